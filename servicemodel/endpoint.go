@@ -1,0 +1,44 @@
+package servicemodel
+
+import "net/netip"
+
+// Endpoint is one address that serves a service.
+//
+// An Endpoint given to a [State] is shared, not copied: its slices must not be modified
+// afterwards. Endpoints may share the Ports slice.
+type Endpoint struct {
+	// Addr is where the endpoint listens. Its family decides which of the
+	// service's addresses it serves.
+	Addr netip.Addr
+
+	// Ports are the endpoint's ports. A service port uses the one with its name and
+	// protocol; an endpoint without one does not serve that port.
+	Ports []EndpointPort
+
+	// Ready says that the endpoint takes new traffic.
+	Ready bool
+	// Serving says that it would, were it not terminating.
+	// A terminating endpoint that still serves is used when there is no ready one.
+	Serving bool
+	// Terminating says that the endpoint is shutting down.
+	Terminating bool
+
+	// Node is the name of the node it runs on; empty if unknown. It is local where it
+	// equals [Node.Name].
+	Node string
+	// Zone is the zone it runs in; informative, the hints decide.
+	Zone string
+	// ForNodes and ForZones are topology hints: the nodes and zones that should use this endpoint.
+	ForNodes []string
+	ForZones []string
+
+	// Weight is its share relative to the other endpoints. Zero means 1.
+	Weight uint16
+}
+
+// EndpointPort is the number an [Endpoint] listens on for the service ports of that name.
+type EndpointPort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16
+}

@@ -1,0 +1,88 @@
+package servicemodel
+
+import (
+	"cmp"
+	"strconv"
+)
+
+// Protocol is a transport protocol, numbered as in the IP header
+// (IANA protocol numbers; IPPROTO_* in include/uapi/linux/in.h).
+// The zero value is not a protocol.
+type Protocol uint8
+
+// The protocols a service can balance. Their numbers are those of the IP header.
+const (
+	TCP  Protocol = 6   // IPPROTO_TCP
+	UDP  Protocol = 17  // IPPROTO_UDP
+	SCTP Protocol = 132 // IPPROTO_SCTP
+)
+
+// String returns "tcp", "udp" or "sctp", and a number for anything else.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return "protocol " + strconv.Itoa(int(p))
+}
+
+// Valid reports whether p is TCP, UDP or SCTP.
+func (p Protocol) Valid() bool { return p == TCP || p == UDP || p == SCTP }
+
+// Name is the name of a service: a name within a namespace, as in Kubernetes.
+type Name struct {
+	Namespace string
+	Name      string
+}
+
+// String returns "namespace/name".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
+
+// PortName is the identity of one port of a service. Two ports of a service may
+// share their number if their protocols differ, and share their name only in
+// different services.
+type PortName struct {
+	Name     Name
+	Port     string // the port's name; empty for the only port of a service
+	Protocol Protocol
+}
+
+// String returns "namespace/name:port", or "namespace/name" where the port has no name,
+// as kube-proxy writes it.
+func (n PortName) String() string {
+	if n.Port == "" {
+		return n.Name.String()
+	}
+	return n.Name.String() + ":" + n.Port
+}
+
+// Compare orders port names by service, port name and protocol.
+func (n PortName) Compare(o PortName) int {
+	return cmp.Or(n.Name.Compare(o.Name), cmp.Compare(n.Port, o.Port), cmp.Compare(n.Protocol, o.Protocol))
+}
+
+// Family is an IP address family.
+type Family uint8
+
+// The address families. A service may have addresses of both, side by side.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// String returns "IPv4" or "IPv6".
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}

@@ -1,0 +1,60 @@
+package servicemodel
+
+import "net/netip"
+
+// Node is the view from one node: who it is, which traffic is local, and how it masquerades.
+// The zero value is a node without a name that takes node ports at all its addresses, cannot
+// tell pods from others, and marks packets to be masqueraded with bit 14.
+type Node struct {
+	// Name is compared with [Endpoint.Node] and the node hints. Empty: no endpoint is local.
+	Name string
+	// Zone is compared with the zone hints.
+	Zone string
+
+	// Addresses are the node's own addresses, best first. The first of each family is its primary one.
+	Addresses []netip.Addr
+
+	// NodePortAddresses says at which of the node's addresses node ports answer.
+	NodePortAddresses NodePortAddresses
+
+	// LocalPods says how packets of pods are told from others.
+	LocalPods PodDetector
+
+	// ServiceCIDRs are the ranges cluster IPs are taken from: an address in them that no
+	// service has is dropped rather than routed away. Empty: nothing is.
+	ServiceCIDRs []netip.Prefix
+
+	// MasqueradeAll masquerades all traffic to cluster IPs.
+	MasqueradeAll bool
+	// MasqueradeMark is the one bit of the packet mark that is set, between DNAT and
+	// postrouting, on packets to be masqueraded. Zero means [DefaultMasqueradeMark].
+	MasqueradeMark uint32
+
+	// LocalhostNodePorts lets IPv4 node ports answer at 127.0.0.0/8 where a backend can
+	// (iptables only).
+	LocalhostNodePorts bool
+}
+
+// DefaultMasqueradeMark is bit 14, kube-proxy's default.
+const DefaultMasqueradeMark uint32 = 1 << 14
+
+// NodePortAddresses selects addresses of the node. The zero value selects all of them
+// except loopback.
+type NodePortAddresses struct {
+	// Primary selects the primary address of each family only.
+	Primary bool
+	// CIDRs selects the node's addresses inside them, each family apart: no CIDR of a
+	// family, or one that is the whole family, selects all of that family.
+	CIDRs []netip.Prefix
+}
+
+// PodDetector says which packets come from pods: of the whole cluster, or of this node,
+// as the CIDRs or interface given say. The zero value detects none.
+type PodDetector struct {
+	// CIDRs are source ranges (kube-proxy's ClusterCIDR and NodeCIDR modes).
+	CIDRs []netip.Prefix
+	// Bridge is the name of the interface they come in by (BridgeInterface).
+	Bridge string
+	// InterfacePrefix is how the names of those interfaces begin (InterfaceNamePrefix).
+	InterfacePrefix string
+}

@@ -1,0 +1,168 @@
+package servicemodel
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Service is a desired service: what a program asks the kernel to balance.
+//
+// A Service given to a [State] is shared, not copied: its slices must not be
+// modified afterwards. The fields carry the meaning of the Kubernetes fields of the
+// same name; kernlb itself knows nothing of Kubernetes.
+type Service struct {
+	// Name identifies the service.
+	Name Name
+
+	// Ports are the ports the service answers on, at every address of it.
+	Ports []ServicePort
+
+	// ClusterIPs are the addresses inside the cluster, at most one per family.
+	// An endpoint of a family is used only by addresses of the same family.
+	ClusterIPs []netip.Addr
+
+	// ExternalIPs are further addresses that reach the service from outside.
+	ExternalIPs []netip.Addr
+
+	// LoadBalancerIPs are addresses that a load balancer in front of the node sends
+	// traffic to.
+	LoadBalancerIPs []LoadBalancerIP
+
+	// LoadBalancerSourceRanges restricts who may use LoadBalancerIPs. It counts for each family
+	// apart: no range of a family, or one that is the whole family (/0), leaves that
+	// family unrestricted. It never restricts the other addresses or node ports.
+	LoadBalancerSourceRanges []netip.Prefix
+
+	// SessionAffinity keeps a client on the endpoint it was first given.
+	SessionAffinity SessionAffinity
+
+	// InternalTrafficPolicy says which endpoints may serve ClusterIPs.
+	InternalTrafficPolicy TrafficPolicy
+
+	// ExternalTrafficPolicy says which endpoints may serve external IPs, load
+	// balancer IPs and node ports for clients outside the cluster. With Local their source address is kept.
+	ExternalTrafficPolicy TrafficPolicy
+
+	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
+	// whether this node has local endpoints. It counts only with ExternalTrafficPolicy Local.
+	HealthCheckNodePort uint16
+
+	// Scheduler says how to choose among endpoints. The zero value lets the backend choose
+	// its default: random for nftables and iptables, round robin for IPVS.
+	Scheduler Scheduler
+
+	// Forwarding says how packets reach an endpoint. The zero value is NAT.
+	Forwarding Forwarding
+}
+
+// ServicePort is one port of a [Service].
+type ServicePort struct {
+	// Name tells the ports of a service apart and selects the endpoints' port.
+	// It may be empty if the service has one port only.
+	Name string
+	// Protocol is TCP, UDP or SCTP.
+	Protocol Protocol
+	// Port is the port at the service's addresses.
+	Port uint16
+	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]).
+	NodePort uint16
+}
+
+// LoadBalancerIP is an address of a load balancer.
+type LoadBalancerIP struct {
+	Addr netip.Addr
+	// Mode says whether packets arrive with Addr as their destination.
+	Mode LoadBalancerIPMode
+}
+
+// LoadBalancerIPMode says how a load balancer delivers traffic (KEP-1860).
+type LoadBalancerIPMode uint8
+
+const (
+	// LoadBalancerVIP keeps the load balancer's address as destination, so the node balances it. The default.
+	LoadBalancerVIP LoadBalancerIPMode = iota
+	// LoadBalancerProxy rewrites the destination, so the node leaves the address alone.
+	LoadBalancerProxy
+)
+
+// TrafficPolicy says which endpoints a node may use for a service.
+type TrafficPolicy uint8
+
+const (
+	// PolicyCluster uses endpoints anywhere in the cluster. The default.
+	PolicyCluster TrafficPolicy = iota
+	// PolicyLocal uses endpoints on this node only.
+	PolicyLocal
+)
+
+// String returns "Cluster" or "Local".
+func (p TrafficPolicy) String() string {
+	if p == PolicyLocal {
+		return "Local"
+	}
+	return "Cluster"
+}
+
+// SessionAffinity keeps a client, told apart by its address, on one endpoint.
+type SessionAffinity struct {
+	// ClientIP switches affinity on.
+	ClientIP bool
+	// Timeout is how long after a client's last new connection it is remembered.
+	// Zero means [DefaultAffinityTimeout]. At least a second, at most [MaxAffinityTimeout], in whole seconds.
+	Timeout time.Duration
+}
+
+// Bounds of [SessionAffinity.Timeout], those of the Kubernetes API
+// (DefaultClientIPServiceAffinitySeconds, MaxClientIPServiceAffinitySeconds in k8s.io/api/core/v1).
+const (
+	DefaultAffinityTimeout = 10800 * time.Second
+	MaxAffinityTimeout     = 86400 * time.Second
+)
+
+// Scheduler names a way of choosing an endpoint, in the words of IPVS
+// (include/net/ip_vs.h; ipvsadm(8)), plus "random". A backend refuses those it cannot do.
+type Scheduler string
+
+// The schedulers. All but random are those of the Linux IPVS modules ip_vs_*.
+const (
+	SchedulerDefault Scheduler = ""       // the backend's default
+	Random           Scheduler = "random" // uniformly at random, by weight
+	RoundRobin       Scheduler = "rr"
+	WeightedRR       Scheduler = "wrr"
+	LeastConn        Scheduler = "lc"
+	WeightedLC       Scheduler = "wlc"
+	LocalityLC       Scheduler = "lblc"
+	LocalityLCR      Scheduler = "lblcr"
+	SourceHash       Scheduler = "sh"
+	DestHash         Scheduler = "dh"
+	ShortestDelay    Scheduler = "sed"
+	NeverQueue       Scheduler = "nq"
+	Maglev           Scheduler = "mh"
+	Failover         Scheduler = "fo"
+	Overflow         Scheduler = "ovf"
+)
+
+// Forwarding says how a packet is handed to its endpoint (IP_VS_CONN_F_FWD_MASK in
+// include/uapi/linux/ip_vs.h).
+type Forwarding uint8
+
+const (
+	// ForwardNAT rewrites the destination (and, where needed, the source). The default, and
+	// the only one outside IPVS.
+	ForwardNAT Forwarding = iota
+	// ForwardDirect sends the packet unchanged to the endpoint's link-layer address (direct routing).
+	ForwardDirect
+	// ForwardTunnel sends the packet unchanged inside an IP-in-IP tunnel.
+	ForwardTunnel
+)
+
+// String returns "nat", "direct" or "tunnel".
+func (f Forwarding) String() string {
+	switch f {
+	case ForwardDirect:
+		return "direct"
+	case ForwardTunnel:
+		return "tunnel"
+	}
+	return "nat"
+}
