@@ -1,0 +1,79 @@
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Backend keeps the services of one instance in one kernel mechanism of one network namespace. It translates; everything
+// that can be decided without the kernel was decided in the table.
+//
+// An [Engine] calls the methods of a Backend one at a time.
+type Backend interface {
+	// Name is the backend's name: "nftables", "iptables" or "ipvs".
+	Name() string
+
+	// Check reports what of the change set this backend cannot express, as *[UnsupportedError] values joined. It looks at what changes only,
+	// and touches nothing.
+	Check(c *servicemodel.ChangeSet) error
+
+	// Observe reads what the kernel holds for this instance.
+	Observe(ctx context.Context) (*Observation, error)
+
+	// Integrity tells cheaply, in time that does not grow with the number of services, whether the kernel still holds what
+	// the last Observe or Commit left there.
+	Integrity(ctx context.Context) (Integrity, error)
+
+	// Plan renders what Commit would send, without sending it.
+	Plan(c *servicemodel.ChangeSet) (Plan, error)
+
+	// Commit writes the change set, whose Old is the table of the last observation or commit, and what the last
+	// observation reported as drift. With one kernel transaction either all of it takes effect or none. After an error
+	// the kernel must be observed again. An error that wraps [ErrConflict] says that somebody else changed the kernel meanwhile.
+	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
+
+	// Cleanup removes every trace of the instance from the kernel. Nothing there is not an error.
+	Cleanup(ctx context.Context) (Stats, error)
+
+	// Close releases sockets. It leaves the kernel as it is.
+	Close() error
+}
+
+// Observation is what a backend found in the kernel.
+type Observation struct {
+	// Table is what is there, as far as it is whole. An instance that was never applied has an empty table.
+	Table *servicemodel.Table
+	// Drift describes, one line each, what is there but does not belong, or is there in part only. The next commit puts
+	// it right, also if its change set is empty.
+	Drift []string
+}
+
+// Integrity is what can be told about the kernel's state without reading all of it.
+type Integrity int
+
+const (
+	// Intact means that nobody but this backend changed anything.
+	Intact Integrity = iota
+	// Touched means that somebody changed something, not necessarily ours; our skeleton is in place.
+	Touched
+	// Broken means that at least part of ours is gone or replaced.
+	Broken
+)
+
+// Plan is what a commit would send.
+type Plan interface {
+	// String is the plan in the language of the reference tool (nft, iptables-restore, ipvsadm).
+	fmt.Stringer
+	// Stats counts the messages and bytes of the plan. Duration is zero.
+	Stats() Stats
+}
+
+// Stats is what a commit cost.
+type Stats struct {
+	Messages int           // netlink messages sent, without batch begin and end
+	Bytes    int           // bytes sent
+	Duration time.Duration // from the first byte encoded to the kernel's last answer
+}

@@ -1,0 +1,36 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that callers act on; find them with errors.Is.
+var (
+	// ErrConflict says that another program changed the kernel's state between reading and
+	// writing. The engine reads again and tries again; it returns the error if that goes on.
+	ErrConflict = errors.New("kernel state was changed by another program")
+	// ErrUnsupported says that a backend cannot express what was asked for. It is matched by every [UnsupportedError].
+	ErrUnsupported = errors.New("not supported by the backend")
+)
+
+// UnsupportedError names a field that a backend cannot express.
+type UnsupportedError struct {
+	Backend string // the backend's name
+	Object  string // such as "service default/web:http"
+	Field   string // such as "scheduler"
+	Value   string // such as "lc"
+	Hint    string // what could express it, or from which kernel on; may be empty
+}
+
+// Error returns "nftables cannot express service default/web:http: scheduler: lc (hint)".
+func (e *UnsupportedError) Error() string {
+	s := fmt.Sprintf("%s cannot express %s: %s: %s", e.Backend, e.Object, e.Field, e.Value)
+	if e.Hint != "" {
+		s += " (" + e.Hint + ")"
+	}
+	return s
+}
+
+// Is makes every UnsupportedError match [ErrUnsupported].
+func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
