@@ -1,0 +1,102 @@
+package netnstest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+)
+
+// Cluster is a network of namespaces around one node; the package documentation draws it. Its fields are
+// set by [New] and not changed afterwards. Methods of it and of its hosts may be used concurrently.
+type Cluster struct {
+	// Node is the node under test. Its IPv4 and IPv6 are the primary addresses; NodeAddrs has all.
+	Node *Host
+	// Pods are the pods on the node: pod1, pod2, …
+	Pods []*Host
+	// OtherNode is another node of the cluster, RemotePods are the pods on it: remote1, remote2, …
+	OtherNode  *Host
+	RemotePods []*Host
+	// Outside are clients outside the cluster: outside1, outside2, …
+	Outside []*Host
+	// Internet is where the node's default route leads.
+	Internet *Internet
+
+	namespaces []*NS
+}
+
+// Host is a place that can serve and be probed from: a pod, a node, a client. Several hosts may share a
+// namespace and differ in their addresses.
+type Host struct {
+	// Name is what servers of this host answer with.
+	Name string
+	// NS is the namespace the host lives in.
+	NS *NS
+	// IPv4 and IPv6 are its addresses.
+	IPv4, IPv6 netip.Addr
+	// NodeInterface is the interface on the node that leads to this host.
+	NodeInterface string
+
+	// anySource: probes leave the source address to the kernel, as programs on a node do.
+	anySource bool
+}
+
+// New builds a cluster. It takes some tens of milliseconds; any number may exist at a time.
+//
+// New fails with an error that wraps [os.ErrPermission] where the process may not create namespaces; see
+// [ReExecInUserNS].
+func New(ctx context.Context, opts Options) (*Cluster, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{}
+	if err := c.build(ctx, opts); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Close stops all servers, captures and connections opened through the cluster's namespaces, and lets go of the
+// namespaces: the kernel removes them, and every link and rule in them, soon after. It may be called twice.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, ns := range slices.Backward(c.namespaces) {
+		errs = append(errs, ns.Close())
+	}
+	c.namespaces = nil
+	return errors.Join(errs...)
+}
+
+// NodeAddrs returns the node's addresses other than loopback: IPv4 before IPv6, the primary address of each
+// family first.
+func (c *Cluster) NodeAddrs() []netip.Addr { return nodeAddrs() }
+
+// IsNodeAddr tells whether the address is one of NodeAddrs: what a masqueraded source must be.
+func (c *Cluster) IsNodeAddr(addr netip.Addr) bool { return slices.Contains(nodeAddrs(), addr) }
+
+// Hosts returns every host: the node, its pods, the other node, its pods, the outside clients.
+func (c *Cluster) Hosts() []*Host {
+	hosts := append([]*Host{c.Node}, c.Pods...)
+	hosts = append(append(hosts, c.OtherNode), c.RemotePods...)
+	return append(hosts, c.Outside...)
+}
+
+// Addr returns the host's address of the family of like: for a test that is given a destination.
+func (h *Host) Addr(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return h.IPv4
+	}
+	return h.IPv6
+}
+
+// Serve starts servers for the protocol and port on both addresses of the host, under the host's name. They
+// run until the cluster is closed; use [NS.Serve] for one that can be stopped by itself.
+func (h *Host) Serve(proto Protocol, port uint16) error {
+	for _, addr := range []netip.Addr{h.IPv4, h.IPv6} {
+		if _, err := h.NS.Serve(h.Name, proto, netip.AddrPortFrom(addr, port)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+// Package netnstest builds small Kubernetes-like networks out of Linux network namespaces, sends real
+// packets through them and says what became of each. Every backend of kernlb is tested on it.
+//
+// [New] (or [Start] in a test) makes a [Cluster]:
+//
+//	            internet                                 outside1  outside2 …
+//	     answers for every address               198.51.100.11   198.51.100.12
+//	               │                           2001:db8:51::b   2001:db8:51::c
+//	               │                                        │
+//	          eth0 │ 192.0.2.10    2001:db8:2::10      eth1 │ 198.51.100.1
+//	 default route │ 192.0.2.11    2001:db8:2::11           │ 2001:db8:51::1
+//	     ┌─────────┴────────────────────────────────────────┴─────────┐
+//	     │                    node (the one under test)               │
+//	     └──┬──────────┬──────────┬──────────────────────────┬────────┘
+//	   veth1│     veth2│     veth3│ (or bridge cni0)     eth2 │ 172.18.0.10
+//	        │          │          │                           │ fd00:172:18::10
+//	      pod1       pod2       pod3                          │
+//	10.244.1.1 10.244.1.2 10.244.1.3              othernode 172.18.0.20
+//	fd00:10:244:1::1  ::2        ::3                        fd00:172:18::20
+//	                                              remote1, remote2 … (pods there)
+//	                                              10.244.2.1       10.244.2.2
+//	                                              fd00:10:244:2::1 fd00:10:244:2::2
+//
+// Each pod of the node, the node, the other node with its pods, the outside clients, and the internet
+// is one anonymous network namespace, held only by a file descriptor: it vanishes with [Cluster.Close]
+// or with the process. Everything is dual stack. Every namespace but the internet has its default route
+// through the node, and the node has its own through the internet, so that service addresses (see
+// [ServiceCIDRv4] and the others) need no route of their own: packets to them reach the node, and what
+// the node leaves untouched arrives at the internet, which answers for every address under the name
+// [InternetName]. A packet that no rule touched is therefore seen as a positive answer, not as silence.
+//
+// Routes are host routes and neighbours are permanent, as a CNI plugin would do; there is no IPv6
+// duplicate address detection and no link-local address, so a cluster can be used at once.
+//
+// # Servers and probes
+//
+// [Host.Serve] starts an echo server that answers "name address:port\n": who it is, and which source it
+// saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk (SCTP) and returns an
+// [Outcome]: answered (by whom, seeing what), refused, dropped, unreachable. SCTP needs no support in the
+// kernel: both ends are raw sockets. [Probe.Send] and [SendAll] never retry: one packet decides.
+// [Conns] holds thousands of TCP connections open and tells which of them died.
+//
+// # Privileges
+//
+// All of this needs CAP_SYS_ADMIN and CAP_NET_ADMIN, or an unprivileged user namespace: call [Main] from
+// TestMain ([ReExecInUserNS] from a program), and [Require] in each test.
+package netnstest

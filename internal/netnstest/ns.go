@@ -1,0 +1,126 @@
+package netnstest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+)
+
+// ErrNotSupported is returned by everything here on systems other than Linux.
+var ErrNotSupported = errors.New("netnstest: network namespaces need Linux")
+
+// errClosed is returned by methods of an NS after Close.
+var errClosed = errors.New("namespace is closed")
+
+// NS is an anonymous network namespace. It has no name in the file system and lives as long as the file
+// descriptor, or a socket in it, does. Its methods may be used concurrently.
+type NS struct {
+	name string
+	file *os.File
+
+	mu     sync.Mutex
+	owned  map[io.Closer]struct{} // what lives in the namespace; nil once closed
+	sctp   *sctpServers           // made on first use
+	canary *canary                // made on first use
+	ports  sourcePorts
+}
+
+// NewNS creates an empty network namespace whose loopback interface is up. The name is for error messages.
+func NewNS(name string) (*NS, error) {
+	file, err := newNetNS()
+	if err != nil {
+		return nil, fmt.Errorf("netnstest: create network namespace %s: %w", name, err)
+	}
+	ns := &NS{name: name, file: file, owned: map[io.Closer]struct{}{}}
+	if err := ns.prepare(); err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return ns, nil
+}
+
+// Name returns the name given at creation.
+func (ns *NS) Name() string { return ns.name }
+
+// Fd returns the file descriptor of the namespace, for libraries that take one. It is valid until Close.
+func (ns *NS) Fd() int { return int(ns.file.Fd()) }
+
+// Do runs f inside the namespace: on an operating system thread of its own that is in the namespace, and that
+// is given back only if it could be returned to where it was. Sockets that f opens stay in the namespace when
+// used elsewhere; goroutines that f starts do not run in it. Do may be nested. f must not call
+// [testing.T.FailNow] and the like, which end the goroutine they are called in.
+func (ns *NS) Do(f func() error) error {
+	return inNetNS(ns, f)
+}
+
+// Close closes everything that was opened in the namespace through this package, then lets go of it.
+// Closing twice is not an error.
+func (ns *NS) Close() error {
+	ns.mu.Lock()
+	owned := ns.owned
+	ns.owned = nil
+	ns.mu.Unlock()
+	if owned == nil {
+		return nil
+	}
+	var errs []error
+	for c := range owned {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(append(errs, ns.file.Close())...)
+}
+
+// own makes Close of the namespace close c. It fails if that has already happened.
+func (ns *NS) own(c io.Closer) error {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if ns.owned == nil {
+		return errClosed
+	}
+	ns.owned[c] = struct{}{}
+	return nil
+}
+
+// disown undoes own, when c was closed by itself.
+func (ns *NS) disown(c io.Closer) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	delete(ns.owned, c)
+}
+
+// Sysctl returns a setting of the namespace. The key has slashes, as under /proc/sys: "net/ipv4/ip_forward".
+func (ns *NS) Sysctl(key string) (string, error) {
+	var value []byte
+	err := ns.Do(func() (err error) {
+		value, err = os.ReadFile(sysctlPath(key))
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("netnstest: %s: read sysctl %s: %w", ns.name, key, err)
+	}
+	return strings.TrimSpace(string(value)), nil
+}
+
+// SetSysctl changes a setting of the namespace; see [NS.Sysctl] for the key.
+func (ns *NS) SetSysctl(key, value string) error {
+	err := ns.Do(func() error { return writeSysctl(key, value) })
+	if err != nil {
+		return fmt.Errorf("netnstest: %s: %w", ns.name, err)
+	}
+	return nil
+}
+
+// sysctlPath: what lies under /proc/sys/net is looked up in the network namespace of the calling thread, not of
+// the process (net_ctl_header_lookup in net/sysctl_net.c). Inside Do it needs no mount and no other path.
+func sysctlPath(key string) string { return path.Join("/proc/sys", key) }
+
+// writeSysctl must run inside [NS.Do].
+func writeSysctl(key, value string) error {
+	if err := os.WriteFile(sysctlPath(key), []byte(value), 0); err != nil {
+		return fmt.Errorf("write sysctl %s = %s: %w", key, value, err)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package netnstest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// DefaultTimeout is how long a probe waits for its answer before it counts as dropped.
+const DefaultTimeout = 300 * time.Millisecond
+
+// probesAtOnce bounds the probes of one SendAll that are under way.
+const probesAtOnce = 128
+
+// Probe is one question: what happens to a packet from here to there? It sends a single TCP connection attempt,
+// UDP datagram or SCTP INIT chunk.
+type Probe struct {
+	// From is where the packet is sent.
+	From *Host
+	// Proto is TCP, UDP or SCTP.
+	Proto Protocol
+	// To is the destination.
+	To netip.AddrPort
+	// SourceAddr is the source address. The zero value means the address of From in To's family; on a node,
+	// the address that the kernel chooses.
+	SourceAddr netip.Addr
+	// SourcePort is the source port. 0 means one that no probe from this namespace has used for the last
+	// 50,000 of its protocol, so that no probe meets the connection tracking entry of another.
+	SourcePort uint16
+	// Timeout is how long silence lasts until it is taken for an answer. 0 means [DefaultTimeout]. It starts anew
+	// once a TCP connection is established.
+	Timeout time.Duration
+}
+
+// String returns the question: "udp from outside1 to 192.0.2.10:30053".
+func (p Probe) String() string {
+	name := "nowhere"
+	if p.From != nil {
+		name = p.From.Name
+	}
+	return fmt.Sprintf("%s from %s to %s", p.Proto, name, p.To)
+}
+
+// OutcomeKind says what became of a probe.
+type OutcomeKind uint8
+
+// What can become of a probe.
+const (
+	// Failed: the probe could not be sent, or was answered by something that is no server of this package.
+	Failed OutcomeKind = iota
+	// Answered: a server answered.
+	Answered
+	// Refused: TCP reset, SCTP ABORT, or ICMP port or protocol unreachable.
+	Refused
+	// Dropped: silence.
+	Dropped
+	// Unreachable: no route, or any other ICMP error, such as host unreachable or administratively prohibited.
+	Unreachable
+)
+
+// String returns the kind in lower case.
+func (k OutcomeKind) String() string {
+	names := [...]string{"failed", "answered", "refused", "dropped", "unreachable"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return fmt.Sprintf("outcome %d", uint8(k))
+}
+
+// Outcome is the answer to a [Probe].
+type Outcome struct {
+	Kind OutcomeKind
+	// Server is the name of the server that answered, Source the source address and port that it saw. For
+	// Answered only.
+	Server string
+	Source netip.AddrPort
+	// Local is the address and port that the probe was sent from, as its own socket knows it.
+	Local netip.AddrPort
+	// ICMP is the ICMP error that decided a Refused or an Unreachable; nil if there was none, that is for a TCP
+	// reset, an SCTP ABORT, or a missing route.
+	ICMP *ICMPError
+	// Err explains Failed, and Unreachable without ICMP.
+	Err error
+	// Took is the time from the first packet to the verdict.
+	Took time.Duration
+}
+
+// ICMPError is an ICMP (RFC 792) or ICMPv6 (RFC 4443) error as a socket's error queue reports it.
+type ICMPError struct {
+	Type, Code uint8
+	// From is the address that sent it.
+	From netip.Addr
+}
+
+// PortUnreachable tells whether this is what a rejecting rule or a closed UDP port sends: type 3 code 3, in IPv6
+// type 1 code 4.
+func (e *ICMPError) PortUnreachable() bool {
+	if e.From.Is4() {
+		return e.Type == 3 && e.Code == 3
+	}
+	return e.Type == 1 && e.Code == 4
+}
+
+// String returns the error in a few words.
+func (e *ICMPError) String() string {
+	name := "icmp"
+	if e.From.Is6() {
+		name = "icmpv6"
+	}
+	if e.PortUnreachable() {
+		return fmt.Sprintf("%s port unreachable from %s", name, e.From)
+	}
+	return fmt.Sprintf("%s type %d code %d from %s", name, e.Type, e.Code, e.From)
+}
+
+// String returns the outcome in a few words, for messages: "answered by pod1 seeing 198.51.100.11:40000".
+func (o Outcome) String() string {
+	switch {
+	case o.Kind == Answered:
+		return fmt.Sprintf("answered by %s seeing %s", o.Server, o.Source)
+	case o.ICMP != nil:
+		return fmt.Sprintf("%s by %s", o.Kind, o.ICMP)
+	case o.Err != nil:
+		return fmt.Sprintf("%s: %v", o.Kind, o.Err)
+	}
+	return o.Kind.String()
+}
+
+// Send sends the probe and waits for its outcome. Ending ctx ends the wait: the outcome is then Failed. There
+// are no retries, save that the kernel itself repeats a TCP SYN after a second.
+//
+// A probe is Dropped when nothing came back for Timeout and, after that, events that began later have made their
+// way through the same scheduler: a busy machine makes probes slow, not wrong.
+func (p Probe) Send(ctx context.Context) Outcome {
+	return p.send(ctx)
+}
+
+// SendAll sends many probes, a bounded number at a time, and returns their outcomes in the same order.
+func SendAll(ctx context.Context, probes []Probe) []Outcome {
+	outcomes := make([]Outcome, len(probes))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(probesAtOnce, len(probes)) {
+		workers.Go(func() {
+			for i := range next {
+				outcomes[i] = probes[i].Send(ctx)
+			}
+		})
+	}
+	for i := range probes {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return outcomes
+}

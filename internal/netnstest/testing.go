@@ -1,0 +1,55 @@
+package netnstest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+)
+
+// envReExecError carries to [Require] why the process could not be re-executed.
+const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
+
+// Main runs the tests of a package where they may create network namespaces: in this process if it can, else in
+// a copy of it that runs in a new user namespace. Call it from TestMain; it does not return.
+func Main(m *testing.M) {
+	done, code, err := ReExecInUserNS()
+	if done {
+		os.Exit(code)
+	}
+	if err != nil {
+		os.Setenv(envReExecError, err.Error()) //nolint:errcheck // the skip message will be shorter
+	}
+	os.Exit(m.Run())
+}
+
+// Require skips the test, with the reason, where network namespaces cannot be created and configured.
+func Require(tb testing.TB) {
+	tb.Helper()
+	err := usable()
+	if err == nil {
+		return
+	}
+	reason := fmt.Sprintf("needs root or an unprivileged user namespace: %v", err)
+	if s := os.Getenv(envReExecError); s != "" {
+		reason += "; " + s
+	}
+	tb.Skip(reason)
+}
+
+// Start returns a cluster that is closed when the test ends. It calls [Require], and fails the test if the cluster
+// cannot be built.
+func Start(tb testing.TB, opts Options) *Cluster {
+	tb.Helper()
+	Require(tb)
+	c, err := New(context.Background(), opts)
+	if err != nil {
+		tb.Fatalf("build the test cluster: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			tb.Errorf("close the test cluster: %v", err)
+		}
+	})
+	return c
+}
