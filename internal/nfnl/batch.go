@@ -1,72 +1,205 @@
 package nfnl
 
-// Object says what a message is about, for errors. Making one is free when the strings exist already: nothing
-// is put together before the kernel has refused the message. The text of an error reads
-//
-//	Verb [Part] in Kind Name of Within
-//
-// as in "add element 10.0.0.1 . tcp . 80 in map endpoints-3 of table ip kernlb".
-type Object struct {
-	Verb   string // "add", "delete"
-	Kind   string // "map", "chain", "table"
-	Name   string // "endpoints-3"
-	Within string // "table ip kernlb"; may be empty
-	// Part, if not nil, finds the part of the message that the kernel pointed at.
-	Part Describer
-}
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
 
-// Describer names a part of a message, for messages that carry many things: elements of a set above all.
-type Describer interface {
-	// DescribePart names the part of msg at offset, for example "element 10.0.0.1 . tcp . 80", or
-	// returns "" if it cannot tell. msg is a whole message with its headers, and msg[offset:] begins
-	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around it.
-	DescribePart(msg []byte, offset int) string
-}
+const (
+	headerLen = 16            // struct nlmsghdr
+	genLen    = 4             // struct nfgenmsg
+	frameLen  = 20            // both
+	beginLen  = frameLen + 8  // NFNL_MSG_BATCH_BEGIN with NFNL_BATCH_GENID
+	maxNest   = 16            // nf_tables nests six deep
+	maxBuffer = 1<<31 - 1<<16 // where the lengths of the kernel's int end
+)
 
-// DescribeFunc is a function that is a [Describer]. A function that captures nothing costs no allocation.
-type DescribeFunc func(msg []byte, offset int) string
-
-// DescribePart calls f.
-func (f DescribeFunc) DescribePart(msg []byte, offset int) string { return f(msg, offset) }
-
-// String returns what an error calls the object, without a part.
-func (o Object) String() string { return "" }
-
-// PathStep is one attribute on the way from a message to an attribute deep inside it.
-type PathStep struct {
-	Type uint16 // without flags
-	Data []byte
-}
-
-// AttrPath returns the attributes of the message msg (headers included) that enclose offset, the
-// outermost first; the last one begins at offset, if offset is right. It returns nil if offset lies outside
-// of all attributes.
-func AttrPath(msg []byte, offset int) []PathStep { return nil }
+// native is the byte order of netlink's own headers.
+var native = binary.NativeEndian
 
 // Batch is an append-only buffer of messages. The zero value is ready for use. Reset empties it and
 // keeps the memory. A Batch must not be used by two goroutines at once.
-type Batch struct{ _ struct{} }
+//
+// The buffer begins with room for the message that begins a transaction, so that a batch is sent as it
+// lies, in one piece.
+type Batch struct {
+	buf   []byte
+	msgs  []entry
+	open  [maxNest]Mark // the attributes that are open, outermost first
+	depth int
+	err   error
+}
 
-// Reset makes the batch empty and keeps its memory.
-func (b *Batch) Reset() {}
+// entry is what the batch remembers about a message.
+type entry struct {
+	at  int // where it begins in buf
+	obj Object
+}
+
+// Reset makes the batch empty and keeps its memory. To give the memory back, drop the batch.
+func (b *Batch) Reset() {
+	clear(b.msgs) // objects may hold on to something large
+	*b = Batch{buf: b.buf[:0], msgs: b.msgs[:0]}
+}
 
 // Message ends the message before it, if any, and begins a new one. FlagRequest is added to flags. The
 // sequence number is filled in when the batch is sent.
-func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16, obj Object) {}
+func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16, obj Object) {
+	b.finish()
+	if len(b.buf) == 0 {
+		b.extend(beginLen) // what a begin message needs is written by transaction
+	}
+	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
+	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family, resID)
+}
+
+// putFrame writes both headers with a length of no attributes and sequence number 0.
+func putFrame(p []byte, typ, flags uint16, family uint8, resID uint16) {
+	_ = p[frameLen-1]
+	native.PutUint32(p, frameLen)
+	native.PutUint16(p[4:], typ)
+	native.PutUint16(p[6:], flags)
+	native.PutUint64(p[8:], 0) // nlmsg_seq, nlmsg_pid: the kernel fills in the latter
+	p[16] = family
+	p[17] = 0 // NFNETLINK_V0
+	binary.BigEndian.PutUint16(p[18:], resID)
+}
+
+// finish ends the last message.
+func (b *Batch) finish() {
+	if b.depth > 0 {
+		at := b.open[b.depth-1]
+		b.fail("attribute %d was not closed", native.Uint16(b.buf[at+2:])&attrTypeMask)
+		b.depth = 0
+	}
+	b.putLength()
+}
+
+// putLength writes the length of the last message.
+func (b *Batch) putLength() {
+	if len(b.msgs) > 0 {
+		native.PutUint32(b.buf[b.msgs[len(b.msgs)-1].at:], uint32(b.MessageLen()))
+	}
+}
+
+// extend makes the buffer n bytes longer and returns those. They hold garbage: every byte of
+// them must be written.
+func (b *Batch) extend(n int) []byte {
+	at := len(b.buf)
+	if cap(b.buf)-at < n {
+		b.buf = slices.Grow(b.buf, n)
+	}
+	b.buf = b.buf[:at+n]
+	return b.buf[at:]
+}
+
+// fail remembers the first mistake.
+func (b *Batch) fail(format string, args ...any) {
+	if b.err != nil {
+		return
+	}
+	where := "before the first message"
+	if len(b.msgs) > 0 {
+		where = b.msgs[len(b.msgs)-1].obj.label(len(b.msgs) - 1)
+	}
+	b.err = fmt.Errorf("%w: %s: %s", ErrBadBatch, where, fmt.Sprintf(format, args...))
+}
 
 // Len returns the number of messages.
-func (b *Batch) Len() int { return 0 }
+func (b *Batch) Len() int { return len(b.msgs) }
 
-// Size returns the number of bytes that a Commit of the batch sends, begin and end messages included.
-func (b *Batch) Size() int { return 0 }
+// Size returns the number of bytes that a Commit of the batch sends, begin and end messages included. It is
+// what [Conn.MaxBatch] limits.
+func (b *Batch) Size() int {
+	if len(b.msgs) == 0 {
+		return 0
+	}
+	return len(b.buf) + frameLen
+}
 
 // MessageLen returns the present length of the last message, headers included.
-func (b *Batch) MessageLen() int { return 0 }
+func (b *Batch) MessageLen() int {
+	if len(b.msgs) == 0 {
+		return 0
+	}
+	return len(b.buf) - b.msgs[len(b.msgs)-1].at
+}
 
 // Bytes returns the messages as they are, without the begin and end messages of a transaction. It is
 // valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
-func (b *Batch) Bytes() []byte { return nil }
+func (b *Batch) Bytes() []byte {
+	if len(b.msgs) == 0 {
+		return nil
+	}
+	b.putLength()
+	return b.buf[beginLen:]
+}
 
-// Err returns the first mistake made in writing the batch: an attribute that is too long, an attribute that
-// was not closed.
-func (b *Batch) Err() error { return nil }
+// Err returns the first mistake made in writing the batch so far, an [ErrBadBatch]: an attribute that is too
+// long, was not closed, or is in no message.
+func (b *Batch) Err() error { return b.err }
+
+// seal ends the last message and returns the first mistake in the batch.
+func (b *Batch) seal() error {
+	b.finish()
+	if len(b.buf) > maxBuffer {
+		b.fail("the batch has %d bytes, more than netlink can carry", len(b.buf))
+	}
+	return b.err
+}
+
+// endOf returns where message i ends in the buffer.
+func (b *Batch) endOf(i int) int {
+	if i+1 < len(b.msgs) {
+		return b.msgs[i+1].at
+	}
+	return len(b.buf)
+}
+
+// message returns the bytes of message i.
+func (b *Batch) message(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
+
+// number gives the messages from begin to end the sequence numbers first, first + 1, ….
+func (b *Batch) number(begin, end int, first uint32) {
+	for i, m := range b.msgs[begin:end] {
+		native.PutUint32(b.buf[m.at+8:], first+uint32(i))
+	}
+}
+
+// setFlags adds flags to message i and returns what its flags were.
+func (b *Batch) setFlags(i int, flags uint16) (old uint16) {
+	p := b.buf[b.msgs[i].at+6:]
+	old = native.Uint16(p)
+	native.PutUint16(p, old|flags)
+	return old
+}
+
+// restoreFlags undoes setFlags, so that a batch has the same bytes before and after it was sent.
+func (b *Batch) restoreFlags(i int, old uint16) {
+	native.PutUint16(b.buf[b.msgs[i].at+6:], old)
+}
+
+// transaction returns the batch between its begin and end messages. genID 0 means any generation.
+func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {
+	begin := b.buf[:beginLen]
+	if genID == 0 {
+		begin = begin[beginLen-frameLen:]
+	}
+	putFrame(begin, msgBatchBegin, FlagRequest, 0, uint16(SubsysNFTables))
+	native.PutUint32(begin, uint32(len(begin)))
+	native.PutUint32(begin[8:], beginSeq)
+	if genID != 0 {
+		attr := begin[frameLen:]
+		native.PutUint16(attr, 8)
+		native.PutUint16(attr[2:], attrBatchGenID)
+		binary.BigEndian.PutUint32(attr[4:], genID)
+	}
+	size := len(b.buf)
+	end := b.extend(frameLen)
+	putFrame(end, msgBatchEnd, FlagRequest, 0, uint16(SubsysNFTables))
+	native.PutUint32(end[8:], endSeq)
+	wire := b.buf[beginLen-len(begin):]
+	b.buf = b.buf[:size]
+	return wire
+}

@@ -2,8 +2,22 @@ package nfnl
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"math"
+	"sync/atomic"
+	"time"
 )
+
+// receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as the
+// largest read so far, up to 32 KiB less its own overhead (netlink_recvmsg and netlink_dump in
+// net/netlink/af_netlink.c), and walks a set from its beginning for each part.
+const receiveSize = 64 << 10
+
+// ackSize is what one answer takes of the receive queue, with room for a long text: an sk_buff and its
+// data, as the kernel accounts them.
+const ackSize = 2 << 10
 
 // Config says where and how to open a connection. A nil *Config is the zero Config.
 type Config struct {
@@ -17,58 +31,224 @@ type Config struct {
 
 // Conn is a connection to nfnetlink in one network namespace. Its methods may be called by many
 // goroutines; they take turns.
-type Conn struct{ _ struct{} }
+type Conn struct {
+	sock   socket
+	log    *slog.Logger
+	turn   chan struct{} // holds a token while nobody uses what follows
+	closed atomic.Bool
+
+	seq     uint32 // the next sequence number
+	dumpSeq uint32 // the dump that is not over, 0 if none; the kernel may have more of it
+	rx      []byte
+	own     Batch // for requests that Conn makes itself
+}
+
+// socket is the kernel's side. The tests put a fake one in its place.
+type socket interface {
+	// send sends one datagram, which the kernel has worked on when send returns.
+	send(p []byte) error
+	// recv takes a datagram out of the receive queue. It returns errEmpty if there is none and errOverrun if
+	// the kernel could not queue one.
+	recv(p []byte) (int, error)
+	close() error
+	// limits returns the size of the largest datagram and of the receive queue.
+	limits() (send, queue int)
+}
+
+// What recv says instead of EAGAIN and ENOBUFS.
+var (
+	errEmpty   = errors.New("the receive queue is empty")
+	errOverrun = errors.New("the receive queue overflowed")
+)
 
 // Dial opens a NETLINK_NETFILTER socket in the namespace of cfg. It needs CAP_SYS_ADMIN to enter
 // another network namespace; what is sent later needs CAP_NET_ADMIN in the user namespace that owns it.
-func Dial(cfg *Config) (*Conn, error) { return nil, ErrNotSupported }
-
-// Close closes the connection. A request in progress ends with [ErrClosed] at its next system call.
-func (c *Conn) Close() error { return nil }
-
-// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send. It is
-// practically unlimited (2 GiB) with CAP_NET_ADMIN in the initial user namespace, and 2 * net.core.wmem_max
-// - 32 without: 416 KiB as most kernels come, 8 MiB in newer ones.
-func (c *Conn) MaxBatch() int { return 0 }
-
-// Commit sends b as one transaction: all of it takes effect, or none. An empty batch is not sent. If
-// genID is not 0, the kernel refuses the transaction with [ErrGenerationChanged] unless genID is still
-// the generation of the ruleset. The kernel judges every message also after one has failed: the error
-// is an [OpError] or, for several, [OpErrors].
-func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error { return ErrNotSupported }
-
-// SendAll sends the messages of b as independent requests: one that fails does not stop the others. It
-// returns how many the kernel has worked on, and the failures as an [OpError] or [OpErrors], whose Index
-// says which message each belongs to. A dump or a request with a reply does not belong here.
-func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
-	return 0, ErrNotSupported
+func Dial(cfg *Config) (*Conn, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	if cfg.NetNS < 0 {
+		return nil, fmt.Errorf("open a netfilter connection: NetNS: %d is not a file descriptor", cfg.NetNS)
+	}
+	sock, err := openSocket(cfg.NetNS)
+	if err != nil {
+		return nil, fmt.Errorf("open a netfilter connection: %w", err)
+	}
+	return newConn(sock, cfg.Logger), nil
 }
 
-// Query sends the one message of req and returns the replies, which may be none. They are copies.
-func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
-	return nil, ErrNotSupported
+// newConn returns a connection over sock.
+func newConn(sock socket, log *slog.Logger) *Conn {
+	c := &Conn{sock: sock, log: log, turn: make(chan struct{}, 1), seq: 1, rx: make([]byte, receiveSize)}
+	c.turn <- struct{}{}
+	return c
 }
 
-// Dump sends the one message of req as a dump and calls fn for every message of the answer. It returns
-// [ErrDumpInterrupted] if what is being dumped changed meanwhile: what fn has seen is then worth
-// nothing. If fn returns an error, that is returned and the rest of the dump is thrown away. fn must not
-// use the connection.
-func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	return ErrNotSupported
+// Close closes the connection, as soon as the system call in progress returns. A request in progress ends
+// with [ErrClosed], unless that was its last.
+func (c *Conn) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	<-c.turn
+	defer c.end()
+	return c.sock.close()
 }
 
-// DumpRetry is Dump, repeated a bounded number of times while it is interrupted. reset is called
-// before each attempt and must forget what fn has seen.
-func (c *Conn) DumpRetry(ctx context.Context, req *Batch, reset func(), fn func(Message) error) error {
-	return ErrNotSupported
+// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send. A program
+// with CAP_NET_ADMIN in the initial user namespace has 2 GiB. Without, in an unprivileged user namespace,
+// SO_SNDBUFFORCE fails and the limit is twice net.core.wmem_max of the machine, less 32 bytes: 416 KiB as
+// most kernels come, 8 MiB from Linux 6.17. Nothing inside the user namespace can raise it.
+func (c *Conn) MaxBatch() int {
+	size, _ := c.sock.limits()
+	return min(size, maxBuffer)
 }
 
-// GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
-type GenInfo struct {
-	ID       uint32 // never 0
-	ProcPID  uint32 // the process that asks, as seen from the initial pid namespace, not the one that committed
-	ProcName string // its name
+// begin waits for its turn to use the connection. Each successful begin is followed by an end.
+func (c *Conn) begin(ctx context.Context) error {
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := c.proceed(ctx)
+	if err == nil {
+		err = c.settle(ctx)
+	}
+	if err != nil {
+		c.end()
+	}
+	return err
 }
 
-// GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
-func (c *Conn) GenID(ctx context.Context) (GenInfo, error) { return GenInfo{}, ErrNotSupported }
+// end lets the next one use the connection.
+func (c *Conn) end() { c.turn <- struct{}{} }
+
+// proceed reports why the next system call should not be made.
+func (c *Conn) proceed(ctx context.Context) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// settle reads the rest of a dump that was left unfinished: until then the kernel refuses another one. This waits
+// until the next request, so that whoever gives up a dump can go on at once.
+func (c *Conn) settle(ctx context.Context) error {
+	for c.dumpSeq != 0 {
+		if err := c.proceed(ctx); err != nil {
+			return err
+		}
+		data, err := c.receive()
+		switch err {
+		case nil:
+			if endsDump(data, c.dumpSeq) {
+				c.dumpSeq = 0
+			}
+		case errOverrun:
+		case errEmpty:
+			c.dumpSeq = 0
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// endsDump reports whether data has the end of the dump seq.
+func endsDump(data []byte, seq uint32) bool {
+	for len(data) > 0 {
+		p, rest, err := nextPacket(data)
+		if err != nil {
+			return false
+		}
+		if p.seq == seq && (p.typ == msgDone || p.typ == msgError) {
+			return true
+		}
+		data = rest
+	}
+	return false
+}
+
+// reserve returns the first of n sequence numbers that no answer still in the queue can have. 0 is the
+// number of notifications.
+func (c *Conn) reserve(n int) uint32 {
+	if uint64(c.seq)+uint64(n) > math.MaxUint32 {
+		c.seq = 1
+	}
+	first := c.seq
+	c.seq += uint32(n)
+	return first
+}
+
+// send sends one datagram of at most the socket's limit.
+func (c *Conn) send(p []byte) error {
+	if limit, _ := c.sock.limits(); len(p) > limit {
+		return &TooLargeError{Size: len(p), Limit: limit}
+	}
+	return c.sock.send(p)
+}
+
+// receive returns the next datagram. It is valid until the next call.
+func (c *Conn) receive() ([]byte, error) {
+	n, err := c.sock.recv(c.rx)
+	if err != nil {
+		return nil, err
+	}
+	if n > len(c.rx) {
+		return nil, fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n, len(c.rx))
+	}
+	return c.rx[:n], nil
+}
+
+// collect reads the answers to the requests numbered from first to last and gives them to take. What the
+// kernel says of last comes after all others, so there it stops, and returns true. If it does not find
+// that, it stops when there are no more answers. Answers to anybody else are skipped.
+func (c *Conn) collect(first, last uint32, take func(packet) error) (found bool, err error) {
+	lost := false
+	for !found {
+		data, err := c.receive()
+		switch {
+		case err == errOverrun:
+			lost = true
+			continue
+		case err == errEmpty && lost:
+			return false, ErrAnswersLost
+		case err == errEmpty:
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		for len(data) > 0 {
+			var p packet
+			if p, data, err = nextPacket(data); err != nil {
+				return false, err
+			}
+			if p.seq-first > last-first {
+				continue
+			}
+			if err := take(p); err != nil {
+				return false, err
+			}
+			found = found || p.seq == last && (p.typ == msgError || p.typ == msgDone)
+		}
+	}
+	if lost {
+		return true, ErrAnswersLost
+	}
+	return true, nil
+}
+
+// debug logs one request.
+func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time, err error) {
+	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.Int("messages", b.Len()), slog.Int("bytes", b.Size()), slog.Duration("took", time.Since(start)),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	c.log.LogAttrs(ctx, slog.LevelDebug, "nfnetlink "+what, attrs...)
+}

@@ -1,0 +1,144 @@
+package nfnl
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// errRestart is how the kernel refuses a transaction made for another generation.
+const errRestart = unix.ERESTART
+
+// What the socket asks for. Both are limits, not allocations: the kernel takes memory for what is sent or
+// queued, so they are set once, as high as may be of use, and not for each batch. The kernel doubles
+// them (sock_setsockopt in net/core/sock.c).
+const (
+	sendBuffer    = math.MaxInt32 / 2
+	receiveBuffer = 8 << 20
+)
+
+// kernelSocket is a netlink socket.
+type kernelSocket struct {
+	fd          int
+	size, queue int // see socket.limits
+}
+
+// openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0. A socket
+// stays in the namespace it was made in.
+func openSocket(netns int) (socket, error) {
+	if netns == 0 {
+		return newSocket()
+	}
+	type result struct {
+		sock socket
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		sock, err := socketIn(netns)
+		done <- result{sock, err}
+	}()
+	r := <-done
+	return r.sock, r.err
+}
+
+// socketIn opens a socket in the network namespace netns. It is for a goroutine of its own: if the thread cannot be
+// brought back, it stays locked and the runtime ends it with the goroutine.
+func socketIn(netns int) (socket, error) {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("open the network namespace of the thread: %w", err)
+	}
+	defer home.Close()
+	if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("enter the network namespace: %w", err)
+	}
+	sock, err := newSocket()
+	if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		runtime.UnlockOSThread()
+	}
+	return sock, err
+}
+
+// newSocket opens a socket in the network namespace of the calling thread.
+func newSocket() (socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	s := &kernelSocket{fd: fd}
+	if err := s.configure(); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// configure asks for short errors with text and for large buffers. A connected netlink socket takes
+// messages from nobody but the kernel (netlink_getsockbyportid in net/netlink/af_netlink.c).
+func (s *kernelSocket) configure() error {
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1); err != nil {
+			return fmt.Errorf("set netlink option %d: %w", option, err)
+		}
+	}
+	if err := unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("connect to the kernel: %w", err)
+	}
+	size, err := s.buffer(sendBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
+	if err != nil {
+		return fmt.Errorf("set the size of the send buffer: %w", err)
+	}
+	s.size = size - 32 // netlink_sendmsg: if (len > sk->sk_sndbuf - 32) return -EMSGSIZE
+	s.queue, err = s.buffer(receiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
+	if err != nil {
+		return fmt.Errorf("set the size of the receive buffer: %w", err)
+	}
+	return nil
+}
+
+// buffer sets a buffer to n bytes and returns what it came to. force needs CAP_NET_ADMIN in the
+// initial user namespace. Without, the kernel takes no more than net.core.wmem_max and rmem_max, and does not say so.
+func (s *kernelSocket) buffer(n, force, plain int) (int, error) {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) != nil {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, plain, n); err != nil {
+			return 0, err
+		}
+	}
+	return unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, plain)
+}
+
+func (s *kernelSocket) limits() (send, queue int) { return s.size, s.queue }
+
+func (s *kernelSocket) close() error { return unix.Close(s.fd) }
+
+func (s *kernelSocket) send(p []byte) error {
+	for {
+		if err := unix.Send(s.fd, p, 0); err != unix.EINTR {
+			return os.NewSyscallError("sendto", err)
+		}
+	}
+}
+
+func (s *kernelSocket) recv(p []byte) (int, error) {
+	for {
+		n, _, err := unix.Recvfrom(s.fd, p, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		switch err {
+		case nil:
+			return n, nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errEmpty
+		case unix.ENOBUFS:
+			return 0, errOverrun
+		default:
+			return 0, os.NewSyscallError("recvfrom", err)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package nfnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// dumpAttempts bounds DumpRetry. The pauses between them double from dumpPause on: half a second in all.
+const (
+	dumpAttempts = 10
+	dumpPause    = time.Millisecond
+)
+
+// Dump sends the one message of req as a dump and calls fn for every message of the answer. It returns
+// [ErrDumpInterrupted] if what is being dumped changed meanwhile: what fn has seen is then worth
+// nothing. If fn returns an error, that is returned and the rest of the dump is thrown away. fn must not
+// use the connection.
+//
+// The kernel marks an interrupted dump with NLM_F_DUMP_INTR, but not in every dump of every version. nf_tables
+// also writes the generation into each message: here, a dump that spans two generations is interrupted.
+func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
+	if err := req.single(); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	err := c.dump(ctx, req, fn)
+	c.debug(ctx, "dump", req, start, err)
+	return err
+}
+
+// dump is Dump when it is its turn.
+func (c *Conn) dump(ctx context.Context, req *Batch, fn func(Message) error) error {
+	d := dump{req: req, fn: fn, seq: c.reserve(1)}
+	req.number(0, 1, d.seq)
+	flags := req.setFlags(0, FlagDump)
+	err := c.send(req.buf[beginLen:])
+	req.restoreFlags(0, flags)
+	if err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	for c.dumpSeq = d.seq; c.dumpSeq != 0; {
+		if err := c.proceed(ctx); err != nil {
+			return fmt.Errorf("dump: %w", err)
+		}
+		data, err := c.receive()
+		if err == errEmpty {
+			c.dumpSeq = 0
+			return fmt.Errorf("dump: %w", ErrAnswersLost)
+		}
+		if err == errOverrun {
+			return fmt.Errorf("dump: %w", ErrAnswersLost)
+		}
+		if err != nil {
+			return fmt.Errorf("dump: %w", err)
+		}
+		done, err := d.take(data)
+		if done {
+			c.dumpSeq = 0
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dump is a dump in progress.
+type dump struct {
+	req *Batch
+	fn  func(Message) error
+	seq uint32
+	gen uint16 // of the messages so far, when started
+	any bool   // there has been a message
+}
+
+// take works on one datagram. It reports whether the dump is over.
+func (d *dump) take(data []byte) (done bool, err error) {
+	for len(data) > 0 {
+		var p packet
+		if p, data, err = nextPacket(data); err != nil {
+			return false, fmt.Errorf("dump: %w", err)
+		}
+		if p.seq != d.seq {
+			continue
+		}
+		if p.typ == msgDone || p.typ == msgError {
+			return true, d.last(p)
+		}
+		if p.typ < minType {
+			continue
+		}
+		if err := d.part(p); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// part works on one message of the answer.
+func (d *dump) part(p packet) error {
+	m, err := p.message()
+	if err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	moved := m.Subsys == SubsysNFTables && d.any && m.ResID != d.gen
+	if moved || p.flags&FlagIntr != 0 {
+		return d.interrupted()
+	}
+	d.gen, d.any = m.ResID, true
+	return d.fn(m)
+}
+
+// last works on the end of the answer.
+func (d *dump) last(p packet) error {
+	v, err := p.verdict()
+	switch {
+	case err != nil:
+		return fmt.Errorf("dump: %w", err)
+	case v.errno != 0:
+		return messageError(d.req, 0, v)
+	case p.flags&FlagIntr != 0:
+		return d.interrupted()
+	}
+	return nil
+}
+
+// interrupted returns ErrDumpInterrupted and what was being dumped.
+func (d *dump) interrupted() error {
+	return fmt.Errorf("%s: %w", d.req.msgs[0].obj.label(0), ErrDumpInterrupted)
+}
+
+// DumpRetry is Dump, repeated up to ten times while it is interrupted. reset is called before each attempt
+// and must forget what fn has seen; nil means that there is nothing to forget.
+func (c *Conn) DumpRetry(ctx context.Context, req *Batch, reset func(), fn func(Message) error) error {
+	pause := dumpPause
+	for attempt := 1; ; attempt++ {
+		if reset != nil {
+			reset()
+		}
+		err := c.Dump(ctx, req, fn)
+		if !errors.Is(err, ErrDumpInterrupted) {
+			return err
+		}
+		if attempt == dumpAttempts {
+			return fmt.Errorf("%d attempts: %w", attempt, err)
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return fmt.Errorf("dump: %w", err)
+		}
+		pause *= 2
+	}
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,215 @@
+package nfnl
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+)
+
+// SendAll sends the messages of b as independent requests: one that fails does not stop the others. It
+// returns how many the kernel has worked on, and the failures as an [OpError] or [OpErrors], whose Index
+// says which message each belongs to. Replies other than errors are skipped. It sends as much at a time as the send
+// buffer takes and the receive buffer can hold answers to; ctx is looked at in between.
+func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
+	if err := b.seal(); err != nil {
+		return 0, fmt.Errorf("send: %w", err)
+	}
+	if b.Len() == 0 {
+		return 0, nil
+	}
+	if err := c.begin(ctx); err != nil {
+		return 0, fmt.Errorf("send: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	done, err = c.sendAll(ctx, b)
+	c.debug(ctx, "requests", b, start, err)
+	return done, err
+}
+
+// sendAll is SendAll when it is its turn.
+func (c *Conn) sendAll(ctx context.Context, b *Batch) (done int, err error) {
+	var errs OpErrors
+	for done < b.Len() {
+		if err := c.proceed(ctx); err != nil {
+			return done, outcome("send", errs, err)
+		}
+		end := c.chunk(b, done)
+		if err := c.sendChunk(b, done, end, &errs); err != nil {
+			return done, outcome("send", errs, err)
+		}
+		done = end
+	}
+	return done, errs.err()
+}
+
+// chunk returns where the messages from begin on that go into one datagram end: at least one, and no more than
+// the receive queue has room for errors about.
+func (c *Conn) chunk(b *Batch, begin int) int {
+	size, queue := c.sock.limits()
+	end := begin + 1
+	for end < b.Len() && end-begin < queue/ackSize && b.endOf(end)-b.msgs[begin].at <= size {
+		end++
+	}
+	return end
+}
+
+// sendChunk sends the messages from begin to end and collects their errors. Errors come also unasked;
+// the acknowledgement of the last message shows that the kernel came so far.
+func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors) error {
+	first := c.reserve(end - begin)
+	last := first + uint32(end-begin-1)
+	b.number(begin, end, first)
+	flags := b.setFlags(end-1, FlagAck)
+	err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)])
+	b.restoreFlags(end-1, flags)
+	if err != nil {
+		return err
+	}
+	found, err := c.collect(first, last, func(p packet) error {
+		if p.typ != msgError {
+			return nil
+		}
+		v, err := p.verdict()
+		if err == nil && v.errno != 0 {
+			*errs = append(*errs, messageError(b, begin+int(p.seq-first), v))
+		}
+		return err
+	})
+	if err == nil && !found {
+		return ErrAnswersLost
+	}
+	return err
+}
+
+// Query sends the one message of req and returns the replies, which may be none. They are copies. To ask for
+// everything of a kind, use [Conn.Dump].
+func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
+	if err := req.single(); err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	if err := c.begin(ctx); err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	replies, err := c.query(req)
+	c.debug(ctx, "query", req, start, err)
+	return replies, err
+}
+
+// query is Query when it is its turn.
+func (c *Conn) query(req *Batch) ([]Message, error) {
+	seq := c.reserve(1)
+	req.number(0, 1, seq)
+	flags := req.setFlags(0, FlagAck)
+	err := c.send(req.buf[beginLen:])
+	req.restoreFlags(0, flags)
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	var errs OpErrors
+	var replies []Message
+	found, err := c.collect(seq, seq, func(p packet) error {
+		switch {
+		case p.typ == msgError || p.typ == msgDone:
+			v, err := p.verdict()
+			if err == nil && v.errno != 0 {
+				errs = append(errs, messageError(req, 0, v))
+			}
+			return err
+		case p.typ < minType:
+			return nil
+		}
+		m, err := p.message()
+		m.Attrs = bytes.Clone(m.Attrs)
+		replies = append(replies, m)
+		return err
+	})
+	if err == nil && !found {
+		err = ErrAnswersLost
+	}
+	if err := outcome("query", errs, err); err != nil {
+		return nil, err
+	}
+	return replies, nil
+}
+
+// single seals a batch that must have exactly one message.
+func (b *Batch) single() error {
+	if err := b.seal(); err != nil {
+		return err
+	}
+	if b.Len() != 1 {
+		return fmt.Errorf("%w: it has %d messages, want 1", ErrBadBatch, b.Len())
+	}
+	return nil
+}
+
+// GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
+type GenInfo struct {
+	ID       uint32 // never 0
+	ProcPID  uint32 // the process that asks, in the initial pid namespace: not the one that committed
+	ProcName string // its name
+}
+
+// NextGenID returns the generation that follows id: what a successful Commit leaves behind. A transaction that
+// changes nothing, such as adding an element that is there already, makes no new generation.
+func NextGenID(id uint32) uint32 { return max(id+1, 1) }
+
+// Message and attributes of a generation (include/uapi/linux/netfilter/nf_tables.h).
+const (
+	msgNewGen uint8 = 15 // NFT_MSG_NEWGEN
+	msgGetGen uint8 = 16 // NFT_MSG_GETGEN
+
+	attrGenID       uint16 = 1 // NFTA_GEN_ID
+	attrGenProcPID  uint16 = 2 // NFTA_GEN_PROC_PID
+	attrGenProcName uint16 = 3 // NFTA_GEN_PROC_NAME
+)
+
+// GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
+func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
+	if err := c.begin(ctx); err != nil {
+		return GenInfo{}, fmt.Errorf("query: %w", err)
+	}
+	defer c.end()
+	c.own.Reset()
+	c.own.Message(SubsysNFTables, msgGetGen, 0, 0, 0, Object{Verb: "get", Kind: "generation of the ruleset"})
+	if err := c.own.seal(); err != nil {
+		return GenInfo{}, fmt.Errorf("query: %w", err)
+	}
+	replies, err := c.query(&c.own)
+	if err != nil {
+		return GenInfo{}, err
+	}
+	for _, m := range replies {
+		if m.Subsys == SubsysNFTables && m.Type == msgNewGen {
+			return parseGen(m.Attrs)
+		}
+	}
+	return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
+}
+
+// parseGen parses the attributes of NFT_MSG_NEWGEN.
+func parseGen(attrs []byte) (GenInfo, error) {
+	var g GenInfo
+	it := Attrs(attrs)
+	for it.Next() {
+		switch it.Type() {
+		case attrGenID:
+			g.ID = it.U32()
+		case attrGenProcPID:
+			g.ProcPID = it.U32()
+		case attrGenProcName:
+			g.ProcName = it.Text()
+		}
+	}
+	if err := it.Err(); err != nil {
+		return GenInfo{}, fmt.Errorf("parse generation of the ruleset: %w", err)
+	}
+	if g.ID == 0 {
+		return GenInfo{}, fmt.Errorf("parse generation of the ruleset: %w: no id", ErrMalformed)
+	}
+	return g, nil
+}
