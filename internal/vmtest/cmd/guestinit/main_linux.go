@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/vmtest/guest"
+)
+
+func main() {
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "guestinit: this is the init program of a test VM; it runs as process 1 only")
+		os.Exit(1)
+	}
+	// An init that ends makes the kernel panic, and that panic would hide why.
+	defer powerOff()
+	if err := boot(); err != nil {
+		fmt.Fprintln(os.Stderr, "guestinit:", err)
+	}
+}
+
+// boot is the whole life of the machine. An error it could tell the host about
+// is not returned.
+func boot() error {
+	if err := mountAll(); err != nil {
+		return err
+	}
+	port, err := openPort(guest.Port)
+	if err != nil {
+		return err
+	}
+	// Whatever is still in the port's buffer would be lost at power-off.
+	defer drain(port)
+	out, err := guest.NewWriter(port)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			_ = out.Send(guest.Fatal, fmt.Appendf(nil, "panic: %v\n%s", r, debug.Stack()))
+		}
+	}()
+	if err := work(out); err != nil {
+		return out.Send(guest.Fatal, []byte(err.Error()))
+	}
+	return out.Send(guest.Done, nil)
+}
+
+func work(out *guest.Writer) error {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return fmt.Errorf("uname: %w", err)
+	}
+	if err := out.Send(guest.Ready, []byte(unix.ByteSliceToString(uts.Release[:]))); err != nil {
+		return err
+	}
+	if err := prepare(); err != nil {
+		return err
+	}
+	plan, err := readPlan()
+	if err != nil {
+		return err
+	}
+	for _, m := range plan.Modules {
+		if text, err := exec.Command("/sbin/modprobe", m).CombinedOutput(); err != nil {
+			return fmt.Errorf("modprobe %s: %w: %s", m, err, strings.TrimSpace(string(text)))
+		}
+	}
+	for _, p := range plan.Programs {
+		status, err := run(p, out)
+		if err != nil {
+			return fmt.Errorf("run %s: %w", p.Path, err)
+		}
+		if err := out.SendExit(status); err != nil {
+			return err
+		}
+	}
+	return sendResults(out)
+}
+
+func readPlan() (guest.Plan, error) {
+	var plan guest.Plan
+	data, err := os.ReadFile(guest.PlanPath)
+	if err != nil {
+		return plan, fmt.Errorf("read the plan: %w", err)
+	}
+	if err := json.Unmarshal(data, &plan); err != nil {
+		return plan, fmt.Errorf("decode the plan %s: %w", guest.PlanPath, err)
+	}
+	return plan, nil
+}
+
+// sendResults sends the regular files right inside the results directory.
+func sendResults(out *guest.Writer) error {
+	names, err := filepath.Glob(filepath.Join(guest.ResultsDir, "*"))
+	if err != nil {
+		return fmt.Errorf("list result files: %w", err)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if info, err := os.Lstat(name); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("open result file: %w", err)
+		}
+		err = out.SendFile(filepath.Base(name), f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func powerOff() {
+	unix.Sync()
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		fmt.Fprintln(os.Stderr, "guestinit: power off:", err)
+	}
+	select {}
+}

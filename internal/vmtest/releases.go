@@ -1,0 +1,48 @@
+package vmtest
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Release is a kernel series to test on, and the Debian suite that has it.
+type Release struct {
+	// Name of the series, as used on the command line: "6.12", or "7.x" where the
+	// suite moves from one minor version to the next.
+	Name string
+	// Suite is the codename of the Debian suite.
+	Suite string
+}
+
+// Releases are the kernels kernlb is tested on, oldest first.
+func Releases() []Release {
+	return []Release{
+		{"5.10", "bullseye"},
+		{"6.1", "bookworm"},
+		{"6.12", "trixie"},
+		{"7.x", "sid"},
+	}
+}
+
+// FindRelease returns the release with that series or suite name. Its error wraps
+// [ErrUnknownKernel] and lists the names there are.
+func FindRelease(name string) (Release, error) {
+	var known []string
+	for _, r := range Releases() {
+		if name == r.Name || name == r.Suite {
+			return r, nil
+		}
+		known = append(known, r.Name, r.Suite)
+	}
+	return Release{}, fmt.Errorf("%w %q: known are %s", ErrUnknownKernel, name, strings.Join(known, ", "))
+}
+
+// matches reports whether a kernel release such as "6.12.117+deb13-cloud-amd64"
+// belongs to the series.
+func (r Release) matches(kernel string) bool {
+	series := strings.TrimSuffix(r.Name, "x")
+	if !strings.HasSuffix(series, ".") {
+		series += "."
+	}
+	return strings.HasPrefix(kernel, series)
+}
