@@ -1,0 +1,48 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// forgetter decides which clients must be forgotten.
+type forgetter struct {
+	table *servicemodel.Table
+	// by the key of the frontend, as in the sets; the endpoints to forget, none for all
+	byKey [2]map[string][]netip.AddrPort
+}
+
+// newForgetter prepares what a plan wants forgotten; nil if that is nothing.
+func newForgetter(p *plan, t *servicemodel.Table) *forgetter {
+	if len(p.forget) == 0 {
+		return nil
+	}
+	g := &forgetter{table: t, byKey: [2]map[string][]netip.AddrPort{{}, {}}}
+	for _, f := range p.forget {
+		g.byKey[familyIndex(f.frontend.Key.Addr)][string(appendFrontend(nil, f.frontend.Key))] = f.endpoints
+	}
+	return g
+}
+
+// matches reports whether an entry of the affinity map must go: its key is the frontend's address, protocol and port, and the client's address.
+func (g *forgetter) matches(i int, e elem) bool {
+	f := families[i]
+	k := len(e.key) - f.addrLen // where the client begins
+	if k != f.addrLen+8 {
+		return false
+	}
+	endpoints, ok := g.byKey[i][string(e.key[:k])]
+	if !ok {
+		if endpoints, ok = g.byKey[i][string(e.key[f.addrLen:k])]; !ok {
+			return false
+		}
+		r := reader{b: e.key}
+		if g.table.Frontend(r.frontend(f, kindService)) != nil {
+			return false // at this address the port is a service's own, not the node port
+		}
+	}
+	d := reader{b: e.data}
+	return len(endpoints) == 0 || slices.Contains(endpoints, d.endpoint(f))
+}

@@ -1,0 +1,129 @@
+package nftables
+
+import (
+	"fmt"
+	"log/slog"
+	"regexp"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Name is the name of this backend.
+const Name = "nftables"
+
+// DefaultTable is the name of the tables if [Config.Table] is empty.
+const DefaultTable = "kernlb"
+
+// Config says where a Backend works. A nil *Config is the zero Config.
+type Config struct {
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the calling thread.
+	NetNS int
+	// Table is the name of the tables in the families ip and ip6, and so the instance: backends with different tables do not see each
+	// other. Empty means [DefaultTable]. It starts with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
+	Table string
+	// Logger gets a debug record for each commit. Nil means silence.
+	Logger *slog.Logger
+}
+
+// tableName is what nft takes as a name without quotes. Its reserved words are longer than anybody's patience to list: a table called "drop" is
+// refused by nft when it loads its own listing, and is the user's own doing.
+var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+
+func (c *Config) table() (string, error) {
+	if c == nil || c.Table == "" {
+		return DefaultTable, nil
+	}
+	if !tableName.MatchString(c.Table) {
+		return "", fmt.Errorf("nftables: table name %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 63 in all at most", c.Table)
+	}
+	return c.Table, nil
+}
+
+func (c *Config) logger() *slog.Logger {
+	if c == nil || c.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Logger
+}
+
+var _ dataplane.Backend = (*Backend)(nil)
+
+// Backend keeps the services of one instance in nf_tables. Its methods must not be called at the same time.
+type Backend struct {
+	kernel kernel
+	log    *slog.Logger
+	pl     planner
+	// rules are the node-wide rules that the kernel's program was made for.
+	rules servicemodel.Rules
+	// observed says that have, drift and rules are the kernel's.
+	observed bool
+}
+
+// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that this
+// is not Linux.
+func New(cfg *Config) (*Backend, error) {
+	table, err := cfg.table()
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter()}}
+	if err := b.kernel.open(cfg); err != nil {
+		return nil, fmt.Errorf("nftables: open: %w", err)
+	}
+	return b, nil
+}
+
+// Name returns "nftables".
+func (b *Backend) Name() string { return Name }
+
+// Check reports what nftables cannot express: schedulers other than random, forwarding other than NAT, localhost node ports.
+func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c) }
+
+// Plan renders what Commit would send, in nft's language.
+func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+	if !b.observed {
+		return nil, errNotObserved
+	}
+	return b.pl.plan(c)
+}
+
+// merge makes one observation of what was read of both tables, and remembers it as what the kernel holds.
+func (b *Backend) merge(read [2]*observed) (*dataplane.Observation, error) {
+	var c servicemodel.Contents
+	obs := &dataplane.Observation{}
+	for i, o := range read {
+		if o.exists && !o.broken {
+			if c.Rules.MasqueradeMark != 0 && !c.Rules.Equal(o.rules) {
+				read[i] = &observed{skeleton: skeleton{exists: true, broken: true}}
+				obs.Drift = append(obs.Drift, "the tables ip and ip6 were made for different settings")
+				continue
+			}
+			c.Rules = o.rules
+		}
+		obs.Drift = append(obs.Drift, o.driftText...)
+		c.Frontends = append(c.Frontends, o.contents.Frontends...)
+		c.Pools = append(c.Pools, o.contents.Pools...)
+		c.ClusterIPs = append(c.ClusterIPs, o.contents.ClusterIPs...)
+		c.Hairpins = append(c.Hairpins, o.contents.Hairpins...)
+	}
+	t, err := servicemodel.NewTable(c)
+	if err != nil {
+		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)
+	}
+	for i, o := range read {
+		b.pl.have[i], b.pl.drift[i] = o.skeleton, o.drift
+	}
+	b.rules, b.observed = c.Rules, true
+	obs.Table = t
+	return obs, nil
+}
+
+// committed remembers what the kernel holds after a plan.
+func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
+	for i := range p.families {
+		b.pl.have[i] = p.families[i].next
+		b.pl.drift[i] = nil
+	}
+	b.rules = c.New.Rules()
+}

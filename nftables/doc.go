@@ -1,0 +1,66 @@
+// Package nftables is the nftables backend of kernlb: it holds services in nf_tables over raw netlink.
+//
+// # The ruleset
+//
+// The ruleset is a fixed program, and services are only data. There is one table in each of the families ip and ip6, named after the
+// instance ("kernlb"). Its chains and rules are the same whatever the services are; a service is elements in sets and maps, none of which carries a
+// verdict. The kernel finds an element by hashing, and does not look at the ruleset again when one changes, so that a change costs
+// the same among ten services and among fifty thousand. In short, for IPv4:
+//
+//	table ip kernlb {
+//		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster-ip cluster", … }
+//		set service-size-3 { 10.96.0.10 . tcp . 80, … }
+//		map service-endpoints { 10.96.0.10 . tcp . 80 . 0 : 10.244.1.7 . 8080, 10.96.0.10 . tcp . 80 . 1 : …, … }
+//
+//		chain nat-prerouting { type nat hook prerouting priority dstnat; jump dispatch; }
+//		chain nat-output     { type nat hook output priority -100;       jump dispatch; }
+//		chain dispatch {
+//			ip daddr . meta l4proto . th dport @services goto services
+//			meta l4proto . th dport @nodeports fib daddr type local ip daddr != 127.0.0.0/8 goto nodeports
+//		}
+//		chain services {
+//			ip daddr . meta l4proto . th dport @service-masquerade-all meta mark set meta mark | 0x4000
+//			…
+//			goto service-balance
+//		}
+//		chain service-balance {
+//			ip daddr . meta l4proto . th dport @service-size-3 dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 3 map @service-endpoints
+//			…
+//		}
+//	}
+//
+// A frontend with n slots is in the set service-size-n, and its endpoints are in the map under its key and the numbers 0 to n-1. There is one rule for each
+// number of slots in use. One endpoint more or less therefore changes the frontend's place in two sets and one or two slots, however many slots there are;
+// a rule is added only for a number of slots that no service had before. An endpoint of weight w takes w slots.
+//
+// Node ports have sets and maps of their own, without the address. A frontend whose outside clients may use other endpoints than pods and the host (external
+// traffic policy Local) is in service-split and has those endpoints in service-external-endpoints. Which frontends are rejected,
+// dropped and masqueraded is membership of sets, too.
+//
+// Objects for two rare features exist only while some service uses them: session affinity (the map affinity and the sets
+// service-affinity-T, one for each timeout T in use) and source ranges (the interval set sources).
+//
+// # Session affinity
+//
+// The map affinity leads from client and frontend to the endpoint the client was given: one lookup, however many endpoints there are. It is written by a rule after DNAT, from what
+// conntrack knows of the flow, and each new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it. When an endpoint leaves,
+// the entries that lead to it are deleted in the same transaction.
+//
+// # Hooks
+//
+// All base chains have policy accept, and only drop or reject what is for a service: they live beside firewalls and network policies in other
+// tables, and touch no other table. Connections that are not new are never looked at.
+//
+//	sources-prerouting, sources-output           filter, priority -110: source ranges, before DNAT
+//	nat-prerouting, nat-output                   nat, priority -100: DNAT
+//	learn-prerouting, learn-output               filter, priority -99: session affinity, after DNAT
+//	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
+//	nat-postrouting                              nat, priority 100: masquerade
+//
+// # Transactions
+//
+// A change is one transaction, which carries the ruleset's generation id: it is refused if anybody committed since the kernel was last looked
+// at. Nothing is ever half written.
+//
+// The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose listing loads again. It never runs nft.
+package nftables

@@ -1,0 +1,219 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// This file says which elements stand for a frontend: the one place where the model meets the sets.
+
+// sink is given elements, each with the name of its set. The bytes of an element are only lent.
+type sink func(set string, e elem)
+
+// names caches the names of the sets that have a number in them, so that writing many frontends makes no strings.
+type names map[nameKey]string
+
+type nameKey struct {
+	prefix string
+	rest   string
+	n      int
+}
+
+func (c names) get(prefix, rest string, n int) string {
+	k := nameKey{prefix, rest, n}
+	s, ok := c[k]
+	if !ok {
+		s = prefix + rest
+		if n >= 0 {
+			s += strconv.Itoa(n)
+		}
+		c[k] = s
+	}
+	return s
+}
+
+// writer writes the elements of frontends. It is reused for its buffers.
+type writer struct {
+	names names
+	key   []byte
+	data  []byte
+	ud    []byte
+}
+
+func newWriter() *writer { return &writer{names: names{}} }
+
+// frontend writes all elements of fe, except its slots.
+func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
+	k := kindOf(fe.Key)
+	w.key = appendFrontend(w.key[:0], fe.Key)
+	w.ud = appendComment(w.ud[:0], comment(fe))
+	to(k.registry, elem{key: w.key, ud: w.ud})
+	member := func(rest string, n int) { to(w.names.get(k.prefix, rest, n), elem{key: w.key}) }
+
+	w.verdict(fe, fe.Internal, t, setSize, member)
+	if fe.External != fe.Internal {
+		member(setSplit, -1)
+		w.verdict(fe, fe.External, t, setExternalSize, member)
+	}
+	switch fe.Masquerade {
+	case servicemodel.FromAnywhere:
+		member(setMasqAll, -1)
+	case servicemodel.FromHost | servicemodel.FromOutside:
+		member(setMasqNotPods, -1)
+	case servicemodel.FromHost:
+		member(setMasqHost, -1)
+	}
+	if fe.Affinity > 0 {
+		member(setAffinity, int(fe.Affinity.Seconds()))
+	}
+	if fe.Sources != nil {
+		to(setRestricted, elem{key: w.key})
+		w.sources(fe, to)
+	}
+}
+
+func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *servicemodel.Table, size string, member func(string, int)) {
+	switch v {
+	case servicemodel.Reject:
+		member(setReject, -1)
+	case servicemodel.Drop:
+		member(setDrop, -1)
+	default:
+		if p := poolOf(t, fe, v); p != nil {
+			member(size, slotCount(p))
+		}
+	}
+}
+
+func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
+	for _, p := range fe.Sources {
+		first := appendAddr(w.key, p.Masked().Addr())
+		last := appendAddr(appendFrontend(w.data[:0], fe.Key), lastAddr(p))
+		to(setSources, elem{key: first, keyEnd: last})
+		w.data = last
+	}
+}
+
+// slots writes the slots of fe's pools that differ between two expanded lists: what is in old only goes to del, what is in new only goes to add.
+func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []netip.AddrPort, del, add sink) {
+	rest := setEndpoints
+	if external {
+		rest = setExternalEps
+	}
+	name := w.names.get(kindOf(fe.Key).prefix, rest, -1)
+	w.key = appendFrontend(w.key[:0], fe.Key)
+	at := func(i int, ep netip.AddrPort) elem {
+		w.data = appendEndpoint(w.data[:0], ep)
+		return elem{key: appendSlot(w.key, i), data: w.data}
+	}
+	for i, ep := range old {
+		if i >= len(new) || new[i] != ep {
+			del(name, at(i, ep))
+		}
+	}
+	for i, ep := range new {
+		if i >= len(old) || old[i] != ep {
+			add(name, at(i, ep))
+		}
+	}
+}
+
+// pools returns the pools that fe balances over: one for everybody or for internal traffic, and one for external traffic if
+// that has its own. Either may be nil.
+func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (internal, external *servicemodel.Pool) {
+	internal = poolOf(t, fe, fe.Internal)
+	if fe.External != fe.Internal {
+		external = poolOf(t, fe, fe.External)
+	}
+	return internal, external
+}
+
+func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend, v servicemodel.Verdict) *servicemodel.Pool {
+	id, ok := fe.Pool(v)
+	if !ok {
+		return nil
+	}
+	return t.Pool(id)
+}
+
+// slotCount is the number of elements that hold a pool: an endpoint of weight w takes w of them.
+func slotCount(p *servicemodel.Pool) int {
+	n := 0
+	for _, s := range p.Slots {
+		n += int(s.Weight)
+	}
+	return n
+}
+
+// expand appends a pool's endpoints, each as often as its weight says.
+func expand(to []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
+	if p == nil {
+		return to
+	}
+	for _, s := range p.Slots {
+		for range s.Weight {
+			to = append(to, s.Endpoint)
+		}
+	}
+	return to
+}
+
+// lastAddr returns the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// comment is what the element of a frontend in the registry says about it: "default/web:http node-port cluster local".
+// It is for people, and for reading back.
+func comment(fe *servicemodel.Frontend) string {
+	s := fe.Service.String() + " " + fe.Kind.String() + " " + fe.Internal.String()
+	if fe.External != fe.Internal {
+		s += " " + fe.External.String()
+	}
+	return s
+}
+
+// parseComment is the inverse of comment; the key says the rest.
+func parseComment(s string, k servicemodel.FrontendKey) (*servicemodel.Frontend, error) {
+	w := strings.Split(s, " ")
+	if len(w) != 3 && len(w) != 4 {
+		return nil, fmt.Errorf("comment %q is not one of ours", s)
+	}
+	fe := &servicemodel.Frontend{Key: k}
+	ns, name, ok := strings.Cut(w[0], "/")
+	if !ok {
+		return nil, fmt.Errorf("comment %q names no service", s)
+	}
+	name, port, _ := strings.Cut(name, ":")
+	fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name}, Port: port, Protocol: k.Protocol}
+	var kindOK, intOK, extOK bool
+	fe.Kind, kindOK = named(w[1], servicemodel.NodePort)
+	fe.Internal, intOK = named(w[2], servicemodel.BalanceLocal)
+	fe.External, extOK = named(w[len(w)-1], servicemodel.BalanceLocal)
+	if !kindOK || !intOK || !extOK {
+		return nil, fmt.Errorf("comment %q has unknown words", s)
+	}
+	return fe, nil
+}
+
+// named finds the value, from 0 to last, whose name is s.
+func named[T interface {
+	~uint8
+	String() string
+}](s string, last T) (T, bool) {
+	for v := T(0); v <= last; v++ {
+		if v.String() == s {
+			return v, true
+		}
+	}
+	return 0, false
+}

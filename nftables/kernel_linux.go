@@ -1,0 +1,183 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// kernel is the connection to nf_tables: the only part of the package that has a socket.
+type kernel struct {
+	conn  *nfnl.Conn
+	batch nfnl.Batch // what is being committed
+	req   nfnl.Batch // requests that read
+	// gen is the generation of the ruleset that was last looked at or made.
+	gen uint32
+}
+
+func (k *kernel) open(cfg *Config) error {
+	var c nfnl.Config
+	if cfg != nil {
+		c.NetNS = cfg.NetNS
+	}
+	conn, err := nfnl.Dial(&c)
+	k.conn = conn
+	return err
+}
+
+// Close closes the socket and leaves the kernel as it is.
+func (b *Backend) Close() error { return b.kernel.conn.Close() }
+
+// observeTries bounds how often a reading is begun again since somebody committed meanwhile.
+const observeTries = 8
+
+// Observe reads both tables.
+func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
+	b.observed = false
+	var err error
+	for range observeTries {
+		var before, after nfnl.GenInfo
+		if before, err = b.kernel.conn.GenID(ctx); err != nil {
+			return nil, fmt.Errorf("nftables: observe: %w", err)
+		}
+		var raws [2]*rawTable
+		for i, f := range families {
+			if raws[i], err = b.kernel.readTable(ctx, f, b.pl.table, true); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			after, err = b.kernel.conn.GenID(ctx)
+		}
+		switch {
+		case errors.Is(err, nfnl.ErrDumpInterrupted), errors.Is(err, unix.ENOENT), err == nil && before.ID != after.ID:
+			err = fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("nftables: observe: %w", err)
+		}
+		b.kernel.gen = after.ID
+		return b.merge([2]*observed{read(families[0], raws[0]), read(families[1], raws[1])})
+	}
+	return nil, fmt.Errorf("nftables: observe: %w", err)
+}
+
+// Integrity compares the ruleset's generation with the one known. If somebody committed, it looks whether tables, chains, rules and sets are still ours; of elements it
+// says nothing.
+func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+	if !b.observed {
+		return dataplane.Broken, nil
+	}
+	gen, err := b.kernel.conn.GenID(ctx)
+	if err != nil {
+		return dataplane.Broken, fmt.Errorf("nftables: integrity: %w", err)
+	}
+	if gen.ID == b.kernel.gen {
+		return dataplane.Intact, nil
+	}
+	for i, f := range families {
+		raw, err := b.kernel.readTable(ctx, f, b.pl.table, false)
+		if errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
+			return dataplane.Broken, nil
+		}
+		if err != nil {
+			return dataplane.Broken, fmt.Errorf("nftables: integrity: %w", err)
+		}
+		sk, _ := readSkeleton(f, raw, b.rules)
+		if sk.exists != b.pl.have[i].exists || sk.broken || sk.stale || !sk.shape.equal(&b.pl.have[i].shape) {
+			return dataplane.Broken, nil
+		}
+	}
+	b.kernel.gen = gen.ID
+	return dataplane.Touched, nil
+}
+
+// Commit writes a change set in one transaction.
+func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	start := time.Now()
+	if !b.observed {
+		return dataplane.Stats{}, errNotObserved
+	}
+	p, err := b.pl.plan(c)
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	forget := newForgetter(p, c.New)
+	if err := b.forgetClients(ctx, p, forget); err != nil {
+		return dataplane.Stats{}, b.failed("forget clients", err)
+	}
+	stats, err := b.send(ctx, p)
+	if err != nil {
+		return dataplane.Stats{}, b.failed("commit", err)
+	}
+	b.committed(p, c)
+	if err := b.sweep(ctx, p, forget, &stats); err != nil {
+		return stats, b.failed("forget clients", err)
+	}
+	stats.Duration = time.Since(start)
+	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	return stats, nil
+}
+
+// send commits a plan.
+func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
+	k := &b.kernel
+	k.batch.Reset()
+	p.encode(&k.batch)
+	stats := dataplane.Stats{Messages: k.batch.Len()}
+	if stats.Messages == 0 {
+		return stats, nil
+	}
+	stats.Bytes = k.batch.Size()
+	if err := k.conn.Commit(ctx, &k.batch, k.gen); err != nil {
+		return stats, err
+	}
+	if k.gen++; k.gen == 0 { // as the kernel does (nf_tables_commit in nf_tables_api.c)
+		k.gen = 1
+	}
+	return stats, nil
+}
+
+// failed wraps an error after which the kernel must be observed again.
+func (b *Backend) failed(doing string, err error) error {
+	b.observed = false
+	if errors.Is(err, nfnl.ErrGenerationChanged) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
+	}
+	return fmt.Errorf("nftables: %s: %w", doing, err)
+}
+
+// Cleanup deletes both tables.
+func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+	start := time.Now()
+	b.observed = false
+	k := &b.kernel
+	k.batch.Reset()
+	for _, f := range families {
+		there, err := k.tableExists(ctx, f, b.pl.table)
+		if err != nil {
+			return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
+		}
+		if there {
+			e := &encoder{b: &k.batch, f: f, table: b.pl.table, within: "family " + f.name}
+			e.message(msgDelTable, 0, "delete", "table", b.pl.table)
+			k.batch.Text(1, b.pl.table)
+		}
+	}
+	stats := dataplane.Stats{Messages: k.batch.Len()}
+	if stats.Messages > 0 {
+		stats.Bytes = k.batch.Size()
+		if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
+			return dataplane.Stats{}, b.failed("cleanup", err)
+		}
+	}
+	stats.Duration = time.Since(start)
+	return stats, nil
+}

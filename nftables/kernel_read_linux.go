@@ -1,0 +1,118 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// get begins a request about the table.
+func (k *kernel) get(f *family, msg uint8, kind, name string) *nfnl.Batch {
+	k.req.Reset()
+	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.nfproto, 0, nfnl.Object{Verb: "read", Kind: kind, Name: name})
+	return &k.req
+}
+
+// tableExists asks for a table.
+func (k *kernel) tableExists(ctx context.Context, f *family, table string) (bool, error) {
+	req := k.get(f, msgGetTable, "table", f.name+" "+table)
+	req.Text(1, table)
+	_, err := k.conn.Query(ctx, req)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// readTable reads a table, its elements only if asked for; nil if there is none.
+func (k *kernel) readTable(ctx context.Context, f *family, table string, elements bool) (*rawTable, error) {
+	there, err := k.tableExists(ctx, f, table)
+	if err != nil || !there {
+		return nil, err
+	}
+	raw := &rawTable{sets: map[string]rawSet{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]elem{}}
+	if err := k.readSets(ctx, f, table, raw); err != nil {
+		return nil, err
+	}
+	if err := k.readChains(ctx, f, table, raw); err != nil {
+		return nil, err
+	}
+	if err := k.readRules(ctx, f, table, raw); err != nil {
+		return nil, err
+	}
+	if !elements {
+		return raw, nil
+	}
+	for name := range raw.sets {
+		if name == mapAffinity || len(name) > 2 && name[:2] == "__" {
+			continue
+		}
+		if raw.elems[name], err = k.readElements(ctx, f, table, name); err != nil {
+			return nil, err
+		}
+	}
+	return raw, nil
+}
+
+func (k *kernel) readSets(ctx context.Context, f *family, table string, raw *rawTable) error {
+	req := k.get(f, msgGetSet, "sets of table", f.name+" "+table)
+	req.Text(1, table) // NFTA_SET_TABLE
+	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
+		name, s, err := decodeSet(m.Attrs)
+		if err == nil {
+			raw.sets[name] = s
+		}
+		return err
+	})
+}
+
+func (k *kernel) readChains(ctx context.Context, f *family, table string, raw *rawTable) error {
+	req := k.get(f, msgGetChain, "chains of table", f.name+" "+table)
+	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
+		of, c, err := decodeChain(m.Attrs)
+		if err == nil && of == table { // the kernel dumps those of all tables
+			raw.chains[c.name] = c
+		}
+		return err
+	})
+}
+
+func (k *kernel) readRules(ctx context.Context, f *family, table string, raw *rawTable) error {
+	req := k.get(f, msgGetRule, "rules of table", f.name+" "+table)
+	req.Text(1, table) // NFTA_RULE_TABLE
+	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
+		of, c, hash, err := decodeRule(m.Attrs)
+		if err == nil && of == table {
+			raw.hashes[c] = append(raw.hashes[c], hash)
+		}
+		return err
+	})
+}
+
+// readElements reads the elements of a set. Their bytes are copied out of the receive buffer, message by message.
+func (k *kernel) readElements(ctx context.Context, f *family, table, set string) ([]elem, error) {
+	var l []elem
+	req := k.get(f, msgGetSetElem, "elements of set", set)
+	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
+	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
+	err := k.conn.Dump(ctx, req, func(m nfnl.Message) error {
+		it := nfnl.Attrs(m.Attrs)
+		for it.Next() {
+			if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
+				continue
+			}
+			if err := decodeElems(bytes.Clone(it.Data()), func(e elem) error {
+				l = append(l, e)
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		return it.Err()
+	})
+	return l, err
+}

@@ -1,0 +1,314 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// skeleton is what stands of one table in the kernel, apart from elements.
+type skeleton struct {
+	exists bool
+	shape  shape
+	stale  bool // the rules are not those of the shape and the observed node-wide rules
+	broken bool // sets or chains are missing or of another kind: only making the table anew helps
+}
+
+// plan is what a commit sends: for each family, in this order, the table, its sets, the elements to delete and to add, the chains with
+// their rules, and the sets that go.
+type plan struct {
+	table    string
+	families [2]familyPlan
+	forget   []forget
+	stats    dataplane.Stats
+}
+
+type familyPlan struct {
+	f *family
+	// next is the skeleton after the plan.
+	next skeleton
+	// rebuild deletes the table first.
+	rebuild bool
+	// create creates the table and its sets; without it, newSets are added to those that are there.
+	create   bool
+	newSets  []*set
+	goneSets []*set
+	// program is written anew if not nil.
+	program    *program
+	goneChains []string
+	sets       []*set // all sets after the plan, in their order
+	ops        map[string]*setOps
+}
+
+// setOps are the changes to the elements of one set.
+type setOps struct {
+	set      *set
+	del, add elemList
+}
+
+// forget is affinity that must be forgotten, since it leads to an endpoint that is no longer to be used: of one frontend,
+// to one of the endpoints given or, if there are none, to any.
+type forget struct {
+	frontend  *servicemodel.Frontend
+	endpoints []netip.AddrPort
+}
+
+// planner makes plans. It is pure: what the kernel holds is given to it.
+type planner struct {
+	table string
+	w     *writer
+	have  [2]skeleton
+	// drift are elements that must go besides, by family and set.
+	drift [2]map[string]*elemList
+
+	c    *servicemodel.ChangeSet
+	p    *plan
+	old  []netip.AddrPort
+	new  []netip.AddrPort
+	need [2]shape // what the changes need; all that is needed when a table is written anew
+	miss [2]bool  // the changes need what is not there
+}
+
+// plan makes the plan for a change set.
+func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
+	pl.c, pl.p = c, &plan{table: pl.table}
+	pl.need, pl.miss = [2]shape{}, [2]bool{}
+	for i, f := range families {
+		pl.p.families[i] = familyPlan{f: f, next: pl.have[i], ops: map[string]*setOps{}}
+	}
+	if err := pl.check(); err != nil {
+		return nil, err
+	}
+	pl.needs()
+	for i := range families {
+		pl.family(i)
+	}
+	return pl.p, nil
+}
+
+// needs finds out what the changes need that is not there.
+func (pl *planner) needs() {
+	for _, fc := range pl.c.Frontends {
+		if fc.New != nil {
+			pl.needsOf(fc.New)
+		}
+	}
+	for _, pc := range pl.c.Pools {
+		if pc.New != nil && pc.Old != nil {
+			for _, fe := range pl.c.New.FrontendsOf(pc.New.ID.Service) {
+				pl.needsOf(fe)
+			}
+		}
+	}
+	for i := range families {
+		pl.miss[i] = !pl.have[i].shape.covers(&pl.need[i])
+	}
+}
+
+// needsOf adds what a frontend needs.
+func (pl *planner) needsOf(fe *servicemodel.Frontend) {
+	s := &pl.need[familyIndex(fe.Key.Addr)]
+	k := kindIndex(fe.Key)
+	internal, external := pools(pl.c.New, fe)
+	for e, p := range []*servicemodel.Pool{internal, external} {
+		if p != nil {
+			s.sizes[k][e] = insert(s.sizes[k][e], slotCount(p))
+		}
+	}
+	if fe.Affinity > 0 {
+		s.affinity = insert(s.affinity, uint32(fe.Affinity.Seconds()))
+	}
+	s.sources = s.sources || fe.Sources != nil
+}
+
+// family plans one table.
+func (pl *planner) family(i int) {
+	have, fp := &pl.have[i], &pl.p.families[i]
+	rules := pl.c.New.Rules()
+	wanted := pl.wanted(fp.f)
+	switch {
+	case !have.exists && !wanted:
+		return
+	case !have.exists, have.broken:
+		fp.rebuild = have.exists
+		pl.write(i, rules)
+		return
+	}
+	fp.sets = fp.f.sets(&have.shape)
+	if pl.miss[i] || have.stale || pl.c.Rules != nil {
+		pl.reshape(i, rules)
+	}
+	pl.changes(i)
+}
+
+// wanted reports whether the family needs a table.
+func (pl *planner) wanted(f *family) bool {
+	for fe := range pl.c.New.Frontends() {
+		if fe.Key.Family() == f.model {
+			return true
+		}
+		if fe.Key.Family() > f.model {
+			break
+		}
+	}
+	return len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
+}
+
+// reshape rewrites the rules for what is needed now, all in all; sets that no rule needs any more go.
+func (pl *planner) reshape(i int, rules servicemodel.Rules) {
+	have, fp := &pl.have[i], &pl.p.families[i]
+	pl.needsAll(i)
+	next := pl.need[i]
+	oldSets := fp.sets
+	fp.sets = fp.f.sets(&next)
+	fp.newSets = missing(fp.sets, oldSets)
+	fp.goneSets = missing(oldSets, fp.sets)
+	fp.program = newProgram(fp.f, rules, &next)
+	fp.goneChains = goneChains(newProgram(fp.f, rules, &have.shape), fp.program)
+	fp.next.shape, fp.next.stale = next, false
+}
+
+// needsAll finds out what all frontends of a family need.
+func (pl *planner) needsAll(i int) {
+	pl.need[i] = shape{}
+	for fe := range pl.c.New.Frontends() {
+		if fe.Key.Family() == families[i].model {
+			pl.needsOf(fe)
+		}
+	}
+}
+
+func missing(from, in []*set) []*set {
+	var l []*set
+	for _, s := range from {
+		if !slices.ContainsFunc(in, func(o *set) bool { return o.name == s.name }) {
+			l = append(l, s)
+		}
+	}
+	return l
+}
+
+func goneChains(old, new *program) []string {
+	var l []string
+	for _, c := range old.chains {
+		if !slices.ContainsFunc(new.chains, func(o programChain) bool { return o.name == c.name }) {
+			l = append(l, c.name)
+		}
+	}
+	return l
+}
+
+// write plans a table from nothing.
+func (pl *planner) write(i int, rules servicemodel.Rules) {
+	fp := &pl.p.families[i]
+	pl.needsAll(i)
+	fp.create = true
+	fp.next = skeleton{exists: true, shape: pl.need[i]}
+	fp.sets = fp.f.sets(&fp.next.shape)
+	fp.newSets = fp.sets
+	fp.program = newProgram(fp.f, rules, &fp.next.shape)
+	t, add := pl.c.New, pl.sink(i, false)
+	for fe := range t.Frontends() {
+		if fe.Key.Family() == fp.f.model {
+			pl.added(fe, add)
+		}
+	}
+	for a := range t.ClusterIPs() {
+		if familyIndex(a) == i {
+			pl.address(setClusterIPs, a, add)
+		}
+	}
+	for a := range t.Hairpins() {
+		if familyIndex(a) == i {
+			pl.address(setHairpins, a, add)
+		}
+	}
+	pl.w.writeSettings(rules, add)
+}
+
+// sink collects elements to delete or to add.
+func (pl *planner) sink(i int, del bool) sink {
+	fp := &pl.p.families[i]
+	return func(name string, e elem) {
+		ops := fp.ops[name]
+		if ops == nil {
+			ops = &setOps{set: fp.set(name)}
+			fp.ops[name] = ops
+		}
+		if del {
+			ops.del.add(e)
+		} else {
+			ops.add.add(e)
+		}
+	}
+}
+
+// set returns the set of that name after the plan; nil for one that goes.
+func (fp *familyPlan) set(name string) *set {
+	for _, s := range fp.sets {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// check refuses what cannot be expressed.
+func (pl *planner) check() error { return check(pl.c) }
+
+func check(c *servicemodel.ChangeSet) error {
+	var errs []error
+	refuse := func(object, field, value, hint string) {
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: object, Field: field, Value: value, Hint: hint})
+	}
+	for _, fc := range c.Frontends {
+		if fe := fc.New; fe != nil {
+			checkFrontend(fe, refuse)
+		}
+	}
+	for _, pc := range c.Pools {
+		p := pc.New
+		if p == nil {
+			continue
+		}
+		object := "service " + p.ID.Service.String()
+		if p.Scheduler != servicemodel.SchedulerDefault && p.Scheduler != servicemodel.Random {
+			refuse(object, "scheduler", string(p.Scheduler), "the ipvs backend can")
+		}
+		if p.Forwarding != servicemodel.ForwardNAT {
+			refuse(object, "forwarding", p.Forwarding.String(), "the ipvs backend can")
+		}
+		if n := slotCount(p); n > maxSlots {
+			refuse(object, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
+		}
+	}
+	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
+		refuse("node", "localhostNodePorts", "true", "the iptables backend can")
+	}
+	return errors.Join(errs...)
+}
+
+// maxSlots bounds the elements of one pool.
+const maxSlots = 1 << 16
+
+func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, hint string)) {
+	object := "service " + fe.Service.String()
+	switch fe.Masquerade {
+	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost | servicemodel.FromOutside:
+	default:
+		refuse(object, "masquerade", fe.Masquerade.String(), "")
+	}
+	if fe.Sources != nil && fe.Key.NodePort() {
+		refuse(object, "sources", "on a node port", "")
+	}
+	if n := len(comment(fe)); n > maxUserdata {
+		refuse(object, "name", fe.Service.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
+	}
+}
+
+// maxUserdata is how long a comment can be in two TLVs of the 256 bytes of user data (NFT_USERDATA_MAXLEN).
+const maxUserdata = 256 - 2 - 1 - 2

@@ -1,0 +1,209 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// changes plans the elements that differ.
+func (pl *planner) changes(i int) {
+	f := families[i]
+	del, add := pl.sink(i, true), pl.sink(i, false)
+	pl.undrift(i)
+	pl.frontends(i, del, add)
+	pl.poolChanges(f, del, add)
+	pl.addresses(i, setClusterIPs, pl.c.ClusterIPs, del, add)
+	pl.addresses(i, setHairpins, pl.c.Hairpins, del, add)
+	if r := pl.c.Rules; r != nil {
+		pl.w.writeSettings(r.Old, del)
+		pl.w.writeSettings(r.New, add)
+	}
+	fp := &pl.p.families[i]
+	for _, s := range fp.goneSets { // they go with their elements
+		delete(fp.ops, s.name)
+	}
+}
+
+// undrift deletes what was found and does not belong.
+func (pl *planner) undrift(i int) {
+	del := pl.sink(i, true)
+	for _, name := range sortedKeys(pl.drift[i]) {
+		// The list was encoded by us from what was decoded, so it decodes again.
+		_ = decodeElems(pl.drift[i][name].buf, func(e elem) error {
+			del(name, e)
+			return nil
+		})
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	l := make([]string, 0, len(m))
+	for k := range m {
+		l = append(l, k)
+	}
+	slices.Sort(l)
+	return l
+}
+
+// frontends plans frontends that came, went or changed.
+func (pl *planner) frontends(i int, del, add sink) {
+	for _, fc := range pl.c.Frontends {
+		switch {
+		case fc.Old == nil:
+			if familyIndex(fc.New.Key.Addr) == i {
+				pl.added(fc.New, add)
+			}
+		case familyIndex(fc.Old.Key.Addr) != i:
+		case fc.New == nil:
+			pl.removed(fc.Old, del)
+		default:
+			pl.changed(fc.Old, fc.New, del, add)
+		}
+	}
+}
+
+func (pl *planner) added(fe *servicemodel.Frontend, add sink) {
+	pl.w.frontend(pl.c.New, fe, add)
+	internal, external := pools(pl.c.New, fe)
+	pl.slots(fe, false, nil, internal, nil, add)
+	pl.slots(fe, true, nil, external, nil, add)
+}
+
+func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
+	pl.w.frontend(pl.c.Old, fe, del)
+	internal, external := pools(pl.c.Old, fe)
+	pl.slots(fe, false, internal, nil, del, nil)
+	pl.slots(fe, true, external, nil, del, nil)
+	if fe.Affinity > 0 {
+		pl.p.forget = append(pl.p.forget, forget{frontend: fe})
+	}
+}
+
+// changed plans a frontend whose attributes or pools changed: the elements of both are compared, so that what stays is not touched.
+func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
+	before := map[string]string{}
+	pl.w.frontend(pl.c.Old, old, func(name string, e elem) {
+		before[name+"\x00"+string(e.key)+string(e.keyEnd)] = string(e.ud)
+	})
+	kept := map[string]bool{}
+	pl.w.frontend(pl.c.New, new, func(name string, e elem) {
+		id := name + "\x00" + string(e.key) + string(e.keyEnd)
+		if ud, ok := before[id]; ok && ud == string(e.ud) {
+			kept[id] = true
+			return
+		}
+		add(name, e)
+	})
+	pl.w.frontend(pl.c.Old, old, func(name string, e elem) {
+		if !kept[name+"\x00"+string(e.key)+string(e.keyEnd)] {
+			del(name, e)
+		}
+	})
+	oldInternal, oldExternal := pools(pl.c.Old, old)
+	newInternal, newExternal := pools(pl.c.New, new)
+	pl.slots(new, false, oldInternal, newInternal, del, add)
+	pl.slots(new, true, oldExternal, newExternal, del, add)
+	pl.forgetChanged(old, new)
+}
+
+// slots plans the slots of one map that differ between two pools.
+func (pl *planner) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del, add sink) {
+	if old == new {
+		return
+	}
+	pl.old, pl.new = expand(pl.old[:0], old), expand(pl.new[:0], new)
+	pl.w.slots(fe, external, pl.old, pl.new, del, add)
+}
+
+// poolChanges plans the frontends that did not change themselves but use a pool that did.
+func (pl *planner) poolChanges(f *family, del, add sink) {
+	var last servicemodel.PortName
+	for _, pc := range pl.c.Pools {
+		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.model {
+			continue // its frontends came, went or changed
+		}
+		if pc.New.ID.Service == last {
+			continue // the other pool of a service port, done together with the first
+		}
+		last = pc.New.ID.Service
+		for _, fe := range pl.c.New.FrontendsOf(last) {
+			old := pl.c.Old.Frontend(fe.Key)
+			if fe.Key.Family() == f.model && old != nil && old.Equal(fe) {
+				pl.changed(fe, fe, del, add)
+			}
+		}
+	}
+}
+
+// addresses plans a set of addresses.
+func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChange, del, add sink) {
+	for _, ac := range changes {
+		if familyIndex(ac.Addr) != i {
+			continue
+		}
+		to := del
+		if ac.Added {
+			to = add
+		}
+		pl.address(name, ac.Addr, to)
+	}
+}
+
+func (pl *planner) address(name string, a netip.Addr, to sink) {
+	key := appendAddr(pl.w.key[:0], a)
+	if name == setHairpins {
+		key = appendAddr(key, a)
+	}
+	pl.w.key = key
+	to(name, elem{key: key})
+}
+
+// forgetChanged forgets the affinity to endpoints that a frontend no longer has for all of its clients.
+func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
+	if old.Affinity == 0 {
+		return
+	}
+	if new.Affinity == 0 {
+		pl.p.forget = append(pl.p.forget, forget{frontend: old})
+		return
+	}
+	var gone []netip.AddrPort
+	for _, ep := range usable(pl.c.Old, old, false) {
+		if !slices.Contains(usable(pl.c.New, new, true), ep) {
+			gone = append(gone, ep)
+		}
+	}
+	if len(gone) > 0 {
+		slices.SortFunc(gone, netip.AddrPort.Compare)
+		pl.p.forget = append(pl.p.forget, forget{new, gone})
+	}
+}
+
+// usable returns the endpoints that a client of fe may have been given; with all, only those that any client may have been given, wherever it is.
+func usable(t *servicemodel.Table, fe *servicemodel.Frontend, all bool) []netip.AddrPort {
+	internal, external := pools(t, fe)
+	if external == nil && !fe.External.Balances() && fe.External != fe.Internal && all {
+		return nil
+	}
+	var l []netip.AddrPort
+	if internal != nil {
+		for _, s := range internal.Slots {
+			l = append(l, s.Endpoint)
+		}
+	}
+	if external == nil {
+		return l
+	}
+	both := l[:0:0]
+	for _, s := range external.Slots {
+		if !all || slices.Contains(l, s.Endpoint) {
+			both = append(both, s.Endpoint)
+		}
+	}
+	if all {
+		return both
+	}
+	return append(l, both...)
+}

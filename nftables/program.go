@@ -1,0 +1,221 @@
+package nftables
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// program is the fixed part of a table: its chains and rules. It depends on the node-wide rules and on which features are in use, never on
+// what the services are.
+type program struct {
+	chains []programChain
+}
+
+type programChain struct {
+	chain
+	rules []rule
+}
+
+// rule is a rule as nft writes it, and as the kernel takes it. A test holds the two against each other.
+type rule struct {
+	text  string
+	exprs []expr
+	anon  uint32 // the id of the anonymous set of protocols that it looks up, if it does
+}
+
+// hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be told from what should be there
+// without understanding expressions. The text determines the expressions, so it is what is hashed.
+func (r *rule) hash() uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(r.text))
+	return h.Sum64()
+}
+
+// builder makes the rules of one family.
+type builder struct {
+	f     *family
+	rules servicemodel.Rules
+	shape *shape
+	prog  program
+	anon  uint32 // the id of the last anonymous set
+}
+
+// newProgram returns the program of a table.
+func newProgram(f *family, r servicemodel.Rules, s *shape) *program {
+	b := &builder{f: f, rules: r, shape: s}
+	for i, k := range kinds {
+		b.balance(k, true, s.sizes[i][1])
+		b.balance(k, false, s.sizes[i][0])
+		b.kind(k)
+	}
+	b.dispatch()
+	b.noEndpoints()
+	if len(s.affinity) > 0 {
+		b.learn()
+	}
+	b.hooks()
+	return &b.prog
+}
+
+func (b *builder) chain(c chain, rules ...rule) {
+	b.prog.chains = append(b.prog.chains, programChain{c, rules})
+}
+
+// part is a piece of a rule: text and expressions.
+type part struct {
+	text  string
+	exprs []expr
+	anon  uint32
+}
+
+func join(parts ...part) rule {
+	var r rule
+	var text []string
+	for _, p := range parts {
+		if p.text != "" {
+			text = append(text, p.text)
+		}
+		r.exprs = append(r.exprs, p.exprs...)
+		r.anon = max(r.anon, p.anon)
+	}
+	r.text = strings.Join(text, " ")
+	return r
+}
+
+// loadKey loads the key of a frontend into the registers from NFT_REG_1 on, and returns the length loaded.
+func (b *builder) loadKey(k *kind) (string, []expr, int) {
+	f := b.f
+	if k == kindNodePort {
+		return "meta l4proto . th dport", []expr{meta(metaL4Proto, word(0)), payload(baseTransport, 2, 2, word(4))}, 8
+	}
+	n := f.addrLen
+	return f.name + " daddr . meta l4proto . th dport",
+		[]expr{payload(baseNetwork, f.daddr, n, word(0)), meta(metaL4Proto, word(n)), payload(baseTransport, 2, 2, word(n+4))}, n + 8
+}
+
+// in matches packets to a frontend in the kind's set.
+func (b *builder) in(k *kind, set string) part {
+	text, exprs, _ := b.loadKey(k)
+	return part{text: text + " @" + set, exprs: append(exprs, lookup(set, false))}
+}
+
+// dnatMap sends packets to where the map says for a key; no entry, no match.
+func (b *builder) dnatMap(key string, load []expr, name string) part {
+	return part{text: fmt.Sprintf("dnat %s to %s map @%s", b.f.name, key, name),
+		exprs: append(load, lookupMap(name), dnat(b.f.nfproto, word(0), word(b.f.addrLen)))}
+}
+
+// balance makes the chain with a rule for each number of slots: the frontends that have so many draw one of them.
+func (b *builder) balance(k *kind, external bool, sizes []int) {
+	size, eps, name := setSize, setEndpoints, k.prefix+"-balance"
+	if external {
+		size, eps, name = setExternalSize, setExternalEps, k.prefix+"-external-balance"
+	}
+	var rules []rule
+	for _, n := range sizes {
+		text, load, l := b.loadKey(k)
+		rules = append(rules, join(
+			b.in(k, fmt.Sprint(k.prefix, size, n)),
+			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n), append(load, numgenRandom(n, word(l))), k.prefix+eps)))
+	}
+	b.chain(chain{name: name}, rules...)
+}
+
+// kind makes the chain that packets to the frontends of a kind go to, once in a connection's life.
+func (b *builder) kind(k *kind) {
+	notPods, fromHost := b.notFromPods(), b.fib("saddr", fibSaddr, cmpEq)
+	rules := []rule{
+		join(b.in(k, k.prefix+setMasqAll), b.mark()),
+		join(b.in(k, k.prefix+setMasqNotPods), notPods, b.mark()),
+		join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
+	}
+	if len(b.shape.affinity) > 0 {
+		text, load, l := b.loadKey(kindService)
+		load = append(load, payload(baseNetwork, b.f.saddr, b.f.addrLen, word(l)))
+		rules = append(rules, join(b.dnatMap(text+" . "+b.f.name+" saddr", load, mapAffinity)))
+	}
+	rules = append(rules,
+		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", fibSaddr, cmpNeq), b.verdict(verdictGoto, k.prefix+"-external-balance")),
+		join(b.verdict(verdictGoto, k.prefix+"-balance")))
+	b.chain(chain{name: k.chain}, rules...)
+}
+
+// notFromPods matches packets that do not come from pods; all packets, if pods cannot be told.
+func (b *builder) notFromPods() part {
+	d := b.rules.LocalPods
+	var p part
+	add := func(text string, exprs ...expr) {
+		p.text = strings.TrimSpace(p.text + " " + text)
+		p.exprs = append(p.exprs, exprs...)
+	}
+	for _, c := range d.CIDRs {
+		if servicemodel.FamilyOf(c.Addr()) == b.f.model {
+			q := b.prefix("saddr", b.f.saddr, c, cmpNeq)
+			add(q.text, q.exprs...)
+		}
+	}
+	if d.Bridge != "" {
+		name := make([]byte, ifNameSize)
+		copy(name, d.Bridge)
+		add(fmt.Sprintf("iifname != %q", d.Bridge), meta(metaIIFName, word(0)), compare(cmpNeq, word(0), name))
+	}
+	if d.InterfacePrefix != "" {
+		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), meta(metaIIFName, word(0)), compare(cmpNeq, word(0), []byte(d.InterfacePrefix)))
+	}
+	return p
+}
+
+const ifNameSize = 16 // IFNAMSIZ
+
+// prefix matches an address of the network header that is in p, or is not.
+func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) part {
+	p = p.Masked()
+	sign := " "
+	if op == cmpNeq {
+		sign = " != "
+	}
+	text := b.f.name + " " + name + sign + strings.TrimSuffix(p.String(), fmt.Sprintf("/%d", b.f.addrLen*8))
+	addr := appendAddr(nil, p.Addr())
+	load := payload(baseNetwork, offset, b.f.addrLen, word(0))
+	if p.Bits() == b.f.addrLen*8 {
+		return part{text: text, exprs: []expr{load, compare(op, word(0), addr)}}
+	}
+	if p.Bits()%8 == 0 && p.Bits() > 0 { // as nft does: the leading bytes are enough
+		n := p.Bits() / 8
+		return part{text: text, exprs: []expr{payload(baseNetwork, offset, n, word(0)), compare(op, word(0), addr[:n])}}
+	}
+	mask := make([]byte, b.f.addrLen)
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return part{text: text, exprs: []expr{load, bitwise(word(0), mask, make([]byte, len(mask))), compare(op, word(0), addr)}}
+}
+
+// fib matches the type of an address: local to this host, or not.
+func (b *builder) fib(name string, flag, op uint32) part {
+	sign := " "
+	if op == cmpNeq {
+		sign = " != "
+	}
+	return part{text: "fib " + name + " type" + sign + "local", exprs: []expr{fibType(flag, word(0)), compare(op, word(0), native32(rtnLocal))}}
+}
+
+func (b *builder) mark() part {
+	m := b.rules.MasqueradeMark
+	return part{text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
+		exprs: []expr{meta(metaMark, word(0)), bitwise(word(0), native32(^m), native32(m)), metaSet(metaMark, word(0))}}
+}
+
+func (b *builder) verdict(code int32, to string) part {
+	text := map[int32]string{verdictJump: "jump " + to, verdictGoto: "goto " + to, verdictDrop: "drop"}[code]
+	return part{text: text, exprs: []expr{verdict(code, to)}}
+}
+
+func (b *builder) reject() part {
+	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.name]
+	return part{text: "reject with " + icmp + " port-unreachable", exprs: []expr{reject(b.f.unreach)}}
+}

@@ -1,0 +1,248 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// rawTable is a table of the kernel, as dumped.
+type rawTable struct {
+	sets   map[string]rawSet
+	chains map[string]chain
+	hashes map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
+	elems  map[string][]elem   // by set
+}
+
+// rawSet is what the kernel says of a set.
+type rawSet struct {
+	flags, keyType, keyLen, dataType, dataLen uint32
+}
+
+// observed is what was made of one table.
+type observed struct {
+	skeleton
+	rules     servicemodel.Rules
+	contents  servicemodel.Contents
+	drift     map[string]*elemList
+	driftText []string
+}
+
+// shapeOf reads the features in use off the names of the sets.
+func shapeOf(sets map[string]rawSet) shape {
+	var s shape
+	for name := range sets {
+		for i, k := range kinds {
+			if n, ok := number(name, k.prefix+setSize); ok {
+				s.sizes[i][0] = insert(s.sizes[i][0], n)
+			}
+			if n, ok := number(name, k.prefix+setExternalSize); ok {
+				s.sizes[i][1] = insert(s.sizes[i][1], n)
+			}
+			if n, ok := number(name, k.prefix+setAffinity); ok {
+				s.affinity = insert(s.affinity, uint32(n))
+			}
+		}
+	}
+	_, s.sources = sets[setSources]
+	return s
+}
+
+func number(name, prefix string) (int, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 31)
+	return int(n), err == nil && n > 0 && digits[0] != '0'
+}
+
+// readSkeleton compares the sets, chains and rules of a table with what they should be. raw is nil if there is no such table.
+func readSkeleton(f *family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
+	if raw == nil {
+		return skeleton{}, nil
+	}
+	sk := skeleton{exists: true, shape: shapeOf(raw.sets)}
+	var why []string
+	broken := func(format string, args ...any) {
+		sk.broken = true
+		why = append(why, fmt.Sprintf("table "+f.name+": "+format, args...))
+	}
+	want := f.sets(&sk.shape)
+	for _, s := range want {
+		got, ok := raw.sets[s.name]
+		if !ok {
+			broken("set %s is missing", s.name)
+		} else if got != rawOf(s) {
+			broken("set %s is of another type", s.name)
+		}
+	}
+	for _, name := range sortedKeys(raw.sets) {
+		if !strings.HasPrefix(name, "__") && !slices.ContainsFunc(want, func(s *set) bool { return s.name == name }) {
+			broken("set %s does not belong", name)
+		}
+	}
+	prog := newProgram(f, rules, &sk.shape)
+	for _, c := range prog.chains {
+		if got, ok := raw.chains[c.name]; !ok {
+			broken("chain %s is missing", c.name)
+		} else if got != c.chain {
+			broken("chain %s has another hook", c.name)
+		}
+	}
+	for _, name := range sortedKeys(raw.chains) {
+		if !slices.ContainsFunc(prog.chains, func(c programChain) bool { return c.name == name }) {
+			broken("chain %s does not belong", name)
+		}
+	}
+	if sk.broken {
+		return sk, why
+	}
+	for _, c := range prog.chains {
+		if !slices.Equal(raw.hashes[c.name], c.hashes()) {
+			sk.stale = true
+			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.name, c.name))
+		}
+	}
+	return sk, why
+}
+
+func (c *programChain) hashes() []uint64 {
+	var l []uint64
+	for i := range c.rules {
+		l = append(l, c.rules[i].hash())
+	}
+	return l
+}
+
+// comparableFlags are the flags of a set that say what it is; others come and go with kernel versions.
+const comparableFlags = setInterval | setMap | setTimeout
+
+func rawOf(s *set) rawSet {
+	r := rawSet{flags: s.flags & comparableFlags, keyType: concatType(s.key), keyLen: uint32(keyLen(s.key))}
+	if s.data != nil {
+		r.dataType, r.dataLen = concatType(s.data), uint32(keyLen(s.data))
+	}
+	return r
+}
+
+// read makes of a table what the model knows, and finds what does not fit.
+func read(f *family, raw *rawTable) *observed {
+	o := &observed{drift: map[string]*elemList{}}
+	if raw == nil {
+		return o
+	}
+	r := newReading(f, raw)
+	var err error
+	if o.rules, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
+		err = fmt.Errorf("no settings")
+	}
+	o.skeleton, o.driftText = readSkeleton(f, raw, o.rules)
+	if err != nil {
+		o.broken = true
+		o.driftText = append(o.driftText, fmt.Sprintf("table %s: %v", f.name, err))
+	}
+	if o.broken {
+		o.rules = servicemodel.Rules{}
+		return o
+	}
+	r.frontends()
+	o.contents = r.verified()
+	o.contents.ClusterIPs = r.addresses(setClusterIPs)
+	o.contents.Hairpins = r.addresses(setHairpins)
+	r.unseen(o)
+	return o
+}
+
+// reading is the reading of one table.
+type reading struct {
+	f     *family
+	elems map[string]map[string]*found // by set and key
+	slots map[string]map[string][]netip.AddrPort
+	fes   []*servicemodel.Frontend
+	pools map[servicemodel.PoolID]*servicemodel.Pool
+	w     *writer
+}
+
+// found is an element of the kernel.
+type found struct {
+	elem
+	seen bool // it has its place in the model
+}
+
+func newReading(f *family, raw *rawTable) *reading {
+	r := &reading{f: f, elems: map[string]map[string]*found{}, pools: map[servicemodel.PoolID]*servicemodel.Pool{}, w: newWriter()}
+	for name, l := range raw.elems {
+		m := make(map[string]*found, len(l))
+		all := make([]found, len(l))
+		for i, e := range l {
+			all[i].elem = e
+			m[string(e.key)+string(e.keyEnd)] = &all[i]
+		}
+		r.elems[name] = m
+	}
+	return r
+}
+
+func (r *reading) has(set string, key []byte) bool {
+	_, ok := r.elems[set][string(key)]
+	return ok
+}
+
+// settings reads the node-wide rules.
+func (r *reading) settings() (servicemodel.Rules, error) {
+	m := r.elems[setSettings]
+	lines := make([]string, 0, len(m))
+	for i := range len(m) {
+		e, ok := m[string(native32(uint32(i+settingsHaveFirst)))]
+		if !ok {
+			return servicemodel.Rules{}, fmt.Errorf("the settings have gaps")
+		}
+		e.seen = true
+		lines = append(lines, commentOf(e.ud))
+	}
+	return parseSettings(lines)
+}
+
+// addresses reads a set of addresses.
+func (r *reading) addresses(set string) []netip.Addr {
+	var l []netip.Addr
+	for _, e := range r.elems[set] {
+		rd := reader{b: e.key}
+		a := rd.addr(r.f)
+		if set == setHairpins && rd.addr(r.f) != a || !rd.done() {
+			continue
+		}
+		e.seen = true
+		l = append(l, a)
+	}
+	return l
+}
+
+// unseen turns into drift whatever has no place.
+func (r *reading) unseen(o *observed) {
+	sets := r.f.sets(&o.shape)
+	for _, s := range sets {
+		if s.name == mapAffinity {
+			continue
+		}
+		m := r.elems[s.name]
+		for _, k := range sortedKeys(m) {
+			e := m[k]
+			if e.seen {
+				continue
+			}
+			l := o.drift[s.name]
+			if l == nil {
+				l = &elemList{}
+				o.drift[s.name] = l
+			}
+			l.add(elem{key: e.key, keyEnd: e.keyEnd, data: e.data})
+			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.name, s.name, elemText(r.f, s, e.elem)))
+		}
+	}
+}

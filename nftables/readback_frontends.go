@@ -1,0 +1,194 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// frontends reads the frontends and their pools, as far as they can be understood.
+func (r *reading) frontends() {
+	r.slots = map[string]map[string][]netip.AddrPort{}
+	for _, k := range kinds {
+		for _, rest := range []string{setEndpoints, setExternalEps} {
+			r.slots[k.prefix+rest] = r.readSlots(k.prefix + rest)
+		}
+	}
+	for _, k := range kinds {
+		for _, e := range r.elems[k.registry] {
+			if fe := r.frontend(k, e); fe != nil {
+				r.fes = append(r.fes, fe)
+			}
+		}
+	}
+	slices.SortFunc(r.fes, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
+	for _, fe := range r.fes {
+		r.pool(fe, fe.Internal, setSize, setEndpoints)
+		if fe.External != fe.Internal {
+			r.pool(fe, fe.External, setExternalSize, setExternalEps)
+		}
+	}
+}
+
+// readSlots collects the endpoints of a map by the key of their frontend. A missing slot is an invalid endpoint.
+func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
+	m := make(map[string][]netip.AddrPort, len(r.elems[set])/4)
+	for _, e := range r.elems[set] {
+		n := len(e.key) - 4
+		if n < 0 {
+			continue
+		}
+		slot := binary.NativeEndian.Uint32(e.key[n:])
+		d := reader{b: e.data}
+		ep := d.endpoint(r.f)
+		if slot >= maxSlots || !d.done() {
+			continue
+		}
+		l := m[string(e.key[:n])]
+		for len(l) <= int(slot) {
+			l = append(l, netip.AddrPort{})
+		}
+		l[slot] = ep
+		m[string(e.key[:n])] = l
+	}
+	return m
+}
+
+// frontend reads one frontend; nil if it cannot be understood.
+func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
+	rd := reader{b: e.key}
+	key := rd.frontend(r.f, k)
+	if !rd.done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
+		return nil
+	}
+	fe, err := parseComment(commentOf(e.ud), key)
+	if err != nil {
+		return nil
+	}
+	switch {
+	case r.has(k.prefix+setMasqAll, e.key):
+		fe.Masquerade = servicemodel.FromAnywhere
+	case r.has(k.prefix+setMasqNotPods, e.key):
+		fe.Masquerade = servicemodel.FromHost | servicemodel.FromOutside
+	case r.has(k.prefix+setMasqHost, e.key):
+		fe.Masquerade = servicemodel.FromHost
+	}
+	for name := range r.elems {
+		if n, ok := number(name, k.prefix+setAffinity); ok && r.has(name, e.key) {
+			fe.Affinity = time.Duration(n) * time.Second
+		}
+	}
+	if k == kindService && r.has(setRestricted, e.key) {
+		fe.Sources = r.sources(e.key)
+	}
+	return fe
+}
+
+// sources reads the ranges of a restricted frontend.
+func (r *reading) sources(key []byte) []netip.Prefix {
+	l := []netip.Prefix{}
+	for _, e := range r.elems[setSources] {
+		if len(e.key) != len(key)+r.f.addrLen || len(e.keyEnd) != len(e.key) || string(e.key[:len(key)]) != string(key) {
+			continue
+		}
+		first, _ := netip.AddrFromSlice(e.key[len(key):])
+		last, _ := netip.AddrFromSlice(e.keyEnd[len(key):])
+		if p, ok := rangePrefix(first, last); ok {
+			l = append(l, p)
+		}
+	}
+	slices.SortFunc(l, netip.Prefix.Compare)
+	return l
+}
+
+// rangePrefix returns the prefix that is the range from first to last.
+func rangePrefix(first, last netip.Addr) (netip.Prefix, bool) {
+	for bits := 0; bits <= first.BitLen(); bits++ {
+		p := netip.PrefixFrom(first, bits)
+		if p.Masked().Addr() == first && lastAddr(p) == last {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// pool reads the pool that a frontend balances over, unless another frontend's was read before.
+func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, eps string) {
+	id, ok := fe.Pool(v)
+	if !ok || r.pools[id] != nil {
+		return
+	}
+	k := kindOf(fe.Key)
+	key := appendFrontend(nil, fe.Key)
+	list := r.slots[k.prefix+eps][string(key)]
+	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) || !r.has(r.w.names.get(k.prefix, size, len(list)), key) {
+		return
+	}
+	p := &servicemodel.Pool{ID: id}
+	for i, ep := range list {
+		if i > 0 && list[i-1] == ep {
+			p.Slots[len(p.Slots)-1].Weight++
+			continue
+		}
+		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: ep, Weight: 1})
+	}
+	r.pools[id] = p
+}
+
+// verified returns the frontends of which every element is there as it should be, with their pools; those elements have their place.
+func (r *reading) verified() servicemodel.Contents {
+	all := servicemodel.Contents{Frontends: r.fes}
+	for _, p := range r.pools {
+		all.Pools = append(all.Pools, p)
+	}
+	t, err := servicemodel.NewTable(all)
+	if err != nil { // keys and identities are unique: they come from maps
+		return servicemodel.Contents{}
+	}
+	var c servicemodel.Contents
+	used := map[servicemodel.PoolID]bool{}
+	for _, fe := range r.fes {
+		internal, external := pools(t, fe)
+		if fe.Internal.Balances() && internal == nil || fe.External != fe.Internal && fe.External.Balances() && external == nil {
+			continue
+		}
+		if !r.verify(t, fe, internal, external) {
+			continue
+		}
+		c.Frontends = append(c.Frontends, fe)
+		for _, p := range []*servicemodel.Pool{internal, external} {
+			if p != nil && !used[p.ID] {
+				used[p.ID] = true
+				c.Pools = append(c.Pools, p)
+			}
+		}
+	}
+	return c
+}
+
+// verify checks the elements of a frontend against what they should be, and gives them their place if all are right.
+func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, internal, external *servicemodel.Pool) bool {
+	good := true
+	var place []*found
+	want := func(set string, e elem) {
+		f := r.elems[set][string(e.key)+string(e.keyEnd)]
+		if f == nil || string(f.data) != string(e.data) || commentOf(f.ud) != commentOf(e.ud) {
+			good = false
+			return
+		}
+		place = append(place, f)
+	}
+	r.w.frontend(t, fe, want)
+	r.w.slots(fe, false, nil, expand(nil, internal), nil, want)
+	r.w.slots(fe, true, nil, expand(nil, external), nil, want)
+	if !good {
+		return false
+	}
+	for _, f := range place {
+		f.seen = true
+	}
+	return true
+}
