@@ -22,6 +22,7 @@ type Cluster struct {
 	// Internet is where the node's default route leads.
 	Internet *Internet
 
+	nodeAddrs  []netip.Addr
 	namespaces []*NS
 }
 
@@ -69,11 +70,11 @@ func (c *Cluster) Close() error {
 }
 
 // NodeAddrs returns the node's addresses other than loopback: IPv4 before IPv6, the primary address of each
-// family first.
-func (c *Cluster) NodeAddrs() []netip.Addr { return nodeAddrs() }
+// family first; with [Options.Bridge] that bridge's addresses come last.
+func (c *Cluster) NodeAddrs() []netip.Addr { return slices.Clone(c.nodeAddrs) }
 
 // IsNodeAddr tells whether the address is one of NodeAddrs: what a masqueraded source must be.
-func (c *Cluster) IsNodeAddr(addr netip.Addr) bool { return slices.Contains(nodeAddrs(), addr) }
+func (c *Cluster) IsNodeAddr(addr netip.Addr) bool { return slices.Contains(c.nodeAddrs, addr) }
 
 // Hosts returns every host: the node, its pods, the other node, its pods, the outside clients.
 func (c *Cluster) Hosts() []*Host {

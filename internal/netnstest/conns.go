@@ -1,29 +1,47 @@
 package netnstest
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/netip"
+	"os"
+	"sync"
 	"time"
 )
 
-// Conns are TCP connections that are held open, to see which of them survive a change.
+// maxReportedErrors bounds ConnsReport.Errors.
+const maxReportedErrors = 10
+
+// Conns are TCP connections that are held open, to see which of them survive a change. Its methods must not be used
+// concurrently.
 type Conns struct {
+	ns      *NS
+	living  []*conn
+	opened  []io.Closer
+	servers map[string]int
+	rounds  int
 }
 
-// OpenConns opens count connections from a host to servers of this package behind an address, and waits until
-// each was greeted. If one cannot be opened, it closes all and returns the error.
-func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
-	return nil, ErrNotSupported
+// conn is one connection.
+type conn struct {
+	stream interface {
+		io.ReadWriteCloser
+		SetDeadline(time.Time) error
+	}
+	local netip.AddrPort
 }
 
 // ConnsReport sums up rounds of [Conns.Ping].
 type ConnsReport struct {
-	// Rounds is how many times each connection was tried.
+	// Rounds is how many times the connections were tried.
 	Rounds int
 	// Answered counts the pings that were echoed.
 	Answered int
-	// Reset, Closed and Silent count the connections that were reset, closed by the server, or did not answer in
-	// time. Each is counted once: a connection that died is not tried again.
+	// Reset, Closed and Silent count the connections that were reset, were closed by the server, or did not give
+	// the right answer in time. Each is counted once: a connection that died is not tried again.
 	Reset, Closed, Silent int
 	// Errors are the first few errors, one for each connection that died.
 	Errors []error
@@ -32,16 +50,140 @@ type ConnsReport struct {
 // Lost returns how many connections died.
 func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
-// Servers returns how many connections each server holds, by name.
-func (c *Conns) Servers() map[string]int { return nil }
-
-// Ping sends a line on every connection that still lives and waits, until timeout, for each to be echoed.
-func (c *Conns) Ping(timeout time.Duration) ConnsReport { return ConnsReport{} }
-
-// Watch pings all connections at the interval until ctx ends, at least once, and returns the sum.
-func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) ConnsReport {
-	return ConnsReport{}
+// OpenConns opens count connections from a host to servers of this package behind an address, and waits until each
+// was greeted. If one cannot be opened, it closes all and returns an error. Both ends of a connection take a file
+// descriptor of this process.
+func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
+	c := &Conns{ns: from.NS, servers: map[string]int{}}
+	if err := c.ns.own(c); err != nil {
+		return nil, err
+	}
+	conns, outcomes := make([]*conn, count), make([]Outcome, count)
+	inParallel(count, func(i int) {
+		// The kernel sends a lost SYN again after a second; here that is welcome.
+		p := Probe{From: from, Proto: TCP, To: to, Timeout: 5 * time.Second}
+		conns[i], outcomes[i] = p.dial(ctx)
+	})
+	var errs []error
+	for i, o := range outcomes {
+		if o.Kind == Answered {
+			c.living, c.opened = append(c.living, conns[i]), append(c.opened, conns[i].stream)
+			c.servers[o.Server]++
+		} else if len(errs) < maxReportedErrors {
+			errs = append(errs, fmt.Errorf("netnstest: open connection %d of %d from %s to %s: %s", i+1, count, from.Name, to, o))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(append(errs, c.Close())...)
+	}
+	return c, nil
 }
 
-// Close closes the connections.
-func (c *Conns) Close() error { return nil }
+// Servers returns how many of the connections were opened to each server, by name.
+func (c *Conns) Servers() map[string]int { return c.servers }
+
+// Ping sends a line on every connection that still lives, and waits until each was echoed or the timeout has passed.
+func (c *Conns) Ping(timeout time.Duration) ConnsReport {
+	c.rounds++
+	r := ConnsReport{Rounds: 1}
+	deadline := time.Now().Add(timeout)
+	asked, errs := make([][]byte, len(c.living)), make([]error, len(c.living))
+	for i, conn := range c.living {
+		asked[i] = fmt.Appendf(nil, "ping %d of %s\n", c.rounds, conn.local)
+		if errs[i] = conn.stream.SetDeadline(deadline); errs[i] == nil {
+			_, errs[i] = conn.stream.Write(asked[i])
+		}
+	}
+	living := c.living[:0]
+	for i, conn := range c.living {
+		if errs[i] == nil {
+			errs[i] = conn.hear(asked[i])
+		}
+		if errs[i] == nil {
+			r.Answered++
+			living = append(living, conn)
+			continue
+		}
+		r.count(fmt.Errorf("connection from %s: %w", conn.local, errs[i]))
+	}
+	c.living = living
+	return r
+}
+
+// hear reads the echo of what was asked.
+func (c *conn) hear(asked []byte) error {
+	heard := make([]byte, len(asked))
+	if _, err := io.ReadFull(c.stream, heard); err != nil {
+		return err
+	}
+	if !bytes.Equal(heard, asked) {
+		return fmt.Errorf("asked %q, heard %q", asked, heard)
+	}
+	return nil
+}
+
+// count adds a connection that died.
+func (r *ConnsReport) count(err error) {
+	switch {
+	case isReset(err):
+		r.Reset++
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, os.ErrClosed):
+		r.Closed++
+	default:
+		r.Silent++
+	}
+	if len(r.Errors) < maxReportedErrors {
+		r.Errors = append(r.Errors, err)
+	}
+}
+
+// Watch pings all connections at the interval until ctx ends, at least once, and returns the sum. Each ping has the
+// timeout.
+func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) ConnsReport {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	var total ConnsReport
+	for {
+		r := c.Ping(timeout)
+		total.Rounds += r.Rounds
+		total.Answered += r.Answered
+		total.Reset += r.Reset
+		total.Closed += r.Closed
+		total.Silent += r.Silent
+		total.Errors = append(total.Errors, r.Errors[:min(len(r.Errors), maxReportedErrors-len(total.Errors))]...)
+		select {
+		case <-ctx.Done():
+			return total
+		case <-ticker.C:
+		}
+	}
+}
+
+// Close resets the connections.
+func (c *Conns) Close() error {
+	c.ns.disown(c)
+	var errs []error
+	for _, o := range c.opened {
+		errs = append(errs, o.Close())
+	}
+	c.opened, c.living = nil, nil
+	return errors.Join(errs...)
+}
+
+// inParallel calls f for 0 to n-1, a bounded number at a time.
+func inParallel(n int, f func(i int)) {
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(probesAtOnce, n) {
+		workers.Go(func() {
+			for i := range next {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+}

@@ -24,9 +24,9 @@ type NS struct {
 
 	mu     sync.Mutex
 	owned  map[io.Closer]struct{} // what lives in the namespace; nil once closed
-	sctp   *sctpServers           // made on first use
-	canary *canary                // made on first use
+	canary *canary                // made when first needed
 	ports  sourcePorts
+	sctp   sctpServers
 }
 
 // NewNS creates an empty network namespace whose loopback interface is up. The name is for error messages.

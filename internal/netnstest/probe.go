@@ -2,8 +2,10 @@ package netnstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 )
@@ -103,6 +105,15 @@ func (e *ICMPError) PortUnreachable() bool {
 	return e.Type == 1 && e.Code == 4
 }
 
+// refuses tells whether the error says that nobody listens: protocol or port unreachable (RFC 792), in IPv6 port
+// unreachable or unrecognised next header (RFC 4443).
+func (e *ICMPError) refuses() bool {
+	if e.From.Is4() {
+		return e.Type == 3 && (e.Code == 2 || e.Code == 3)
+	}
+	return e.Type == 1 && e.Code == 4 || e.Type == 4 && e.Code == 1
+}
+
 // String returns the error in a few words.
 func (e *ICMPError) String() string {
 	name := "icmp"
@@ -134,25 +145,83 @@ func (o Outcome) String() string {
 // A probe is Dropped when nothing came back for Timeout and, after that, events that began later have made their
 // way through the same scheduler: a busy machine makes probes slow, not wrong.
 func (p Probe) Send(ctx context.Context) Outcome {
-	return p.send(ctx)
+	start := time.Now()
+	o := p.send(ctx)
+	o.Took = time.Since(start)
+	return o
 }
 
 // SendAll sends many probes, a bounded number at a time, and returns their outcomes in the same order.
 func SendAll(ctx context.Context, probes []Probe) []Outcome {
 	outcomes := make([]Outcome, len(probes))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range min(probesAtOnce, len(probes)) {
-		workers.Go(func() {
-			for i := range next {
-				outcomes[i] = probes[i].Send(ctx)
-			}
-		})
-	}
-	for i := range probes {
-		next <- i
-	}
-	close(next)
-	workers.Wait()
+	inParallel(len(probes), func(i int) { outcomes[i] = probes[i].Send(ctx) })
 	return outcomes
+}
+
+// timeout returns the probe's timeout.
+func (p Probe) timeout() time.Duration {
+	if p.Timeout == 0 {
+		return DefaultTimeout
+	}
+	return p.Timeout
+}
+
+// source returns the source address to bind to; the unspecified one leaves it to the kernel.
+func (p Probe) source() netip.Addr {
+	switch {
+	case p.SourceAddr.IsValid():
+		return p.SourceAddr
+	case !p.From.anySource:
+		return p.From.Addr(p.To.Addr())
+	case p.To.Addr().Is4():
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// check refuses a probe that makes no sense.
+func (p Probe) check() error {
+	switch {
+	case p.From == nil || p.From.NS == nil:
+		return errors.New("probe: From: no host")
+	case p.Proto != TCP && p.Proto != UDP && p.Proto != SCTP:
+		return fmt.Errorf("probe: Proto: %s is not tcp, udp or sctp", p.Proto)
+	case !p.To.IsValid() || p.To.Addr().Is4In6() || p.To.Port() == 0:
+		return fmt.Errorf("probe: To: %s is not an address and port", p.To)
+	case p.SourceAddr.IsValid() && p.SourceAddr.BitLen() != p.To.Addr().BitLen():
+		return fmt.Errorf("probe: SourceAddr: %s is not of the family of %s", p.SourceAddr, p.To)
+	}
+	return nil
+}
+
+// answered reads a server's line.
+func answered(line string) Outcome {
+	name, source, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	seen, err := netip.ParseAddrPort(source)
+	if !ok || err != nil {
+		return Outcome{Err: fmt.Errorf("the answer %q is not that of a server of this package", line)}
+	}
+	return Outcome{Kind: Answered, Server: name, Source: seen}
+}
+
+// sourcePorts hands out source ports, each protocol's in turn.
+type sourcePorts struct {
+	mu   sync.Mutex
+	used map[Protocol]int
+}
+
+// next returns a port outside the range that Kubernetes gives to NodePorts, 30000 to 32767.
+func (s *sourcePorts) next(proto Protocol) uint16 {
+	const low, lowEnd, high, highEnd = 10000, 30000, 32768, 65536
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used == nil {
+		s.used = map[Protocol]int{}
+	}
+	n := s.used[proto]
+	s.used[proto] = (n + 1) % (lowEnd - low + highEnd - high)
+	if n < lowEnd-low {
+		return uint16(low + n)
+	}
+	return uint16(high + n - (lowEnd - low))
 }

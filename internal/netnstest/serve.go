@@ -1,28 +1,41 @@
 package netnstest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Server answers each client with one line, "name address:port\n": its own name, and the source it saw. A TCP
-// server greets each connection with that line and then echoes line by line; a UDP server sends the line for each
-// datagram; an SCTP server answers an INIT chunk with an INIT ACK whose state cookie is the line.
+// server greets each connection with that line and then echoes what it receives; a UDP server sends the line for
+// each datagram; an SCTP server answers an INIT chunk with an INIT ACK whose state cookie is the line. Where an SCTP
+// server listens, INITs to other ports of its address are answered with an ABORT.
 type Server struct {
-	Name  string
+	// Name is what the server calls itself.
+	Name string
+	// Proto is TCP, UDP or SCTP.
 	Proto Protocol
-	Addr  netip.AddrPort
+	// Addr is where it listens.
+	Addr netip.AddrPort
 
-	ns    *NS
-	hits  atomic.Uint64
-	close func() error
+	ns   *NS
+	hits atomic.Uint64
+	stop func() error
+	work sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // of a TCP server; nil once closed
 }
 
-// Serve starts a server in the namespace. The address must be one of the namespace, not unspecified; port 0 takes
-// a free one. The server runs until it or the namespace is closed.
+// Serve starts a server in the namespace. The address must be one of the namespace's and not unspecified. Port 0
+// takes a free one, for TCP and UDP. The server runs until it or the namespace is closed.
 func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, error) {
-	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns}
+	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[net.Conn]struct{}{}}
 	if err := s.start(); err != nil {
 		return nil, fmt.Errorf("netnstest: %s: serve %s on %s as %s: %w", ns.name, proto, addr, name, err)
 	}
@@ -32,14 +45,140 @@ func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, 
 // Hits returns how many connections, datagrams or INIT chunks the server has answered.
 func (s *Server) Hits() uint64 { return s.hits.Load() }
 
-// Close stops the server and closes its connections.
+// Close stops the server, closes its connections, and waits until it has ended.
 func (s *Server) Close() error {
 	s.ns.disown(s)
-	return s.close()
+	err := s.stop()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.Close() //nolint:errcheck // nothing is owed to the client
+	}
+	s.conns = nil
+	s.mu.Unlock()
+	s.work.Wait()
+	return err
+}
+
+// start begins to listen.
+func (s *Server) start() error {
+	if !s.Addr.IsValid() || s.Addr.Addr().IsUnspecified() {
+		return errors.New("needs one address")
+	}
+	var err error
+	switch s.Proto {
+	case TCP:
+		err = s.startTCP()
+	case UDP:
+		err = s.startUDP()
+	case SCTP:
+		err = s.startSCTP()
+	default:
+		err = errors.New("unknown protocol")
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.ns.own(s); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
 }
 
 // line is what the server answers to a client at source.
-func (s *Server) line(source netip.AddrPort) string {
+func (s *Server) line(source fmt.Stringer) []byte {
 	s.hits.Add(1)
-	return fmt.Sprintf("%s %s\n", s.Name, source)
+	return fmt.Appendf(nil, "%s %s\n", s.Name, source)
+}
+
+// startTCP listens for connections.
+func (s *Server) startTCP() error {
+	var l net.Listener
+	err := s.ns.Do(func() (err error) {
+		config := net.ListenConfig{KeepAlive: -1}
+		config.SetMultipathTCP(false)
+		l, err = config.Listen(context.Background(), "tcp", s.Addr.String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.stop, s.Addr = l.Close, l.Addr().(*net.TCPAddr).AddrPort()
+	s.work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil {
+				time.Sleep(time.Millisecond) // out of file descriptors, perhaps
+				continue
+			}
+			if s.hold(conn) {
+				s.work.Go(func() { s.converse(conn) })
+			}
+		}
+	})
+	return nil
+}
+
+// hold makes Close close the connection, or closes it if that has happened.
+func (s *Server) hold(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns == nil {
+		conn.Close() //nolint:errcheck // nothing is owed to the client
+		return false
+	}
+	s.conns[conn] = struct{}{}
+	return true
+}
+
+// converse greets a client, then echoes.
+func (s *Server) converse(conn net.Conn) {
+	defer func() {
+		conn.Close() //nolint:errcheck // nothing is owed to the client
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, conn)
+	}()
+	if _, err := conn.Write(s.line(conn.RemoteAddr())); err != nil {
+		return
+	}
+	// Plain reads and writes: io.Copy between TCP connections would take two more file descriptors for splice(2).
+	buf := make([]byte, 128)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := conn.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// startUDP listens for datagrams.
+func (s *Server) startUDP() error {
+	var conn *net.UDPConn
+	err := s.ns.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.stop, s.Addr = conn.Close, conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	s.work.Go(func() {
+		buf := make([]byte, 2048)
+		for {
+			_, from, err := conn.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				conn.WriteToUDPAddrPort(s.line(from), from) //nolint:errcheck // the network may lose packets
+			}
+		}
+	})
+	return nil
 }

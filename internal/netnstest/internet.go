@@ -1,0 +1,98 @@
+package netnstest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// Internet is the far end of the node's default route. It answers every TCP, UDP and SCTP client, whatever the
+// destination, as a server named [InternetName] does, and records what arrives.
+type Internet struct {
+	// Capture holds the packets that arrived.
+	*Capture
+	// NS is its namespace. It has no addresses.
+	NS *NS
+}
+
+// The internet keeps no state: its TCP sequence numbers and SCTP tags are the same for all.
+const (
+	internetISN = 1000
+	internetTag = 1000
+)
+
+// internetAnswer returns the IP packet that answers one that arrived, or nil if there is nothing to say.
+func internetAnswer(p Packet, transport []byte) []byte {
+	var answer []byte
+	switch p.Proto {
+	case TCP:
+		answer = internetTCP(p, transport)
+	case UDP:
+		answer = internetUDP(p, transport)
+	case SCTP:
+		answer = internetSCTP(p, transport)
+	}
+	if answer == nil {
+		return nil
+	}
+	return encodePacket(p.Proto, p.Dst.Addr(), p.Src.Addr(), answer)
+}
+
+// internetLine is what servers say.
+func internetLine(source netip.AddrPort) string { return fmt.Sprintf("%s %s\n", InternetName, source) }
+
+// internetTCP accepts a connection; when the handshake is complete it sends the line and closes.
+func internetTCP(p Packet, t []byte) []byte {
+	if len(t) < tcpHeaderLen {
+		return nil
+	}
+	seq, ack := binary.BigEndian.Uint32(t[4:]), binary.BigEndian.Uint32(t[8:])
+	switch p.TCPFlags & (tcpFIN | tcpSYN | tcpRST | tcpACK) {
+	case tcpSYN:
+		return tcpSegment(p, internetISN, seq+1, tcpSYN|tcpACK, "")
+	case tcpACK:
+		if ack == internetISN+1 {
+			return tcpSegment(p, ack, seq, tcpFIN|tcpPSH|tcpACK, internetLine(p.Src))
+		}
+	case tcpFIN | tcpACK:
+		return tcpSegment(p, ack, seq+1, tcpACK, "")
+	}
+	return nil
+}
+
+// tcpSegment builds an answer to p.
+func tcpSegment(p Packet, seq, ack uint32, flags byte, payload string) []byte {
+	b := make([]byte, tcpHeaderLen, tcpHeaderLen+len(payload))
+	binary.BigEndian.PutUint16(b[0:], p.Dst.Port())
+	binary.BigEndian.PutUint16(b[2:], p.Src.Port())
+	binary.BigEndian.PutUint32(b[4:], seq)
+	binary.BigEndian.PutUint32(b[8:], ack)
+	b[12], b[13] = tcpHeaderLen/4<<4, flags
+	binary.BigEndian.PutUint16(b[14:], 1<<15) // window
+	return append(b, payload...)
+}
+
+// internetUDP answers a datagram.
+func internetUDP(p Packet, t []byte) []byte {
+	if len(t) < udpHeaderLen {
+		return nil
+	}
+	b := make([]byte, udpHeaderLen)
+	binary.BigEndian.PutUint16(b[0:], p.Dst.Port())
+	binary.BigEndian.PutUint16(b[2:], p.Src.Port())
+	b = append(b, internetLine(p.Src)...)
+	binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
+	return b
+}
+
+// internetSCTP answers an INIT.
+func internetSCTP(p Packet, t []byte) []byte {
+	in, ok := decodeSCTP(t)
+	if !ok || in.Chunk != sctpInit {
+		return nil
+	}
+	return sctpPacket{
+		SrcPort: in.DstPort, DstPort: in.SrcPort, Tag: in.InitTag,
+		Chunk: sctpInitAck, InitTag: internetTag, Cookie: internetLine(p.Src),
+	}.encode()
+}

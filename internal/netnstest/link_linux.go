@@ -1,0 +1,199 @@
+package netnstest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// wiring configures links, addresses, routes and neighbours of many namespaces. After its first error every method
+// does nothing, so that the topology reads as a list; err has that error.
+type wiring struct {
+	handles  map[*NS]*netlink.Handle
+	ends     map[iface]end
+	settling []iface // a bridge without ports never comes up, so it is not among them
+	macs     uint16
+	err      error
+}
+
+// iface names an interface of a namespace.
+type iface struct {
+	ns   *NS
+	name string
+}
+
+// end is what the kernel calls it, and its hardware address.
+type end struct {
+	index int
+	mac   net.HardwareAddr
+}
+
+func newWiring() *wiring {
+	return &wiring{handles: map[*NS]*netlink.Handle{}, ends: map[iface]end{}}
+}
+
+// close gives back the netlink sockets.
+func (w *wiring) close() {
+	for _, h := range w.handles {
+		h.Close()
+	}
+}
+
+// do runs one step unless an earlier one failed, and names the step in its error.
+func (w *wiring) do(ns *NS, step func(*netlink.Handle) error, format string, args ...any) {
+	if w.err != nil {
+		return
+	}
+	h, err := w.handle(ns)
+	if err == nil {
+		err = step(h)
+	}
+	if err != nil {
+		w.err = fmt.Errorf("netnstest: %s: %s: %w", ns.name, fmt.Sprintf(format, args...), err)
+	}
+}
+
+// handle returns the namespace's netlink socket.
+func (w *wiring) handle(ns *NS) (*netlink.Handle, error) {
+	if h := w.handles[ns]; h != nil {
+		return h, nil
+	}
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	w.handles[ns] = h
+	return h, nil
+}
+
+// mac returns a locally administered hardware address that no other link of this wiring has.
+func (w *wiring) mac(side byte) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0, 0, side, byte(w.macs >> 8), byte(w.macs)}
+}
+
+// veth joins two namespaces by a pair of interfaces and brings both up.
+func (w *wiring) veth(a, b iface) {
+	w.macs++
+	macA, macB := w.mac(1), w.mac(2)
+	w.do(a.ns, func(h *netlink.Handle) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.HardwareAddr = a.name, macA
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = b.name, macB, netlink.NsFd(b.ns.Fd())
+		return h.LinkAdd(veth)
+	}, "add veth %s to %s of %s", a.name, b.name, b.ns.name)
+	w.up(a, macA)
+	w.up(b, macB)
+	w.settling = append(w.settling, a, b)
+}
+
+// bridge adds a bridge and brings it up.
+func (w *wiring) bridge(br iface) {
+	w.macs++
+	mac := w.mac(3)
+	w.do(br.ns, func(h *netlink.Handle) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.HardwareAddr = br.name, mac
+		return h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	}, "add bridge %s", br.name)
+	w.up(br, mac)
+}
+
+// enslave makes the interface a port of the bridge.
+func (w *wiring) enslave(port, br iface) {
+	w.do(port.ns, func(h *netlink.Handle) error {
+		attrs := netlink.LinkAttrs{Index: w.ends[port].index}
+		return h.LinkSetMasterByIndex(&netlink.Device{LinkAttrs: attrs}, w.ends[br].index)
+	}, "make %s a port of bridge %s", port.name, br.name)
+	w.settling = append(w.settling, br)
+}
+
+// up brings an interface up and remembers it.
+func (w *wiring) up(i iface, mac net.HardwareAddr) {
+	w.do(i.ns, func(h *netlink.Handle) error {
+		link, err := h.LinkByName(i.name)
+		if err != nil {
+			return err
+		}
+		w.ends[i] = end{index: link.Attrs().Index, mac: mac}
+		return h.LinkSetUp(link)
+	}, "bring %s up", i.name)
+}
+
+// addr gives the interface an address, usable at once.
+func (w *wiring) addr(i iface, prefix netip.Prefix) {
+	w.do(i.ns, func(h *netlink.Handle) error {
+		addr := &netlink.Addr{IPNet: ipNet(prefix), LinkIndex: w.ends[i].index}
+		if prefix.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		return h.AddrAdd(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: addr.LinkIndex}}, addr)
+	}, "add address %s to %s", prefix, i.name)
+}
+
+// route leads a prefix out of the interface, through a gateway and with a preferred source address if those are
+// valid. The gateway need not be on a connected network.
+func (w *wiring) route(i iface, prefix netip.Prefix, via, src netip.Addr) {
+	w.do(i.ns, func(h *netlink.Handle) error {
+		route := &netlink.Route{LinkIndex: w.ends[i].index, Dst: ipNet(prefix), Scope: netlink.SCOPE_LINK}
+		if via.IsValid() {
+			route.Gw, route.Flags, route.Scope = via.AsSlice(), int(netlink.FLAG_ONLINK), netlink.SCOPE_UNIVERSE
+		}
+		if src.IsValid() {
+			route.Src = src.AsSlice()
+		}
+		return h.RouteAdd(route)
+	}, "add route to %s through %s", prefix, i.name)
+}
+
+// neigh makes addr a permanent neighbour behind the interface, with the hardware address of the interface at the
+// other end.
+func (w *wiring) neigh(i iface, addr netip.Addr, other iface) {
+	w.do(i.ns, func(h *netlink.Handle) error {
+		return h.NeighSet(&netlink.Neigh{
+			LinkIndex: w.ends[i].index, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(), HardwareAddr: w.ends[other].mac,
+		})
+	}, "add neighbour %s to %s", addr, i.name)
+}
+
+// settle waits until every interface forwards packets. The kernel gives the first interface of a pair its queue only
+// when a worker has seen that the second is up (linkwatch_event in net/core/link_watch.c); until then packets are
+// lost in silence.
+func (w *wiring) settle(ctx context.Context) {
+	for _, i := range w.settling {
+		w.do(i.ns, func(h *netlink.Handle) error {
+			for {
+				link, err := h.LinkByIndex(w.ends[i].index)
+				if err != nil || link.Attrs().OperState == netlink.OperUp {
+					return err
+				}
+				if err := sleep(ctx, 200*time.Microsecond); err != nil {
+					return err
+				}
+			}
+		}, "wait for %s to be up", i.name)
+	}
+}
+
+// sleep waits for d, or returns the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// ipNet converts a prefix, keeping the bits of the host.
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

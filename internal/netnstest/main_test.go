@@ -1,0 +1,5 @@
+package netnstest
+
+import "testing"
+
+func TestMain(m *testing.M) { Main(m) }

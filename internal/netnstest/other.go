@@ -1,0 +1,34 @@
+//go:build !linux
+
+package netnstest
+
+import (
+	"context"
+	"os"
+)
+
+type (
+	canary       struct{}
+	packetSocket struct{}
+)
+
+func (*packetSocket) Close() error { return nil }
+func (*packetSocket) dropped() int { return 0 }
+
+func newNetNS() (*os.File, error)            { return nil, ErrNotSupported }
+func inNetNS(*NS, func() error) error        { return ErrNotSupported }
+func usable() error                          { return ErrNotSupported }
+func isReset(error) bool                     { return false }
+func (ns *NS) prepare() error                { return ErrNotSupported }
+func (p Probe) send(context.Context) Outcome { return Outcome{Err: ErrNotSupported} }
+
+func (c *Cluster) build(context.Context, Options) error { return ErrNotSupported }
+
+func (p Probe) dial(context.Context) (*conn, Outcome) { return nil, Outcome{Err: ErrNotSupported} }
+
+func startCapture(*NS, string, func(Packet, []byte) []byte) (*Capture, error) {
+	return nil, ErrNotSupported
+}
+
+// ReExecInUserNS needs Linux.
+func ReExecInUserNS() (done bool, exitCode int, err error) { return false, 0, ErrNotSupported }

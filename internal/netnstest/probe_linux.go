@@ -1,0 +1,285 @@
+package netnstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// step looks at a socket, without waiting, and tells whether that decides the outcome.
+type step func(fd int) (o Outcome, decided bool)
+
+// send is [Probe.Send] without the clock.
+func (p Probe) send(ctx context.Context) Outcome {
+	if err := p.check(); err != nil {
+		return Outcome{Err: err}
+	}
+	s, port, err := p.open()
+	if err != nil {
+		return Outcome{Err: fmt.Errorf("open socket: %w", err)}
+	}
+	defer s.Close() //nolint:errcheck // the outcome is known
+	var o Outcome
+	switch p.Proto {
+	case TCP:
+		o = p.sendTCP(ctx, s)
+	case UDP:
+		o = p.exchange(ctx, s, []byte("probe\n"), answerUDP)
+	case SCTP:
+		o = p.sendSCTP(ctx, s, port)
+	}
+	o.Local = netip.AddrPortFrom(s.localAddr(), port)
+	return o
+}
+
+// open opens a socket for the probe, bound to its source.
+func (p Probe) open() (*sock, uint16, error) {
+	domain, typ, proto := domainOf(p.To.Addr()), unix.SOCK_STREAM, 0
+	switch p.Proto {
+	case UDP:
+		typ = unix.SOCK_DGRAM
+	case SCTP:
+		typ, proto = unix.SOCK_RAW, unix.IPPROTO_SCTP
+	}
+	for tries := 0; ; tries++ {
+		port := p.SourcePort
+		if port == 0 {
+			port = p.From.NS.ports.next(p.Proto)
+		}
+		s, err := openSock(p.From.NS, domain, typ, proto, func(fd int) error { return p.setUp(fd, domain, port) })
+		// A chosen port may be in use by something else in the namespace; then the next one will do.
+		if errors.Is(err, unix.EADDRINUSE) && p.SourcePort == 0 && tries < 100 {
+			continue
+		}
+		return s, port, err
+	}
+}
+
+// setUp prepares and binds a new socket.
+func (p Probe) setUp(fd, domain int, port uint16) error {
+	if err := enableICMPErrors(fd, domain); err != nil {
+		return os.NewSyscallError("setsockopt RECVERR", err)
+	}
+	bindTo := netip.AddrPortFrom(p.source(), port)
+	switch p.Proto {
+	case TCP:
+		// Closing resets the connection, so that no port is held in TIME_WAIT.
+		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+			return os.NewSyscallError("setsockopt SO_LINGER", err)
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return os.NewSyscallError("setsockopt SO_REUSEADDR", err)
+		}
+	case SCTP:
+		if err := filterSCTP(fd, domain, port); err != nil {
+			return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
+		}
+		bindTo = netip.AddrPortFrom(p.source(), 0) // raw sockets have no ports
+	}
+	return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(bindTo)))
+}
+
+// dial is Send for a TCP connection that is kept, if it was Answered.
+func (p Probe) dial(ctx context.Context) (*conn, Outcome) {
+	s, port, err := p.open()
+	if err != nil {
+		return nil, Outcome{Err: fmt.Errorf("open socket: %w", err)}
+	}
+	o := p.sendTCP(ctx, s)
+	if o.Kind != Answered {
+		s.Close() //nolint:errcheck // the outcome is known
+		return nil, o
+	}
+	return &conn{stream: s.file, local: netip.AddrPortFrom(s.localAddr(), port)}, o
+}
+
+// sendTCP connects, and reads the server's line.
+func (p Probe) sendTCP(ctx context.Context, s *sock) Outcome {
+	o := p.connectTCP(ctx, s)
+	if o.Kind == Answered {
+		o = p.greeting(ctx, s)
+	}
+	return o
+}
+
+// connectTCP opens the connection. Answered means that it is established.
+func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
+	if err := s.connect(p.To); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return s.failure(err, anyPacket)
+	}
+	return p.await(ctx, s, func(fd int) (Outcome, bool) {
+		if e := readICMPError(fd, anyPacket); e != nil {
+			return icmpOutcome(e), true
+		}
+		if errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
+			return failure(fd, errors.Join(err, syscall.Errno(errno)), anyPacket), true
+		}
+		_, err := unix.Getpeername(fd)
+		return Outcome{Kind: Answered}, err == nil
+	})
+}
+
+// greeting reads the server's line.
+func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
+	var line []byte
+	o := p.await(ctx, s, func(fd int) (Outcome, bool) {
+		for {
+			buf := make([]byte, 256)
+			n, err := unix.Read(fd, buf)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case errors.Is(err, unix.EAGAIN):
+				return Outcome{}, false
+			case err != nil:
+				return Outcome{Err: fmt.Errorf("connected, then: %w", err)}, true
+			case n == 0:
+				return Outcome{Err: errors.New("connected, then closed by the server")}, true
+			}
+			line = append(line, buf[:n]...)
+			if head, _, ok := strings.Cut(string(line), "\n"); ok {
+				return answered(head), true
+			}
+		}
+	})
+	if o.Kind == Dropped {
+		return Outcome{Err: errors.New("connected, but not greeted")}
+	}
+	return o
+}
+
+// exchange connects the socket, sends one packet and reads until an answer decides.
+func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step) Outcome {
+	to := p.To
+	if p.Proto == SCTP {
+		to = netip.AddrPortFrom(to.Addr(), 0)
+	}
+	if err := s.connect(to); err != nil {
+		return s.failure(err, anyPacket)
+	}
+	if _, err := s.file.Write(packet); err != nil && !errors.Is(err, unix.EPERM) {
+		return s.failure(err, anyPacket)
+	}
+	// EPERM means that a rule in the output hook took the packet. Whether it dropped or rejected it is seen by
+	// waiting, as for any other packet.
+	return p.await(ctx, s, answer)
+}
+
+// answerUDP is the step of a UDP probe.
+func answerUDP(fd int) (Outcome, bool) {
+	for {
+		if e := readICMPError(fd, anyPacket); e != nil {
+			return icmpOutcome(e), true
+		}
+		buf := make([]byte, 512)
+		n, err := unix.Read(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return Outcome{}, false
+		case err != nil:
+			return failure(fd, err, anyPacket), true
+		}
+		return answered(string(buf[:n])), true
+	}
+}
+
+// sendSCTP sends an INIT.
+func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
+	a := &association{port: port, to: p.To, tag: rand.Uint32() | 1}
+	init := sctpPacket{SrcPort: port, DstPort: p.To.Port(), Chunk: sctpInit, InitTag: a.tag}
+	o := p.exchange(ctx, s, init.encode(), a.answer)
+	if o.Kind == Dropped && a.looped {
+		o.Kind = Refused
+	}
+	return o
+}
+
+// await takes the step each time the socket changes, until it decides or the probe's timeout has passed.
+func (p Probe) await(ctx context.Context, s *sock, take step) Outcome {
+	var o Outcome
+	decided := false
+	if err := s.file.SetReadDeadline(time.Now().Add(p.timeout())); err != nil {
+		return Outcome{Err: err}
+	}
+	stop := context.AfterFunc(ctx, func() {
+		s.file.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // closed means that the wait is over
+	})
+	defer stop()
+	err := s.poll(func(fd int) bool {
+		o, decided = take(fd)
+		return decided
+	})
+	switch {
+	case decided:
+		return o
+	case ctx.Err() != nil:
+		return Outcome{Err: ctx.Err()}
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return Outcome{Err: err}
+	}
+	if err := p.From.NS.singCanary(); err != nil {
+		return Outcome{Err: err}
+	}
+	if err := s.control(func(fd int) { o, decided = take(fd) }); err != nil {
+		return Outcome{Err: err}
+	}
+	if !decided {
+		o = Outcome{Kind: Dropped}
+	}
+	return o
+}
+
+// anyPacket accepts every ICMP error: where the kernel has matched it to the socket by ports.
+func anyPacket([]byte) bool { return true }
+
+// icmpOutcome is what an ICMP error decides.
+func icmpOutcome(e *ICMPError) Outcome {
+	if e.refuses() {
+		return Outcome{Kind: Refused, ICMP: e}
+	}
+	return Outcome{Kind: Unreachable, ICMP: e}
+}
+
+// failure is what an error of the socket decides. An ICMP error that caused it says more.
+func failure(fd int, err error, accept func([]byte) bool) Outcome {
+	if e := readICMPError(fd, accept); e != nil {
+		return icmpOutcome(e)
+	}
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return Outcome{Kind: Refused}
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
+		return Outcome{Kind: Unreachable, Err: err}
+	}
+	return Outcome{Err: err}
+}
+
+// failure is the function of that name for a socket.
+func (s *sock) failure(err error, accept func([]byte) bool) (o Outcome) {
+	if ctlErr := s.control(func(fd int) { o = failure(fd, err, accept) }); ctlErr != nil {
+		return Outcome{Err: ctlErr}
+	}
+	return o
+}
+
+// isReset tells whether a connection ended with an error that the network brought.
+func isReset(err error) bool {
+	for _, e := range []error{
+		unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.ETIMEDOUT,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,112 @@
+package netnstest
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// Chunk types (RFC 9260, section 3.2).
+const (
+	sctpInit    = 1
+	sctpInitAck = 2
+	sctpAbort   = 6
+)
+
+// sctpCookieParam is the parameter type of a state cookie (RFC 9260, section 3.3.3).
+const sctpCookieParam = 7
+
+// Sizes: the common header, a chunk's or parameter's header, and the fixed part of an INIT or INIT ACK.
+const (
+	sctpHeaderLen = 12
+	sctpTLVLen    = 4
+	sctpInitLen   = 16
+)
+
+// sctpPacket is the part of an SCTP packet with one chunk that the endpoints here use.
+type sctpPacket struct {
+	SrcPort, DstPort uint16
+	// Tag is the verification tag: zero with an INIT, else the other side's InitTag.
+	Tag   uint32
+	Chunk uint8
+	// InitTag is the sender's tag, in an INIT and an INIT ACK.
+	InitTag uint32
+	// Cookie is the state cookie of an INIT ACK.
+	Cookie string
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encode returns the packet with its checksum.
+func (p sctpPacket) encode() []byte {
+	b := make([]byte, sctpHeaderLen, 64)
+	binary.BigEndian.PutUint16(b[0:], p.SrcPort)
+	binary.BigEndian.PutUint16(b[2:], p.DstPort)
+	binary.BigEndian.PutUint32(b[4:], p.Tag)
+	b = append(b, p.Chunk, 0, 0, 0)
+	if p.Chunk == sctpInit || p.Chunk == sctpInitAck {
+		b = binary.BigEndian.AppendUint32(b, p.InitTag)
+		b = binary.BigEndian.AppendUint32(b, 1<<16)     // receiver window
+		b = binary.BigEndian.AppendUint32(b, 1<<16|1)   // one outbound, one inbound stream
+		b = binary.BigEndian.AppendUint32(b, p.InitTag) // initial TSN
+	}
+	if p.Chunk == sctpInitAck {
+		b = binary.BigEndian.AppendUint16(b, sctpCookieParam)
+		b = binary.BigEndian.AppendUint16(b, uint16(sctpTLVLen+len(p.Cookie)))
+		b = append(b, p.Cookie...)
+		// The padding of the last parameter counts towards the chunk only if another one follows.
+	}
+	binary.BigEndian.PutUint16(b[sctpHeaderLen+2:], uint16(len(b)-sctpHeaderLen))
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	// The CRC's bytes are sent lowest first, unlike anything else in the packet (RFC 9260, appendix A).
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
+	return b
+}
+
+// decodeSCTP reads a packet with a correct checksum; only its first chunk counts.
+func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
+	if len(b) < sctpHeaderLen+sctpTLVLen || !sctpChecksumOK(b) {
+		return p, false
+	}
+	p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b[0:]), binary.BigEndian.Uint16(b[2:])
+	p.Tag = binary.BigEndian.Uint32(b[4:])
+	chunk := b[sctpHeaderLen:]
+	p.Chunk = chunk[0]
+	length := int(binary.BigEndian.Uint16(chunk[2:]))
+	if length < sctpTLVLen || length > len(chunk) {
+		return p, false
+	}
+	if p.Chunk != sctpInit && p.Chunk != sctpInitAck {
+		return p, true
+	}
+	value := chunk[sctpTLVLen:length]
+	if len(value) < sctpInitLen {
+		return p, false
+	}
+	p.InitTag = binary.BigEndian.Uint32(value)
+	p.Cookie = sctpCookie(value[sctpInitLen:])
+	return p, true
+}
+
+// sctpCookie finds the state cookie among parameters.
+func sctpCookie(params []byte) string {
+	for len(params) >= sctpTLVLen {
+		kind, length := binary.BigEndian.Uint16(params), int(binary.BigEndian.Uint16(params[2:]))
+		if length < sctpTLVLen || length > len(params) {
+			return ""
+		}
+		if kind == sctpCookieParam {
+			return string(params[sctpTLVLen:length])
+		}
+		params = params[min((length+3)&^3, len(params)):]
+	}
+	return ""
+}
+
+// sctpChecksumOK verifies the CRC32c of a packet.
+func sctpChecksumOK(b []byte) bool {
+	var zero [4]byte
+	crc := crc32.Update(crc32.Update(crc32.Checksum(b[:8], castagnoli), castagnoli, zero[:]), castagnoli, b[12:])
+	return binary.LittleEndian.Uint32(b[8:]) == crc
+}

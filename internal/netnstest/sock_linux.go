@@ -1,0 +1,95 @@
+package netnstest
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// sock is a socket on the runtime's poller: waiting for it costs a goroutine, not a thread. Package net cannot be
+// used where the socket's error queue has to be read.
+type sock struct {
+	file *os.File
+	conn syscall.RawConn
+}
+
+// openSock opens a socket in the namespace and sets it up there.
+func openSock(ns *NS, domain, typ, proto int, setup func(fd int) error) (*sock, error) {
+	var s *sock
+	err := ns.Do(func() error {
+		fd, err := unix.Socket(domain, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		s = &sock{file: os.NewFile(uintptr(fd), "socket")}
+		if s.conn, err = s.file.SyscallConn(); err == nil {
+			err = setup(fd)
+		}
+		return err
+	})
+	if err != nil && s != nil {
+		s.file.Close() //nolint:errcheck // the first error counts
+	}
+	return s, err
+}
+
+// Close closes the socket and ends all waiting.
+func (s *sock) Close() error { return s.file.Close() }
+
+// poll calls f until it returns true: now, and each time the socket's state has changed, errors included. It fails
+// with os.ErrDeadlineExceeded at the file's read deadline.
+func (s *sock) poll(f func(fd int) bool) error {
+	return s.conn.Read(func(fd uintptr) bool { return f(int(fd)) })
+}
+
+// control calls f once.
+func (s *sock) control(f func(fd int)) error {
+	return s.conn.Control(func(fd uintptr) { f(int(fd)) })
+}
+
+// connect connects the socket; a TCP socket is not connected yet when this fails with EINPROGRESS.
+func (s *sock) connect(to netip.AddrPort) error {
+	var err error
+	ctlErr := s.control(func(fd int) { err = unix.Connect(fd, sockaddr(to)) })
+	return errors.Join(ctlErr, os.NewSyscallError("connect", err))
+}
+
+// localAddr returns the address that the socket sends from.
+func (s *sock) localAddr() (addr netip.Addr) {
+	s.control(func(fd int) { //nolint:errcheck // the zero address says that it is not known
+		if sa, err := unix.Getsockname(fd); err == nil {
+			addr = fromSockaddr(sa).Addr()
+		}
+	})
+	return addr
+}
+
+// domainOf returns the socket domain of an address.
+func domainOf(addr netip.Addr) int {
+	if addr.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// sockaddr converts an address and port.
+func sockaddr(ap netip.AddrPort) unix.Sockaddr {
+	if ap.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}
+}
+
+// fromSockaddr undoes sockaddr.
+func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
+}
