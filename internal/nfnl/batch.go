@@ -47,8 +47,9 @@ func (b *Batch) Reset() {
 // sequence number is filled in when the batch is sent.
 func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16, obj Object) {
 	b.finish()
-	if len(b.buf) == 0 {
-		b.extend(beginLen) // what a begin message needs is written by transaction
+	if len(b.msgs) == 0 {
+		b.buf = b.buf[:0]
+		b.extend(beginLen) // transaction writes what goes there
 	}
 	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
 	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family, resID)

@@ -1,0 +1,118 @@
+package nfnl
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDumpsReadToTheEnd(t *testing.T) {
+	t.Parallel()
+	stop := errors.New("enough")
+	// Each test answers the request, then fn is called for the replies it can trust.
+	tests := []struct {
+		name   string
+		answer func(seq uint32) []any
+		want   int
+		err    error
+	}{
+		{"all of it", func(seq uint32) []any {
+			return []any{append(reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7)...), reply(seq-1, 0, 3), done(seq, 0, 0)}
+		}, 2, nil},
+		{"nothing there", func(seq uint32) []any { return []any{done(seq, 0, 0)} }, 0, nil},
+		{"refused", func(seq uint32) []any { return []any{answer(seq, syscall.ENOENT, "", 0)} }, 0, syscall.ENOENT},
+		{"fails on the way", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), done(seq, 0, syscall.ENOENT)}
+		}, 1, syscall.ENOENT},
+		{"interrupted, says a message", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7), done(seq, 0, 0)}
+		}, 1, ErrDumpInterrupted},
+		{"interrupted, says the end", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), done(seq, FlagIntr, 0)}
+		}, 1, ErrDumpInterrupted},
+		{"interrupted, as the generation shows", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8), done(seq, 0, 0)}
+		}, 1, ErrDumpInterrupted},
+		{"breaks off", func(seq uint32) []any { return []any{reply(seq, FlagMulti, 7)} }, 1, ErrAnswersLost},
+		{"runs out of memory", func(seq uint32) []any { return []any{errOverrun} }, 0, ErrAnswersLost},
+		{"the reader has enough", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7), done(seq, 0, 0)}
+		}, 2, stop},
+		{"malformed", func(seq uint32) []any { return []any{[]byte{1}, done(seq, 0, 0)} }, 0, ErrMalformed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, kernel := dialFake(func(r []packet) []any {
+				require.Equal(t, FlagRequest|FlagDump, r[0].flags)
+				return tt.answer(r[0].seq)
+			})
+			n := 0
+			err := c.Dump(t.Context(), numbered(1), func(Message) error {
+				if n++; n == 2 && tt.err == stop {
+					return stop
+				}
+				return nil
+			})
+			require.ErrorIs(t, err, tt.err)
+			require.Equal(t, tt.want, n)
+
+			kernel.answer = func(r []packet) []any { return []any{answer(r[1].seq, 0, "", 0)} }
+			require.NoError(t, c.Commit(t.Context(), numbered(1), 0), "what is left does not confuse the next one")
+			require.Empty(t, kernel.pending)
+			require.Zero(t, c.dumpSeq)
+		})
+	}
+}
+
+func TestInterruptedDumpsAreRetried(t *testing.T) {
+	t.Parallel()
+	for _, failures := range []int{0, 1, 3, dumpAttempts - 1, dumpAttempts} {
+		attempts := 0
+		c, _ := dialFake(func(r []packet) []any {
+			if attempts++; attempts <= failures {
+				return []any{reply(r[0].seq, 0, 1), done(r[0].seq, FlagIntr, 0)}
+			}
+			return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)}
+		})
+		var seen, resets int
+		err := c.DumpRetry(t.Context(), numbered(1), func() { seen = 0; resets++ }, func(Message) error { seen++; return nil })
+		require.Equal(t, 1, seen)
+		require.Equal(t, resets, attempts)
+		if failures == dumpAttempts {
+			require.EqualError(t, err, "10 attempts: add set a: the dump was interrupted by a change")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, failures+1, attempts)
+	}
+}
+
+func TestRetriesEndWithTheContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, _ := dialFake(func(r []packet) []any {
+		cancel()
+		return []any{done(r[0].seq, FlagIntr, 0)}
+	})
+	err := c.DumpRetry(ctx, numbered(1), nil, func(Message) error { return nil })
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, kernel := dialFake(func(r []packet) []any { return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)} })
+	err := c.Dump(t.Context(), numbered(1), func(Message) error {
+		got := make(chan error)
+		go func() { got <- c.Commit(ctx, numbered(1), 0) }()
+		cancel()
+		require.ErrorIs(t, <-got, context.Canceled)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, kernel.sent, 1)
+}
