@@ -1,0 +1,69 @@
+package nftables
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// nftPrograms are the nft programs that judge what we write: the one of the machine, and those that KERNLB_NFT names, separated by colons.
+func nftPrograms(t *testing.T) []string {
+	var l []string
+	if p, err := exec.LookPath("nft"); err == nil {
+		l = append(l, p)
+	}
+	for _, p := range strings.Split(os.Getenv("KERNLB_NFT"), ":") {
+		if p != "" {
+			l = append(l, p)
+		}
+	}
+	if len(l) == 0 {
+		t.Skip("nft is not installed (Debian package nftables)")
+	}
+	return l
+}
+
+// nft runs an nft program in a namespace.
+func nft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...string) string {
+	t.Helper()
+	var out []byte
+	var err error
+	require.NoError(t, ns.Do(func() error {
+		cmd := exec.CommandContext(context.Background(), program, args...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err = cmd.CombinedOutput()
+		return nil
+	}))
+	require.NoError(t, err, "%s %v: %s", program, args, out)
+	return string(out)
+}
+
+// newNS makes an empty namespace and a backend in it.
+func newNS(t *testing.T) (*netnstest.NS, *Backend) {
+	t.Helper()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS(t.Name())
+	require.NoError(t, err)
+	t.Cleanup(func() { ns.Close() })
+	return ns, newBackend(t, ns, nil)
+}
+
+func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *Backend {
+	t.Helper()
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	var b *Backend
+	require.NoError(t, ns.Do(func() (err error) {
+		b, err = New(cfg)
+		return err
+	}))
+	t.Cleanup(func() { b.Close() })
+	return b
+}
