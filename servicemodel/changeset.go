@@ -46,17 +46,44 @@ type AddrChange struct {
 // HealthChange is a health check node port added (Old nil), removed (New nil) or changed.
 type HealthChange struct{ Old, New *HealthCheck }
 
-// Counts are the number of objects a change set adds, changes and removes.
+// Counts are the number of objects a change set adds, changes and removes. See [ChangeSet.Counts] for what counts as an object.
 type Counts struct{ Added, Changed, Removed int }
 
-// Diff returns what leads from old to new. Equal tables give an empty change set. What the tables share is not looked at.
-func Diff(old, new *Table) *ChangeSet { panic("skeleton") }
-
 // Empty reports whether nothing differs.
-func (c *ChangeSet) Empty() bool { panic("skeleton") }
+func (c *ChangeSet) Empty() bool {
+	return c.Rules == nil && len(c.Frontends) == 0 && len(c.Pools) == 0 &&
+		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0 && len(c.Health) == 0
+}
 
-// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed.
-func (c *ChangeSet) Counts() Counts { panic("skeleton") }
+// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed: those that were
+// filled, emptied, or given another endpoint or weight. A pool whose scheduler or forwarding changed is one more changed object. What follows from
+// these, or concerns the whole node (rules, cluster IPs, hairpins, health checks), is not counted.
+func (c *ChangeSet) Counts() Counts {
+	var n Counts
+	for _, f := range c.Frontends {
+		n.count(f.Old != nil, f.New != nil)
+	}
+	for _, p := range c.Pools {
+		if p.Old == nil || p.New == nil {
+			continue
+		}
+		if p.Old.Scheduler != p.New.Scheduler || p.Old.Forwarding != p.New.Forwarding {
+			n.Changed++
+		}
+		for _, s := range p.Slots {
+			n.count(s.Old.Endpoint.IsValid(), s.New.Endpoint.IsValid())
+		}
+	}
+	return n
+}
 
-// String returns the change set as text, one line for each change: "+" added, "~" changed, "-" removed.
-func (c *ChangeSet) String() string { panic("skeleton") }
+func (n *Counts) count(was, is bool) {
+	switch {
+	case !was:
+		n.Added++
+	case !is:
+		n.Removed++
+	default:
+		n.Changed++
+	}
+}

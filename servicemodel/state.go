@@ -4,47 +4,135 @@ import (
 	"iter"
 	"net/netip"
 	"strconv"
+
+	"github.com/kernlb/kernlb/internal/persist"
 )
 
 // State is what a program wants: services, their endpoints, and the node they are seen from. It is an immutable value;
-// the With methods return a new one that shares all the rest, at a cost that does not grow with the number of services. The zero value is
-// an empty state on the zero [Node].
+// the With methods return a new one that shares all the rest, at a cost that does not grow with the number of services. Setting what is already there
+// returns the state itself. The zero value is an empty state on the zero [Node].
 type State struct {
-	// unexported: node *Node; persistent ordered maps of services and endpoints by Name
+	node      *Node // nil stands for the zero Node
+	services  persist.Map[Name, *Service, nameOrder]
+	endpoints persist.Map[Name, []Endpoint, nameOrder]
 }
 
-// WithNode returns s seen from node n.
-func (s State) WithNode(n Node) State { panic("skeleton") }
+// WithNode returns s seen from node n, whose slices must not be modified afterwards.
+func (s State) WithNode(n Node) State {
+	if !s.Node().equal(&n) {
+		s.node = &n
+	}
+	return s
+}
 
-// WithService returns s with the service set; a service of that name is replaced.
-func (s State) WithService(svc *Service) State { panic("skeleton") }
+// WithService returns s with the service set; a service of that name is replaced. A nil service changes nothing.
+func (s State) WithService(svc *Service) State {
+	if svc == nil {
+		return s
+	}
+	if old, ok := s.services.Get(svc.Name); !ok || !old.equal(svc) {
+		s.services = s.services.Set(svc.Name, svc)
+	}
+	return s
+}
 
 // WithoutService returns s without the service. Its endpoints stay until removed.
-func (s State) WithoutService(n Name) State { panic("skeleton") }
+func (s State) WithoutService(n Name) State {
+	s.services = s.services.Delete(n)
+	return s
+}
 
 // WithEndpoints returns s with the endpoints of a service set, all of them. The service need not exist yet.
 // An empty list removes them.
-func (s State) WithEndpoints(n Name, eps []Endpoint) State { panic("skeleton") }
+func (s State) WithEndpoints(n Name, eps []Endpoint) State {
+	old, _ := s.endpoints.Get(n)
+	switch {
+	case len(eps) == 0:
+		s.endpoints = s.endpoints.Delete(n)
+	case !equalEndpoints(old, eps):
+		s.endpoints = s.endpoints.Set(n, eps)
+	}
+	return s
+}
 
 // Node returns the node the state is seen from.
-func (s State) Node() Node { panic("skeleton") }
+func (s State) Node() Node {
+	if s.node == nil {
+		return Node{}
+	}
+	return *s.node
+}
 
 // Service returns the service of that name, nil if there is none.
-func (s State) Service(n Name) *Service { panic("skeleton") }
+func (s State) Service(n Name) *Service {
+	svc, _ := s.services.Get(n)
+	return svc
+}
 
 // Endpoints returns the endpoints of a service.
-func (s State) Endpoints(n Name) []Endpoint { panic("skeleton") }
+func (s State) Endpoints(n Name) []Endpoint {
+	eps, _ := s.endpoints.Get(n)
+	return eps
+}
 
 // Services returns all services in the order of their names.
-func (s State) Services() iter.Seq[*Service] { panic("skeleton") }
+func (s State) Services() iter.Seq[*Service] {
+	return func(yield func(*Service) bool) {
+		for _, svc := range s.services.All() {
+			if !yield(svc) {
+				return
+			}
+		}
+	}
+}
 
-// Validate checks the whole state and returns every problem joined in one error, each a *[FieldError]; nil if there is none.
-func (s State) Validate() error { panic("skeleton") }
+// Len returns the number of services.
+func (s State) Len() int { return s.services.Len() }
 
-// Resolve decides what the state means on its node. prev, which may be nil, is a table resolved before: what did not change since is shared with it,
-// and the cost is that of what did. The result is the same for the same state, apart from the order of slots, which prev influences.
-// It returns an error, and no table, if what changed is invalid.
-func Resolve(prev *Table, s State) (*Table, error) { panic("skeleton") }
+// Same reports whether s and o are one and the same state, which costs nothing to find out. States that are not the same
+// may still mean the same.
+func (s State) Same(o State) bool {
+	return s.node == o.node && s.services.Same(o.services) && s.endpoints.Same(o.endpoints)
+}
+
+// edit is a service whose definition or endpoints differ between two states.
+type edit struct {
+	name      Name
+	service   *Service   // nil if the service does not exist
+	endpoints []Endpoint // those it has now
+	// newEndpoints says that it is the endpoints that differ.
+	newEndpoints bool
+}
+
+// editsSince returns what differs from old to s, in the order of names. What both share is not looked at.
+func (s State) editsSince(old State) []edit {
+	var edits []edit
+	for c := range persist.Diff(old.services, s.services, (*Service).equal) {
+		edits = append(edits, edit{name: c.Key, service: c.New})
+	}
+	services := edits
+	edits = nil
+	for c := range persist.Diff(old.endpoints, s.endpoints, equalEndpoints) {
+		for len(services) > 0 && services[0].name.Compare(c.Key) < 0 {
+			services[0].endpoints = s.Endpoints(services[0].name)
+			edits = append(edits, services[0])
+			services = services[1:]
+		}
+		e := edit{name: c.Key, endpoints: c.New, newEndpoints: true}
+		if len(services) > 0 && services[0].name == c.Key {
+			e.service = services[0].service
+			services = services[1:]
+		} else {
+			e.service = s.Service(c.Key)
+		}
+		edits = append(edits, e)
+	}
+	for _, e := range services {
+		e.endpoints = s.Endpoints(e.name)
+		edits = append(edits, e)
+	}
+	return edits
+}
 
 // FamilyOf returns the family of a.
 func FamilyOf(a netip.Addr) Family {

@@ -1,15 +1,36 @@
 package servicemodel
 
 import (
+	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/persist"
 )
 
 // Table is what services mean on one node: frontends, pools, and what goes with them.
 // Tables are immutable and share what they have in common. [Resolve] makes them from a state, [NewTable]
 // from what a backend found in the kernel. The nil *Table is an empty table.
 type Table struct {
-	// unexported: persistent ordered maps (see package doc of internal/persist)
+	rules      Rules
+	frontends  persist.Map[FrontendKey, *Frontend, keyOrder]
+	owned      persist.Map[PortName, []*Frontend, portOrder] // the frontends of each service port
+	pools      persist.Map[PoolID, *Pool, poolIDOrder]
+	clusterIPs addrCounts
+	hairpins   addrCounts
+	health     persist.Map[Name, HealthCheck, nameOrder]
+	losers     persist.Map[claimKey, *Frontend, claimOrder] // claims that are no frontend because another won
+
+	memory *memory // nil unless made by Resolve
+}
+
+// empty is what the nil *Table stands for.
+func (t *Table) orEmpty() *Table {
+	if t == nil {
+		return &Table{}
+	}
+	return t
 }
 
 // Contents are the parts of a table, as a backend reads them back.
@@ -22,42 +43,116 @@ type Contents struct {
 }
 
 // NewTable returns the table with the given contents, in any order. It is an error if a key or an identity occurs twice.
-func NewTable(c Contents) (*Table, error) { panic("skeleton") }
+func NewTable(c Contents) (*Table, error) {
+	t := &Table{rules: c.Rules, clusterIPs: addrSet(c.ClusterIPs), hairpins: addrSet(c.Hairpins)}
+	if slices.Contains(c.Frontends, nil) || slices.Contains(c.Pools, nil) {
+		return nil, fmt.Errorf("new table: a frontend or pool is nil")
+	}
+	var frontends persist.Builder[FrontendKey, *Frontend, keyOrder]
+	for _, f := range sorted(c.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) }) {
+		if !frontends.Append(f.Key, f) {
+			return nil, fmt.Errorf("new table: frontend %v occurs twice", f.Key)
+		}
+	}
+	var pools persist.Builder[PoolID, *Pool, poolIDOrder]
+	for _, p := range sorted(c.Pools, comparePools) {
+		if !pools.Append(p.ID, p) {
+			return nil, fmt.Errorf("new table: pool %v occurs twice", p.ID)
+		}
+	}
+	var owned persist.Builder[PortName, []*Frontend, portOrder]
+	for port, own := range byPort(sorted(c.Frontends, compareClaims)) {
+		owned.Append(port, own)
+	}
+	t.frontends, t.pools, t.owned = frontends.Map(), pools.Map(), owned.Map()
+	return t, nil
+}
+
+func sorted[T any](list []T, compare func(a, b T) int) []T {
+	list = slices.Clone(list)
+	slices.SortFunc(list, compare)
+	return list
+}
+
+// addrSet makes a set of addresses, each counting once.
+func addrSet(addrs []netip.Addr) addrCounts {
+	return countAddrs(slices.Compact(sorted(addrs, netip.Addr.Compare)))
+}
 
 // Rules returns the table's node-wide rules.
-func (t *Table) Rules() Rules { panic("skeleton") }
+func (t *Table) Rules() Rules { return t.orEmpty().rules }
 
 // Len returns the number of frontends.
-func (t *Table) Len() int { panic("skeleton") }
+func (t *Table) Len() int { return t.orEmpty().frontends.Len() }
 
 // Frontends returns all frontends in the order of their keys.
-func (t *Table) Frontends() iter.Seq[*Frontend] { panic("skeleton") }
+func (t *Table) Frontends() iter.Seq[*Frontend] { return values(t.orEmpty().frontends.All()) }
 
 // Frontend returns the frontend with the given key, nil if there is none.
-func (t *Table) Frontend(k FrontendKey) *Frontend { panic("skeleton") }
+func (t *Table) Frontend(k FrontendKey) *Frontend {
+	if t == nil {
+		return nil
+	}
+	f, _ := t.frontends.Get(k)
+	return f
+}
 
 // Pools returns all pools in the order of their identities. Each is used by at least one frontend.
-func (t *Table) Pools() iter.Seq[*Pool] { panic("skeleton") }
+func (t *Table) Pools() iter.Seq[*Pool] { return values(t.orEmpty().pools.All()) }
 
 // Pool returns the pool with the given identity, nil if there is none.
-func (t *Table) Pool(id PoolID) *Pool { panic("skeleton") }
+func (t *Table) Pool(id PoolID) *Pool {
+	if t == nil {
+		return nil
+	}
+	p, _ := t.pools.Get(id)
+	return p
+}
 
-// FrontendsOf returns the frontends of a service port in the order of their keys, both families.
-func (t *Table) FrontendsOf(n PortName) []*Frontend { panic("skeleton") }
+// FrontendsOf returns the frontends of a service port in the order of their keys, both families. The list must not be modified.
+func (t *Table) FrontendsOf(n PortName) []*Frontend {
+	if t == nil {
+		return nil
+	}
+	own, _ := t.owned.Get(n)
+	return own
+}
 
 // ClusterIPs returns the cluster IPs of all services, sorted: the addresses whose other ports are rejected.
-func (t *Table) ClusterIPs() iter.Seq[netip.Addr] { panic("skeleton") }
+func (t *Table) ClusterIPs() iter.Seq[netip.Addr] { return keys(t.orEmpty().clusterIPs.All()) }
+
+// HasClusterIP reports whether a is one of [Table.ClusterIPs].
+func (t *Table) HasClusterIP(a netip.Addr) bool {
+	_, ok := t.orEmpty().clusterIPs.Get(a)
+	return ok
+}
 
 // Hairpins returns, sorted, the addresses of endpoints that may send to a service and be given themselves: those on this
 // node and those of which the node is not known. Such a connection must be masqueraded, or its reply never comes back through the node.
-func (t *Table) Hairpins() iter.Seq[netip.Addr] { panic("skeleton") }
+func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
+
+// HasHairpin reports whether a is one of [Table.Hairpins].
+func (t *Table) HasHairpin(a netip.Addr) bool {
+	_, ok := t.orEmpty().hairpins.Get(a)
+	return ok
+}
 
 // HealthChecks returns, by service name, what external load balancers ask for. They are answered by the
 // program, not by the kernel.
-func (t *Table) HealthChecks() iter.Seq[HealthCheck] { panic("skeleton") }
+func (t *Table) HealthChecks() iter.Seq[HealthCheck] { return values(t.orEmpty().health.All()) }
 
-// Conflicts returns the claims that lost to another service, in the order of their keys.
-func (t *Table) Conflicts() iter.Seq[Conflict] { panic("skeleton") }
+// Conflicts returns the claims that lost to another service, in the order of their keys. A table that does not come from [Resolve] knows of none.
+func (t *Table) Conflicts() iter.Seq[Conflict] {
+	t = t.orEmpty()
+	return func(yield func(Conflict) bool) {
+		for k := range t.losers.All() {
+			winner := t.Frontend(k.key)
+			if !yield(Conflict{Key: k.key, Winner: winner.Service, Loser: k.service}) {
+				return
+			}
+		}
+	}
+}
 
 // HealthCheck is the state of one health check node port.
 type HealthCheck struct {
@@ -74,12 +169,22 @@ type Conflict struct {
 	Loser  PortName
 }
 
-// Equal reports whether t and o have the same rules, frontends, pools (slots in the same order), cluster IPs, hairpins and health checks.
-func (t *Table) Equal(o *Table) bool { panic("skeleton") }
+func keys[K, V any](seq iter.Seq2[K, V]) iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for k := range seq {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
 
-// Arrange returns t with the slots of its pools rearranged so that endpoints which like also has in the pool of the same
-// identity stand where like has them. It is how a table resolved from scratch is brought near to one read back from the kernel.
-func (t *Table) Arrange(like *Table) *Table { panic("skeleton") }
-
-// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives a table equal to b.
-func (t *Table) Apply(c *ChangeSet) *Table { panic("skeleton") }
+func values[K, V any](seq iter.Seq2[K, V]) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, v := range seq {
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}

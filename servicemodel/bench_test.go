@@ -1,0 +1,162 @@
+package servicemodel_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// addr4 returns the i-th address of a range of 10.0.0.0/8 that starts at 10.base.0.0.
+func addr4(base byte, i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, base + byte(i>>16), byte(i >> 8), byte(i)})
+}
+
+func benchName(i int) servicemodel.Name {
+	return servicemodel.Name{Namespace: "default", Name: fmt.Sprintf("service-%d", i)}
+}
+
+var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
+
+func benchEndpoints(i, n int) []servicemodel.Endpoint {
+	eps := make([]servicemodel.Endpoint, n)
+	for j := range eps {
+		eps[j] = servicemodel.Endpoint{Addr: addr4(64, i*n+j), Ports: benchPorts, Ready: true, Serving: true}
+	}
+	return eps
+}
+
+// benchState has n services of m endpoints each, every tenth with a node port.
+func benchState(n, m int) servicemodel.State {
+	var s servicemodel.State
+	s = s.WithNode(servicemodel.Node{Name: "node", LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")}}})
+	for i := range n {
+		svc := &servicemodel.Service{
+			Name:       benchName(i),
+			ClusterIPs: []netip.Addr{addr4(0, i+1)},
+			Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		}
+		if i%10 == 0 && i < 20000 {
+			svc.Ports[0].NodePort = uint16(30000 + i/10)
+		}
+		s = s.WithService(svc).WithEndpoints(svc.Name, benchEndpoints(i, m))
+	}
+	return s
+}
+
+func mustResolve(b testing.TB, prev *servicemodel.Table, s servicemodel.State) *servicemodel.Table {
+	b.Helper()
+	t, err := servicemodel.Resolve(prev, s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return t
+}
+
+func BenchmarkFullResolve(b *testing.B) {
+	s := benchState(10000, 10)
+	b.ReportAllocs()
+	for b.Loop() {
+		mustResolve(b, nil, s)
+	}
+}
+
+func BenchmarkFullResolveAndDiff(b *testing.B) {
+	s := benchState(10000, 10)
+	b.ReportAllocs()
+	for b.Loop() {
+		servicemodel.Diff(nil, mustResolve(b, nil, s))
+	}
+}
+
+func BenchmarkOneEndpoint(b *testing.B) {
+	for _, n := range []int{1000, 10000, 50000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			s := benchState(n, 10)
+			t := mustResolve(b, nil, s)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				i++
+				k := i * 7919 % n
+				eps := benchEndpoints(k, 10)
+				eps[i%10].Addr = addr4(200, i%(1<<20))
+				s = s.WithEndpoints(benchName(k), eps)
+				next := mustResolve(b, t, s)
+				if c := servicemodel.Diff(t, next); len(c.Pools) != 1 {
+					b.Fatal(c)
+				}
+				t = next
+			}
+		})
+	}
+}
+
+func BenchmarkNothingChanged(b *testing.B) {
+	for _, n := range []int{10000, 50000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			s := benchState(n, 10)
+			t := mustResolve(b, nil, s)
+			for b.Loop() {
+				next := mustResolve(b, t, s.WithEndpoints(benchName(5), benchEndpoints(5, 10)))
+				if !servicemodel.Diff(t, next).Empty() {
+					b.Fatal("differs")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkWithService(b *testing.B) {
+	s := benchState(10000, 10)
+	svc := *s.Service(benchName(77))
+	b.ReportAllocs()
+	for b.Loop() {
+		changed := svc
+		changed.Scheduler = servicemodel.RoundRobin
+		s.WithService(&changed)
+	}
+}
+
+func BenchmarkZoneChange(b *testing.B) {
+	s := benchState(10000, 10)
+	t := mustResolve(b, nil, s)
+	n := s.Node()
+	n.Zone = "zone-b"
+	changed := s.WithNode(n)
+	for b.Loop() {
+		if next := mustResolve(b, t, changed); !servicemodel.Diff(t, next).Empty() {
+			b.Fatal("differs")
+		}
+	}
+}
+
+func BenchmarkArrangeAdopted(b *testing.B) {
+	s := benchState(10000, 10)
+	t := mustResolve(b, nil, s)
+	c := servicemodel.Contents{Rules: t.Rules()}
+	for f := range t.Frontends() {
+		own := *f
+		c.Frontends = append(c.Frontends, &own)
+	}
+	for p := range t.Pools() {
+		own := *p
+		c.Pools = append(c.Pools, &own)
+	}
+	for a := range t.ClusterIPs() {
+		c.ClusterIPs = append(c.ClusterIPs, a)
+	}
+	for a := range t.Hairpins() {
+		c.Hairpins = append(c.Hairpins, a)
+	}
+	for b.Loop() {
+		adopted, err := servicemodel.NewTable(c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !servicemodel.Diff(adopted, t.Arrange(adopted)).Empty() {
+			b.Fatal("differs")
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package servicemodel
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// candidate is an endpoint as one service port sees it: at one address and port.
+type candidate struct {
+	addr           netip.AddrPort
+	endpoint       *Endpoint
+	cluster, local bool // what it was chosen for
+}
+
+// usability orders endpoints by how much they want traffic.
+type usability int
+
+const (
+	unusable    usability = iota
+	terminating           // still serves, for want of better
+	ready
+)
+
+func usabilityOf(e *Endpoint) usability {
+	switch {
+	case e.Ready:
+		return ready
+	case e.Serving && e.Terminating:
+		return terminating
+	}
+	return unusable
+}
+
+// candidates returns the endpoints of family f that have a port for p, sorted, each address and port once. If several
+// endpoints claim one, the most usable does, then one that is not terminating, then the first in the list. The result is valid until the next call.
+func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
+	found := r.found[:0]
+	for i := range eps {
+		e := &eps[i]
+		if FamilyOf(e.Addr) != f {
+			continue
+		}
+		for j := range e.Ports {
+			if q := &e.Ports[j]; q.Protocol == p.Protocol && q.Name == p.Name {
+				found = append(found, candidate{addr: netip.AddrPortFrom(e.Addr, q.Port), endpoint: e})
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b candidate) int { return a.addr.Compare(b.addr) })
+	r.found = found
+	if len(found) < 2 {
+		return found
+	}
+	unique := found[:1]
+	for _, c := range found[1:] {
+		last := &unique[len(unique)-1]
+		switch {
+		case last.addr != c.addr:
+			unique = append(unique, c)
+		case preferred(c.endpoint, last.endpoint):
+			*last = c
+		}
+	}
+	return unique
+}
+
+// preferred reports whether a stands for an address rather than b, which comes before it in the list.
+func preferred(a, b *Endpoint) bool {
+	if c := cmp.Compare(usabilityOf(a), usabilityOf(b)); c != 0 {
+		return c > 0
+	}
+	return b.Terminating && !a.Terminating
+}
+
+// choose marks the candidates that this node may use: for traffic to the whole cluster, and for traffic that must stay on the
+// node. It reports whether there are any of each. The two fall back to terminating endpoints apart from each other; topology
+// counts for the first only, and only among ready endpoints (KEP-1669, KEP-2433, KEP-3015).
+func (v *view) choose(cs []candidate) (anyCluster, anyLocal bool) {
+	hints := v.hintsOf(cs)
+	best, bestLocal := unusable, unusable
+	for i := range cs {
+		u := usabilityOf(cs[i].endpoint)
+		best = max(best, u)
+		if v.local(cs[i].endpoint) {
+			bestLocal = max(bestLocal, u)
+		}
+	}
+	for i := range cs {
+		c := &cs[i]
+		u := usabilityOf(c.endpoint)
+		if u == unusable {
+			continue
+		}
+		c.cluster = u == best && (u != ready || v.hinted(hints, c.endpoint))
+		c.local = u == bestLocal && v.local(c.endpoint)
+	}
+	return best != unusable, bestLocal != unusable
+}
+
+// hints says which topology hints a service port heeds.
+type hints int
+
+const (
+	noHints hints = iota
+	nodeHints
+	zoneHints
+)
+
+// hintsOf returns the hints to heed: those that every ready endpoint has and that name this node (or its zone) at least once. The
+// node's own come first. One endpoint without hints switches that kind of hint off.
+func (v *view) hintsOf(cs []candidate) hints {
+	nodes, zones := v.name != "", v.zone != ""
+	sameNode, sameZone := false, false
+	for i := range cs {
+		e := cs[i].endpoint
+		if !e.Ready {
+			continue
+		}
+		nodes = nodes && len(e.ForNodes) > 0
+		zones = zones && len(e.ForZones) > 0
+		if !nodes && !zones {
+			return noHints
+		}
+		sameNode = sameNode || nodes && slices.Contains(e.ForNodes, v.name)
+		sameZone = sameZone || zones && slices.Contains(e.ForZones, v.zone)
+	}
+	switch {
+	case nodes && sameNode:
+		return nodeHints
+	case zones && sameZone:
+		return zoneHints
+	}
+	return noHints
+}
+
+// hinted reports whether the hints let this node use e.
+func (v *view) hinted(h hints, e *Endpoint) bool {
+	switch h {
+	case nodeHints:
+		return slices.Contains(e.ForNodes, v.name)
+	case zoneHints:
+		return slices.Contains(e.ForZones, v.zone)
+	}
+	return true
+}

@@ -1,0 +1,41 @@
+package servicemodel
+
+import (
+	"fmt"
+	"slices"
+)
+
+// checkNode checks the node.
+func (p *problems) checkNode(n Node) {
+	p.object = func() string { return "node" }
+	for i, a := range n.Addresses {
+		p.checkAddr("addresses", i, "", a, anyUnicast)
+	}
+	p.checkRanges("nodePortAddresses.cidrs", n.NodePortAddresses.CIDRs)
+	if n.NodePortAddresses.Primary && len(n.NodePortAddresses.CIDRs) > 0 {
+		p.add("nodePortAddresses.primary", true, "excludes CIDRs; give one or the other")
+	}
+	p.checkPodDetector(n.LocalPods)
+	p.checkRanges("serviceCIDRs", n.ServiceCIDRs)
+	if m := n.MasqueradeMark; m&(m-1) != 0 {
+		p.add("masqueradeMark", fmt.Sprintf("%#x", m), "must be exactly one bit")
+	}
+}
+
+// maxInterface is the length of the longest interface name (IFNAMSIZ in include/uapi/linux/if.h, less the final zero).
+const maxInterface = 15
+
+func (p *problems) checkPodDetector(d PodDetector) {
+	p.checkRanges("localPods.cidrs", d.CIDRs)
+	for _, name := range [...]struct{ field, text string }{{"localPods.bridge", d.Bridge}, {"localPods.interfacePrefix", d.InterfacePrefix}} {
+		if len(name.text) > maxInterface {
+			p.add(name.field, quote(name.text), fmt.Sprintf("longer than %d bytes", maxInterface))
+		} else if reason := checkText(name.text); reason != "" {
+			p.add(name.field, quote(name.text), reason)
+		}
+	}
+	given := []bool{len(d.CIDRs) > 0, d.Bridge != "", d.InterfacePrefix != ""}
+	if n := len(slices.DeleteFunc(given, func(b bool) bool { return !b })); n > 1 {
+		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
+	}
+}

@@ -1,0 +1,132 @@
+package servicemodel
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// view is what of a [Node] the resolution of a single service depends on. Services are resolved anew only when it changes.
+type view struct {
+	name, zone    string
+	primary       perFamily[netip.Addr]
+	detectsPods   perFamily[bool]
+	masqueradeAll bool
+}
+
+// perFamily holds one value for each family.
+type perFamily[T any] struct{ v4, v6 T }
+
+func (p *perFamily[T]) of(f Family) *T {
+	if f == IPv6 {
+		return &p.v6
+	}
+	return &p.v4
+}
+
+// families in the order in which everything is sorted.
+var families = [...]Family{IPv4, IPv6}
+
+func (n Node) view() view {
+	v := view{name: n.Name, zone: n.Zone, primary: n.primary(), masqueradeAll: n.MasqueradeAll}
+	for _, f := range families {
+		*v.detectsPods.of(f) = n.LocalPods.detects(f)
+	}
+	return v
+}
+
+// primary returns the first address of each family; invalid where there is none.
+func (n Node) primary() (p perFamily[netip.Addr]) {
+	for _, a := range n.Addresses {
+		if first := p.of(FamilyOf(a)); !first.IsValid() {
+			*first = a
+		}
+	}
+	return p
+}
+
+// detects reports whether d can tell pods of family f from others: an interface serves both families, ranges serve their own.
+func (d PodDetector) detects(f Family) bool {
+	return d.Bridge != "" || d.InterfacePrefix != "" || slices.ContainsFunc(d.CIDRs, ofFamily(f))
+}
+
+// local reports whether e runs on this node.
+func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
+
+// rules returns the decisions that hold for the whole node.
+func (n Node) rules() Rules {
+	r := Rules{
+		MasqueradeMark:     n.MasqueradeMark,
+		LocalPods:          n.LocalPods,
+		NodePorts:          n.nodePorts(),
+		ServiceCIDRs:       canonical(n.ServiceCIDRs),
+		LocalhostNodePorts: n.LocalhostNodePorts,
+	}
+	if r.MasqueradeMark == 0 {
+		r.MasqueradeMark = DefaultMasqueradeMark
+	}
+	r.LocalPods.CIDRs = canonical(n.LocalPods.CIDRs)
+	return r
+}
+
+// nodePorts returns the ranges of [Rules.NodePorts]. Primary without an address of a family opens nothing there, where
+// kube-proxy would open everything.
+func (n Node) nodePorts() []netip.Prefix {
+	var open []netip.Prefix
+	primary := n.primary()
+	for _, f := range families {
+		p := *primary.of(f)
+		switch {
+		case n.NodePortAddresses.Primary && p.IsValid():
+			open = append(open, netip.PrefixFrom(p, p.BitLen()))
+		case n.NodePortAddresses.Primary:
+		case slices.ContainsFunc(n.NodePortAddresses.CIDRs, ofFamily(f)):
+			open = append(open, slices.DeleteFunc(slices.Clone(n.NodePortAddresses.CIDRs), ofFamily(other(f)))...)
+		default:
+			open = append(open, everything(f))
+		}
+	}
+	return canonical(open)
+}
+
+func other(f Family) Family {
+	if f == IPv4 {
+		return IPv6
+	}
+	return IPv4
+}
+
+// everything returns the range of all addresses of f.
+func everything(f Family) netip.Prefix {
+	return netip.PrefixFrom(unspecified(f), 0)
+}
+
+func unspecified(f Family) netip.Addr {
+	if f == IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+func ofFamily(f Family) func(netip.Prefix) bool {
+	return func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f }
+}
+
+// canonical returns the ranges sorted, with host bits cleared, without those inside others.
+func canonical(ranges []netip.Prefix) []netip.Prefix {
+	if len(ranges) == 0 {
+		return nil
+	}
+	sorted := make([]netip.Prefix, len(ranges))
+	for i, p := range ranges {
+		sorted[i] = p.Masked()
+	}
+	slices.SortFunc(sorted, netip.Prefix.Compare)
+	// A range sorts right after those that contain it, the widest first.
+	kept := sorted[:1]
+	for _, p := range sorted[1:] {
+		if last := kept[len(kept)-1]; !last.Contains(p.Addr()) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
