@@ -1,0 +1,338 @@
+package ipvsnl
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Limits of a service.
+const (
+	maxSchedulerName   = 15 // IP_VS_SCHEDNAME_MAXLEN, with the NUL
+	maxPersistenceName = 16 // IP_VS_PENAME_MAXLEN: the policy allows as many, and a NUL
+
+	// MaxPersistence is the longest timeout of persistence. The kernel counts it in clock ticks of 32 bits and
+	// does not check for overflow, so that much more than this would become very little; ipvsadm has the same limit.
+	MaxPersistence = 31 * 24 * time.Hour
+)
+
+// ServiceKey names a virtual service, the kernel's own way: by protocol, address and port, or by firewall mark. Keys can
+// be compared with ==. [AddressService] and [MarkService] make them.
+type ServiceKey struct {
+	Family   Family
+	Protocol Protocol   // 0 for a service by mark, which takes any protocol
+	Addr     netip.Addr // of Family, not mapped, without zone; invalid for a service by mark
+	Port     uint16     // 0, which is allowed for persistent services only, means every port
+	FWMark   uint32     // not 0 for a service by mark
+}
+
+// AddressService returns the key of the service at addr. An IPv4 address mapped into IPv6 is taken as IPv4.
+func AddressService(p Protocol, addr netip.AddrPort) ServiceKey {
+	a := addr.Addr().Unmap()
+	return ServiceKey{Family: familyOf(a), Protocol: p, Addr: a, Port: addr.Port()}
+}
+
+// MarkService returns the key of the service for packets of the family f with the firewall mark.
+func MarkService(f Family, mark uint32) ServiceKey { return ServiceKey{Family: f, FWMark: mark} }
+
+// familyOf returns the family of a, 0 if a is not valid.
+func familyOf(a netip.Addr) Family {
+	switch {
+	case a.Is4():
+		return FamilyIPv4
+	case a.Is6():
+		return FamilyIPv6
+	}
+	return 0
+}
+
+// String returns the key much as ipvsadm prints it: "TCP 10.0.0.1:80" or "FWM 7 IPv4".
+func (k ServiceKey) String() string {
+	if k.FWMark != 0 {
+		return fmt.Sprintf("FWM %d %v", k.FWMark, k.Family)
+	}
+	return fmt.Sprintf("%v %v", k.Protocol, netip.AddrPortFrom(k.Addr, k.Port))
+}
+
+// Compare orders keys: services by mark last, then by family, address, port and protocol.
+func (k ServiceKey) Compare(o ServiceKey) int {
+	return cmp.Or(cmp.Compare(k.FWMark, o.FWMark), cmp.Compare(k.Family, o.Family), k.Addr.Compare(o.Addr),
+		cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
+}
+
+// Validate returns an [ErrInvalid] that names the field at fault.
+func (k ServiceKey) Validate() error {
+	if err := k.encodable(); err != nil || k.FWMark != 0 {
+		return err
+	}
+	switch {
+	case k.Protocol != TCP && k.Protocol != UDP && k.Protocol != SCTP:
+		return invalid(k, "protocol", "%v is not TCP, UDP or SCTP", k.Protocol)
+	case k.Addr.IsUnspecified() || k.Addr.IsMulticast():
+		return invalid(k, "address", "%v is no unicast address", k.Addr)
+	}
+	return nil
+}
+
+// encodable reports whether k can name a service that exists: others may have made some that we never would.
+func (k ServiceKey) encodable() error {
+	switch {
+	case k.Family != FamilyIPv4 && k.Family != FamilyIPv6:
+		return invalid(k, "family", "%v is neither IPv4 nor IPv6", k.Family)
+	case k.FWMark != 0 && k != MarkService(k.Family, k.FWMark):
+		return invalid(k, "firewall mark", "a service by mark has no protocol, address or port")
+	case k.FWMark != 0:
+		return nil
+	}
+	return validAddr(k, k.Addr, k.Family)
+}
+
+// validAddr reports whether a is an address of the family f as IPVS has them.
+func validAddr(of fmt.Stringer, a netip.Addr, f Family) error {
+	switch {
+	case !a.IsValid():
+		return invalid(of, "address", "missing")
+	case a.Is4In6():
+		return invalid(of, "address", "%v is mapped into IPv6", a)
+	case a.Zone() != "":
+		return invalid(of, "address", "%v has a zone", a)
+	case familyOf(a) != f:
+		return invalid(of, "address", "%v is not of the family %v", a, f)
+	}
+	return nil
+}
+
+// Service is a virtual service as it is wanted. Two wanted services are the same if they are ==, and so are a wanted and
+// an observed one: what is embedded in [ObservedService] can be compared to what was asked for.
+type Service struct {
+	ServiceKey
+	// Scheduler is the name of the scheduler, for example "rr". The kernel loads its module, ip_vs_rr, by itself.
+	// "none" means no scheduler: then no new connection is taken.
+	Scheduler string
+	// Flags, without FlagHashed.
+	Flags ServiceFlags
+	// Timeout is how long a client keeps its destination after its last connection, if FlagPersistent is set. Whole seconds,
+	// at most MaxPersistence. The kernel keeps any value also without the flag.
+	Timeout time.Duration
+	// Netmask says which clients count as one for persistence. The zero value means each for itself.
+	Netmask Netmask
+	// PersistenceEngine is the name of what finds out, instead of the source address, which connections
+	// belong together: "sip", from the module ip_vs_pe_sip, or nothing.
+	PersistenceEngine string
+}
+
+// Validate returns an [ErrInvalid] that names the field at fault: what the kernel would refuse, and what it would take but
+// could not do.
+func (s Service) Validate() error {
+	if err := s.ServiceKey.Validate(); err != nil {
+		return err
+	}
+	if err := wholeSeconds(s.Timeout, MaxPersistence); err != nil {
+		return invalid(s, "timeout", "%v", err)
+	}
+	switch {
+	case s.Scheduler == "":
+		return invalid(s, "scheduler", "missing")
+	case !validName(s.Scheduler, maxSchedulerName):
+		return invalid(s, "scheduler", "%q is not a name of at most %d characters", s.Scheduler, maxSchedulerName)
+	case !validName(s.PersistenceEngine, maxPersistenceName):
+		return invalid(s, "persistence engine", "%q is not a name of at most %d characters",
+			s.PersistenceEngine, maxPersistenceName)
+	case s.Flags&FlagHashed != 0:
+		return invalid(s, "flags", "%v belongs to the kernel", FlagHashed)
+	case !s.Netmask.valid(s.Family):
+		return invalid(s, "netmask", "not one of %v", s.Family)
+	case s.Port == 0 && s.FWMark == 0 && s.Flags&FlagPersistent == 0:
+		return invalid(s, "port", "0 needs the flag %v", FlagPersistent)
+	}
+	return nil
+}
+
+// validName reports whether s may be part of a module's name.
+func validName(s string, limit int) bool {
+	return len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' })
+}
+
+// ObservedService is a virtual service as the kernel reports it.
+type ObservedService struct {
+	Service      // without FlagHashed
+	Hashed  bool // whether FlagHashed is set, as it is on every service that can be found
+	Stats   Stats
+}
+
+// Attributes of a service, in the kernel's order.
+const (
+	svcAttrAF        uint16 = iota + 1 // IPVS_SVC_ATTR_AF
+	svcAttrProtocol                    // IPVS_SVC_ATTR_PROTOCOL
+	svcAttrAddr                        // IPVS_SVC_ATTR_ADDR
+	svcAttrPort                        // IPVS_SVC_ATTR_PORT
+	svcAttrFWMark                      // IPVS_SVC_ATTR_FWMARK
+	svcAttrScheduler                   // IPVS_SVC_ATTR_SCHED_NAME
+	svcAttrFlags                       // IPVS_SVC_ATTR_FLAGS
+	svcAttrTimeout                     // IPVS_SVC_ATTR_TIMEOUT
+	svcAttrNetmask                     // IPVS_SVC_ATTR_NETMASK
+	svcAttrStats                       // IPVS_SVC_ATTR_STATS
+	svcAttrPEName                      // IPVS_SVC_ATTR_PE_NAME
+	svcAttrStats64                     // IPVS_SVC_ATTR_STATS64
+)
+
+// allFlags is the mask that sets every flag of a service: with it, a request says all there is to say.
+const allFlags = ^uint32(0)
+
+// appendServiceKey appends k as the service of a request about something that exists.
+func appendServiceKey(b []byte, k ServiceKey) []byte {
+	b, mark := beginNest(b, cmdAttrService)
+	return endNest(appendKeyAttrs(b, k), mark)
+}
+
+// appendService appends s as the service of IPVS_CMD_NEW_SERVICE or IPVS_CMD_SET_SERVICE.
+func appendService(b []byte, s Service) []byte {
+	b, mark := beginNest(b, cmdAttrService)
+	return endNest(appendServiceAttrs(b, s, s.Flags), mark)
+}
+
+// appendObservedService appends s as the kernel does.
+func appendObservedService(b []byte, s ObservedService) []byte {
+	flags := s.Flags
+	if s.Hashed {
+		flags |= FlagHashed
+	}
+	b, mark := beginNest(b, cmdAttrService)
+	b = appendServiceAttrs(b, s.Service, flags)
+	b = appendStats(b, svcAttrStats, s.Stats)
+	b = appendStats64(b, svcAttrStats64, s.Stats)
+	return endNest(b, mark)
+}
+
+// appendKeyAttrs appends the attributes that name a service.
+func appendKeyAttrs(b []byte, k ServiceKey) []byte {
+	b = appendU16(b, svcAttrAF, uint16(k.Family))
+	if k.FWMark != 0 {
+		return appendU32(b, svcAttrFWMark, k.FWMark)
+	}
+	b = appendU16(b, svcAttrProtocol, uint16(k.Protocol))
+	b = appendAddr(b, svcAttrAddr, k.Addr)
+	return appendPort(b, svcAttrPort, k.Port)
+}
+
+// appendServiceAttrs appends the attributes of s, with other flags. Flags are sent with a mask that says which to set:
+//
+//	struct ip_vs_flags { __u32 flags; __u32 mask; };
+func appendServiceAttrs(b []byte, s Service, flags ServiceFlags) []byte {
+	b = appendKeyAttrs(b, s.ServiceKey)
+	b = appendText(b, svcAttrScheduler, s.Scheduler)
+	if s.PersistenceEngine != "" {
+		b = appendText(b, svcAttrPEName, s.PersistenceEngine)
+	}
+	b = appendAttrHeader(b, svcAttrFlags, 8)
+	b = native.AppendUint32(b, uint32(flags))
+	b = native.AppendUint32(b, allFlags)
+	b = appendU32(b, svcAttrTimeout, seconds(s.Timeout))
+	return appendNetmask(b, svcAttrNetmask, s.Family, s.Netmask)
+}
+
+// wireService is the service of a message, as its attributes say it.
+type wireService struct {
+	present   attrSet
+	family    Family
+	protocol  Protocol
+	addr      wireAddr
+	port      uint16
+	fwmark    uint32
+	scheduler string
+	flags     uint32
+	mask      uint32
+	timeout   time.Duration
+	netmask   wireNetmask
+	pe        string
+	stats     Stats
+}
+
+// decodeService decodes the attributes inside IPVS_CMD_ATTR_SERVICE.
+func decodeService(data []byte) (w wireService, err error) {
+	a := attrs{what: "service", rest: data}
+	wide := false
+	for a.next() {
+		w.present = w.present.with(a.typ)
+		switch a.typ {
+		case svcAttrAF:
+			w.family = Family(a.u16())
+		case svcAttrProtocol:
+			w.protocol = Protocol(a.u16())
+		case svcAttrAddr:
+			w.addr = a.addr()
+		case svcAttrPort:
+			w.port = a.port()
+		case svcAttrFWMark:
+			w.fwmark = a.u32()
+		case svcAttrScheduler:
+			w.scheduler = a.text(maxSchedulerName)
+		case svcAttrFlags:
+			p := a.fixed(8)
+			w.flags, w.mask = native.Uint32(p), native.Uint32(p[4:])
+		case svcAttrTimeout:
+			w.timeout = a.seconds()
+		case svcAttrNetmask:
+			w.netmask = a.netmask()
+		case svcAttrPEName:
+			w.pe = a.text(maxPersistenceName)
+		case svcAttrStats:
+			a.stats(&w.stats, false, &wide)
+		case svcAttrStats64:
+			a.stats(&w.stats, true, &wide)
+		}
+	}
+	return w, a.err
+}
+
+// identified reports whether w names a service, as the kernel requires of it (ip_vs_genl_parse_service).
+func (w wireService) identified() bool {
+	return w.present.has(svcAttrAF) &&
+		(w.present.has(svcAttrFWMark) || w.present.has(svcAttrPort, svcAttrProtocol, svcAttrAddr))
+}
+
+// full reports whether w has what a new service needs.
+func (w wireService) full() bool {
+	return w.present.has(svcAttrScheduler, svcAttrFlags, svcAttrTimeout, svcAttrNetmask)
+}
+
+// key returns the key of the service.
+func (w wireService) key() (ServiceKey, error) {
+	if !w.identified() {
+		return ServiceKey{}, fmt.Errorf("%w: service: neither a mark nor protocol, address and port", ErrMalformed)
+	}
+	if w.present.has(svcAttrFWMark) && w.fwmark != 0 {
+		return MarkService(w.family, w.fwmark), nil
+	}
+	addr, err := w.addr.in(w.family)
+	if err != nil {
+		return ServiceKey{}, fmt.Errorf("service: %w", err)
+	}
+	return ServiceKey{Family: w.family, Protocol: w.protocol, Addr: addr, Port: w.port}, nil
+}
+
+// observed returns the whole service.
+func (w wireService) observed() (ObservedService, error) {
+	key, err := w.key()
+	if err != nil {
+		return ObservedService{}, err
+	}
+	if !w.full() {
+		return ObservedService{}, fmt.Errorf("%w: service %v: not all attributes are there", ErrMalformed, key)
+	}
+	mask, err := w.netmask.in(w.family)
+	if err != nil {
+		return ObservedService{}, fmt.Errorf("service %v: %w", key, err)
+	}
+	flags := ServiceFlags(w.flags)
+	return ObservedService{
+		Service: Service{
+			ServiceKey: key, Scheduler: w.scheduler, Flags: flags &^ FlagHashed,
+			Timeout: w.timeout, Netmask: mask, PersistenceEngine: w.pe,
+		},
+		Hashed: flags&FlagHashed != 0,
+		Stats:  w.stats,
+	}, nil
+}
