@@ -129,9 +129,8 @@ func (pl *planner) needsOf(fe *servicemodel.Frontend) {
 func (pl *planner) family(i int) {
 	have, fp := &pl.have[i], &pl.p.families[i]
 	rules := pl.c.New.Rules()
-	wanted := pl.wanted(fp.f)
 	switch {
-	case !have.exists && !wanted:
+	case !have.exists && !pl.wanted(fp.f):
 		return
 	case !have.exists, have.broken:
 		fp.rebuild = have.exists
@@ -145,17 +144,10 @@ func (pl *planner) family(i int) {
 	pl.changes(i)
 }
 
-// wanted reports whether the family needs a table.
+// wanted reports whether a family that has no table needs one: for what is new to it.
 func (pl *planner) wanted(f *family) bool {
-	for fe := range pl.c.New.Frontends() {
-		if fe.Key.Family() == f.model {
-			return true
-		}
-		if fe.Key.Family() > f.model {
-			break
-		}
-	}
-	return len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
+	isNew := func(fc servicemodel.FrontendChange) bool { return fc.New != nil && fc.New.Key.Family() == f.model }
+	return slices.ContainsFunc(pl.c.Frontends, isNew) || len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
 }
 
 // reshape rewrites the rules for what is needed now, all in all; sets that no rule needs any more go.

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// summary is what apply and cleanup print with -o json.
+type summary struct {
+	Backend  string   `json:"backend"`
+	Added    int      `json:"added"`
+	Changed  int      `json:"changed"`
+	Removed  int      `json:"removed"`
+	Messages int      `json:"kernel_messages"`
+	Bytes    int      `json:"kernel_bytes"`
+	Micros   int64    `json:"duration_us"`
+	Repaired []string `json:"repaired,omitempty"`
+}
+
+func (p *program) apply(ctx context.Context) error {
+	s, err := p.load()
+	if err != nil {
+		return err
+	}
+	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+		r, err := e.Apply(ctx, s)
+		if err != nil {
+			return err
+		}
+		p.warnConflicts(r.Changes.New)
+		return p.summarize(summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
+			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift})
+	})
+}
+
+// warnConflicts names the services that lost an address to another one.
+func (p *program) warnConflicts(t *servicemodel.Table) {
+	for c := range t.Conflicts() {
+		fmt.Fprintf(p.stderr, "warning: %s is claimed by %s and %s: %s has it\n", c.Key, c.Winner, c.Loser, c.Winner)
+	}
+}
+
+func (p *program) summarize(s summary) error {
+	if p.opts.output == "json" {
+		return p.printJSON(s)
+	}
+	for _, d := range s.Repaired {
+		fmt.Fprintf(p.stdout, "repaired: %s\n", d)
+	}
+	_, err := fmt.Fprintf(p.stdout, "%s: %d added, %d changed, %d removed; %d kernel messages, %d bytes, %v\n",
+		s.Backend, s.Added, s.Changed, s.Removed, s.Messages, s.Bytes, time.Duration(s.Micros)*time.Microsecond)
+	return err
+}
+
+func (p *program) printJSON(v any) error {
+	enc := json.NewEncoder(p.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func (p *program) plan(ctx context.Context) error {
+	s, err := p.load()
+	if err != nil {
+		return err
+	}
+	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+		v, err := e.Plan(ctx, s)
+		if err != nil {
+			return err
+		}
+		p.warnConflicts(v.Changes.New)
+		return p.printPlan(v)
+	})
+}
+
+func (p *program) printPlan(v *dataplane.Preview) error {
+	stats, counts := v.Plan.Stats(), v.Changes.Counts()
+	if p.opts.output == "json" {
+		return p.printJSON(struct {
+			summary
+			Changes string `json:"changes"`
+			Kernel  string `json:"kernel"`
+		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed, Removed: counts.Removed,
+			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift}, v.Changes.String(), v.Plan.String()})
+	}
+	if v.Changes.Empty() && len(v.Drift) == 0 {
+		_, err := fmt.Fprintln(p.stdout, "nothing would change")
+		return err
+	}
+	for _, d := range v.Drift {
+		fmt.Fprintf(p.stdout, "! %s\n", d)
+	}
+	_, err := fmt.Fprintf(p.stdout, "%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:\n\n%s", v.Changes, p.opts.backend,
+		counts.Added, counts.Changed, counts.Removed, stats.Messages, v.Plan)
+	return err
+}
+
+func (p *program) cleanup(ctx context.Context) error {
+	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+		o, err := e.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		stats, err := e.Cleanup(ctx)
+		if err != nil {
+			return err
+		}
+		return p.summarize(summary{Backend: p.opts.backend, Removed: o.Table.Len(),
+			Messages: stats.Messages, Bytes: stats.Bytes, Micros: stats.Duration.Microseconds()})
+	})
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/internal/manifest"
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// load reads the manifests into a state. It prints every problem; if one of them is an error, there is no state.
+func (p *program) load() (servicemodel.State, error) {
+	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Strict: true})
+	loader := manifest.NewLoader(tracker)
+	for _, name := range p.opts.files {
+		var err error
+		if name == "-" {
+			err = loader.Read("standard input", p.stdin)
+		} else {
+			err = loader.ReadFile(name)
+		}
+		if err != nil {
+			return servicemodel.State{}, fmt.Errorf("%w: %w", errInvalid, err)
+		}
+	}
+	r := loader.Result()
+	for _, problem := range r.Problems {
+		fmt.Fprintf(p.stderr, "%s: %s\n", problem.Severity, problem.Error())
+	}
+	if s := r.SkippedKinds(); s != "" {
+		fmt.Fprintf(p.stderr, "skipped: %s\n", s)
+	}
+	if r.Err() != nil {
+		return servicemodel.State{}, fmt.Errorf("%w: see above", errInvalid)
+	}
+	s := tracker.State()
+	if n := s.Node(); len(n.Addresses) == 0 {
+		n.Addresses = interfaceAddrs()
+		s = s.WithNode(n)
+	}
+	return s, p.invalid(s.Validate())
+}
+
+// invalid prints every problem of a state and returns one error for them.
+func (p *program) invalid(err error) error {
+	if err == nil {
+		return nil
+	}
+	var many interface{ Unwrap() []error }
+	problems := []error{err}
+	if errors.As(err, &many) {
+		problems = many.Unwrap()
+	}
+	for _, e := range problems {
+		fmt.Fprintf(p.stderr, "error: %v\n", e)
+	}
+	return fmt.Errorf("%w: see above", errInvalid)
+}
+
+// classify marks errors that are about the input.
+func (p *program) classify(err error) error {
+	var field *servicemodel.FieldError
+	if errors.As(err, &field) || errors.Is(err, dataplane.ErrUnsupported) {
+		return p.invalid(err)
+	}
+	return err
+}
+
+// interfaceAddrs returns the addresses of this network namespace that others can reach.
+func interfaceAddrs() []netip.Addr {
+	l, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil // the node then has no primary address, which the rules that need one can live with
+	}
+	var out []netip.Addr
+	for _, a := range l {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
+}

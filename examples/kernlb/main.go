@@ -1,0 +1,80 @@
+// Kernlb is the library as a program: it makes the network namespace it is started in balance the services of Kubernetes manifests.
+//
+//	kernlb apply   -f FILE …   makes the kernel hold exactly these services
+//	kernlb plan    -f FILE …   prints what apply would change, and touches nothing
+//	kernlb show                prints what the kernel holds now
+//	kernlb cleanup             removes every trace
+//	kernlb bench               measures the library in a namespace of its own
+//
+// Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for wrong usage or invalid input, in
+// which case every problem was printed and the kernel was not touched.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitInvalid = 2
+)
+
+// errInvalid marks wrong usage and invalid input.
+var errInvalid = errors.New("invalid input")
+
+// program is one run: where it reads and prints, and what it was told.
+type program struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	opts   options
+}
+
+// commands are the commands by name.
+var commands = map[string]func(*program, context.Context) error{
+	"apply":   (*program).apply,
+	"plan":    (*program).plan,
+	"show":    (*program).show,
+	"cleanup": (*program).cleanup,
+	"bench":   (*program).bench,
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	code := p.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run runs a command line and returns the exit code.
+func (p *program) run(ctx context.Context, args []string) int {
+	name, err := p.opts.parse(args, p.stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitDone
+	case err != nil:
+		fmt.Fprintf(p.stderr, "kernlb: %v\n", err)
+		return exitInvalid
+	}
+	err = commands[name](p, ctx)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errInvalid):
+		fmt.Fprintf(p.stderr, "kernlb %s: nothing was changed: %v\n", name, err)
+		return exitInvalid
+	}
+	fmt.Fprintf(p.stderr, "kernlb %s: %v\n", name, err)
+	return exitFailed
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// options are the flags.
+type options struct {
+	files    []string
+	backend  string
+	instance string
+	output   string
+	node     servicemodel.Node
+	services int
+	endpoint int
+}
+
+const usage = `usage: kernlb COMMAND [flags]
+
+commands:
+  apply    make the kernel hold exactly the services of the manifests (-f)
+  plan     print what apply would change; touches nothing
+  show     print what the kernel holds now
+  cleanup  remove every trace
+  bench    measure the library in a network namespace of its own
+
+flags:
+`
+
+// parse reads the command line and returns the command. Flags may stand before and after it.
+func (o *options) parse(args []string, stderr io.Writer) (string, error) {
+	fs := flag.NewFlagSet("kernlb", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		fs.PrintDefaults()
+	}
+	n := nodeFlags{}
+	o.define(fs, &n)
+	if err := fs.Parse(args); err != nil {
+		return "", err
+	}
+	name := fs.Arg(0)
+	if _, ok := commands[name]; !ok {
+		fs.Usage()
+		return "", fmt.Errorf("want a command, got %q", name)
+	}
+	if err := fs.Parse(fs.Args()[1:]); err != nil {
+		return "", err
+	}
+	if fs.NArg() > 0 {
+		return "", fmt.Errorf("%s takes flags only, got %q", name, fs.Arg(0))
+	}
+	needsFile := name == "apply" || name == "plan"
+	if needsFile != (len(o.files) > 0) {
+		return "", fmt.Errorf("-f is for apply and plan, and they need it")
+	}
+	return name, errors.Join(n.apply(&o.node), o.check())
+}
+
+// nodeFlags are the flags that describe the node, as given.
+type nodeFlags struct {
+	ips, clusterCIDRs, serviceCIDRs list
+	nodePortAddresses               string
+	bit                             uint
+}
+
+// list is a flag that may be repeated.
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = append(*l, s); return nil }
+
+func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
+	fs.Var((*list)(&o.files), "f", "manifest `FILE`, YAML or JSON; - is standard input; may be repeated")
+	fs.StringVar(&o.backend, "backend", backendNames()[0], "`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", "))
+	fs.StringVar(&o.instance, "instance", "kernlb", "owner `NAME` of the kernel objects; instances do not see each other")
+	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
+	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
+	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
+	fs.Var(&n.ips, "node-ip", "address `IP` of this node, the primary one of its family first; may be repeated (default: those of the interfaces)")
+	fs.Var(&n.clusterCIDRs, "cluster-cidr", "`CIDR` that tells the traffic of pods; may be repeated")
+	fs.StringVar(&n.nodePortAddresses, "nodeport-addresses", "", "where node ports answer: `LIST` of CIDRs, separated by commas, or primary (default: all local addresses)")
+	fs.Var(&n.serviceCIDRs, "service-cidr", "`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
+	fs.BoolVar(&o.node.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to cluster IPs")
+	fs.UintVar(&n.bit, "masquerade-bit", 14, "bit `N` of the packet mark, 0 to 31, that asks for masquerading")
+	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
+	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
+}
+
+// check checks the flags that are not the node's.
+func (o *options) check() error {
+	var errs []error
+	if !slices.Contains(backendNames(), o.backend) {
+		errs = append(errs, fmt.Errorf("-backend: %q: want one of %s", o.backend, strings.Join(backendNames(), ", ")))
+	}
+	if o.output != "text" && o.output != "json" {
+		errs = append(errs, fmt.Errorf("-o: %q: want text or json", o.output))
+	}
+	if o.services < 1 || o.services > 1<<20 {
+		errs = append(errs, fmt.Errorf("-services: %d: want 1 to %d", o.services, 1<<20))
+	}
+	if o.endpoint < 1 || o.endpoint > 1<<12 {
+		errs = append(errs, fmt.Errorf("-endpoints: %d: want 1 to %d", o.endpoint, 1<<12))
+	}
+	return errors.Join(errs...)
+}
+
+// apply makes the node of the flags.
+func (n *nodeFlags) apply(node *servicemodel.Node) error {
+	var errs []error
+	for _, s := range n.ips {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("-node-ip: %q is not an IP address", s))
+		}
+		node.Addresses = append(node.Addresses, a)
+	}
+	node.LocalPods.CIDRs = prefixes("cluster-cidr", n.clusterCIDRs, &errs)
+	node.ServiceCIDRs = prefixes("service-cidr", n.serviceCIDRs, &errs)
+	switch n.nodePortAddresses {
+	case "":
+	case "primary":
+		node.NodePortAddresses.Primary = true
+	default:
+		node.NodePortAddresses.CIDRs = prefixes("nodeport-addresses", strings.Split(n.nodePortAddresses, ","), &errs)
+	}
+	if n.bit > 31 {
+		errs = append(errs, fmt.Errorf("-masquerade-bit: %d: want 0 to 31", n.bit))
+	}
+	node.MasqueradeMark = 1 << (n.bit % 32)
+	if node.Name == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("-node: %w", err))
+		}
+		node.Name = strings.ToLower(name)
+	}
+	return errors.Join(errs...)
+}
+
+func prefixes(name string, l []string, errs *[]error) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range l {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			*errs = append(*errs, fmt.Errorf("-%s: %q is not a CIDR", name, s))
+			continue
+		}
+		out = append(out, p.Masked())
+	}
+	return out
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// row is one frontend, as show prints it.
+type row struct {
+	Address    string     `json:"address"` // "*" for any address of the node
+	Family     string     `json:"family"`
+	Port       uint16     `json:"port"`
+	Protocol   string     `json:"protocol"`
+	Service    string     `json:"service"`
+	Kind       string     `json:"kind"`
+	Verdict    string     `json:"verdict"`
+	Endpoints  []endpoint `json:"endpoints"`
+	External   *external  `json:"external,omitempty"`
+	Masquerade string     `json:"masquerade"`
+	Affinity   int        `json:"affinity_seconds,omitempty"`
+	Sources    []string   `json:"sources,omitempty"`
+}
+
+// external is what outside clients get, where that differs.
+type external struct {
+	Verdict   string     `json:"verdict"`
+	Endpoints []endpoint `json:"endpoints"`
+}
+
+type endpoint struct {
+	Address string `json:"address"`
+	Weight  uint16 `json:"weight"`
+}
+
+func (p *program) show(ctx context.Context) error {
+	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+		o, err := e.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		rows := []row{}
+		for f := range o.Table.Frontends() {
+			rows = append(rows, newRow(o.Table, f))
+		}
+		if p.opts.output == "json" {
+			return p.printJSON(struct {
+				Backend   string   `json:"backend"`
+				Frontends []row    `json:"frontends"`
+				Drift     []string `json:"drift,omitempty"`
+			}{p.opts.backend, rows, o.Drift})
+		}
+		return p.printRows(rows, o.Drift)
+	})
+}
+
+func newRow(t *servicemodel.Table, f *servicemodel.Frontend) row {
+	r := row{Address: f.Key.Addr.String(), Family: f.Key.Family().String(), Port: f.Key.Port, Protocol: f.Key.Protocol.String(),
+		Service: f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(), Endpoints: endpoints(t, f, f.Internal),
+		Masquerade: f.Masquerade.String(), Affinity: int(f.Affinity.Seconds())}
+	if f.Key.NodePort() {
+		r.Address = "*"
+	}
+	if f.External != f.Internal {
+		r.External = &external{f.External.String(), endpoints(t, f, f.External)}
+	}
+	for _, s := range f.Sources {
+		r.Sources = append(r.Sources, s.String())
+	}
+	return r
+}
+
+func endpoints(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel.Verdict) []endpoint {
+	l := []endpoint{}
+	if id, ok := f.Pool(v); ok {
+		if pool := t.Pool(id); pool != nil {
+			for _, s := range pool.Slots {
+				l = append(l, endpoint{s.Endpoint.String(), s.Weight})
+			}
+		}
+	}
+	return l
+}
+
+func (p *program) printRows(rows []row, drift []string) error {
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
+	for _, r := range rows {
+		to := target(r.Verdict, r.Endpoints)
+		if r.External != nil {
+			to += "; outside: " + target(r.External.Verdict, r.External.Endpoints)
+		}
+		var other []string
+		if r.Affinity > 0 {
+			other = append(other, fmt.Sprintf("affinity %ds", r.Affinity))
+		}
+		if r.Sources != nil {
+			other = append(other, "from "+strings.Join(r.Sources, ","))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.frontend(), r.Service, r.Kind, to, r.Masquerade, strings.Join(other, "; "))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, d := range drift {
+		fmt.Fprintf(p.stdout, "! %s\n", d)
+	}
+	return nil
+}
+
+// frontend is "10.96.0.1:80/tcp", "*:30080/tcp (IPv4)".
+func (r row) frontend() string {
+	switch {
+	case r.Address == "*":
+		return fmt.Sprintf("*:%d/%s (%s)", r.Port, r.Protocol, r.Family)
+	case strings.Contains(r.Address, ":"):
+		return fmt.Sprintf("[%s]:%d/%s", r.Address, r.Port, r.Protocol)
+	}
+	return fmt.Sprintf("%s:%d/%s", r.Address, r.Port, r.Protocol)
+}
+
+// target is the endpoints, or the verdict if there are none.
+func target(verdict string, eps []endpoint) string {
+	if len(eps) == 0 {
+		return verdict
+	}
+	var l []string
+	for _, e := range eps {
+		s := e.Address
+		if e.Weight != 1 {
+			s += fmt.Sprintf("*%d", e.Weight)
+		}
+		l = append(l, s)
+	}
+	return strings.Join(l, ",")
+}
