@@ -1,0 +1,214 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+const (
+	// tombstoneTime is how long packets of a connection that was cut are answered with resets.
+	tombstoneTime = 30 * time.Second
+	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not assigned it, so nobody
+	// listens; a listener would answer them with a reset, too.
+	tombstonePort = 4
+)
+
+// Cut says what became of connections that were to be cut.
+type Cut struct {
+	Deleted int // flows deleted
+	Gone    int // flows that had ended already, or changed into another
+	Reset   int // connections deleted whose client was made to ask, and will be told
+}
+
+// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are deleted only, see [Table.Delete].
+//
+// Deleting the flow alone leaves the ends waiting. The client's next packet, if there is one, is tracked as a new connection and translated to an
+// endpoint that knows nothing of it and resets it; but a client that waits for data sends nothing for hours, and its packet is answered by ICMP, which
+// an established connection ignores, if the service has no endpoint left, or by nothing if it is gone, its traffic dropped or
+// nf_conntrack_tcp_loose off. So Cut puts two tombstones where the flow was: flows in state CLOSE
+// that translate what either end sends to the node itself, whose TCP has no such connection and answers with a reset, with the right sequence numbers since it
+// takes them from the packet. Then it makes both ends speak, by a segment that TCP must answer with an acknowledgement (see RFC 5961).
+// The kernel takes the reset back along the tombstone, so it comes from where the peer expects it.
+//
+// No healthy connection can be harmed: an end is reset only if its packets run into a tombstone, and one is made
+// only where no flow is. A tombstone lives for 30 seconds, and gives way at once to a new connection with the same ports (a SYN in state CLOSE). It works with every
+// verdict of the service and with every backend, needs no rule, and asks for nothing but that the node's TCP may send resets
+// and the ends receive them.
+//
+// Not reset are connections whose packets are offloaded to hardware or go past conntrack, and ends that reach each other
+// without this node once the flow is gone (direct server return).
+//
+// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows have been deleted: the ends will be
+// reset when they send within 30 seconds.
+func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (Cut, error) {
+	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
+	defer c.ends.close()
+	if err := inBatches(flows, func(batch []Flow) error { return c.bury(ctx, batch) }); err != nil {
+		return c.result, fmt.Errorf("cut connections: %w", explain(err))
+	}
+	if c.silent != nil {
+		return c.result, fmt.Errorf("cut connections: %w", explain(c.silent))
+	}
+	return c.result, nil
+}
+
+// cutting is a Cut in progress.
+type cutting struct {
+	table  *Table
+	ends   *ends
+	nodes  map[netip.Addr]netip.Addr // the node's address towards each peer, invalid if there is none
+	result Cut
+	silent error // the first reason why an end could not be told
+}
+
+// grave is what a connection leaves behind: tombstones for what its client sends and for what its endpoint sends.
+type grave struct {
+	stones [2]Flow
+	there  [2]bool
+}
+
+const (
+	clientSide = iota
+	backendSide
+)
+
+// bury replaces the flows by tombstones and makes their ends speak.
+func (c *cutting) bury(ctx context.Context, flows []Flow) error {
+	graves := make([]grave, len(flows))
+	var b nfnl.Batch
+	var parts []part
+	for i := range flows {
+		appendDelete(&b, &flows[i])
+		parts = append(parts, part{flow: i, side: -1})
+		if flows[i].Protocol != TCP {
+			continue
+		}
+		graves[i] = c.dig(&flows[i])
+		for side := range graves[i].stones {
+			if graves[i].there[side] {
+				appendCreate(&b, &graves[i].stones[side])
+				parts = append(parts, part{flow: i, side: side})
+			}
+		}
+	}
+	refusals, err := c.table.sendAll(ctx, &b)
+	if err != nil {
+		return err
+	}
+	gone := make([]bool, len(flows))
+	for _, e := range refusals {
+		p := parts[e.Index]
+		switch {
+		case p.side >= 0:
+			graves[p.flow].there[p.side] = false
+			if e.Errno != syscall.EEXIST { // else a packet was quicker and made a flow
+				c.fail(&graves[p.flow].stones[p.side], e)
+			}
+		case e.Errno == syscall.ENOENT:
+			gone[p.flow] = true
+		default:
+			return fmt.Errorf("%s: %w", flows[p.flow], e)
+		}
+	}
+	return c.wake(ctx, graves, gone)
+}
+
+// part says what a message is about: the deletion of a flow (side -1) or one of its tombstones.
+type part struct{ flow, side int }
+
+// wake makes the ends of the connections that were deleted speak. A flow that was not there any more needs no
+// tombstone: it is taken away again.
+func (c *cutting) wake(ctx context.Context, graves []grave, gone []bool) error {
+	var undo nfnl.Batch
+	for i := range graves {
+		g := &graves[i]
+		if gone[i] {
+			c.result.Gone++
+			for side := range g.stones {
+				if g.there[side] {
+					appendDelete(&undo, &g.stones[side])
+				}
+			}
+			continue
+		}
+		c.result.Deleted++
+		if g.there[backendSide] {
+			c.poke(&g.stones[backendSide])
+		}
+		if g.there[clientSide] && c.poke(&g.stones[clientSide]) {
+			c.result.Reset++
+		}
+	}
+	if undo.Len() == 0 {
+		return nil
+	}
+	_, err := c.table.sendAll(ctx, &undo)
+	return err
+}
+
+// dig says what tombstones a connection gets.
+func (c *cutting) dig(f *Flow) (g grave) {
+	if node := c.node(f.Original.Src.Addr()); node.IsValid() {
+		g.stones[clientSide] = tombstone(f, f.Original, f.Reply.Zone, netip.AddrPortFrom(node, tombstonePort))
+		g.there[clientSide] = true
+	}
+	// The endpoint sends to the client, or to an address of the node that stands for it.
+	node := f.Reply.Dst.Addr()
+	if !f.Masqueraded() {
+		node = c.node(f.Reply.Src.Addr())
+	}
+	if node.IsValid() {
+		// With the peer's port, the many connections of one endpoint stay distinct.
+		g.stones[backendSide] = tombstone(f, f.Reply, f.Original.Zone, netip.AddrPortFrom(node, f.Reply.Dst.Port()))
+		g.there[backendSide] = true
+	}
+	return g
+}
+
+// tombstone returns a flow that takes to the node what is sent as the tuple says.
+func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow {
+	return Flow{
+		Protocol: TCP,
+		Original: tuple,
+		Reply:    Tuple{Src: node, Dst: tuple.Src, Zone: replyZone},
+		Status:   StatusSeenReply | StatusAssured | StatusFixedTimeout,
+		Timeout:  tombstoneTime,
+		Mark:     f.Mark,
+		TCP:      TCPClose,
+	}
+}
+
+// poke makes the end whose packets the tombstone catches send one. The segment looks like a reply to it.
+func (c *cutting) poke(stone *Flow) bool {
+	err := c.ends.send(synAck(stone.Reply.Src, stone.Reply.Dst), stone.Reply.Dst.Addr())
+	if err != nil {
+		c.fail(stone, err)
+	}
+	return err == nil
+}
+
+// node returns the node's address towards a peer, invalid if there is no way to it.
+func (c *cutting) node(peer netip.Addr) netip.Addr {
+	node, ok := c.nodes[peer]
+	if !ok {
+		var err error
+		if node, err = c.ends.source(peer); err != nil && c.silent == nil {
+			c.silent = fmt.Errorf("find the way to %s: %w", peer, err)
+		}
+		c.nodes[peer] = node
+	}
+	return node
+}
+
+// fail notes why an end could not be told.
+func (c *cutting) fail(stone *Flow, err error) {
+	if c.silent == nil {
+		c.silent = fmt.Errorf("tell %s: %w", stone.Original.Src, err)
+	}
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package conntrack
+
+import "net/netip"
+
+// ends reaches the ends of connections. It cannot here.
+type ends struct{ ns *netns }
+
+func (e *ends) source(netip.Addr) (netip.Addr, error) { return netip.Addr{}, ErrNotSupported }
+
+func (e *ends) send([]byte, netip.Addr) error { return ErrNotSupported }
+
+func (e *ends) close() error { return nil }

@@ -1,0 +1,169 @@
+package conntrack
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Protocol is a transport protocol, numbered as in the IP header (IANA protocol numbers).
+type Protocol uint8
+
+// The protocols with a name here. A flow may be of any other, too.
+const (
+	ICMP    Protocol = 1   // IPPROTO_ICMP
+	TCP     Protocol = 6   // IPPROTO_TCP
+	UDP     Protocol = 17  // IPPROTO_UDP
+	GRE     Protocol = 47  // IPPROTO_GRE
+	ICMPv6  Protocol = 58  // IPPROTO_ICMPV6
+	SCTP    Protocol = 132 // IPPROTO_SCTP
+	UDPLite Protocol = 136 // IPPROTO_UDPLITE
+)
+
+var protocolNames = map[Protocol]string{
+	ICMP: "icmp", TCP: "tcp", UDP: "udp", GRE: "gre", ICMPv6: "icmpv6", SCTP: "sctp", UDPLite: "udplite",
+}
+
+// String returns the name that conntrack(8) prints, and the number of a protocol without one.
+func (p Protocol) String() string {
+	if s, ok := protocolNames[p]; ok {
+		return s
+	}
+	return strconv.Itoa(int(p))
+}
+
+// icmp reports whether tuples of p have an identifier, a type and a code where others have ports.
+func (p Protocol) icmp() bool { return p == ICMP || p == ICMPv6 }
+
+// Family is an address family, numbered as netfilter numbers it.
+type Family uint8
+
+// The families conntrack knows (NFPROTO_*, include/uapi/linux/netfilter.h). AnyFamily is only for filters.
+const (
+	AnyFamily Family = 0  // NFPROTO_UNSPEC
+	IPv4      Family = 2  // NFPROTO_IPV4
+	IPv6      Family = 10 // NFPROTO_IPV6
+)
+
+// String returns "ipv4", "ipv6" or "any".
+func (f Family) String() string {
+	switch f {
+	case AnyFamily:
+		return "any"
+	case IPv4:
+		return "ipv4"
+	case IPv6:
+		return "ipv6"
+	}
+	return "family " + strconv.Itoa(int(f))
+}
+
+// Status is the set of bits the kernel keeps about a flow (enum ip_conntrack_status,
+// include/uapi/linux/netfilter/nf_conntrack_common.h).
+type Status uint32
+
+// The bits, in the kernel's order.
+const (
+	StatusExpected     Status = 1 << iota // IPS_EXPECTED: a helper foresaw it (the data connection of FTP)
+	StatusSeenReply                       // IPS_SEEN_REPLY: packets went both ways
+	StatusAssured                         // IPS_ASSURED: not evicted when the table is full
+	StatusConfirmed                       // IPS_CONFIRMED: its first packet has left the machine
+	StatusSrcNAT                          // IPS_SRC_NAT: the source is translated
+	StatusDstNAT                          // IPS_DST_NAT: the destination is translated
+	StatusSeqAdjust                       // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
+	StatusSrcNATDone                      // IPS_SRC_NAT_DONE: whether to translate the source is decided
+	StatusDstNATDone                      // IPS_DST_NAT_DONE: the same for the destination
+	StatusDying                           // IPS_DYING: removed from the table
+	StatusFixedTimeout                    // IPS_FIXED_TIMEOUT: traffic does not prolong it
+	StatusTemplate                        // IPS_TEMPLATE
+	StatusUntracked                       // IPS_UNTRACKED: obsolete; in the kernel, lost a clash on insertion
+	StatusHelper                          // IPS_HELPER: a helper was attached on request
+	StatusOffload                         // IPS_OFFLOAD: in a flow table
+	StatusHWOffload                       // IPS_HW_OFFLOAD: in the hardware
+)
+
+var statusNames = [...]string{
+	"expected", "seen-reply", "assured", "confirmed", "src-nat", "dst-nat", "seq-adjust", "src-nat-done",
+	"dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper", "offload", "hw-offload",
+}
+
+// String returns the names of the bits that are set, such as "seen-reply|assured|confirmed|dst-nat"; bits without a name
+// follow as one number.
+func (s Status) String() string {
+	if s == 0 {
+		return "none"
+	}
+	var names []string
+	for i, name := range statusNames {
+		if bit := Status(1) << i; s&bit != 0 {
+			names = append(names, name)
+			s &^= bit
+		}
+	}
+	if s != 0 {
+		names = append(names, "0x"+strconv.FormatUint(uint64(s), 16))
+	}
+	return strings.Join(names, "|")
+}
+
+// TCPState is the state of a TCP connection as conntrack sees it (enum tcp_conntrack,
+// include/uapi/linux/netfilter/nf_conntrack_tcp.h).
+type TCPState uint8
+
+// The states, in the kernel's order.
+const (
+	TCPNone        TCPState = iota // TCP_CONNTRACK_NONE; also the state of what is not TCP
+	TCPSynSent                     // TCP_CONNTRACK_SYN_SENT
+	TCPSynRecv                     // TCP_CONNTRACK_SYN_RECV
+	TCPEstablished                 // TCP_CONNTRACK_ESTABLISHED
+	TCPFinWait                     // TCP_CONNTRACK_FIN_WAIT
+	TCPCloseWait                   // TCP_CONNTRACK_CLOSE_WAIT
+	TCPLastAck                     // TCP_CONNTRACK_LAST_ACK
+	TCPTimeWait                    // TCP_CONNTRACK_TIME_WAIT
+	TCPClose                       // TCP_CONNTRACK_CLOSE: after a reset
+	TCPSynSent2                    // TCP_CONNTRACK_SYN_SENT2: simultaneous open
+)
+
+var tcpStateNames = [...]string{
+	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
+}
+
+// String returns the name that conntrack(8) prints, and the number of an unknown state.
+func (s TCPState) String() string {
+	if int(s) < len(tcpStateNames) {
+		return tcpStateNames[s]
+	}
+	return strconv.Itoa(int(s))
+}
+
+// Open reports whether both ends may still believe in the connection, so that ending it takes a reset.
+func (s TCPState) Open() bool { return s >= TCPSynRecv && s <= TCPLastAck }
+
+// SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,
+// include/uapi/linux/netfilter/nf_conntrack_sctp.h).
+type SCTPState uint8
+
+// The states, in the kernel's order.
+const (
+	SCTPNone            SCTPState = iota // SCTP_CONNTRACK_NONE; also the state of what is not SCTP
+	SCTPClosed                           // SCTP_CONNTRACK_CLOSED
+	SCTPCookieWait                       // SCTP_CONNTRACK_COOKIE_WAIT
+	SCTPCookieEchoed                     // SCTP_CONNTRACK_COOKIE_ECHOED
+	SCTPEstablished                      // SCTP_CONNTRACK_ESTABLISHED
+	SCTPShutdownSent                     // SCTP_CONNTRACK_SHUTDOWN_SENT
+	SCTPShutdownRecd                     // SCTP_CONNTRACK_SHUTDOWN_RECD
+	SCTPShutdownAckSent                  // SCTP_CONNTRACK_SHUTDOWN_ACK_SENT
+	SCTPHeartbeatSent                    // SCTP_CONNTRACK_HEARTBEAT_SENT
+)
+
+var sctpStateNames = [...]string{
+	"NONE", "CLOSED", "COOKIE_WAIT", "COOKIE_ECHOED", "ESTABLISHED", "SHUTDOWN_SENT", "SHUTDOWN_RECD",
+	"SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT",
+}
+
+// String returns the name that conntrack(8) prints, and the number of an unknown state.
+func (s SCTPState) String() string {
+	if int(s) < len(sctpStateNames) {
+		return sctpStateNames[s]
+	}
+	return strconv.Itoa(int(s))
+}

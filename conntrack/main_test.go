@@ -1,0 +1,38 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func aps(list ...string) []netip.AddrPort {
+	out := make([]netip.AddrPort, len(list))
+	for i, s := range list {
+		out[i] = ap(s)
+	}
+	return out
+}
+
+// flow returns a flow from a client to dst that backend answers, seeing the client as seen. An empty backend is dst
+// itself, an empty seen the client.
+func flow(p Protocol, client, dst, backend, seen string) Flow {
+	if backend == "" {
+		backend = dst
+	}
+	if seen == "" {
+		seen = client
+	}
+	return Flow{
+		Protocol: p,
+		Original: Tuple{Src: ap(client), Dst: ap(dst)},
+		Reply:    Tuple{Src: ap(backend), Dst: ap(seen)},
+	}
+}

@@ -1,0 +1,285 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"unsafe"
+)
+
+// Change is what has to be known of a change of services to tell which flows it left stale. It says how things are
+// after the change; how they were before is in the table.
+type Change struct {
+	// Claims are the frontends that changed. Flows to any other destination are never stale.
+	Claims []Claim
+	// NodeAddrs are the addresses that take node ports: claims of an unspecified address are about these. Leave out loopback
+	// unless node ports answer there.
+	NodeAddrs []netip.Addr
+	// Zone is the conntrack zone in which services are translated. Flows in other zones are left alone, even
+	// if they look the same.
+	Zone uint16
+}
+
+// Frontend is where clients send to.
+type Frontend struct {
+	// Addr is the address. 0.0.0.0 and :: stand for each of [Change.NodeAddrs] of that family, except where
+	// another claim has that very address with the same port and protocol.
+	Addr     netip.Addr
+	Port     uint16
+	Protocol Protocol
+}
+
+// String returns "10.0.0.1:53/udp".
+func (f Frontend) String() string {
+	return netip.AddrPortFrom(f.Addr, f.Port).String() + "/" + f.Protocol.String()
+}
+
+// Claim is what is true of one frontend after the change. Claims are of any protocol: whoever wants TCP connections
+// to be left alone, or to be drained first, makes no claim for them yet.
+type Claim struct {
+	Frontend Frontend
+
+	// Backends are the endpoints that may keep the flows they have: all that new flows may go to under any policy of the
+	// frontend, and those that get no new flows but are still serving, because they terminate or are drained.
+	// Empty says that no endpoint may: the service has none, or the frontend is no more.
+	Backends []netip.AddrPort
+
+	// Gone, if not nil, are the only endpoints whose flows are stale: those that the change took away. If nil, every
+	// endpoint is that is not in Backends, which also finds what an interrupted cleaning left behind. An
+	// empty list that is not nil makes the claim protect its frontend against a node port of the same number.
+	Gone []netip.AddrPort
+
+	// Untranslated says that flows which went to the frontend's own address are stale, too. They began when no rule translated
+	// them, and last as long as the client keeps sending. Set it where the frontend has endpoints; not where it was removed, when such
+	// flows belong to somebody else, and not where the packets are forwarded without translation (IPVS direct routing and tunnels).
+	Untranslated bool
+}
+
+// ErrBadClaim says that a change cannot be made sense of.
+var ErrBadClaim = errors.New("bad claim")
+
+// Verdict is what a [Matcher] thinks of a flow.
+type Verdict uint8
+
+// The verdicts. The last two mean that the flow is stale.
+const (
+	Unclaimed    Verdict = iota // it is not to a frontend that changed
+	Current                     // it goes where it may go
+	Misdirected                 // it goes to an endpoint that may not have it
+	Untranslated                // it goes to the frontend's own address instead of an endpoint
+)
+
+// String returns the verdict in one word.
+func (v Verdict) String() string {
+	switch v {
+	case Unclaimed:
+		return "unclaimed"
+	case Current:
+		return "current"
+	case Misdirected:
+		return "misdirected"
+	case Untranslated:
+		return "untranslated"
+	}
+	return fmt.Sprintf("verdict %d", uint8(v))
+}
+
+// Stale reports whether the flow should be deleted.
+func (v Verdict) Stale() bool { return v == Misdirected || v == Untranslated }
+
+// Matcher tells stale flows from others, in a time that does not depend on the number of claims. It holds no kernel resources, does not
+// change, and may be used by many goroutines.
+type Matcher struct {
+	claims map[Frontend]*claim
+	ports  map[portKey]struct{} // of the claims: most flows are told by these
+	nodes  map[netip.Addr]struct{}
+	zone   uint16
+}
+
+type portKey struct {
+	protocol Protocol
+	port     uint16
+}
+
+type endpoints map[netip.AddrPort]struct{}
+
+type claim struct {
+	backends, gone endpoints
+	anyGone        bool
+	untranslated   bool
+}
+
+// NewMatcher returns the matcher for a change. It keeps no part of c. Claims that share a slice of endpoints share
+// the memory that the matcher takes for them.
+func NewMatcher(c Change) (*Matcher, error) {
+	m := &Matcher{
+		claims: make(map[Frontend]*claim, len(c.Claims)),
+		ports:  map[portKey]struct{}{},
+		nodes:  make(map[netip.Addr]struct{}, len(c.NodeAddrs)),
+		zone:   c.Zone,
+	}
+	for i, a := range c.NodeAddrs {
+		if !a.IsValid() || a.IsUnspecified() {
+			return nil, fmt.Errorf("%w: NodeAddrs[%d]: %s is not the address of a node", ErrBadClaim, i, a)
+		}
+		m.nodes[plainAddr(a)] = struct{}{}
+	}
+	sets := setMaker{}
+	for i := range c.Claims {
+		if err := m.add(&c.Claims[i], sets); err != nil {
+			return nil, fmt.Errorf("%w: Claims[%d]: %w", ErrBadClaim, i, err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Matcher) add(c *Claim, sets setMaker) error {
+	f := c.Frontend
+	if !f.Addr.IsValid() {
+		return errors.New("no Frontend.Addr")
+	}
+	f.Addr = plainAddr(f.Addr)
+	if f.Port == 0 {
+		return fmt.Errorf("no Frontend.Port in %s", f)
+	}
+	if f.Protocol != TCP && f.Protocol != UDP && f.Protocol != SCTP {
+		return fmt.Errorf("the Frontend.Protocol of %s is not tcp, udp or sctp", f)
+	}
+	if _, ok := m.claims[f]; ok {
+		return fmt.Errorf("the Frontend %s is claimed twice", f)
+	}
+	own := &claim{anyGone: c.Gone == nil, untranslated: c.Untranslated}
+	var err error
+	if own.backends, err = sets.set(c.Backends, f); err != nil {
+		return fmt.Errorf("in Backends of %s: %w", f, err)
+	}
+	if own.gone, err = sets.set(c.Gone, f); err != nil {
+		return fmt.Errorf("in Gone of %s: %w", f, err)
+	}
+	m.claims[f] = own
+	m.ports[portKey{f.Protocol, f.Port}] = struct{}{}
+	return nil
+}
+
+// setMaker makes sets of endpoints, one for each slice it is given.
+type setMaker map[sliceKey]endpoints
+
+type sliceKey struct {
+	first *netip.AddrPort
+	len   int
+}
+
+func (s setMaker) set(list []netip.AddrPort, f Frontend) (endpoints, error) {
+	for _, e := range list {
+		if !e.IsValid() || e.Port() == 0 || familyOf(e.Addr().Unmap()) != familyOf(f.Addr) {
+			return nil, fmt.Errorf("%s is not an endpoint of the frontend's family", e)
+		}
+	}
+	key := sliceKey{unsafe.SliceData(list), len(list)}
+	set, ok := s[key]
+	if !ok {
+		set = make(endpoints, len(list))
+		for _, e := range list {
+			set[netip.AddrPortFrom(plainAddr(e.Addr()), e.Port())] = struct{}{}
+		}
+		s[key] = set
+	}
+	return set, nil
+}
+
+// plainAddr returns a as the kernel has it: an IPv4 address is not IPv6, and no address has a zone.
+func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// Empty reports whether no flow can be stale: then there is no reason to look at the table.
+func (m *Matcher) Empty() bool {
+	for _, c := range m.claims {
+		if c.anyGone || len(c.gone) > 0 || c.untranslated {
+			return false
+		}
+	}
+	return true
+}
+
+// Judge tells whether the flow is stale. Only addresses, ports, protocol and zone count: IPVS does not set
+// [StatusDstNAT], and who answers is in the reply tuple whether the client's address was replaced or not.
+func (m *Matcher) Judge(f *Flow) Verdict {
+	c := m.claim(f)
+	switch {
+	case c == nil || f.Zone() != m.zone:
+		return Unclaimed
+	case c.backends.has(f.Reply.Src):
+		return Current
+	case f.Reply.Src == f.Original.Dst && c.untranslated:
+		return Untranslated
+	case f.Reply.Src == f.Original.Dst:
+		return Current
+	case c.anyGone || c.gone.has(f.Reply.Src):
+		return Misdirected
+	}
+	return Current
+}
+
+func (s endpoints) has(e netip.AddrPort) bool {
+	_, ok := s[e]
+	return ok
+}
+
+// claim returns the claim on where the flow was sent to, nil if there is none. It needs the protocol and the original tuple only.
+func (m *Matcher) claim(f *Flow) *claim {
+	dst := f.Original.Dst
+	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; !ok {
+		return nil
+	}
+	if c := m.claims[Frontend{dst.Addr(), dst.Port(), f.Protocol}]; c != nil {
+		return c
+	}
+	if _, ok := m.nodes[dst.Addr()]; !ok {
+		return nil
+	}
+	return m.claims[Frontend{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
+}
+
+// anyAddr returns the unspecified address of a's family.
+func anyAddr(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// dumps returns the requests whose answers hold every flow that may be stale. If there are at most limit requests that ask for
+// ports and addresses, it returns these, else one for each family and protocol.
+func (m *Matcher) dumps(limit int) []dumpRequest {
+	narrow, wide := map[dumpRequest]netip.Addr{}, map[dumpRequest]struct{}{}
+	for f, c := range m.claims {
+		if !c.anyGone && len(c.gone) == 0 && !c.untranslated {
+			continue
+		}
+		d := dumpRequest{family: familyOf(f.Addr), protocol: f.Protocol}
+		wide[d] = struct{}{}
+		if f.Protocol != SCTP { // the kernel compares ports of TCP and UDP only
+			d.dstPort = f.Port
+		}
+		if other, ok := narrow[d]; ok && other != f.Addr {
+			narrow[d] = anyAddr(f.Addr)
+		} else {
+			narrow[d] = f.Addr
+		}
+	}
+	var requests []dumpRequest
+	if len(narrow) <= limit {
+		for d, addr := range narrow {
+			if !addr.IsUnspecified() {
+				d.dst = addr
+			}
+			requests = append(requests, d)
+		}
+	} else {
+		for d := range wide {
+			requests = append(requests, d)
+		}
+	}
+	slices.SortFunc(requests, compareRequests)
+	return requests
+}

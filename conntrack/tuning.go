@@ -1,0 +1,193 @@
+package conntrack
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Tuning are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value wants nothing. Times are whole
+// seconds, as the kernel has them.
+type Tuning struct {
+	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at most 1,048,576: more
+	// is for those who set the maximum themselves. 0 leaves the maximum as it is, and the hash table.
+	MaxPerCore int
+	// Min is the least maximum.
+	Min int
+	// Cores is the number of CPUs; 0 means those of the machine.
+	Cores int
+
+	// TCPEstablished is how long an idle TCP connection is remembered, TCPCloseWait one that its server closed and its client did
+	// not. 0 leaves them as they are.
+	TCPEstablished time.Duration
+	TCPCloseWait   time.Duration
+	// UDP is how long a flow is remembered after a packet, UDPStream the same once packets went both ways for more than
+	// two seconds. 0 leaves them as they are.
+	UDP       time.Duration
+	UDPStream time.Duration
+	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of as invalid ones. False
+	// leaves it as it is.
+	TCPBeLiberal bool
+
+	// Lower allows to lower what is above the value wanted. Without it only the kernel's own defaults are lowered, as that is what
+	// nobody raised.
+	Lower bool
+}
+
+// KubeProxyTuning returns what kube-proxy wants without configuration.
+func KubeProxyTuning() Tuning {
+	return Tuning{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour}
+}
+
+// maxConntrackMax is kube-proxy's limit to what it computes.
+const maxConntrackMax = 1 << 20
+
+// hashFactor is how many flows kube-proxy wants for each bucket of the hash table at most.
+const hashFactor = 4
+
+// ErrBadTuning says that a tuning is not possible.
+var ErrBadTuning = errors.New("bad conntrack tuning")
+
+// Names of the settings, below /proc/sys/net/netfilter.
+const (
+	settingMax            = "nf_conntrack_max"
+	settingBuckets        = "nf_conntrack_buckets"
+	settingTCPEstablished = "nf_conntrack_tcp_timeout_established"
+	settingTCPCloseWait   = "nf_conntrack_tcp_timeout_close_wait"
+	settingTCPBeLiberal   = "nf_conntrack_tcp_be_liberal"
+	settingUDP            = "nf_conntrack_udp_timeout"
+	settingUDPStream      = "nf_conntrack_udp_timeout_stream"
+)
+
+// settings are all of them, in the order in which they are set: a maximum is of use when the hash table is.
+var settings = []string{
+	settingBuckets, settingMax, settingTCPEstablished, settingTCPCloseWait, settingTCPBeLiberal, settingUDP, settingUDPStream,
+}
+
+// global are the settings that exist once for the machine: only the initial network namespace can write them.
+var global = []string{settingBuckets, settingMax}
+
+// kernelDefaults are the values with which the kernel starts (net/netfilter/nf_conntrack_proto_tcp.c,
+// nf_conntrack_proto_udp.c; the second for UDP streams is that of kernels before 4.20). The maximum has none: it follows the memory of the machine.
+var kernelDefaults = map[string][]uint64{
+	settingTCPEstablished: {432000},
+	settingTCPCloseWait:   {60},
+	settingUDP:            {30},
+	settingUDPStream:      {120, 180},
+}
+
+// Setting is one value of the kernel.
+type Setting struct {
+	Name string // below /proc/sys/net/netfilter
+	Old  uint64
+	New  uint64 // equal to Old if nothing is to be done
+	// Note says why the value stays although another was wanted; empty if it changes, or is as wanted.
+	Note string
+}
+
+// Changes reports whether the setting is to be written.
+func (s Setting) Changes() bool { return s.Old != s.New }
+
+// String returns "nf_conntrack_max: 65536 -> 131072", or the value and why it stays.
+func (s Setting) String() string {
+	switch {
+	case s.Changes():
+		return fmt.Sprintf("%s: %d -> %d", s.Name, s.Old, s.New)
+	case s.Note != "":
+		return fmt.Sprintf("%s: %d (%s)", s.Name, s.Old, s.Note)
+	}
+	return fmt.Sprintf("%s: %d", s.Name, s.Old)
+}
+
+// TuningPlan is what a [Tuning] comes down to on one machine: the settings it is about, in the order in which they are written.
+type TuningPlan []Setting
+
+// Empty reports whether there is nothing to write.
+func (p TuningPlan) Empty() bool { return !slices.ContainsFunc(p, Setting.Changes) }
+
+// String returns one line for each setting.
+func (p TuningPlan) String() string {
+	lines := make([]string, len(p))
+	for i, s := range p {
+		lines[i] = s.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// plan compares the tuning with the settings of a kernel. Settings that the kernel does not have are an error if they are wanted.
+func (t Tuning) plan(now map[string]uint64, cores int) (TuningPlan, error) {
+	want, err := t.want(cmp.Or(t.Cores, cores))
+	if err != nil {
+		return nil, err
+	}
+	var p TuningPlan
+	for _, name := range settings {
+		value, ok := want[name]
+		if !ok {
+			continue
+		}
+		old, ok := now[name]
+		if !ok {
+			return nil, fmt.Errorf("%w: %s: the kernel has no such setting", ErrNotSupported, name)
+		}
+		p = append(p, t.decide(name, old, value))
+	}
+	return p, nil
+}
+
+// want returns the values of the settings that the tuning is about.
+func (t Tuning) want(cores int) (map[string]uint64, error) {
+	want := map[string]uint64{}
+	for _, n := range []struct {
+		field string
+		value int
+	}{{"MaxPerCore", t.MaxPerCore}, {"Min", t.Min}, {"Cores", t.Cores}} {
+		if n.value < 0 {
+			return nil, fmt.Errorf("%w: %s: %d is negative", ErrBadTuning, n.field, n.value)
+		}
+	}
+	if t.MaxPerCore > 0 {
+		// As kube-proxy does: the limit is tested first, and the least maximum may exceed it.
+		limit := min(uint64(t.MaxPerCore)*uint64(cores), maxConntrackMax)
+		want[settingMax] = max(limit, uint64(t.Min))
+		want[settingBuckets] = want[settingMax] / hashFactor
+	}
+	for _, d := range []struct {
+		field, name string
+		value       time.Duration
+	}{
+		{"TCPEstablished", settingTCPEstablished, t.TCPEstablished},
+		{"TCPCloseWait", settingTCPCloseWait, t.TCPCloseWait},
+		{"UDP", settingUDP, t.UDP},
+		{"UDPStream", settingUDPStream, t.UDPStream},
+	} {
+		switch {
+		case d.value < 0 || d.value%time.Second != 0 || d.value/time.Second > 1<<31-1:
+			return nil, fmt.Errorf("%w: %s: %s is not a number of seconds", ErrBadTuning, d.field, d.value)
+		case d.value > 0:
+			want[d.name] = uint64(d.value / time.Second)
+		}
+	}
+	if t.TCPBeLiberal {
+		want[settingTCPBeLiberal] = 1
+	}
+	return want, nil
+}
+
+// decide says what becomes of one setting.
+func (t Tuning) decide(name string, old, want uint64) Setting {
+	s := Setting{Name: name, Old: old, New: want}
+	switch {
+	case old <= want && !(name == settingMax && old == 0):
+	case name == settingBuckets:
+		s.New = old // a hash table that is larger than needed does no harm
+	case !t.Lower && !slices.Contains(kernelDefaults[name], old):
+		s.New = old
+		s.Note = "stays above the " + strconv.FormatUint(want, 10) + " wanted"
+	}
+	return s
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package conntrack
+
+import "runtime"
+
+func (t *Table) readSettings() (map[string]uint64, error) { return nil, ErrNotSupported }
+
+func (t *Table) writeSetting(string, uint64) error { return ErrNotSupported }
+
+func cores() int { return runtime.NumCPU() }

@@ -1,0 +1,136 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// errUnwanted says that a flow was not parsed to its end.
+var errUnwanted = errors.New("unwanted")
+
+// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f. What f held before is gone. As soon
+// as Protocol and Original are known, which the kernel writes first, wants decides whether the rest is of interest; if it is
+// not, errUnwanted is returned. That is most of the cost of looking for few flows among many.
+func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
+	*f = Flow{}
+	var zone uint16
+	var reply Protocol
+	it := nfnl.Attrs(attrs)
+	for it.Next() {
+		var err error
+		switch it.Type() {
+		case attrTupleOrig:
+			if f.Original, f.Protocol, err = parseTuple(it.Nest()); err == nil && !wants(f) {
+				return errUnwanted
+			}
+		case attrTupleReply:
+			f.Reply, reply, err = parseTuple(it.Nest())
+		case attrStatus:
+			f.Status = Status(it.U32())
+		case attrProtoInfo:
+			err = f.parseProtoInfo(it.Nest())
+		case attrTimeout:
+			f.Timeout = time.Duration(it.U32()) * time.Second
+		case attrMark:
+			f.Mark = it.U32()
+		case attrCountersOrig:
+			f.OriginalCount, err = parseCount(it.Nest())
+		case attrCountersReply:
+			f.ReplyCount, err = parseCount(it.Nest())
+		case attrID:
+			f.ID = it.U32()
+		case attrZone:
+			zone = it.U16()
+		case attrTimestamp:
+			err = f.parseTimes(it.Nest())
+		}
+		if err != nil {
+			return fmt.Errorf("parse flow: %w", err)
+		}
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("parse flow: %w", err)
+	}
+	if !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != reply {
+		return fmt.Errorf("parse flow: %w: its two directions do not belong together", nfnl.ErrMalformed)
+	}
+	if zone != 0 {
+		f.Original.Zone, f.Reply.Zone = zone, zone
+	}
+	return nil
+}
+
+// appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its reply tuple,
+// which names the endpoint: a flow that the same client made again meanwhile, to another endpoint, has another one. The ID
+// then tells it from a flow that the endpoint began itself, whose original tuple is this reply tuple.
+func appendDelete(b *nfnl.Batch, f *Flow) {
+	b.Message(nfnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0, nfnl.Object{Verb: "delete", Kind: "flow"})
+	zoned := f.Original.Zone == f.Reply.Zone
+	appendTuple(b, attrTupleReply, f.Protocol, f.Reply, !zoned && f.Reply.Zone != 0)
+	appendZone(b, f)
+	if f.ID != 0 {
+		b.U32(attrID, f.ID)
+	}
+}
+
+// appendCreate appends a request to create f, refused if there is one with either of its tuples.
+//
+// Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It has to be given the inverse
+// of the original tuple, and told how to translate (CTA_NAT_DST, CTA_NAT_SRC), from which it makes the reply tuple itself.
+func appendCreate(b *nfnl.Batch, f *Flow) {
+	b.Message(nfnl.SubsysConntrack, msgNew, nfnl.FlagCreate|nfnl.FlagExcl, uint8(f.Family()), 0,
+		nfnl.Object{Verb: "create", Kind: "flow"})
+	zoned := f.Original.Zone == f.Reply.Zone
+	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, !zoned && f.Original.Zone != 0)
+	inverse := Tuple{
+		Src: f.Original.Dst, Dst: f.Original.Src, Zone: f.Reply.Zone,
+		ICMPType: f.Reply.ICMPType, ICMPCode: f.Reply.ICMPCode,
+	}
+	appendTuple(b, attrTupleReply, f.Protocol, inverse, !zoned && f.Reply.Zone != 0)
+	// The other bits are the kernel's own. It refuses a status that lacks those that are set already.
+	if status := f.Status & (StatusSeenReply | StatusAssured | StatusFixedTimeout); status != 0 {
+		b.U32(attrStatus, uint32(status|StatusConfirmed))
+	}
+	b.U32(attrTimeout, uint32(f.Timeout/time.Second))
+	if f.Mark != 0 {
+		b.U32(attrMark, f.Mark)
+	}
+	appendZone(b, f)
+	if f.Translated() {
+		appendNAT(b, attrNATDst, f.Protocol, f.Reply.Src)
+	}
+	if f.Masqueraded() {
+		appendNAT(b, attrNATSrc, f.Protocol, f.Reply.Dst)
+	}
+	appendProtoInfo(b, f)
+}
+
+// appendZone appends the zone, if it is one and the same for both directions. Else it is in the tuples.
+func appendZone(b *nfnl.Batch, f *Flow) {
+	if f.Original.Zone != 0 && f.Original.Zone == f.Reply.Zone {
+		b.U16(attrZone, f.Original.Zone)
+	}
+}
+
+// appendNAT appends a translation to one address and port.
+func appendNAT(b *nfnl.Batch, typ uint16, p Protocol, to netip.AddrPort) {
+	nat := b.Nest(typ)
+	if addr := to.Addr(); addr.Is4() {
+		v := addr.As4()
+		b.Attr(attrNATIPv4Min, v[:])
+	} else {
+		v := addr.As16()
+		b.Attr(attrNATIPv6Min, v[:])
+	}
+	if !p.icmp() {
+		proto := b.Nest(attrNATProto)
+		b.U16(attrNATPortMin, to.Port())
+		b.U16(attrNATPortMax, to.Port())
+		b.End(proto)
+	}
+	b.End(nat)
+}

@@ -1,0 +1,127 @@
+package conntrack
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not part of it, see appendZone.
+func appendTuple(b *nfnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
+	tuple := b.Nest(typ)
+	ip := b.Nest(attrTupleIP)
+	appendAddrs(b, t.Src.Addr(), t.Dst.Addr())
+	b.End(ip)
+	proto := b.Nest(attrTupleProto)
+	b.U8(attrProtoNum, uint8(p))
+	switch p {
+	case ICMP:
+		b.U16(attrICMPID, t.Src.Port())
+		b.U8(attrICMPType, t.ICMPType)
+		b.U8(attrICMPCode, t.ICMPCode)
+	case ICMPv6:
+		b.U16(attrICMPv6ID, t.Src.Port())
+		b.U8(attrICMPv6Type, t.ICMPType)
+		b.U8(attrICMPv6Code, t.ICMPCode)
+	default:
+		b.U16(attrProtoSrcPort, t.Src.Port())
+		b.U16(attrProtoDstPort, t.Dst.Port())
+	}
+	b.End(proto)
+	if zone {
+		b.U16(attrTupleZone, t.Zone)
+	}
+	b.End(tuple)
+}
+
+// appendAddrs appends those of the two addresses that are valid.
+func appendAddrs(b *nfnl.Batch, src, dst netip.Addr) {
+	for _, a := range [2]struct {
+		addr   netip.Addr
+		v4, v6 uint16
+	}{{src, attrIPv4Src, attrIPv6Src}, {dst, attrIPv4Dst, attrIPv6Dst}} {
+		switch {
+		case a.addr.Is4():
+			v := a.addr.As4()
+			b.Attr(a.v4, v[:])
+		case a.addr.Is6():
+			v := a.addr.As16()
+			b.Attr(a.v6, v[:])
+		}
+	}
+}
+
+// parseTuple parses CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
+func parseTuple(it nfnl.AttrIter) (t Tuple, p Protocol, err error) {
+	var src, dst netip.Addr
+	var sport, dport uint16
+	for it.Next() {
+		switch it.Type() {
+		case attrTupleIP:
+			src, dst, err = parseAddrs(it.Nest())
+		case attrTupleProto:
+			p, sport, dport, err = parsePorts(it.Nest(), &t)
+		case attrTupleZone:
+			t.Zone = it.U16()
+		}
+		if err != nil {
+			return t, p, err
+		}
+	}
+	if err := it.Err(); err != nil {
+		return t, p, err
+	}
+	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {
+		return t, p, fmt.Errorf("%w: a tuple from %s to %s", nfnl.ErrMalformed, src, dst)
+	}
+	t.Src, t.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
+	return t, p, nil
+}
+
+func parseAddrs(it nfnl.AttrIter) (src, dst netip.Addr, err error) {
+	for it.Next() {
+		var addr netip.Addr
+		switch d := it.Data(); {
+		case it.Type() == attrIPv4Src || it.Type() == attrIPv4Dst:
+			if len(d) != 4 {
+				return src, dst, fmt.Errorf("%w: an IPv4 address of %d bytes", nfnl.ErrMalformed, len(d))
+			}
+			addr = netip.AddrFrom4([4]byte(d))
+		case it.Type() == attrIPv6Src || it.Type() == attrIPv6Dst:
+			if len(d) != 16 {
+				return src, dst, fmt.Errorf("%w: an IPv6 address of %d bytes", nfnl.ErrMalformed, len(d))
+			}
+			addr = netip.AddrFrom16([16]byte(d))
+		default:
+			continue
+		}
+		if it.Type() == attrIPv4Src || it.Type() == attrIPv6Src {
+			src = addr
+		} else {
+			dst = addr
+		}
+	}
+	return src, dst, it.Err()
+}
+
+func parsePorts(it nfnl.AttrIter, t *Tuple) (p Protocol, sport, dport uint16, err error) {
+	for it.Next() {
+		switch it.Type() {
+		case attrProtoNum:
+			p = Protocol(it.U8())
+		case attrProtoSrcPort:
+			sport = it.U16()
+		case attrProtoDstPort:
+			dport = it.U16()
+		case attrICMPID, attrICMPv6ID:
+			sport = it.U16()
+			dport = sport
+		case attrICMPType, attrICMPv6Type:
+			t.ICMPType = it.U8()
+		case attrICMPCode, attrICMPv6Code:
+			t.ICMPCode = it.U8()
+		}
+	}
+	return p, sport, dport, it.Err()
+}
