@@ -125,7 +125,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State) (c *servicem
 	if observed, err = e.lookAt(ctx); err != nil {
 		return nil, false, err
 	}
-	if observed {
+	if e.kernel != e.resolved { // the kernel was read since the last apply
 		t = t.Arrange(e.kernel)
 	}
 	c = servicemodel.Diff(e.kernel, t)
