@@ -19,6 +19,13 @@ func rebuild(prev *Table, s State) *Table {
 		b.reuseClaims(e.name, resolved[i].claims)
 	}
 	b.settleClaims(resolved)
+	n := 0
+	for i := range resolved {
+		for _, p := range resolved[i].pools {
+			n += len(p.hairpins)
+		}
+	}
+	b.hairpins = make([]netip.Addr, 0, n)
 	for i, e := range edits {
 		if e.service != nil {
 			b.add(e.name, &resolved[i])
@@ -113,19 +120,4 @@ func (b *bulk) add(n Name, res *resolution) {
 		b.health.Append(n, *res.health)
 	}
 	b.footprints.Append(n, footprint{claims: res.claims, clusterIPs: res.clusterIPs, hairpins: hairpins})
-}
-
-// countAddrs makes a counting set of the addresses, which it sorts.
-func countAddrs(addrs []netip.Addr) addrCounts {
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	var b persist.Builder[netip.Addr, int, addrOrder]
-	for len(addrs) > 0 {
-		n := 1
-		for n < len(addrs) && addrs[n] == addrs[0] {
-			n++
-		}
-		b.Append(addrs[0], n)
-		addrs = addrs[n:]
-	}
-	return b.Map()
 }

@@ -3,8 +3,6 @@ package servicemodel
 import (
 	"net/netip"
 	"slices"
-
-	"github.com/kernlb/kernlb/internal/persist"
 )
 
 // footprint is what one service has put into a table, apart from what can be found there by its name.
@@ -212,25 +210,4 @@ func usedPools(drafts []poolDraft, frontendsOf func(PortName) []*Frontend) (used
 		}
 	}
 	return used, union(lists)
-}
-
-// addrCounts is a set of addresses that counts how many services put each there.
-type addrCounts = persist.Map[netip.Addr, int, addrOrder]
-
-// recount replaces one service's addresses in a set.
-func recount(set addrCounts, old, now []netip.Addr) addrCounts {
-	for i, j := range align(old, now, netip.Addr.Compare) {
-		switch {
-		case i < 0:
-			n, _ := set.Get(now[j])
-			set = set.Set(now[j], n+1)
-		case j < 0:
-			if n, _ := set.Get(old[i]); n > 1 {
-				set = set.Set(old[i], n-1)
-			} else {
-				set = set.Delete(old[i])
-			}
-		}
-	}
-	return set
 }

@@ -100,36 +100,36 @@ type edit struct {
 	name      Name
 	service   *Service   // nil if the service does not exist
 	endpoints []Endpoint // those it has now
-	// newEndpoints says that it is the endpoints that differ.
-	newEndpoints bool
 }
 
 // editsSince returns what differs from old to s, in the order of names. What both share is not looked at.
 func (s State) editsSince(old State) []edit {
-	var edits []edit
+	capacity := 1
+	if old.services.Len() == 0 {
+		capacity = s.services.Len()
+	}
+	services := make([]edit, 0, capacity)
 	for c := range persist.Diff(old.services, s.services, (*Service).equal) {
-		edits = append(edits, edit{name: c.Key, service: c.New})
+		services = append(services, edit{name: c.Key, service: c.New})
 	}
-	services := edits
-	edits = nil
+	endpoints := make([]edit, 0, capacity)
 	for c := range persist.Diff(old.endpoints, s.endpoints, equalEndpoints) {
-		for len(services) > 0 && services[0].name.Compare(c.Key) < 0 {
-			services[0].endpoints = s.Endpoints(services[0].name)
-			edits = append(edits, services[0])
-			services = services[1:]
-		}
-		e := edit{name: c.Key, endpoints: c.New, newEndpoints: true}
-		if len(services) > 0 && services[0].name == c.Key {
-			e.service = services[0].service
-			services = services[1:]
-		} else {
-			e.service = s.Service(c.Key)
-		}
-		edits = append(edits, e)
+		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
 	}
-	for _, e := range services {
-		e.endpoints = s.Endpoints(e.name)
-		edits = append(edits, e)
+	edits := make([]edit, 0, max(len(services), len(endpoints)))
+	for i, j := range align(services, endpoints, func(a, b edit) int { return a.name.Compare(b.name) }) {
+		switch {
+		case i < 0:
+			e := endpoints[j]
+			e.service = s.Service(e.name)
+			edits = append(edits, e)
+		case j < 0:
+			e := services[i]
+			e.endpoints = s.Endpoints(e.name)
+			edits = append(edits, e)
+		default:
+			edits = append(edits, edit{name: services[i].name, service: services[i].service, endpoints: endpoints[j].endpoints})
+		}
 	}
 	return edits
 }

@@ -74,11 +74,6 @@ func sorted[T any](list []T, compare func(a, b T) int) []T {
 	return list
 }
 
-// addrSet makes a set of addresses, each counting once.
-func addrSet(addrs []netip.Addr) addrCounts {
-	return countAddrs(slices.Compact(sorted(addrs, netip.Addr.Compare)))
-}
-
 // Rules returns the table's node-wide rules.
 func (t *Table) Rules() Rules { return t.orEmpty().rules }
 

@@ -1,0 +1,196 @@
+package servicemodel
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Packet is the first packet of a new connection, as it reaches the node.
+type Packet struct {
+	// Src and Dst are its addresses. The ports of a protocol that has none are ignored.
+	Src, Dst netip.AddrPort
+	// Protocol is its protocol, which need not be one that services have.
+	Protocol Protocol
+	// FromThisNode says that a process on the node itself (in the host's network namespace) sent it.
+	FromThisNode bool
+	// InInterface is the name of the interface it came in by; it has none if it is FromThisNode.
+	InInterface string
+}
+
+// Locality is what the node knows of itself when a packet comes: its own addresses, on whatever interface. Loopback addresses need not be listed.
+type Locality []netip.Addr
+
+// Local reports whether a is an address of the node.
+func (l Locality) Local(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(l, a) }
+
+// Outcome is what happens to a packet.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Untouched Outcome = iota // it goes where routing and other programs let it go
+	Balanced                 // it reaches one of the candidates
+	Rejected                 // it is answered with ICMP port unreachable
+	Dropped                  // it disappears
+)
+
+// String returns "untouched", "balanced", "rejected" or "dropped".
+func (o Outcome) String() string {
+	switch o {
+	case Untouched:
+		return "untouched"
+	case Balanced:
+		return "balanced"
+	case Rejected:
+		return "rejected"
+	case Dropped:
+		return "dropped"
+	}
+	return "outcome " + uitoa(uint16(o))
+}
+
+// Decision is what a table says must happen to a packet, and why.
+type Decision struct {
+	Outcome Outcome
+	// Candidates are the endpoints it may reach, if it is balanced, in the order of their slots.
+	Candidates []Candidate
+	// Frontend is the one it met, nil if none.
+	Frontend *Frontend
+	// Origin is where it was taken to come from.
+	Origin Origins
+	// Reason says in words why.
+	Reason string
+}
+
+// Candidate is an endpoint that a packet may reach.
+type Candidate struct {
+	Endpoint netip.AddrPort
+	Weight   uint16 // its share relative to the other candidates
+	// Masquerade says that the endpoint sees an address of the node as the source, rather than the packet's own.
+	Masquerade bool
+}
+
+// String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080 masqueraded: cluster IP of default/web, from outside".
+func (d Decision) String() string {
+	s := d.Outcome.String()
+	for i, c := range d.Candidates {
+		if i == 0 {
+			s += " over "
+		} else {
+			s += ", "
+		}
+		s += Slot{Endpoint: c.Endpoint, Weight: c.Weight}.String()
+		if c.Masquerade {
+			s += " masqueraded"
+		}
+	}
+	return s + ": " + d.Reason
+}
+
+// Decide returns what must happen to the first packet of a new connection. It is the meaning of a table: every backend must make the
+// kernel do just that. It is pure, and knows no connections: packets of established ones go on as before. Session affinity is no part of it either: it
+// picks, for a client it remembers, one of the candidates.
+//
+// The rules, the first that applies:
+//
+//  1. A frontend holds the packet's very destination. It is dropped if the frontend has sources and the packet's is not among them; otherwise
+//     the frontend's verdict for its origin holds.
+//  2. The destination is an address of the node, not loopback, in [Rules.NodePorts], and a node port frontend holds its port: that frontend's verdict.
+//  3. The destination is a cluster IP: rejected, whatever the port and protocol; but untouched if the address is also the node's own and the packet comes from elsewhere.
+//  4. The destination is in [Rules.ServiceCIDRs]: dropped; untouched as before.
+//  5. It is untouched.
+//
+// [Rules.LocalhostNodePorts], which only one backend heeds, is left out.
+func (t *Table) Decide(p Packet, here Locality) Decision {
+	t = t.orEmpty()
+	d := Decision{Origin: t.origin(p, here)}
+	d.Frontend = t.meets(p, here)
+	if d.Frontend != nil {
+		t.atFrontend(&d, p)
+		return d
+	}
+	dst := p.Dst.Addr()
+	toItself := here.Local(dst) && !p.FromThisNode
+	switch {
+	case !t.HasClusterIP(dst) && !containsAddr(t.rules.ServiceCIDRs, dst):
+		d.Reason = "no service answers there"
+	case toItself:
+		d.Reason = "the address is the node's own"
+	case t.HasClusterIP(dst):
+		d.Outcome, d.Reason = Rejected, "no service has this port of the cluster IP"
+	default:
+		d.Outcome, d.Reason = Dropped, "no service has this address of the service CIDR"
+	}
+	return d
+}
+
+// origin tells where p comes from. What looks like a pod is one, also where its source is the node's.
+func (t *Table) origin(p Packet, here Locality) Origins {
+	pods := t.rules.LocalPods
+	switch {
+	case containsAddr(pods.CIDRs, p.Src.Addr()),
+		pods.Bridge != "" && p.InInterface == pods.Bridge,
+		pods.InterfacePrefix != "" && strings.HasPrefix(p.InInterface, pods.InterfacePrefix):
+		return FromPods
+	case here.Local(p.Src.Addr()):
+		return FromHost
+	}
+	return FromOutside
+}
+
+// meets returns the frontend that p is for, nil if none.
+func (t *Table) meets(p Packet, here Locality) *Frontend {
+	dst := p.Dst.Addr()
+	if !p.Protocol.Valid() || dst.IsUnspecified() {
+		return nil
+	}
+	if f := t.Frontend(FrontendKey{Addr: dst, Protocol: p.Protocol, Port: p.Dst.Port()}); f != nil {
+		return f
+	}
+	if !here.Local(dst) || dst.IsLoopback() || !containsAddr(t.rules.NodePorts, dst) {
+		return nil
+	}
+	return t.Frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol, Port: p.Dst.Port()})
+}
+
+// atFrontend decides about a packet that met a frontend.
+func (t *Table) atFrontend(d *Decision, p Packet) {
+	f, src := d.Frontend, p.Src.Addr()
+	d.Reason = f.Kind.String() + " of " + f.Service.String() + ", from " + d.Origin.String()
+	if f.Sources != nil && !containsAddr(f.Sources, src) {
+		d.Outcome = Dropped
+		d.Reason += ", source not allowed"
+		return
+	}
+	verdict := f.External
+	if d.Origin&(FromPods|FromHost) != 0 {
+		verdict = f.Internal
+	}
+	switch verdict {
+	case Reject:
+		d.Outcome = Rejected
+		d.Reason += ", no endpoint anywhere"
+		return
+	case Drop:
+		d.Outcome = Dropped
+		d.Reason += ", no endpoint on this node"
+		return
+	}
+	d.Outcome = Balanced
+	id, _ := f.Pool(verdict)
+	pool := t.Pool(id)
+	if pool == nil {
+		d.Outcome = Rejected
+		d.Reason += ", the table lacks " + id.String()
+		return
+	}
+	for _, s := range pool.Slots {
+		hairpin := s.Endpoint.Addr() == src && t.HasHairpin(src)
+		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, s.Weight, f.Masquerade&d.Origin != 0 || hairpin})
+	}
+}
+
+func containsAddr(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
