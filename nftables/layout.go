@@ -41,8 +41,6 @@ var ipv6 = &family{
 // families are both tables, in the order in which they are written.
 var families = [2]*family{ipv4, ipv6}
 
-func familyOf(a netip.Addr) *family { return families[familyIndex(a)] }
-
 func familyIndex(a netip.Addr) int {
 	if servicemodel.FamilyOf(a) == servicemodel.IPv4 {
 		return 0

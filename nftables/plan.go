@@ -24,7 +24,6 @@ type plan struct {
 	table    string
 	families [2]familyPlan
 	forget   []forget
-	stats    dataplane.Stats
 }
 
 type familyPlan struct {
