@@ -12,15 +12,20 @@ type Release struct {
 	Name string
 	// Suite is the codename of the Debian suite.
 	Suite string
+	// Modules that an administrator has to load on this kernel before IPVS can be
+	// used, and that the VM therefore loads at boot. From 6.1 on, ip_vs has an alias
+	// for its generic netlink family and the kernel loads it on first use; the 5.10
+	// of bullseye has none.
+	Modules []string
 }
 
 // Releases are the kernels kernlb is tested on, oldest first.
 func Releases() []Release {
 	return []Release{
-		{"5.10", "bullseye"},
-		{"6.1", "bookworm"},
-		{"6.12", "trixie"},
-		{"7.x", "sid"},
+		{Name: "5.10", Suite: "bullseye", Modules: []string{"ip_vs"}},
+		{Name: "6.1", Suite: "bookworm"},
+		{Name: "6.12", Suite: "trixie"},
+		{Name: "7.x", Suite: "sid"},
 	}
 }
 

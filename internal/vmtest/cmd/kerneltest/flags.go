@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/vmtest"
+)
+
+// defaultTools are the programs by which tests judge what a backend wrote.
+const defaultTools = "ipvsadm conntrack ip ss nft " +
+	"iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore " +
+	"iptables-nft iptables-nft-save iptables-nft-restore " +
+	"ip6tables-nft ip6tables-nft-save ip6tables-nft-restore " +
+	"iptables-legacy iptables-legacy-save iptables-legacy-restore " +
+	"ip6tables-legacy ip6tables-legacy-save ip6tables-legacy-restore"
+
+// config is the command line.
+type config struct {
+	kernels  []string
+	packages []string
+	testArgs []string // after --
+
+	run     string
+	tags    string
+	timeout time.Duration // for each package
+	verbose bool
+	noSkip  bool
+	console bool
+
+	options vmtest.Options // what goes through as it is
+}
+
+// parseFlags reads the arguments. Help and errors go to w.
+func parseFlags(args []string, w io.Writer) (config, error) {
+	var c config
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, c.testArgs = args[:i], args[i+1:]
+	}
+	f := flag.NewFlagSet("kerneltest", flag.ContinueOnError)
+	f.SetOutput(w)
+	f.Usage = func() {
+		fmt.Fprintln(w, "usage: kerneltest [flags] packages [-- arguments of the test binaries]")
+		f.PrintDefaults()
+	}
+	kernels := f.String("kernel", "6.1", "kernel `series` or Debian suites, separated by commas or spaces; or all")
+	tools := f.String("tools", defaultTools, "`programs` of this machine that the tests run in the guest")
+	modules := f.String("modules", "", "kernel `modules` to load before the tests; others load themselves on first use")
+	f.StringVar(&c.run, "run", "", "run only tests that match the `regexp`, as for go test")
+	f.StringVar(&c.tags, "tags", "", "build `tags`, as for go build")
+	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
+	f.BoolVar(&c.verbose, "v", true, "print each test's name; needed to count tests")
+	f.BoolVar(&c.noSkip, "noskip", false, "count a skipped test as a failure")
+	f.BoolVar(&c.console, "console", false, "print the kernel's messages to standard error")
+	f.IntVar(&c.options.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
+	f.IntVar(&c.options.CPUs, "cpus", vmtest.DefaultCPUs, "processors of the VM")
+	f.DurationVar(&c.options.BootTimeout, "boottimeout", vmtest.DefaultBootTimeout, "limit for the boot")
+	f.StringVar(&c.options.ResultsDir, "results", "",
+		"`directory` for files that tests leave in $KERNLB_VM_RESULTS, in a subdirectory for each kernel")
+	f.StringVar(&c.options.CacheDir, "cache", "",
+		"`directory` for kernels and images (default $KERNLB_VM_CACHE, or kernlb in the user's cache directory)")
+	f.BoolVar(&c.options.Update, "update", false, "fetch the newest kernel even if there is one in the cache")
+	if err := f.Parse(args); err != nil {
+		return config{}, err
+	}
+	c.packages = f.Args()
+	c.kernels = list(*kernels)
+	c.options.Tools = list(*tools)
+	c.options.Modules = list(*modules)
+	if err := c.check(); err != nil {
+		return config{}, fmt.Errorf("kerneltest: %w", err)
+	}
+	return c, nil
+}
+
+// check names every kernel by its series and refuses what cannot work.
+func (c *config) check() error {
+	if slices.Equal(c.kernels, []string{"all"}) {
+		c.kernels = nil
+		for _, r := range vmtest.Releases() {
+			c.kernels = append(c.kernels, r.Name)
+		}
+	}
+	switch {
+	case len(c.kernels) == 0:
+		return errors.New("-kernel is empty")
+	case len(c.packages) == 0:
+		return errors.New("no packages given, such as ./ipvs")
+	case c.noSkip && !c.verbose:
+		return errors.New("-noskip needs -v: skips do not show without it")
+	}
+	for i, k := range c.kernels {
+		r, err := vmtest.FindRelease(k)
+		if err != nil {
+			return fmt.Errorf("-kernel: %w", err)
+		}
+		c.kernels[i] = r.Name
+	}
+	return nil
+}
+
+// args are the arguments of the test binaries.
+func (c *config) args() []string {
+	out := []string{fmt.Sprintf("-test.v=%t", c.verbose), "-test.timeout=" + c.timeout.String()}
+	if c.run != "" {
+		out = append(out, "-test.run="+c.run)
+	}
+	return append(out, c.testArgs...)
+}
+
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}

@@ -1,0 +1,2 @@
+// Package vmtest runs programs.
+package vmtest

@@ -1,0 +1,165 @@
+package vmtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/vmtest/guest"
+)
+
+// play gives a session what send writes, as if a guest had.
+func play(t *testing.T, s *session, send func(*guest.Writer) error) error {
+	t.Helper()
+	var stream bytes.Buffer
+	w, err := guest.NewWriter(&stream)
+	require.NoError(t, err)
+	require.NoError(t, send(w))
+	s.onReady, s.onDone = func() {}, func() {}
+	return s.follow(&stream)
+}
+
+func TestSessionGathersAResult(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.prof"), []byte("old and longer"), 0o644))
+	var output bytes.Buffer
+	s := &session{names: []string{"a", "b"}, output: &output, resultsDir: dir, started: time.Now()}
+	require.NoError(t, play(t, s, func(w *guest.Writer) error {
+		return errors.Join(
+			w.Send(guest.Ready, []byte("6.1.0-test")),
+			w.Send(guest.Output, []byte("--- PASS: TestOne (0.00s)\n    --- SK")),
+			w.Send(guest.Output, []byte("IP: TestOne/sub (0.00s)\nPASS\n")),
+			w.SendExit(guest.ExitStatus{Code: 0, Milliseconds: 1500}),
+			w.Send(guest.Output, []byte("--- FAIL: TestTwo (0.00s)")),
+			w.SendExit(guest.ExitStatus{Code: 1}),
+			w.SendFile("cpu.prof", strings.NewReader(strings.Repeat("x", guest.MaxPayload))),
+			w.Send(guest.Done, nil))
+	}))
+	require.Equal(t, "6.1.0-test", s.kernel)
+	require.True(t, s.done)
+	require.Equal(t, []ProgramResult{
+		{Name: "a", ExitCode: 0, Duration: 1500 * time.Millisecond,
+			Tests: TestCount{Passed: 1, Skipped: 1, SkippedNames: []string{"TestOne/sub"}}},
+		{Name: "b", ExitCode: 1, Tests: TestCount{Failed: 1, FailedNames: []string{"TestTwo"}}},
+	}, s.programs)
+	require.Equal(t, "--- PASS: TestOne (0.00s)\n    --- SKIP: TestOne/sub (0.00s)\nPASS\n--- FAIL: TestTwo (0.00s)", output.String())
+	require.Equal(t, []string{filepath.Join(dir, "cpu.prof")}, s.files)
+	kept, err := os.ReadFile(s.files[0])
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("x", guest.MaxPayload), string(kept))
+}
+
+func TestSessionRefusesWhatIsOutOfOrder(t *testing.T) {
+	t.Parallel()
+	ready := func(w *guest.Writer) error { return w.Send(guest.Ready, []byte("6.1")) }
+	for name, c := range map[string]struct {
+		send func(*guest.Writer) error
+		want string
+	}{
+		"output before ready": {func(w *guest.Writer) error { return w.Send(guest.Output, nil) }, "out of order"},
+		"ready twice":         {func(w *guest.Writer) error { return errors.Join(ready(w), ready(w)) }, "out of order"},
+		"done too early":      {func(w *guest.Writer) error { return errors.Join(ready(w), w.Send(guest.Done, nil)) }, "done after 0 of 1"},
+		"an exit too many": {func(w *guest.Writer) error {
+			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}), w.SendExit(guest.ExitStatus{}))
+		}, "more exit codes"},
+		"a frame after done": {func(w *guest.Writer) error {
+			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}), w.Send(guest.Done, nil), w.Send(guest.Output, nil))
+		}, "out of order"},
+		"a file outside of the directory": {func(w *guest.Writer) error {
+			return errors.Join(ready(w), w.SendFile("../etc/passwd", strings.NewReader("x")))
+		}, "result file"},
+		"a fatal error": {func(w *guest.Writer) error { return w.Send(guest.Fatal, []byte("no /proc")) }, "init says: no /proc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &session{names: []string{"a"}, output: &bytes.Buffer{}, resultsDir: t.TempDir()}
+			require.ErrorContains(t, play(t, s, c.send), c.want)
+		})
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	panicked := &console{onPanic: func() {}}
+	_, _ = panicked.Write([]byte("fine\r\nKernel panic - not syn"))
+	_, _ = panicked.Write([]byte("cing: sysrq\r\nCall Trace:\r\n"))
+	quiet := &console{}
+	finished := func(codes ...int) *session {
+		s := &session{done: true}
+		for _, c := range codes {
+			s.names = append(s.names, "p")
+			s.programs = append(s.programs, ProgramResult{Name: "p", ExitCode: c})
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		limit, ended error
+		log          *console
+		session      *session
+		want         error
+		text         string
+	}{
+		"all programs ended with 0":       {nil, nil, quiet, finished(0, 0), nil, ""},
+		"a program failed":                {nil, nil, quiet, finished(0, 2), ErrTestsFailed, "p (exit code 2)"},
+		"it stopped without a word":       {nil, nil, quiet, &session{names: []string{"p"}}, ErrNoVerdict, "after 0 of 1"},
+		"QEMU failed":                     {nil, errors.New("boom"), quiet, &session{}, ErrNoVerdict, "boom"},
+		"QEMU is missing":                 {nil, &MissingError{What: "qemu"}, quiet, &session{}, ErrMissing, "missing: qemu"},
+		"a limit explains QEMU's end":     {ErrTimeout, errors.New("killed"), quiet, finished(0), ErrTimeout, "run the VM"},
+		"the caller gave up":              {context.Canceled, errors.New("killed"), quiet, &session{}, context.Canceled, "run the VM"},
+		"a panic explains all":            {ErrPanic, errors.New("killed"), panicked, finished(0), ErrPanic, "\n\tKernel panic - not syncing: sysrq\n\tCall Trace:"},
+		"a panic spoils a passed verdict": {nil, nil, panicked, finished(0), ErrPanic, "sysrq"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := judge(c.limit, c.ended, c.log, c.session)
+			require.ErrorIs(t, err, c.want)
+			if c.text != "" {
+				require.ErrorContains(t, err, c.text)
+			}
+		})
+	}
+}
+
+func TestConsoleKeepsTheEnd(t *testing.T) {
+	t.Parallel()
+	var tee bytes.Buffer
+	panics := 0
+	c := &console{tee: &tee, onPanic: func() { panics++ }}
+	for range maxKernelLog / 4 {
+		_, err := c.Write([]byte("0123456789\r\n"))
+		require.NoError(t, err)
+	}
+	require.False(t, c.sawPanic())
+	for range 2 {
+		_, err := c.Write([]byte(panicText + "\r\n"))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, panics)
+	require.Len(t, c.text(), maxKernelLog)
+	require.True(t, strings.HasSuffix(c.text(), "9\n"+panicText+"\n"+panicText+"\n"))
+	require.NotContains(t, tee.String(), "\r")
+}
+
+func FuzzTestLog(f *testing.F) {
+	f.Add("--- PASS: TestA (0.00s)\n    --- FAIL: TestA/b (1.00s)\n--- SKIP: TestC (0.00s)\n", 7)
+	f.Add("--- FAIL: "+strings.Repeat("x", maxTestLine)+" (0.00s)\n", 1)
+	f.Fuzz(func(t *testing.T, text string, cut int) {
+		var whole, parts testLog
+		_, _ = whole.Write([]byte(text))
+		cut = max(0, min(cut, len(text)))
+		_, _ = parts.Write([]byte(text[:cut]))
+		_, _ = parts.Write([]byte(text[cut:]))
+		whole.end()
+		parts.end()
+		require.Equal(t, whole.count, parts.count, "the way output is cut must not change the count")
+		require.LessOrEqual(t, whole.count.Passed+whole.count.Failed+whole.count.Skipped, strings.Count(text, "--- "))
+	})
+}

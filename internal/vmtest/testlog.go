@@ -1,0 +1,62 @@
+package vmtest
+
+import (
+	"bytes"
+	"strings"
+)
+
+// TestCount counts the tests and subtests in the output of a Go test binary that
+// ran with -test.v; without it only failures show.
+type TestCount struct {
+	Passed, Failed, Skipped int
+	// FailedNames and SkippedNames are the tests' names, in the order of output.
+	FailedNames, SkippedNames []string
+}
+
+// maxTestLine is how much of a line testLog keeps. Names of tests are shorter.
+const maxTestLine = 4096
+
+// testLog is an io.Writer that counts tests in what is written to it.
+type testLog struct {
+	count TestCount
+	line  []byte
+}
+
+// Write never fails.
+func (l *testLog) Write(p []byte) (int, error) {
+	rest := p
+	for {
+		line, after, ended := bytes.Cut(rest, []byte("\n"))
+		l.line = append(l.line, line[:min(len(line), maxTestLine-len(l.line))]...)
+		if !ended {
+			return len(p), nil
+		}
+		l.end()
+		rest = after
+	}
+}
+
+// end looks at a whole line: "--- PASS: TestName (0.00s)", indented for subtests.
+func (l *testLog) end() {
+	line := strings.TrimLeft(string(l.line), " ")
+	l.line = l.line[:0]
+	verdict, ok := strings.CutPrefix(line, "--- ")
+	if !ok {
+		return
+	}
+	verdict, rest, ok := strings.Cut(verdict, ": ")
+	name, _, ok2 := strings.Cut(rest, " (")
+	if !ok || !ok2 {
+		return
+	}
+	switch verdict {
+	case "PASS":
+		l.count.Passed++
+	case "FAIL":
+		l.count.Failed++
+		l.count.FailedNames = append(l.count.FailedNames, name)
+	case "SKIP":
+		l.count.Skipped++
+		l.count.SkippedNames = append(l.count.SkippedNames, name)
+	}
+}

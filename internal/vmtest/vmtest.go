@@ -1,0 +1,221 @@
+package vmtest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/vmtest/guest"
+)
+
+// Defaults of [Options].
+const (
+	DefaultMemory      = 1024
+	DefaultCPUs        = 2
+	DefaultBootTimeout = 2 * time.Minute
+	DefaultTimeout     = 15 * time.Minute
+)
+
+// Options say what to run, and on what.
+type Options struct {
+	// Kernel is a series or suite name of [Releases].
+	Kernel string
+	// Programs run one after another in one VM; see [Build] for Go tests.
+	Programs []Program
+	// Dir is a directory inside this module, from which the init program is
+	// compiled; "" is the current one.
+	Dir string
+	// Tools are programs of this machine for the guest, by name or path, with the
+	// libraries they need: "ipvsadm", "nft". One that is not there is an error.
+	Tools []string
+	// Modules are kernel modules to load before the first program. What a dataplane
+	// needs is in the image anyway and loads itself on first use, but for
+	// [Release].Modules, which are loaded always.
+	Modules []string
+	// Memory of the VM in MiB; 0 means [DefaultMemory]. The programs take up twice
+	// their size in it while it boots.
+	Memory int
+	// CPUs of the VM; 0 means [DefaultCPUs].
+	CPUs int
+	// BootTimeout is for the way from power-on to init; 0 means
+	// [DefaultBootTimeout].
+	BootTimeout time.Duration
+	// Timeout is for the programs together, from init on; 0 means [DefaultTimeout].
+	Timeout time.Duration
+	// Output gets what the programs print, as they print it; nil to drop it.
+	Output io.Writer
+	// Console gets the kernel's messages as they come; nil to drop them. They are
+	// in [Result].KernelLog as well.
+	Console io.Writer
+	// ResultsDir is an existing directory for the files that programs leave in the
+	// directory that the variable KERNLB_VM_RESULTS names; "" drops them.
+	ResultsDir string
+	// CacheDir is where kernels and images are kept; "" means $KERNLB_VM_CACHE, or
+	// else "kernlb" in the user's cache directory. Runs share it safely.
+	CacheDir string
+	// Update fetches the newest kernel of the suite; else one that is in the cache
+	// is used, whatever its age.
+	Update bool
+	// Log hears of downloads and other slow work; nil for silence.
+	Log *slog.Logger
+}
+
+// Program is one command for the guest.
+type Program struct {
+	// Name for people, such as an import path.
+	Name string
+	// Path is a static executable on this machine.
+	Path string
+	// Args after the program's name.
+	Args []string
+	// Dir is its directory in the guest and there the working directory; "" means
+	// /root.
+	Dir string
+	// Env are "name=value" pairs. PATH, HOME, TMPDIR, KERNLB_VM=1, KERNLB_KERNEL
+	// (the series) and KERNLB_VM_RESULTS are set.
+	Env []string
+	// Files are further files or directories: place in the guest to place here.
+	Files map[string]string
+}
+
+// Result is what a run brought.
+type Result struct {
+	// Kernel that was booted.
+	Kernel Kernel
+	// Programs that ran to their end, in order.
+	Programs []ProgramResult
+	// Boot is the time from the start of QEMU to the guest's init.
+	Boot time.Duration
+	// Duration is the time from the start of QEMU to its end.
+	Duration time.Duration
+	// KernelLog is what the kernel wrote to its console, the last 256 KiB.
+	KernelLog string
+	// Files are the paths of the result files in [Options].ResultsDir.
+	Files []string
+}
+
+// ProgramResult is how one program ended.
+type ProgramResult struct {
+	// Name is that of the [Program].
+	Name string
+	// ExitCode, or 128 plus the number of the signal that ended it.
+	ExitCode int
+	// Duration by the guest's clock.
+	Duration time.Duration
+	// Tests are counted in its output.
+	Tests TestCount
+}
+
+// Run boots a kernel and runs programs on it. The error is nil only when each of
+// them ran and ended with 0: it wraps [ErrTestsFailed] when one did not, and another
+// of this package's sentinels, or ctx's cause, when there is no verdict. The Result
+// holds what is known in either case.
+func Run(ctx context.Context, o Options) (Result, error) {
+	r, err := FindRelease(o.Kernel)
+	if err != nil {
+		return Result{}, err
+	}
+	o = o.withDefaults()
+	o.Kernel = r.Name
+	o.Modules = slices.Concat(r.Modules, o.Modules)
+	// Say at once what is missing, not after a download.
+	if _, err := findProgram(qemuProgram); err != nil {
+		return Result{}, err
+	}
+	tools, err := collectTools(ctx, o.Tools)
+	if err != nil {
+		return Result{}, err
+	}
+	s, err := openStore(o.CacheDir, o.Log)
+	if err != nil {
+		return Result{}, err
+	}
+	p, release, err := s.prepare(ctx, imageSpec{release: r, modules: o.Modules, tools: tools, update: o.Update})
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
+	work, err := os.MkdirTemp("", "kernlb-vm-")
+	if err != nil {
+		return Result{}, fmt.Errorf("prepare the VM: %w", err)
+	}
+	defer os.RemoveAll(work)
+	initrd, err := o.writeInitrd(ctx, p, work)
+	if err != nil {
+		return Result{}, err
+	}
+	return o.boot(ctx, p, initrd)
+}
+
+func (o Options) withDefaults() Options {
+	o.Memory = cmp.Or(o.Memory, DefaultMemory)
+	o.CPUs = cmp.Or(o.CPUs, DefaultCPUs)
+	o.BootTimeout = cmp.Or(o.BootTimeout, DefaultBootTimeout)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	if o.Output == nil {
+		o.Output = io.Discard
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// writeInitrd joins the base image and an archive with the programs: the kernel
+// unpacks archives that follow one another as one tree.
+func (o Options) writeInitrd(ctx context.Context, p prepared, work string) (string, error) {
+	var m image
+	init := filepath.Join(work, "init")
+	if err := buildInit(ctx, o.Dir, init); err != nil {
+		return "", err
+	}
+	m.file("/init", init, 0o755)
+	plan, err := o.addPrograms(&m)
+	if err != nil {
+		return "", err
+	}
+	data, err := json.Marshal(plan)
+	if err != nil {
+		return "", fmt.Errorf("encode the guest's plan: %w", err)
+	}
+	m.text(guest.PlanPath, string(data))
+	initrd := filepath.Join(work, "initrd")
+	if err := copyFile(p.base, initrd); err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	f, err := os.OpenFile(initrd, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	if err := errors.Join(m.write(f), f.Close()); err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	return initrd, nil
+}
+
+func (o Options) addPrograms(m *image) (guest.Plan, error) {
+	plan := guest.Plan{Modules: o.Modules}
+	for i, p := range o.Programs {
+		dir := cmp.Or(p.Dir, "/root")
+		at := path.Join(dir, fmt.Sprintf("%s.%d", path.Base(cmp.Or(p.Name, p.Path)), i))
+		m.file(at, p.Path, 0o755)
+		for _, to := range slices.Sorted(maps.Keys(p.Files)) {
+			if err := m.tree(to, p.Files[to]); err != nil {
+				return plan, err
+			}
+		}
+		env := append([]string{"KERNLB_VM=1", "KERNLB_KERNEL=" + o.Kernel}, p.Env...)
+		plan.Programs = append(plan.Programs, guest.Program{Path: at, Args: slices.Clone(p.Args), Dir: dir, Env: env})
+	}
+	return plan, nil
+}
