@@ -62,8 +62,8 @@ func (s *packetSocket) dropped() (n int) {
 	return n
 }
 
-// startCapture starts a capture. If answer is given, only packets that arrive are recorded, and what it returns for
-// them is sent back to the host they came from.
+// startCapture starts a capture. If answer is given, only packets that arrive for a single host are recorded, and what
+// it returns for them is sent back to where they came from.
 func startCapture(ns *NS, iface string, answer func(Packet, []byte) []byte) (*Capture, error) {
 	socket, err := openPacketSocket(ns, iface)
 	if err != nil {
@@ -77,7 +77,7 @@ func startCapture(ns *NS, iface string, answer func(Packet, []byte) []byte) (*Ca
 	socket.readers.Go(func() {
 		buf := make([]byte, snapLen)
 		// A closed socket ends this.
-		for socket.poll(func(fd int) bool { return c.drain(fd, buf, answer) }) == nil {
+		for socket.pollRead(func(fd int) bool { return c.drain(fd, buf, answer) }) == nil {
 		}
 	})
 	return c, nil
@@ -92,7 +92,7 @@ func (c *Capture) drain(fd int, buf []byte, answer func(Packet, []byte) []byte) 
 			return err != unix.EAGAIN && err != unix.EINTR
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
-		if !ok || link.Pkttype == unix.PACKET_OUTGOING && answer != nil {
+		if !ok || link.Pkttype != unix.PACKET_HOST && answer != nil {
 			continue
 		}
 		p, transport, ok := decodePacket(buf[:n])

@@ -9,7 +9,7 @@ import (
 // Internet is the far end of the node's default route. It answers every TCP, UDP and SCTP client, whatever the
 // destination, as a server named [InternetName] does, and records what arrives.
 type Internet struct {
-	// Capture holds the packets that arrived.
+	// Capture holds the packets that arrived, other than multicast.
 	*Capture
 	// NS is its namespace. It has no addresses.
 	NS *NS

@@ -2,6 +2,7 @@ package netnstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,6 +19,7 @@ type wiring struct {
 	handles  map[*NS]*netlink.Handle
 	ends     map[iface]end
 	settling []iface // a bridge without ports never comes up, so it is not among them
+	locals   []local // IPv6 addresses
 	macs     uint16
 	err      error
 }
@@ -26,6 +28,12 @@ type wiring struct {
 type iface struct {
 	ns   *NS
 	name string
+}
+
+// local is an address of a namespace.
+type local struct {
+	ns   *NS
+	addr netip.Addr
 }
 
 // end is what the kernel calls it, and its hardware address.
@@ -105,11 +113,16 @@ func (w *wiring) bridge(br iface) {
 	w.up(br, mac)
 }
 
-// enslave makes the interface a port of the bridge.
+// enslave makes the interface a port of the bridge. Packets may leave by the port they came in (hairpin mode, as CNI
+// plugins set it): where bridged packets pass IP rules (br_netfilter), the bridge itself sends a pod's packet to a
+// service back to that pod.
 func (w *wiring) enslave(port, br iface) {
 	w.do(port.ns, func(h *netlink.Handle) error {
-		attrs := netlink.LinkAttrs{Index: w.ends[port].index}
-		return h.LinkSetMasterByIndex(&netlink.Device{LinkAttrs: attrs}, w.ends[br].index)
+		link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: w.ends[port].index}}
+		if err := h.LinkSetMasterByIndex(link, w.ends[br].index); err != nil {
+			return err
+		}
+		return h.LinkSetHairpin(link, true)
 	}, "make %s a port of bridge %s", port.name, br.name)
 	w.settling = append(w.settling, br)
 }
@@ -135,6 +148,9 @@ func (w *wiring) addr(i iface, prefix netip.Prefix) {
 		}
 		return h.AddrAdd(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: addr.LinkIndex}}, addr)
 	}, "add address %s to %s", prefix, i.name)
+	if prefix.Addr().Is6() {
+		w.locals = append(w.locals, local{i.ns, prefix.Addr()})
+	}
 }
 
 // route leads a prefix out of the interface, through a gateway and with a preferred source address if those are
@@ -162,23 +178,46 @@ func (w *wiring) neigh(i iface, addr netip.Addr, other iface) {
 	}, "add neighbour %s to %s", addr, i.name)
 }
 
-// settle waits until every interface forwards packets. The kernel gives the first interface of a pair its queue only
-// when a worker has seen that the second is up (linkwatch_event in net/core/link_watch.c); until then packets are
-// lost in silence.
+// settle waits until the network works: until then the kernel loses packets in silence.
+//
+// The first interface of a pair gets its queue when a worker has seen that the second is up (linkwatch_event in
+// net/core/link_watch.c). An IPv6 address is local when a worker has inserted its route, also without duplicate
+// address detection (addrconf_dad_work in net/ipv6/addrconf.c).
 func (w *wiring) settle(ctx context.Context) {
 	for _, i := range w.settling {
-		w.do(i.ns, func(h *netlink.Handle) error {
-			for {
-				link, err := h.LinkByIndex(w.ends[i].index)
-				if err != nil || link.Attrs().OperState == netlink.OperUp {
-					return err
-				}
-				if err := sleep(ctx, 200*time.Microsecond); err != nil {
-					return err
-				}
-			}
+		w.await(ctx, i.ns, func(h *netlink.Handle) (bool, error) {
+			link, err := h.LinkByIndex(w.ends[i].index)
+			return err == nil && link.Attrs().OperState == netlink.OperUp, err
 		}, "wait for %s to be up", i.name)
 	}
+	for _, l := range w.locals {
+		w.await(ctx, l.ns, func(h *netlink.Handle) (bool, error) {
+			routes, err := h.RouteGet(l.addr.AsSlice())
+			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, ignoreNoRoute(err)
+		}, "wait for %s to be local", l.addr)
+	}
+}
+
+// await is do with a step that is repeated until it is done.
+func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (bool, error), format string, args ...any) {
+	w.do(ns, func(h *netlink.Handle) error {
+		for {
+			if ok, err := done(h); ok || err != nil {
+				return err
+			}
+			if err := sleep(ctx, 200*time.Microsecond); err != nil {
+				return err
+			}
+		}
+	}, format, args...)
+}
+
+// ignoreNoRoute takes the lack of a route for an answer, not an error.
+func ignoreNoRoute(err error) error {
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return nil
+	}
+	return err
 }
 
 // sleep waits for d, or returns the context's error.

@@ -22,11 +22,10 @@ type NS struct {
 	name string
 	file *os.File
 
-	mu     sync.Mutex
-	owned  map[io.Closer]struct{} // what lives in the namespace; nil once closed
-	canary *canary                // made when first needed
-	ports  sourcePorts
-	sctp   sctpServers
+	mu    sync.Mutex
+	owned map[io.Closer]struct{} // what lives in the namespace; nil once closed
+	ports sourcePorts
+	sctp  sctpServers
 }
 
 // NewNS creates an empty network namespace whose loopback interface is up. The name is for error messages.

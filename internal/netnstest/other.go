@@ -7,10 +7,7 @@ import (
 	"os"
 )
 
-type (
-	canary       struct{}
-	packetSocket struct{}
-)
+type packetSocket struct{}
 
 func (*packetSocket) Close() error { return nil }
 func (*packetSocket) dropped() int { return 0 }

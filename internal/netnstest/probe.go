@@ -142,8 +142,8 @@ func (o Outcome) String() string {
 // Send sends the probe and waits for its outcome. Ending ctx ends the wait: the outcome is then Failed. There
 // are no retries, save that the kernel itself repeats a TCP SYN after a second.
 //
-// A probe is Dropped when nothing came back for Timeout and, after that, events that began later have made their
-// way through the same scheduler: a busy machine makes probes slow, not wrong.
+// Time in which this process was kept from running does not count towards the timeout: a busy machine makes probes
+// slow, not wrong. The wait never exceeds 20 times the timeout.
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()
 	o := p.send(ctx)

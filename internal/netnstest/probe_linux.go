@@ -17,6 +17,9 @@ import (
 // step looks at a socket, without waiting, and tells whether that decides the outcome.
 type step func(fd int) (o Outcome, decided bool)
 
+// poller is how to wait for a socket: pollRead or pollWrite.
+type poller func(func(fd int) bool) error
+
 // send is [Probe.Send] without the clock.
 func (p Probe) send(ctx context.Context) Outcome {
 	if err := p.check(); err != nil {
@@ -115,7 +118,7 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 	if err := s.connect(p.To); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return s.failure(err, anyPacket)
 	}
-	return p.await(ctx, s, func(fd int) (Outcome, bool) {
+	return p.await(ctx, s, s.pollWrite, func(fd int) (Outcome, bool) {
 		if e := readICMPError(fd, anyPacket); e != nil {
 			return icmpOutcome(e), true
 		}
@@ -130,7 +133,7 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 // greeting reads the server's line.
 func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 	var line []byte
-	o := p.await(ctx, s, func(fd int) (Outcome, bool) {
+	o := p.await(ctx, s, s.pollRead, func(fd int) (Outcome, bool) {
 		for {
 			buf := make([]byte, 256)
 			n, err := unix.Read(fd, buf)
@@ -170,7 +173,7 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 	}
 	// EPERM means that a rule in the output hook took the packet. Whether it dropped or rejected it is seen by
 	// waiting, as for any other packet.
-	return p.await(ctx, s, answer)
+	return p.await(ctx, s, s.pollRead, answer)
 }
 
 // answerUDP is the step of a UDP probe.
@@ -205,36 +208,40 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 }
 
 // await takes the step each time the socket changes, until it decides or the probe's timeout has passed.
-func (p Probe) await(ctx context.Context, s *sock, take step) Outcome {
+//
+// The timeout is counted in slices, and one from which this process woke up late is not counted: on a busy machine
+// the servers, which live in the same process, and the kernel's network threads had no more luck than it.
+func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
 	var o Outcome
 	decided := false
-	if err := s.file.SetReadDeadline(time.Now().Add(p.timeout())); err != nil {
-		return Outcome{Err: err}
-	}
-	stop := context.AfterFunc(ctx, func() {
-		s.file.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // closed means that the wait is over
-	})
-	defer stop()
-	err := s.poll(func(fd int) bool {
-		o, decided = take(fd)
-		return decided
-	})
-	switch {
-	case decided:
-		return o
-	case ctx.Err() != nil:
-		return Outcome{Err: ctx.Err()}
-	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return Outcome{Err: err}
-	}
-	if err := p.From.NS.singCanary(); err != nil {
-		return Outcome{Err: err}
+	slice := min(p.timeout(), 20*time.Millisecond)
+	giveUp := time.Now().Add(20 * p.timeout())
+	for waited := time.Duration(0); waited < p.timeout() && time.Now().Before(giveUp); {
+		deadline := time.Now().Add(slice)
+		if err := s.file.SetDeadline(deadline); err != nil {
+			return Outcome{Err: err}
+		}
+		err := poll(func(fd int) bool {
+			o, decided = take(fd)
+			return decided
+		})
+		switch {
+		case decided:
+			return o
+		case ctx.Err() != nil:
+			return Outcome{Err: ctx.Err()}
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return Outcome{Err: err}
+		}
+		if time.Since(deadline) < slice/2 {
+			waited += slice
+		}
 	}
 	if err := s.control(func(fd int) { o, decided = take(fd) }); err != nil {
 		return Outcome{Err: err}
 	}
 	if !decided {
-		o = Outcome{Kind: Dropped}
+		return Outcome{Kind: Dropped}
 	}
 	return o
 }

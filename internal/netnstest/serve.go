@@ -1,7 +1,6 @@
 package netnstest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -29,13 +28,13 @@ type Server struct {
 	work sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{} // of a TCP server; nil once closed
+	conns map[*net.TCPConn]struct{} // of a TCP server; nil once closed
 }
 
 // Serve starts a server in the namespace. The address must be one of the namespace's and not unspecified. Port 0
 // takes a free one, for TCP and UDP. The server runs until it or the namespace is closed.
 func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, error) {
-	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[net.Conn]struct{}{}}
+	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[*net.TCPConn]struct{}{}}
 	if err := s.start(); err != nil {
 		return nil, fmt.Errorf("netnstest: %s: serve %s on %s as %s: %w", ns.name, proto, addr, name, err)
 	}
@@ -45,13 +44,15 @@ func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, 
 // Hits returns how many connections, datagrams or INIT chunks the server has answered.
 func (s *Server) Hits() uint64 { return s.hits.Load() }
 
-// Close stops the server, closes its connections, and waits until it has ended.
+// Close stops the server, resets its connections, and waits until it has ended.
 func (s *Server) Close() error {
 	s.ns.disown(s)
 	err := s.stop()
 	s.mu.Lock()
 	for c := range s.conns {
-		c.Close() //nolint:errcheck // nothing is owed to the client
+		// A connection that the kernel goes on closing in the background would hold its namespace.
+		c.SetLinger(0) //nolint:errcheck // the next call has the same error
+		c.Close()      //nolint:errcheck // the client has closed it
 	}
 	s.conns = nil
 	s.mu.Unlock()
@@ -92,11 +93,9 @@ func (s *Server) line(source fmt.Stringer) []byte {
 
 // startTCP listens for connections.
 func (s *Server) startTCP() error {
-	var l net.Listener
+	var l *net.TCPListener
 	err := s.ns.Do(func() (err error) {
-		config := net.ListenConfig{KeepAlive: -1}
-		config.SetMultipathTCP(false)
-		l, err = config.Listen(context.Background(), "tcp", s.Addr.String())
+		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(s.Addr))
 		return err
 	})
 	if err != nil {
@@ -105,7 +104,7 @@ func (s *Server) startTCP() error {
 	s.stop, s.Addr = l.Close, l.Addr().(*net.TCPAddr).AddrPort()
 	s.work.Go(func() {
 		for {
-			conn, err := l.Accept()
+			conn, err := l.AcceptTCP()
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
@@ -122,7 +121,7 @@ func (s *Server) startTCP() error {
 }
 
 // hold makes Close close the connection, or closes it if that has happened.
-func (s *Server) hold(conn net.Conn) bool {
+func (s *Server) hold(conn *net.TCPConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conns == nil {
@@ -134,13 +133,16 @@ func (s *Server) hold(conn net.Conn) bool {
 }
 
 // converse greets a client, then echoes.
-func (s *Server) converse(conn net.Conn) {
+func (s *Server) converse(conn *net.TCPConn) {
 	defer func() {
 		conn.Close() //nolint:errcheck // nothing is owed to the client
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
 	}()
+	if err := conn.SetKeepAlive(false); err != nil {
+		return
+	}
 	if _, err := conn.Write(s.line(conn.RemoteAddr())); err != nil {
 		return
 	}

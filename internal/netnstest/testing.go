@@ -4,15 +4,23 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"testing"
 )
 
 // envReExecError carries to [Require] why the process could not be re-executed.
 const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
 
-// Main runs the tests of a package where they may create network namespaces: in this process if it can, else in
-// a copy of it that runs in a new user namespace. Call it from TestMain; it does not return.
-func Main(m *testing.M) {
+// TB is what the helpers here need of a [testing.TB], so that programs can use this package without package testing.
+type TB interface {
+	Helper()
+	Cleanup(f func())
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// Main runs the tests of a package (m is a [testing.M]) where they may create network namespaces: in this process if
+// it can, else in a copy of it that runs in a new user namespace. Call it from TestMain; it does not return.
+func Main(m interface{ Run() int }) {
 	done, code, err := ReExecInUserNS()
 	if done {
 		os.Exit(code)
@@ -24,22 +32,23 @@ func Main(m *testing.M) {
 }
 
 // Require skips the test, with the reason, where network namespaces cannot be created and configured.
-func Require(tb testing.TB) {
+func Require(tb TB) {
 	tb.Helper()
 	err := usable()
 	if err == nil {
 		return
 	}
-	reason := fmt.Sprintf("needs root or an unprivileged user namespace: %v", err)
-	if s := os.Getenv(envReExecError); s != "" {
-		reason += "; " + s
+	// What went wrong with the user namespace says more, if that was tried.
+	reason := os.Getenv(envReExecError)
+	if reason == "" {
+		reason = fmt.Sprint(err)
 	}
-	tb.Skip(reason)
+	tb.Skipf("needs root or an unprivileged user namespace: %s", reason)
 }
 
 // Start returns a cluster that is closed when the test ends. It calls [Require], and fails the test if the cluster
 // cannot be built.
-func Start(tb testing.TB, opts Options) *Cluster {
+func Start(tb TB, opts Options) *Cluster {
 	tb.Helper()
 	Require(tb)
 	c, err := New(context.Background(), opts)
