@@ -102,8 +102,8 @@ func checkFlow(f *Flow) error {
 		name string
 		addr Family
 	}{
-		{"Original.Src", familyOf(f.Original.Src.Addr())},
 		{"Original.Dst", family},
+		{"Original.Src", familyOf(f.Original.Src.Addr())},
 		{"Reply.Src", familyOf(f.Reply.Src.Addr())},
 		{"Reply.Dst", familyOf(f.Reply.Dst.Addr())},
 	} {

@@ -15,9 +15,12 @@ import (
 //   - the family, on every kernel;
 //   - the mark, since Linux 3.4, and the status, since 5.15;
 //   - the zone, since 6.8;
-//   - protocol, addresses and ports, since 5.8 (CTA_FILTER, commit cb8aa9a3affb), the ports of TCP and UDP
-//     only. Of the two directions only one is handed down, the original one if the filter says anything about it: given both, kernels without
-//     commit ad81d4daf6a3 ("orig_flags used for reply") lose flows that match.
+//   - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit cb8aa9a3affb).
+//
+// Two things are not handed down because kernels get them wrong and lose flows that are wanted. IPv6 addresses: from 5.8 to
+// 6.18 at least, the comparison is inverted (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for a test of
+// equality). Both directions at once: without commit ad81d4daf6a3 the reply tuple is compared as far as the original one was to be; so
+// the reply tuple is handed down only if the filter says nothing of the original one.
 type Filter struct {
 	// Family limits the flows to one family. Addresses below imply it.
 	Family Family
@@ -138,12 +141,12 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 	ports := f.Protocol == TCP || f.Protocol == UDP
 	switch {
 	case f.OriginalSrc.IsValid() || f.OriginalDst.IsValid() || ports && f.OriginalDstPort != 0:
-		d.src, d.dst = f.OriginalSrc.Unmap(), f.OriginalDst.Unmap()
+		d.src, d.dst = filterable(f.OriginalSrc), filterable(f.OriginalDst)
 		if ports {
 			d.dstPort = f.OriginalDstPort
 		}
 	case f.ReplySrc.IsValid() || ports && f.ReplySrcPort != 0:
-		d.reply, d.src = true, f.ReplySrc.Unmap()
+		d.reply, d.src = true, filterable(f.ReplySrc)
 		if ports {
 			d.srcPort = f.ReplySrcPort
 		}
@@ -155,6 +158,14 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 	d4, d6 := d, d
 	d4.family, d6.family = IPv4, IPv6
 	return []dumpRequest{d4, d6}, nil
+}
+
+// filterable returns the address as far as the kernel can compare it: an IPv6 address it cannot, see [Filter].
+func filterable(a netip.Addr) netip.Addr {
+	if a = a.Unmap(); a.Is4() {
+		return a
+	}
+	return netip.Addr{}
 }
 
 // compareRequests orders requests that differ in what a [Matcher] sets.

@@ -90,16 +90,24 @@ func (f Flow) String() string {
 		}
 	}
 	fmt.Fprintf(&b, " mark=%d", f.Mark)
-	if z := f.Zone(); z != 0 {
-		fmt.Fprintf(&b, " zone=%d", z)
+	switch original, reply := f.Original.Zone, f.Reply.Zone; {
+	case original != 0 && original == reply:
+		fmt.Fprintf(&b, " zone=%d", original)
+	case original != 0:
+		fmt.Fprintf(&b, " zone-orig=%d", original)
+	case reply != 0:
+		fmt.Fprintf(&b, " zone-reply=%d", reply)
 	}
 	return b.String()
 }
 
 func (t Tuple) text(p Protocol) string {
 	s := fmt.Sprintf(" src=%s dst=%s", t.Src.Addr(), t.Dst.Addr())
-	if p.icmp() {
+	switch {
+	case p.icmp():
 		return s + fmt.Sprintf(" type=%d code=%d id=%d", t.ICMPType, t.ICMPCode, t.Src.Port())
+	case t.Src.Port() == 0 && t.Dst.Port() == 0:
+		return s // of a protocol without ports
 	}
 	return s + fmt.Sprintf(" sport=%d dport=%d", t.Src.Port(), t.Dst.Port())
 }

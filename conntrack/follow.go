@@ -161,7 +161,7 @@ func (f *Follower) run(ctx context.Context, yield func(Event, error) bool) error
 			if !yield(Event{Type: EventsLost}, nil) {
 				return nil
 			}
-		case errors.Is(err, os.ErrClosed):
+		case errors.Is(err, os.ErrClosed), errors.Is(err, syscall.EBADF):
 			return ErrClosed
 		case err != nil:
 			return err

@@ -17,15 +17,17 @@ const (
 )
 
 // synAck returns an IP packet with a TCP segment that has SYN and ACK set and nothing else: no data, no options,
-// no window, sequence numbers 0.
+// no window.
 //
 // A TCP that has a connection between these ends answers a SYN, whatever its sequence number, with an acknowledgement of what it has
 // received so far (RFC 9293 section 3.10.7.4, RFC 5961 section 4.2), and is not otherwise impressed. SYN alone would
-// be taken for a new connection by what stands in between.
+// be taken for a new connection by what stands in between. The acknowledgement number is 1, not 0, so that conntrack does not take the
+// segment for the answer to a SYN: of the last one it saw in a flow that ctnetlink made, it remembers 0.
 func synAck(src, dst netip.AddrPort) []byte {
 	segment := make([]byte, tcpHeader)
 	binary.BigEndian.PutUint16(segment[0:], src.Port())
 	binary.BigEndian.PutUint16(segment[2:], dst.Port())
+	binary.BigEndian.PutUint32(segment[8:], 1)
 	segment[12] = tcpHeader / 4 << 4
 	segment[13] = flagSYN | flagACK
 	binary.BigEndian.PutUint16(segment[16:], tcpChecksum(src.Addr(), dst.Addr(), segment))

@@ -271,7 +271,7 @@ func (m *Matcher) dumps(limit int) []dumpRequest {
 	if len(narrow) <= limit {
 		for d, addr := range narrow {
 			if !addr.IsUnspecified() {
-				d.dst = addr
+				d.dst = filterable(addr)
 			}
 			requests = append(requests, d)
 		}

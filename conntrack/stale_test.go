@@ -155,7 +155,7 @@ func TestMatcherDumps(t *testing.T) {
 		v4(dumpRequest{protocol: UDP, dstPort: 53}), // two addresses
 		v4(dumpRequest{protocol: UDP, dstPort: 54, dst: addr("10.96.0.10")}),
 		v4(dumpRequest{protocol: UDP, dstPort: 30053}),
-		v6(dumpRequest{protocol: UDP, dstPort: 53, dst: addr("fd00:96::10")}),
+		v6(dumpRequest{protocol: UDP, dstPort: 53}), // the kernel cannot compare IPv6 addresses
 		v6(dumpRequest{protocol: UDP, dstPort: 30053}),
 	}, m.dumps(6))
 	require.Equal(t, []dumpRequest{

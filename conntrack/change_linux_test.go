@@ -1,0 +1,126 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	r := rand.New(rand.NewPCG(10, 10))
+	create(t, table, randomTable(r, 3000)...)
+	var doomed, others []Flow
+	for _, f := range list(t, table, Filter{}) {
+		if r.IntN(2) == 0 {
+			doomed = append(doomed, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	d, err := table.Delete(context.Background(), All(doomed...))
+	require.NoError(t, err)
+	require.Equal(t, Deleted{Deleted: len(doomed)}, d)
+	require.Equal(t, keys(others), keys(list(t, table, Filter{})))
+
+	d, err = table.Delete(context.Background(), All(append(doomed[:10], others[:5]...)...))
+	require.NoError(t, err)
+	require.Equal(t, Deleted{Deleted: 5, Gone: 10}, d)
+}
+
+func TestDeleteWhileListing(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	create(t, table, randomTable(rand.New(rand.NewPCG(11, 11)), 3000)...)
+	d, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{Protocol: UDP}))
+	require.NoError(t, err)
+	require.Positive(t, d.Deleted)
+	for _, f := range list(t, table, Filter{}) {
+		require.NotEqual(t, UDP, f.Protocol)
+	}
+}
+
+func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	create(t, table, f)
+	broken := errors.New("broken")
+	d, err := table.Delete(context.Background(), func(yield func(Flow, error) bool) {
+		_ = yield(list(t, table, Filter{})[0], nil) && yield(Flow{}, broken)
+	})
+	require.ErrorIs(t, err, broken)
+	require.Equal(t, Deleted{Deleted: 1}, d, "what came before the error is done")
+}
+
+// A flow that the same client made again, to an endpoint that may have it, is not the flow that was listed.
+func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	for _, tc := range []struct {
+		name        string
+		old, new    Flow
+		wantDeleted bool
+	}{
+		{"to another endpoint", flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""),
+			flow(UDP, client, "10.96.0.10:53", "10.244.0.6:5353", ""), false},
+		{"to an endpoint at last", flow(UDP, client, "10.96.0.11:53", "", ""),
+			flow(UDP, client, "10.96.0.11:53", "10.244.0.6:5353", ""), false},
+		{"masqueraded with another port", flow(UDP, client, "10.96.0.12:53", "10.244.0.5:5353", "192.0.2.10:1024"),
+			flow(UDP, client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
+		{"another flow has the reply tuple for its original", flow(UDP, client, "10.96.0.13:53", "10.244.0.5:5354", ""),
+			flow(UDP, "10.244.0.5:5354", client, "", ""), false},
+		{"to the same endpoint: as stale as before", flow(UDP, client, "10.96.0.14:53", "10.244.0.5:5355", ""),
+			flow(UDP, client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},
+	} {
+		create(t, table, tc.old)
+		listed := list(t, table, Filter{OriginalDst: tc.old.Original.Dst.Addr()})
+		require.Len(t, listed, 1, tc.name)
+		d, err := table.Delete(context.Background(), All(listed...))
+		require.NoError(t, err, tc.name)
+		require.Equal(t, 1, d.Deleted, tc.name)
+		create(t, table, tc.new)
+
+		d, err = table.Delete(context.Background(), All(listed...))
+		require.NoError(t, err, tc.name)
+		alive := list(t, table, Filter{OriginalDst: tc.new.Original.Dst.Addr()})
+		if !tc.wantDeleted {
+			require.Equal(t, Deleted{Gone: 1}, d, tc.name)
+			require.Len(t, alive, 1, tc.name)
+			continue
+		}
+		// The ID tells the two apart only if the kernel did not use the memory of the first again.
+		require.Equal(t, 1, d.Deleted+len(alive), tc.name)
+		t.Logf("%s: %d deleted; the ID was used again if 1", tc.name, d.Deleted)
+	}
+}
+
+func TestZonesAreNotConfused(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	var flows []Flow
+	for _, zones := range [][2]uint16{{0, 0}, {3, 3}, {4, 0}, {0, 5}} {
+		f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
+		f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
+		// A direction without a zone of its own must differ from others in the default zone.
+		if zones[0] != zones[1] {
+			f.Original.Src = ap("10.0.0.1:500" + string('0'+rune(zones[0])))
+			f.Reply.Dst = f.Original.Src
+		}
+		flows = append(flows, f)
+	}
+	create(t, table, flows...)
+	require.Len(t, list(t, table, Filter{}), 4)
+	for i := range flows {
+		listed := list(t, table, Filter{Zone: ptr(flows[i].Zone())})
+		require.Len(t, listed, 1)
+		d, err := table.Delete(context.Background(), All(listed...))
+		require.NoError(t, err)
+		require.Equal(t, Deleted{Deleted: 1}, d, "%s", flows[i])
+		require.Len(t, list(t, table, Filter{}), 3-i)
+	}
+}

@@ -1,0 +1,251 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// rules loads what a node does with packets to a service. Only these rules are in the namespace; one that mentions
+// nothing of the tests keeps conntrack and NAT on.
+func rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
+	tb.Helper()
+	runInput(tb, node, fmt.Sprintf(`
+		flush ruleset
+		table inet test {
+			chain services {
+				ip daddr 10.96.255.255 tcp dport 1 dnat ip to 192.0.2.1:1
+				ip6 daddr fd00:10:96::ffff tcp dport 1 dnat ip6 to [2001:db8::1]:1
+				%s
+			}
+			chain prerouting { type nat hook prerouting priority -100; jump services; }
+			chain output { type nat hook output priority -100; jump services; }
+			chain verdicts { %s; }
+			chain forward { type filter hook forward priority filter; jump verdicts; }
+			chain local { type filter hook output priority filter; jump verdicts; }
+			chain postrouting {
+				type nat hook postrouting priority srcnat
+				meta mark 0x4000 masquerade
+			}
+		}`, nat, filter), "nft", "-f", "-")
+}
+
+// dnat is a rule that translates service to backend.
+func dnat(p Protocol, service, backend netip.AddrPort, extra string) string {
+	family := "ip"
+	if service.Addr().Is6() {
+		family = "ip6"
+	}
+	return fmt.Sprintf("%s daddr %s %s dport %d %s dnat %s to %s\n", family, service.Addr(), p, service.Port(), extra, family, backend)
+}
+
+// pair is an idle TCP connection through a service.
+type pair struct {
+	client, server *net.TCPConn
+}
+
+// connect opens a connection from a host to a service, which leads to the listener.
+func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort, listener *net.TCPListener) pair {
+	tb.Helper()
+	var p pair
+	require.NoError(tb, from.Do(func() error {
+		dialer := net.Dialer{Timeout: 3 * time.Second}
+		if local.IsValid() {
+			dialer.LocalAddr = net.TCPAddrFromAddrPort(local)
+		}
+		conn, err := dialer.Dial("tcp", service.String())
+		if err == nil {
+			p.client = conn.(*net.TCPConn)
+		}
+		return err
+	}))
+	tb.Cleanup(func() { p.client.Close() })
+	var err error
+	p.server, err = listener.AcceptTCP()
+	require.NoError(tb, err)
+	tb.Cleanup(func() { p.server.Close() })
+	require.NoError(tb, p.talk())
+	return p
+}
+
+// talk carries a few bytes both ways.
+func (p pair) talk() error {
+	for _, way := range [2][2]*net.TCPConn{{p.client, p.server}, {p.server, p.client}} {
+		if _, err := way[0].Write([]byte("hello")); err != nil {
+			return err
+		}
+		buf := make([]byte, 5)
+		way[1].SetReadDeadline(time.Now().Add(3 * time.Second))
+		if _, err := way[1].Read(buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listen(tb testing.TB, host *netnstest.Host, at netip.AddrPort) *net.TCPListener {
+	tb.Helper()
+	var l *net.TCPListener
+	require.NoError(tb, host.NS.Do(func() (err error) {
+		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+		return err
+	}))
+	tb.Cleanup(func() { l.Close() })
+	require.NoError(tb, l.SetDeadline(time.Now().Add(30*time.Second)))
+	return l
+}
+
+// waitReset reads until the connection is reset.
+func waitReset(conn *net.TCPConn) error {
+	conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+	n, err := conn.Read(make([]byte, 1))
+	return fmt.Errorf("%d bytes: %w", n, err)
+}
+
+func TestCutResetsBothEnds(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		node   bool   // the client is a process of the node
+		v6     bool   // over IPv6
+		masq   bool   // the client is masqueraded
+		left   bool   // another endpoint is left
+		filter string // what the filter chains do with packets to the service, or with all
+		sysctl string // a setting of the node
+	}{
+		{name: "another endpoint is left", left: true},
+		{name: "another endpoint is left, over IPv6", left: true, v6: true},
+		{name: "masqueraded", left: true, masq: true},
+		{name: "masqueraded, over IPv6", left: true, masq: true, v6: true},
+		{name: "from the node", left: true, node: true},
+		{name: "from the node, over IPv6", left: true, node: true, v6: true},
+		{name: "from the node, masqueraded", left: true, node: true, masq: true},
+		{name: "the service was deleted"},
+		{name: "the service was deleted, from the node", node: true},
+		{name: "rejected with ICMP", filter: "ip daddr 10.96.0.10 reject"},
+		{name: "rejected with ICMP, over IPv6", filter: "ip6 daddr fd00:10:96::10 reject", v6: true},
+		{name: "rejected with ICMP, from the node", filter: "ip daddr 10.96.0.10 reject", node: true},
+		{name: "dropped", filter: "ip daddr 10.96.0.10 drop"},
+		{name: "invalid packets are dropped", filter: "ct state invalid drop", left: true},
+		{name: "new packets without SYN are dropped", filter: "ct state new tcp flags & syn == 0 drop", left: true},
+		{name: "connections are not picked up", sysctl: "net/netfilter/nf_conntrack_tcp_loose", left: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+			node, client, old, other := cluster.Node, cluster.Pods[0], cluster.Pods[1], cluster.Pods[2]
+			service := ap("10.96.0.10:80")
+			if tc.v6 {
+				service = ap("[fd00:10:96::10]:80")
+			}
+			if tc.node {
+				client = node
+			}
+			mark := ""
+			if tc.masq {
+				mark = "meta mark set 0x4000"
+			}
+			oldAt := netip.AddrPortFrom(old.Addr(service.Addr()), 8080)
+			otherAt := netip.AddrPortFrom(other.Addr(service.Addr()), 8080)
+			oldListener, otherListener := listen(t, old, oldAt), listen(t, other, otherAt)
+			table := openIn(t, node.NS)
+
+			rules(t, node.NS, dnat(TCP, service, oldAt, mark), "")
+			doomed := connect(t, client.NS, netip.AddrPort{}, service, oldListener)
+			straight := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, oldAt, oldListener)
+			after := ""
+			if tc.left {
+				after = dnat(TCP, service, otherAt, mark)
+			}
+			rules(t, node.NS, after, tc.filter)
+			if tc.sysctl != "" {
+				require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
+			}
+
+			cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: service.Addr()}))
+			require.NoError(t, err)
+			require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
+			require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
+			require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
+			require.NoError(t, straight.talk(), "a connection straight to the endpoint goes on")
+			if !tc.left {
+				return
+			}
+			// The client can come back at once, even with the port it had.
+			again := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
+			doomed.client.Close()
+			require.NoError(t, connect(t, client.NS, again, service, otherListener).talk())
+		})
+	}
+}
+
+// A cut of a flow that ended, or was made again meanwhile, leaves everything as it is.
+func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
+	t.Parallel()
+	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+	node, client := cluster.Node, cluster.Pods[0]
+	service, other := ap("10.96.0.10:80"), ap("10.96.0.11:80")
+	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
+	listener := listen(t, cluster.Pods[1], at)
+	table := openIn(t, node.NS)
+	rules(t, node.NS, dnat(TCP, service, at, "")+dnat(TCP, other, at, ""), "")
+
+	// Many connections of one endpoint, from one client: only those of one service are cut.
+	var doomed, healthy []pair
+	for range 20 {
+		doomed = append(doomed, connect(t, client.NS, netip.AddrPort{}, service, listener))
+		healthy = append(healthy, connect(t, client.NS, netip.AddrPort{}, other, listener))
+	}
+	flows := list(t, table, Filter{OriginalDst: service.Addr()})
+	ended := flows[0]
+	ended.Original.Src = ap("10.244.1.1:1")
+	ended.Reply.Dst, ended.ID = ended.Original.Src, 0
+	changed := list(t, table, Filter{OriginalDst: other.Addr()})[0]
+	changed.Reply.Src = ap("10.244.1.9:8080") // as it was before it was made again
+	cut, err := table.Cut(context.Background(), All(append(flows, ended, changed)...))
+	require.NoError(t, err)
+	require.Equal(t, Cut{Deleted: 20, Gone: 2, Reset: 20}, cut)
+	for i := range doomed {
+		require.ErrorIs(t, waitReset(doomed[i].client), syscall.ECONNRESET)
+		require.ErrorIs(t, waitReset(doomed[i].server), syscall.ECONNRESET)
+		require.NoError(t, healthy[i].talk())
+	}
+	require.Len(t, list(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: tombstonePort}), 20)
+	require.Empty(t, list(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(), Status: StatusSrcNAT}))
+	for _, f := range list(t, table, Filter{Status: StatusFixedTimeout}) {
+		require.Equal(t, TCPClose, f.TCP)
+		require.LessOrEqual(t, f.Timeout, tombstoneTime, "tombstones do not stay")
+		require.NotEqual(t, ended.Original.Src, f.Original.Src, "a flow that was gone has none")
+	}
+}
+
+func TestCutOfUDPDeletes(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	create(t, table, flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""))
+	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
+	require.NoError(t, err)
+	require.Equal(t, Cut{Deleted: 1}, cut)
+	require.Empty(t, list(t, table, Filter{}))
+}
+
+func TestCutWithoutAWayToTheEnds(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	f := flow(TCP, client, "10.96.0.10:80", "10.244.0.5:8080", "")
+	f.TCP = TCPEstablished
+	create(t, table, f)
+	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
+	require.ErrorIs(t, err, syscall.ENETUNREACH)
+	require.True(t, strings.Contains(err.Error(), "find the way to 10.0.0.1"), err)
+	require.Equal(t, Cut{Deleted: 1}, cut, "what can be done is done")
+}

@@ -1,0 +1,107 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+func TestFlowKnowsWhatWasDoneToIt(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		flow                    Flow
+		translated, masqueraded bool
+	}{
+		{flow(UDP, client, "10.96.0.10:53", "", ""), false, false},
+		{flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""), true, false},
+		{flow(UDP, client, "10.96.0.10:53", "10.96.0.10:5353", ""), true, false},
+		{flow(UDP, client, "10.96.0.10:53", "", "192.0.2.10:4000"), false, true},
+		{flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:4000"), true, true},
+	} {
+		require.Equal(t, tc.translated, tc.flow.Translated(), tc.flow.String())
+		require.Equal(t, tc.masqueraded, tc.flow.Masqueraded(), tc.flow.String())
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "none", Status(0).String())
+	require.Equal(t, "seen-reply|dst-nat|0x30000", (StatusSeenReply | StatusDstNAT | 0x30000).String())
+	require.Equal(t, "hw-offload", StatusHWOffload.String())
+	require.Equal(t, "42", Protocol(42).String())
+	require.Equal(t, "family 7", Family(7).String())
+	require.Equal(t, "TIME_WAIT", TCPTimeWait.String())
+	require.Equal(t, "77", TCPState(77).String())
+	require.Equal(t, "HEARTBEAT_SENT", SCTPHeartbeatSent.String())
+	require.Equal(t, "verdict 9", Verdict(9).String())
+	require.Equal(t, "event 9", EventType(9).String())
+	for s := TCPNone; s <= TCPSynSent2; s++ {
+		open := s == TCPSynRecv || s == TCPEstablished || s == TCPFinWait || s == TCPCloseWait || s == TCPLastAck
+		require.Equal(t, open, s.Open(), s.String())
+	}
+}
+
+func TestWhereAndCountBy(t *testing.T) {
+	t.Parallel()
+	a := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	b := flow(TCP, client, "10.96.0.10:80", "10.244.0.5:8080", "")
+	c := flow(UDP, client, "10.96.0.11:53", "10.244.0.6:5353", "")
+	udp := Where(All(a, b, c), func(f *Flow) bool { return f.Protocol == UDP })
+	counts, err := CountBy(udp, func(f *Flow) netip.AddrPort { return f.Reply.Src })
+	require.NoError(t, err)
+	require.Equal(t, map[netip.AddrPort]int{ap("10.244.0.5:5353"): 1, ap("10.244.0.6:5353"): 1}, counts)
+
+	broken := errors.New("broken")
+	failing := func(yield func(Flow, error) bool) { _ = yield(a, nil) && yield(Flow{}, broken) }
+	counts, err = CountBy(Where(failing, func(*Flow) bool { return true }), func(*Flow) netip.AddrPort { return ap("1.1.1.1:1") })
+	require.ErrorIs(t, err, broken)
+	require.Len(t, counts, 1)
+
+	for range Where(All(a, c), func(*Flow) bool { return true }) {
+		break // a sequence that is not read to its end stops
+	}
+}
+
+func TestUsageFraction(t *testing.T) {
+	t.Parallel()
+	require.InDelta(t, 0.25, Usage{Count: 65536, Max: 262144}.Fraction(), 1e-9)
+	require.Zero(t, Usage{Count: 65536}.Fraction())
+}
+
+func TestExplainKeepsTheCause(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[error]error{
+		syscall.EPERM: ErrPermission, syscall.ENOMEM: ErrTableFull, nfnl.ErrDumpInterrupted: ErrInterrupted,
+		nfnl.ErrClosed: ErrClosed, nfnl.ErrNotSupported: ErrNotSupported,
+	} {
+		err := explain(explain(fmt.Errorf("send: %w", cause)))
+		require.ErrorIs(t, err, want)
+		require.ErrorIs(t, err, cause)
+	}
+	require.NoError(t, explain(nil))
+}
+
+func TestCheckFlow(t *testing.T) {
+	t.Parallel()
+	good := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	good.Timeout = 1e9
+	require.NoError(t, checkFlow(&good))
+	for want, spoil := range map[string]func(*Flow){
+		"Original.Src": func(f *Flow) { f.Original.Src = netip.AddrPort{} },
+		"Original.Dst": func(f *Flow) { f.Original.Dst = netip.AddrPort{} },
+		"Reply.Src":    func(f *Flow) { f.Reply.Src = ap("[fd00::1]:1") },
+		"Reply.Dst":    func(f *Flow) { f.Reply.Dst = ap("[fd00::1]:1") },
+		"Protocol":     func(f *Flow) { f.Protocol = 0 },
+		"Timeout":      func(f *Flow) { f.Timeout = 1e6 },
+	} {
+		bad := good
+		spoil(&bad)
+		require.ErrorContains(t, checkFlow(&bad), want)
+	}
+}

@@ -1,0 +1,285 @@
+package conntrack
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+func wantAll(*Flow) bool { return true }
+
+// recorded is one entry of testdata/flows.txt.
+type recorded struct {
+	command, text, status string
+	attrs                 []byte
+}
+
+func recordings(tb testing.TB) []recorded {
+	file, err := os.Open("testdata/flows.txt")
+	require.NoError(tb, err)
+	defer file.Close()
+	var all []recorded
+	var lines []string
+	for s := bufio.NewScanner(file); s.Scan(); {
+		if line := s.Text(); line != "" && line[0] != '#' {
+			lines = append(lines, line)
+		}
+	}
+	require.Zero(tb, len(lines)%4)
+	for i := 0; i < len(lines); i += 4 {
+		attrs, err := hex.DecodeString(lines[i+3])
+		require.NoError(tb, err)
+		all = append(all, recorded{lines[i], lines[i+1], lines[i+2], attrs})
+	}
+	return all
+}
+
+func TestParseRecordedFlows(t *testing.T) {
+	t.Parallel()
+	for _, r := range recordings(t) {
+		var f Flow
+		require.NoError(t, parseFlow(r.attrs, &f, wantAll), r.command)
+		require.Equal(t, r.text, f.String(), r.command)
+		require.Equal(t, r.status, f.Status.String(), r.command)
+		require.NotZero(t, f.ID, r.command)
+		require.Equal(t, 2026, f.Start.Year(), r.command)
+		require.Equal(t, f.Original.Src.Addr().Is4(), f.Family() == IPv4, r.command)
+	}
+}
+
+func TestParseFlowStopsWhereNobodyIsInterested(t *testing.T) {
+	t.Parallel()
+	r := recordings(t)[0]
+	var f Flow
+	err := parseFlow(r.attrs, &f, func(f *Flow) bool {
+		require.Equal(t, TCP, f.Protocol)
+		require.Equal(t, ap("10.96.0.10:80"), f.Original.Dst)
+		require.False(t, f.Reply.Src.IsValid(), "only what comes first is parsed")
+		return false
+	})
+	require.Equal(t, errUnwanted, err)
+}
+
+func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
+	t.Parallel()
+	attrs := func(write func(b *nfnl.Batch)) []byte {
+		var b nfnl.Batch
+		b.Message(nfnl.SubsysConntrack, msgNew, 0, 0, 0, nfnl.Object{})
+		write(&b)
+		require.NoError(t, b.Err())
+		return b.Bytes()[20:]
+	}
+	tuple := Tuple{Src: ap("10.0.0.1:1"), Dst: ap("10.0.0.2:2")}
+	for name, data := range map[string][]byte{
+		"nothing":      nil,
+		"no reply":     attrs(func(b *nfnl.Batch) { appendTuple(b, attrTupleOrig, UDP, tuple, false) }),
+		"no addresses": attrs(func(b *nfnl.Batch) { b.End(b.Nest(attrTupleOrig)) }),
+		"another protocol": attrs(func(b *nfnl.Batch) {
+			appendTuple(b, attrTupleOrig, UDP, tuple, false)
+			appendTuple(b, attrTupleReply, TCP, tuple, false)
+		}),
+		"families mixed": attrs(func(b *nfnl.Batch) {
+			appendTuple(b, attrTupleOrig, UDP, Tuple{Src: ap("10.0.0.1:1"), Dst: ap("[fd00::1]:1")}, false)
+		}),
+		"a short address": attrs(func(b *nfnl.Batch) {
+			tuple, ip := b.Nest(attrTupleOrig), b.Nest(attrTupleIP)
+			b.Attr(attrIPv4Src, []byte{1, 2, 3})
+			b.End(ip)
+			b.End(tuple)
+		}),
+		"a long IPv6 address": attrs(func(b *nfnl.Batch) {
+			tuple, ip := b.Nest(attrTupleOrig), b.Nest(attrTupleIP)
+			b.Attr(attrIPv6Dst, make([]byte, 20))
+			b.End(ip)
+			b.End(tuple)
+		}),
+		"cut short": recordings(t)[0].attrs[:50],
+	} {
+		var f Flow
+		require.ErrorIs(t, parseFlow(data, &f, wantAll), nfnl.ErrMalformed, name)
+	}
+}
+
+// The bytes of conntrack 1.4.7, without the flag that asks for an acknowledgement:
+//
+//	conntrack -I -p udp -s 10.0.0.1 -d 10.96.0.10 --sport 4000 --dport 53 -r 10.96.0.10 -q 10.0.0.1
+//	  --reply-port-src 53 --reply-port-dst 4000 --dst-nat 10.244.0.5:5353 -t 60 -m 7
+func TestCreateIsWhatConntrackSends(t *testing.T) {
+	t.Parallel()
+	f := flow(UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	f.Timeout, f.Mark = time.Minute, 7
+	var b nfnl.Batch
+	appendCreate(&b, &f)
+	require.NoError(t, b.Err())
+	requireMessage(t, "ac000000"+"0001"+"0106"+"00000000"+"00000000"+"02000000"+ // nlmsghdr, nfgenmsg
+		"34000180"+"14000180"+"080001000a000001"+"080002000a60000a"+
+		"1c000280"+"0500010011000000"+"060002000fa00000"+"0600030000350000"+ // CTA_TUPLE_ORIG
+		"34000280"+"14000180"+"080001000a60000a"+"080002000a000001"+
+		"1c000280"+"0500010011000000"+"0600020000350000"+"060003000fa00000"+ // CTA_TUPLE_REPLY
+		"080007000000003c"+"0800080000000007"+ // CTA_TIMEOUT, CTA_MARK
+		"20000d80"+"080001000af40005"+"14000380"+"0600010014e90000"+"0600020014e90000", // CTA_NAT_DST
+		&b)
+}
+
+// As above, for the tuple; conntrack -D finds by the original tuple and sends more than the kernel reads.
+func TestDeleteNamesReplyTupleAndID(t *testing.T) {
+	t.Parallel()
+	f := flow(UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	f.ID = 0x01020304
+	var b nfnl.Batch
+	appendDelete(&b, &f)
+	require.NoError(t, b.Err())
+	requireMessage(t, "50000000"+"0201"+"0100"+"00000000"+"00000000"+"02000000"+
+		"34000280"+"14000180"+"080001000af40005"+"080002000a000001"+
+		"1c000280"+"0500010011000000"+"0600020014e90000"+"060003000fa00000"+
+		"08000c0001020304", &b)
+}
+
+func TestDumpAsksForWhatTheFilterWants(t *testing.T) {
+	t.Parallel()
+	var native [4]byte
+	binary.NativeEndian.PutUint32(native[:], 0b101010)
+	vip := dumpRequest{family: IPv4, protocol: UDP, dst: addr("10.96.0.10"), dstPort: 53}
+	var b nfnl.Batch
+	appendDump(&b, vip)
+	require.NoError(t, b.Err())
+	requireMessage(t, "44000000"+"0101"+"0100"+"00000000"+"00000000"+"02000000"+
+		"24000180"+"0c000180"+"080002000a60000a"+"14000280"+"0500010011000000"+"0600030000350000"+
+		"0c001980"+"08000100"+hex.EncodeToString(native[:]), &b)
+
+	b.Reset()
+	appendDump(&b, dumpRequest{status: 4, statusMask: 6, mark: 1, markMask: 3, zone: ptr(uint16(9))})
+	require.NoError(t, b.Err())
+	requireMessage(t, "3c000000"+"0101"+"0100"+"00000000"+"00000000"+"00000000"+
+		"0800030000000004"+"08001a0000000006"+"0800080000000001"+"0800150000000003"+"0600120000090000", &b)
+}
+
+// requireMessage compares the one message of b, whose length and type are in the machine's byte order.
+func requireMessage(t *testing.T, want string, b *nfnl.Batch) {
+	t.Helper()
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the bytes were recorded on a little-endian machine")
+	}
+	require.Equal(t, want, hex.EncodeToString(b.Bytes()))
+}
+
+// What is written can be read, up to what only the kernel knows.
+func TestCreateRoundTrip(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 3))
+	for range 2000 {
+		f := randomFlow(r)
+		f.Timeout = time.Duration(1+r.IntN(600)) * time.Second
+		f.Original.Zone, f.Reply.Zone = pick(r, uint16(0), 7), pick(r, uint16(0), 7)
+		f.Status &= StatusSeenReply | StatusAssured | StatusFixedTimeout
+		if f.Protocol == TCP {
+			f.TCP = pick(r, TCPSynSent, TCPEstablished, TCPClose)
+		}
+		var b, again nfnl.Batch
+		appendCreate(&b, &f)
+		appendCreate(&again, &f)
+		require.NoError(t, b.Err())
+		require.Equal(t, b.Bytes(), again.Bytes(), "the same flow gives the same bytes")
+
+		var got Flow
+		require.NoError(t, parseFlow(b.Bytes()[20:], &got, wantAll), "seed %d", seed)
+		want := f
+		want.Reply.Src, want.Reply.Dst = f.Original.Dst, f.Original.Src // translation is asked for, not stated
+		if f.Status != 0 {
+			want.Status |= StatusConfirmed
+		}
+		require.Equal(t, want, got, "seed %d", seed)
+	}
+}
+
+func TestParseStats(t *testing.T) {
+	t.Parallel()
+	var b nfnl.Batch
+	b.Message(nfnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0, nfnl.Object{})
+	for typ := attrStatsFound; typ <= attrStatsChainTooLong; typ++ {
+		b.U32(typ, uint32(typ))
+	}
+	b.U32(99, 99)
+	require.NoError(t, b.Err())
+	var s Stats
+	require.NoError(t, s.parseStats(b.Bytes()[20:]))
+	require.NoError(t, s.parseStats(b.Bytes()[20:]))
+	require.Equal(t, Stats{
+		Found: 4, Invalid: 8, Inserted: 16, InsertFailed: 18, Dropped: 20, EarlyDropped: 22, Errors: 24,
+		SearchRestarts: 26, ClashesResolved: 28, ChainsTooLong: 30,
+	}, s, "the CPUs add up")
+}
+
+func TestParseEvent(t *testing.T) {
+	t.Parallel()
+	attrs := append([]byte{2, 0, 0, 0}, recordings(t)[0].attrs...)
+	event := func(typ uint16, flags netlink.HeaderFlags) (Event, error) {
+		return parseEvent(netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(0x100 | typ), Flags: flags}, Data: attrs})
+	}
+	for _, tc := range []struct {
+		typ   uint16
+		flags netlink.HeaderFlags
+		want  EventType
+	}{
+		{0, netlink.Create | netlink.Excl, FlowNew}, {0, 0, FlowUpdated}, {2, 0, FlowDestroyed},
+	} {
+		e, err := event(tc.typ, tc.flags)
+		require.NoError(t, err)
+		require.Equal(t, tc.want, e.Type)
+		require.Equal(t, ap("10.96.0.10:80"), e.Flow.Original.Dst)
+	}
+	_, err := event(1, 0)
+	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	_, err = parseEvent(netlink.Message{Data: []byte{2, 0}})
+	require.ErrorIs(t, err, nfnl.ErrMalformed)
+}
+
+func FuzzParseFlow(f *testing.F) {
+	for _, r := range recordings(f) {
+		f.Add(r.attrs)
+	}
+	f.Fuzz(func(t *testing.T, attrs []byte) {
+		var fl Flow
+		if parseFlow(attrs, &fl, wantAll) != nil {
+			return
+		}
+		require.NotEqual(t, AnyFamily, fl.Family())
+		require.False(t, strings.Contains(fl.String(), "invalid"), fl.String())
+		var b nfnl.Batch
+		appendDelete(&b, &fl)
+		require.NoError(t, b.Err(), "every flow can be named")
+	})
+}
+
+func FuzzParseStats(f *testing.F) {
+	f.Add([]byte{8, 0, 9, 0, 0, 0, 0, 1})
+	f.Fuzz(func(t *testing.T, attrs []byte) {
+		var s Stats
+		statsErr := s.parseStats(attrs)
+		_, _, err := parseEntries(attrs)
+		if len(attrs) == 0 {
+			require.NoError(t, statsErr)
+			require.NoError(t, err)
+		}
+	})
+}
+
+func FuzzCountCPUs(f *testing.F) {
+	f.Add("0-3,8\n")
+	f.Fuzz(func(t *testing.T, list string) {
+		if n, ok := countCPUs(list); ok {
+			require.Positive(t, n)
+		}
+	})
+}
