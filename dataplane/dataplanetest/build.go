@@ -1,0 +1,180 @@
+package dataplanetest
+
+import (
+	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Addresses that scenarios use, by family: first IPv4, then IPv6.
+var (
+	clusterIP  = pair("10.96.0.10", "fd00:10:96::10")
+	clusterIP2 = pair("10.96.0.20", "fd00:10:96::20")
+	unusedIP   = pair("10.96.0.99", "fd00:10:96::99")
+	lbIP       = pair("203.0.113.10", "2001:db8:113::10")
+	externalIP = pair("203.0.113.20", "2001:db8:113::20")
+	nodeIP     = pair(netnstest.NodeIPv4, netnstest.NodeIPv6)
+	nodeIP2    = pair(netnstest.NodeSecondaryIPv4, netnstest.NodeSecondaryIPv6)
+	outsideIP  = pair("198.51.100.11", "2001:db8:51::b")
+	outside2IP = pair("198.51.100.12", "2001:db8:51::c")
+	pod1IP     = pair("10.244.1.1", "fd00:10:244:1::1")
+)
+
+const (
+	servicePort uint16 = 80
+	nodePort    uint16 = 30080
+)
+
+func pair(v4, v6 string) [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}
+}
+
+var (
+	protocols = []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
+	families  = []int{0, 1}
+)
+
+// thisNode is the node's view that scenarios start from: all options at their defaults.
+func thisNode() servicemodel.Node {
+	return servicemodel.Node{Name: "this", Zone: "zone-a", Addresses: []netip.Addr{nodeIP[0], nodeIP[1]}}
+}
+
+// podCIDRs makes the node tell the pods of the cluster by their addresses.
+func podCIDRs(n servicemodel.Node) servicemodel.Node {
+	n.LocalPods.CIDRs = prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)
+	return n
+}
+
+func prefixes(l ...string) (out []netip.Prefix) {
+	for _, s := range l {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// web is a service with a port of each protocol, a cluster IP, a load-balancer IP, an external IP and a node port, in both families.
+func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"}, ClusterIPs: clusterIP[:], ExternalIPs: externalIP[:]}
+	for _, a := range lbIP {
+		s.LoadBalancerIPs = append(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
+	}
+	for _, p := range protocols {
+		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p, Port: servicePort, NodePort: nodePort})
+	}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+// named gives a service another name and cluster IP, and nothing besides.
+func named(name string, ips [2]netip.Addr) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) {
+		s.Name.Name = name
+		s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs = ips[:], nil, nil
+		for i := range s.Ports {
+			s.Ports[i].NodePort = 0
+		}
+	}
+}
+
+func externalLocal(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
+func internalLocal(s *servicemodel.Service) { s.InternalTrafficPolicy = servicemodel.PolicyLocal }
+
+// eps are endpoints of both families on hosts of the fixture: "pod1" to "pod3" on this node, "remote1" and "remote2" on the other, "node" itself.
+func eps(hosts ...string) []servicemodel.Endpoint {
+	var l []servicemodel.Endpoint
+	for _, h := range hosts {
+		for _, a := range hostAddrs(h) {
+			e := servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: nodeOf(h)}
+			for _, p := range protocols {
+				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p, Port: PortA})
+			}
+			l = append(l, e)
+		}
+	}
+	return l
+}
+
+// each edits every endpoint of a list.
+func each(l []servicemodel.Endpoint, edit func(*servicemodel.Endpoint)) []servicemodel.Endpoint {
+	for i := range l {
+		edit(&l[i])
+	}
+	return l
+}
+
+func terminating(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }
+func notReady(e *servicemodel.Endpoint)    { e.Ready, e.Serving = false, false }
+
+func hostAddrs(h string) [2]netip.Addr {
+	switch h {
+	case "pod1", "pod2", "pod3":
+		n := h[3:]
+		return pair("10.244.1."+n, "fd00:10:244:1::"+n)
+	case "remote1", "remote2":
+		n := h[6:]
+		return pair("10.244.2."+n, "fd00:10:244:2::"+n)
+	case "node":
+		return nodeIP
+	}
+	panic("no endpoint on host " + h)
+}
+
+func nodeOf(h string) string {
+	if h[0] == 'r' {
+		return "other"
+	}
+	return "this"
+}
+
+// state is a state of one service, or of several given one after the other with their endpoints.
+func state(n servicemodel.Node, svc *servicemodel.Service, endpoints []servicemodel.Endpoint) servicemodel.State {
+	return servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, endpoints)
+}
+
+func and(s servicemodel.State, svc *servicemodel.Service, endpoints []servicemodel.Endpoint) servicemodel.State {
+	return s.WithService(svc).WithEndpoints(svc.Name, endpoints)
+}
+
+// to makes a want: these hosts may answer, on PortA.
+func to(m Masquerade, hosts ...string) Want {
+	w := Want{Outcome: servicemodel.Balanced, Masquerade: m}
+	for _, h := range hosts {
+		w.Servers = append(w.Servers, serverName(h, PortA))
+	}
+	return w
+}
+
+var (
+	rejected  = Want{Outcome: servicemodel.Rejected}
+	dropped   = Want{Outcome: servicemodel.Dropped}
+	untouched = Want{Outcome: servicemodel.Untouched}
+)
+
+// ask makes the same check for all protocols and families.
+func ask(from string, addrs [2]netip.Addr, port uint16, want Want) []Check {
+	var l []Check
+	for _, f := range families {
+		l = append(l, askFamily(f, from, addrs, port, want)...)
+	}
+	return l
+}
+
+// askFamily is ask for one family only.
+func askFamily(family int, from string, addrs [2]netip.Addr, port uint16, want Want) []Check {
+	var l []Check
+	for _, p := range protocols {
+		l = append(l, Check{From: from, Proto: p, To: netip.AddrPortFrom(addrs[family], port), Want: want})
+	}
+	return l
+}
+
+func checks(l ...[]Check) []Check {
+	var out []Check
+	for _, c := range l {
+		out = append(out, c...)
+	}
+	return out
+}

@@ -1,0 +1,132 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Want is what must become of a packet.
+type Want struct {
+	// Outcome is what happens to it.
+	Outcome servicemodel.Outcome
+	// Servers are those that may answer, such as "pod1/8080", if it is balanced.
+	Servers []string
+	// Masquerade says that the server sees an address of the node rather than the client's. NodeOrOwn does not ask.
+	Masquerade Masquerade
+}
+
+// Masquerade says which source a server must see.
+type Masquerade uint8
+
+const (
+	OwnSource  Masquerade = iota // the client's own address
+	NodeSource                   // an address of the node
+	AnySource                    // either
+)
+
+// String returns what is wanted, such as "pod1/8080 or pod2/8080 seeing a node address".
+func (w Want) String() string {
+	if w.Outcome != servicemodel.Balanced {
+		return w.Outcome.String()
+	}
+	s := strings.Join(w.Servers, " or ")
+	switch w.Masquerade {
+	case OwnSource:
+		s += " seeing the client's address"
+	case NodeSource:
+		s += " seeing a node address"
+	}
+	return s
+}
+
+// judge compares the outcome of a probe with what was wanted, and returns the complaint, empty if there is none.
+func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) string {
+	ok := false
+	switch want.Outcome {
+	case servicemodel.Balanced:
+		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) && w.sourceIs(want.Masquerade, got)
+	case servicemodel.Rejected:
+		ok = got.Kind == netnstest.Refused && got.ICMP != nil && got.ICMP.PortUnreachable()
+	case servicemodel.Dropped:
+		ok = got.Kind == netnstest.Dropped
+	case servicemodel.Untouched:
+		ok = w.untouched(p, got)
+	}
+	if ok {
+		return ""
+	}
+	return fmt.Sprintf("%s: wanted %s, got %s", p, want, got)
+}
+
+func (w *world) sourceIs(m Masquerade, got netnstest.Outcome) bool {
+	switch m {
+	case OwnSource:
+		return got.Source.Addr() == got.Local.Addr()
+	case NodeSource:
+		return w.IsNodeAddr(got.Source.Addr())
+	}
+	return true
+}
+
+// untouched reports whether the packet went where it would have gone without us: to the host that has the address, or to the internet, unchanged.
+func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
+	dst := p.To.Addr()
+	if w.IsNodeAddr(dst) || dst.IsLoopback() {
+		server := serverName(w.Node.Name, p.To.Port())
+		return got.Kind == netnstest.Refused || got.Kind == netnstest.Answered && got.Server == server || got.Kind == netnstest.Dropped && p.Proto == netnstest.SCTP
+	}
+	server := netnstest.InternetName
+	for _, h := range w.Hosts() {
+		if dst == h.IPv4 || dst == h.IPv6 {
+			server = serverName(h.Name, p.To.Port())
+		}
+	}
+	return got.Kind == netnstest.Answered && got.Server == server && got.Source.Addr() == got.Local.Addr()
+}
+
+// oracle returns what the table says must become of a probe, once its source is known.
+func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (Want, servicemodel.Decision) {
+	d := t.Decide(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
+	want := Want{Outcome: d.Outcome}
+	for i, c := range d.Candidates {
+		want.Servers = append(want.Servers, w.serverOf(c.Endpoint))
+		m := OwnSource
+		if c.Masquerade {
+			m = NodeSource
+		}
+		if i > 0 && m != want.Masquerade {
+			m = AnySource
+		}
+		want.Masquerade = m
+	}
+	return want, d
+}
+
+// judgeOracle compares the outcome of a probe with the oracle. Where candidates differ in being masqueraded (a hairpin among others), it
+// looks at the one that answered.
+func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe, got netnstest.Outcome) string {
+	src := got.Local
+	if !src.IsValid() {
+		src = netip.AddrPortFrom(p.From.Addr(p.To.Addr()), p.SourcePort)
+	}
+	want, d := w.oracle(t, p, src)
+	if want.Masquerade == AnySource {
+		for _, c := range d.Candidates {
+			if w.serverOf(c.Endpoint) == got.Server {
+				want.Masquerade = OwnSource
+				if c.Masquerade {
+					want.Masquerade = NodeSource
+				}
+			}
+		}
+	}
+	if s := w.judge(p, want, got); s != "" {
+		return s + "\n\tthe oracle: " + d.String()
+	}
+	return ""
+}

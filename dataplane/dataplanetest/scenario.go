@@ -1,0 +1,86 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Scenario is one story: states that are applied one after the other, and packets after each.
+type Scenario struct {
+	// Name says what is shown, in words. Line is the row of behaviour.md that it belongs to.
+	Name, Line string
+	// Options shape the network.
+	Options Options
+	Steps   []Step
+}
+
+// Step is a state, and what becomes of packets once it is applied.
+type Step struct {
+	State  servicemodel.State
+	Checks []Check
+}
+
+// Check is one question: packets from here to there.
+type Check struct {
+	// From is the name of a host: "pod1" to "pod3", "remote1", "remote2", "node", "outside1", "outside2".
+	From  string
+	Proto servicemodel.Protocol
+	To    netip.AddrPort
+	Want  Want
+	// Times is how many packets are sent; 0 means 3.
+	Times int
+}
+
+// run runs a scenario in a network.
+func (s *Scenario) run(t *testing.T, ws *worlds) {
+	w := ws.take(t, s.Options)
+	defer ws.give(s.Options, w)
+	for i, step := range s.Steps {
+		r, err := w.engine.Apply(t.Context(), step.State)
+		if err != nil {
+			t.Fatalf("step %d: apply: %v", i+1, err)
+		}
+		for _, complaint := range w.check(t, r.Changes.New, step.Checks) {
+			t.Errorf("step %d: %s", i+1, complaint)
+		}
+		if t.Failed() {
+			t.Logf("applied:\n%s", r.Changes)
+		}
+	}
+}
+
+// check sends the packets of all checks at once, and returns the complaints.
+func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) []string {
+	t.Helper()
+	var probes []netnstest.Probe
+	var of []int
+	for i, c := range checks {
+		from := w.hosts[c.From]
+		if from == nil {
+			t.Fatalf("no host %q", c.From)
+		}
+		times := c.Times
+		if times == 0 {
+			times = 3
+		}
+		for range times {
+			probes = append(probes, netnstest.Probe{From: from, Proto: netnstest.Protocol(c.Proto), To: c.To})
+			of = append(of, i)
+		}
+	}
+	var complaints []string
+	for i, got := range netnstest.SendAll(t.Context(), probes) {
+		s := w.judge(probes[i], checks[of[i]].Want, got)
+		if o := w.judgeOracle(table, probes[i], got); o != "" {
+			s = strings.TrimPrefix(s+"\n"+o, "\n")
+		}
+		if s != "" {
+			complaints = append(complaints, s)
+		}
+	}
+	return complaints
+}

@@ -1,0 +1,146 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Open opens the backend under test in a network namespace, given by file descriptor. It is called by many goroutines, with another namespace each time.
+type Open func(netns int) (dataplane.Backend, error)
+
+// Ports on which every host serves every protocol. A server's name is its host's and the port: "pod1/8080".
+const (
+	PortA uint16 = 8080
+	PortB uint16 = 8081
+)
+
+// world is a network with servers everywhere and an engine on the backend under test.
+type world struct {
+	*netnstest.Cluster
+	backend dataplane.Backend
+	engine  *dataplane.Engine
+	hosts   map[string]*netnstest.Host
+}
+
+// Options shape the network of a scenario. The zero value is the usual one: three pods, two on another node, two clients outside.
+type Options struct {
+	Bridge             string // the pods hang on this bridge
+	PodInterfacePrefix string // their interfaces' names begin so
+}
+
+// newWorld builds a network.
+func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
+	c, err := netnstest.New(ctx, netnstest.Options{Bridge: o.Bridge, PodInterfacePrefix: o.PodInterfacePrefix})
+	if err != nil {
+		return nil, err
+	}
+	w := &world{Cluster: c, hosts: map[string]*netnstest.Host{}}
+	for _, h := range c.Hosts() {
+		w.hosts[h.Name] = h
+		if err := serve(h); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	w.backend, err = open(c.Node.NS.Fd())
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	w.engine = dataplane.New(w.backend, nil)
+	return w, nil
+}
+
+// serve starts the servers of a host. The outside clients serve nothing.
+func serve(h *netnstest.Host) error {
+	for _, port := range []uint16{PortA, PortB} {
+		for _, proto := range netnstest.Protocols() {
+			for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+				if _, err := h.NS.Serve(serverName(h.Name, port), proto, netip.AddrPortFrom(a, port)); err != nil {
+					return fmt.Errorf("serve %s port %d on %s: %w", proto, port, h.Name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func serverName(host string, port uint16) string { return fmt.Sprintf("%s/%d", host, port) }
+
+func (w *world) close() {
+	w.backend.Close()
+	w.Cluster.Close()
+}
+
+// serverOf returns the name of the server at an endpoint.
+func (w *world) serverOf(ep netip.AddrPort) string {
+	for _, h := range w.Hosts() {
+		if ep.Addr() == h.IPv4 || ep.Addr() == h.IPv6 {
+			return serverName(h.Name, ep.Port())
+		}
+	}
+	return ep.String()
+}
+
+// packet is what the oracle is told of a probe that was sent from the given source.
+func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packet {
+	pk := servicemodel.Packet{Src: src, Dst: p.To, Protocol: servicemodel.Protocol(p.Proto)}
+	if p.From.NS == w.Node.NS {
+		pk.FromThisNode = true
+	} else {
+		pk.InInterface = p.From.NodeInterface
+	}
+	return pk
+}
+
+// worlds keeps networks that scenarios take turns in: building one takes longer than most scenarios.
+type worlds struct {
+	open Open
+	mu   sync.Mutex
+	free map[Options][]*world
+	all  []*world
+}
+
+func newWorlds(t *testing.T, open Open) *worlds {
+	ws := &worlds{open: open, free: map[Options][]*world{}}
+	t.Cleanup(func() {
+		for _, w := range ws.all {
+			w.close()
+		}
+	})
+	return ws
+}
+
+// take returns a network nobody uses, until give.
+func (ws *worlds) take(t *testing.T, o Options) *world {
+	t.Helper()
+	ws.mu.Lock()
+	if l := ws.free[o]; len(l) > 0 {
+		w := l[len(l)-1]
+		ws.free[o] = l[:len(l)-1]
+		ws.mu.Unlock()
+		return w
+	}
+	ws.mu.Unlock()
+	w, err := newWorld(t.Context(), ws.open, o)
+	if err != nil {
+		t.Fatalf("build the network: %v", err)
+	}
+	ws.mu.Lock()
+	ws.all = append(ws.all, w)
+	ws.mu.Unlock()
+	return w
+}
+
+func (ws *worlds) give(o Options, w *world) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.free[o] = append(ws.free[o], w)
+}

@@ -1,0 +1,18 @@
+package nftables_test
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+func open(netns int) (dataplane.Backend, error) {
+	return nftables.New(&nftables.Config{NetNS: netns})
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Run(t, open)
+}
