@@ -1,0 +1,67 @@
+package kube
+
+//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// translateEndpoints returns what e means, nil if it is of no use or invalid. Each subset is the product of its
+// addresses and its ports; those not ready serve nobody.
+func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
+	if _, ok := e.Labels[corev1.IsHeadlessService]; ok {
+		return nil
+	}
+	checkName(r, e.Namespace, e.Name, validation.IsDNS1123Subdomain)
+	out := &slice{service: servicemodel.Name{Namespace: e.Namespace, Name: e.Name}}
+	for i := range e.Subsets {
+		s := &e.Subsets[i]
+		at := fmt.Sprintf("subsets[%d].", i)
+		ports := subsetPorts(s.Ports, at+"ports", r)
+		if len(ports) == 0 {
+			continue
+		}
+		out.endpoints = appendAddresses(out.endpoints, s.Addresses, ports, true, at+"addresses", r)
+		out.endpoints = appendAddresses(out.endpoints, s.NotReadyAddresses, ports, false, at+"notReadyAddresses", r)
+	}
+	return out
+}
+
+func subsetPorts(ports []corev1.EndpointPort, field string, r *report) []servicemodel.EndpointPort {
+	var out []servicemodel.EndpointPort
+	seen := map[servicemodel.EndpointPort]int{}
+	for i, p := range ports {
+		at := fmt.Sprintf("%s[%d].", field, i)
+		checkPortName(p.Name, at+"name", r)
+		protocol := parseProtocol(p.Protocol, at+"protocol", r)
+		if !checkPort(p.Port, 1, at+"port", r) {
+			continue
+		}
+		if first, ok := claim(seen, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol}, i); !ok {
+			r.invalid(at+"name", p.Name, "is the name of %s[%d] too, with the same protocol", field, first)
+		}
+		out = append(out, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol, Port: uint16(p.Port)})
+	}
+	return out
+}
+
+func appendAddresses(out []servicemodel.Endpoint, addresses []corev1.EndpointAddress, ports []servicemodel.EndpointPort,
+	ready bool, field string, r *report,
+) []servicemodel.Endpoint {
+	for i, a := range addresses {
+		addr, err := parseRoutable(a.IP)
+		if err != nil {
+			r.invalid(fmt.Sprintf("%s[%d].ip", field, i), a.IP, "%v", err)
+			continue
+		}
+		out = append(out, servicemodel.Endpoint{
+			Addr: addr, Ports: ports, Ready: ready, Serving: ready, Node: deref(a.NodeName, ""),
+		})
+	}
+	return out
+}

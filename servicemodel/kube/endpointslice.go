@@ -1,0 +1,130 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// slice is what an EndpointSlice says of a service.
+type slice struct {
+	service   servicemodel.Name
+	endpoints []servicemodel.Endpoint
+}
+
+// translateSlice returns what s means, nil if it is of no use or invalid.
+func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
+	if _, ok := s.Labels[corev1.IsHeadlessService]; ok {
+		return nil
+	}
+	checkName(r, s.Namespace, s.Name, validation.IsDNS1123Subdomain)
+	service := s.Labels[discoveryv1.LabelServiceName]
+	if service == "" {
+		r.warn("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "names no service, the slice is skipped")
+		return nil
+	}
+	var family servicemodel.Family
+	switch s.AddressType {
+	case discoveryv1.AddressTypeIPv4:
+		family = servicemodel.IPv4
+	case discoveryv1.AddressTypeIPv6:
+		family = servicemodel.IPv6
+	case discoveryv1.AddressTypeFQDN:
+		return nil
+	default:
+		r.invalid("addressType", string(s.AddressType), "must be IPv4, IPv6 or FQDN")
+		return nil
+	}
+	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service}}
+	ports := slicePorts(s.Ports, r)
+	for i := range s.Endpoints {
+		a, ok := sliceAddr(s.Endpoints[i].Addresses, i, family, r)
+		if !ok || len(ports) == 0 {
+			continue
+		}
+		if out.endpoints == nil {
+			out.endpoints = make([]servicemodel.Endpoint, 0, len(s.Endpoints)-i)
+		}
+		out.endpoints = append(out.endpoints, sliceEndpoint(&s.Endpoints[i], a, ports))
+	}
+	return out
+}
+
+func slicePorts(ports []discoveryv1.EndpointPort, r *report) []servicemodel.EndpointPort {
+	var out []servicemodel.EndpointPort
+	seen := map[servicemodel.EndpointPort]int{}
+	for i, p := range ports {
+		at := fmt.Sprintf("ports[%d].", i)
+		if p.Name == nil {
+			r.warn(at+"name", "", "is missing, the port is skipped")
+			continue
+		}
+		checkPortName(*p.Name, at+"name", r)
+		protocol := servicemodel.TCP
+		if p.Protocol != nil {
+			protocol = parseProtocol(*p.Protocol, at+"protocol", r)
+		}
+		if p.Port == nil {
+			r.warn(at+"port", "", "is missing, which means all ports and cannot be balanced, the port is skipped")
+			continue
+		}
+		if *p.Port < 1 || *p.Port > 65535 { // the API server lets them pass
+			r.skip(at+"port", itoa(*p.Port), "must be between 1 and 65535")
+			continue
+		}
+		if first, ok := claim(seen, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol}, i); !ok {
+			r.invalid(at+"name", *p.Name, "is the name of ports[%d] too, with the same protocol", first)
+		}
+		out = append(out, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol, Port: uint16(*p.Port)})
+	}
+	return out
+}
+
+// sliceAddr returns the address of endpoint i. Only the first counts: the API gives the others no meaning.
+func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report) (netip.Addr, bool) {
+	if len(addresses) == 0 {
+		r.skip(fmt.Sprintf("endpoints[%d].addresses", i), "", "must hold an address")
+		return netip.Addr{}, false
+	}
+	a, err := parseRoutable(addresses[0])
+	if err == nil && servicemodel.FamilyOf(a) != family {
+		err = fmt.Errorf("must be an %s address, as addressType says", family)
+	}
+	if err != nil {
+		r.invalid(fmt.Sprintf("endpoints[%d].addresses[0]", i), addresses[0], "%v", err)
+	}
+	return a, err == nil
+}
+
+func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr, ports []servicemodel.EndpointPort) servicemodel.Endpoint {
+	out := servicemodel.Endpoint{
+		Addr:        a,
+		Ports:       ports,
+		Ready:       deref(e.Conditions.Ready, true),
+		Serving:     deref(e.Conditions.Serving, true),
+		Terminating: deref(e.Conditions.Terminating, false),
+		Node:        deref(e.NodeName, ""),
+		Zone:        deref(e.Zone, ""),
+	}
+	if e.Hints != nil {
+		for _, n := range e.Hints.ForNodes {
+			out.ForNodes = append(out.ForNodes, n.Name)
+		}
+		for _, z := range e.Hints.ForZones {
+			out.ForZones = append(out.ForZones, z.Name)
+		}
+	}
+	return out
+}
+
+func deref[T any](p *T, missing T) T {
+	if p == nil {
+		return missing
+	}
+	return *p
+}

@@ -1,0 +1,120 @@
+package kube_test
+
+//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+var web = servicemodel.Name{Namespace: "default", Name: "web"}
+
+// webService is a dual-stack service as an API server would return it.
+func webService() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: corev1.ServiceSpec{
+			Type:            corev1.ServiceTypeClusterIP,
+			ClusterIP:       "10.96.0.10",
+			ClusterIPs:      []string{"10.96.0.10", "fd00:96::10"},
+			IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			SessionAffinity: corev1.ServiceAffinityNone,
+			Ports:           []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+// webModel is what webService means.
+func webModel() *servicemodel.Service {
+	return &servicemodel.Service{
+		Name:       web,
+		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		ClusterIPs: addrs("10.96.0.10", "fd00:96::10"),
+	}
+}
+
+// webSlice is an EndpointSlice of webService with an endpoint for each address.
+func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr("http"), Protocol: ptr(corev1.ProtocolTCP), Port: ptr(int32(8080))}},
+	}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{a},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr(true), Serving: ptr(true), Terminating: ptr(false)},
+		})
+	}
+	return s
+}
+
+// webEndpoint is what webSlice means for one address.
+func webEndpoint(address string) servicemodel.Endpoint {
+	return servicemodel.Endpoint{
+		Addr: netip.MustParseAddr(address), Ports: httpOn(8080), Ready: true, Serving: true,
+	}
+}
+
+func httpOn(port uint16) []servicemodel.EndpointPort {
+	return []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: port}}
+}
+
+func addrs(list ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range list {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// texts returns problems as text, for comparison.
+func texts(problems []kube.Problem) []string {
+	var out []string
+	for _, p := range problems {
+		out = append(out, p.Severity.String()+": "+p.Error())
+	}
+	return out
+}
+
+// contents is everything in a state.
+type contents struct {
+	node      servicemodel.Node
+	services  []servicemodel.Service
+	endpoints map[servicemodel.Name][]servicemodel.Endpoint
+}
+
+func contentsOf(s servicemodel.State) contents {
+	c := contents{node: s.Node(), endpoints: map[servicemodel.Name][]servicemodel.Endpoint{}}
+	for service := range s.Services() {
+		c.services = append(c.services, *service)
+		c.endpoints[service.Name] = s.Endpoints(service.Name)
+	}
+	return c
+}
+
+// requireNoProblems fails if an object was found wanting.
+func requireNoProblems(t *testing.T, problems []kube.Problem) {
+	t.Helper()
+	require.Empty(t, texts(problems))
+}
+
+func ptr[T any](v T) *T { return &v }

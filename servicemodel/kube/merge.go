@@ -1,0 +1,84 @@
+package kube
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// backends are the endpoints of one service, as the objects about it tell. There is at least one object.
+type backends struct {
+	slices map[string]*slice // by the name of the EndpointSlice
+	legacy *slice            // from Endpoints, nil if there are none
+}
+
+// merged returns the endpoints of all slices, those of Endpoints if there is no slice. The result
+// depends on the objects alone.
+func (b *backends) merged() []servicemodel.Endpoint {
+	if b == nil {
+		return nil
+	}
+	if len(b.slices) == 0 {
+		return withoutDuplicates(b.legacy.endpoints)
+	}
+	var all []servicemodel.Endpoint
+	for i, name := range slices.Sorted(maps.Keys(b.slices)) {
+		if i == 0 { // most services have one slice, which is shared
+			all = slices.Clip(b.slices[name].endpoints)
+			continue
+		}
+		all = append(all, b.slices[name].endpoints...)
+	}
+	return withoutDuplicates(all)
+}
+
+// target is what tells the endpoints of a service port apart: name and protocol are those of the service port.
+type target struct {
+	addr netip.Addr
+	port servicemodel.EndpointPort
+}
+
+// withoutDuplicates returns eps with each target in one endpoint only: the one that [better] prefers, the
+// first among equals. It does not modify eps, and returns eps itself if no address occurs twice.
+func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
+	addrs := make(map[netip.Addr]struct{}, len(eps))
+	for i := range eps {
+		addrs[eps[i].Addr] = struct{}{}
+	}
+	if len(addrs) == len(eps) {
+		return eps
+	}
+	winner := map[target]int{}
+	for i := range eps {
+		for _, p := range eps[i].Ports {
+			t := target{eps[i].Addr, p}
+			if j, ok := winner[t]; !ok || better(&eps[i], &eps[j]) {
+				winner[t] = i
+			}
+		}
+	}
+	out := make([]servicemodel.Endpoint, 0, len(eps))
+	for i, e := range eps {
+		lost := func(p servicemodel.EndpointPort) bool { return winner[target{e.Addr, p}] != i }
+		if slices.ContainsFunc(e.Ports, lost) {
+			e.Ports = slices.DeleteFunc(slices.Clone(e.Ports), lost)
+		}
+		if len(e.Ports) > 0 {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// better reports whether a tells more of an endpoint that traffic may use than b does.
+func better(a, b *servicemodel.Endpoint) bool {
+	if a.Terminating != b.Terminating {
+		return !a.Terminating
+	}
+	if a.Ready != b.Ready {
+		return a.Ready
+	}
+	return a.Serving && !b.Serving
+}

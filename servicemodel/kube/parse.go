@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Errors of the parsers. The value is reported with the field, so they do not repeat it.
+var (
+	errAddr   = errors.New("not an IP address")
+	errPrefix = errors.New("not an IP range such as 10.0.0.0/8")
+)
+
+// parseAddr reads an IP address as Kubernetes has always read them (ParseIPSloppy in k8s.io/utils/net, which is
+// net.ParseIP of Go before 1.17): leading zeros are allowed and mean nothing, also in IPv4, where [netip.ParseAddr]
+// refuses them. An IPv4 address written as IPv6 (::ffff:10.0.0.1) is an IPv4 address. A zone is an error.
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		a, err = netip.ParseAddr(stripZeros(s))
+	}
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, errAddr
+	}
+	return a.Unmap(), nil
+}
+
+// parsePrefix reads an IP range in CIDR notation, its address as parseAddr does, and masks it.
+func parsePrefix(s string) (netip.Prefix, error) {
+	addr, length, ok := strings.Cut(s, "/")
+	if !ok {
+		return netip.Prefix{}, errPrefix
+	}
+	a, err := parseAddr(addr)
+	if err != nil {
+		return netip.Prefix{}, errPrefix
+	}
+	bits, err := strconv.ParseUint(length, 10, 8)
+	if err != nil {
+		return netip.Prefix{}, errPrefix
+	}
+	n := int(bits)
+	if a.Is4() && strings.Contains(addr, ":") { // IPv4 written as IPv6: the length counts from there
+		n -= 96
+	}
+	p, err := a.Prefix(n)
+	if err != nil {
+		return netip.Prefix{}, errPrefix
+	}
+	return p, nil
+}
+
+// stripZeros removes the leading zeros of every group of digits of an address, but for the last digit.
+func stripZeros(s string) string {
+	var b strings.Builder
+	start := true // of a group
+	for i := 0; i < len(s); i++ {
+		if start && s[i] == '0' && i+1 < len(s) && isHex(s[i+1]) {
+			continue
+		}
+		start = s[i] == '.' || s[i] == ':'
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// parseUsable reads an address that packets can be sent to.
+func parseUsable(s string) (netip.Addr, error) {
+	a, err := parseAddr(s)
+	switch {
+	case err != nil:
+		return a, err
+	case a.IsUnspecified():
+		return a, errors.New("may not be unspecified")
+	case a.IsLoopback():
+		return a, errors.New("may not be a loopback address")
+	case a.IsMulticast():
+		return a, errors.New("may not be a multicast address")
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return a, errors.New("may not be the broadcast address")
+	}
+	return a, nil
+}
+
+// parseRoutable reads the address of an endpoint or an external IP, which may not be link-local either
+// (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
+func parseRoutable(s string) (netip.Addr, error) {
+	a, err := parseUsable(s)
+	if err == nil && a.IsLinkLocalUnicast() {
+		return a, errors.New("may not be a link-local address")
+	}
+	return a, err
+}

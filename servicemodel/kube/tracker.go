@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Config says what a [Tracker] cannot learn from Kubernetes.
+type Config struct {
+	// Node is the node as the program describes it. Its name selects the Node object; without a name none counts. What is
+	// empty is filled in from that object: Zone from the label topology.kubernetes.io/zone, Addresses
+	// from status.addresses, first the internal, then the external ones, each in their order. To
+	// ServiceCIDRs, those of the ServiceCIDR objects are added.
+	Node servicemodel.Node
+
+	// NodeCIDRs tells local pods by the pod CIDRs of the Node object, in place of Node.LocalPods (detectLocalMode NodeCIDR of
+	// kube-proxy). Until the object is known, or if it has none, no pod is told by its address.
+	NodeCIDRs bool
+
+	// Strict is for objects that no API server has validated, such as those in files: what an API server would have
+	// refused but kube-proxy skips, such as an external IP that is not an address, is then an error too.
+	Strict bool
+}
+
+// Tracker follows Kubernetes objects and yields the state they describe. Its methods may be called from several
+// goroutines. It does not keep the objects it is given, though it shares their strings.
+//
+// Each Set method takes the newest version of an object and returns what is wrong with it, which [Tracker.Problems] returns
+// too for as long as the object is there. Each Delete method is told that an object is gone; one that is not known is no problem.
+type Tracker struct {
+	config Config
+
+	mu           sync.Mutex
+	services     map[servicemodel.Name]*servicemodel.Service
+	backends     map[servicemodel.Name]*backends         // by the service they are of
+	owners       map[servicemodel.Name]servicemodel.Name // the service of each EndpointSlice
+	node         node
+	serviceCIDRs map[string][]netip.Prefix // by the name of the ServiceCIDR
+	problems     map[objectKey][]Problem
+
+	// state is the state last asked for, dirty what may have changed since.
+	state     servicemodel.State
+	dirty     map[servicemodel.Name]struct{}
+	dirtyNode bool
+}
+
+// NewTracker returns a tracker that knows of no object.
+func NewTracker(c Config) *Tracker {
+	return &Tracker{
+		config:       c,
+		services:     map[servicemodel.Name]*servicemodel.Service{},
+		backends:     map[servicemodel.Name]*backends{},
+		owners:       map[servicemodel.Name]servicemodel.Name{},
+		serviceCIDRs: map[string][]netip.Prefix{},
+		problems:     map[objectKey][]Problem{},
+		dirty:        map[servicemodel.Name]struct{}{},
+		dirtyNode:    true,
+	}
+}
+
+// State returns the state that the objects known now describe. It is valid: [servicemodel.State.Validate] finds nothing, as
+// long as the node it was configured with is valid. If nothing that matters changed since the last
+// call, it is the same state. The cost is that of the services whose objects were set or deleted since.
+func (t *Tracker) State() servicemodel.State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range slices.SortedFunc(maps.Keys(t.dirty), servicemodel.Name.Compare) {
+		t.state = t.refresh(t.state, n)
+	}
+	clear(t.dirty)
+	if t.dirtyNode {
+		t.state = t.state.WithNode(t.view())
+		t.dirtyNode = false
+	}
+	return t.state
+}
+
+// refresh brings one service and its endpoints in s up to date. Endpoints of services that are
+// not proxied stay out.
+func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemodel.State {
+	service := t.services[n]
+	if service == nil {
+		return s.WithoutService(n).WithEndpoints(n, nil)
+	}
+	return s.WithService(service).WithEndpoints(n, t.backends[n].merged())
+}
+
+// Problems returns all that is wrong with the objects known now, in the order of their kinds and names, and
+// for each object in the order of its fields' checks.
+func (t *Tracker) Problems() []Problem {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []Problem
+	for _, k := range slices.SortedFunc(maps.Keys(t.problems), objectKey.compare) {
+		all = append(all, t.problems[k]...)
+	}
+	return all
+}
+
+// conclude ends the translation of an object: it keeps what was wrong and returns it, with whether the
+// object can be used.
+func (t *Tracker) conclude(k objectKey, r *report) ([]Problem, bool) {
+	if len(r.problems) == 0 {
+		delete(t.problems, k)
+		return nil, true
+	}
+	t.problems[k] = r.problems
+	return slices.Clone(r.problems), !r.failed()
+}

@@ -1,0 +1,276 @@
+package kube_test
+
+//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+func TestEmptyTracker(t *testing.T) {
+	t.Parallel()
+	node := servicemodel.Node{Name: "node-a", MasqueradeAll: true}
+	tracker := kube.NewTracker(kube.Config{Node: node})
+	require.Equal(t, node, tracker.State().Node())
+	require.Zero(t, tracker.State().Len())
+	require.Empty(t, tracker.Problems())
+
+	tracker.DeleteService(web)
+	tracker.DeleteEndpointSlice(web)
+	tracker.DeleteEndpoints(web)
+	tracker.DeleteNode("node-a")
+	tracker.DeleteServiceCIDR("kubernetes")
+	require.Equal(t, node, tracker.State().Node())
+	require.Zero(t, tracker.State().Len())
+}
+
+func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
+	set := func(version string) {
+		service, slice, node, cidr := webService(), webSlice("web-1", "10.1.0.1"), ourNode(), serviceCIDR("kubernetes", "10.96.0.0/16")
+		for _, o := range []interface{ SetResourceVersion(string) }{service, slice, node, cidr} {
+			o.SetResourceVersion(version)
+		}
+		requireNoProblems(t, tracker.SetService(service))
+		requireNoProblems(t, tracker.SetEndpointSlice(slice))
+		requireNoProblems(t, tracker.SetNode(node))
+		requireNoProblems(t, tracker.SetServiceCIDR(cidr))
+	}
+	set("1")
+	before := tracker.State()
+	require.True(t, before.Same(tracker.State()))
+	set("2")
+	require.True(t, before.Same(tracker.State()), "new versions that mean the same")
+
+	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-2", "10.1.0.1")))
+	require.True(t, before.Same(tracker.State()), "an endpoint in a second slice")
+
+	tracker.DeleteService(web)
+	requireNoProblems(t, tracker.SetService(webService()))
+	require.True(t, before.Same(tracker.State()), "deleted and set again since the last state")
+
+	headless := webSlice("db-1", "10.1.0.2")
+	headless.Labels[discoveryv1.LabelServiceName] = "db"
+	requireNoProblems(t, tracker.SetEndpointSlice(headless))
+	require.True(t, before.Same(tracker.State()), "endpoints of a service that is not proxied")
+}
+
+func TestEarlierStatesStayAsTheyWere(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{})
+	requireNoProblems(t, tracker.SetService(webService()))
+	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.1")))
+	before := tracker.State()
+	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.2")))
+	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.2")}, tracker.State().Endpoints(web))
+	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.1")}, before.Endpoints(web))
+}
+
+func TestProblemsAreOrdered(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{})
+	for _, name := range []string{"b", "a"} {
+		service := webService()
+		service.Name = name
+		service.Spec.Ports[0].Port, service.Spec.Ports[0].Protocol = 0, "X"
+		tracker.SetService(service)
+		slice := webSlice(name, "x")
+		tracker.SetEndpointSlice(slice)
+	}
+	tracker.SetServiceCIDR(serviceCIDR("c", "x"))
+	tracker.SetEndpoints(webEndpoints(subset(0)))
+	want := []string{
+		"error: EndpointSlice default/a: endpoints[0].addresses[0]: x: not an IP address",
+		"error: EndpointSlice default/b: endpoints[0].addresses[0]: x: not an IP address",
+		"error: Endpoints default/web: subsets[0].ports[0].port: 0: must be between 1 and 65535",
+		"error: Service default/a: spec.ports[0].protocol: X: must be TCP, UDP or SCTP",
+		"error: Service default/a: spec.ports[0].port: 0: must be between 1 and 65535",
+		"error: Service default/b: spec.ports[0].protocol: X: must be TCP, UDP or SCTP",
+		"error: Service default/b: spec.ports[0].port: 0: must be between 1 and 65535",
+		"error: ServiceCIDR c: spec.cidrs[0]: x: not an IP range such as 10.0.0.0/8",
+	}
+	require.Equal(t, want, texts(tracker.Problems()))
+
+	tracker.DeleteService(servicemodel.Name{Namespace: "default", Name: "a"})
+	tracker.DeleteEndpointSlice(servicemodel.Name{Namespace: "default", Name: "b"})
+	tracker.DeleteEndpoints(web)
+	require.Equal(t, append(append(want[:1:1], want[5:7]...), want[7]), texts(tracker.Problems()))
+}
+
+// world is a small set of objects that change at random, and what of them there is now.
+type world struct {
+	rng      *rand.Rand
+	services map[string]*corev1.Service
+	slices   map[string]*discoveryv1.EndpointSlice
+	legacy   map[string]*corev1.Endpoints
+	cidrs    map[string]*networkingv1.ServiceCIDR
+	node     *corev1.Node
+}
+
+func newWorld(rng *rand.Rand) *world {
+	return &world{
+		rng: rng, services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{},
+		legacy: map[string]*corev1.Endpoints{}, cidrs: map[string]*networkingv1.ServiceCIDR{},
+	}
+}
+
+func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
+
+// address returns one of few addresses, so that they repeat; now and then none at all.
+func (w *world) address() string {
+	if w.rng.IntN(60) == 0 {
+		return w.pick("x", "127.0.0.1", "fd00::1")
+	}
+	return fmt.Sprintf("10.1.0.%d", 1+w.rng.IntN(6))
+}
+
+func (w *world) name() string { return w.pick("a", "b", "c", "d") }
+
+func (w *world) service(name string) *corev1.Service {
+	s := webService()
+	s.Name = name
+	s.Spec.Ports[0].Port = int32(w.rng.IntN(8)) // 0 is invalid
+	s.Spec.ExternalIPs = []string{w.address()}
+	switch w.rng.IntN(8) {
+	case 0:
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"}
+	case 1:
+		s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
+	case 2:
+		s.Spec.ClusterIPs, s.Spec.IPFamilies = s.Spec.ClusterIPs[:1], s.Spec.IPFamilies[:1]
+	}
+	return s
+}
+
+func (w *world) slice(name string) *discoveryv1.EndpointSlice {
+	var addresses []string
+	for range w.rng.IntN(4) {
+		addresses = append(addresses, w.address())
+	}
+	s := webSlice(name, addresses...)
+	s.Labels[discoveryv1.LabelServiceName] = w.name()
+	s.Ports[0].Port = ptr(int32(8080 + w.rng.IntN(2)))
+	for i := range s.Endpoints {
+		s.Endpoints[i].Conditions.Ready = ptr(w.rng.IntN(2) == 0)
+		s.Endpoints[i].Conditions.Terminating = ptr(w.rng.IntN(2) == 0)
+	}
+	return s
+}
+
+// change makes one random change and tells the tracker.
+func (w *world) change(t *kube.Tracker) {
+	name := w.name()
+	n := servicemodel.Name{Namespace: "default", Name: name}
+	switch w.rng.IntN(12) {
+	case 0, 1:
+		w.services[name] = w.service(name)
+		t.SetService(w.services[name])
+	case 2:
+		delete(w.services, name)
+		t.DeleteService(n)
+	case 3, 4, 5:
+		slice := w.pick("s1", "s2", "s3", "s4", "s5")
+		w.slices[slice] = w.slice(slice)
+		t.SetEndpointSlice(w.slices[slice])
+	case 6, 7:
+		slice := w.pick("s1", "s2", "s3", "s4", "s5")
+		delete(w.slices, slice)
+		t.DeleteEndpointSlice(servicemodel.Name{Namespace: "default", Name: slice})
+	case 8:
+		e := webEndpoints(subset(8080, w.address()), subset(8081, w.address(), w.address()))
+		e.Name = name
+		w.legacy[name] = e
+		t.SetEndpoints(e)
+	case 9:
+		delete(w.legacy, name)
+		t.DeleteEndpoints(n)
+	case 10:
+		w.cidrs[name] = serviceCIDR(name, w.pick("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "x"))
+		t.SetServiceCIDR(w.cidrs[name])
+	case 11:
+		delete(w.cidrs, name)
+		t.DeleteServiceCIDR(name)
+		w.node = ourNode()
+		w.node.Labels["topology.kubernetes.io/zone"] = w.name()
+		t.SetNode(w.node)
+	}
+}
+
+// replay tells a tracker of all there is, in random order.
+func (w *world) replay(t *kube.Tracker) {
+	var steps []func()
+	for _, s := range w.services {
+		steps = append(steps, func() { t.SetService(s) })
+	}
+	for _, s := range w.slices {
+		steps = append(steps, func() { t.SetEndpointSlice(s) })
+	}
+	for _, e := range w.legacy {
+		steps = append(steps, func() { t.SetEndpoints(e) })
+	}
+	for _, c := range w.cidrs {
+		steps = append(steps, func() { t.SetServiceCIDR(c) })
+	}
+	if w.node != nil {
+		steps = append(steps, func() { t.SetNode(w.node) })
+	}
+	w.rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	for _, step := range steps {
+		step()
+	}
+}
+
+func TestHistoryDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	config := kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true}
+	for round := range 300 {
+		w := newWorld(rand.New(rand.NewPCG(seed, uint64(round))))
+		tracker := kube.NewTracker(config)
+		for range w.rng.IntN(80) {
+			w.change(tracker)
+			if w.rng.IntN(3) == 0 {
+				require.NoError(t, tracker.State().Validate())
+			}
+		}
+		fresh := kube.NewTracker(config)
+		w.replay(fresh)
+		require.Equal(t, contentsOf(fresh.State()), contentsOf(tracker.State()), "round %d", round)
+		require.Equal(t, texts(fresh.Problems()), texts(tracker.Problems()), "round %d", round)
+
+		state := tracker.State()
+		w.replay(tracker)
+		require.True(t, state.Same(tracker.State()), "round %d: a resynchronisation changes nothing", round)
+	}
+}
+
+func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			w := newWorld(rand.New(rand.NewPCG(1, uint64(i))))
+			for range 200 {
+				w.change(tracker)
+				tracker.State()
+				tracker.Problems()
+			}
+		})
+	}
+	group.Wait()
+	require.NoError(t, tracker.State().Validate())
+}
