@@ -18,11 +18,11 @@
 //
 // # Objects that are wrong
 //
-// An object that is invalid keeps out of the state, whole, and spoils no other: no part of it is used, and no earlier version of it
-// either. So the state depends on what the objects are now and not on their history, and a program that was restarted
-// arrives at the same one. Each thing wrong is a [Problem] that names the object and the field, of severity [Error]. What
-// kube-proxy skips, the tracker skips too: that is a [Problem] of severity [Warning], and the rest of the object is used. See [Config.Strict] for objects
-// that no API server has validated.
+// An object that is invalid keeps out of the state, whole, and spoils no other: no part of it is used, and no earlier
+// version of it either. So the state depends on what the objects are now and not on their history, and a program that
+// was restarted arrives at the same one. Each thing wrong is a [Problem] that names the object and the field, of severity
+// [Error]. What kube-proxy skips, the tracker skips too: that is a [Problem] of severity [Warning], and the rest of the
+// object is used. See [Config.Strict] for objects that no API server has validated.
 //
 // # Services with several EndpointSlices
 //
@@ -31,16 +31,21 @@
 // if the slices disagree about its condition, one that is not terminating wins over one that is, then a ready one, then
 // one that serves, then the first in the order of the slices' names. The order in which the slices were set does not matter.
 //
-// Endpoints objects (core/v1) are used for services of which no valid EndpointSlice is known. Kubernetes mirrors Endpoints that people write
-// by hand to EndpointSlices, so where both exist they say the same, and the slices, which say more, win.
+// Endpoints objects (core/v1) are used for services of which no valid EndpointSlice is known. Kubernetes mirrors Endpoints
+// that people write by hand to EndpointSlices, so where both exist they say the same, and the slices, which say more, win.
 //
 // # Where it differs from kube-proxy
 //
-//   - A nil timeout under ClientIP affinity is the API's default, three hours, and a nil endpoint port protocol is TCP; kube-proxy crashes.
+//   - A nil timeout under ClientIP affinity is the API's default, three hours, and a nil endpoint port protocol is
+//     TCP; kube-proxy crashes.
 //   - An IP address of a family in which the service has no cluster IP is not used, as in kube-proxy, but is reported.
-//   - What kube-proxy leaves to API validation is checked here too. An invalid object is left out.
+//   - What kube-proxy leaves to API validation is checked here too, and an invalid object is left out. A load balancer
+//     address that cannot be one (loopback, multicast) is skipped.
 //   - Endpoints that differ between slices in their condition have a defined outcome (above); in kube-proxy it is random.
-//   - An address of a Node, its zone and its pod CIDRs are followed when they change; kube-proxy wants a restart for most of that.
+//   - The zone, addresses and pod CIDRs of the Node are followed when they change; kube-proxy wants a restart for
+//     most of that.
 //   - A CIDR named by two ServiceCIDR objects stays until both are gone; in kube-proxy it goes with the first.
-//   - Resynchronisation, new resource versions, and changes of labels and annotations that mean nothing lead to the same state, thus to no work.
+//   - Resynchronisation, new resource versions, and changes of labels and annotations that mean nothing lead to the
+//     same state, thus to no work.
+//   - Endpoints objects are used where there is no EndpointSlice; kube-proxy does not know them any more.
 package kube

@@ -169,7 +169,8 @@ func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 			require.Equal(t, kube.Error, problems[0].Severity)
 			require.Contains(t, problems[0].Error(), tt.want)
 			if slice.Name == "web-1" {
-				require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.3")}, tracker.State().Endpoints(web), "the other slice is not spoiled")
+				other := []servicemodel.Endpoint{webEndpoint("10.1.0.3")}
+				require.Equal(t, other, tracker.State().Endpoints(web), "the other slice is not spoiled")
 			}
 		})
 	}
@@ -206,7 +207,8 @@ func TestSlicesOfOneService(t *testing.T) {
 		return e
 	}
 	twoPorts := webSlice("b", "10.1.0.1")
-	twoPorts.Ports = append(twoPorts.Ports, discoveryv1.EndpointPort{Name: ptr("dns"), Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))})
+	twoPorts.Ports = append(twoPorts.Ports,
+		discoveryv1.EndpointPort{Name: ptr("dns"), Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))})
 	onlyDNS := webEndpoint("10.1.0.1")
 	onlyDNS.Ports = []servicemodel.EndpointPort{{Name: "dns", Protocol: servicemodel.UDP, Port: 53}}
 	notReady := webEndpoint("10.1.0.1")

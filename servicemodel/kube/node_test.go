@@ -37,6 +37,7 @@ func TestNode(t *testing.T) {
 		return n
 	}
 	self := servicemodel.Node{Name: "node-a"}
+	own := servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"), MasqueradeAll: true}
 	for _, tt := range []struct {
 		name     string
 		config   kube.Config
@@ -50,8 +51,7 @@ func TestNode(t *testing.T) {
 		{"only the zone label counts", kube.Config{Node: self}, func(n *corev1.Node) {
 			n.Labels = map[string]string{"failure-domain.beta.kubernetes.io/zone": "old", "topology.kubernetes.io/region": "region"}
 		}, with(func(n *servicemodel.Node) { n.Zone = "" }), nil},
-		{"what the program says wins", kube.Config{Node: servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"), MasqueradeAll: true}},
-			func(*corev1.Node) {}, servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"), MasqueradeAll: true}, nil},
+		{"what the program says wins", kube.Config{Node: own}, func(*corev1.Node) {}, own, nil},
 		{"pod CIDRs tell local pods where asked for", kube.Config{Node: self, NodeCIDRs: true}, func(*corev1.Node) {},
 			with(func(n *servicemodel.Node) { n.LocalPods.CIDRs = prefixes("10.1.0.0/24", "fd00:1::/64") }), nil},
 		{"a single pod CIDR", kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
@@ -115,7 +115,8 @@ func TestServiceCIDR(t *testing.T) {
 	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16", "fd00:96::/112"), tracker.State().Node().ServiceCIDRs)
 
 	tracker.DeleteServiceCIDR("kubernetes")
-	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16"), tracker.State().Node().ServiceCIDRs, "another object names it too")
+	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16"), tracker.State().Node().ServiceCIDRs,
+		"another object names it too")
 
 	require.Equal(t, []string{"error: ServiceCIDR more: spec.cidrs[1]: 10.97.0.0: not an IP range such as 10.0.0.0/8"},
 		texts(tracker.SetServiceCIDR(serviceCIDR("more", "10.96.0.0/16", "10.97.0.0"))))

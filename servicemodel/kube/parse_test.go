@@ -115,7 +115,9 @@ func FuzzParseAddr(f *testing.F) {
 
 // FuzzParsePrefix compares with what the API server accepts in the fields that are read leniently.
 func FuzzParsePrefix(f *testing.F) {
-	for _, s := range []string{"10.0.0.0/8", "010.0.0.1/08", "2001:db8::1/32", "::ffff:10.0.0.0/104", "::/0", "1.1.1.1/33", "/", "1.1.1.1/+1"} {
+	for _, s := range []string{
+		"10.0.0.0/8", "010.0.0.1/08", "2001:db8::1/32", "::ffff:10.0.0.0/104", "::/0", "1.1.1.1/33", "/", "1.1.1.1/+1",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

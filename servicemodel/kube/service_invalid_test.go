@@ -32,12 +32,14 @@ func TestInvalidServiceKeepsOut(t *testing.T) {
 		{"no ports", func(s *corev1.Service) { s.Spec.Ports = nil }, "spec.ports: must name at least one port"},
 		{"port 0", ports(func(p *corev1.ServicePort) { p.Port = 0 }), "spec.ports[0].port: 0: must be between 1 and 65535"},
 		{"negative port", ports(func(p *corev1.ServicePort) { p.Port = -1 }), "spec.ports[0].port: -1: must be between 1 and 65535"},
-		{"port beyond 16 bits", ports(func(p *corev1.ServicePort) { p.Port = 65536 }), "spec.ports[0].port: 65536: must be between 1 and 65535"},
+		{"port beyond 16 bits", ports(func(p *corev1.ServicePort) { p.Port = 65536 }),
+			"spec.ports[0].port: 65536: must be between 1 and 65535"},
 		{"node port beyond 16 bits", ports(func(p *corev1.ServicePort) { p.NodePort = 70000 }),
 			"spec.ports[0].nodePort: 70000: must be between 0 and 65535"},
 		{"negative node port", ports(func(p *corev1.ServicePort) { p.NodePort = -5 }),
 			"spec.ports[0].nodePort: -5: must be between 0 and 65535"},
-		{"unknown protocol", ports(func(p *corev1.ServicePort) { p.Protocol = "ICMP" }), "spec.ports[0].protocol: ICMP: must be TCP, UDP or SCTP"},
+		{"unknown protocol", ports(func(p *corev1.ServicePort) { p.Protocol = "ICMP" }),
+			"spec.ports[0].protocol: ICMP: must be TCP, UDP or SCTP"},
 		{"protocol in small letters", ports(func(p *corev1.ServicePort) { p.Protocol = "tcp" }),
 			"spec.ports[0].protocol: tcp: must be TCP, UDP or SCTP"},
 		{"bad port name", ports(func(p *corev1.ServicePort) { p.Name = "a b" }), "spec.ports[0].name: a b: a lowercase RFC 1123 label must"},
@@ -75,7 +77,8 @@ func TestInvalidServiceKeepsOut(t *testing.T) {
 		{"bad source range", func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "10.0.0.1"} },
 			"spec.loadBalancerSourceRanges[1]: 10.0.0.1: not an IP range such as 10.0.0.0/8"},
 
-		{"unknown affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" }, "spec.sessionAffinity: Cookie: must be ClientIP or None"},
+		{"unknown affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" },
+			"spec.sessionAffinity: Cookie: must be ClientIP or None"},
 		{"affinity of no time", func(s *corev1.Service) {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(0))}}

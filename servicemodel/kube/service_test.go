@@ -192,7 +192,9 @@ func TestServiceAddresses(t *testing.T) {
 			[]string{"warning: Service default/web: status.loadBalancer.ingress[0].ip: 127.0.0.1: may not be a loopback address"}},
 		{"a load balancer of a family without a cluster IP", singleStack(ingress(corev1.LoadBalancerIngress{IP: "2001:db8::9"})),
 			func(s *servicemodel.Service) { s.ClusterIPs = addrs("10.96.0.10") },
-			[]string{"warning: Service default/web: status.loadBalancer.ingress[0].ip: 2001:db8::9: is not used, the service has no IPv6 cluster IP"}},
+			[]string{
+				"warning: Service default/web: status.loadBalancer.ingress[0].ip: 2001:db8::9: is not used, the service has no IPv6 cluster IP",
+			}},
 
 		{"source ranges are trimmed, masked and read leniently", ranges(" 10.1.2.3/8 ", "", "192.168.001.0/24\n", "2001:db8::/32"),
 			func(s *servicemodel.Service) {
@@ -233,8 +235,9 @@ func TestServicePolicies(t *testing.T) {
 		}, affinity(24 * time.Hour), nil},
 		{"no affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = "" }, unchanged, nil},
 
-		{"internal policy Local", func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal) },
-			func(s *servicemodel.Service) { s.InternalTrafficPolicy = servicemodel.PolicyLocal }, nil},
+		{"internal policy Local", func(s *corev1.Service) {
+			s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+		}, func(s *servicemodel.Service) { s.InternalTrafficPolicy = servicemodel.PolicyLocal }, nil},
 		{"internal policy Cluster", func(s *corev1.Service) {
 			s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyCluster)
 		},
