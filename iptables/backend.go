@@ -1,0 +1,134 @@
+package iptables
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Name is the name of this backend.
+const Name = "iptables"
+
+// DefaultPrefix is what the names of chains begin with if [Config.Prefix] is empty: that of kube-proxy.
+const DefaultPrefix = "KUBE"
+
+// Config says where a Backend works. A nil *Config is the zero Config.
+type Config struct {
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the calling thread.
+	NetNS int
+	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends with different prefixes do not
+	// see each other. Empty means [DefaultPrefix]. It has capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
+	Prefix string
+	// Logger gets a debug record for each commit. Nil means silence.
+	Logger *slog.Logger
+}
+
+// validPrefix leaves room for "-SVC-" and 16 characters in the 28 that a chain name has.
+var validPrefix = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,6}$`)
+
+func (c *Config) prefix() (string, error) {
+	if c == nil || c.Prefix == "" {
+		return DefaultPrefix, nil
+	}
+	if !validPrefix.MatchString(c.Prefix) {
+		return "", fmt.Errorf("iptables: prefix %q: want a capital letter, then capital letters, digits or \"_\", 7 in all at most", c.Prefix)
+	}
+	return c.Prefix, nil
+}
+
+func (c *Config) logger() *slog.Logger {
+	if c == nil || c.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Logger
+}
+
+var _ dataplane.Backend = (*Backend)(nil)
+
+// errNotObserved says that the engine's contract was broken: nothing is known of the kernel.
+var errNotObserved = errors.New("iptables: the kernel was not observed since the backend was opened or a commit failed")
+
+// Backend keeps the services of one instance in the tables nat and filter of iptables. Its methods must not be called at the same time.
+type Backend struct {
+	kernel kernel
+	log    *slog.Logger
+	l      *layout
+	// state is what the kernel holds of ours, and found what else it holds; valid only if observed.
+	state    *state
+	found    kernelState
+	observed bool
+}
+
+// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that this
+// is not Linux, or a kernel without what iptables-nft needs.
+func New(cfg *Config) (*Backend, error) {
+	prefix, err := cfg.prefix()
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{log: cfg.logger(), l: newLayout(prefix)}
+	if err := b.kernel.open(cfg); err != nil {
+		return nil, fmt.Errorf("iptables: open: %w", err)
+	}
+	return b, nil
+}
+
+// Name returns "iptables".
+func (b *Backend) Name() string { return Name }
+
+// Check reports what iptables cannot express: schedulers other than random and round robin, forwarding other than NAT, names that do not fit into a
+// comment; and session affinity where the kernel lacks xt_recent.
+func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c, &b.kernel.lacks) }
+
+// Plan renders what Commit would send, in the language of iptables-restore.
+func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+	if !b.observed {
+		return nil, errNotObserved
+	}
+	return b.plan(c), nil
+}
+
+func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
+	next, ch := b.l.step(b.state, c)
+	return b.l.plan(&b.found, b.state, next, ch)
+}
+
+// adopt makes a reading what is known of the kernel.
+func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
+	o, err := b.l.interpret(r)
+	if err != nil {
+		return nil, fmt.Errorf("iptables: %w", err)
+	}
+	b.state, b.found, b.observed = o.state, o.kernel, true
+	return &dataplane.Observation{Table: o.state.table, Drift: o.text}, nil
+}
+
+// committed makes what a plan leads to what is known of the kernel.
+func (b *Backend) committed(p *plan) {
+	b.state = p.next
+	for i := range families {
+		for _, t := range tables {
+			b.found.tables[i][t] = b.found.tables[i][t] || p.tables[i][t]
+		}
+	}
+	for _, x := range p.chains {
+		_, there := b.found.shared[x.id]
+		switch {
+		case x.shared && x.removes():
+			delete(b.found.shared, x.id)
+		case x.shared && x.exists && !there:
+			b.found.shared[x.id] = 0
+		}
+	}
+	b.found.drift = nil
+	switch p.localnet {
+	case sysctlOn:
+		b.found.routeLocalnet = true
+	case sysctlOff:
+		b.found.routeLocalnet = false
+	}
+}

@@ -1,0 +1,87 @@
+package iptables
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// maxServiceName is how long the name of a service port may be: the longest comments have it and up to 90 bytes more.
+const maxServiceName = maxComment - 90
+
+// check reports what of a change set cannot be expressed.
+func check(c *servicemodel.ChangeSet, lacks *lacking) error {
+	k := &checker{lacks: lacks}
+	for _, fc := range c.Frontends {
+		if fc.New != nil {
+			k.frontend(c.New, fc.New)
+		}
+	}
+	for _, pc := range c.Pools {
+		if pc.New != nil {
+			k.pool(pc.New)
+		}
+	}
+	return errors.Join(k.errs...)
+}
+
+// lacking are abilities that the kernel does not have.
+type lacking struct {
+	recent bool // xt_recent
+	sctp   bool // xt_sctp
+}
+
+type checker struct {
+	lacks *lacking
+	errs  []error
+}
+
+func (k *checker) refuse(n servicemodel.PortName, field, value, hint string) {
+	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: Name, Object: "service " + n.String(), Field: field, Value: value, Hint: hint})
+}
+
+func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
+	n := fe.Service
+	if l := len(n.String()); l > maxServiceName {
+		k.refuse(n, "name", n.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", l-maxServiceName))
+	}
+	if fe.Affinity > 0 && k.lacks.recent {
+		k.refuse(n, "sessionAffinity", "ClientIP", "the kernel lacks xt_recent")
+	}
+	if fe.Key.Protocol == servicemodel.SCTP && k.lacks.sctp {
+		k.refuse(n, "protocol", "sctp", "the kernel lacks xt_sctp")
+	}
+	if fe.Sources != nil && fe.Key.NodePort() {
+		k.refuse(n, "sources", "on a node port", "")
+	}
+	if fe.Affinity != commonAffinity(t, fe) {
+		k.refuse(n, "sessionAffinity.timeout", fe.Affinity.String(), "all addresses of a service port remember clients equally long")
+	}
+}
+
+// commonAffinity returns the affinity of the first frontend of the same service port and family.
+func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) time.Duration {
+	for _, o := range t.FrontendsOf(fe.Service) {
+		if o.Key.Family() == fe.Key.Family() {
+			return o.Affinity
+		}
+	}
+	return fe.Affinity
+}
+
+// expressible are the schedulers that iptables can be.
+var expressible = []servicemodel.Scheduler{servicemodel.SchedulerDefault, servicemodel.Random, servicemodel.RoundRobin}
+
+func (k *checker) pool(p *servicemodel.Pool) {
+	n := p.ID.Service
+	if !slices.Contains(expressible, p.Scheduler) {
+		k.refuse(n, "scheduler", string(p.Scheduler), "the ipvs backend can")
+	}
+	if p.Forwarding != servicemodel.ForwardNAT {
+		k.refuse(n, "forwarding", p.Forwarding.String(), "the ipvs backend can")
+	}
+}

@@ -1,0 +1,44 @@
+//go:build !linux
+
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// kernel is not there.
+type kernel struct{ lacks lacking }
+
+func notSupported(what string) error {
+	return fmt.Errorf("iptables: %s: not supported on this operating system: %w", what, errors.ErrUnsupported)
+}
+
+func (k *kernel) open(*Config) error { return notSupported("open") }
+
+// Observe is not supported on this operating system.
+func (b *Backend) Observe(context.Context) (*dataplane.Observation, error) {
+	return nil, notSupported("observe")
+}
+
+// Integrity is not supported on this operating system.
+func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
+	return dataplane.Broken, notSupported("integrity")
+}
+
+// Commit is not supported on this operating system.
+func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	return dataplane.Stats{}, notSupported("commit")
+}
+
+// Cleanup is not supported on this operating system.
+func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
+	return dataplane.Stats{}, notSupported("cleanup")
+}
+
+// Close does nothing.
+func (b *Backend) Close() error { return nil }

@@ -1,0 +1,123 @@
+package iptables
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane"
+)
+
+var _ dataplane.Plan = (*plan)(nil)
+
+// Stats counts what the plan sends.
+func (p *plan) Stats() dataplane.Stats { return p.stats() }
+
+// String is the plan in the language of iptables-restore --noflush, each family after a comment that names the tool. Rules of chains of ours are
+// told by their number in the chain at that point, rules in chains shared with others by what they are.
+func (p *plan) String() string {
+	var b strings.Builder
+	for i, f := range families {
+		first := true
+		for _, t := range tables {
+			body := p.tableText(uint8(i), t)
+			if body == "" {
+				continue
+			}
+			if first {
+				fmt.Fprintf(&b, "# %s-restore --noflush\n", toolName(f.model))
+				first = false
+			}
+			fmt.Fprintf(&b, "*%s\n%sCOMMIT\n", t, body)
+		}
+	}
+	switch p.localnet {
+	case sysctlOn:
+		b.WriteString("# sysctl net.ipv4.conf.all.route_localnet=1\n")
+	case sysctlOff:
+		b.WriteString("# sysctl net.ipv4.conf.all.route_localnet=0\n")
+	}
+	return b.String()
+}
+
+// tableText returns the lines for one table, chains first.
+func (p *plan) tableText(i uint8, t tableID) string {
+	var b strings.Builder
+	mine := func(fn func(x *chainChange)) {
+		for _, x := range p.chains {
+			if x.id.family == i && x.id.table == t {
+				fn(x)
+			}
+		}
+	}
+	mine(func(x *chainChange) {
+		if x.creates() && !isBase(t, x.id.name) { // iptables makes base chains of itself
+			fmt.Fprintf(&b, ":%s - [0:0]\n", x.id.name)
+		}
+	})
+	mine(func(x *chainChange) {
+		if !x.removes() {
+			x.appendText(&b)
+		}
+	})
+	mine(func(x *chainChange) {
+		if x.removes() && len(x.before) > 0 {
+			fmt.Fprintf(&b, "-F %s\n", x.id.name)
+		}
+	})
+	mine(func(x *chainChange) {
+		if x.removes() && !p.needed[x.id] {
+			fmt.Fprintf(&b, "-X %s\n", x.id.name)
+		}
+	})
+	return b.String()
+}
+
+// appendText appends the lines for the rules of a chain.
+func (x *chainChange) appendText(b *strings.Builder) {
+	if x.shared {
+		x.appendSharedText(b)
+		return
+	}
+	edits := editsBetween(x.before, x.after)
+	n := 1 // the number of the rule the step is about, at that point
+	for _, e := range edits {
+		switch e.kind {
+		case editKeep:
+			n++
+		case editInsert:
+			if e.at == len(x.before) {
+				x.line(b, "-A", 0, &x.after[e.rule])
+			} else {
+				x.line(b, "-I", n, &x.after[e.rule])
+			}
+			n++
+		case editReplace:
+			x.line(b, "-R", n, &x.after[e.rule])
+			n++
+		case editDelete:
+			fmt.Fprintf(b, "-D %s %d\n", x.id.name, n)
+		}
+	}
+}
+
+// appendSharedText deletes our rules by what they are and inserts them anew at the beginning.
+func (x *chainChange) appendSharedText(b *strings.Builder) {
+	for i := range x.before {
+		if !x.before[i].opaque {
+			x.line(b, "-D", 0, &x.before[i])
+		}
+	}
+	for i := range x.after {
+		x.line(b, "-I", i+1, &x.after[i])
+	}
+}
+
+// line appends a command about a rule; n is 0 if it has no number.
+func (x *chainChange) line(b *strings.Builder, command string, n int, r *rule) {
+	b.WriteString(command + " " + x.id.name)
+	if n > 0 {
+		fmt.Fprintf(b, " %d", n)
+	}
+	r.appendText(b, families[x.id.family].model)
+	b.WriteByte('\n')
+}

@@ -1,0 +1,174 @@
+package iptables
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// rawTable is what the kernel tells of one table of one family.
+type rawTable struct {
+	exists bool
+	chains map[string]*rawChain
+}
+
+// rawChain is a chain with its rules.
+type rawChain struct {
+	foundChain
+	rules []rule
+}
+
+// raw is what the kernel tells of all tables.
+type raw struct {
+	tables        [2][len(tables)]rawTable
+	routeLocalnet bool
+}
+
+func (r *raw) chain(id chainID) *rawChain { return r.tables[id.family][id.table].chains[id.name] }
+
+// observed is what a reading of the kernel means.
+type observed struct {
+	state  *state
+	kernel kernelState
+	// text says what drifted, one line a chain.
+	text []string
+}
+
+// interpret finds out which services the rules stand for, and what in the kernel is not as these services want it.
+func (l *layout) interpret(r *raw) (*observed, error) {
+	reading := &reading{l: l, raw: r}
+	table, err := servicemodel.NewTable(reading.contents())
+	if err != nil {
+		return nil, fmt.Errorf("what the kernel holds: %w", err)
+	}
+	o := &observed{}
+	o.state, _ = l.step(&state{}, servicemodel.Diff(nil, table))
+	o.kernel = kernelState{shared: map[chainID]int{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{}, routeLocalnet: r.routeLocalnet}
+	l.compare(r, o)
+	if l.localhost(families[0], &o.state.rules) && !r.routeLocalnet {
+		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
+	}
+	return o, nil
+}
+
+// compare holds what should be there against what is.
+func (l *layout) compare(r *raw, o *observed) {
+	wanted := map[chainID]bool{}
+	l.chains(o.state, func(id chainID, rules []rule, shared bool) {
+		wanted[id] = true
+		found := r.chain(id)
+		var have []rule
+		if found != nil {
+			have = l.ours(id, found.rules, rules, shared)
+		}
+		if found == nil || !sameRules(have, rules) {
+			o.drifted(&chainChange{id: id, shared: shared, existed: found != nil, exists: true, before: have, after: rules})
+		}
+	})
+	for i := range families {
+		for _, t := range tables {
+			o.kernel.tables[i][t] = r.tables[i][t].exists
+			l.compareTable(r, o, uint8(i), t, wanted)
+		}
+	}
+}
+
+// compareTable looks at the chains of a table one by one: whether they are wanted, and what rules of others there are.
+func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted map[chainID]bool) {
+	chains := r.tables[i][t].chains
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		c, id := chains[name], chainID{i, t, name}
+		shared := isBase(t, name) || name == l.names.localnet()
+		owned := l.names.owned(name)
+		switch {
+		case shared:
+			own := l.ours(id, c.rules, l.sharedRules(o.state, id), true)
+			o.kernel.shared[id] = len(c.rules) - len(own)
+			if !wanted[id] && len(own) > 0 && isBase(t, name) {
+				o.drifted(&chainChange{id: id, shared: true, existed: true, before: own})
+			}
+		case owned && !wanted[id]:
+			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
+		}
+		if owned {
+			continue
+		}
+		for j := range c.rules {
+			to := c.rules[j].chain
+			if l.names.owned(to) && !(shared && l.names.entry(to)) {
+				o.kernel.needed[chainID{i, t, to}] = true
+			}
+		}
+	}
+}
+
+// sharedRules returns our rules in a shared chain.
+func (l *layout) sharedRules(s *state, id chainID) []rule {
+	f := families[id.family]
+	for _, c := range l.fixed(f, &s.rules) {
+		if c.shared && c.table == id.table && c.name == id.name && s.present[id.family] {
+			return c.rules
+		}
+	}
+	return nil
+}
+
+// ours returns the rules of a chain that are ours: of a shared one those that we want there, and those that lead to our chains.
+func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
+	if !shared {
+		return rules
+	}
+	var own []rule
+	for i := range rules {
+		if l.own(id, &rules[i], want) {
+			own = append(own, rules[i])
+		}
+	}
+	return own
+}
+
+func (l *layout) own(id chainID, r *rule, want []rule) bool {
+	return isBase(id.table, id.name) && l.names.entry(r.chain) || slices.ContainsFunc(want, func(w rule) bool { return w.same(r) })
+}
+
+// drifted notes a chain that is not as it should be.
+func (o *observed) drifted(x *chainChange) {
+	o.kernel.drift[x.id] = x
+	what := ""
+	switch {
+	case !x.existed:
+		what = "is missing"
+	case !x.exists && !x.shared:
+		what = "does not belong"
+	default:
+		what = describeDifference(x.before, x.after, families[x.id.family].model)
+	}
+	o.text = append(o.text, fmt.Sprintf("%s: %s %s", x.id, "the chain", what))
+}
+
+// describeDifference says how rules differ from those that should be there.
+func describeDifference(before, after []rule, f servicemodel.Family) string {
+	edits := editsBetween(before, after)
+	missing, surplus, first := 0, 0, ""
+	note := func(s string) {
+		if first == "" {
+			first = s
+		}
+	}
+	for _, e := range edits {
+		switch e.kind {
+		case editInsert:
+			missing++
+			note("missing: " + after[e.rule].text(f))
+		case editReplace:
+			missing, surplus = missing+1, surplus+1
+			note("not: " + before[e.at].text(f))
+		case editDelete:
+			surplus++
+			note("surplus: " + before[e.at].text(f))
+		}
+	}
+	return fmt.Sprintf("lacks %d and has %d surplus rules; %s", missing, surplus, first)
+}

@@ -1,0 +1,138 @@
+package iptables
+
+import (
+	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// rule is one rule of iptables, as far as this package writes them. It is a value: two rules are the same if they
+// are equal, however the kernel or the tool that wrote them encodes them. The zero value matches every packet and
+// does nothing.
+type rule struct {
+	src, dst       netip.Prefix // -s, -d; the zero prefix matches every address
+	notSrc, notDst bool
+	in             string // -i, a trailing "+" as in iptables
+	notIn          bool
+	proto          servicemodel.Protocol // -p
+	ports          portRange             // --dport
+	mark           markMatch             // -m mark
+	srcLocal       bool                  // -m addrtype --src-type LOCAL
+	dstLocal       bool                  // -m addrtype --dst-type LOCAL
+	state          stateMatch            // -m conntrack --ctstate
+	stat           statMatch             // -m statistic
+	recent         recentMatch           // -m recent
+	comment        string                // -m comment --comment
+
+	target target
+	chain  string         // of targetJump and targetGoto
+	to     netip.AddrPort // of targetDNAT
+	set    markSet        // of targetMark
+
+	// opaque says that the kernel's rule has parts that are not understood. It equals no rule, not even itself.
+	opaque bool
+}
+
+// same reports whether a and b are the same rule.
+func (a *rule) same(b *rule) bool { return !a.opaque && *a == *b }
+
+// sameRules reports whether two chains are the same.
+func sameRules(a, b []rule) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if !a[i].same(&b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// portRange is a range of destination ports, both ends included. The zero value is every port.
+type portRange struct{ from, to uint16 }
+
+// any reports whether r is every port.
+func (r portRange) any() bool { return r == portRange{} }
+
+// single returns the range of one port.
+func single(port uint16) portRange { return portRange{port, port} }
+
+// stateMatch matches the state that conntrack sees a packet in.
+type stateMatch struct {
+	states ctState
+	not    bool
+}
+
+// ctState is a set of the states of the conntrack match (XT_CONNTRACK_STATE_*, include/uapi/linux/netfilter/xt_conntrack.h).
+type ctState uint16
+
+const (
+	ctInvalid     ctState = 1 << 0 // XT_CONNTRACK_STATE_INVALID
+	ctEstablished ctState = 1 << 1 // XT_CONNTRACK_STATE_BIT(IP_CT_ESTABLISHED)
+	ctRelated     ctState = 1 << 2 // XT_CONNTRACK_STATE_BIT(IP_CT_RELATED)
+	ctNew         ctState = 1 << 3 // XT_CONNTRACK_STATE_BIT(IP_CT_NEW)
+	ctSNAT        ctState = 1 << 6 // XT_CONNTRACK_STATE_SNAT
+	ctDNAT        ctState = 1 << 7 // XT_CONNTRACK_STATE_DNAT
+	ctUntracked   ctState = 1 << 8 // XT_CONNTRACK_STATE_UNTRACKED
+)
+
+// markMatch matches packets whose mark, under the mask, is the value. A zero mask matches every packet.
+type markMatch struct {
+	value, mask uint32
+	not         bool
+}
+
+// statMatch matches a share of the packets. The zero value matches all.
+type statMatch struct {
+	kind statKind
+	// prob is the share of statRandom in units of 1/2^31.
+	prob uint32
+	// every and packet: statNth matches packet number packet, from 0, of every so many.
+	every, packet uint32
+}
+
+type statKind uint8
+
+const (
+	statNone statKind = iota
+	statRandom
+	statNth
+)
+
+// certain is the share 1 of [statMatch].
+const certain = 1 << 31
+
+// recentMatch tests or changes a list of addresses that xt_recent keeps. The zero value does neither.
+type recentMatch struct {
+	kind    recentKind
+	name    string // of the list
+	seconds uint32 // of recentUpdate
+}
+
+type recentKind uint8
+
+const (
+	recentNone   recentKind = iota
+	recentSet               // --set: puts the source into the list, and matches
+	recentUpdate            // --update --seconds --reap: matches a source seen within so many seconds, and counts anew; forgets older ones
+)
+
+// target is what a rule does.
+type target uint8
+
+const (
+	targetNone target = iota
+	targetAccept
+	targetDrop
+	targetReturn
+	targetJump
+	targetGoto
+	targetReject     // with ICMP port unreachable
+	targetDNAT       // to rule.to
+	targetMasquerade // with random ports (--random-fully)
+	targetMark       // rule.set
+)
+
+// markSet changes the mark to (mark &^ mask) ^ value, as MARK --set-xmark value/mask does.
+type markSet struct{ value, mask uint32 }

@@ -1,0 +1,391 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// unit is all that the rules say of one service port in one family.
+type unit struct {
+	chains []unitChain
+	leaves []leaf
+}
+
+// unitChain is a chain of the unit's own.
+type unitChain struct {
+	table tableID
+	name  string
+	rules []rule
+}
+
+// leaf is what the unit adds to a tree.
+type leaf struct {
+	tree  treeID
+	key   string
+	rules []rule
+}
+
+// unitBuilder makes the unit of a service port.
+type unitBuilder struct {
+	l       *layout
+	f       *family
+	rules   *servicemodel.Rules
+	name    servicemodel.PortName
+	pools   [2]*servicemodel.Pool // by scope
+	entered [2]bool               // pools that something leads to
+	entries []entry
+	sources [len(tables)][]restriction
+	unit    unit
+}
+
+// restriction is what a chain KUBE-FW-… is made for: allowed sources, and where these go on to.
+type restriction struct {
+	sources []netip.Prefix
+	to      string
+}
+
+// entry is what happens to packets of each origin: what the chains KUBE-EXT-… are made for.
+type entry struct {
+	internal, external servicemodel.Verdict
+	masquerade         servicemodel.Origins
+}
+
+// unit returns the unit of a service port in a family: frontends are those of the family, in the order of their keys.
+func (l *layout) unit(f *family, t *servicemodel.Table, frontends []*servicemodel.Frontend, r *servicemodel.Rules) unit {
+	if len(frontends) == 0 {
+		return unit{}
+	}
+	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
+	for _, scope := range [...]servicemodel.Scope{servicemodel.ScopeCluster, servicemodel.ScopeLocal} {
+		b.pools[scope] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.model, Scope: scope})
+	}
+	for _, fe := range frontends {
+		b.frontend(fe)
+	}
+	for i := range b.entries {
+		b.entryChain(i)
+	}
+	for scope := range b.pools {
+		if b.entered[scope] {
+			b.poolChain(servicemodel.Scope(scope), frontends)
+		}
+	}
+	return b.unit
+}
+
+// balances reports whether v leads to a pool that is there.
+func (b *unitBuilder) balances(v servicemodel.Verdict) bool {
+	return v == servicemodel.BalanceCluster && b.pools[servicemodel.ScopeCluster] != nil ||
+		v == servicemodel.BalanceLocal && b.pools[servicemodel.ScopeLocal] != nil
+}
+
+// keyRule returns a rule that matches packets to a frontend.
+func keyRule(k servicemodel.FrontendKey) rule {
+	r := rule{proto: k.Protocol, ports: single(k.Port)}
+	if !k.NodePort() {
+		r.dst = netip.PrefixFrom(k.Addr, k.Addr.BitLen())
+	}
+	return r
+}
+
+// frontend adds the leaves of a frontend. In nat every frontend has one, also those that do not balance: those are accepted there, so that
+// they are not taken for node ports, and dealt with in filter.
+func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
+	natTree, filterTree := natServices, filterServices
+	if fe.Key.NodePort() {
+		natTree, filterTree = natNodePorts, filterNodePorts
+	}
+	r := keyRule(fe.Key)
+	r.comment = frontendComment(fe)
+	r.target = targetAccept
+	if b.balances(fe.Internal) || b.balances(fe.External) {
+		r.target, r.chain = targetJump, b.target(fe)
+		if fe.Sources != nil {
+			r.chain = b.sourcesChain(nat, fe, r.chain)
+		}
+	}
+	b.leaf(natTree, fe.Key, r)
+	if fe.Sources != nil && !fe.Key.NodePort() {
+		r := keyRule(fe.Key)
+		r.comment = sourcesComment(fe)
+		r.target, r.chain = targetGoto, b.sourcesChain(filter, fe, "")
+		b.leaf(filterSources, fe.Key, r)
+	}
+	if rules := b.refuse(fe); rules != nil {
+		b.leaf(filterTree, fe.Key, rules...)
+	}
+}
+
+func (b *unitBuilder) leaf(t treeID, k servicemodel.FrontendKey, rules ...rule) {
+	b.unit.leaves = append(b.unit.leaves, leaf{t, b.l.dispatch[familyIndex(b.f.model)][t].key(k), rules})
+}
+
+// usesPool reports whether packets to the frontend go straight to the chain of its pool: nothing depends on their origin but
+// masquerading of a cluster IP, which that chain sees to as with kube-proxy.
+func (b *unitBuilder) usesPool(fe *servicemodel.Frontend) bool {
+	if fe.Internal != fe.External {
+		return false
+	}
+	switch fe.Masquerade {
+	case 0:
+		return true
+	case servicemodel.FromAnywhere, servicemodel.FromHost | servicemodel.FromOutside:
+		return fe.Kind == servicemodel.ClusterIP
+	}
+	return false
+}
+
+// target returns the chain that deals with the packets to a frontend whatever their source.
+func (b *unitBuilder) target(fe *servicemodel.Frontend) string {
+	if b.usesPool(fe) {
+		return b.pool(fe.Internal)
+	}
+	e := entry{fe.Internal, fe.External, fe.Masquerade}
+	i := slices.Index(b.entries, e)
+	if i < 0 {
+		i = len(b.entries)
+		b.entries = append(b.entries, e)
+	}
+	return b.entryName(i)
+}
+
+// variant distinguishes the chains of one kind of a service port, of which there is hardly ever more than one.
+func variant(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return "/" + strconv.Itoa(i)
+}
+
+func (b *unitBuilder) entryName(i int) string { return b.l.names.service(kindEntry, b.name, variant(i)) }
+
+// pool returns the chain of the pool that a verdict balances over.
+func (b *unitBuilder) pool(v servicemodel.Verdict) string {
+	kind, scope := kindCluster, servicemodel.ScopeCluster
+	if v == servicemodel.BalanceLocal {
+		kind, scope = kindLocal, servicemodel.ScopeLocal
+	}
+	b.entered[scope] = true
+	return b.l.names.service(kind, b.name, "")
+}
+
+// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat to the chain given, in filter back.
+func (b *unitBuilder) sourcesChain(t tableID, fe *servicemodel.Frontend, to string) string {
+	i := slices.IndexFunc(b.sources[t], func(r restriction) bool { return r.to == to && slices.Equal(r.sources, fe.Sources) })
+	if i >= 0 {
+		return b.sourcesName(i)
+	}
+	i = len(b.sources[t])
+	b.sources[t] = append(b.sources[t], restriction{fe.Sources, to})
+	pass, rest := rule{target: targetReturn}, rule{target: targetDrop}
+	if t == nat {
+		pass, rest = rule{target: targetGoto, chain: to}, rule{target: targetAccept}
+	}
+	rest.comment = sourcesComment(fe)
+	var rules []rule
+	for _, s := range fe.Sources {
+		r := pass
+		if s.Bits() > 0 {
+			r.src = s.Masked()
+		}
+		rules = append(rules, r)
+	}
+	b.unit.chains = append(b.unit.chains, unitChain{t, b.sourcesName(i), append(rules, rest)})
+	return b.sourcesName(i)
+}
+
+func (b *unitBuilder) sourcesName(i int) string { return b.l.names.service(kindSources, b.name, variant(i)) }
+
+func sourcesComment(fe *servicemodel.Frontend) string { return fe.Service.String() + " source ranges" }
+
+// origin is where packets come from, and how rules tell.
+type origin struct {
+	is      servicemodel.Origins
+	matches []rule // any of them
+}
+
+// origins returns the origins in the order in which they must be tested, the last without a match.
+func (l *layout) origins(f *family, r *servicemodel.Rules) []origin {
+	return []origin{
+		{servicemodel.FromPods, l.pods(f, r)},
+		{servicemodel.FromHost, []rule{{srcLocal: true}}},
+		{servicemodel.FromOutside, []rule{{}}},
+	}
+}
+
+// pods returns rules that match packets from pods; none, if pods cannot be told.
+func (l *layout) pods(f *family, r *servicemodel.Rules) []rule {
+	var m []rule
+	for _, c := range r.LocalPods.CIDRs {
+		switch {
+		case servicemodel.FamilyOf(c.Addr()) != f.model:
+		case c.Bits() == 0:
+			m = append(m, rule{})
+		default:
+			m = append(m, rule{src: c.Masked()})
+		}
+	}
+	if n := r.LocalPods.Bridge; n != "" {
+		m = append(m, rule{in: n})
+	}
+	if n := r.LocalPods.InterfacePrefix; n != "" {
+		m = append(m, rule{in: n + "+"})
+	}
+	return m
+}
+
+// entryChain makes the chain that decides by a packet's origin: which pool, and whether to masquerade.
+func (b *unitBuilder) entryChain(i int) {
+	e := b.entries[i]
+	var rules []rule
+	what := b.name.String()
+	if e.internal == e.external && e.masquerade == servicemodel.FromAnywhere {
+		rules = []rule{
+			{comment: "masquerade traffic for " + what + " external destinations", target: targetJump, chain: b.l.names.markMasq()},
+			{target: targetGoto, chain: b.pool(e.internal)},
+		}
+		b.unit.chains = append(b.unit.chains, unitChain{nat, b.entryName(i), rules})
+		return
+	}
+	words := map[servicemodel.Origins]string{
+		servicemodel.FromPods: "pod traffic for ", servicemodel.FromHost: "traffic of the node for ", servicemodel.FromOutside: "traffic for ",
+	}
+	for _, o := range b.l.origins(b.f, b.rules) {
+		v := e.internal
+		if o.is == servicemodel.FromOutside {
+			v = e.external
+		}
+		for _, m := range o.matches {
+			m.comment = words[o.is] + what
+			if !b.balances(v) {
+				m.target = targetAccept
+				rules = append(rules, m)
+				continue
+			}
+			if e.masquerade&o.is != 0 {
+				m.target, m.chain = targetJump, b.l.names.markMasq()
+				rules = append(rules, m)
+			}
+			m.target, m.chain = targetGoto, b.pool(v)
+			rules = append(rules, m)
+		}
+	}
+	b.unit.chains = append(b.unit.chains, unitChain{nat, b.entryName(i), rules})
+}
+
+// refuse returns the rules that reject or drop packets to a frontend, nil if none are. What is balanced never gets there: DNAT has given it
+// another address.
+func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
+	base := keyRule(fe.Key)
+	one := func(m rule, v servicemodel.Verdict) rule {
+		m.dst, m.proto, m.ports = base.dst, base.proto, base.ports
+		m.target, m.comment = targetReject, fe.Service.String()+" has no endpoints"
+		if v == servicemodel.Drop {
+			m.target, m.comment = targetDrop, fe.Service.String()+" has no local endpoints"
+		}
+		return m
+	}
+	switch {
+	case fe.Internal.Balances() && fe.External.Balances():
+		return nil
+	case fe.Internal.Balances(), fe.Internal == fe.External:
+		return []rule{one(rule{}, fe.External)}
+	case fe.External.Balances():
+		return []rule{one(rule{}, fe.Internal)}
+	}
+	var rules []rule
+	for _, o := range b.l.origins(b.f, b.rules) {
+		v := fe.Internal
+		if o.is == servicemodel.FromOutside {
+			v = fe.External
+		}
+		for _, m := range o.matches {
+			rules = append(rules, one(m, v))
+		}
+	}
+	return rules
+}
+
+// poolChain makes the chain that balances over a pool.
+//
+// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not depend on those before it: that of slot i is
+// its weight among slots 0 to i.
+func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
+	p := b.pools[scope]
+	verdict := servicemodel.BalanceCluster
+	if scope == servicemodel.ScopeLocal {
+		verdict = servicemodel.BalanceLocal
+	}
+	affinity := affinityOf(frontends)
+	rules := b.clusterMarks(verdict, frontends)
+	if affinity > 0 {
+		for i := len(p.Slots) - 1; i >= 0; i-- {
+			r := dnatRule(p, i)
+			r.recent = recentMatch{kind: recentUpdate, name: b.l.names.affinityList(b.name, p.Slots[i].Endpoint), seconds: uint32(affinity / time.Second)}
+			rules = append(rules, r)
+		}
+	}
+	shares := slotShares(p)
+	for i := len(p.Slots) - 1; i >= 0; i-- {
+		r := dnatRule(p, i)
+		r.stat, r.comment = shares[i], slotComment(p, i)
+		if affinity > 0 {
+			r.recent = recentMatch{kind: recentSet, name: b.l.names.affinityList(b.name, p.Slots[i].Endpoint)}
+		}
+		rules = append(rules, r)
+	}
+	b.unit.chains = append(b.unit.chains, unitChain{nat, b.pool(verdict), rules})
+}
+
+// clusterMarks returns the rules that mark packets to cluster IPs which go straight to the pool.
+func (b *unitBuilder) clusterMarks(v servicemodel.Verdict, frontends []*servicemodel.Frontend) []rule {
+	var rules []rule
+	for _, fe := range frontends {
+		if fe.Internal != v || fe.Masquerade == 0 || !b.usesPool(fe) {
+			continue
+		}
+		r := keyRule(fe.Key)
+		r.target, r.chain = targetJump, b.l.names.masqOffPod()
+		if fe.Masquerade == servicemodel.FromAnywhere {
+			r.chain = b.l.names.markMasq()
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+func dnatRule(p *servicemodel.Pool, slot int) rule {
+	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
+}
+
+// affinityOf returns the affinity of a service port, which all its frontends have in common (Check sees to that).
+func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
+	for _, fe := range frontends {
+		if fe.Affinity > 0 {
+			return fe.Affinity
+		}
+	}
+	return 0
+}
+
+// slotShares returns how the rule of each slot is matched, once those before it were not.
+func slotShares(p *servicemodel.Pool) []statMatch {
+	shares := make([]statMatch, len(p.Slots))
+	sum := uint64(0)
+	for i, s := range p.Slots {
+		w := uint64(s.Weight)
+		sum += w
+		switch {
+		case i == 0:
+		case p.Scheduler == servicemodel.RoundRobin:
+			shares[i] = statMatch{kind: statNth, every: uint32(i + 1)}
+		default:
+			shares[i] = statMatch{kind: statRandom, prob: uint32((w*certain + sum/2) / sum)}
+		}
+	}
+	return shares
+}

@@ -1,0 +1,306 @@
+package iptables
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// chainID is the identity of a chain.
+type chainID struct {
+	family uint8 // in families
+	table  tableID
+	name   string
+}
+
+// compare orders chains by family, table and name.
+func (c chainID) compare(o chainID) int {
+	return cmp.Or(cmp.Compare(c.family, o.family), cmp.Compare(c.table, o.table), cmp.Compare(c.name, o.name))
+}
+
+// state is all the rules that a table of services stands for. It is immutable.
+type state struct {
+	table *servicemodel.Table
+	rules servicemodel.Rules
+	// present says which families have rules at all.
+	present [2]bool
+	trees   [2][treeCount]*tree
+}
+
+// chainChange is what becomes of one chain.
+type chainChange struct {
+	id chainID
+	// shared says that the chain may have rules of others, too: before and after are ours among them.
+	shared bool
+	// stays says that it is not deleted, although nothing of ours is left in it.
+	stays           bool
+	existed, exists bool
+	before, after   []rule
+}
+
+// changes collects what becomes of chains.
+type changes map[chainID]*chainChange
+
+func (c changes) of(id chainID) *chainChange {
+	x := c[id]
+	if x == nil {
+		x = &chainChange{id: id}
+		c[id] = x
+	}
+	return x
+}
+
+// was and is say what a chain had and is to have.
+func (c changes) was(id chainID, rules []rule) {
+	x := c.of(id)
+	x.existed, x.before = true, rules
+}
+
+func (c changes) is(id chainID, rules []rule) {
+	x := c.of(id)
+	x.exists, x.after = true, rules
+}
+
+// sorted returns the changes that change something, by chain.
+func (c changes) sorted() []*chainChange {
+	l := slices.Collect(maps.Values(c))
+	l = slices.DeleteFunc(l, func(x *chainChange) bool { return x.existed == x.exists && sameRules(x.before, x.after) })
+	slices.SortFunc(l, func(a, b *chainChange) int { return a.id.compare(b.id) })
+	return l
+}
+
+// stepper computes the state after a change set, and what becomes of the chains.
+type stepper struct {
+	l        *layout
+	old, new *state
+	c        *servicemodel.ChangeSet
+	out      changes
+	edit     *edit
+	touched  [2][treeCount][]string // keys
+}
+
+// step returns the state after a change set.
+func (l *layout) step(old *state, c *servicemodel.ChangeSet) (*state, changes) {
+	s := &stepper{l: l, old: old, c: c, out: changes{}, edit: &edit{}}
+	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees}
+	s.services()
+	s.addresses()
+	for i := range families {
+		s.new.present[i] = s.wanted(i)
+		s.trees(i)
+		s.fixed(i)
+	}
+	return s.new, s.out
+}
+
+// wanted reports whether a family has rules. IPv4 has them as soon as a state was applied, since the settings are there; IPv6 while there is
+// something for it.
+func (s *stepper) wanted(i int) bool {
+	switch {
+	case s.new.rules.MasqueradeMark == 0:
+		return false
+	case i == 0, s.new.trees[i] != [treeCount]*tree{}:
+		return true
+	}
+	return slices.ContainsFunc(s.new.rules.ServiceCIDRs, func(p netip.Prefix) bool {
+		return servicemodel.FamilyOf(p.Addr()) == families[i].model
+	})
+}
+
+// services steps through the service ports that the change set touches.
+func (s *stepper) services() {
+	names := map[servicemodel.PortName]bool{}
+	for _, fc := range s.c.Frontends {
+		if fc.Old != nil {
+			names[fc.Old.Service] = true
+		}
+		if fc.New != nil {
+			names[fc.New.Service] = true
+		}
+	}
+	for _, pc := range s.c.Pools {
+		if pc.Old != nil {
+			names[pc.Old.ID.Service] = true
+		}
+		if pc.New != nil {
+			names[pc.New.ID.Service] = true
+		}
+	}
+	if s.podsChanged() {
+		for fe := range s.c.New.Frontends() {
+			names[fe.Service] = true
+		}
+	}
+	for _, n := range slices.SortedFunc(maps.Keys(names), servicemodel.PortName.Compare) {
+		was, is := s.c.Old.FrontendsOf(n), s.c.New.FrontendsOf(n)
+		for i, f := range families {
+			s.unit(i, s.l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules), s.l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
+		}
+	}
+}
+
+// podsChanged reports whether pods are told in another way: rules of services depend on that.
+func (s *stepper) podsChanged() bool {
+	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
+	return o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix || !slices.Equal(o.CIDRs, n.CIDRs)
+}
+
+// ofFamily returns the frontends of a family. They come sorted by family.
+func ofFamily(l []*servicemodel.Frontend, f *family) []*servicemodel.Frontend {
+	first := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool { return fe.Key.Family() == f.model })
+	if first < 0 {
+		return nil
+	}
+	l = l[first:]
+	if n := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool { return fe.Key.Family() != f.model }); n >= 0 {
+		return l[:n]
+	}
+	return l
+}
+
+// unit changes what one service port has.
+func (s *stepper) unit(i int, was, is unit) {
+	for _, c := range was.chains {
+		s.out.was(chainID{uint8(i), c.table, c.name}, c.rules)
+	}
+	for _, c := range is.chains {
+		s.out.is(chainID{uint8(i), c.table, c.name}, c.rules)
+	}
+	for _, l := range was.leaves {
+		gone := !slices.ContainsFunc(is.leaves, func(n leaf) bool { return n.tree == l.tree && n.key == l.key })
+		// Another service may have taken the key over before.
+		if rules, there := s.new.trees[i][l.tree].get(l.key); gone && there && sameRules(rules, l.rules) {
+			s.remove(i, l.tree, l.key)
+		}
+	}
+	for _, l := range is.leaves {
+		if rules, there := s.new.trees[i][l.tree].get(l.key); !there || !sameRules(rules, l.rules) {
+			s.set(i, l.tree, l.key, l.rules)
+		}
+	}
+}
+
+func (s *stepper) set(i int, t treeID, key string, rules []rule) {
+	s.new.trees[i][t] = s.new.trees[i][t].set(s.edit, key, rules)
+	s.touched[i][t] = append(s.touched[i][t], key)
+}
+
+func (s *stepper) remove(i int, t treeID, key string) {
+	s.new.trees[i][t] = s.new.trees[i][t].remove(s.edit, key)
+	s.touched[i][t] = append(s.touched[i][t], key)
+}
+
+// addresses steps through the cluster IPs and hairpins.
+func (s *stepper) addresses() {
+	change := func(t treeID, l []servicemodel.AddrChange, rule func(netip.Addr) rule) {
+		for _, a := range l {
+			i, key := familyIndex(servicemodel.FamilyOf(a.Addr)), string(a.Addr.AsSlice())
+			if !a.Added {
+				s.remove(i, t, key)
+				continue
+			}
+			s.set(i, t, key, rules1(rule(a.Addr)))
+		}
+	}
+	change(filterClusterIPs, s.c.ClusterIPs, clusterIPRule)
+	change(natHairpins, s.c.Hairpins, hairpinRule)
+}
+
+func rules1(r rule) []rule { return []rule{r} }
+
+// trees finds the chains of the trees that differ.
+func (s *stepper) trees(i int) {
+	rulesChanged := s.c.Rules != nil || s.old.present[i] != s.new.present[i]
+	for id, d := range s.l.dispatch[i] {
+		was, is := s.old.trees[i][id], s.new.trees[i][id]
+		if was == is && !rulesChanged {
+			continue
+		}
+		touched := s.touched[i][id]
+		if s.old.present[i] != s.new.present[i] { // all of it comes or goes
+			touched = nil
+			for _, t := range [...]*tree{was, is} {
+				t.leaves(func(l *tree) { touched = append(touched, l.key) })
+			}
+			if s.new.present[i] {
+				was = nil
+			} else {
+				is = nil
+			}
+		}
+		root := chainID{uint8(i), d.table, d.root}
+		if s.old.present[i] {
+			s.out.was(root, s.l.first(d, treeID(id), was, &s.old.rules))
+		}
+		if s.new.present[i] {
+			s.out.is(root, s.l.first(d, treeID(id), is, &s.new.rules))
+		}
+		d.changed(was, is, touched, func(name string, was, is *tree) {
+			id := chainID{uint8(i), d.table, name}
+			if was != nil {
+				s.out.was(id, d.rules(was, false))
+			}
+			if is != nil {
+				s.out.is(id, d.rules(is, false))
+			}
+		})
+	}
+}
+
+// first returns the rules of the first chain of a tree.
+func (l *layout) first(d *dispatch, id treeID, t *tree, r *servicemodel.Rules) []rule {
+	before, after := l.around(d.f, id, r)
+	return append(append(before, d.rules(t, true)...), after...)
+}
+
+// fixed finds the fixed chains that differ.
+func (s *stepper) fixed(i int) {
+	if s.c.Rules == nil && s.old.present[i] == s.new.present[i] {
+		return
+	}
+	put := func(st *state, put func(chainID, []rule)) {
+		if !st.present[i] {
+			return
+		}
+		for _, c := range s.l.fixed(families[i], &st.rules) {
+			id := chainID{uint8(i), c.table, c.name}
+			put(id, c.rules)
+			s.out.of(id).shared = c.shared
+		}
+	}
+	put(s.old, s.out.was)
+	put(s.new, s.out.is)
+}
+
+// chains calls fn for every chain of a state.
+func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)) {
+	for i, f := range families {
+		if !s.present[i] {
+			continue
+		}
+		for _, c := range l.fixed(f, &s.rules) {
+			fn(chainID{uint8(i), c.table, c.name}, c.rules, c.shared)
+		}
+		for id, d := range l.dispatch[i] {
+			t := s.trees[i][id]
+			fn(chainID{uint8(i), d.table, d.root}, l.first(d, treeID(id), t, &s.rules), false)
+			d.chains(t, func(name string, t *tree) { fn(chainID{uint8(i), d.table, name}, d.rules(t, false), false) })
+		}
+	}
+	seen := map[servicemodel.PortName]bool{}
+	for fe := range s.table.Frontends() {
+		if seen[fe.Service] {
+			continue
+		}
+		seen[fe.Service] = true
+		all := s.table.FrontendsOf(fe.Service)
+		for i, f := range families {
+			for _, c := range l.unit(f, s.table, ofFamily(all, f), &s.rules).chains {
+				fn(chainID{uint8(i), c.table, c.name}, c.rules, false)
+			}
+		}
+	}
+}
