@@ -1,6 +1,7 @@
 package netnstest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 )
@@ -59,14 +60,13 @@ func (p sctpPacket) encode() []byte {
 	for len(b)%4 != 0 {
 		b = append(b, 0)
 	}
-	// The CRC's bytes are sent lowest first, unlike anything else in the packet (RFC 9260, appendix A).
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
+	copy(b[8:], sctpChecksum(b))
 	return b
 }
 
 // decodeSCTP reads a packet with a correct checksum; only its first chunk counts.
 func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
-	if len(b) < sctpHeaderLen+sctpTLVLen || !sctpChecksumOK(b) {
+	if len(b) < sctpHeaderLen+sctpTLVLen || !bytes.Equal(b[8:12], sctpChecksum(b)) {
 		return p, false
 	}
 	p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b[0:]), binary.BigEndian.Uint16(b[2:])
@@ -104,9 +104,10 @@ func sctpCookie(params []byte) string {
 	return ""
 }
 
-// sctpChecksumOK verifies the CRC32c of a packet.
-func sctpChecksumOK(b []byte) bool {
+// sctpChecksum returns the CRC32c of a packet, whatever its checksum field holds. The CRC's bytes are sent lowest
+// first, unlike anything else in the packet (RFC 9260, appendix A).
+func sctpChecksum(b []byte) []byte {
 	var zero [4]byte
 	crc := crc32.Update(crc32.Update(crc32.Checksum(b[:8], castagnoli), castagnoli, zero[:]), castagnoli, b[12:])
-	return binary.LittleEndian.Uint32(b[8:]) == crc
+	return binary.LittleEndian.AppendUint32(nil, crc)
 }

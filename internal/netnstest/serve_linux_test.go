@@ -1,0 +1,85 @@
+package netnstest
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAServerStopsAndCanBeReplaced(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	h := &Host{Name: "self", NS: ns, anySource: true}
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		for _, proto := range Protocols() {
+			to := netip.AddrPortFrom(netip.MustParseAddr(addr), 80)
+			for _, name := range []string{"first", "second"} {
+				s, err := ns.Serve(name, proto, to)
+				require.NoError(t, err)
+				require.Equal(t, to, s.Addr)
+				_, err = ns.Serve("third", proto, to)
+				require.ErrorContains(t, err, "address already in use")
+				for hits := range uint64(3) {
+					require.Equal(t, hits, s.Hits())
+					o := Probe{From: h, Proto: proto, To: to}.Send(context.Background())
+					require.Equal(t, name, o.Server, "%s", o)
+				}
+				require.NoError(t, s.Close())
+			}
+			o := Probe{From: h, Proto: proto, To: to}.Send(context.Background())
+			require.Equal(t, Refused, o.Kind, "%s to %s: %s", proto, to, o)
+		}
+	}
+}
+
+func TestAServerTakesAFreePort(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	h := &Host{Name: "self", NS: ns, anySource: true}
+	for _, proto := range []Protocol{TCP, UDP} {
+		for _, addr := range []string{"127.0.0.1", "::1"} {
+			s, err := ns.Serve("free", proto, netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
+			require.NoError(t, err)
+			require.NotZero(t, s.Addr.Port())
+			require.Equal(t, addr, s.Addr.Addr().String())
+			o := Probe{From: h, Proto: proto, To: s.Addr}.Send(context.Background())
+			require.Equal(t, "free", o.Server, "%s", o)
+		}
+	}
+}
+
+func TestServersThatCannotStartSaySo(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	for name, s := range map[string]struct {
+		proto Protocol
+		addr  netip.AddrPort
+	}{
+		"needs one address": {TCP, netip.MustParseAddrPort("0.0.0.0:80")},
+		"needs a port":      {SCTP, netip.MustParseAddrPort("127.0.0.1:0")},
+		"unknown protocol":  {ICMP, netip.MustParseAddrPort("127.0.0.1:80")},
+		"cannot assign":     {UDP, netip.MustParseAddrPort("10.1.1.1:80")},
+	} {
+		_, err := ns.Serve("none", s.proto, s.addr)
+		require.ErrorContains(t, err, name)
+	}
+}
+
+func TestHundredsOfServersShareANamespace(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{})
+	var probes []Probe
+	for port := uint16(1000); port < 1200; port++ {
+		for _, proto := range Protocols() {
+			require.NoError(t, c.Pods[0].Serve(proto, port))
+			for _, addr := range addrsOf(c.Pods[0]) {
+				probes = append(probes, Probe{From: c.Outside[0], Proto: proto, To: netip.AddrPortFrom(addr, port)})
+			}
+		}
+	}
+	for i, o := range SendAll(context.Background(), probes) {
+		require.Equal(t, "pod1", o.Server, "%s: %s", probes[i], o)
+	}
+}
