@@ -16,3 +16,8 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Run(t, open)
 }
+
+func TestRandomPackets(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Random(t, open, dataplanetest.RandomOptions{})
+}

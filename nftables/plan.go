@@ -86,6 +86,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	for i := range families {
 		pl.family(i)
 	}
+	pl.forgetMoved()
 	return pl.p, nil
 }
 

@@ -181,6 +181,25 @@ func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
 	}
 }
 
+// forgetMoved forgets all clients of frontends that treat origins differently, when pods are told in another way: what was a pod may be
+// an outside client now, with other endpoints or none.
+func (pl *planner) forgetMoved() {
+	r := pl.c.Rules
+	if r == nil || r.Old.MasqueradeMark == 0 {
+		return
+	}
+	old, new := r.Old, r.New
+	old.MasqueradeMark, old.NodePorts, old.ServiceCIDRs = new.MasqueradeMark, new.NodePorts, new.ServiceCIDRs
+	if old.Equal(new) {
+		return
+	}
+	for fe := range pl.c.New.Frontends() {
+		if fe.Affinity > 0 && fe.Internal != fe.External {
+			pl.p.forget = append(pl.p.forget, forget{frontend: fe})
+		}
+	}
+}
+
 // usable returns the endpoints that a client of fe may have been given; with all, only those that any client may have been given, wherever it is.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend, all bool) []netip.AddrPort {
 	internal, external := pools(t, fe)

@@ -1,0 +1,194 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// RandomOptions tunes [Random].
+type RandomOptions struct {
+	// Seed is the first seed; each network takes the next.
+	Seed uint64
+	// Packets is how many packets are sent in all. Zero means 10,000.
+	Packets int
+	// Networks is how many networks work side by side. Zero means 4.
+	Networks int
+}
+
+// packetsPerState is how many packets are sent after each change.
+const packetsPerState = 50
+
+// Random applies random states, one random change after the other, sends random packets, and compares what becomes of each with the oracle. When they differ,
+// it makes the state smaller while they still do, and reports that.
+func Random(t *testing.T, open Open, o RandomOptions) {
+	netnstest.Require(t)
+	if o.Packets == 0 {
+		o.Packets = 10000
+	}
+	if o.Networks == 0 {
+		o.Networks = 4
+	}
+	for i := range o.Networks {
+		seed := o.Seed + uint64(i)
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			w, err := newWorld(t.Context(), open, Options{})
+			if err != nil {
+				t.Fatalf("build the network: %v", err)
+			}
+			defer w.close()
+			r := &random{w: w, t: t, rng: rand.New(rand.NewPCG(seed, 0))}
+			r.run(o.Packets / o.Networks)
+		})
+	}
+}
+
+// random is one run of Random.
+type random struct {
+	w   *world
+	t   *testing.T
+	rng *rand.Rand
+}
+
+func (r *random) run(packets int) {
+	g := randstate.New(r.config(), r.rng)
+	s := g.State()
+	for sent := 0; sent < packets; sent += packetsPerState {
+		table := r.apply(s)
+		probes := make([]netnstest.Probe, packetsPerState)
+		for i := range probes {
+			probes[i] = r.probe(table)
+		}
+		for i, got := range netnstest.SendAll(r.t.Context(), probes) {
+			if complaint := r.w.judgeOracle(table, probes[i], got); complaint != "" {
+				r.fail(s, probes[i], complaint, sent)
+			}
+		}
+		for range 1 + r.rng.IntN(3) {
+			s = g.Change(s)
+		}
+	}
+}
+
+func (r *random) apply(s servicemodel.State) *servicemodel.Table {
+	res, err := r.w.engine.Apply(r.t.Context(), s)
+	if err != nil {
+		r.t.Fatalf("apply: %v", err)
+	}
+	return res.Changes.New
+}
+
+// config makes states of the hosts of the network.
+func (r *random) config() randstate.Config {
+	c := randstate.Config{Services: 10, EndpointPorts: []uint16{PortA, PortB}, Weights: true}
+	for _, h := range slices.Concat(r.w.Pods, r.w.RemotePods) {
+		node := "this"
+		if strings.HasPrefix(h.Name, "remote") {
+			node = "other"
+		}
+		c.Places = append(c.Places, randstate.Place{IPv4: h.IPv4, IPv6: h.IPv6, Node: node, Zone: "zone-" + h.Name[len(h.Name)-1:]})
+	}
+	base := thisNode()
+	base.Zone = "zone-1"
+	all, cidrs, some, primary := base, podCIDRs(base), podCIDRs(base), base
+	cidrs.ServiceCIDRs = prefixes(netnstest.ServiceCIDRv4, netnstest.ServiceCIDRv6)
+	some.NodePortAddresses.CIDRs = prefixes("192.0.2.11/32", "2001:db8:2::/64")
+	some.MasqueradeAll = true
+	primary.NodePortAddresses.Primary = true
+	primary.LocalPods.InterfacePrefix = "veth"
+	c.Node, c.Nodes = all, []servicemodel.Node{all, cidrs, some, primary}
+	return c
+}
+
+// probe makes a packet: most often to a frontend, else to something near one.
+func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
+	p := netnstest.Probe{Proto: netnstest.Protocols()[r.rng.IntN(3)]}
+	keys := slices.Collect(t.Frontends())
+	family := r.rng.IntN(2)
+	switch n := r.rng.IntN(10); {
+	case n < 7 && len(keys) > 0:
+		k := keys[r.rng.IntN(len(keys))].Key
+		p.Proto, p.To = netnstest.Protocol(k.Protocol), k.AddrPort()
+		if k.NodePort() {
+			p.To = netip.AddrPortFrom(r.nodeAddr(k.Addr), k.Port)
+		}
+	case n == 7 && len(keys) > 0: // another port or protocol of an address
+		k := keys[r.rng.IntN(len(keys))].Key
+		p.To = netip.AddrPortFrom(k.Addr, uint16(79+r.rng.IntN(4)))
+		if k.NodePort() {
+			p.To = netip.AddrPortFrom(r.nodeAddr(k.Addr), uint16(30000+r.rng.IntN(48)))
+		}
+	case n == 8:
+		p.To = netip.AddrPortFrom(unusedIP[family], servicePort)
+	default: // past kernlb, straight to a server
+		h := r.w.Pods[r.rng.IntN(len(r.w.Pods))]
+		p.To = netip.AddrPortFrom([]netip.Addr{h.IPv4, h.IPv6}[family], PortA)
+	}
+	p.From = r.from(p.To.Addr())
+	return p
+}
+
+// from picks a host to send from: not a pod of the other node, whose packets to one another never come back through this one.
+func (r *random) from(to netip.Addr) *netnstest.Host {
+	hosts := slices.Concat(r.w.Pods, r.w.Outside, []*netnstest.Host{r.w.Node})
+	for {
+		h := hosts[r.rng.IntN(len(hosts))]
+		if h.IPv4 != to && h.IPv6 != to {
+			return h
+		}
+	}
+}
+
+func (r *random) nodeAddr(like netip.Addr) netip.Addr {
+	for {
+		a := r.w.NodeAddrs()[r.rng.IntN(len(r.w.NodeAddrs()))]
+		if a.Is4() == like.Is4() {
+			return a
+		}
+	}
+}
+
+// fail makes the state smaller while the packet still meets another fate than it should, and reports.
+func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string, sent int) {
+	wrong := func(s servicemodel.State) string {
+		t := r.apply(s)
+		for range 4 {
+			p.SourcePort = 0
+			if c := r.w.judgeOracle(t, p, p.Send(r.t.Context())); c != "" {
+				return c
+			}
+		}
+		return ""
+	}
+	last := wrong(s)
+	if last == "" {
+		r.t.Fatalf("after %d packets: %s\n(it did not happen again)\n%s", sent, complaint, describe(r.apply(s)))
+	}
+	for svc := range s.Services() {
+		if c := wrong(s.WithoutService(svc.Name)); c != "" {
+			s, last = s.WithoutService(svc.Name), c
+		}
+	}
+	for svc := range s.Services() {
+		for i := 0; i < len(s.Endpoints(svc.Name)); {
+			fewer := slices.Delete(slices.Clone(s.Endpoints(svc.Name)), i, i+1)
+			if c := wrong(s.WithEndpoints(svc.Name, fewer)); c != "" {
+				s, last = s.WithEndpoints(svc.Name, fewer), c
+				continue
+			}
+			i++
+		}
+	}
+	r.t.Fatalf("after %d packets: %s\nin the smallest state that shows it:\n%s", sent, last, describe(r.apply(s)))
+}
+
+// describe prints a table.
+func describe(t *servicemodel.Table) string { return servicemodel.Diff(nil, t).String() }
