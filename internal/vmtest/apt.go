@@ -109,8 +109,9 @@ func machineSources(dir string) ([]aptSource, error) {
 }
 
 // machineOnly are the parts of apt's configuration that must not be taken over:
-// where things are, pins, and commands to run after an update or an installation.
-var machineOnly = regexp.MustCompile(`^(?i)(dir|dpkg|apt::update|apt::periodic)(::| )`)
+// where things are, for which architectures, and commands to run after an update or
+// an installation.
+var machineOnly = regexp.MustCompile(`^(?i)(dir|dpkg|apt::(update|periodic|architectures?))(::| )`)
 
 // aptConfig makes a configuration from the machine's, as apt-config dump prints
 // it, with everything that apt writes moved below dir.

@@ -1,2 +1,61 @@
-// Package vmtest runs programs.
+// Package vmtest runs programs, above all Go tests, on Linux kernels that this
+// machine does not run: it boots Debian's cloud kernels in QEMU and returns what the
+// programs printed and how they ended. kernlb's tests of IPVS need it, since few
+// machines for development have IPVS; the whole suite uses it to cover the kernels
+// from 5.10 on.
+//
+// # Use
+//
+// Command kerneltest is the way to run a package's tests on a kernel:
+//
+//	go run ./internal/vmtest/cmd/kerneltest -kernel 6.12 ./ipvs
+//
+// In a Makefile, with KERNEL, KERNELS, PKG and RUN to choose:
+//
+//	KERNEL  ?= 6.1
+//	KERNELS ?= all
+//	PKG     ?= ./ipvs
+//
+//	.PHONY: test-kernel test-kernels
+//	test-kernel: ## tests of PKG on one kernel: make test-kernel KERNEL=6.12 PKG=./ipvs
+//		go run ./internal/vmtest/cmd/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(PKG) $(if $(ARGS),-- $(ARGS))
+//	test-kernels: ## tests of PKG on the kernels KERNELS
+//		$(MAKE) test-kernel KERNEL='$(KERNELS)'
+//
+// A program calls [Build] for the test binaries and [Run] for one kernel. A test
+// knows that it is in the VM by the variable KERNLB_VM=1, and on which series by
+// KERNLB_KERNEL; it leaves files for the host in the directory that
+// KERNLB_VM_RESULTS names.
+//
+// # What the guest is
+//
+// The root file system is an initramfs: a static busybox, the kernel's modules for
+// networking, the programs of the host that [Options].Tools names with the libraries
+// they need, and the test binaries with their testdata. Nothing is on a disk. All
+// run as root; modules load themselves on first use, as on a real machine; lo is up,
+// and there is no other link. What differs from a real machine: there is no
+// systemd, no clock but the emulated one, and all is about ten times slower, so only
+// times from one run may be compared.
+//
+// Process 1 is our own, see guestinit. It sends output and exit codes as frames over
+// the second serial port, while the kernel writes to the first one: no output of a
+// test can be mistaken for a verdict, and no message of the kernel can damage one.
+// This is the design of vimto and of hugelgupf/vmtest, without the 9p file system and
+// the virtio console that they rely on: not all of Debian's cloud kernels have them.
+//
+// # Where kernels come from
+//
+// apt downloads them, checked against Debian's signatures, from the machine's own
+// sources with the suite's name replaced, into lists and caches of its own. They are
+// unpacked and not installed; nothing outside the cache changes, and root is not
+// needed. A kernel stays in the cache until [Options].Update asks for a newer one. A
+// suite that the machine's mirror does not carry (any more) can be given as
+// $KERNLB_VM_SOURCES/<suite>.sources, in the format of sources.list(5).
+//
+// # What the machine needs
+//
+// Debian or a relative on amd64, the Go toolchain, and the packages apt, dpkg, kmod,
+// qemu-system-x86, xz-utils, and for the tools of kerneltest ipvsadm, nftables,
+// iptables, conntrack and iproute2. busybox-static is used if it is installed and
+// downloaded otherwise. What is missing is named by a [*MissingError].
 package vmtest
