@@ -7,9 +7,9 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// arrange returns the pool that want describes, its slots sorted, with every endpoint that like also has standing where like has it, as far as
-// there is such a slot. The others fill the holes: first those that stood beyond the end, then new ones in order. So no slot changes that
-// need not. It returns like itself if nothing differs.
+// arrange returns the pool that want describes, its slots sorted, with every endpoint that like also has standing where
+// like has it, as far as there is such a slot. The others fill the holes: first those that stood beyond the end, then
+// new ones in order. So no slot changes that need not. It returns like itself if nothing differs.
 func arrange(like, want *Pool) *Pool {
 	if like == nil {
 		return want

@@ -30,7 +30,7 @@ func benchEndpoints(i, n int) []servicemodel.Endpoint {
 // benchState has n services of m endpoints each, every tenth with a node port.
 func benchState(n, m int) servicemodel.State {
 	var s servicemodel.State
-	s = s.WithNode(servicemodel.Node{Name: "node", LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")}}})
+	s = s.WithNode(servicemodel.Node{Name: "node", LocalPods: servicemodel.PodDetector{CIDRs: prefixes("10.64.0.0/10")}})
 	for i := range n {
 		svc := &servicemodel.Service{
 			Name:       benchName(i),

@@ -55,9 +55,9 @@ func (c *ChangeSet) Empty() bool {
 		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0 && len(c.Health) == 0
 }
 
-// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed: those that were
-// filled, emptied, or given another endpoint or weight. A pool whose scheduler or forwarding changed is one more changed object. What follows from
-// these, or concerns the whole node (rules, cluster IPs, hairpins, health checks), is not counted.
+// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed: those that were filled,
+// emptied, or given another endpoint or weight. A pool whose scheduler or forwarding changed is one more changed object.
+// What follows from these, or concerns the whole node (rules, cluster IPs, hairpins, health checks), is not counted.
 func (c *ChangeSet) Counts() Counts {
 	var n Counts
 	for _, f := range c.Frontends {

@@ -135,7 +135,7 @@ func (f *Frontend) verdicts() string {
 func (p *Pool) String() string {
 	s := p.ID.String()
 	for _, field := range p.fields() {
-		if field.value != "default" {
+		if field.value != "default" && field.value != ForwardNAT.String() {
 			s += " " + field.name + " " + field.value
 		}
 	}
@@ -183,14 +183,11 @@ func (f *Frontend) fields() []field {
 }
 
 func (p *Pool) fields() []field {
-	scheduler, forwarding := string(p.Scheduler), "default"
-	if scheduler == "" {
+	scheduler := string(p.Scheduler)
+	if p.Scheduler == SchedulerDefault {
 		scheduler = "default"
 	}
-	if p.Forwarding != ForwardNAT {
-		forwarding = p.Forwarding.String()
-	}
-	return []field{{"scheduler", scheduler}, {"forwarding", forwarding}}
+	return []field{{"scheduler", scheduler}, {"forwarding", p.Forwarding.String()}}
 }
 
 func (r Rules) fields() []field {

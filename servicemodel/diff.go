@@ -88,8 +88,8 @@ func equalMaps[K, V any, O persist.Ordering[K]](a, b persist.Map[K, V, O], same 
 	return true
 }
 
-// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives a table equal to b. The result knows nothing of
-// the state b was resolved from, nor of conflicts.
+// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives a table equal to b.
+// The result knows nothing of the state b was resolved from, nor of conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	n.memory, n.losers = nil, persist.Map[claimKey, *Frontend, claimOrder]{}

@@ -9,8 +9,26 @@
 //
 //	State ──Resolve──► Table ──Diff──► ChangeSet ──► a backend
 //
+// What a table means for a packet is said by [Table.Decide], which every backend is held against.
+//
+// # Sharing
+//
 // All values are immutable and share what did not change: a state with one endpoint
 // replaced costs one service, and so do its resolution and its diff, however many services there are.
+// A table remembers the state it was resolved from, so the next resolution looks only at what differs between the two
+// states; and it keeps the frontends, pools and slots that stay.
 //
-// The package does no I/O, imports the standard library only, and builds on every operating system.
+// # Collisions
+//
+// Several services may claim the same address, port and protocol, say as external IP. One wins, always the same: the
+// lower [Kind], then the lower name. The others are [Table.Conflicts]; when the winner goes, the next takes over. A
+// service that wins nowhere has no pools.
+//
+// # Families
+//
+// IPv4 and IPv6 stand side by side in one table, but nothing crosses between them: addresses of a family are served by
+// endpoints of that family only, and each family has its own pools, source ranges and node port addresses.
+//
+// The package does no I/O, imports the standard library only (and the persistent map in internal/persist), and builds on
+// every operating system.
 package servicemodel

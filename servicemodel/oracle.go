@@ -18,7 +18,8 @@ type Packet struct {
 	InInterface string
 }
 
-// Locality is what the node knows of itself when a packet comes: its own addresses, on whatever interface. Loopback addresses need not be listed.
+// Locality is what the node knows of itself when a packet comes: its own addresses, on whatever interface. Loopback
+// addresses need not be listed.
 type Locality []netip.Addr
 
 // Local reports whether a is an address of the node.
@@ -71,7 +72,8 @@ type Candidate struct {
 	Masquerade bool
 }
 
-// String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080 masqueraded: cluster IP of default/web, from outside".
+// String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080 masqueraded: cluster IP of
+// default/web, from outside".
 func (d Decision) String() string {
 	s := d.Outcome.String()
 	for i, c := range d.Candidates {
@@ -88,18 +90,20 @@ func (d Decision) String() string {
 	return s + ": " + d.Reason
 }
 
-// Decide returns what must happen to the first packet of a new connection. It is the meaning of a table: every backend must make the
-// kernel do just that. It is pure, and knows no connections: packets of established ones go on as before. Session affinity is no part of it either: it
-// picks, for a client it remembers, one of the candidates.
+// Decide returns what must happen to the first packet of a new connection. It is the meaning of a table: every backend
+// must make the kernel do just that. It is pure, and knows no connections: packets of established ones go on as before.
+// Session affinity is no part of it either: it picks, for a client it remembers, one of the candidates.
 //
 // The rules, the first that applies:
 //
-//  1. A frontend holds the packet's very destination. It is dropped if the frontend has sources and the packet's is not among them; otherwise
-//     the frontend's verdict for its origin holds.
-//  2. The destination is an address of the node, not loopback, in [Rules.NodePorts], and a node port frontend holds its port: that frontend's verdict.
-//  3. The destination is a cluster IP: rejected, whatever the port and protocol; but untouched if the address is also the node's own and the packet comes from elsewhere.
-//  4. The destination is in [Rules.ServiceCIDRs]: dropped; untouched as before.
-//  5. It is untouched.
+//  1. A frontend holds the packet's very destination. The packet is dropped if the frontend has sources and its own is not
+//     among them; otherwise the frontend's verdict for its origin holds.
+//  2. The destination is an address of the node, not loopback, in [Rules.NodePorts], and a node port frontend holds its
+//     port: that frontend's verdict.
+//  3. The destination is an address of the node and the packet comes from elsewhere: untouched.
+//  4. The destination is a cluster IP: rejected, whatever the port and the protocol.
+//  5. The destination is in [Rules.ServiceCIDRs]: dropped.
+//  6. Untouched.
 //
 // [Rules.LocalhostNodePorts], which only one backend heeds, is left out.
 func (t *Table) Decide(p Packet, here Locality) Decision {

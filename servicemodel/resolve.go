@@ -13,9 +13,10 @@ type memory struct {
 	footprints footprints
 }
 
-// Resolve decides what the state means on its node. prev, which may be nil, is a table resolved before: what did not change since is shared with it,
-// and the cost is that of what did. The result is the same for the same state, apart from the order of slots, which prev influences.
-// It returns an error, and no table, if what changed is invalid: every problem joined in one error, each a *[FieldError].
+// Resolve decides what the state means on its node. prev, which may be nil, is a table resolved before: what did not
+// change since is shared with it, and the cost is that of what did. The result is the same for the same state, apart
+// from the order of slots, which prev influences. It returns an error, and no table, if what changed is invalid: every
+// problem joined in one error, each a *[FieldError].
 func Resolve(prev *Table, s State) (*Table, error) {
 	var old memory
 	if prev.remembers() {

@@ -7,16 +7,16 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// rebuild resolves every service and makes all maps anew, in time little more than linear. What equals its counterpart in prev, which may be nil, is
-// shared with it, entry by entry. The result is the one that moving there service by service would give.
+// rebuild resolves every service and makes all maps anew, in time little more than linear. What equals its counterpart
+// in prev, which may be nil, is shared with it, entry by entry. The result is the one that moving there service by
+// service would give.
 func rebuild(prev *Table, s State) *Table {
 	b := bulk{resolver: resolver{view: s.Node().view()}, prev: prev}
 	b.t.rules = s.Node().rules()
 	edits := s.editsSince(State{})
 	resolved := make([]resolution, len(edits))
 	for i, e := range edits {
-		resolved[i] = b.resolve(e.service, e.endpoints)
-		b.reuseClaims(e.name, resolved[i].claims)
+		resolved[i] = b.resolve(e.service, e.endpoints, b.oldClaims(e.name))
 	}
 	b.settleClaims(resolved)
 	n := 0
@@ -50,17 +50,13 @@ type bulk struct {
 	clusterIPs, hairpins []netip.Addr
 }
 
-// reuseClaims replaces claims that equal their counterpart in prev.
-func (b *bulk) reuseClaims(n Name, claims []*Frontend) {
+// oldClaims returns the claims of a service in prev.
+func (b *bulk) oldClaims(n Name) []*Frontend {
 	if !b.prev.remembers() {
-		return
+		return nil
 	}
 	old, _ := b.prev.memory.footprints.Get(n)
-	for i, j := range align(old.claims, claims, compareClaims) {
-		if i >= 0 && j >= 0 && old.claims[i].Equal(claims[j]) {
-			claims[j] = old.claims[i]
-		}
-	}
+	return old.claims
 }
 
 // settleClaims finds out who wins where.
@@ -103,14 +99,7 @@ func (b *bulk) add(n Name, res *resolution) {
 	for port, own := range byPort(won) {
 		b.owned.Append(port, own)
 	}
-	used, hairpins := usedPools(res.pools, func(port PortName) []*Frontend {
-		for p, own := range byPort(won) {
-			if p == port {
-				return own
-			}
-		}
-		return nil
-	})
+	used, hairpins := usedPools(res.pools, won)
 	for _, p := range used {
 		b.pools.Append(p.ID, arrange(b.prev.Pool(p.ID), p))
 	}

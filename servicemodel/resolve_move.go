@@ -27,10 +27,11 @@ type mover struct {
 
 // job is a service to be moved.
 type job struct {
-	name Name
-	res  resolution
-	old  footprint
-	had  bool // a footprint
+	name   Name
+	exists bool
+	res    resolution
+	old    footprint
+	had    bool // a footprint
 }
 
 // move makes the edits. First all claims are moved, so that it is settled who wins where; then the pools and sets that
@@ -38,9 +39,8 @@ type job struct {
 func (m *mover) move(edits []edit) {
 	jobs := make([]job, 0, len(edits))
 	for _, e := range edits {
-		j := job{name: e.name, res: m.resolve(e.service, e.endpoints)}
-		j.old, j.had = m.footprints.Get(e.name)
-		if e.service == nil && !j.had {
+		j, concerned := m.job(e.name, e.service, e.endpoints)
+		if !concerned {
 			continue
 		}
 		m.moveClaims(j.old.claims, j.res.claims)
@@ -53,9 +53,7 @@ func (m *mover) move(edits []edit) {
 		if _, found := slices.BinarySearchFunc(jobs[:edited], n, func(j job, n Name) int { return j.name.Compare(n) }); found {
 			continue
 		}
-		j := job{name: n, res: m.resolve(m.state.Service(n), m.state.Endpoints(n))}
-		j.old, j.had = m.footprints.Get(n)
-		j.res.claims = j.old.claims // equal, but these are the ones in the table
+		j, _ := m.job(n, m.state.Service(n), m.state.Endpoints(n))
 		jobs = append(jobs, j)
 	}
 	for i := range jobs {
@@ -63,7 +61,15 @@ func (m *mover) move(edits []edit) {
 	}
 }
 
-// moveClaims replaces a service's claims. Where an old claim equals the new one, it stays, also in claims.
+// job returns what is to be done about a service, and false if it neither exists nor did so before.
+func (m *mover) job(n Name, svc *Service, eps []Endpoint) (j job, concerned bool) {
+	j.name, j.exists = n, svc != nil
+	j.old, j.had = m.footprints.Get(n)
+	j.res = m.resolve(svc, eps, j.old.claims)
+	return j, j.had || j.exists
+}
+
+// moveClaims replaces a service's claims. A claim that stays the same is the same pointer in both lists.
 func (m *mover) moveClaims(old, claims []*Frontend) {
 	for i, j := range align(old, claims, compareClaims) {
 		switch {
@@ -71,8 +77,7 @@ func (m *mover) moveClaims(old, claims []*Frontend) {
 			m.claim(claims[j])
 		case j < 0:
 			m.unclaim(old[i])
-		case old[i].Equal(claims[j]):
-			claims[j] = old[i]
+		case old[i] == claims[j]:
 		case old[i].Kind != claims[j].Kind:
 			m.unclaim(old[i])
 			m.claim(claims[j])
@@ -145,7 +150,7 @@ func (m *mover) settle(j *job) {
 		m.t.health = m.t.health.Set(j.name, *j.res.health)
 	}
 	switch {
-	case m.state.Service(j.name) == nil:
+	case !j.exists:
 		m.footprints = m.footprints.Delete(j.name)
 	case !j.had || !now.equal(j.old):
 		m.footprints = m.footprints.Set(j.name, now)
@@ -158,15 +163,14 @@ func (m *mover) settleOwned(j *job) {
 		m.t.owned = m.t.owned.Delete(port)
 	}
 	for port, claims := range byPort(j.res.claims) {
-		won := filter(claims, func(f *Frontend) bool {
-			holder, _ := m.t.frontends.Get(f.Key)
-			return holder == f
-		})
-		if len(won) > 0 {
+		if won := filter(claims, m.wins); len(won) > 0 {
 			m.t.owned = m.t.owned.Set(port, won)
 		}
 	}
 }
+
+// wins reports whether the claim f is the frontend of its key.
+func (m *mover) wins(f *Frontend) bool { return m.t.Frontend(f.Key) == f }
 
 // settlePools brings the service's pools in line with the claims it won. It returns their hairpins.
 func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {
@@ -177,7 +181,7 @@ func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {
 		}
 		old = append(old, p)
 	}
-	used, hairpins := usedPools(j.res.pools, m.t.FrontendsOf)
+	used, hairpins := usedPools(j.res.pools, filter(j.res.claims, m.wins))
 	for i, k := range align(old, used, comparePools) {
 		switch {
 		case i < 0:
@@ -193,20 +197,26 @@ func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {
 	return hairpins
 }
 
-// usedPools returns, of the pools a service could have, those that a frontend of it balances over, and the hairpins in them.
-func usedPools(drafts []poolDraft, frontendsOf func(PortName) []*Frontend) (used []*Pool, hairpins []netip.Addr) {
+// usedPools returns, of the pools a service could have, those that a frontend of it balances over, and the hairpins in them. Both
+// lists are sorted by service port.
+func usedPools(drafts []poolDraft, frontends []*Frontend) (used []*Pool, hairpins []netip.Addr) {
 	var lists [][]netip.Addr
 	for i := range drafts {
-		d := &drafts[i]
-		balances := func(f *Frontend) bool {
-			return f.Key.Family() == d.pool.ID.Family && f.balancesOver(d.pool.ID.Scope)
+		d, id := &drafts[i], drafts[i].pool.ID
+		for len(frontends) > 0 && frontends[0].Service.Compare(id.Service) < 0 {
+			frontends = frontends[1:]
 		}
-		if !slices.ContainsFunc(frontendsOf(d.pool.ID.Service), balances) {
-			continue
-		}
-		used = append(used, d.pool)
-		if len(d.hairpins) > 0 {
-			lists = append(lists, d.hairpins)
+		for _, f := range frontends {
+			if f.Service != id.Service {
+				break
+			}
+			if f.Key.Family() == id.Family && f.balancesOver(id.Scope) {
+				used = append(used, d.pool)
+				if len(d.hairpins) > 0 {
+					lists = append(lists, d.hairpins)
+				}
+				break
+			}
 		}
 	}
 	return used, union(lists)

@@ -29,8 +29,8 @@ type poolDraft struct {
 	hairpins []netip.Addr // sorted
 }
 
-// resolve decides what the service means; nil means nothing.
-func (r *resolver) resolve(svc *Service, eps []Endpoint) resolution {
+// resolve decides what the service means; nil means nothing. old are the claims it had; those that stay the same are used again.
+func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) resolution {
 	if svc == nil {
 		return resolution{}
 	}
@@ -48,13 +48,7 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint) resolution {
 	if len(ports) > 0 {
 		res.clusterIPs = sortedAddrs(svc.ClusterIPs)
 	}
-	if len(r.claims) > 0 {
-		own := slices.Clone(r.claims)
-		res.claims = make([]*Frontend, len(own))
-		for i := range own {
-			res.claims[i] = &own[i]
-		}
-	}
+	res.claims = keepClaims(old, r.claims)
 	return res
 }
 
@@ -89,6 +83,36 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 			res.pools = append(res.pools, r.draft(svc, id, candidates))
 		}
 	}
+}
+
+// keepClaims returns the claims as the table holds them: where an old one is equal, that one, and if all are, the old list.
+func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
+	if len(claims) == 0 {
+		return nil
+	}
+	if len(old) == 0 {
+		own := slices.Clone(claims)
+		list := make([]*Frontend, len(own))
+		for i := range own {
+			list[i] = &own[i]
+		}
+		return list
+	}
+	list := make([]*Frontend, 0, len(claims))
+	for i := range claims {
+		f := &claims[i]
+		j, found := slices.BinarySearchFunc(old, f, compareClaims)
+		if found && old[j].Equal(f) {
+			list = append(list, old[j])
+			continue
+		}
+		own := *f
+		list = append(list, &own)
+	}
+	if slices.Equal(list, old) {
+		return old
+	}
+	return list
 }
 
 // balancesOver reports whether a verdict of f is to balance over the pool of scope s.
@@ -167,8 +191,8 @@ func (s *Service) exists(f Family) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return FamilyOf(a) == f })
 }
 
-// nodePortFamilies returns the families in which the node ports of svc answer: those of its cluster IPs. Without cluster IPs they are those of its other
-// addresses and of its endpoints; if it has none of these either, both.
+// nodePortFamilies returns the families in which the node ports of svc answer: those of its cluster IPs. Without cluster
+// IPs they are those of its other addresses and of its endpoints; if it has none of these either, both.
 func nodePortFamilies(svc *Service, eps []Endpoint) perFamily[bool] {
 	var in perFamily[bool]
 	if len(svc.ClusterIPs) > 0 {

@@ -19,6 +19,11 @@ type Service struct {
 
 	// ClusterIPs are the addresses inside the cluster, at most one per family.
 	// An endpoint of a family is used only by addresses of the same family.
+	//
+	// They decide in which families the service exists: with cluster IPs of one family only, its other addresses and
+	// node ports of the other family are left alone, as in Kubernetes. A service without cluster IPs, which Kubernetes
+	// does not have, exists in both; its node ports then answer in the families of its endpoints and of its other
+	// addresses, and in both if it has none of these.
 	ClusterIPs []netip.Addr
 
 	// ExternalIPs are further addresses that reach the service from outside.
@@ -44,7 +49,8 @@ type Service struct {
 	ExternalTrafficPolicy TrafficPolicy
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
-	// whether this node has local endpoints. It counts only with ExternalTrafficPolicy Local.
+	// whether this node has local endpoints ([Table.HealthChecks]). It counts only with ExternalTrafficPolicy Local;
+	// then it must not be a node port of the service too.
 	HealthCheckNodePort uint16
 
 	// Scheduler says how to choose among endpoints. The zero value lets the backend choose

@@ -9,8 +9,8 @@ import (
 )
 
 // State is what a program wants: services, their endpoints, and the node they are seen from. It is an immutable value;
-// the With methods return a new one that shares all the rest, at a cost that does not grow with the number of services. Setting what is already there
-// returns the state itself. The zero value is an empty state on the zero [Node].
+// the With methods return a new one that shares all the rest, at a cost that does not grow with the number of services.
+// Setting what is already there returns the state itself. The zero value is an empty state on the zero [Node].
 type State struct {
 	node      *Node // nil stands for the zero Node
 	services  persist.Map[Name, *Service, nameOrder]

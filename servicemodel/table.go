@@ -136,7 +136,8 @@ func (t *Table) HasHairpin(a netip.Addr) bool {
 // program, not by the kernel.
 func (t *Table) HealthChecks() iter.Seq[HealthCheck] { return values(t.orEmpty().health.All()) }
 
-// Conflicts returns the claims that lost to another service, in the order of their keys. A table that does not come from [Resolve] knows of none.
+// Conflicts returns the claims that lost to another service, in the order of their keys. A table that does not come from
+// [Resolve] knows of none.
 func (t *Table) Conflicts() iter.Seq[Conflict] {
 	t = t.orEmpty()
 	return func(yield func(Conflict) bool) {

@@ -32,9 +32,8 @@ func validate(s State, edits []edit, node bool) error {
 
 // problems collects what is wrong with one object after the other.
 type problems struct {
-	object  func() string // the name of the object being checked
-	found   []error
-	checked *EndpointPort // the first of the last list of ports checked
+	object func() string // the name of the object being checked
+	found  []error
 }
 
 func (p *problems) add(field string, value any, reason string) {

@@ -69,7 +69,8 @@ func (p *problems) checkPorts(s *Service) {
 	for i, first := range repeats(len(s.Ports), func(i int) (number, bool) {
 		return number{s.Ports[i].Protocol, s.Ports[i].NodePort}, s.Ports[i].NodePort != 0
 	}) {
-		p.add(path("ports", i, "nodePort"), s.Ports[i].NodePort, fmt.Sprintf("is also the node port of ports[%d], with the same protocol", first))
+		reason := fmt.Sprintf("is also the node port of ports[%d], with the same protocol", first)
+		p.add(path("ports", i, "nodePort"), s.Ports[i].NodePort, reason)
 	}
 }
 
@@ -77,7 +78,9 @@ func (p *problems) checkClusterIPs(s *Service) {
 	for i, a := range s.ClusterIPs {
 		p.checkAddr("clusterIPs", i, "", a, anyUnicast)
 	}
-	for i, first := range repeats(len(s.ClusterIPs), func(i int) (Family, bool) { return FamilyOf(s.ClusterIPs[i]), s.ClusterIPs[i].IsValid() }) {
+	for i, first := range repeats(len(s.ClusterIPs), func(i int) (Family, bool) {
+		return FamilyOf(s.ClusterIPs[i]), s.ClusterIPs[i].IsValid()
+	}) {
 		p.add(path("clusterIPs", i, ""), s.ClusterIPs[i], fmt.Sprintf("is of the same family as clusterIPs[%d]; at most one is allowed", first))
 	}
 }
@@ -108,13 +111,14 @@ func (p *problems) checkEndpoints(name Name, eps []Endpoint, checkName bool) {
 	if checkName && len(eps) > 0 {
 		p.checkName(name)
 	}
+	var checked []EndpointPort
 	for i := range eps {
 		e := &eps[i]
 		p.checkAddr("endpoints", i, "addr", e.Addr, routable)
-		if len(e.Ports) == 0 || &e.Ports[0] == p.checked {
+		if len(e.Ports) == 0 || len(e.Ports) == len(checked) && &e.Ports[0] == &checked[0] {
 			continue // endpoints that share their ports share their problems
 		}
-		p.checked = &e.Ports[0]
+		checked = e.Ports
 		p.checkEndpointPorts(path("endpoints", i, "ports"), e.Ports)
 	}
 }

@@ -24,8 +24,9 @@ type differ[K, V any, O Ordering[K]] struct {
 	yield func(Change[K, V]) bool
 }
 
-// walk compares two trees of one range of keys. If their roots hold different keys, the root that is above the other cannot occur in the other tree at
-// all, for it would be its root: so it is a change, and the other tree is split around it.
+// walk compares two trees of one range of keys. If their roots hold different keys, the root that is above the other
+// cannot occur in the other tree at all, for it would be its root: so it is a change, and the other tree is split around
+// it.
 func (d differ[K, V, O]) walk(a, b *node[K, V]) bool {
 	switch {
 	case a == b:

@@ -34,7 +34,8 @@ type node[K, V any] struct {
 // Len returns the number of entries.
 func (m Map[K, V, O]) Len() int { return m.size }
 
-// Same reports whether m and o are one and the same map, which costs nothing to find out. Maps that are not the same may still hold the same entries.
+// Same reports whether m and o are one and the same map, which costs nothing to find out. Maps that are not the same may
+// still hold the same entries.
 func (m Map[K, V, O]) Same(o Map[K, V, O]) bool { return m.root == o.root }
 
 // Get returns the value of k, and whether there is one.

@@ -33,7 +33,8 @@ func usabilityOf(e *Endpoint) usability {
 }
 
 // candidates returns the endpoints of family f that have a port for p, sorted, each address and port once. If several
-// endpoints claim one, the most usable does, then one that is not terminating, then the first in the list. The result is valid until the next call.
+// endpoints claim one, the most usable does, then one that is not terminating, then the first in the list. The result is
+// valid until the next call.
 func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
 	found := r.found[:0]
 	for i := range eps {

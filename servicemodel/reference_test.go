@@ -1,0 +1,308 @@
+package servicemodel_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// reference decides about packets straight from a state, packet by packet, the way the behaviour of kube-proxy is written down, without
+// tables, pools or anything remembered. It shares no code with the package.
+type reference struct {
+	state sm.State
+	node  sm.Node
+	local sm.Locality
+	// isHairpin is the one thing taken from the table: hairpins go by address over all services, and are tested on their own.
+	isHairpin func(netip.Addr) bool
+}
+
+// hit is a service port that a packet is for, and by which of its addresses.
+type hit struct {
+	svc  *sm.Service
+	port sm.ServicePort
+	kind sm.Kind
+}
+
+func (r reference) decide(p sm.Packet) string {
+	dst, f := p.Dst.Addr(), sm.FamilyOf(p.Dst.Addr())
+	pod := r.fromPod(p)
+	host := !pod && (r.local.Local(p.Src.Addr()))
+	h, found := r.find(p)
+	if !found {
+		isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(dst) })
+		for svc := range r.state.Services() {
+			isClusterIP = isClusterIP || len(svc.Ports) > 0 && slices.Contains(svc.ClusterIPs, dst)
+		}
+		switch {
+		case r.local.Local(dst) && !p.FromThisNode:
+			return "untouched"
+		case isClusterIP:
+			return "rejected"
+		case inRange:
+			return "dropped"
+		}
+		return "untouched"
+	}
+	if h.kind == sm.LoadBalancer && !r.allowed(h.svc, p.Src.Addr(), f) {
+		return "dropped"
+	}
+	cluster, local, hasAny := r.endpoints(h, f)
+	use, masquerade := cluster, false
+	if h.kind == sm.ClusterIP {
+		if h.svc.InternalTrafficPolicy == sm.PolicyLocal {
+			use = local
+		}
+		masquerade = r.node.MasqueradeAll || r.detects(f) && !pod
+	} else if h.svc.ExternalTrafficPolicy == sm.PolicyLocal {
+		masquerade = host
+		if !pod && !host {
+			use = local
+		}
+	} else {
+		masquerade = true
+	}
+	switch {
+	case !hasAny:
+		return "rejected"
+	case len(use) == 0:
+		return "dropped"
+	}
+	return r.balanced(p, use, masquerade)
+}
+
+func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint, masquerade bool) string {
+	var list []string
+	for at, e := range use {
+		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
+		list = append(list, fmt.Sprintf("%v*%d/%v", at, max(e.Weight, 1), masquerade || hairpin))
+	}
+	slices.Sort(list)
+	return "balanced " + strings.Join(list, " ")
+}
+
+func (r reference) fromPod(p sm.Packet) bool {
+	d := r.node.LocalPods
+	return slices.ContainsFunc(d.CIDRs, func(c netip.Prefix) bool { return c.Contains(p.Src.Addr()) }) ||
+		d.Bridge != "" && p.InInterface == d.Bridge || d.InterfacePrefix != "" && strings.HasPrefix(p.InInterface, d.InterfacePrefix)
+}
+
+func (r reference) detects(f sm.Family) bool {
+	d := r.node.LocalPods
+	return d.Bridge != "" || d.InterfacePrefix != "" ||
+		slices.ContainsFunc(d.CIDRs, func(c netip.Prefix) bool { return sm.FamilyOf(c.Addr()) == f })
+}
+
+// find returns the service port that p is for: addresses before node ports, then by kind and name.
+func (r reference) find(p sm.Packet) (best hit, found bool) {
+	dst, f := p.Dst.Addr(), sm.FamilyOf(p.Dst.Addr())
+	consider := func(h hit) {
+		if !found || h.kind < best.kind {
+			best, found = h, true // services come in the order of their names
+		}
+	}
+	for svc := range r.state.Services() {
+		families := map[sm.Family]bool{}
+		for _, a := range svc.ClusterIPs {
+			families[sm.FamilyOf(a)] = true
+		}
+		if len(svc.ClusterIPs) > 0 && !families[f] {
+			continue
+		}
+		for _, port := range svc.Ports {
+			if port.Protocol != p.Protocol {
+				continue
+			}
+			if port.Port == p.Dst.Port() {
+				if slices.Contains(svc.ClusterIPs, dst) {
+					consider(hit{svc, port, sm.ClusterIP})
+				}
+				if slices.Contains(svc.LoadBalancerIPs, sm.LoadBalancerIP{Addr: dst}) {
+					consider(hit{svc, port, sm.LoadBalancer})
+				}
+				if slices.Contains(svc.ExternalIPs, dst) {
+					consider(hit{svc, port, sm.ExternalIP})
+				}
+			}
+			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(dst) && r.answersNodePorts(svc, f) {
+				consider(hit{svc, port, sm.NodePort})
+			}
+		}
+	}
+	return best, found
+}
+
+func (r reference) takesNodePorts(dst netip.Addr) bool {
+	f := sm.FamilyOf(dst)
+	if !r.local.Local(dst) || dst.IsLoopback() {
+		return false
+	}
+	if r.node.NodePortAddresses.Primary {
+		return dst == r.primary(f)
+	}
+	any := false
+	for _, c := range r.node.NodePortAddresses.CIDRs {
+		any = any || sm.FamilyOf(c.Addr()) == f
+		if c.Contains(dst) {
+			return true
+		}
+	}
+	return !any
+}
+
+func (r reference) primary(f sm.Family) netip.Addr {
+	for _, a := range r.node.Addresses {
+		if sm.FamilyOf(a) == f {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// answersNodePorts is kernlb's own rule for services without cluster IPs.
+func (r reference) answersNodePorts(svc *sm.Service, f sm.Family) bool {
+	if len(svc.ClusterIPs) > 0 {
+		return true
+	}
+	seen := map[sm.Family]bool{}
+	for _, a := range svc.ExternalIPs {
+		seen[sm.FamilyOf(a)] = true
+	}
+	for _, a := range svc.LoadBalancerIPs {
+		seen[sm.FamilyOf(a.Addr)] = true
+	}
+	for _, e := range r.state.Endpoints(svc.Name) {
+		seen[sm.FamilyOf(e.Addr)] = true
+	}
+	return len(seen) == 0 || seen[f]
+}
+
+func (r reference) allowed(svc *sm.Service, src netip.Addr, f sm.Family) bool {
+	restricted, self := false, false
+	for _, c := range svc.LoadBalancerSourceRanges {
+		if sm.FamilyOf(c.Addr()) != f {
+			continue
+		}
+		restricted = true
+		if c.Bits() == 0 || c.Contains(src) {
+			return true
+		}
+		self = self || c.Contains(r.primary(f))
+	}
+	return !restricted || self && slices.Contains(svc.LoadBalancerIPs, sm.LoadBalancerIP{Addr: src})
+}
+
+// endpoints is section 1.6 of the behaviour, step by step.
+func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrPort]sm.Endpoint, hasAny bool) {
+	all := map[netip.AddrPort]sm.Endpoint{}
+	for _, e := range r.state.Endpoints(h.svc.Name) {
+		for _, q := range e.Ports {
+			if sm.FamilyOf(e.Addr) != f || q.Name != h.port.Name || q.Protocol != h.port.Protocol {
+				continue
+			}
+			at := netip.AddrPortFrom(e.Addr, q.Port)
+			if old, taken := all[at]; !taken || rank(e) > rank(old) {
+				all[at] = e
+			}
+		}
+	}
+	ready := func(e sm.Endpoint) bool { return e.Ready }
+	fallback := func(e sm.Endpoint) bool { return !e.Ready && e.Serving && e.Terminating }
+	here := func(e sm.Endpoint) bool { return e.Node != "" && e.Node == r.node.Name }
+	cluster = where(where(all, ready), r.topology(where(all, ready)))
+	if len(cluster) == 0 {
+		cluster = where(all, fallback)
+	}
+	local = where(where(all, here), ready)
+	if len(local) == 0 {
+		local = where(where(all, here), fallback)
+	}
+	return cluster, local, len(where(all, ready))+len(where(all, fallback)) > 0
+}
+
+// topology returns which of the ready endpoints the hints leave.
+func (r reference) topology(ready map[netip.AddrPort]sm.Endpoint) func(sm.Endpoint) bool {
+	for _, hint := range []struct {
+		of   func(sm.Endpoint) []string
+		self string
+	}{{func(e sm.Endpoint) []string { return e.ForNodes }, r.node.Name}, {func(e sm.Endpoint) []string { return e.ForZones }, r.node.Zone}} {
+		names := func(e sm.Endpoint) bool { return hint.self != "" && slices.Contains(hint.of(e), hint.self) }
+		hinted := where(ready, func(e sm.Endpoint) bool { return len(hint.of(e)) > 0 })
+		if len(hinted) == len(ready) && len(where(ready, names)) > 0 {
+			return names
+		}
+	}
+	return func(sm.Endpoint) bool { return true }
+}
+
+func where(all map[netip.AddrPort]sm.Endpoint, keep func(sm.Endpoint) bool) map[netip.AddrPort]sm.Endpoint {
+	kept := map[netip.AddrPort]sm.Endpoint{}
+	for at, e := range all {
+		if keep(e) {
+			kept[at] = e
+		}
+	}
+	return kept
+}
+
+// packet returns a packet that has a good chance to meet something of the state.
+func (r source) packet(s sm.State, here sm.Locality) sm.Packet {
+	f := r.family()
+	p := sm.Packet{
+		Src:      netip.AddrPortFrom(r.addr(f, pick(r, 1, 64, 64, 96, 192), 12), 40000),
+		Dst:      netip.AddrPortFrom(r.addr(f, pick(r, 96, 96, 96, 97), 12), uint16(80+r.IntN(3))),
+		Protocol: pick(r, sm.TCP, sm.TCP, sm.UDP, sm.SCTP, sm.Protocol(1)),
+	}
+	if len(here) > 0 && r.chance(40) {
+		p.Dst = netip.AddrPortFrom(pick(r, here...), uint16(30000+r.IntN(9)))
+		if r.chance(80) {
+			f = sm.FamilyOf(p.Dst.Addr())
+			p.Src = netip.AddrPortFrom(r.addr(f, pick(r, 1, 64, 192), 12), 40000)
+		}
+	}
+	switch r.IntN(4) {
+	case 0:
+		p.FromThisNode = true
+	case 1:
+		p.InInterface = pick(r, "cbr0", "veth1", "eth0")
+	}
+	return p
+}
+
+func TestDecisionsAgreeWithTheReference(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	outcomes := map[string]int{}
+	for range 150 {
+		s := r.state()
+		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
+		table := mustResolve(t, nil, s)
+		ref := reference{state: s, node: s.Node(), local: here, isHairpin: table.HasHairpin}
+		for range 60 {
+			p := r.packet(s, here)
+			if sm.FamilyOf(p.Src.Addr()) != sm.FamilyOf(p.Dst.Addr()) {
+				continue
+			}
+			d := table.Decide(p, here)
+			got := d.Outcome.String()
+			if d.Outcome == sm.Balanced {
+				var list []string
+				for _, c := range d.Candidates {
+					list = append(list, fmt.Sprintf("%v*%d/%v", c.Endpoint, c.Weight, c.Masquerade))
+				}
+				slices.Sort(list)
+				got += " " + strings.Join(list, " ")
+			}
+			require.Equal(t, ref.decide(p), got, "%+v, decided: %v", p, d)
+			outcomes[d.Outcome.String()]++
+		}
+	}
+	for _, o := range []sm.Outcome{sm.Untouched, sm.Balanced, sm.Rejected, sm.Dropped} {
+		require.Positive(t, outcomes[o.String()], "the packets must see %v", o)
+	}
+}

@@ -1,0 +1,213 @@
+package servicemodel_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestStatesAreValues(t *testing.T) {
+	t.Parallel()
+	var empty sm.State
+	one := empty.WithService(webService())
+	two := one.WithService(webService(named("app"))).WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1")})
+	less := two.WithoutService(web)
+	require.Zero(t, empty.Len())
+	require.Equal(t, 1, one.Len())
+	require.Nil(t, empty.Service(web))
+	require.Nil(t, less.Service(web))
+	require.Len(t, less.Endpoints(web), 1, "endpoints stay until removed")
+	require.Empty(t, less.WithEndpoints(web, nil).Endpoints(web))
+	require.Empty(t, one.Endpoints(web))
+	var names []string
+	for svc := range two.Services() {
+		names = append(names, svc.Name.Name)
+	}
+	require.Equal(t, []string{"app", "web"}, names)
+	for svc := range two.Services() {
+		require.Equal(t, "app", svc.Name.Name)
+		break
+	}
+	require.Equal(t, sm.Node{}, empty.Node())
+	require.Equal(t, thisNode, empty.WithNode(thisNode).Node())
+}
+
+// perturb changes each field reachable in v, one after the other, calls check, and changes it back.
+func perturb(t *testing.T, v reflect.Value, path string, check func(path string)) {
+	with := func(changed reflect.Value) {
+		old := reflect.New(v.Type()).Elem()
+		old.Set(v)
+		v.Set(changed)
+		check(path)
+		v.Set(old)
+	}
+	switch v.Interface().(type) {
+	case netip.Addr:
+		with(reflect.ValueOf(ip("203.0.113.77")))
+		return
+	case netip.Prefix:
+		with(reflect.ValueOf(netip.MustParsePrefix("203.0.113.0/24")))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			perturb(t, v.Field(i), path+"."+v.Type().Field(i).Name, check)
+		}
+	case reflect.Slice:
+		require.Positive(t, v.Len(), "%s must not be empty for this test", path)
+		with(v.Slice(0, v.Len()-1))
+		// a copy, so that the original keeps its elements
+		own := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(own, v)
+		old := reflect.ValueOf(v.Interface())
+		v.Set(own)
+		perturb(t, v.Index(0), path+"[0]", check)
+		v.Set(old)
+	case reflect.String:
+		with(reflect.ValueOf(v.String() + "x").Convert(v.Type()))
+	case reflect.Bool:
+		with(reflect.ValueOf(!v.Bool()))
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		with(reflect.ValueOf(v.Uint() + 1).Convert(v.Type()))
+	case reflect.Int64:
+		with(reflect.ValueOf(v.Int() + 1).Convert(v.Type()))
+	default:
+		t.Fatalf("%s: a field of kind %v is not perturbed", path, v.Kind())
+	}
+}
+
+func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
+	t.Parallel()
+	svc := webService(everywhere, func(s *sm.Service) {
+		s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8")
+		s.SessionAffinity.Timeout = time.Second
+	})
+	base := sm.State{}.WithService(svc)
+	fields := 0
+	changed := *svc
+	perturb(t, reflect.ValueOf(&changed).Elem(), "Service", func(path string) {
+		fields++
+		own := changed
+		require.False(t, base.Same(base.WithService(&own)), path)
+	})
+	require.Greater(t, fields, 15)
+	require.True(t, base.Same(base.WithService(&changed)), "all changes were taken back")
+
+	eps := []sm.Endpoint{endpoint("10.64.0.1", here, zones("z"), nodes("n"), func(e *sm.Endpoint) { e.Zone = "z" })}
+	base = sm.State{}.WithEndpoints(web, eps)
+	copied := slices.Clone(eps)
+	perturb(t, reflect.ValueOf(&copied[0]).Elem(), "Endpoint", func(path string) {
+		require.False(t, base.Same(base.WithEndpoints(web, slices.Clone(copied))), path)
+	})
+	require.True(t, base.Same(base.WithEndpoints(web, copied)))
+	require.False(t, base.Same(base.WithEndpoints(web, append(copied, copied...))))
+
+	node := thisNode
+	node.NodePortAddresses.CIDRs, node.ServiceCIDRs = prefixes("192.0.2.0/24"), prefixes("10.96.0.0/12")
+	base = sm.State{}.WithNode(node)
+	perturb(t, reflect.ValueOf(&node).Elem(), "Node", func(path string) {
+		require.False(t, base.Same(base.WithNode(node)), path)
+	})
+	require.True(t, base.Same(base.WithNode(node)))
+}
+
+func TestEveryFieldCountsWhenTablesAreCompared(t *testing.T) {
+	t.Parallel()
+	f := sm.Frontend{Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80}, Service: webHTTP, Sources: prefixes("10.0.0.0/8")}
+	changed := f
+	perturb(t, reflect.ValueOf(&changed).Elem(), "Frontend", func(path string) { require.False(t, f.Equal(&changed), path) })
+	require.True(t, f.Equal(&changed))
+
+	p := sm.Pool{
+		ID:    sm.PoolID{Service: webHTTP, Family: sm.IPv4},
+		Slots: []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.64.0.1:1"), Weight: 1}},
+	}
+	other := p
+	other.Slots = slices.Clone(p.Slots)
+	perturb(t, reflect.ValueOf(&other.ID).Elem(), "Pool.ID", func(path string) { require.False(t, p.Equal(&other), path) })
+	other.Slots[0].Weight = 2
+	require.False(t, p.Equal(&other))
+	other.Slots = p.Slots
+	require.True(t, p.Equal(&other))
+	other.Scheduler = sm.Random
+	require.False(t, p.Equal(&other))
+	other.Scheduler, other.Forwarding = p.Scheduler, sm.ForwardTunnel
+	require.False(t, p.Equal(&other))
+
+	r := sm.Rules{
+		LocalPods: sm.PodDetector{CIDRs: prefixes("10.0.0.0/8")}, NodePorts: prefixes("0.0.0.0/0"), ServiceCIDRs: prefixes("10.96.0.0/12"),
+	}
+	rules := r
+	perturb(t, reflect.ValueOf(&rules).Elem(), "Rules", func(path string) { require.False(t, r.Equal(rules), path) })
+	require.True(t, r.Equal(rules))
+}
+
+func TestKeysAreOrderedByAllOfTheirParts(t *testing.T) {
+	t.Parallel()
+	keys := []sm.FrontendKey{
+		{Addr: ip("0.0.0.0"), Port: 30000, Protocol: sm.TCP},
+		{Addr: ip("10.0.0.1"), Port: 79, Protocol: sm.UDP},
+		{Addr: ip("10.0.0.1"), Port: 80, Protocol: sm.TCP},
+		{Addr: ip("10.0.0.1"), Port: 80, Protocol: sm.SCTP},
+		{Addr: ip("10.0.0.2"), Port: 1, Protocol: sm.TCP},
+		{Addr: ip("::"), Port: 30000, Protocol: sm.TCP},
+		{Addr: ip("fd00::1"), Port: 1, Protocol: sm.TCP},
+	}
+	requireOrder(t, keys, sm.FrontendKey.Compare)
+	port := func(ns, n, p string, proto sm.Protocol) sm.PortName {
+		return sm.PortName{Name: sm.Name{Namespace: ns, Name: n}, Port: p, Protocol: proto}
+	}
+	names := []sm.PortName{
+		port("a", "z", "z", sm.SCTP), port("b", "a", "b", sm.TCP), port("b", "a", "c", sm.TCP), port("b", "a", "c", sm.UDP),
+		port("b", "b", "", sm.TCP),
+	}
+	requireOrder(t, names, sm.PortName.Compare)
+	ids := []sm.PoolID{
+		{Service: names[0], Family: sm.IPv6, Scope: sm.ScopeLocal},
+		{Service: names[1], Family: sm.IPv4},
+		{Service: names[1], Family: sm.IPv4, Scope: sm.ScopeLocal},
+		{Service: names[1], Family: sm.IPv6},
+	}
+	requireOrder(t, ids, sm.PoolID.Compare)
+}
+
+func requireOrder[T any](t *testing.T, want []T, compare func(a, b T) int) {
+	t.Helper()
+	got := slices.Clone(want)
+	rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
+	slices.SortFunc(got, compare)
+	require.Equal(t, want, got)
+	for _, x := range want {
+		require.Zero(t, compare(x, x))
+	}
+}
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ got, want string }{
+		{sm.TCP.String(), "tcp"}, {sm.UDP.String(), "udp"}, {sm.SCTP.String(), "sctp"}, {sm.Protocol(1).String(), "protocol 1"},
+		{sm.IPv4.String(), "IPv4"}, {sm.IPv6.String(), "IPv6"},
+		{sm.PolicyLocal.String(), "Local"}, {sm.PolicyCluster.String(), "Cluster"},
+		{sm.ForwardNAT.String(), "nat"}, {sm.ForwardDirect.String(), "direct"}, {sm.ForwardTunnel.String(), "tunnel"},
+		{sm.Kind(9).String(), "kind 9"}, {sm.Verdict(9).String(), "verdict 9"}, {sm.Outcome(9).String(), "outcome 9"},
+		{sm.Drop.String(), "drop"}, {sm.BalanceLocal.String(), "local"}, {sm.ScopeLocal.String(), "local"},
+		{sm.LoadBalancer.String(), "load-balancer"}, {sm.ExternalIP.String(), "external-ip"},
+		{sm.FromAnywhere.String(), "all"}, {sm.Origins(0).String(), "none"}, {(sm.FromPods | sm.FromOutside).String(), "pods,outside"},
+		{sm.FrontendKey{Addr: ip("::"), Protocol: sm.UDP, Port: 30053}.String(), "*6:30053/udp"},
+		{sm.FrontendKey{Addr: ip("fd00::1"), Protocol: sm.UDP, Port: 53}.String(), "[fd00::1]:53/udp"},
+		{sm.PortName{Name: web, Protocol: sm.TCP}.String(), "default/web"},
+		{(&sm.FieldError{Object: "node", Field: "x", Reason: "required"}).Error(), "node: x: required"},
+		{(&sm.FieldError{Object: "node", Field: "x", Value: "1", Reason: "odd"}).Error(), "node: x: 1: odd"},
+	}
+	for _, tt := range tests {
+		require.Equal(t, tt.want, tt.got)
+	}
+}

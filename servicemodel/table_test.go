@@ -1,0 +1,106 @@
+package servicemodel_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// contentsOf returns the parts of a table, shuffled.
+func contentsOf(r source, t *sm.Table) sm.Contents {
+	c := sm.Contents{
+		Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()), Pools: slices.Collect(t.Pools()),
+		ClusterIPs: slices.Collect(t.ClusterIPs()), Hairpins: slices.Collect(t.Hairpins()),
+	}
+	r.Shuffle(len(c.Frontends), func(i, j int) { c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i] })
+	r.Shuffle(len(c.Pools), func(i, j int) { c.Pools[i], c.Pools[j] = c.Pools[j], c.Pools[i] })
+	c.ClusterIPs = append(c.ClusterIPs, c.ClusterIPs...) // sets may name an address twice
+	return c
+}
+
+func TestATableReadBackEqualsTheOneWritten(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	for range 50 {
+		table := mustResolve(t, nil, r.state())
+		found, err := sm.NewTable(contentsOf(r, table))
+		require.NoError(t, err)
+		c := sm.Diff(found, table)
+		c.Health = nil // not in the kernel
+		require.Empty(t, c.String())
+		for f := range table.Frontends() {
+			require.Equal(t, table.FrontendsOf(f.Service), found.FrontendsOf(f.Service))
+		}
+		require.Empty(t, slices.Collect(found.Conflicts()))
+
+		// Resolving from a table that remembers nothing starts from scratch, but keeps its slots.
+		s := r.state()
+		again := mustResolve(t, found, s)
+		requireSame(t, mustResolve(t, nil, s), again)
+	}
+}
+
+func TestNewTableRefusesDuplicatesAndNils(t *testing.T) {
+	t.Parallel()
+	f := &sm.Frontend{Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80}, Service: webHTTP}
+	other := *f
+	other.Service.Port = "other"
+	_, err := sm.NewTable(sm.Contents{Frontends: []*sm.Frontend{f, &other}})
+	require.EqualError(t, err, "new table: frontend 10.96.0.1:80/tcp occurs twice")
+	p := &sm.Pool{
+		ID:    sm.PoolID{Service: webHTTP, Family: sm.IPv4},
+		Slots: []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.64.0.1:80"), Weight: 1}},
+	}
+	_, err = sm.NewTable(sm.Contents{Pools: []*sm.Pool{p, p}})
+	require.EqualError(t, err, "new table: pool default/web:http/tcp IPv4 cluster occurs twice")
+	_, err = sm.NewTable(sm.Contents{Pools: []*sm.Pool{nil}})
+	require.EqualError(t, err, "new table: a frontend or pool is nil")
+	_, err = sm.NewTable(sm.Contents{Frontends: []*sm.Frontend{nil}})
+	require.Error(t, err)
+}
+
+func TestTheNilTableIsEmpty(t *testing.T) {
+	t.Parallel()
+	var none *sm.Table
+	empty, err := sm.NewTable(sm.Contents{})
+	require.NoError(t, err)
+	require.True(t, none.Equal(empty))
+	require.True(t, empty.Equal(none))
+	require.True(t, sm.Diff(none, empty).Empty())
+	require.Zero(t, none.Len())
+	require.Zero(t, none.Rules())
+	require.Nil(t, none.Frontend(sm.FrontendKey{}))
+	require.Nil(t, none.FrontendsOf(webHTTP))
+	require.Nil(t, none.Pool(sm.PoolID{}))
+	require.Empty(t, slices.Collect(none.Frontends()))
+	require.Empty(t, slices.Collect(none.Pools()))
+	require.Empty(t, slices.Collect(none.ClusterIPs()))
+	require.Empty(t, slices.Collect(none.Hairpins()))
+	require.Empty(t, slices.Collect(none.HealthChecks()))
+	require.Empty(t, slices.Collect(none.Conflicts()))
+	require.False(t, none.HasClusterIP(ip("10.96.0.1")))
+	require.False(t, none.HasHairpin(ip("10.96.0.1")))
+	require.Equal(t, sm.Untouched, none.Decide(sm.Packet{}, nil).Outcome)
+}
+
+func TestIterationOverATableStopsWhenAsked(t *testing.T) {
+	t.Parallel()
+	table := mustResolve(t, nil, benchState(50, 2).WithService(at("x", "10.0.0.1", "10.0.0.2")).WithService(at("y", "10.0.0.1", "10.0.0.2")))
+	for range table.Frontends() {
+		break
+	}
+	for range table.Hairpins() {
+		break
+	}
+	n := 0
+	for range table.Conflicts() {
+		n++
+		break
+	}
+	require.Equal(t, 1, n)
+	require.Equal(t, 55, table.Len())
+}
