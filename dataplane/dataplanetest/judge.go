@@ -107,6 +107,18 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 	return want, d
 }
 
+// maskedAt is which source a candidate must see. One in the host's network gets packets from outside without their passing the postrouting hook, where
+// masquerading is done.
+func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
+	switch {
+	case !c.Masquerade:
+		return OwnSource
+	case w.IsNodeAddr(c.Endpoint.Addr()):
+		return AnySource
+	}
+	return NodeSource
+}
+
 // judgeOracle compares the outcome of a probe with the oracle. Where candidates differ in being masqueraded (a hairpin among others), it
 // looks at the one that answered.
 func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe, got netnstest.Outcome) string {
@@ -115,14 +127,9 @@ func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe, got netnst
 		src = netip.AddrPortFrom(p.From.Addr(p.To.Addr()), p.SourcePort)
 	}
 	want, d := w.oracle(t, p, src)
-	if want.Masquerade == AnySource {
-		for _, c := range d.Candidates {
-			if w.serverOf(c.Endpoint) == got.Server {
-				want.Masquerade = OwnSource
-				if c.Masquerade {
-					want.Masquerade = NodeSource
-				}
-			}
+	for _, c := range d.Candidates {
+		if w.serverOf(c.Endpoint) == got.Server {
+			want.Masquerade = w.maskedAt(c)
 		}
 	}
 	if s := w.judge(p, want, got); s != "" {

@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
@@ -20,5 +21,5 @@ func Run(t *testing.T, open Open) {
 
 // Scenarios returns all scenarios of the suite.
 func Scenarios() []Scenario {
-	return matrix()
+	return slices.Concat(matrix(), endpointScenarios(), addressScenarios(), sourceScenarios(), changeScenarios())
 }
