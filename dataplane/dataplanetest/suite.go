@@ -17,6 +17,22 @@ func Run(t *testing.T, open Open) {
 			s.run(t, ws)
 		})
 	}
+	for _, s := range stories {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			tellStory(t, open, s)
+		})
+	}
+}
+
+// tellStory runs a story in a network of its own.
+func tellStory(t *testing.T, open Open, s story) {
+	w, err := newWorld(t.Context(), open, Options{})
+	if err != nil {
+		t.Fatalf("build the network: %v", err)
+	}
+	defer w.close()
+	s.run(t, w)
 }
 
 // Scenarios returns all scenarios of the suite.

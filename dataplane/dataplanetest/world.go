@@ -24,6 +24,7 @@ const (
 // world is a network with servers everywhere and an engine on the backend under test.
 type world struct {
 	*netnstest.Cluster
+	open    Open
 	backend dataplane.Backend
 	engine  *dataplane.Engine
 	hosts   map[string]*netnstest.Host
@@ -41,7 +42,7 @@ func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Cluster: c, hosts: map[string]*netnstest.Host{}}
+	w := &world{Cluster: c, open: open, hosts: map[string]*netnstest.Host{}}
 	for _, h := range c.Hosts() {
 		w.hosts[h.Name] = h
 		if err := serve(h); err != nil {

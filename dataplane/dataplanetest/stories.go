@@ -1,0 +1,338 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// story is a test that needs more than packets and outcomes. It has a network of its own.
+type story struct {
+	name string
+	run  func(t *testing.T, w *world)
+}
+
+var stories = []story{
+	{"each endpoint gets its share", fairShares},
+	{"each endpoint gets its share by weight", weightedShares},
+	{"a client stays with its endpoint", clientStays},
+	{"a client is given another endpoint when its own leaves", clientMoves},
+	{"a client is forgotten after the timeout", clientForgotten},
+	{"affinity ends with the setting", affinityEnds},
+	{"a new process adopts what the old one left", adopts},
+	{"a flush is noticed and repaired", repairsFlush},
+	{"cleaning up leaves nothing", cleansUp},
+	{"connections survive what does not concern them", connectionsSurvive},
+}
+
+func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
+	t.Helper()
+	r, err := w.engine.Apply(t.Context(), s)
+	if err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+	return r
+}
+
+// shares sends n packets and counts who answers.
+func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, to netip.AddrPort, n int) map[string]int {
+	t.Helper()
+	probes := slices.Repeat([]netnstest.Probe{{From: w.hosts[from], Proto: netnstest.Protocol(proto), To: to}}, n)
+	count := map[string]int{}
+	for i, got := range netnstest.SendAll(t.Context(), probes) {
+		if got.Kind != netnstest.Answered {
+			t.Fatalf("%s: got %s", probes[i], got)
+		}
+		count[got.Server]++
+	}
+	return count
+}
+
+// requireShares checks counts against weights. The bound is five standard deviations of a binomial distribution: chance fails it once in a million.
+func requireShares(t *testing.T, what string, count map[string]int, weights map[string]float64) {
+	t.Helper()
+	total := 0
+	for _, c := range count {
+		total += c
+	}
+	for name, p := range weights {
+		want := p * float64(total)
+		off := float64(count[name]) - want
+		if off*off > 25*want*(1-p) {
+			t.Errorf("%s: %s got %d of %d, wanted about %.0f: %v", what, name, count[name], total, want, count)
+		}
+	}
+	for name := range count {
+		if weights[name] == 0 {
+			t.Errorf("%s: %s is no endpoint: %v", what, name, count)
+		}
+	}
+}
+
+func fairShares(t *testing.T, w *world) {
+	w.apply(t, state(podCIDRs(thisNode()), web(), eps("pod2", "pod3", "remote1")))
+	third := map[string]float64{serverName("pod2", PortA): 1. / 3, serverName("pod3", PortA): 1. / 3, serverName("remote1", PortA): 1. / 3}
+	for _, d := range destinations {
+		for _, from := range []string{"pod1", "node", "outside1"} {
+			for _, f := range families {
+				for _, proto := range protocols {
+					to := netip.AddrPortFrom(d.addrs[f], d.port)
+					requireShares(t, fmt.Sprintf("%s from %s to %s", proto, from, to), w.shares(t, from, proto, to, 90), third)
+				}
+			}
+		}
+	}
+}
+
+func weightedShares(t *testing.T, w *world) {
+	weights := map[netip.Addr]uint16{}
+	for i, h := range []string{"pod2", "pod3", "remote1"} {
+		for _, a := range hostAddrs(h) {
+			weights[a] = []uint16{2, 4, 14}[i]
+		}
+	}
+	w.apply(t, state(thisNode(), web(), weighted(eps("pod2", "pod3", "remote1"), weights)))
+	want := map[string]float64{serverName("pod2", PortA): .1, serverName("pod3", PortA): .2, serverName("remote1", PortA): .7}
+	for _, f := range families {
+		to := netip.AddrPortFrom(clusterIP[f], servicePort)
+		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 400), want)
+	}
+}
+
+func sticky(timeout time.Duration) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) {
+		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: timeout}
+	}
+}
+
+// clients are hosts with an address of their own, and the destinations that they use.
+var clients = []string{"pod1", "outside1", "outside2", "node"}
+
+// eachClient calls f for every client, destination, family and protocol.
+func eachClient(f func(from string, proto servicemodel.Protocol, to netip.AddrPort)) {
+	for _, from := range clients {
+		for _, d := range destinations {
+			for _, fam := range families {
+				for _, p := range protocols {
+					f(from, p, netip.AddrPortFrom(d.addrs[fam], d.port))
+				}
+			}
+		}
+	}
+}
+
+func clientStays(t *testing.T, w *world) {
+	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3", "remote1"))
+	w.apply(t, s)
+	given := map[string]string{}
+	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+		count := w.shares(t, from, p, to, 6)
+		if len(count) > 3 {
+			t.Errorf("%s from %s to %s: %v", p, from, to, count)
+		}
+		// The first packets may race with one another; from now on it is settled.
+		count = w.shares(t, from, p, to, 6)
+		if len(count) != 1 {
+			t.Errorf("%s from %s to %s: not one endpoint: %v", p, from, to, count)
+		}
+		given[fmt.Sprint(from, p, to)] = slices.Collect(maps.Keys(count))[0]
+	})
+	// An endpoint more does not move anybody.
+	w.apply(t, and(s, web(sticky(time.Hour)), eps("pod2", "pod3", "remote1", "remote2")))
+	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+		count := w.shares(t, from, p, to, 3)
+		if count[given[fmt.Sprint(from, p, to)]] != 3 {
+			t.Errorf("%s from %s to %s: was given %s, now %v", p, from, to, given[fmt.Sprint(from, p, to)], count)
+		}
+	})
+}
+
+func clientMoves(t *testing.T, w *world) {
+	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3"))
+	w.apply(t, s)
+	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) { w.shares(t, from, p, to, 2) })
+	left := []servicemodel.Endpoint(nil)
+	for _, host := range []string{"pod2", "remote1", "pod3"} {
+		left = eps(host)
+		w.apply(t, and(s, web(sticky(time.Hour)), left))
+		eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+			if count := w.shares(t, from, p, to, 2); count[serverName(host, PortA)] != 2 {
+				t.Errorf("%s from %s to %s: only %s is left, got %v", p, from, to, host, count)
+			}
+		})
+	}
+}
+
+func clientForgotten(t *testing.T, w *world) {
+	const timeout = time.Second
+	w.apply(t, state(thisNode(), web(sticky(timeout)), eps("pod2", "pod3", "remote1", "remote2")))
+	to := netip.AddrPortFrom(clusterIP[0], servicePort)
+	seen := map[string]bool{}
+	for range 12 {
+		for name := range w.shares(t, "pod1", servicemodel.TCP, to, 1) {
+			seen[name] = true
+		}
+		if len(seen) > 1 {
+			return
+		}
+		time.Sleep(timeout + 300*time.Millisecond)
+	}
+	t.Errorf("12 times after the timeout the same endpoint of four: %v", seen)
+}
+
+func affinityEnds(t *testing.T, w *world) {
+	s := state(thisNode(), web(sticky(time.Hour)), eps("pod2", "pod3", "remote1"))
+	w.apply(t, s)
+	to := netip.AddrPortFrom(clusterIP[0], servicePort)
+	w.shares(t, "pod1", servicemodel.TCP, to, 3)
+	w.apply(t, and(s, web(), eps("pod2", "pod3", "remote1")))
+	if count := w.shares(t, "pod1", servicemodel.TCP, to, 60); len(count) != 3 {
+		t.Errorf("without affinity: %v", count)
+	}
+}
+
+func adopts(t *testing.T, w *world) {
+	s := and(state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)), eps("pod2", "remote1")), web(named("other", clusterIP2)), eps("pod3"))
+	w.apply(t, s)
+	w.engine = dataplane.New(w.backend, nil) // it remembers nothing
+	if r := w.apply(t, s); !r.Changes.Empty() || r.Messages != 0 || len(r.Drift) != 0 || !r.Observed {
+		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Messages, r.Drift, r.Changes)
+	}
+	w.engine = dataplane.New(w.backend, nil)
+	r := w.apply(t, and(s, web(named("other", clusterIP2)), eps("pod1")))
+	if n := len(r.Changes.Frontends); n != 0 || len(r.Changes.Pools) == 0 {
+		t.Errorf("one endpoint replaced after a restart changes pools only:\n%s", r.Changes)
+	}
+}
+
+// repairsFlush takes everything away behind the engine's back, as another program would.
+func repairsFlush(t *testing.T, w *world) {
+	s := state(podCIDRs(thisNode()), web(), eps("pod2"))
+	w.apply(t, s)
+	other, err := w.open(w.Node.NS.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := w.apply(t, s)
+	if r.Messages == 0 || !r.Observed {
+		t.Errorf("nothing was written")
+	}
+	for _, c := range w.check(t, r.Changes.New, ask("pod1", clusterIP, servicePort, to(OwnSource, "pod2"))) {
+		t.Error(c)
+	}
+}
+
+func cleansUp(t *testing.T, w *world) {
+	s := state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)), eps("pod2", "remote1"))
+	w.apply(t, s)
+	if _, err := w.engine.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := w.engine.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Table.Len() != 0 || len(o.Drift) != 0 {
+		t.Errorf("left: %s, drift %v", describe(o.Table), o.Drift)
+	}
+	for _, c := range w.check(t, o.Table, ask("outside1", clusterIP, servicePort, untouched)) {
+		t.Error(c)
+	}
+	if _, err := w.engine.Cleanup(t.Context()); err != nil {
+		t.Errorf("cleaning up twice: %v", err)
+	}
+}
+
+// connectionsSurvive holds connections to one service open while others change, hundreds of times a second, and their own gains and loses endpoints that they do not use.
+func connectionsSurvive(t *testing.T, w *world) {
+	const each = 500
+	keep := eps("pod2", "remote1")
+	s := state(podCIDRs(thisNode()), web(), keep)
+	w.apply(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	var pools []*netnstest.Conns
+	before := w.counters(t)
+	for _, c := range []struct {
+		from string
+		to   netip.AddrPort
+	}{{"pod1", netip.AddrPortFrom(clusterIP[0], servicePort)}, {"outside1", netip.AddrPortFrom(lbIP[1], servicePort)},
+		{"outside2", netip.AddrPortFrom(nodeIP[0], nodePort)}, {"node", netip.AddrPortFrom(clusterIP[1], servicePort)}} {
+		conns, err := netnstest.OpenConns(t.Context(), w.hosts[c.from], c.to, each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conns.Close()
+		pools = append(pools, conns)
+	}
+	reports := make(chan netnstest.ConnsReport, len(pools))
+	for _, p := range pools {
+		go func() { reports <- p.Watch(ctx, 500*time.Millisecond, 5*time.Second) }()
+	}
+	changes := w.churn(ctx, t, s, keep)
+	for range pools {
+		if r := <-reports; r.Lost() > 0 || r.Answered == 0 {
+			t.Errorf("of %d connections %d died: %d reset, %d closed, %d silent: %v", each, r.Lost(), r.Reset, r.Closed, r.Silent, r.Errors)
+		}
+	}
+	grown := w.counters(t)
+	for _, name := range []string{"Tcp.RetransSegs", "Tcp.EstabResets", "Tcp.OutRsts"} {
+		if n := grown[name] - before[name]; n != 0 {
+			t.Errorf("%s grew by %d", name, n)
+		}
+	}
+	t.Logf("%d changes beside %d connections", changes, each*len(pools))
+}
+
+// churn changes other services, and adds and removes other endpoints of the first, until ctx ends. It returns how many changes it made.
+func (w *world) churn(ctx context.Context, t *testing.T, s servicemodel.State, keep []servicemodel.Endpoint) int {
+	r := &random{w: w, t: t, rng: rand.New(rand.NewPCG(1, 2))}
+	c := r.config()
+	c.Nodes = nil
+	g := randstate.New(c, r.rng)
+	n := 0
+	for ; ctx.Err() == nil; n++ {
+		s = g.Change(s)
+		if n%5 == 0 {
+			s = and(s, web(), slices.Concat(keep, eps([]string{"pod1", "pod3", "remote2"}[:r.rng.IntN(4)]...)))
+		}
+		w.apply(t, s)
+		time.Sleep(2 * time.Millisecond)
+	}
+	return n
+}
+
+// counters sums the TCP counters of the hosts that hold the connections.
+func (w *world) counters(t *testing.T) netnstest.Counters {
+	t.Helper()
+	sum := netnstest.Counters{}
+	seen := map[*netnstest.NS]bool{}
+	for _, h := range w.Hosts() {
+		if seen[h.NS] {
+			continue
+		}
+		seen[h.NS] = true
+		c, err := h.NS.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range c {
+			sum[k] += v
+		}
+	}
+	return sum
+}
