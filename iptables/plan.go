@@ -78,7 +78,9 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 }
 
 // empty reports whether nothing is to be sent.
-func (p *plan) empty() bool { return len(p.chains) == 0 && len(p.base) == 0 && p.gone == [2][len(tables)]bool{} }
+func (p *plan) empty() bool {
+	return len(p.chains) == 0 && len(p.base) == 0 && p.gone == [2][len(tables)]bool{}
+}
 
 // creates reports whether a change makes its chain, removes whether it deletes it.
 func (x *chainChange) creates() bool { return x.exists && !x.existed }

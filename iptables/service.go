@@ -161,7 +161,9 @@ func variant(i int) string {
 	return "/" + strconv.Itoa(i)
 }
 
-func (b *unitBuilder) entryName(i int) string { return b.l.names.service(kindEntry, b.name, variant(i)) }
+func (b *unitBuilder) entryName(i int) string {
+	return b.l.names.service(kindEntry, b.name, variant(i))
+}
 
 // pool returns the chain of the pool that a verdict balances over.
 func (b *unitBuilder) pool(v servicemodel.Verdict) string {
@@ -198,7 +200,9 @@ func (b *unitBuilder) sourcesChain(t tableID, fe *servicemodel.Frontend, to stri
 	return b.sourcesName(i)
 }
 
-func (b *unitBuilder) sourcesName(i int) string { return b.l.names.service(kindSources, b.name, variant(i)) }
+func (b *unitBuilder) sourcesName(i int) string {
+	return b.l.names.service(kindSources, b.name, variant(i))
+}
 
 func sourcesComment(fe *servicemodel.Frontend) string { return fe.Service.String() + " source ranges" }
 
@@ -349,7 +353,7 @@ func (b *unitBuilder) clusterMarks(v servicemodel.Verdict, frontends []*servicem
 			continue
 		}
 		r := keyRule(fe.Key)
-		r.target, r.chain = targetJump, b.l.names.masqOffPod()
+		r.comment, r.target, r.chain = b.name.String()+" "+kindWords[fe.Kind], targetJump, b.l.names.masqOffPod()
 		if fe.Masquerade == servicemodel.FromAnywhere {
 			r.chain = b.l.names.markMasq()
 		}

@@ -21,7 +21,7 @@ const (
 type encoder struct {
 	batch   *nfnl.Batch
 	f       *family
-	scratch [sizeLargestPlain]byte
+	scratch [sizeLargest]byte
 }
 
 // within is what errors call a table.

@@ -37,20 +37,20 @@ var native = binary.NativeEndian
 
 // Sizes of the structs, rounded up.
 const (
-	sizeAddrtype     = 8   // struct xt_addrtype_info_v1
-	sizeConntrack    = 168 // struct xt_conntrack_mtinfo3
-	sizeStatistic    = 24  // struct xt_statistic_info
-	sizeRecent       = 232 // struct xt_recent_mtinfo_v1
-	sizeSCTP         = 72  // struct xt_sctp_info
-	sizeComment      = 256 // struct xt_comment_info
-	sizePorts        = 16  // struct xt_tcp; struct xt_udp has its ports at the same place
-	sizeMark         = 16  // struct xt_mark_mtinfo1
-	sizeDNAT         = 48  // struct nf_nat_range2
-	sizeMasquerade   = 24  // struct nf_nat_ipv4_multi_range_compat
-	sizeMasquerade6  = 40  // struct nf_nat_range
-	sizeMARK         = 8   // struct xt_mark_tginfo2
-	sizeREJECT       = 8   // struct ipt_reject_info, struct ip6t_reject_info
-	sizeLargestPlain = sizeComment
+	sizeAddrtype    = 8   // struct xt_addrtype_info_v1
+	sizeConntrack   = 168 // struct xt_conntrack_mtinfo3
+	sizeStatistic   = 24  // struct xt_statistic_info
+	sizeRecent      = 232 // struct xt_recent_mtinfo_v1
+	sizeSCTP        = 296 // struct xt_sctp_info
+	sizeComment     = 256 // struct xt_comment_info
+	sizePorts       = 16  // struct xt_tcp; struct xt_udp has its ports at the same place
+	sizeMark        = 16  // struct xt_mark_mtinfo1
+	sizeDNAT        = 48  // struct nf_nat_range2
+	sizeMasquerade  = 24  // struct nf_nat_ipv4_multi_range_compat
+	sizeMasquerade6 = 40  // struct nf_nat_range
+	sizeMARK        = 8   // struct xt_mark_tginfo2
+	sizeREJECT      = 8   // struct ipt_reject_info, struct ip6t_reject_info
+	sizeLargest     = sizeSCTP
 )
 
 // addrtypeLocal is XT_ADDRTYPE_LOCAL, 1 << RTN_LOCAL.
@@ -204,12 +204,12 @@ func decodeRecent(p []byte, f servicemodel.Family, r *rule) bool {
 
 const sctpDestPorts = 1 << 1 // XT_SCTP_DEST_PORTS
 
-// Offsets in struct xt_sctp_info: u16 dpts[2], u16 spts[2], u32 chunkmap[8], u32 chunk_match_type, 4 times 3 bytes of chunk
+// Offsets in struct xt_sctp_info: u16 dpts[2], u16 spts[2], u32 chunkmap[64], u32 chunk_match_type, 4 times 3 bytes of chunk
 // flags, int flag_count, u32 flags, u32 invflags.
 const (
-	sctpChunkFlags = 44
-	sctpFlags      = 60
-	sctpInvert     = 64
+	sctpChunkFlags = 268
+	sctpFlags      = 284
+	sctpInvert     = 288
 )
 
 func encodeSCTP(p []byte, ports portRange) []byte {
