@@ -22,7 +22,7 @@ import (
 const (
 	DefaultMemory      = 1024
 	DefaultCPUs        = 2
-	DefaultBootTimeout = 2 * time.Minute
+	DefaultBootTimeout = 3 * time.Minute
 	DefaultTimeout     = 15 * time.Minute
 )
 
@@ -207,7 +207,10 @@ func (o Options) addPrograms(m *image) (guest.Plan, error) {
 	plan := guest.Plan{Modules: o.Modules}
 	for i, p := range o.Programs {
 		dir := cmp.Or(p.Dir, "/root")
-		at := path.Join(dir, fmt.Sprintf("%s.%d", path.Base(cmp.Or(p.Name, p.Path)), i))
+		at := path.Join(dir, path.Base(cmp.Or(p.Name, filepath.ToSlash(p.Path))))
+		if m.has(at) {
+			at = fmt.Sprintf("%s.%d", at, i)
+		}
 		m.file(at, p.Path, 0o755)
 		for _, to := range slices.Sorted(maps.Keys(p.Files)) {
 			if err := m.tree(to, p.Files[to]); err != nil {
