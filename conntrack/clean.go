@@ -9,24 +9,39 @@ import (
 )
 
 const (
-	// narrowDumps is how many dumps that the kernel filters by port take less than one that it filters by protocol: a walk
-	// over the table without copying is about a fifth of the whole.
+	// narrowDumps is how many dumps that the kernel filters by port take less than one that it filters by
+	// protocol: a walk over the table without copying is about a fifth of the whole.
 	narrowDumps = 4
-	// narrowFlows is the default of [CleanOptions.NarrowFlows].
+	// narrowFlows is the size of a table that can be walked over in one go without anybody noticing.
 	narrowFlows = 100_000
 	// cleanAttempts bounds the passes over a table that is rebuilt meanwhile.
 	cleanAttempts = 3
 )
 
+// Scan says what the kernel is asked for when stale flows are looked for. The flows found are the same.
+//
+// The narrower the question, the less the kernel copies. But it answers in parts of some hundred flows, and
+// until it has found so many it walks on with preemption and softirqs off (ctnetlink_dump_table, up to Linux
+// 6.18 at least): this CPU receives no packets meanwhile. A walk takes 0.1 to 0.4 µs for each flow on the
+// machine, in all namespaces.
+type Scan uint8
+
+// The questions.
+const (
+	// ScanAuto is ScanNarrow for up to 100,000 flows in the table and up to four ports, else ScanProtocol.
+	ScanAuto Scan = iota
+	// ScanNarrow asks for ports, and addresses of IPv4. It is the fastest, and keeps a CPU busy for the whole walk.
+	ScanNarrow
+	// ScanProtocol asks for protocols. It keeps a CPU busy for long only where their flows are rare.
+	ScanProtocol
+	// ScanAll asks for everything. It is the slowest, and keeps a CPU busy for no more than some milliseconds.
+	ScanAll
+)
+
 // CleanOptions say how to clean. The zero value is what most programs want.
 type CleanOptions struct {
-	// NarrowFlows is the number of flows in the table up to which the kernel is asked for ports and addresses; above, it is
-	// asked for the protocols only. 0 means 100,000; negative means never.
-	//
-	// A narrow question is answered about six times faster than the table can be copied, but until it has found a hundred flows the kernel
-	// walks on with preemption and softirqs off (ctnetlink_dump_table, up to Linux 6.18 at least): this CPU receives no packets
-	// meanwhile. A walk takes 0.1 to 0.4 µs for each flow on the machine, of all namespaces.
-	NarrowFlows int
+	// Scan is what the kernel is asked for.
+	Scan Scan
 	// KeepOpen makes TCP connections be deleted without being reset: their ends find out when they send.
 	KeepOpen bool
 }
@@ -43,13 +58,15 @@ type Cleaned struct {
 	Duration     time.Duration
 }
 
-// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table; none if there can be none. Open TCP
-// connections among them are cut, see [Table.Cut]. Call it after the change is in the kernel: before, a client that sends on
-// would get its flow again.
+// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table; none if
+// there can be none. Open TCP connections among them are cut, see [Table.Cut]. Call it after the change is in
+// the kernel: before, a client that sends on would get its flow again. It begins by waiting some 10 ms, until
+// no packet is under way that saw the rules of before: its flow might be put into the table behind the back
+// of a pass that had begun.
 //
-// A flow that was made again with a valid endpoint while Clean was at it is left alone, see [Table.Delete]. Running Clean twice does no harm; an
-// error leaves what it had not reached. Two changes must not overlap: the second may make valid again what the first takes for
-// stale.
+// A flow that was made again with a valid endpoint while Clean was at it is left alone, see [Table.Delete].
+// Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not overlap:
+// the second may make valid again what the first takes for stale.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {
 	start := time.Now()
 	c := cleaning{table: t, matcher: m, opts: opts}
@@ -82,6 +99,9 @@ func (c *cleaning) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := settle(ctx); err != nil {
+		return err
+	}
 	for attempt := 1; ; attempt++ {
 		c.result.Dumps += len(requests)
 		err := c.table.scan(ctx, requests, c.wants, func(f *Flow) error { return c.take(ctx, f) })
@@ -94,18 +114,17 @@ func (c *cleaning) run(ctx context.Context) error {
 
 // requests chooses what to ask the kernel for.
 func (c *cleaning) requests(ctx context.Context) ([]dumpRequest, error) {
-	limit := c.opts.NarrowFlows
-	if limit == 0 {
-		limit = narrowFlows
+	scan := c.opts.Scan
+	if scan == ScanAuto {
+		usage, err := c.table.usage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if scan = ScanNarrow; usage.Count > narrowFlows || len(c.matcher.dumps(ScanNarrow)) > narrowDumps {
+			scan = ScanProtocol
+		}
 	}
-	usage, err := c.table.usage(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if int64(usage.Count) > int64(limit) {
-		return c.matcher.dumps(0), nil
-	}
-	return c.matcher.dumps(narrowDumps), nil
+	return c.matcher.dumps(scan), nil
 }
 
 func (c *cleaning) wants(f *Flow) bool {

@@ -14,8 +14,8 @@ import (
 const (
 	// tombstoneTime is how long packets of a connection that was cut are answered with resets.
 	tombstoneTime = 30 * time.Second
-	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not assigned it, so nobody
-	// listens; a listener would answer them with a reset, too.
+	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not assigned it,
+	// so nobody listens; a listener would answer them with a reset, too.
 	tombstonePort = 4
 )
 
@@ -26,26 +26,30 @@ type Cut struct {
 	Reset   int // connections deleted whose client was made to ask, and will be told
 }
 
-// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are deleted only, see [Table.Delete].
+// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are deleted only,
+// see [Table.Delete].
 //
-// Deleting the flow alone leaves the ends waiting. The client's next packet, if there is one, is tracked as a new connection and translated to an
-// endpoint that knows nothing of it and resets it; but a client that waits for data sends nothing for hours, and its packet is answered by ICMP, which
-// an established connection ignores, if the service has no endpoint left, or by nothing if it is gone, its traffic dropped or
-// nf_conntrack_tcp_loose off. So Cut puts two tombstones where the flow was: flows in state CLOSE
-// that translate what either end sends to the node itself, whose TCP has no such connection and answers with a reset, with the right sequence numbers since it
-// takes them from the packet. Then it makes both ends speak, by a segment that TCP must answer with an acknowledgement (see RFC 5961).
-// The kernel takes the reset back along the tombstone, so it comes from where the peer expects it.
+// Deleting the flow alone leaves the ends waiting. The client's next packet, if there is one, is tracked as a
+// new connection and translated to an endpoint that knows nothing of it and resets it; but a client that
+// waits for data sends nothing for hours, and its packet is answered by ICMP, which an established connection
+// ignores, if the service has no endpoint left, or by nothing if it is gone, its traffic dropped or
+// nf_conntrack_tcp_loose off. So Cut puts two tombstones where the flow was: flows in state CLOSE that
+// translate what either end sends to the node itself, whose TCP has no such connection and answers with a
+// reset, with the right sequence numbers since it takes them from the packet. Then it makes both ends speak,
+// by a segment that TCP must answer with an acknowledgement (see RFC 5961). The kernel takes the reset back
+// along the tombstone, so it comes from where the peer expects it.
 //
-// No healthy connection can be harmed: an end is reset only if its packets run into a tombstone, and one is made
-// only where no flow is. A tombstone lives for 30 seconds, and gives way at once to a new connection with the same ports (a SYN in state CLOSE). It works with every
-// verdict of the service and with every backend, needs no rule, and asks for nothing but that the node's TCP may send resets
-// and the ends receive them.
+// No healthy connection can be harmed: an end is reset only if its packets run into a tombstone, and one is
+// made only where no flow is. A tombstone lives for 30 seconds, and gives way at once to a new connection
+// with the same ports (a SYN in state CLOSE). It works with every verdict of the service and with every
+// backend, needs no rule, and asks for nothing but that the node's TCP may send resets and the ends receive
+// them.
 //
-// Not reset are connections whose packets are offloaded to hardware or go past conntrack, and ends that reach each other
-// without this node once the flow is gone (direct server return).
+// Not reset are connections whose packets are offloaded to hardware or go past conntrack, and ends that reach
+// each other without this node once the flow is gone (direct server return).
 //
-// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows have been deleted: the ends will be
-// reset when they send within 30 seconds.
+// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows have been
+// deleted: the ends will be reset when they send within 30 seconds.
 func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (Cut, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()

@@ -1,10 +1,12 @@
-// Package conntrack finds, follows, deletes and cuts the flows in the kernel's connection tracking table, and sets its limits. It speaks
-// netlink, works in any network namespace, and needs nothing of the other packages of kernlb.
+// Package conntrack finds, follows, deletes and cuts the flows in the kernel's connection tracking table, and
+// sets its limits. It speaks netlink, works in any network namespace, and needs nothing of the other packages
+// of kernlb.
 //
 // # Stale flows
 //
-// The kernel decides once where a flow goes, and conntrack remembers it as long as packets come. A UDP client that keeps
-// sending reaches its old endpoint for ever. After a change of services, describe what changed, and let the table be cleaned:
+// The kernel decides once where a flow goes, and conntrack remembers it as long as packets come. A UDP client
+// that keeps sending reaches its old endpoint for ever. After a change of services, describe what changed,
+// and let the table be cleaned:
 //
 //	m, err := conntrack.NewMatcher(conntrack.Change{
 //		Claims: []conntrack.Claim{{
@@ -16,13 +18,13 @@
 //	…
 //	result, err := table.Clean(ctx, m, conntrack.CleanOptions{})
 //
-// The matcher is pure and exact: see [Claim] for what it takes for stale. Between the look at the table and the deletion, flows
-// come and go; what is deleted is the flow that was seen, or nothing ([Table.Delete]).
+// The matcher is pure and exact: see [Claim] for what it takes for stale. Between the look at the table and
+// the deletion, flows come and go; what is deleted is the flow that was seen, or nothing ([Table.Delete]).
 //
 // # Looking
 //
-// [Table.Flows] lists flows as a sequence that does not hold them in memory; [Where] and [CountBy] work on it. [Table.Follow]
-// brings events. [Table.Usage] says how full the table is.
+// [Table.Flows] lists flows as a sequence that does not hold them in memory; [Where] and [CountBy] work on
+// it. [Table.Follow] brings events. [Table.Usage] says how full the table is.
 //
 // # Cutting TCP connections
 //

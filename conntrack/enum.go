@@ -86,8 +86,8 @@ var statusNames = [...]string{
 	"dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper", "offload", "hw-offload",
 }
 
-// String returns the names of the bits that are set, such as "seen-reply|assured|confirmed|dst-nat"; bits without a name
-// follow as one number.
+// String returns the names of the bits that are set, such as "seen-reply|assured|confirmed|dst-nat"; bits
+// without a name follow as one number.
 func (s Status) String() string {
 	if s == 0 {
 		return "none"

@@ -9,18 +9,20 @@ import (
 
 // Filter says which flows are wanted. Every field that is set must match; the zero Filter matches everything.
 //
-// A filter is always evaluated here, so it is exact on every kernel. What the kernel can evaluate, too, is handed down to
-// it, so that it need not send what is not wanted; a kernel that does not know a part of it ignores that part:
+// A filter is always evaluated here, so it is exact on every kernel. What the kernel can evaluate, too, is
+// handed down to it, so that it need not send what is not wanted; a kernel that does not know a part of it
+// ignores that part:
 //
 //   - the family, on every kernel;
 //   - the mark, since Linux 3.4, and the status, since 5.15;
 //   - the zone, since 6.8;
 //   - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit cb8aa9a3affb).
 //
-// Two things are not handed down because kernels get them wrong and lose flows that are wanted. IPv6 addresses: from 5.8 to
-// 6.18 at least, the comparison is inverted (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for a test of
-// equality). Both directions at once: without commit ad81d4daf6a3 the reply tuple is compared as far as the original one was to be; so
-// the reply tuple is handed down only if the filter says nothing of the original one.
+// Two things are not handed down because kernels get them wrong and lose flows that are wanted. IPv6
+// addresses: from 5.8 to 6.18 at least, the comparison is inverted (ctnetlink_filter_match_tuple takes
+// ipv6_addr_cmp for a test of equality). Both directions at once: without commit ad81d4daf6a3 the reply tuple
+// is compared as far as the original one was to be; so the reply tuple is handed down only if the filter says
+// nothing of the original one.
 type Filter struct {
 	// Family limits the flows to one family. Addresses below imply it.
 	Family Family
@@ -71,7 +73,8 @@ func matchAddr(want netip.Addr, got netip.AddrPort) bool {
 	return !want.IsValid() || want.Unmap() == got.Addr()
 }
 
-// status returns the status bits wanted and which count. No bit is wanted that does not count: the kernel compares without looking.
+// status returns the status bits wanted and which count. No bit is wanted that does not count: the kernel
+// compares without looking.
 func (f Filter) status() (status, mask Status) {
 	if f.StatusMask == 0 {
 		return f.Status, f.Status

@@ -13,16 +13,16 @@ import (
 type Flow struct {
 	Protocol Protocol
 	// Original is what the first packet looked like when it arrived. Reply is what a packet of the other side
-	// looks like when it arrives: translation shows where the two are not each other's inverse. The source of Reply is
-	// the endpoint that answers.
+	// looks like when it arrives: translation shows where the two are not each other's inverse. The source of
+	// Reply is the endpoint that answers.
 	Original, Reply Tuple
 
 	Status  Status
 	Timeout time.Duration // until the kernel forgets the flow if no packet comes; whole seconds
 	Mark    uint32        // connection mark
-	// ID tells flows apart: it is a keyed hash of the original tuple and of where in memory the kernel
-	// keeps the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the same original tuple right after
-	// the first was deleted is likely to get the same ID: [Table.Delete] does not rely on it alone.
+	// ID tells flows apart: it is a keyed hash of the original tuple and of where in memory the kernel keeps
+	// the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the same original tuple right
+	// after the first was deleted is likely to get the same ID: [Table.Delete] does not rely on it alone.
 	ID uint32
 
 	TCP  TCPState
@@ -36,8 +36,8 @@ type Flow struct {
 
 // Tuple is one direction of a flow.
 type Tuple struct {
-	// Src and Dst are where a packet comes from and goes to. For ICMP, both ports are the identifier; a protocol without ports
-	// has 0 there.
+	// Src and Dst are where a packet comes from and goes to. For ICMP, both ports are the identifier; a
+	// protocol without ports has 0 there.
 	Src, Dst netip.AddrPort
 	// ICMPType and ICMPCode are of ICMP and ICMPv6 only.
 	ICMPType, ICMPCode uint8

@@ -45,8 +45,8 @@ func (t EventType) String() string {
 // Event is one thing that happened in the table.
 type Event struct {
 	Type EventType
-	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the timeout and the protocol state out of
-	// events about destroyed flows. It is zero in EventsLost.
+	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the timeout and the
+	// protocol state out of events about destroyed flows. It is zero in EventsLost.
 	Flow Flow
 }
 
@@ -73,11 +73,12 @@ type Follower struct {
 	filter Filter
 }
 
-// Follow begins to follow the table. To know the table and all that happens to it afterwards, first follow, then list.
+// Follow begins to follow the table. To know the table and all that happens to it afterwards, first follow,
+// then list.
 //
-// The kernel makes events only for flows that began while somebody followed: with the sysctl nf_conntrack_events at 2, its default since
-// Linux 5.19, older flows end without one. It needs CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four
-// messages for each connection.
+// The kernel makes events only for flows that began while somebody followed: with the sysctl
+// nf_conntrack_events at 2, its default since Linux 5.19, older flows end without one. It needs
+// CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four messages for each connection.
 func (t *Table) Follow(opts FollowOptions) (*Follower, error) {
 	groups, err := eventGroups(opts.Types)
 	if err != nil {
@@ -130,8 +131,8 @@ func eventGroups(types []EventType) ([]uint32, error) {
 // Close ends the following. Sequences in use end with [ErrClosed].
 func (f *Follower) Close() error { return f.conn.Close() }
 
-// Events returns the events as they come, until ctx ends, which is not an error. An error is the last thing it yields. One
-// sequence can be used after another, but only one at a time.
+// Events returns the events as they come, until ctx ends, which is not an error. An error is the last thing
+// it yields. One sequence can be used after another, but only one at a time.
 func (f *Follower) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := f.run(ctx, yield); err != nil && ctx.Err() == nil {

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // newTable returns the table of a fresh namespace.
@@ -417,10 +416,17 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 	require.ErrorContains(t, err, "there is no type event 9")
 }
 
-// rawDump is for tests that want to know what the kernel says, not what is made of it.
-func rawDump(tb testing.TB, table *Table) (n int) {
-	var b nfnl.Batch
-	appendDump(&b, dumpRequest{})
-	require.NoError(tb, table.conn.Dump(context.Background(), &b, func(nfnl.Message) error { n++; return nil }))
-	return n
+func TestNodeAddrs(t *testing.T) {
+	t.Parallel()
+	cluster := netnstest.Start(t, netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: -1})
+	table := openIn(t, cluster.Node.NS)
+	got, err := table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
+	require.NoError(t, err)
+	require.ElementsMatch(t, cluster.NodeAddrs(), got)
+	got, err = table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("192.0.2.11/32")})
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{addr("192.0.2.11")}, got)
+	got, err = table.NodeAddrs(nil)
+	require.NoError(t, err)
+	require.Empty(t, got)
 }

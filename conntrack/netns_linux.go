@@ -46,8 +46,8 @@ func openNetNS(fd int) (*netns, error) {
 
 func (n *netns) close() error { return n.file.Close() }
 
-// do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN; nothing is entered if the
-// calling thread is there already, as it is in a program that never leaves its own.
+// do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN; nothing is
+// entered if the calling thread is there already, as it is in a program that never leaves its own.
 func (n *netns) do(fn func() error) error {
 	runtime.LockOSThread()
 	var st unix.Stat_t
@@ -61,8 +61,8 @@ func (n *netns) do(fn func() error) error {
 	return <-done
 }
 
-// enter is do for a goroutine of its own: if the thread cannot be brought back, it stays locked, and the runtime ends it
-// with the goroutine.
+// enter is do for a goroutine of its own: if the thread cannot be brought back, it stays locked, and the
+// runtime ends it with the goroutine.
 func (n *netns) enter(fn func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open(threadNetNS)

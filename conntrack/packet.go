@@ -19,10 +19,11 @@ const (
 // synAck returns an IP packet with a TCP segment that has SYN and ACK set and nothing else: no data, no options,
 // no window.
 //
-// A TCP that has a connection between these ends answers a SYN, whatever its sequence number, with an acknowledgement of what it has
-// received so far (RFC 9293 section 3.10.7.4, RFC 5961 section 4.2), and is not otherwise impressed. SYN alone would
-// be taken for a new connection by what stands in between. The acknowledgement number is 1, not 0, so that conntrack does not take the
-// segment for the answer to a SYN: of the last one it saw in a flow that ctnetlink made, it remembers 0.
+// A TCP that has a connection between these ends answers a SYN, whatever its sequence number, with an
+// acknowledgement of what it has received so far (RFC 9293 section 3.10.7.4, RFC 5961 section 4.2), and is
+// not otherwise impressed. SYN alone would be taken for a new connection by what stands in between. The
+// acknowledgement number is 1, not 0, so that conntrack does not take the segment for the answer to a SYN: of
+// the last one it saw in a flow that ctnetlink made, it remembers 0.
 func synAck(src, dst netip.AddrPort) []byte {
 	segment := make([]byte, tcpHeader)
 	binary.BigEndian.PutUint16(segment[0:], src.Port())
@@ -37,7 +38,8 @@ func synAck(src, dst netip.AddrPort) []byte {
 	return append(ipv6(src.Addr(), dst.Addr(), len(segment)), segment...)
 }
 
-// ipv4 returns an IPv4 header (RFC 791). The kernel fills in the identification and the checksum (raw(7), IP_HDRINCL).
+// ipv4 returns an IPv4 header (RFC 791). The kernel fills in the identification and the checksum (raw(7),
+// IP_HDRINCL).
 func ipv4(src, dst netip.Addr, payload int) []byte {
 	h := make([]byte, ipv4Header, ipv4Header+payload)
 	h[0] = 4<<4 | ipv4Header/4

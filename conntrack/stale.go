@@ -13,8 +13,8 @@ import (
 type Change struct {
 	// Claims are the frontends that changed. Flows to any other destination are never stale.
 	Claims []Claim
-	// NodeAddrs are the addresses that take node ports: claims of an unspecified address are about these. Leave out loopback
-	// unless node ports answer there.
+	// NodeAddrs are the addresses that take node ports: claims of an unspecified address are about these.
+	// Leave out loopback unless node ports answer there.
 	NodeAddrs []netip.Addr
 	// Zone is the conntrack zone in which services are translated. Flows in other zones are left alone, even
 	// if they look the same.
@@ -40,9 +40,9 @@ func (f Frontend) String() string {
 type Claim struct {
 	Frontend Frontend
 
-	// Backends are the endpoints that may keep the flows they have: all that new flows may go to under any policy of the
-	// frontend, and those that get no new flows but are still serving, because they terminate or are drained.
-	// Empty says that no endpoint may: the service has none, or the frontend is no more.
+	// Backends are the endpoints that may keep the flows they have: all that new flows may go to under any
+	// policy of the frontend, and those that get no new flows but are still serving, because they terminate
+	// or are drained. Empty says that no endpoint may: the service has none, or the frontend is no more.
 	Backends []netip.AddrPort
 
 	// Gone, if not nil, are the only endpoints whose flows are stale: those that the change took away. If nil, every
@@ -50,9 +50,10 @@ type Claim struct {
 	// empty list that is not nil makes the claim protect its frontend against a node port of the same number.
 	Gone []netip.AddrPort
 
-	// Untranslated says that flows which went to the frontend's own address are stale, too. They began when no rule translated
-	// them, and last as long as the client keeps sending. Set it where the frontend has endpoints; not where it was removed, when such
-	// flows belong to somebody else, and not where the packets are forwarded without translation (IPVS direct routing and tunnels).
+	// Untranslated says that flows which went to the frontend's own address are stale, too. They began when
+	// no rule translated them, and last as long as the client keeps sending. Set it where the frontend has
+	// endpoints; not where it was removed, when such flows belong to somebody else, and not where the packets
+	// are forwarded without translation (IPVS direct routing and tunnels).
 	Untranslated bool
 }
 
@@ -88,8 +89,8 @@ func (v Verdict) String() string {
 // Stale reports whether the flow should be deleted.
 func (v Verdict) Stale() bool { return v == Misdirected || v == Untranslated }
 
-// Matcher tells stale flows from others, in a time that does not depend on the number of claims. It holds no kernel resources, does not
-// change, and may be used by many goroutines.
+// Matcher tells stale flows from others, in a time that does not depend on the number of claims. It holds no
+// kernel resources, does not change, and may be used by many goroutines.
 type Matcher struct {
 	claims map[Frontend]*claim
 	ports  map[portKey]struct{} // of the claims: most flows are told by these
@@ -194,12 +195,15 @@ func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 // Empty reports whether no flow can be stale: then there is no reason to look at the table.
 func (m *Matcher) Empty() bool {
 	for _, c := range m.claims {
-		if c.anyGone || len(c.gone) > 0 || c.untranslated {
+		if c.finds() {
 			return false
 		}
 	}
 	return true
 }
+
+// finds reports whether there can be a flow that the claim makes stale.
+func (c *claim) finds() bool { return c.anyGone || len(c.gone) > 0 || c.untranslated }
 
 // Judge tells whether the flow is stale. Only addresses, ports, protocol and zone count: IPVS does not set
 // [StatusDstNAT], and who answers is in the reply tuple whether the client's address was replaced or not.
@@ -225,7 +229,8 @@ func (s endpoints) has(e netip.AddrPort) bool {
 	return ok
 }
 
-// claim returns the claim on where the flow was sent to, nil if there is none. It needs the protocol and the original tuple only.
+// claim returns the claim on where the flow was sent to, nil if there is none. It needs the protocol and the
+// original tuple only.
 func (m *Matcher) claim(f *Flow) *claim {
 	dst := f.Original.Dst
 	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; !ok {
@@ -248,37 +253,32 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale. If there are at most limit requests that ask for
-// ports and addresses, it returns these, else one for each family and protocol.
-func (m *Matcher) dumps(limit int) []dumpRequest {
-	narrow, wide := map[dumpRequest]netip.Addr{}, map[dumpRequest]struct{}{}
+// dumps returns the requests whose answers hold every flow that may be stale. They overlap in nothing.
+func (m *Matcher) dumps(scan Scan) []dumpRequest {
+	found := map[dumpRequest]netip.Addr{} // requests without address, and the one address of their claims
 	for f, c := range m.claims {
-		if !c.anyGone && len(c.gone) == 0 && !c.untranslated {
+		if !c.finds() {
 			continue
 		}
-		d := dumpRequest{family: familyOf(f.Addr), protocol: f.Protocol}
-		wide[d] = struct{}{}
-		if f.Protocol != SCTP { // the kernel compares ports of TCP and UDP only
+		var d dumpRequest
+		if scan != ScanAll {
+			d.family, d.protocol = familyOf(f.Addr), f.Protocol
+		}
+		if scan == ScanNarrow && f.Protocol != SCTP { // the kernel compares ports of TCP and UDP only
 			d.dstPort = f.Port
 		}
-		if other, ok := narrow[d]; ok && other != f.Addr {
-			narrow[d] = anyAddr(f.Addr)
+		if other, ok := found[d]; ok && other != f.Addr {
+			found[d] = anyAddr(f.Addr)
 		} else {
-			narrow[d] = f.Addr
+			found[d] = f.Addr
 		}
 	}
 	var requests []dumpRequest
-	if len(narrow) <= limit {
-		for d, addr := range narrow {
-			if !addr.IsUnspecified() {
-				d.dst = filterable(addr)
-			}
-			requests = append(requests, d)
+	for d, addr := range found {
+		if scan == ScanNarrow && !addr.IsUnspecified() {
+			d.dst = filterable(addr)
 		}
-	} else {
-		for d := range wide {
-			requests = append(requests, d)
-		}
+		requests = append(requests, d)
 	}
 	slices.SortFunc(requests, compareRequests)
 	return requests

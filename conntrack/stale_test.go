@@ -113,7 +113,7 @@ func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 		require.NoError(t, err, tc.name)
 		require.Equal(t, tc.want, m.Empty(), tc.name)
 		if tc.want {
-			require.Empty(t, m.dumps(10), tc.name)
+			require.Empty(t, m.dumps(ScanAll), tc.name)
 		}
 	}
 }
@@ -157,10 +157,11 @@ func TestMatcherDumps(t *testing.T) {
 		v4(dumpRequest{protocol: UDP, dstPort: 30053}),
 		v6(dumpRequest{protocol: UDP, dstPort: 53}), // the kernel cannot compare IPv6 addresses
 		v6(dumpRequest{protocol: UDP, dstPort: 30053}),
-	}, m.dumps(6))
+	}, m.dumps(ScanNarrow))
 	require.Equal(t, []dumpRequest{
 		v4(dumpRequest{protocol: TCP}), v4(dumpRequest{protocol: UDP}), v6(dumpRequest{protocol: UDP}),
-	}, m.dumps(5))
+	}, m.dumps(ScanProtocol))
+	require.Equal(t, []dumpRequest{{}}, m.dumps(ScanAll))
 }
 
 // The requests of a matcher bring every flow that it finds stale, once, and its verdicts are those of a judge who knows
@@ -177,9 +178,9 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 			f := randomFlow(r)
 			want := judgeSlowly(c, &f)
 			require.Equal(t, want, m.Judge(&f), "seed %d: %+v: %s", seed, c, f)
-			for _, limit := range []int{0, 100} {
+			for _, scan := range []Scan{ScanNarrow, ScanProtocol, ScanAll} {
 				answers := 0
-				for _, d := range m.dumps(limit) {
+				for _, d := range m.dumps(scan) {
 					if kernelMatch(d, &f) {
 						answers++
 					}

@@ -55,16 +55,16 @@ func (t *Table) dial() (conn *nfnl.Conn, err error) {
 // errStop ends a dump whose reader has seen enough.
 var errStop = errors.New("stop")
 
-// Flows returns the flows that the filter wants, as a dump of the table brings them. At no time are more than a few
-// hundred of them in memory. An error is the last thing the sequence yields: [ErrBadFilter] and [ErrPermission] before any
-// flow, ctx's error and [ErrInterrupted] possibly after some.
+// Flows returns the flows that the filter wants, as a dump of the table brings them. At no time are more than
+// a few hundred of them in memory. An error is the last thing the sequence yields: [ErrBadFilter] and
+// [ErrPermission] before any flow, ctx's error and [ErrInterrupted] possibly after some.
 //
-// A dump is not a snapshot: flows that come and go meanwhile may be in it or not, and a flow may occur twice if
-// its neighbour in the table went away between two parts of the dump. Changing the size of the hash table (nf_conntrack_buckets)
-// during a dump hides flows, and the kernel does not say so.
+// A dump is not a snapshot: flows that come and go meanwhile may be in it or not, and a flow may occur twice
+// if its neighbour in the table went away between two parts of the dump. Changing the size of the hash table
+// (nf_conntrack_buckets) during a dump hides flows, and the kernel does not say so.
 //
-// What the kernel filters costs no more than a walk over its table, but that walk runs with softirqs off on one CPU until it has found
-// some 100 flows that are wanted: about 0.1 s for a million that are not.
+// What the kernel filters costs no more than a walk over its table, but that walk runs with softirqs off on
+// one CPU until it has found some 100 flows that are wanted: about 0.1 s for a million that are not.
 func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		if err := t.dump(ctx, filter, yield); err != nil && !errors.Is(err, errStop) {
@@ -87,8 +87,8 @@ func (t *Table) dump(ctx context.Context, filter Filter, yield func(Flow, error)
 	})
 }
 
-// scan calls each with the flows that the requests bring and that wants does not turn down; wants sees no more than the
-// protocol and the original tuple. The flow is valid until each returns.
+// scan calls each with the flows that the requests bring and that wants does not turn down; wants sees no
+// more than the protocol and the original tuple. The flow is valid until each returns.
 func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Flow) bool, each func(*Flow) error) error {
 	conn, err := t.dial()
 	if err != nil {

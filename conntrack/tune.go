@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ErrGlobalSetting: the setting belongs to the machine and can be changed from the initial network namespace only, by a process that
-// may. It was left as it is.
+// ErrGlobalSetting: the setting belongs to the machine and can be changed from the initial network namespace
+// only, by a process that may. It was left as it is.
 var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be changed from here")
 
 // PlanTuning compares the kernel's settings with those wanted. Nothing is changed. Settings that belong to
@@ -27,8 +27,8 @@ func (t *Table) PlanTuning(want Tuning) (TuningPlan, error) {
 	return p, nil
 }
 
-// ApplyTuning writes the settings of the plan that change. One that cannot be written does not stop the others: the error
-// joins what went wrong, [ErrGlobalSetting] and [ErrPermission] among it.
+// ApplyTuning writes the settings of the plan that change. One that cannot be written does not stop the
+// others: the error joins what went wrong, [ErrGlobalSetting] and [ErrPermission] among it.
 func (t *Table) ApplyTuning(p TuningPlan) error {
 	var errs []error
 	for _, s := range p {
@@ -45,8 +45,8 @@ func (t *Table) ApplyTuning(p TuningPlan) error {
 	return nil
 }
 
-// explainSetting says why a setting could not be written. In other namespaces than the initial one, files of the machine's settings
-// are read-only or, in older kernels, not there.
+// explainSetting says why a setting could not be written. In other namespaces than the initial one, files of
+// the machine's settings are read-only or, in older kernels, not there.
 func explainSetting(name string, err error) error {
 	if slices.Contains(global, name) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("%w: %w", ErrGlobalSetting, err)

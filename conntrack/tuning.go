@@ -10,31 +10,32 @@ import (
 	"time"
 )
 
-// Tuning are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value wants nothing. Times are whole
-// seconds, as the kernel has them.
+// Tuning are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value wants
+// nothing. Times are whole seconds, as the kernel has them.
 type Tuning struct {
-	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at most 1,048,576: more
-	// is for those who set the maximum themselves. 0 leaves the maximum as it is, and the hash table.
+	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at most
+	// 1,048,576: more is for those who set the maximum themselves. 0 leaves the maximum as it is, and the
+	// hash table.
 	MaxPerCore int
 	// Min is the least maximum.
 	Min int
 	// Cores is the number of CPUs; 0 means those of the machine.
 	Cores int
 
-	// TCPEstablished is how long an idle TCP connection is remembered, TCPCloseWait one that its server closed and its client did
-	// not. 0 leaves them as they are.
+	// TCPEstablished is how long an idle TCP connection is remembered, TCPCloseWait one that its server
+	// closed and its client did not. 0 leaves them as they are.
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
-	// UDP is how long a flow is remembered after a packet, UDPStream the same once packets went both ways for more than
-	// two seconds. 0 leaves them as they are.
+	// UDP is how long a flow is remembered after a packet, UDPStream the same once packets went both ways for
+	// more than two seconds. 0 leaves them as they are.
 	UDP       time.Duration
 	UDPStream time.Duration
-	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of as invalid ones. False
-	// leaves it as it is.
+	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of as invalid
+	// ones. False leaves it as it is.
 	TCPBeLiberal bool
 
-	// Lower allows to lower what is above the value wanted. Without it only the kernel's own defaults are lowered, as that is what
-	// nobody raised.
+	// Lower allows to lower what is above the value wanted. Without it only the kernel's own defaults are
+	// lowered, as that is what nobody raised.
 	Lower bool
 }
 
@@ -72,7 +73,8 @@ var settings = []string{
 var global = []string{settingBuckets, settingMax}
 
 // kernelDefaults are the values with which the kernel starts (net/netfilter/nf_conntrack_proto_tcp.c,
-// nf_conntrack_proto_udp.c; the second for UDP streams is that of kernels before 4.20). The maximum has none: it follows the memory of the machine.
+// nf_conntrack_proto_udp.c; the second for UDP streams is that of kernels before 4.20). The maximum has none:
+// it follows the memory of the machine.
 var kernelDefaults = map[string][]uint64{
 	settingTCPEstablished: {432000},
 	settingTCPCloseWait:   {60},
@@ -103,7 +105,8 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s: %d", s.Name, s.Old)
 }
 
-// TuningPlan is what a [Tuning] comes down to on one machine: the settings it is about, in the order in which they are written.
+// TuningPlan is what a [Tuning] comes down to on one machine: the settings it is about, in the order in which
+// they are written.
 type TuningPlan []Setting
 
 // Empty reports whether there is nothing to write.
@@ -118,7 +121,8 @@ func (p TuningPlan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// plan compares the tuning with the settings of a kernel. Settings that the kernel does not have are an error if they are wanted.
+// plan compares the tuning with the settings of a kernel. Settings that the kernel does not have are an error
+// if they are wanted.
 func (t Tuning) plan(now map[string]uint64, cores int) (TuningPlan, error) {
 	want, err := t.want(cmp.Or(t.Cores, cores))
 	if err != nil {

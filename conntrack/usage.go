@@ -12,15 +12,15 @@ import (
 type Usage struct {
 	// Count is the number of flows in this network namespace.
 	Count uint32
-	// Max is nf_conntrack_max: one number for the machine, which every namespace may reach for itself. 0 means no limit, and
-	// before Linux 4.18 that it is not known.
+	// Max is nf_conntrack_max: one number for the machine, which every namespace may reach for itself. 0
+	// means no limit, and before Linux 4.18 that it is not known.
 	Max uint32
 	// Stats are counters since the namespace was made.
 	Stats Stats
 }
 
-// Fraction is Count in relation to Max: the figure to alert on. From about 0.95 on, the kernel begins to evict flows that are not
-// [StatusAssured], and at 1 new connections are dropped. It is 0 without a limit.
+// Fraction is Count in relation to Max: the figure to alert on. From about 0.95 on, the kernel begins to
+// evict flows that are not [StatusAssured], and at 1 new connections are dropped. It is 0 without a limit.
 func (u Usage) Fraction() float64 {
 	if u.Max == 0 {
 		return 0
@@ -34,7 +34,8 @@ type Stats struct {
 	Invalid      uint64 // invalid: packets that could not be tracked
 	Inserted     uint64 // insert: flows put into the table by ctnetlink
 	InsertFailed uint64 // insert_failed: flows not put into the table, as another had taken their tuple
-	// Dropped: packets lost because the table was full, or because of a clash that could not be resolved. Alert when it grows.
+	// Dropped: packets lost because the table was full, or because of a clash that could not be resolved.
+	// Alert when it grows.
 	Dropped uint64 // drop
 	// EarlyDropped: flows evicted to make room. It grows some time before Dropped does.
 	EarlyDropped    uint64 // early_drop

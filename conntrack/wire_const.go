@@ -30,7 +30,8 @@ const (
 	attrStatusMask    uint16 = 26 // CTA_STATUS_MASK
 )
 
-// Attributes of a tuple (enum ctattr_tuple), of its addresses (enum ctattr_ip) and of its ports (enum ctattr_l4proto).
+// Attributes of a tuple (enum ctattr_tuple), of its addresses (enum ctattr_ip) and of its ports (enum
+// ctattr_l4proto).
 const (
 	attrTupleIP    uint16 = 1 // CTA_TUPLE_IP
 	attrTupleProto uint16 = 2 // CTA_TUPLE_PROTO
@@ -64,7 +65,8 @@ const (
 	attrSCTPState uint16 = 1 // CTA_PROTOINFO_SCTP_STATE
 )
 
-// Attributes of counters (enum ctattr_counters), times (enum ctattr_tstamp) and translations (enum ctattr_nat, enum ctattr_protonat).
+// Attributes of counters (enum ctattr_counters), times (enum ctattr_tstamp) and translations (enum
+// ctattr_nat, enum ctattr_protonat).
 const (
 	attrCountPackets uint16 = 1 // CTA_COUNTERS_PACKETS
 	attrCountBytes   uint16 = 2 // CTA_COUNTERS_BYTES
@@ -80,8 +82,8 @@ const (
 	attrNATPortMax uint16 = 2 // CTA_PROTONAT_PORT_MAX
 )
 
-// Attributes of a filter (enum ctattr_filter), and the bits of its flags. The bits are part of the interface although they stand in
-// a header of the kernel's own (net/netfilter/nf_internals.h).
+// Attributes of a filter (enum ctattr_filter), and the bits of its flags. The bits are part of the interface
+// although they stand in a header of the kernel's own (net/netfilter/nf_internals.h).
 const (
 	attrFilterOrig  uint16 = 1 // CTA_FILTER_ORIG_FLAGS
 	attrFilterReply uint16 = 2 // CTA_FILTER_REPLY_FLAGS

@@ -12,9 +12,10 @@ import (
 // errUnwanted says that a flow was not parsed to its end.
 var errUnwanted = errors.New("unwanted")
 
-// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f. What f held before is gone. As soon
-// as Protocol and Original are known, which the kernel writes first, wants decides whether the rest is of interest; if it is
-// not, errUnwanted is returned. That is most of the cost of looking for few flows among many.
+// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f. What f held before is
+// gone. As soon as Protocol and Original are known, which the kernel writes first, wants decides whether the
+// rest is of interest; if it is not, errUnwanted is returned. That is most of the cost of looking for few
+// flows among many.
 func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	*f = Flow{}
 	var zone uint16
@@ -64,9 +65,10 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	return nil
 }
 
-// appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its reply tuple,
-// which names the endpoint: a flow that the same client made again meanwhile, to another endpoint, has another one. The ID
-// then tells it from a flow that the endpoint began itself, whose original tuple is this reply tuple.
+// appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its reply
+// tuple, which names the endpoint: a flow that the same client made again meanwhile, to another endpoint, has
+// another one. The ID then tells it from a flow that the endpoint began itself, whose original tuple is this
+// reply tuple.
 func appendDelete(b *nfnl.Batch, f *Flow) {
 	b.Message(nfnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0, nfnl.Object{Verb: "delete", Kind: "flow"})
 	zoned := f.Original.Zone == f.Reply.Zone
@@ -79,8 +81,9 @@ func appendDelete(b *nfnl.Batch, f *Flow) {
 
 // appendCreate appends a request to create f, refused if there is one with either of its tuples.
 //
-// Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It has to be given the inverse
-// of the original tuple, and told how to translate (CTA_NAT_DST, CTA_NAT_SRC), from which it makes the reply tuple itself.
+// Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It has to be
+// given the inverse of the original tuple, and told how to translate (CTA_NAT_DST, CTA_NAT_SRC), from which
+// it makes the reply tuple itself.
 func appendCreate(b *nfnl.Batch, f *Flow) {
 	b.Message(nfnl.SubsysConntrack, msgNew, nfnl.FlagCreate|nfnl.FlagExcl, uint8(f.Family()), 0,
 		nfnl.Object{Verb: "create", Kind: "flow"})

@@ -7,7 +7,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not part of it, see appendZone.
+// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not part of it,
+// see appendZone.
 func appendTuple(b *nfnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)

@@ -1,0 +1,197 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// A UDP client with a fixed source port sends on while its service changes. Without cleaning it would stay where it
+// was; with it, no packet after the cleaning goes astray.
+func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name         string
+		service      string
+		outside      bool
+		masq         bool
+		before       int // the pod that serves, -1 for none
+		after        int
+		misdirected  int
+		untranslated int
+	}{
+		{name: "its endpoint is replaced", service: "10.96.0.10:53", before: 1, after: 2, misdirected: 1},
+		{name: "its endpoint is replaced, over IPv6", service: "[fd00:10:96::10]:53", before: 1, after: 2, misdirected: 1},
+		{name: "its endpoint is replaced, masqueraded", service: "10.96.0.10:53", masq: true, before: 1, after: 2, misdirected: 1},
+		{name: "its service gets its first endpoint", service: "10.96.0.10:53", before: -1, after: 2, untranslated: 1},
+		{name: "its node port moves", service: "192.0.2.11:30053", outside: true, masq: true, before: 1, after: 2, misdirected: 1},
+		{name: "its external IP gets its first endpoint, over IPv6", service: "[2001:db8:113::5]:53", outside: true, before: -1, after: 1,
+			untranslated: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1})
+			service, mark := ap(tc.service), ""
+			if tc.masq {
+				mark = "meta mark set 0x4000"
+			}
+			backend := func(pod int) netip.AddrPort {
+				return netip.AddrPortFrom(cluster.Pods[pod].Addr(service.Addr()), 5353)
+			}
+			rule := func(pod int) string {
+				if pod < 0 {
+					return ""
+				}
+				return dnat(UDP, service, backend(pod), mark)
+			}
+			for _, pod := range cluster.Pods[1:] {
+				require.NoError(t, pod.Serve(netnstest.UDP, 5353))
+			}
+			probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000, Timeout: 3 * time.Second}
+			if tc.outside {
+				probe.From = cluster.Outside[0]
+			}
+			who := func() string { return probe.Send(context.Background()).String() }
+			table := openIn(t, cluster.Node.NS)
+
+			rules(t, cluster.Node.NS, rule(tc.before), "")
+			want := netnstest.InternetName
+			if tc.before >= 0 {
+				want = cluster.Pods[tc.before].Name
+			}
+			require.Contains(t, who(), want)
+			rules(t, cluster.Node.NS, rule(tc.after), "")
+			require.Contains(t, who(), want, "the kernel remembers")
+
+			frontend := Frontend{service.Addr(), service.Port(), UDP}
+			if tc.outside && cluster.IsNodeAddr(service.Addr()) {
+				frontend.Addr = anyAddr(service.Addr())
+			}
+			m, err := NewMatcher(Change{NodeAddrs: cluster.NodeAddrs(), Claims: []Claim{{
+				Frontend: frontend, Backends: []netip.AddrPort{backend(tc.after)}, Untranslated: true,
+			}}})
+			require.NoError(t, err)
+			got, err := table.Clean(context.Background(), m, CleanOptions{})
+			require.NoError(t, err)
+			require.Equal(t, tc.misdirected, got.Misdirected)
+			require.Equal(t, tc.untranslated, got.Untranslated)
+			require.Equal(t, 1, got.Deleted)
+			require.Contains(t, who(), cluster.Pods[tc.after].Name)
+
+			got, err = table.Clean(context.Background(), m, CleanOptions{})
+			require.NoError(t, err)
+			require.Zero(t, got.Misdirected+got.Untranslated, "what is right stays")
+		})
+	}
+}
+
+// A service that loses its last endpoint does not leave a blackhole (kubernetes #139628): its clients are refused.
+func TestCleanAfterTheLastEndpoint(t *testing.T) {
+	t.Parallel()
+	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+	service := ap("10.96.0.10:53")
+	backend := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
+	server, err := cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, backend)
+	require.NoError(t, err)
+	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000}
+	reject := "ip daddr 10.96.0.10 reject"
+	table := openIn(t, cluster.Node.NS)
+
+	rules(t, cluster.Node.NS, dnat(UDP, service, backend, ""), "")
+	require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
+	require.NoError(t, server.Close())
+	rules(t, cluster.Node.NS, "", reject)
+	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{service.Addr(), service.Port(), UDP}}}})
+	require.NoError(t, err)
+	hits := server.Hits()
+	got, err := table.Clean(context.Background(), m, CleanOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 1, got.Deleted)
+	require.Equal(t, netnstest.Refused, probe.Send(context.Background()).Kind)
+	require.Equal(t, hits, server.Hits())
+}
+
+func TestCleanCutsTCPWhereClaimed(t *testing.T) {
+	t.Parallel()
+	for _, keepOpen := range []bool{false, true} {
+		t.Run(fmt.Sprintf("keep open %t", keepOpen), func(t *testing.T) {
+			t.Parallel()
+			cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+			service := ap("10.96.0.10:80")
+			at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
+			listener := listen(t, cluster.Pods[1], at)
+			table := openIn(t, cluster.Node.NS)
+			rules(t, cluster.Node.NS, dnat(TCP, service, at, ""), "")
+			conn := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, service, listener)
+			m, err := NewMatcher(Change{Claims: []Claim{
+				{Frontend: Frontend{service.Addr(), service.Port(), TCP}, Gone: []netip.AddrPort{at}},
+			}})
+			require.NoError(t, err)
+			got, err := table.Clean(context.Background(), m, CleanOptions{KeepOpen: keepOpen})
+			require.NoError(t, err)
+			require.Equal(t, 1, got.Misdirected)
+			require.Equal(t, 1, got.Deleted)
+			if keepOpen {
+				require.Zero(t, got.Reset)
+				return
+			}
+			require.Equal(t, 1, got.Reset)
+			require.ErrorIs(t, waitReset(conn.client), syscall.ECONNRESET)
+			require.ErrorIs(t, waitReset(conn.server), syscall.ECONNRESET)
+		})
+	}
+}
+
+func TestNothingIsDumpedWhenNothingCanBeStale(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	create(t, table, flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""))
+	m, err := NewMatcher(Change{})
+	require.NoError(t, err)
+	got, err := table.Clean(context.Background(), m, CleanOptions{})
+	require.NoError(t, err)
+	got.Duration = 0
+	require.Equal(t, Cleaned{}, got)
+}
+
+// Of a large table, exactly the flows go that the definition calls stale, whatever the kernel was asked for.
+func TestCleanAgreesWithTheDefinition(t *testing.T) {
+	t.Parallel()
+	for _, scan := range []Scan{ScanAuto, ScanNarrow, ScanProtocol, ScanAll} {
+		t.Run(fmt.Sprintf("scan %d", scan), func(t *testing.T) {
+			t.Parallel()
+			table, _ := newTable(t)
+			seed := rand.Uint64()
+			r := rand.New(rand.NewPCG(seed, 20))
+			create(t, table, randomTable(r, 2000)...)
+			before := list(t, table, Filter{})
+			for range 10 {
+				c := randomChange(r)
+				var want []Flow
+				stale := 0
+				for _, f := range before {
+					if judgeSlowly(c, &f).Stale() {
+						stale++
+					} else {
+						want = append(want, f)
+					}
+				}
+				m, err := NewMatcher(c)
+				require.NoError(t, err)
+				got, err := table.Clean(context.Background(), m, CleanOptions{Scan: scan, KeepOpen: true})
+				require.NoError(t, err)
+				require.Equal(t, stale, got.Deleted, "seed %d: %+v", seed, c)
+				before = list(t, table, Filter{})
+				require.Equal(t, keys(want), keys(before), "seed %d: %+v", seed, c)
+			}
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package conntrack_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/conntrack"
+)
+
+// A DNS service lost an endpoint. Its UDP clients must go to another one.
+func ExampleTable_Clean() {
+	table, err := conntrack.Open(conntrack.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer table.Close()
+	left := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")}
+	m, err := conntrack.NewMatcher(conntrack.Change{
+		Claims: []conntrack.Claim{{
+			Frontend:     conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53, Protocol: conntrack.UDP},
+			Backends:     left,
+			Untranslated: true,
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	result, err := table.Clean(context.Background(), m, conntrack.CleanOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Printf("%d flows deleted", result.Deleted)
+}
+
+// How many connections does each endpoint of a service have?
+func ExampleCountBy() {
+	table, err := conntrack.Open(conntrack.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer table.Close()
+	flows := table.Flows(context.Background(), conntrack.Filter{
+		Protocol:        conntrack.TCP,
+		OriginalDst:     netip.MustParseAddr("10.96.0.20"),
+		OriginalDstPort: 443,
+	})
+	counts, err := conntrack.CountBy(flows, func(f *conntrack.Flow) netip.AddrPort { return f.Reply.Src })
+	if err != nil {
+		log.Fatal(err)
+	}
+	for endpoint, n := range counts {
+		log.Printf("%s has %d", endpoint, n)
+	}
+}
+
+// The matcher works without a kernel.
+func ExampleMatcher_Judge() {
+	frontend := conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53, Protocol: conntrack.UDP}
+	m, err := conntrack.NewMatcher(conntrack.Change{Claims: []conntrack.Claim{{
+		Frontend: frontend, Backends: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")}, Untranslated: true,
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := netip.MustParseAddrPort("10.244.0.9:4000")
+	for _, endpoint := range []string{"10.244.0.5:5353", "10.244.0.6:5353", "10.96.0.10:53"} {
+		f := conntrack.Flow{
+			Protocol: conntrack.UDP,
+			Original: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(frontend.Addr, frontend.Port)},
+			Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client},
+		}
+		fmt.Println(endpoint, m.Judge(&f))
+	}
+	// Output:
+	// 10.244.0.5:5353 misdirected
+	// 10.244.0.6:5353 current
+	// 10.96.0.10:53 untranslated
+}
+
+func ExampleTuningPlan() {
+	plan := conntrack.TuningPlan{
+		{Name: "nf_conntrack_max", Old: 65536, New: 131072},
+		{Name: "nf_conntrack_tcp_timeout_established", Old: 864000, New: 864000, Note: "stays above the 86400 wanted"},
+	}
+	fmt.Println(plan)
+	// Output:
+	// nf_conntrack_max: 65536 -> 131072
+	// nf_conntrack_tcp_timeout_established: 864000 (stays above the 86400 wanted)
+}
+
+// Follow what happens, and know the table: first follow, then list.
+func ExampleTable_Follow() {
+	table, err := conntrack.Open(conntrack.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer table.Close()
+	follower, err := table.Follow(conntrack.FollowOptions{Filter: conntrack.Filter{Protocol: conntrack.UDP}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer follower.Close()
+	for event, err := range follower.Events(context.Background()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if event.Type == conntrack.EventsLost {
+			log.Print("the kernel was too fast: list the table again")
+			continue
+		}
+		log.Print(event.Type, " ", event.Flow)
+	}
+}

@@ -1,0 +1,36 @@
+package conntrack
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+)
+
+// NodeAddrs returns the addresses of the namespace's interfaces that lie in one of the ranges, loopback and IPv6
+// link-local ones left out, sorted: what [Change.NodeAddrs] should be if node ports answer in these ranges.
+func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
+	var found []net.Addr
+	err := t.ns.do(func() (err error) {
+		found, err = net.InterfaceAddrs()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of the node: %w", explain(err))
+	}
+	var addrs []netip.Addr
+	for _, a := range found {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue // not an IP address
+		}
+		addr := p.Addr().Unmap()
+		in := func(r netip.Prefix) bool { return r.Contains(addr) }
+		if addr.IsLoopback() || addr.IsLinkLocalUnicast() && addr.Is6() || !slices.ContainsFunc(ranges, in) {
+			continue
+		}
+		addrs = append(addrs, addr)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package conntrack
+
+import "context"
+
+func settle(context.Context) error { return ErrNotSupported }
