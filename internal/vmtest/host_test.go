@@ -107,14 +107,15 @@ func TestVerdicts(t *testing.T) {
 		want         error
 		text         string
 	}{
-		"all programs ended with 0":       {nil, nil, quiet, finished(0, 0), nil, ""},
-		"a program failed":                {nil, nil, quiet, finished(0, 2), ErrTestsFailed, "p (exit code 2)"},
-		"it stopped without a word":       {nil, nil, quiet, &session{names: []string{"p"}}, ErrNoVerdict, "after 0 of 1"},
-		"QEMU failed":                     {nil, errors.New("boom"), quiet, &session{}, ErrNoVerdict, "boom"},
-		"QEMU is missing":                 {nil, &MissingError{What: "qemu"}, quiet, &session{}, ErrMissing, "missing: qemu"},
-		"a limit explains QEMU's end":     {ErrTimeout, errors.New("killed"), quiet, finished(0), ErrTimeout, "run the VM"},
-		"the caller gave up":              {context.Canceled, errors.New("killed"), quiet, &session{}, context.Canceled, "run the VM"},
-		"a panic explains all":            {ErrPanic, errors.New("killed"), panicked, finished(0), ErrPanic, "\n\tKernel panic - not syncing: sysrq\n\tCall Trace:"},
+		"all programs ended with 0":   {nil, nil, quiet, finished(0, 0), nil, ""},
+		"a program failed":            {nil, nil, quiet, finished(0, 2), ErrTestsFailed, "p (exit code 2)"},
+		"it stopped without a word":   {nil, nil, quiet, &session{names: []string{"p"}}, ErrNoVerdict, "after 0 of 1"},
+		"QEMU failed":                 {nil, errors.New("boom"), quiet, &session{}, ErrNoVerdict, "boom"},
+		"QEMU is missing":             {nil, &MissingError{What: "qemu"}, quiet, &session{}, ErrMissing, "missing: qemu"},
+		"a limit explains QEMU's end": {ErrTimeout, errors.New("killed"), quiet, finished(0), ErrTimeout, "run the VM"},
+		"the caller gave up":          {context.Canceled, errors.New("killed"), quiet, &session{}, context.Canceled, "run the VM"},
+		"a panic explains all": {ErrPanic, errors.New("killed"), panicked, finished(0), ErrPanic,
+			"\n\tKernel panic - not syncing: sysrq\n\tCall Trace:"},
 		"a panic spoils a passed verdict": {nil, nil, panicked, finished(0), ErrPanic, "sysrq"},
 	} {
 		t.Run(name, func(t *testing.T) {

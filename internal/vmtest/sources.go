@@ -29,7 +29,10 @@ var suiteParts = []string{"", "-updates", "-security"}
 
 // dropOptions are fields that deriveSources sets itself, or that would restrict
 // the entry to another purpose.
-var dropOptions = []string{"types", "uris", "suites", "components", "enabled", "architectures", "arch", "languages", "lang", "targets", "target"}
+var dropOptions = []string{
+	"types", "uris", "suites", "components", "enabled",
+	"architectures", "arch", "languages", "lang", "targets", "target",
+}
 
 // parseDeb822 reads the entries of a .sources file that bring binary packages.
 func parseDeb822(text string) []aptSource {

@@ -54,7 +54,8 @@ func newMirror(t *testing.T) *mirror {
 // add offers a package with the given files, each holding its own name.
 func (m *mirror) add(t *testing.T, name, version, depends string, files ...string) {
 	t.Helper()
-	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: nobody <n@example.com>\nDescription: test\n", name, version)
+	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\n", name, version) +
+		"Maintainer: nobody <n@example.com>\nDescription: test\n"
 	if depends != "" {
 		control += "Depends: " + depends + "\n"
 	}

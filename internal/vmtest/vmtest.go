@@ -26,6 +26,14 @@ const (
 	DefaultTimeout     = 15 * time.Minute
 )
 
+// GuestResults is the directory in the guest whose files come back, see
+// [Options].ResultsDir.
+const GuestResults = guest.ResultsDir
+
+// initrdShare is how much of the memory an initramfs may take: it is there twice
+// while it is unpacked, and programs need the rest.
+const initrdShare = 3
+
 // Options say what to run, and on what.
 type Options struct {
 	// Kernel is a series or suite name of [Releases].
@@ -58,7 +66,8 @@ type Options struct {
 	// in [Result].KernelLog as well.
 	Console io.Writer
 	// ResultsDir is an existing directory for the files that programs leave in the
-	// directory that the variable KERNLB_VM_RESULTS names; "" drops them.
+	// directory [GuestResults], which the variable KERNLB_VM_RESULTS names for them;
+	// "" drops them.
 	ResultsDir string
 	// CacheDir is where kernels and images are kept; "" means $KERNLB_VM_CACHE, or
 	// else "kernlb" in the user's cache directory. Runs share it safely.
@@ -199,6 +208,14 @@ func (o Options) writeInitrd(ctx context.Context, p prepared, work string) (stri
 	}
 	if err := errors.Join(m.write(f), f.Close()); err != nil {
 		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	info, err := os.Stat(initrd)
+	if err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	if size := info.Size() >> 20; size > int64(o.Memory/initrdShare) {
+		return "", fmt.Errorf("an initramfs of %d MiB needs more memory than %d MiB: give the VM at least %d",
+			size, o.Memory, (size+1)*initrdShare)
 	}
 	return initrd, nil
 }

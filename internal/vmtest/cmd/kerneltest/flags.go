@@ -28,6 +28,7 @@ type config struct {
 
 	run     string
 	tags    string
+	cover   string        // packages
 	timeout time.Duration // for each package
 	verbose bool
 	noSkip  bool
@@ -53,6 +54,7 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 	modules := f.String("modules", "", "kernel `modules` to load before the tests; others load themselves on first use")
 	f.StringVar(&c.run, "run", "", "run only tests that match the `regexp`, as for go test")
 	f.StringVar(&c.tags, "tags", "", "build `tags`, as for go build")
+	f.StringVar(&c.cover, "coverpkg", "", "measure the coverage of these `packages`, as for go test; the profiles go to -results")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.BoolVar(&c.verbose, "v", true, "print each test's name; needed to count tests")
 	f.BoolVar(&c.noSkip, "noskip", false, "count a skipped test as a failure")
@@ -91,6 +93,8 @@ func (c *config) check() error {
 		return errors.New("-kernel is empty")
 	case len(c.packages) == 0:
 		return errors.New("no packages given, such as ./ipvs")
+	case c.cover != "" && c.options.ResultsDir == "":
+		return errors.New("-coverpkg needs -results")
 	case c.noSkip && !c.verbose:
 		return errors.New("-noskip needs -v: skips do not show without it")
 	}

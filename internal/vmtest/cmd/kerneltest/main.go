@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -84,12 +86,19 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 	if c.tags != "" {
 		o.Flags = append(o.Flags, "-tags="+c.tags)
 	}
+	if c.cover != "" {
+		o.Flags = append(o.Flags, "-coverpkg="+c.cover)
+	}
 	programs, err := vmtest.Build(ctx, o)
 	if err == nil && len(programs) == 0 {
 		err = fmt.Errorf("no tests in %q", c.packages)
 	}
 	for i := range programs {
 		programs[i].Args = c.args()
+		if c.cover != "" {
+			profile := path.Join(vmtest.GuestResults, strings.ReplaceAll(programs[i].Name, "/", "-")+".cover")
+			programs[i].Args = append(programs[i].Args, "-test.coverprofile="+profile)
+		}
 	}
 	return programs, err
 }

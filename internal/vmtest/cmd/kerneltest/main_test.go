@@ -17,8 +17,8 @@ import (
 
 func TestFlags(t *testing.T) {
 	t.Parallel()
-	c, err := parseFlags(strings.Fields("-kernel 5.10,sid -run TestA -timeout 90s -tools nft,ip -memory 2048 ./ipvs ./nftables -- -test.bench=. -x"),
-		io.Discard)
+	c, err := parseFlags(strings.Fields("-kernel 5.10,sid -run TestA -timeout 90s -tools nft,ip -memory 2048 "+
+		"./ipvs ./nftables -- -test.bench=. -x"), io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []string{"5.10", "7.x"}, c.kernels)
 	require.Equal(t, []string{"./ipvs", "./nftables"}, c.packages)
@@ -40,6 +40,7 @@ func TestBadCommandLines(t *testing.T) {
 		"-kernel is empty":          "-kernel= ./ipvs",
 		`unknown kernel "4.19"`:     "-kernel 6.1,4.19 ./ipvs",
 		"-noskip needs -v":          "-noskip -v=false ./ipvs",
+		"-coverpkg needs -results":  "-coverpkg ./ipvs ./ipvs",
 		"not defined: -nonexistent": "-nonexistent",
 	} {
 		t.Run(want, func(t *testing.T) {
