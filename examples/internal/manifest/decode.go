@@ -1,0 +1,176 @@
+package manifest
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// fieldProblem is something wrong with one field.
+type fieldProblem struct {
+	line                 int
+	field, given, reason string
+}
+
+// decoder fills the Go types of the Kubernetes API, by their json tags, and collects what does not fit.
+type decoder struct {
+	names    map[reflect.Type]map[string][]int // the index of each field, by its name in JSON
+	problems []fieldProblem
+}
+
+// decode fills *into, which is a struct, from v.
+func (d *decoder) decode(v *value, into any) []fieldProblem {
+	d.problems = nil
+	d.fill(v, reflect.ValueOf(into).Elem(), "")
+	return d.problems
+}
+
+func (d *decoder) wrong(v *value, path, format string, args ...any) {
+	given := v.text
+	if v.kind == listValue || v.kind == objectValue || v.kind == nullValue {
+		given = ""
+	}
+	d.problems = append(d.problems, fieldProblem{v.line, path, given, fmt.Sprintf(format, args...)})
+}
+
+// fill sets dst from v. Null leaves it as it is, as in JSON.
+func (d *decoder) fill(v *value, dst reflect.Value, path string) {
+	if v.kind == nullValue {
+		return
+	}
+	if dst.Kind() == reflect.Pointer {
+		p := reflect.New(dst.Type().Elem())
+		d.fill(v, p.Elem(), path)
+		dst.Set(p)
+		return
+	}
+	if u, ok := dst.Addr().Interface().(json.Unmarshaler); ok {
+		d.unmarshal(v, u, path)
+		return
+	}
+	switch dst.Kind() {
+	case reflect.Struct:
+		if d.want(v, objectValue, path) {
+			d.object(v, dst, path)
+		}
+	case reflect.Map:
+		if d.want(v, objectValue, path) {
+			d.entries(v, dst, path)
+		}
+	case reflect.Slice:
+		if d.want(v, listValue, path) {
+			dst.Set(reflect.MakeSlice(dst.Type(), len(v.items), len(v.items)))
+			for i, item := range v.items {
+				d.fill(item, dst.Index(i), path+"["+strconv.Itoa(i)+"]")
+			}
+		}
+	case reflect.String:
+		if d.want(v, textValue, path) {
+			dst.SetString(v.text)
+		}
+	case reflect.Bool:
+		if d.want(v, boolValue, path) {
+			dst.SetBool(v.text == "true")
+		}
+	case reflect.Int32, reflect.Int64:
+		d.integer(v, dst, path)
+	default: // no field of the kinds that are read
+		d.wrong(v, path, "cannot be read")
+	}
+}
+
+// want reports whether v is of kind k, or else what it is instead.
+func (d *decoder) want(v *value, k kind, path string) bool {
+	if v.kind == k {
+		return true
+	}
+	hint := ""
+	if k == textValue && (v.kind == numberValue || v.kind == boolValue) {
+		hint = "; write it in quotes"
+	}
+	d.wrong(v, path, "is %s, must be %s%s", v.kind, k, hint)
+	return false
+}
+
+func (d *decoder) integer(v *value, dst reflect.Value, path string) {
+	if !d.want(v, numberValue, path) {
+		return
+	}
+	bits := dst.Type().Bits()
+	n, err := strconv.ParseInt(v.text, 10, bits)
+	if err != nil {
+		d.wrong(v, path, "must be an integer of %d bits", bits)
+		return
+	}
+	dst.SetInt(n)
+}
+
+func (d *decoder) object(v *value, dst reflect.Value, path string) {
+	names := d.fields(dst.Type())
+	for _, m := range v.members {
+		at := strings.TrimPrefix(path+"."+show(m.name), ".")
+		index, ok := names[m.name]
+		if !ok {
+			hint := ""
+			for name := range names {
+				if strings.EqualFold(name, m.name) {
+					hint = ", did you mean " + name + "?"
+				}
+			}
+			d.problems = append(d.problems, fieldProblem{m.value.line, at, "", "unknown field" + hint})
+			continue
+		}
+		d.fill(m.value, dst.FieldByIndex(index), at)
+	}
+}
+
+func (d *decoder) entries(v *value, dst reflect.Value, path string) {
+	t := dst.Type()
+	dst.Set(reflect.MakeMapWithSize(t, len(v.members)))
+	for _, m := range v.members {
+		e := reflect.New(t.Elem()).Elem()
+		d.fill(m.value, e, path+"["+show(m.name)+"]")
+		dst.SetMapIndex(reflect.ValueOf(m.name).Convert(t.Key()), e)
+	}
+}
+
+// unmarshal fills a type that reads JSON itself. All of them are scalars in JSON, but for those that
+// nobody here reads.
+func (d *decoder) unmarshal(v *value, u json.Unmarshaler, path string) {
+	switch u.(type) {
+	case *metav1.FieldsV1, *resource.Quantity:
+		return
+	}
+	text := []byte(v.text)
+	switch v.kind {
+	case textValue:
+		text, _ = json.Marshal(v.text) // a string cannot fail
+	case listValue, objectValue:
+		d.wrong(v, path, "is %s, must be a single value", v.kind)
+		return
+	}
+	if err := u.UnmarshalJSON(text); err != nil {
+		d.wrong(v, path, "is not a valid %s", reflect.TypeOf(u).Elem().Name())
+	}
+}
+
+// fields returns the fields of a struct by their names in JSON, those of embedded structs among them.
+func (d *decoder) fields(t reflect.Type) map[string][]int {
+	if names, ok := d.names[t]; ok {
+		return names
+	}
+	names := map[string][]int{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" && f.IsExported() {
+			names[name] = f.Index
+		}
+	}
+	d.names[t] = names
+	return names
+}

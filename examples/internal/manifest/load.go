@@ -1,0 +1,134 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"unicode/utf8"
+
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// Limits of what is read, in bytes.
+const (
+	MaxSize = 256 << 20 // of a file
+	MaxYAML = 16 << 20  // of one YAML document
+)
+
+// Loader reads manifests into a tracker.
+type Loader struct {
+	tracker *kube.Tracker
+	decoder decoder
+	seen    map[string]string // where each object was given
+	maxSize int64
+	result  Result
+}
+
+// NewLoader returns a loader that sets what it reads in t, which should be strict (see [kube.Config]).
+func NewLoader(t *kube.Tracker) *Loader {
+	return &Loader{
+		tracker: t,
+		decoder: decoder{names: map[reflect.Type]map[string][]int{}},
+		seen:    map[string]string{},
+		maxSize: MaxSize,
+		result:  Result{Skipped: map[string]int{}},
+	}
+}
+
+// Result returns what was read so far.
+func (l *Loader) Result() Result { return l.result }
+
+// ReadFile reads the file of that name. What is wrong in it becomes part of the [Result]; the error says
+// that it cannot be read at all.
+func (l *Loader) ReadFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("reading manifest: %w", err)
+	}
+	defer f.Close()
+	return l.Read(name, f)
+}
+
+// Read reads r to its end, as ReadFile does. The name stands for it in problems.
+func (l *Loader) Read(name string, r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, l.maxSize+1))
+	if err != nil {
+		return fmt.Errorf("reading manifest %s: %w", name, err)
+	}
+	if p, ok := l.notText(data); !ok {
+		p.File, p.Severity = name, kube.Error
+		l.result.Problems = append(l.result.Problems, p)
+		return nil
+	}
+	for i, d := range split(data) {
+		at := place{name, i + 1}
+		values, err := parse(d)
+		if err != nil {
+			l.unreadable(at, err)
+			continue
+		}
+		for _, v := range values {
+			if v.kind != nullValue { // templates that had nothing to say leave these behind
+				l.value(at, v, 0)
+			}
+		}
+	}
+	return nil
+}
+
+// place is where a value was found.
+type place struct {
+	file     string
+	document int
+}
+
+// notText says why data is not the text of a manifest.
+func (l *Loader) notText(data []byte) (Problem, bool) {
+	lineAt := func(i int) int { return 1 + bytes.Count(data[:i], []byte("\n")) }
+	if int64(len(data)) > l.maxSize {
+		return Problem{Line: lineAt(len(data)), Reason: fmt.Sprintf("larger than %d bytes", l.maxSize)}, false
+	}
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return Problem{Line: lineAt(i), Reason: "not text: it contains a NUL byte"}, false
+	}
+	if i := firstInvalid(data); i >= 0 {
+		return Problem{Line: lineAt(i), Reason: "not text: it is not valid UTF-8"}, false
+	}
+	return Problem{}, true
+}
+
+// firstInvalid returns where data stops being UTF-8, -1 if it does not.
+func firstInvalid(data []byte) int {
+	i := 0
+	for i < len(data) {
+		r, n := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+// parse reads the values of a document: one of YAML, any number of JSON.
+func parse(d document) ([]*value, error) {
+	text := bytes.TrimSpace(d.text)
+	isJSON := len(text) > 0 && (text[0] == '{' || text[0] == '[')
+	if isJSON {
+		values, err := parseJSON(d)
+		if err == nil {
+			return values, nil
+		}
+		// Flow style YAML looks alike, but for the quote that begins each name.
+		if rest := bytes.TrimSpace(text[1:]); len(rest) == 0 || rest[0] == '"' || rest[0] == '{' {
+			return nil, err
+		}
+	}
+	v, err := parseYAML(d)
+	if v == nil || err != nil {
+		return nil, err
+	}
+	return []*value{v}, nil
+}

@@ -1,0 +1,56 @@
+package manifest
+
+import "bytes"
+
+// document is one document of a file.
+type document struct {
+	text []byte
+	line int // of the file at which it begins, from 1
+}
+
+// split cuts a file into its documents at the marker lines of YAML, "---" and "...", which can
+// neither occur in JSON nor inside a YAML value. Documents that hold nothing are left out.
+func split(data []byte) []document {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	var docs []document
+	start, first := 0, 1 // of the current document
+	add := func(end int) {
+		if text := data[start:end]; !blank(text) {
+			docs = append(docs, document{text, first})
+		}
+	}
+	line := 0
+	for pos := 0; pos < len(data); {
+		line++
+		end := len(data)
+		if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
+			end = pos + i + 1
+		}
+		if marker(data[pos:end]) {
+			add(pos)
+			start, first = pos+3, line // the rest of the line belongs to the next document
+		}
+		pos = end
+	}
+	add(len(data))
+	return docs
+}
+
+// marker reports whether a line ends a document.
+func marker(line []byte) bool {
+	if !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) {
+		return false
+	}
+	return len(line) == 3 || bytes.IndexByte([]byte(" \t\r\n"), line[3]) >= 0
+}
+
+// blank reports whether text holds nothing but space, comments and YAML directives.
+func blank(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && line[0] != '%' {
+			return false
+		}
+	}
+	return true
+}

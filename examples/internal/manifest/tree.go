@@ -1,0 +1,150 @@
+package manifest
+
+import "fmt"
+
+// kind is the kind of a value, those of JSON.
+type kind uint8
+
+const (
+	nullValue kind = iota
+	boolValue
+	numberValue
+	textValue
+	listValue
+	objectValue
+)
+
+// String returns the kind as a person would say it.
+func (k kind) String() string {
+	return [...]string{"nothing", "true or false", "a number", "text", "a list", "an object"}[k]
+}
+
+// value is a node of a parsed document, whatever its syntax was. YAML aliases share values.
+type value struct {
+	kind    kind
+	line    int      // of the file
+	text    string   // of a scalar, as in JSON; of text, without quotes
+	items   []*value // of a list
+	members []member // of an object, in their order
+	size    int      // bytes it would take, with aliases written out; at most sizeCap
+}
+
+// member is a named value of an object.
+type member struct {
+	name  string
+	value *value
+}
+
+// Limits that keep hostile documents cheap.
+const (
+	maxDepth   = 1000    // of nesting
+	maxAliased = 1 << 20 // what aliases may add to the size of a document
+	sizeCap    = 1 << 40
+	nodeSize   = 16 // what a value counts beside its text
+)
+
+// syntaxError is what makes a document unreadable.
+type syntaxError struct {
+	line   int
+	reason string
+}
+
+func (e *syntaxError) Error() string { return e.reason }
+
+func syntaxErrorf(line int, format string, args ...any) *syntaxError {
+	return &syntaxError{line, fmt.Sprintf(format, args...)}
+}
+
+// get returns the member of that name, nil if there is none.
+func (v *value) get(name string) *value {
+	if v == nil {
+		return nil
+	}
+	for i := range v.members {
+		if v.members[i].name == name {
+			return v.members[i].value
+		}
+	}
+	return nil
+}
+
+// textOf returns the text of the member of that name, empty if there is none or it is not text.
+func (v *value) textOf(name string) string {
+	if m := v.get(name); m != nil && m.kind == textValue {
+		return m.text
+	}
+	return ""
+}
+
+// lineOf returns the line of the field at path, such as "spec.ports[1].port", or of the innermost that exists.
+func (v *value) lineOf(path string) int {
+	at := v
+	for path != "" {
+		var next *value
+		switch path[0] {
+		case '.':
+			path = path[1:]
+			continue
+		case '[':
+			key := path[1:]
+			path = ""
+			for i := range key {
+				if key[i] == ']' {
+					key, path = key[:i], key[i+1:]
+					break
+				}
+			}
+			next = at.index(key)
+		default:
+			n := len(path)
+			for i := range path {
+				if path[i] == '.' || path[i] == '[' {
+					n = i
+					break
+				}
+			}
+			next = at.get(path[:n])
+			path = path[n:]
+		}
+		if next == nil {
+			break
+		}
+		at = next
+	}
+	return at.line
+}
+
+// index returns the item with that number of a list, or the member with that name of an object.
+func (v *value) index(key string) *value {
+	if v.kind == objectValue {
+		return v.get(key)
+	}
+	for i := range v.items {
+		if fmt.Sprint(i) == key {
+			return v.items[i]
+		}
+	}
+	return nil
+}
+
+// finish checks the names of an object's members and sums up the size of v.
+func (v *value) finish() error {
+	if len(v.members) > 1 {
+		seen := make(map[string]struct{}, len(v.members))
+		for _, m := range v.members {
+			if _, ok := seen[m.name]; ok {
+				return syntaxErrorf(m.value.line, "field %s is given twice", show(m.name))
+			}
+			seen[m.name] = struct{}{}
+		}
+	}
+	v.size = nodeSize + len(v.text)
+	for _, i := range v.items {
+		v.size += i.size
+	}
+	for _, m := range v.members {
+		v.size += len(m.name) + m.value.size
+	}
+	v.size = min(v.size, sizeCap)
+	return nil
+}

@@ -1,0 +1,170 @@
+package manifest
+
+//lint:file-ignore SA1019 this alias is how sigs.k8s.io/yaml gives access to the parsed tree, which has lines and unexpanded aliases
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	yaml "sigs.k8s.io/yaml/goyaml.v3"
+)
+
+// parseYAML reads a YAML document; nil if it is empty. Aliases are not written out, so that its cost is that of its text.
+func parseYAML(d document) (*value, error) {
+	if len(d.text) > MaxYAML {
+		return nil, syntaxErrorf(d.line, "larger than %d MiB; split the document, or write it as JSON", MaxYAML>>20)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(d.text))
+	var root, more yaml.Node
+	if err := dec.Decode(&root); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, explainYAML(err, d.line)
+	}
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) { // the parser stops where a value ends
+		return nil, syntaxErrorf(d.line, "there is more text after the document's value; separate documents with a line of ---")
+	}
+	p := &yamlParser{first: d.line, anchored: map[*yaml.Node]*value{}}
+	v, err := p.value(&root, 0)
+	if err != nil {
+		return nil, err
+	}
+	if v.size > p.written+maxAliased {
+		return nil, syntaxErrorf(v.line, "aliases make the document more than %d MiB longer than it is", maxAliased>>20)
+	}
+	return v, nil
+}
+
+// yamlParser turns YAML nodes into values.
+type yamlParser struct {
+	first    int // line of the file at which the document begins
+	anchored map[*yaml.Node]*value
+	written  int // size without aliases
+}
+
+func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
+	v := &value{line: n.Line + p.first - 1}
+	if depth > maxDepth {
+		return nil, syntaxErrorf(v.line, "nested more than %d deep", maxDepth)
+	}
+	if n.Anchor != "" {
+		p.anchored[n] = nil // being read
+	}
+	var err error
+	switch n.Kind {
+	case yaml.DocumentNode:
+		return p.value(n.Content[0], depth)
+	case yaml.AliasNode:
+		known, ok := p.anchored[n.Alias]
+		if !ok { // an anchor at a field name
+			return p.value(n.Alias, depth+1)
+		}
+		if known == nil {
+			return nil, syntaxErrorf(v.line, "the alias *%s stands for something it is part of", show(n.Value))
+		}
+		return known, nil
+	case yaml.SequenceNode:
+		v.kind = listValue
+		err = p.list(v, n, depth)
+	case yaml.MappingNode:
+		v.kind = objectValue
+		err = p.object(v, n, depth)
+	default:
+		err = scalar(v, n)
+	}
+	if err == nil {
+		err = v.finish()
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.written += nodeSize + len(v.text)
+	if n.Anchor != "" {
+		p.anchored[n] = v
+	}
+	return v, nil
+}
+
+func (p *yamlParser) list(v *value, n *yaml.Node, depth int) error {
+	for _, c := range n.Content {
+		item, err := p.value(c, depth+1)
+		if err != nil {
+			return err
+		}
+		v.items = append(v.items, item)
+	}
+	return nil
+}
+
+func (p *yamlParser) object(v *value, n *yaml.Node, depth int) error {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			return syntaxErrorf(key.Line+p.first-1, "a field name must be text")
+		case key.ShortTag() == "!!merge":
+			return syntaxErrorf(key.Line+p.first-1, "merge keys (<<) are not supported")
+		}
+		m, err := p.value(n.Content[i+1], depth+1)
+		if err != nil {
+			return err
+		}
+		p.written += len(key.Value)
+		v.members = append(v.members, member{key.Value, m})
+	}
+	return nil
+}
+
+// plainInt is an integer that YAML and JSON write alike.
+var plainInt = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
+
+// scalar reads a value that is not made of others, by the types of YAML 1.2, with the number notations of 1.1.
+func scalar(v *value, n *yaml.Node) error {
+	v.text = n.Value
+	switch tag := n.ShortTag(); tag {
+	case "!!str", "!!timestamp":
+		v.kind = textValue
+	case "!!null":
+		v.kind, v.text = nullValue, ""
+	case "!!bool":
+		v.kind, v.text = boolValue, strings.ToLower(n.Value)
+	case "!!int", "!!float":
+		v.kind = numberValue
+		if plainInt.MatchString(n.Value) {
+			return nil
+		}
+		var number any
+		if err := n.Decode(&number); err != nil {
+			return syntaxErrorf(v.line, "%s is not a number", show(n.Value))
+		}
+		switch number := number.(type) {
+		case int:
+			v.text = strconv.Itoa(number)
+		case int64:
+			v.text = strconv.FormatInt(number, 10)
+		case uint64:
+			v.text = strconv.FormatUint(number, 10)
+		}
+	default:
+		return syntaxErrorf(v.line, "the tag %s is not supported", show(tag))
+	}
+	return nil
+}
+
+var yamlMessage = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// explainYAML gives an error of the parser the line of the file.
+func explainYAML(err error, first int) error {
+	text, line := err.Error(), first
+	if m := yamlMessage.FindStringSubmatch(text); m != nil {
+		text = text[len(m[0]):]
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			line += n - 1
+		}
+	}
+	return syntaxErrorf(line, "not YAML: %s", shorten(text, 160))
+}
