@@ -78,7 +78,9 @@ func TestClosingAClusterLeavesNothing(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.NoError(t, c.Close(), "closing twice is no error")
 	}
-	require.Eventually(t, func() bool { return linkCount(t, witness) == links }, patience, 10*time.Millisecond,
+	// One kernel worker removes the namespaces of the whole machine (cleanup_net), in batches.
+	const cleanup = 4 * patience
+	require.Eventually(t, func() bool { return linkCount(t, witness) == links }, cleanup, 10*time.Millisecond,
 		"namespaces are still there")
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+1 }, patience, 10*time.Millisecond,
 		"goroutines are still there: %d before", goroutines)

@@ -28,11 +28,13 @@ func onOwnThread(f func() error) error {
 			runtime.UnlockOSThread()
 			return
 		}
-		defer home.Close() //nolint:errcheck // nothing was written
+		defer func() {
+			if setns(home) == nil {
+				runtime.UnlockOSThread()
+			}
+			home.Close() //nolint:errcheck // nothing was written
+		}()
 		err = f()
-		if setns(home) == nil {
-			runtime.UnlockOSThread()
-		}
 	}()
 	return <-done
 }

@@ -50,9 +50,7 @@ func (s *Server) Close() error {
 	err := s.stop()
 	s.mu.Lock()
 	for c := range s.conns {
-		// A connection that the kernel goes on closing in the background would hold its namespace.
-		c.SetLinger(0) //nolint:errcheck // the next call has the same error
-		c.Close()      //nolint:errcheck // the client has closed it
+		reset(c)
 	}
 	s.conns = nil
 	s.mu.Unlock()
@@ -125,7 +123,7 @@ func (s *Server) hold(conn *net.TCPConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conns == nil {
-		conn.Close() //nolint:errcheck // nothing is owed to the client
+		reset(conn)
 		return false
 	}
 	s.conns[conn] = struct{}{}
@@ -135,7 +133,7 @@ func (s *Server) hold(conn *net.TCPConn) bool {
 // converse greets a client, then echoes.
 func (s *Server) converse(conn *net.TCPConn) {
 	defer func() {
-		conn.Close() //nolint:errcheck // nothing is owed to the client
+		reset(conn)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
@@ -157,6 +155,12 @@ func (s *Server) converse(conn *net.TCPConn) {
 			return
 		}
 	}
+}
+
+// reset ends a connection at once: one that the kernel goes on closing in the background would hold its namespace.
+func reset(conn *net.TCPConn) {
+	conn.SetLinger(0) //nolint:errcheck // the next call has the same error
+	conn.Close()      //nolint:errcheck // nothing is owed to the client
 }
 
 // startUDP listens for datagrams.
