@@ -95,10 +95,11 @@ func (c *Conn) Close() error {
 	return c.sock.close()
 }
 
-// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send. A program
-// with CAP_NET_ADMIN in the initial user namespace has 2 GiB. Without, in an unprivileged user namespace,
-// SO_SNDBUFFORCE fails and the limit is twice net.core.wmem_max of the machine, less 32 bytes: 416 KiB as
-// most kernels come, 8 MiB from Linux 6.17. Nothing inside the user namespace can raise it.
+// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send: the largest
+// transaction. With CAP_NET_ADMIN in the initial user namespace it is 2 GiB. Without, as in an unprivileged user
+// namespace, SO_SNDBUFFORCE fails and the limit is twice net.core.wmem_max, less 32 bytes. That is 425,952 bytes
+// as Linux 5.10 to 6.12 come, and was 8,388,576 on a 6.18. Nothing inside such a namespace can raise it: what is
+// larger has to be split into several transactions.
 func (c *Conn) MaxBatch() int {
 	size, _ := c.sock.limits()
 	return min(size, maxBuffer)

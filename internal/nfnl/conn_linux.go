@@ -20,6 +20,11 @@ const (
 	receiveBuffer = 8 << 20
 )
 
+// sendOverhead is how much less than the send buffer a message may have.
+//
+//	netlink_sendmsg: if (len > sk->sk_sndbuf - 32) return -EMSGSIZE;
+const sendOverhead = 32
+
 // kernelSocket is a netlink socket.
 type kernelSocket struct {
 	fd          int
@@ -95,7 +100,7 @@ func (s *kernelSocket) configure() error {
 	if err != nil {
 		return fmt.Errorf("set the size of the send buffer: %w", err)
 	}
-	s.size = size - 32 // netlink_sendmsg: if (len > sk->sk_sndbuf - 32) return -EMSGSIZE
+	s.size = size - sendOverhead
 	s.queue, err = s.buffer(receiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
 	if err != nil {
 		return fmt.Errorf("set the size of the receive buffer: %w", err)

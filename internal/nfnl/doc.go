@@ -30,10 +30,11 @@
 // replies, [Conn.Dump] walks a table of the kernel.
 //
 // Everything in nfnetlink happens inside the system call that asks for it: when sendmsg returns, the kernel
-// has done the work and its answers are in the receive queue, and each part of a dump is made by
-// the read of the part before it. So nothing here ever waits for the kernel, and there is no poller:
-// reads do not block, and an empty queue means that there are no more answers. A context is looked at before each system call and while waiting for another user of the connection; a
-// transaction that the kernel has begun cannot be taken back.
+// has done the work and its answers are in the receive queue, and each part of a dump is made by the read of
+// the part before it. So nothing here ever waits for the kernel, and there is no poller: reads do not block,
+// and an empty queue means that there are no more answers. A context is looked at before each system call and
+// while waiting for another user of the connection; a transaction that the kernel has begun cannot be
+// taken back.
 //
 // # Errors
 //

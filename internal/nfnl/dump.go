@@ -20,6 +20,10 @@ const (
 //
 // The kernel marks an interrupted dump with NLM_F_DUMP_INTR, but not in every dump of every version. nf_tables
 // also writes the generation into each message: here, a dump that spans two generations is interrupted.
+//
+// One interruption nobody but fn can see. After a set grew or shrank much, the kernel rehashes it in the background
+// (lib/rhashtable.c), and a dump that is on its way finds some elements twice and as many others not at all, without
+// a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again.
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
 	if err := req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)

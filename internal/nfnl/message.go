@@ -3,6 +3,7 @@ package nfnl
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"syscall"
 )
 
@@ -144,7 +145,7 @@ func (p packet) verdict() (verdict, error) {
 		case attrAckMsg:
 			v.text = it.Text()
 		case attrAckOffset:
-			v.offset = int(it.NativeU32())
+			v.offset = int(min(it.NativeU32(), math.MaxInt32))
 		}
 	}
 	return v, it.Err()

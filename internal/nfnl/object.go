@@ -24,7 +24,8 @@ type Object struct {
 type Describer interface {
 	// DescribePart names the part of msg at offset, for example "element 10.0.0.1 . tcp . 80", or
 	// returns "" if it cannot tell. msg is a whole message with its headers, and msg[offset:] begins
-	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around it.
+	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around it. It
+	// is not asked when the kernel gives no offset: Linux 5.10 gives none for the elements of a set, 6.1 does.
 	DescribePart(msg []byte, offset int) string
 }
 

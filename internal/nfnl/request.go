@@ -150,7 +150,7 @@ func (b *Batch) single() error {
 // GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
 type GenInfo struct {
 	ID       uint32 // never 0
-	ProcPID  uint32 // the process that asks, in the initial pid namespace: not the one that committed
+	ProcPID  uint32 // the thread that asks, in the initial pid namespace: not the one that committed
 	ProcName string // its name
 }
 
