@@ -23,7 +23,8 @@ const (
 //
 // One interruption nobody but fn can see. After a set grew or shrank much, the kernel rehashes it in the background
 // (lib/rhashtable.c), and a dump that is on its way finds some elements twice and as many others not at all, without
-// a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again.
+// a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again. A set that was
+// made with a size (NFTA_SET_DESC_SIZE) is not rehashed.
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
 	if err := req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)
