@@ -75,5 +75,6 @@ type Plan interface {
 type Stats struct {
 	Messages int           // netlink messages sent, without batch begin and end
 	Bytes    int           // bytes sent
+	Elements int           // set elements, rules or destinations that were added, changed or deleted one by one
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
 }

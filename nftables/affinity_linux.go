@@ -73,5 +73,6 @@ func (b *Backend) sweep(ctx context.Context, p *plan, g *forgetter, stats *datap
 	s, err := b.send(ctx, late)
 	stats.Messages += s.Messages
 	stats.Bytes += s.Bytes
+	stats.Elements += s.Elements
 	return err
 }

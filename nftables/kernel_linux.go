@@ -131,7 +131,7 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 	p.encode(&k.batch)
-	stats := dataplane.Stats{Messages: k.batch.Len()}
+	stats := dataplane.Stats{Messages: k.batch.Len(), Elements: p.elements()}
 	if stats.Messages == 0 {
 		return stats, nil
 	}

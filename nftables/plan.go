@@ -39,8 +39,16 @@ type familyPlan struct {
 	// program is written anew if not nil.
 	program    *program
 	goneChains []string
-	sets       []*set // all sets after the plan, in their order
-	ops        map[string]*setOps
+	// newRules are added to their chains; with a program there are none.
+	newRules []chainRule
+	sets     []*set // all sets after the plan, in their order
+	ops      map[string]*setOps
+}
+
+// chainRule is a rule to append to a chain.
+type chainRule struct {
+	chain string
+	rule  rule
 }
 
 // setOps are the changes to the elements of one set.
@@ -138,7 +146,7 @@ func (pl *planner) family(i int) {
 		return
 	}
 	fp.sets = fp.f.sets(&have.shape)
-	if pl.miss[i] || have.stale || pl.c.Rules != nil {
+	if have.stale || pl.c.Rules != nil || pl.miss[i] && !pl.grow(i, rules) {
 		pl.reshape(i, rules)
 	}
 	pl.changes(i)
@@ -148,6 +156,57 @@ func (pl *planner) family(i int) {
 func (pl *planner) wanted(f *family) bool {
 	isNew := func(fc servicemodel.FrontendChange) bool { return fc.New != nil && fc.New.Key.Family() == f.model }
 	return slices.ContainsFunc(pl.c.Frontends, isNew) || len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
+}
+
+// maxSizes bounds the rules that grow adds one after the other.
+const maxSizes = 256
+
+// grow adds a set and a rule for each number of slots that is new, and leaves alone those that are no longer in use: they cost little, and
+// what had so many slots once soon has them again. It reports false if that is not all that is needed.
+func (pl *planner) grow(i int, rules servicemodel.Rules) bool {
+	have, need, fp := &pl.have[i].shape, &pl.need[i], &pl.p.families[i]
+	if !containsAll(have.affinity, need.affinity) || need.sources && !have.sources {
+		return false
+	}
+	next := *have
+	count := 0
+	for k := range next.sizes {
+		for e := range next.sizes[k] {
+			next.sizes[k][e] = slices.Clone(next.sizes[k][e])
+			for _, n := range need.sizes[k][e] {
+				next.sizes[k][e] = insert(next.sizes[k][e], n)
+			}
+			count += len(next.sizes[k][e])
+		}
+	}
+	if count > maxSizes {
+		return false
+	}
+	oldSets := fp.sets
+	fp.sets = fp.f.sets(&next)
+	fp.newSets = missing(fp.sets, oldSets)
+	fp.newRules = newRules(newProgram(fp.f, rules, have), newProgram(fp.f, rules, &next))
+	fp.next.shape = next
+	return true
+}
+
+// newRules lists the rules that new has and old has not.
+func newRules(old, new *program) []chainRule {
+	had := map[uint64]bool{}
+	for _, c := range old.chains {
+		for _, h := range c.hashes() {
+			had[h] = true
+		}
+	}
+	var l []chainRule
+	for _, c := range new.chains {
+		for _, r := range c.rules {
+			if !had[r.hash()] {
+				l = append(l, chainRule{c.name, r})
+			}
+		}
+	}
+	return l
 }
 
 // reshape rewrites the rules for what is needed now, all in all; sets that no rule needs any more go.

@@ -15,7 +15,20 @@ var _ dataplane.Plan = (*plan)(nil)
 func (p *plan) Stats() dataplane.Stats {
 	var b nfnl.Batch
 	p.encode(&b)
-	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes())}
+	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: p.elements()}
+}
+
+// elements counts the elements and rules that the plan adds and deletes one by one.
+func (p *plan) elements() int {
+	n := 0
+	for i := range p.families {
+		fp := &p.families[i]
+		for _, ops := range fp.ops {
+			n += ops.del.n + ops.add.n
+		}
+		n += len(fp.newRules)
+	}
+	return n
 }
 
 // String is the plan in nft's language, in the order in which it is sent. It is decoded from the bytes that are sent.
@@ -78,6 +91,9 @@ func (t *text) family(fp *familyPlan) {
 	}
 	if fp.program != nil {
 		t.program(fp)
+	}
+	for _, r := range fp.newRules {
+		t.line("add rule %s %s", t.name(r.chain), r.rule.text)
 	}
 	for _, s := range fp.goneSets {
 		t.line("delete %s %s", s.kind(), t.name(s.name))

@@ -109,11 +109,17 @@ func (b *builder) dnatMap(key string, load []expr, name string) part {
 		exprs: append(load, lookupMap(name), dnat(b.f.nfproto, word(0), word(b.f.addrLen)))}
 }
 
+// The names of the chains that draw a slot end so.
+const (
+	balanceSuffix   = "-balance"
+	externalBalance = "-external" + balanceSuffix
+)
+
 // balance makes the chain with a rule for each number of slots: the frontends that have so many draw one of them.
 func (b *builder) balance(k *kind, external bool, sizes []int) {
-	size, eps, name := setSize, setEndpoints, k.prefix+"-balance"
+	size, eps, name := setSize, setEndpoints, k.prefix+balanceSuffix
 	if external {
-		size, eps, name = setExternalSize, setExternalEps, k.prefix+"-external-balance"
+		size, eps, name = setExternalSize, setExternalEps, k.prefix+externalBalance
 	}
 	var rules []rule
 	for _, n := range sizes {
@@ -139,8 +145,8 @@ func (b *builder) kind(k *kind) {
 		rules = append(rules, join(b.dnatMap(text+" . "+b.f.name+" saddr", load, mapAffinity)))
 	}
 	rules = append(rules,
-		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", fibSaddr, cmpNeq), b.verdict(verdictGoto, k.prefix+"-external-balance")),
-		join(b.verdict(verdictGoto, k.prefix+"-balance")))
+		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", fibSaddr, cmpNeq), b.verdict(verdictGoto, k.prefix+externalBalance)),
+		join(b.verdict(verdictGoto, k.prefix+balanceSuffix)))
 	b.chain(chain{name: k.chain}, rules...)
 }
 

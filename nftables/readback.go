@@ -103,7 +103,12 @@ func readSkeleton(f *family, raw *rawTable, rules servicemodel.Rules) (skeleton,
 		return sk, why
 	}
 	for _, c := range prog.chains {
-		if !slices.Equal(raw.hashes[c.name], c.hashes()) {
+		got, want := raw.hashes[c.name], c.hashes()
+		if strings.HasSuffix(c.name, balanceSuffix) { // no two of its rules match the same packet: they stand in the order in which they were needed
+			slices.Sort(got)
+			slices.Sort(want)
+		}
+		if !slices.Equal(got, want) {
 			sk.stale = true
 			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.name, c.name))
 		}

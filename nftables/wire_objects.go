@@ -75,6 +75,9 @@ func (e *encoder) family(fp *familyPlan) {
 	if fp.program != nil {
 		e.program(fp)
 	}
+	for i := range fp.newRules {
+		e.newRule(fp.newRules[i].chain, &fp.newRules[i].rule)
+	}
 	for _, s := range fp.goneSets {
 		e.message(msgDelSet, 0, "delete", "set", s.name)
 		e.b.Text(1, e.table) // NFTA_SET_TABLE

@@ -1,0 +1,114 @@
+// Quickstart shows kernlb at work in a minute: it builds a small network out of namespaces, declares the services of the manifests beside it, sends
+// real connections through them, changes one, and cleans up.
+//
+//	go run ./examples/quickstart
+//
+// It needs Linux and nothing else: as an ordinary user it works in a user namespace of its own, and in any case it touches nothing outside the
+// namespaces it makes.
+package main
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/internal/manifest"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+//go:embed *.yaml
+var manifests embed.FS
+
+// The ports that the pods listen on, as the manifests say.
+const (
+	webPort = 8080
+	dnsPort = 5353
+)
+
+func main() {
+	done, code, err := netnstest.ReExecInUserNS()
+	if done {
+		os.Exit(code)
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		err = run(ctx, os.Stdout)
+		cancel()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+// run tells the story.
+func run(ctx context.Context, out io.Writer) (err error) {
+	state, err := load()
+	if err != nil {
+		return err
+	}
+	network, err := netnstest.New(ctx, netnstest.Options{})
+	if err != nil {
+		return err
+	}
+	defer network.Close()
+	if err := serve(network); err != nil {
+		return err
+	}
+
+	// These three lines are all it takes: a backend in a network namespace, an engine on it, a state applied.
+	backend, err := nftables.New(&nftables.Config{NetNS: network.Node.NS.Fd()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	engine := dataplane.New(backend, nil)
+
+	s := &story{ctx: ctx, out: out, network: network, engine: engine, state: state}
+	s.first()
+	s.traffic()
+	s.scale()
+	s.cleanup()
+	return s.err
+}
+
+// load reads the manifests.
+func load() (servicemodel.State, error) {
+	tracker := kube.NewTracker(kube.Config{Strict: true, Node: servicemodel.Node{
+		Name:      "node-1",
+		Addresses: []netip.Addr{netip.MustParseAddr(netnstest.NodeIPv4)},
+		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.ClusterCIDRv4)}},
+	}})
+	loader := manifest.NewLoader(tracker)
+	for _, name := range []string{"web.yaml", "dns.yaml"} {
+		f, err := manifests.Open(name)
+		if err != nil {
+			return servicemodel.State{}, err
+		}
+		err = loader.Read(name, f)
+		if err := errors.Join(err, f.Close(), loader.Result().Err()); err != nil {
+			return servicemodel.State{}, err
+		}
+	}
+	return tracker.State(), nil
+}
+
+// serve starts the servers of the pods. Each answers with its name and the source address it saw.
+func serve(network *netnstest.Cluster) error {
+	for _, pod := range append(network.Pods, network.RemotePods...) {
+		err := errors.Join(pod.Serve(netnstest.TCP, webPort), pod.Serve(netnstest.TCP, dnsPort), pod.Serve(netnstest.UDP, dnsPort))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
