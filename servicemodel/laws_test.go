@@ -15,10 +15,10 @@ import (
 func TestResolvingStepByStepGivesTheSameAsFromScratch(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
-	for range 60 {
+	for range 30 {
 		s := r.state()
 		table := mustResolve(t, nil, s)
-		for range 30 {
+		for range 20 {
 			next := r.edit(s)
 			resolved := mustResolve(t, table, next)
 			scratch := mustResolve(t, nil, next)
@@ -57,7 +57,7 @@ func TestResolvingManyChangesAtOnceGivesTheSameAsFromScratch(t *testing.T) {
 		}
 		return s
 	}
-	for range 5 {
+	for range 3 {
 		s := many(200, sm.State{}.WithNode(node))
 		table := mustResolve(t, nil, s)
 		few, all := many(40, s), many(200, s)
@@ -70,7 +70,7 @@ func TestResolvingManyChangesAtOnceGivesTheSameAsFromScratch(t *testing.T) {
 func TestEveryTableIsConsistent(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
-	for range 200 {
+	for range 100 {
 		s := r.state()
 		table := mustResolve(t, nil, s)
 		pools := map[sm.PoolID]bool{}
@@ -159,7 +159,7 @@ func wantClusterIPs(s sm.State) []netip.Addr {
 func TestApplyingADiffLeadsToTheOtherTable(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
-	for range 300 {
+	for range 100 {
 		a, b := mustResolve(t, nil, r.state()), mustResolve(t, nil, r.state())
 		c := sm.Diff(a, b)
 		applied := a.Apply(c)
@@ -188,7 +188,7 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
 	id := sm.PoolID{Service: webHTTP, Family: sm.IPv4}
-	for range 100 {
+	for range 30 {
 		eps := uniqueEndpoints(r, 1+r.IntN(20))
 		table := tableOf(t, thisNode, webService(), eps...)
 		for round := range 20 {
@@ -280,7 +280,7 @@ func TestNothingChangedReturnsTheSameTable(t *testing.T) {
 func TestResolveFailsJustWhereValidateDoes(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
-	for range 200 {
+	for range 80 {
 		s := r.state()
 		table := mustResolve(t, nil, s)
 		require.NoError(t, s.Validate())
