@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -104,7 +105,7 @@ func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	b.state, b.found, b.observed = o.state, o.kernel, true
-	return &dataplane.Observation{Table: o.state.table, Drift: o.text}, nil
+	return &dataplane.Observation{Table: o.state.table, Drift: o.summary()}, nil
 }
 
 // committed makes what a plan leads to what is known of the kernel.
@@ -116,12 +117,11 @@ func (b *Backend) committed(p *plan) {
 		}
 	}
 	for _, x := range p.chains {
-		_, there := b.found.shared[x.id]
 		switch {
 		case x.shared && x.removes():
 			delete(b.found.shared, x.id)
-		case x.shared && x.exists && !there:
-			b.found.shared[x.id] = 0
+		case x.shared:
+			b.found.shared[x.id] = b.l.sharedAfter(x, b.found.shared[x.id])
 		}
 	}
 	b.found.drift = nil
@@ -131,4 +131,15 @@ func (b *Backend) committed(p *plan) {
 	case sysctlOff:
 		b.found.routeLocalnet = false
 	}
+}
+
+// sharedAfter returns the rules of a shared chain after a change: where those of others are among ours does not matter.
+func (l *layout) sharedAfter(x *chainChange, all []rule) []rule {
+	want, rules := x.ruleset(), slices.Clone(x.after)
+	for i := range all {
+		if !l.own(x.id, &all[i], want) {
+			rules = append(rules, all[i])
+		}
+	}
+	return rules
 }

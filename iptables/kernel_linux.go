@@ -205,7 +205,7 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 		return dataplane.Stats{}, err
 	}
 	p := b.plan(servicemodel.Diff(b.state.table, nil))
-	p.sweep(r, b.found.shared)
+	p.sweep(r)
 	stats, err := b.send(ctx, p)
 	b.observed = false
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // kernelState is what the kernel holds beside what a state stands for.
 type kernelState struct {
 	tables [2][len(tables)]bool
-	// shared are the shared chains that exist, and how many rules of others they have.
-	shared map[chainID]int
+	// shared are the shared chains that exist, and all rules that they have.
+	shared map[chainID][]rule
 	// drift are the chains that are not as the state has them.
 	drift map[chainID]*chainChange
 	// needed are chains of ours that rules of others lead to.
@@ -56,9 +56,9 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 	}
 	for id, x := range ch {
 		if x.shared {
-			foreign, there := k.shared[id]
-			x.existed = there
-			x.stays = !x.exists && (foreign > 0 || isBase(id.table, id.name))
+			all, there := k.shared[id]
+			x.existed, x.before = there, l.ours(id, all, x.ruleset(), true)
+			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id.table, id.name))
 		}
 	}
 	p.chains = ch.sorted()
@@ -81,6 +81,9 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 func (p *plan) empty() bool {
 	return len(p.chains) == 0 && len(p.base) == 0 && p.gone == [2][len(tables)]bool{}
 }
+
+// ruleset returns the rules before and after.
+func (x *chainChange) ruleset() []rule { return append(slices.Clone(x.before), x.after...) }
 
 // creates reports whether a change makes its chain, removes whether it deletes it.
 func (x *chainChange) creates() bool { return x.exists && !x.existed }
@@ -231,7 +234,7 @@ func (c chainID) String() string {
 func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	var h handles
 	var rules []rule
-	want := append(slices.Clone(x.before), x.after...)
+	want := x.ruleset()
 	for i := range found {
 		if i == 0 {
 			h.first = found[i].handle
@@ -253,15 +256,16 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	return h, true
 }
 
-// sweep adds to a plan that removes everything of ours the base chains and tables that then have nothing in them. foreign counts the rules of
-// others in shared chains; base chains that we do not use stay, unless they go with their table.
-func (p *plan) sweep(r *raw, foreign map[chainID]int) {
+// sweep adds to a plan that removes everything of ours the base chains and tables that then have nothing in them. Base chains that we do not use
+// stay, unless they go with their table.
+func (p *plan) sweep(r *raw) {
 	if len(p.chains) == 0 {
 		return
 	}
-	going := map[chainID]bool{}
+	going, own := map[chainID]bool{}, map[chainID]int{}
 	for _, x := range p.chains {
 		going[x.id] = x.removes() && !p.needed[x.id]
+		own[x.id] = len(x.before)
 	}
 	for i := range families {
 		for _, t := range tables {
@@ -270,11 +274,10 @@ func (p *plan) sweep(r *raw, foreign map[chainID]int) {
 			var base []chainID
 			for _, name := range slices.Sorted(maps.Keys(table.chains)) {
 				id, c := chainID{uint8(i), t, name}, table.chains[name]
-				n, used := foreign[id]
-				switch accepts := c.base && c.policy == verdictAccept; {
-				case accepts && used && n == 0:
+				switch accepts := c.base && c.policy == verdictAccept && len(c.rules) == own[id]; {
+				case accepts && isBase(t, name):
 					base = append(base, id)
-				case accepts && len(c.rules) == 0:
+				case accepts:
 				case !going[id]:
 					left++
 				}

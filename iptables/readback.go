@@ -45,7 +45,7 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	}
 	o := &observed{}
 	o.state, _ = l.step(&state{}, servicemodel.Diff(nil, table))
-	o.kernel = kernelState{shared: map[chainID]int{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{}, routeLocalnet: r.routeLocalnet}
+	o.kernel = kernelState{shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{}, routeLocalnet: r.routeLocalnet}
 	l.compare(r, o)
 	if l.localhost(families[0], &o.state.rules) && !r.routeLocalnet {
 		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
@@ -84,9 +84,8 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ma
 		owned := l.names.owned(name)
 		switch {
 		case shared:
-			own := l.ours(id, c.rules, l.sharedRules(o.state, id), true)
-			o.kernel.shared[id] = len(c.rules) - len(own)
-			if !wanted[id] && len(own) > 0 && isBase(t, name) {
+			o.kernel.shared[id] = c.rules
+			if own := l.ours(id, c.rules, nil, true); !wanted[id] && len(own) > 0 {
 				o.drifted(&chainChange{id: id, shared: true, existed: true, before: own})
 			}
 		case owned && !wanted[id]:
@@ -102,17 +101,6 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ma
 			}
 		}
 	}
-}
-
-// sharedRules returns our rules in a shared chain.
-func (l *layout) sharedRules(s *state, id chainID) []rule {
-	f := families[id.family]
-	for _, c := range l.fixed(f, &s.rules) {
-		if c.shared && c.table == id.table && c.name == id.name && s.present[id.family] {
-			return c.rules
-		}
-	}
-	return nil
 }
 
 // ours returns the rules of a chain that are ours: of a shared one those that we want there, and those that lead to our chains.
@@ -145,7 +133,18 @@ func (o *observed) drifted(x *chainChange) {
 	default:
 		what = describeDifference(x.before, x.after, families[x.id.family].model)
 	}
-	o.text = append(o.text, fmt.Sprintf("%s: %s %s", x.id, "the chain", what))
+	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
+}
+
+// maxDrift is how many chains are described; of more, such as all that kube-proxy left, only the number is told.
+const maxDrift = 50
+
+// summary returns the lines that describe the drift.
+func (o *observed) summary() []string {
+	if len(o.text) <= maxDrift {
+		return o.text
+	}
+	return append(o.text[:maxDrift:maxDrift], fmt.Sprintf("and %d more chains", len(o.text)-maxDrift))
 }
 
 // describeDifference says how rules differ from those that should be there.

@@ -71,18 +71,20 @@ func (t *tree) set(e *edit, key string, rules []rule) *tree {
 
 // remove returns t without a key.
 func (t *tree) remove(e *edit, key string) *tree {
-	if t == nil || commonBits(t.key, key, 0) < t.bits {
+	if _, there := t.get(key); !there {
 		return t
 	}
+	return t.without(e, key)
+}
+
+// without is remove for a key that is there.
+func (t *tree) without(e *edit, key string) *tree {
 	if t.leaf() {
 		return nil
 	}
 	i := bitAt(key, t.bits)
-	n := t.child[i].remove(e, key)
-	switch {
-	case n == t.child[i]:
-		return t
-	case n == nil:
+	n := t.child[i].without(e, key)
+	if n == nil {
 		return t.child[1-i]
 	}
 	c := t.writable(e)

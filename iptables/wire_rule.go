@@ -25,6 +25,9 @@ const udataComment = 0
 // maxComment is how long a comment can be: NFT_USERDATA_MAXLEN less type, length and the final NUL.
 const maxComment = 253
 
+// protocolOffset is where the IPv4 header has its protocol.
+const protocolOffset = 9
+
 // appendRule appends what a message says of a rule after its place: expressions, protocol, comment.
 func (e *encoder) appendRule(r *rule) {
 	b := e.batch
@@ -56,7 +59,11 @@ func (e *encoder) appendRuleMatches(r *rule) {
 		e.appendInterface(r)
 	}
 	if r.proto != 0 {
-		appendMeta(b, metaL4Proto)
+		if e.f.model == servicemodel.IPv4 { // as iptables does since 1.8.10: the kernel reads it in line
+			appendPayload(b, baseNetwork, protocolOffset, 1)
+		} else {
+			appendMeta(b, metaL4Proto)
+		}
 		appendCmp(b, cmpEq, append(e.scratch[:0], byte(r.proto)))
 	}
 	if !r.ports.any() {

@@ -154,6 +154,9 @@ func (d *decoder) cmp() bool {
 	not := op == cmpNeq
 	switch d.reg.what {
 	case loadedNetwork:
+		if d.f.model == servicemodel.IPv4 && d.reg.offset == protocolOffset && d.reg.size == 1 && d.reg.mask == nil {
+			return d.protocol(v, not)
+		}
 		return d.address(v, not)
 	case loadedMark:
 		if d.r.mark.mask != 0 || len(v) != 4 {
@@ -167,13 +170,17 @@ func (d *decoder) cmp() bool {
 	case loadedInterface:
 		return d.interfaceName(v, not)
 	case loadedProtocol:
-		if len(v) != 1 || not || d.r.proto != 0 {
-			return false
-		}
-		d.r.proto = servicemodel.Protocol(v[0])
-		return true
+		return d.protocol(v, not)
 	}
 	return false
+}
+
+func (d *decoder) protocol(v []byte, not bool) bool {
+	if len(v) != 1 || not || d.r.proto != 0 {
+		return false
+	}
+	d.r.proto = servicemodel.Protocol(v[0])
+	return true
 }
 
 // comparePort reads a comparison with the destination port.

@@ -1,0 +1,253 @@
+package iptables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestDamageIsFoundAndRepaired(t *testing.T) {
+	t.Parallel()
+	for _, damage := range []struct {
+		name, script string
+		drift        string
+		broken       bool // the skeleton is, so that Integrity tells
+	}{
+		{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n", "chain PREROUTING of table ip nat lacks 1", true},
+		{"all jumps are gone", "*filter\n-F INPUT\n-F FORWARD\n-F OUTPUT\nCOMMIT\n", "chain FORWARD of table ip filter lacks 2", true},
+		{"a jump is there twice", "*nat\n-I OUTPUT -j KUBE-SERVICES\nCOMMIT\n", "chain OUTPUT of table ip nat lacks 0 and has 1 surplus", true},
+		{"a fixed chain is changed", "*nat\n-F KUBE-MARK-MASQ\nCOMMIT\n", "chain KUBE-MARK-MASQ of table ip nat lacks 1", true},
+		{"a rule of somebody else is in a chain of ours", "*nat\n-I KUBE-NODEPORTS -m limit --limit 1/s -j ACCEPT\nCOMMIT\n",
+			"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a rule that is not understood)", false},
+		{"a chain of a service is emptied", "*nat\n-F KUBE-SVC-WEB\nCOMMIT\n", "lacks", false},
+		{"a chain of ours is there that nobody wants", "*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\nCOMMIT\n",
+			"chain KUBE-SVC-ABCDEFGHIJKLMNOP of table ip nat does not belong", false},
+		{"tables are flushed", "*nat\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", "lacks", true},
+	} {
+		t.Run(damage.name, func(t *testing.T) {
+			t.Parallel()
+			b, ns, _ := opened(t, Config{})
+			e := dataplane.New(b, nil)
+			s := webService()
+			_, err := e.Apply(t.Context(), s)
+			require.NoError(t, err)
+			before := save(t, ns, families[0])
+
+			name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}, "")
+			runTool(t, ns, strings.ReplaceAll(damage.script, "KUBE-SVC-WEB", name), "iptables-restore", "--noflush")
+			i, err := b.Integrity(t.Context())
+			require.NoError(t, err)
+			if damage.broken {
+				require.Equal(t, dataplane.Broken, i)
+			} else {
+				require.Equal(t, dataplane.Touched, i)
+			}
+			e.Resync()
+			r, err := e.Apply(t.Context(), s)
+			require.NoError(t, err)
+			if !strings.Contains(damage.script, "-F KUBE-SVC-WEB") && damage.name != "tables are flushed" {
+				require.True(t, r.Changes.Empty(), "only what drifted: %s", r.Changes)
+			}
+			require.Contains(t, strings.Join(r.Drift, "\n"), damage.drift)
+			require.Equal(t, before, save(t, ns, families[0]))
+			o, err := b.Observe(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, o.Drift)
+		})
+	}
+}
+
+// webService returns one service of every kind of address.
+func webService() sm.State {
+	node := testNode()
+	svc := &sm.Service{
+		Name:            svcName("web"),
+		Ports:           []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
+		ClusterIPs:      addrs("10.96.0.10", "fd00:10:96::a"),
+		ExternalIPs:     addrs("203.0.113.7"),
+		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
+	}
+	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
+	var eps []sm.Endpoint
+	for _, a := range addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
+		eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node", Ports: ports})
+	}
+	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+// Rules of others stay where they are, whatever happens to ours.
+func TestRulesOfOthersStay(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	runTool(t, ns, `*filter
+:FORWARD DROP [0:0]
+:KUBE-FIREWALL - [0:0]
+:KUBE-NWPLCY-DEFAULT - [0:0]
+:MINE - [0:0]
+-A INPUT -j MINE
+-A FORWARD -i lo -j ACCEPT
+-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP
+-A MINE -p icmp -j RETURN
+COMMIT
+*nat
+:KUBE-MARK-MASQ - [0:0]
+:CNI-HOSTPORT - [0:0]
+-A PREROUTING -j CNI-HOSTPORT
+-A CNI-HOSTPORT -s 10.0.0.0/8 -j KUBE-MARK-MASQ
+COMMIT
+`, "iptables-restore")
+	before := save(t, ns, families[0])
+	e := dataplane.New(b, nil)
+	s := webService()
+	node := testNode()
+	node.LocalhostNodePorts = true
+	_, err := e.Apply(t.Context(), s.WithNode(node))
+	require.NoError(t, err)
+	saved := save(t, ns, families[0])
+	require.Contains(t, saved, ":FORWARD DROP")
+	require.Contains(t, saved, "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n")
+	require.Contains(t, saved, "-A CNI-HOSTPORT -s 10.0.0.0/8 -j KUBE-MARK-MASQ\n")
+	require.Less(t, strings.Index(saved, "-A FORWARD -m conntrack"), strings.Index(saved, "-A FORWARD -i lo"), "ours come first")
+	require.Equal(t, "1", sysctlValue(t, b))
+
+	_, err = e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.NotContains(t, save(t, ns, families[0]), "block incoming localnet connections")
+	require.Equal(t, "0", sysctlValue(t, b))
+
+	_, err = e.Cleanup(t.Context())
+	require.NoError(t, err)
+	// KUBE-MARK-MASQ was empty and a rule leads to it: it stays, with the rule that makes it what it is.
+	after := strings.Replace(save(t, ns, families[0]), "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "", 1)
+	require.Equal(t, withoutBuiltin(before), withoutBuiltin(after))
+}
+
+// withoutBuiltin drops the lines of base chains, which iptables makes up where there are none.
+func withoutBuiltin(saved string) string {
+	var l []string
+	for line := range strings.Lines(saved) {
+		if !strings.HasPrefix(line, ":") || strings.Contains(line, "DROP") {
+			l = append(l, line)
+		}
+	}
+	return strings.Join(l, "")
+}
+
+func sysctlValue(t *testing.T, b *Backend) string {
+	t.Helper()
+	on, err := b.kernel.sysctl.get()
+	require.NoError(t, err)
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
+func TestCleanupLeavesNothing(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	e := dataplane.New(b, nil)
+	_, err := e.Apply(t.Context(), richState(t, 5))
+	require.NoError(t, err)
+	stats, err := e.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.NotZero(t, stats.Messages)
+	for _, f := range families {
+		require.Empty(t, save(t, ns, f))
+	}
+	stats, err = e.Cleanup(t.Context())
+	require.NoError(t, err, "nothing there is not an error")
+	require.Zero(t, stats.Messages)
+}
+
+func TestTwoInstancesSideBySide(t *testing.T) {
+	t.Parallel()
+	one, ns, _ := opened(t, Config{})
+	two, err := New(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
+	require.NoError(t, err)
+	defer two.Close()
+	a, b := dataplane.New(one, nil), dataplane.New(two, nil)
+	_, err = a.Apply(t.Context(), webService())
+	require.NoError(t, err)
+	_, err = b.Apply(t.Context(), richState(t, 6))
+	require.NoError(t, err)
+	for _, e := range []*dataplane.Engine{a, b} {
+		o, err := e.Observe(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, o.Drift)
+		require.NotZero(t, o.Table.Len())
+	}
+	_, err = b.Cleanup(t.Context())
+	require.NoError(t, err)
+	o, err := a.Observe(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	requireSameTable(t, resolve(t, nil, webService()).Arrange(o.Table), o.Table)
+	require.NotContains(t, save(t, ns, families[0]), "OTHER-")
+}
+
+// Whatever rules are lost, a new process finds out and puts them back.
+func TestRandomDamageIsRepaired(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	s := richState(t, 8)
+	e := dataplane.New(b, nil)
+	_, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	want := [2]string{save(t, ns, families[0]), save(t, ns, families[1])}
+	const seed = 11
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 12 {
+		for i, f := range families {
+			runTool(t, ns, vandalize(want[i], rng), toolName(f.model)+"-restore", "--noflush")
+		}
+		other, err := New(&Config{NetNS: ns.Fd()})
+		require.NoError(t, err)
+		r, err := dataplane.New(other, nil).Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.NotEmpty(t, r.Drift)
+		require.NoError(t, other.Close())
+		want = [2]string{save(t, ns, families[0]), save(t, ns, families[1])}
+		o, err := b.Observe(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, o.Drift, "seed %d", seed)
+		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table) // where a slot was lost, another may stand there
+	}
+}
+
+// vandalize returns commands that delete some rules, insert some and flush a chain.
+func vandalize(saved string, rng *rand.Rand) string {
+	var out strings.Builder
+	for _, t := range tables {
+		fmt.Fprintf(&out, "*%s\n", t)
+		count := map[string]int{}
+		var chains []string
+		for line := range strings.Lines(savedRules(saved, t)) {
+			chain := strings.Fields(line)[1]
+			if count[chain]++; count[chain] == 1 {
+				chains = append(chains, chain)
+			}
+		}
+		for _, chain := range chains {
+			for n := count[chain]; n > 0; n-- { // from the end, so that the numbers stay right
+				switch r := rng.IntN(40); {
+				case r == 0:
+					fmt.Fprintf(&out, "-D %s %d\n", chain, n)
+				case r == 1 && strings.HasPrefix(chain, "KUBE-"):
+					fmt.Fprintf(&out, "-I %s %d -p tcp -m tcp --dport %d -j RETURN\n", chain, n, 1+rng.IntN(1000))
+				}
+			}
+			if rng.IntN(40) == 0 {
+				fmt.Fprintf(&out, "-F %s\n", chain)
+			}
+		}
+		out.WriteString("COMMIT\n")
+	}
+	return out.String()
+}
