@@ -134,6 +134,9 @@ func (c *cleaning) wants(f *Flow) bool {
 
 // take puts the flow on one of the lists if it is stale.
 func (c *cleaning) take(ctx context.Context, f *Flow) error {
+	if isTombstone(f) {
+		return nil // it is of use, and goes by itself
+	}
 	switch c.matcher.Judge(f) {
 	case Misdirected:
 		c.result.Misdirected++

@@ -132,7 +132,7 @@ func TestCleanCutsTCPWhereClaimed(t *testing.T) {
 			rules(t, cluster.Node.NS, dnat(TCP, service, at, ""), "")
 			conn := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, service, listener)
 			m, err := NewMatcher(Change{Claims: []Claim{
-				{Frontend: Frontend{service.Addr(), service.Port(), TCP}, Gone: []netip.AddrPort{at}},
+				{Frontend: Frontend{service.Addr(), service.Port(), TCP}},
 			}})
 			require.NoError(t, err)
 			got, err := table.Clean(context.Background(), m, CleanOptions{KeepOpen: keepOpen})
@@ -146,6 +146,10 @@ func TestCleanCutsTCPWhereClaimed(t *testing.T) {
 			require.Equal(t, 1, got.Reset)
 			require.ErrorIs(t, waitReset(conn.client), syscall.ECONNRESET)
 			require.ErrorIs(t, waitReset(conn.server), syscall.ECONNRESET)
+			got, err = table.Clean(context.Background(), m, CleanOptions{})
+			require.NoError(t, err)
+			require.Zero(t, got.Deleted, "tombstones are left alone")
+			require.Len(t, list(t, table, Filter{OriginalDst: service.Addr()}), 1)
 		})
 	}
 }

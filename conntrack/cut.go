@@ -42,8 +42,8 @@ type Cut struct {
 // No healthy connection can be harmed: an end is reset only if its packets run into a tombstone, and one is
 // made only where no flow is. A tombstone lives for 30 seconds, and gives way at once to a new connection
 // with the same ports (a SYN in state CLOSE). It works with every verdict of the service and with every
-// backend, needs no rule, and asks for nothing but that the node's TCP may send resets and the ends receive
-// them.
+// backend and needs no rule; a firewall of the node has to let packets of established connections in, and
+// resets out.
 //
 // Not reset are connections whose packets are offloaded to hardware or go past conntrack, and ends that reach
 // each other without this node once the flow is gone (direct server return).
@@ -173,6 +173,11 @@ func (c *cutting) dig(f *Flow) (g grave) {
 		g.there[backendSide] = true
 	}
 	return g
+}
+
+// isTombstone reports whether f is a tombstone for what a client sends.
+func isTombstone(f *Flow) bool {
+	return f.Protocol == TCP && f.Status&StatusFixedTimeout != 0 && f.Reply.Src.Port() == tombstonePort
 }
 
 // tombstone returns a flow that takes to the node what is sent as the tuple says.

@@ -36,3 +36,12 @@ func flow(p Protocol, client, dst, backend, seen string) Flow {
 		Reply:    Tuple{Src: ap(backend), Dst: ap(seen)},
 	}
 }
+
+// withPort returns a with the i-th port above 1023, and for more than there are with the next address.
+func withPort(a netip.AddrPort, i int) netip.AddrPort {
+	addr := a.Addr()
+	for ; i >= 64000; i -= 64000 {
+		addr = addr.Next()
+	}
+	return netip.AddrPortFrom(addr, uint16(1024+i))
+}

@@ -1,0 +1,115 @@
+package conntrack
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The settings of the machine can be changed where the machine belongs to the test. Tests that run in parallel wait
+// until this one has put things back.
+func TestTuningOfTheMachine(t *testing.T) {
+	if os.Getenv("KERNLB_VM") == "" {
+		t.Skip("changes nf_conntrack_max of the machine: needs a VM made for tests (KERNLB_VM)")
+	}
+	machine, err := Open(Config{})
+	require.NoError(t, err)
+	defer machine.Close()
+	now, err := machine.readSettings()
+	require.NoError(t, err)
+	limit := int(now[settingMax])
+	defer func() {
+		p, err := machine.PlanTuning(Tuning{MaxPerCore: 1, Min: limit, Cores: 1, Lower: true})
+		require.NoError(t, err)
+		require.NoError(t, machine.ApplyTuning(p))
+	}()
+
+	higher, err := machine.PlanTuning(Tuning{MaxPerCore: 2 * limit, Cores: 1})
+	require.NoError(t, err)
+	require.False(t, higher.Empty(), higher.String())
+	require.NoError(t, machine.ApplyTuning(higher))
+	again, err := machine.PlanTuning(Tuning{MaxPerCore: 2 * limit, Cores: 1})
+	require.NoError(t, err)
+	require.True(t, again.Empty(), again.String())
+
+	kept, err := machine.PlanTuning(Tuning{MaxPerCore: 100, Cores: 1})
+	require.NoError(t, err)
+	require.True(t, kept.Empty(), kept.String())
+	lower, err := machine.PlanTuning(Tuning{MaxPerCore: 100, Cores: 1, Lower: true})
+	require.NoError(t, err)
+	require.NoError(t, machine.ApplyTuning(lower))
+
+	table, _ := newTable(t)
+	var flows []Flow
+	for i := range 200 {
+		f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
+		f.Original.Src = withPort(f.Original.Src, i)
+		f.Reply.Dst = f.Original.Src
+		f.Status, f.Timeout = StatusSeenReply|StatusAssured, time.Minute
+		flows = append(flows, f)
+	}
+	c, err := table.Create(context.Background(), All(flows...))
+	require.ErrorIs(t, err, ErrTableFull)
+	require.Less(t, c.Created, 200)
+	usage, err := table.Usage(context.Background())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, usage.Fraction(), 1.0)
+
+	d, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
+	require.NoError(t, err, "what is full can be emptied")
+	require.Positive(t, d.Deleted)
+}
+
+// Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.
+func TestLookAlikesInALargeTableSurvive(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("conntrack"); err != nil {
+		t.Skip("conntrack(8) is not installed")
+	}
+	if testing.Short() {
+		t.Skip("makes 8,000 flows: not in short mode")
+	}
+	table, ns := newTable(t)
+	r := rand.New(rand.NewPCG(30, 30))
+	m, err := NewMatcher(dns())
+	require.NoError(t, err)
+	stale := 0
+	var flows []Flow
+	for i := range 8000 {
+		f := flow(
+			pick(r, UDP, UDP, UDP, TCP),
+			client,
+			pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053", "192.0.2.11:30053", "192.0.2.99:30053",
+				"10.96.0.99:53", "10.244.0.5:5353", "198.51.100.7:30053"),
+			pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
+			"",
+		)
+		f.Original.Src = withPort(f.Original.Src, i)
+		f.Reply.Dst = f.Original.Src
+		if r.IntN(2) == 0 {
+			f.Reply.Dst = withPort(ap("192.0.2.10:1"), i)
+		}
+		f.Timeout = time.Hour
+		if m.Judge(&f).Stale() {
+			stale++
+		}
+		flows = append(flows, f)
+	}
+	create(t, table, flows...)
+	count := func() int { return strings.Count(run(t, ns, "conntrack", "-L"), "\n") }
+	require.Equal(t, len(flows), count())
+	got, err := table.Clean(context.Background(), m, CleanOptions{})
+	require.NoError(t, err)
+	require.Equal(t, stale, got.Deleted)
+	require.Equal(t, len(flows)-stale, count())
+	for f, err := range table.Flows(context.Background(), Filter{}) {
+		require.NoError(t, err)
+		require.False(t, m.Judge(&f).Stale(), f.String())
+	}
+}
