@@ -37,6 +37,21 @@ func (d *deadline) stop() {
 	d.cancel(nil)
 }
 
+// errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
+var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
+
+// bootAgain is boot with a second try for a kernel that hangs before init, as an
+// emulated machine with two processors does once in a while. No program has run
+// then, so this cannot hide a failure of one.
+func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Result, error) {
+	result, err := o.boot(ctx, p, initrd)
+	if errors.Is(err, errBootTimeout) {
+		o.Log.Warn("the kernel did not get to init; booting once more", "kernel", p.kernel.Release, "limit", o.BootTimeout)
+		result, err = o.boot(ctx, p, initrd)
+	}
+	return result, err
+}
+
 // boot runs the VM and judges how it went.
 func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -54,7 +69,7 @@ func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, e
 	for _, program := range o.Programs {
 		s.names = append(s.names, program.Name)
 	}
-	d.phase(o.BootTimeout, fmt.Errorf("%w: init did not start in %v", ErrTimeout, o.BootTimeout))
+	d.phase(o.BootTimeout, fmt.Errorf("%w in %v", errBootTimeout, o.BootTimeout))
 	m := machine{kernel: p.vmlinuz, initrd: initrd, memoryMiB: o.Memory, cpus: o.CPUs}
 	err := m.start(ctx, log, s.follow)
 	limit := context.Cause(ctx)

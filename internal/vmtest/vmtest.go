@@ -56,7 +56,7 @@ type Options struct {
 	// CPUs of the VM; 0 means [DefaultCPUs].
 	CPUs int
 	// BootTimeout is for the way from power-on to init; 0 means
-	// [DefaultBootTimeout].
+	// [DefaultBootTimeout]. A boot that takes longer is tried once more.
 	BootTimeout time.Duration
 	// Timeout is for the programs together, from init on; 0 means [DefaultTimeout].
 	Timeout time.Duration
@@ -163,7 +163,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return o.boot(ctx, p, initrd)
+	return o.bootAgain(ctx, p, initrd)
 }
 
 func (o Options) withDefaults() Options {
