@@ -81,7 +81,11 @@ func (r *random) run(packets int) {
 func (r *random) apply(s servicemodel.State) *servicemodel.Table {
 	res, err := r.w.engine.Apply(r.t.Context(), s)
 	if err != nil {
-		r.t.Fatalf("apply: %v", err)
+		plan := "no plan"
+		if v, planErr := r.w.engine.Plan(r.t.Context(), s); planErr == nil {
+			plan = v.Plan.String()
+		}
+		r.t.Fatalf("apply: %v\nit would have sent:\n%s", err, plan)
 	}
 	return res.Changes.New
 }
