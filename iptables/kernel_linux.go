@@ -70,7 +70,7 @@ func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
 }
 
 // Integrity compares the ruleset's generation with the one known. If somebody committed, it looks whether the fixed chains, our jumps among
-// them, are as they should be; of the chains of services it says nothing.
+// them, are as they should be; of the chains of services it says nothing. Where node ports answer at localhost, the sysctl counts, too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
@@ -78,6 +78,11 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	gen, err := b.kernel.conn.GenID(ctx)
 	if err != nil {
 		return dataplane.Broken, fmt.Errorf("iptables: integrity: %w", err)
+	}
+	if b.l.localhost(families[0], &b.state.rules) {
+		if on, err := b.kernel.sysctl.get(); err != nil || !on {
+			return dataplane.Broken, err
+		}
 	}
 	if gen.ID == b.kernel.gen {
 		return dataplane.Intact, nil

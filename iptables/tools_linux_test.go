@@ -3,6 +3,7 @@ package iptables
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -188,4 +189,19 @@ func restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 		}
 		runTool(t, ns, body, words[0], words[1:]...)
 	}
+}
+
+// runCommand runs a command in a namespace.
+func runCommand(t *testing.T, ns *netnstest.NS, name string, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("%s is not installed", name)
+	}
+	require.NoError(t, ns.Do(func() error {
+		out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}))
 }

@@ -1,0 +1,244 @@
+package iptables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// keyMaker draws keys of one sort: spread, crowded, many ports at one address.
+type keyMaker struct {
+	name string
+	id   treeID
+	f    int
+	key  func(*rand.Rand) sm.FrontendKey
+}
+
+func keyMakers() []keyMaker {
+	protocol := func(r *rand.Rand) sm.Protocol { return []sm.Protocol{sm.TCP, sm.TCP, sm.UDP, sm.SCTP}[r.IntN(4)] }
+	v4 := func(mask uint32) func(*rand.Rand) netip.Addr {
+		return func(r *rand.Rand) netip.Addr {
+			n := 10<<24 | r.Uint32()&mask
+			return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+		}
+	}
+	v6 := func(r *rand.Rand) netip.Addr {
+		a := netip.MustParseAddr("fd00:10:96::").As16()
+		a[15], a[14], a[3] = byte(r.IntN(256)), byte(r.IntN(2)), byte(r.IntN(2))
+		return netip.AddrFrom16(a)
+	}
+	few := func(ports ...uint16) func(*rand.Rand) uint16 {
+		return func(r *rand.Rand) uint16 { return ports[r.IntN(len(ports))] }
+	}
+	all := func(r *rand.Rand) uint16 { return uint16(1 + r.IntN(65535)) }
+	make := func(addr func(*rand.Rand) netip.Addr, port func(*rand.Rand) uint16) func(*rand.Rand) sm.FrontendKey {
+		return func(r *rand.Rand) sm.FrontendKey {
+			return sm.FrontendKey{Addr: addr(r), Protocol: protocol(r), Port: port(r)}
+		}
+	}
+	return []keyMaker{
+		{"addresses spread over a range", natServices, 0, make(v4(0xfffff), few(80, 443))},
+		{"a few addresses with many ports", natServices, 0, make(v4(3), all)},
+		{"a few addresses with a few ports", filterServices, 0, make(v4(31), few(53, 80, 81, 443, 8080))},
+		{"IPv6 addresses", natServices, 1, make(v6, few(80, 443, 53))},
+		{"IPv6 addresses with many ports", natServices, 1, make(v6, all)},
+		{"node ports", natNodePorts, 0, make(func(*rand.Rand) netip.Addr { return netip.IPv4Unspecified() }, func(r *rand.Rand) uint16 { return uint16(30000 + r.IntN(2768)) })},
+		{"node ports of IPv6", filterNodePorts, 1, make(func(*rand.Rand) netip.Addr { return netip.IPv6Unspecified() }, all)},
+	}
+}
+
+func leafRule(k sm.FrontendKey) []rule {
+	r := keyRule(k)
+	r.target = targetAccept
+	return []rule{r}
+}
+
+// contents returns all chains of a tree, rendered from scratch.
+func contents(d *dispatch, t *tree) map[string]string {
+	m := map[string]string{d.root: chainText(d.rules(t, true))}
+	d.chains(t, func(name string, t *tree) { m[name] = chainText(d.rules(t, false)) })
+	return m
+}
+
+func chainText(rules []rule) string {
+	s := ""
+	for i := range rules {
+		s += rules[i].text(sm.IPv4) + "\n"
+	}
+	return s
+}
+
+// A tree has the same chains whatever way led to it, and what is said to have changed is what has.
+func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
+	t.Parallel()
+	for _, m := range keyMakers() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			const seed = 1
+			rng := rand.New(rand.NewPCG(seed, 0))
+			d := newLayout("KUBE").dispatch[m.f][m.id]
+			var tr *tree
+			have := map[sm.FrontendKey]bool{}
+			for step := range 50 {
+				before, was := tr, contents(d, tr)
+				keys := randomEdits(rng, m, d, &tr, have, step)
+				require.Equal(t, was, contents(d, before), "trees are immutable")
+
+				var scratch *tree
+				e := &edit{}
+				for _, k := range slices.SortedFunc(mapKeys(have), sm.FrontendKey.Compare) {
+					scratch = scratch.set(e, d.key(k), leafRule(k))
+				}
+				is := contents(d, tr)
+				require.Equal(t, contents(d, scratch), is, "seed %d step %d", seed, step)
+
+				want := map[string]bool{}
+				for name := range is {
+					want[name] = want[name] || was[name] != is[name]
+				}
+				for name := range was {
+					want[name] = want[name] || was[name] != is[name]
+				}
+				d.changed(before, tr, keys, func(name string, _, _ *tree) { delete(want, name) })
+				delete(want, d.root)
+				for name, differs := range want {
+					require.False(t, differs, "seed %d step %d: %s changed silently", seed, step, name)
+				}
+			}
+		})
+	}
+}
+
+// randomEdits adds and removes some keys, and returns them.
+func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, tr **tree, have map[sm.FrontendKey]bool, step int) []string {
+	e := &edit{}
+	var keys []string
+	n := 1 + rng.IntN(3)
+	if step%20 == 0 {
+		n = 60
+	}
+	for range n {
+		k := m.key(rng)
+		if rng.IntN(3) == 0 && len(have) > 0 {
+			for k = range have { // any
+				break
+			}
+			*tr = (*tr).remove(e, d.key(k))
+			delete(have, k)
+		} else {
+			*tr = (*tr).set(e, d.key(k), leafRule(k))
+			have[k] = true
+		}
+		keys = append(keys, d.key(k))
+	}
+	return keys
+}
+
+func mapKeys(m map[sm.FrontendKey]bool) func(func(sm.FrontendKey) bool) {
+	return func(yield func(sm.FrontendKey) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// walker follows a packet through the chains of a tree.
+type walker struct {
+	chains map[string][]rule
+	passed int // rules looked at
+}
+
+func newWalker(d *dispatch, t *tree) *walker {
+	w := &walker{chains: map[string][]rule{d.root: d.rules(t, true)}}
+	d.chains(t, func(name string, t *tree) { w.chains[name] = d.rules(t, false) })
+	return w
+}
+
+// walk returns whether a rule accepts the packet. A goto that finds nothing is back in the first chain.
+func (w *walker) walk(chain string, k sm.FrontendKey) bool {
+	for i := range w.chains[chain] {
+		r := &w.chains[chain][i]
+		w.passed++
+		if !r.matchesKey(k) {
+			continue
+		}
+		switch r.target {
+		case targetAccept:
+			return true
+		case targetJump:
+			if w.walk(r.chain, k) {
+				return true
+			}
+		case targetGoto:
+			return w.walk(r.chain, k)
+		}
+	}
+	return false
+}
+
+// Every key is found, nothing else is, and the way is short however many there are.
+func TestDispatchFindsEveryKey(t *testing.T) {
+	t.Parallel()
+	for _, m := range keyMakers() {
+		for _, n := range []int{1, 16, 17, 300, 3000} {
+			t.Run(fmt.Sprintf("%s, %d", m.name, n), func(t *testing.T) {
+				t.Parallel()
+				const seed = 2
+				rng := rand.New(rand.NewPCG(seed, uint64(n)))
+				d := newLayout("KUBE").dispatch[m.f][m.id]
+				var tr *tree
+				have := map[sm.FrontendKey]bool{}
+				e := &edit{}
+				for range n {
+					k := m.key(rng)
+					have[k] = true
+					tr = tr.set(e, d.key(k), leafRule(k))
+				}
+				w := newWalker(d, tr)
+				longest := 0
+				for k := range have {
+					w.passed = 0
+					require.True(t, w.walk(d.root, k), "seed %d: %s is not found", seed, k)
+					longest = max(longest, w.passed)
+				}
+				for range 1000 {
+					k := m.key(rng)
+					require.Equal(t, have[k], w.walk(d.root, k), "seed %d: %s", seed, k)
+				}
+				require.Less(t, longest, 120)
+				for name, rules := range w.chains {
+					require.LessOrEqual(t, len(name), maxChainName)
+					require.LessOrEqual(t, len(rules), 64, name)
+				}
+			})
+		}
+	}
+}
+
+func TestStepsAreReadable(t *testing.T) {
+	t.Parallel()
+	d := newLayout("KUBE").dispatch[0][natServices]
+	var tr *tree
+	e := &edit{}
+	for i := range 40 {
+		k := sm.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Protocol: sm.TCP, Port: 80}
+		tr = tr.set(e, d.key(k), leafRule(k))
+	}
+	for i := range 20 {
+		k := sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: sm.UDP, Port: uint16(4000 + i)}
+		tr = tr.set(e, d.key(k), leafRule(k))
+	}
+	require.Equal(t, "-d 10.96.0.0/28 -j KUBE-IP-10.96.0.0/28\n"+
+		"-d 10.96.0.16/28 -j KUBE-IP-10.96.0.16/28\n"+
+		"-d 10.96.0.32/29 -j KUBE-IP-10.96.0.32/29\n"+
+		"-d 192.0.2.1/32 -p udp -m udp --dport 4000:4015 -j KUBE-IP-IS2O7TRRSFYQZC2E\n"+
+		"-d 192.0.2.1/32 -p udp -m udp --dport 4016:4019 -j KUBE-IP-SYH46PWSK2TRCKXK\n", chainText(d.rules(tr, true)))
+}

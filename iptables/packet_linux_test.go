@@ -1,0 +1,265 @@
+package iptables
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// The conformance suite sends packets at all that backends have in common. Here is what is iptables' own.
+
+const backendPort = 8080
+
+// clusterOf starts a network whose pods serve, and a backend on its node.
+func clusterOf(t *testing.T) (*netnstest.Cluster, *Backend) {
+	t.Helper()
+	c := netnstest.Start(t, netnstest.Options{})
+	for _, p := range c.Pods {
+		require.NoError(t, p.Serve(netnstest.TCP, backendPort))
+	}
+	b, err := New(&Config{NetNS: c.Node.NS.Fd()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return c, b
+}
+
+// podService is a service with the first n pods of the cluster as endpoints.
+func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node)) sm.State {
+	node := sm.Node{
+		Name:      "node",
+		Addresses: addrs(netnstest.NodeIPv4, netnstest.NodeIPv6),
+		LocalPods: sm.PodDetector{CIDRs: prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)},
+	}
+	svc := &sm.Service{
+		Name:       svcName("web"),
+		Ports:      []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
+		ClusterIPs: addrs("10.96.0.10", "fd00:10:96::a"),
+	}
+	if change != nil {
+		change(svc, &node)
+	}
+	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: backendPort}}
+	var eps []sm.Endpoint
+	for _, p := range c.Pods[:n] {
+		for _, a := range []netip.Addr{p.IPv4, p.IPv6} {
+			eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node", Ports: ports})
+		}
+	}
+	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+func dial(t *testing.T, from *netnstest.Host, to string) netnstest.Outcome {
+	t.Helper()
+	return netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.MustParseAddrPort(to), Timeout: 2 * time.Second}.Send(t.Context())
+}
+
+func TestAClientStaysWithItsEndpoint(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	e := dataplane.New(b, nil)
+	sticky := func(s *sm.Service, _ *sm.Node) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 2 * time.Second}
+	}
+	_, err := e.Apply(t.Context(), podService(c, 3, sticky))
+	require.NoError(t, err)
+	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
+		first := dial(t, c.Outside[0], to)
+		require.Equal(t, netnstest.Answered, first.Kind, first)
+		for range 12 {
+			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server, "within the timeout")
+		}
+		// Node ports share the memory of the service port.
+		port := strings.NewReplacer("10.96.0.10:80", netnstest.NodeIPv4+":30080", "[fd00:10:96::a]:80", "["+netnstest.NodeIPv6+"]:30080").Replace(to)
+		require.Equal(t, first.Server, dial(t, c.Outside[0], port).Server)
+	}
+
+	// When it leaves, the client is given another, and stays with that.
+	var gone int
+	first := dial(t, c.Outside[1], "10.96.0.10:80").Server
+	for i, p := range c.Pods {
+		if p.Name == first {
+			gone = i
+		}
+	}
+	c.Pods[gone], c.Pods[2] = c.Pods[2], c.Pods[gone]
+	_, err = e.Apply(t.Context(), podService(c, 2, sticky))
+	require.NoError(t, err)
+	second := dial(t, c.Outside[1], "10.96.0.10:80").Server
+	require.NotEqual(t, first, second)
+	for range 8 {
+		require.Equal(t, second, dial(t, c.Outside[1], "10.96.0.10:80").Server)
+	}
+
+	// After the timeout it is forgotten: sooner or later it gets another.
+	require.Eventually(t, func() bool {
+		time.Sleep(2200 * time.Millisecond)
+		return dial(t, c.Outside[1], "10.96.0.10:80").Server != second
+	}, 40*time.Second, time.Millisecond)
+}
+
+func TestNodePortsAtLocalhost(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	e := dataplane.New(b, nil)
+	local := func(_ *sm.Service, n *sm.Node) { n.LocalhostNodePorts = true }
+	_, err := e.Apply(t.Context(), podService(c, 3, nil))
+	require.NoError(t, err)
+	require.Equal(t, netnstest.Refused, dial(t, c.Node, "127.0.0.1:30080").Kind)
+
+	_, err = e.Apply(t.Context(), podService(c, 3, local))
+	require.NoError(t, err)
+	o := dial(t, c.Node, "127.0.0.1:30080")
+	require.Equal(t, netnstest.Answered, o.Kind, o)
+	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
+	v, err := c.Node.NS.Sysctl("net/ipv4/conf/all/route_localnet")
+	require.NoError(t, err)
+	require.Equal(t, "1", v)
+	// What listens on loopback only is not open to others all the same.
+	_, err = c.Node.NS.Serve("local", netnstest.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
+	require.NoError(t, err)
+	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
+	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	runCommand(t, c.Pods[0].NS, "ip", "route", "add", "table", "local", "unicast", "127.0.0.2/32", "via", c.Node.IPv4.String(), "dev", "eth0", "onlink")
+	o = dial(t, c.Pods[0], "127.0.0.2:9090")
+	require.Equal(t, netnstest.Dropped, o.Kind, o)
+	runTool(t, c.Node.NS, "", "iptables", "-F", "KUBE-FIREWALL")
+	require.Equal(t, "local", dial(t, c.Pods[0], "127.0.0.2:9090").Server, "it is the guard that drops it")
+
+	// Somebody turns the sysctl off: that is drift, too.
+	require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/conf/all/route_localnet", "0"))
+	r, err := e.Apply(t.Context(), podService(c, 3, local))
+	require.NoError(t, err)
+	require.Len(t, r.Drift, 2)
+	require.Contains(t, r.Drift[0], "chain KUBE-FIREWALL of table ip filter lacks 1")
+	require.Equal(t, "sysctl net.ipv4.conf.all.route_localnet is 0", r.Drift[1])
+	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
+}
+
+// kubeProxyRules are what kube-proxy in iptables mode has for podService with two endpoints and affinity.
+const kubeProxyRules = `*filter
+:KUBE-EXTERNAL-SERVICES - [0:0]
+:KUBE-FIREWALL - [0:0]
+:KUBE-FORWARD - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-PROXY-CANARY - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SERVICES - [0:0]
+-A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS
+-A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+-A INPUT -j KUBE-FIREWALL
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+-A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -j KUBE-FIREWALL
+-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+COMMIT
+*nat
+:KUBE-EXT-HASH - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-PROXY-CANARY - [0:0]
+:KUBE-SEP-1 - [0:0]
+:KUBE-SEP-2 - [0:0]
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-HASH - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-EXT-HASH -m comment --comment "masquerade traffic for default/web:http external destinations" -j KUBE-MARK-MASQ
+-A KUBE-EXT-HASH -j KUBE-SVC-HASH
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-NODEPORTS -p tcp -m comment --comment "default/web:http" -m tcp --dport 30080 -j KUBE-EXT-HASH
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+-A KUBE-SEP-1 -s POD1/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
+-A KUBE-SEP-1 -p tcp -m comment --comment "default/web:http" -m recent --set --name KUBE-SEP-1 --mask 255.255.255.255 --rsource -m tcp -j DNAT --to-destination POD1:8080
+-A KUBE-SEP-2 -s POD2/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
+-A KUBE-SEP-2 -p tcp -m comment --comment "default/web:http" -m recent --set --name KUBE-SEP-2 --mask 255.255.255.255 --rsource -m tcp -j DNAT --to-destination POD2:8080
+-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-HASH
+-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-SVC-HASH ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD1:8080" -m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-1 --mask 255.255.255.255 --rsource -j KUBE-SEP-1
+-A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD2:8080" -m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-2 --mask 255.255.255.255 --rsource -j KUBE-SEP-2
+-A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD1:8080" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-1
+-A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD2:8080" -j KUBE-SEP-2
+COMMIT
+`
+
+// Taking over from kube-proxy breaks no connection and forgets no client.
+func TestTakingOverFromKubeProxy(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
+	n := names{DefaultPrefix}
+	sep := func(p *netnstest.Host) string { return n.affinityList(name, netip.AddrPortFrom(p.IPv4, backendPort)) }
+	runTool(t, c.Node.NS, strings.NewReplacer(
+		"KUBE-SEP-1", sep(c.Pods[0]), "KUBE-SEP-2", sep(c.Pods[1]), "POD1", c.Pods[0].IPv4.String(), "POD2", c.Pods[1].IPv4.String(),
+		"-HASH", "-"+hash("default/web:httptcp"),
+	).Replace(kubeProxyRules), "iptables-restore")
+
+	to := netip.MustParseAddrPort("10.96.0.10:80")
+	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 50)
+	require.NoError(t, err)
+	defer conns.Close()
+	first := dial(t, c.Outside[0], "10.96.0.10:80").Server
+	sticky := func(s *sm.Service, _ *sm.Node) { s.SessionAffinity.ClientIP = true }
+	s := podService(c, 2, sticky)
+	r, err := dataplane.New(b, nil).Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.NotEmpty(t, r.Drift)
+
+	require.Zero(t, conns.Ping(5*time.Second).Lost())
+	for range 10 {
+		require.Equal(t, first, dial(t, c.Outside[0], "10.96.0.10:80").Server, "the client is still known")
+	}
+	saved := save(t, c.Node.NS, families[0])
+	require.NotContains(t, saved, ":KUBE-SEP-")
+	require.NotContains(t, saved, "KUBE-EXTERNAL-SERVICES")
+	require.Contains(t, saved, "KUBE-PROXY-CANARY", "not ours")
+	o, err := b.Observe(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+}
+
+// Connections live on while other services come, change and go, and while their own endpoints do.
+func TestConnectionsSurviveChanges(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	e := dataplane.New(b, nil)
+	s := podService(c, 2, nil)
+	_, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"), 100)
+	require.NoError(t, err)
+	defer conns.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	report := make(chan netnstest.ConnsReport)
+	go func() { report <- conns.Watch(ctx, 20*time.Millisecond, 5*time.Second) }()
+	for i := range 60 {
+		s := manyServices(1+i%40, 3)
+		for svc := range podService(c, 1+i%3, nil).Services() {
+			s = s.WithService(svc).WithEndpoints(svc.Name, podService(c, 1+i%3, nil).Endpoints(svc.Name))
+		}
+		_, err := e.Apply(t.Context(), s)
+		require.NoError(t, err)
+	}
+	cancel()
+	require.Zero(t, (<-report).Lost())
+}
