@@ -27,7 +27,8 @@ type Config struct {
 }
 
 // Tracker follows Kubernetes objects and yields the state they describe. Its methods may be called from several
-// goroutines. It does not keep the objects it is given, though it shares their strings.
+// goroutines, those about one object from one at a time, in the order of its versions. A tracker does not keep the objects it is
+// given, though it shares their strings.
 //
 // Each Set method takes the newest version of an object and returns what is wrong with it, which [Tracker.Problems] returns
 // too for as long as the object is there. Each Delete method is told that an object is gone; one that is not known is no problem.

@@ -96,11 +96,14 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
+// breaks are what YAML 1.1 takes for line breaks.
+var breaks = strings.NewReplacer("\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
+
 func FuzzLoad(f *testing.F) {
 	for _, s := range []string{
 		service, slice, service + "---\n" + slice, serviceJSON, "{apiVersion: v1, kind: List, items: [{}, [], 1]}",
 		"a: &a [*a]", "a: &a b\n*a : c", "<<: {a: b}", "%YAML 1.1\n---\n...\n", "? a\n: b", "!!set {a}", "a: |\n b",
-		"\"\\ud800\"", "{\"a\":1}{\"b\":2}", "a: 0x10\nb: 1_000\nc: .inf\nd: 0o17\ne: 99999999999999999999",
+		"\"\\ud800\"", "{\"a\":1}{\"b\":2}", "\r0", "?\n?", "a: 0x10\nb: 1_000\nc: .inf\nd: 0o17\ne: 99999999999999999999",
 		"apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 1.2.3.4}]}",
 		"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: a}\nspec: {cidrs: [10.0.0.0/8]}",
 		"apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\nsubsets: [{addresses: [{ip: 10.0.0.1}], ports: [{port: 80}]}]",
@@ -115,7 +118,8 @@ func FuzzLoad(f *testing.F) {
 		for _, p := range result.Problems {
 			require.Positive(t, p.Line)
 			require.NotEmpty(t, p.Reason)
-			require.LessOrEqual(t, p.Line, 1+strings.Count(text, "\n"))
+			// A value that is missing at the very end stands on the line after it.
+			require.LessOrEqual(t, p.Line, 2+strings.Count(breaks.Replace(text), "\n"))
 		}
 	})
 }

@@ -36,8 +36,10 @@ func (l *Loader) value(at place, v *value, depth int) {
 			return
 		}
 	}
-	if items := v.get("items"); strings.HasSuffix(kind, "List") && items != nil {
-		l.list(at, v, apiVersion, strings.TrimSuffix(kind, "List"), depth)
+	of, isList := strings.CutSuffix(kind, "List")
+	ours := of == "" || versions[of] != "" // others may be lists in name only
+	if items := v.get("items"); isList && items != nil && (ours || items.kind == listValue) {
+		l.list(at, v, apiVersion, of, depth)
 		return
 	}
 	l.object(at, v, apiVersion, kind)
@@ -54,10 +56,10 @@ func (l *Loader) list(at place, v *value, apiVersion, kind string, depth int) {
 	case items.kind == nullValue:
 		return
 	case items.kind != listValue:
-		l.problem(at, items.line, kind+"List", "items", "", "is "+items.kind.String()+", must be a list")
+		l.problem(at, items.line, show(kind+"List"), "items", "", "is "+items.kind.String()+", must be a list")
 		return
 	case depth >= maxListDepth:
-		l.problem(at, v.line, kind+"List", "items", "", fmt.Sprintf("more than %d lists in one another", maxListDepth))
+		l.problem(at, v.line, show(kind+"List"), "items", "", fmt.Sprintf("more than %d lists in one another", maxListDepth))
 		return
 	}
 	for _, item := range items.items {

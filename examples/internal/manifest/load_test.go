@@ -182,7 +182,7 @@ spec: {template: {}}
 ---
 apiVersion: example.com/v1
 kind: AllowList
-spec: {}
+items: {anything: goes}
 `)
 	require.Empty(t, texts(result.Problems))
 	require.Equal(t, 1, result.Objects)
