@@ -18,7 +18,7 @@ func TestHostileText(t *testing.T) {
 		laughs.WriteString(name + ": &" + name + " [" + strings.Repeat("*"+previous+", ", 9) + "*" + previous + "]\n")
 		previous = name
 	}
-	long := strings.Repeat("x", 1<<20)
+	long := strings.Repeat("x", 64<<10)
 	var lists strings.Builder
 	for range 20 {
 		lists.WriteString("{apiVersion: v1, kind: List, items: [")
@@ -26,7 +26,7 @@ func TestHostileText(t *testing.T) {
 	lists.WriteString(strings.Repeat("]}", 20))
 	for _, tt := range []struct{ name, text, want string }{
 		{"a billion laughs", laughs.String(), "aliases make the document more than 1 MiB longer than it is"},
-		{"a megabyte, a thousand times", "a: &a " + long + "\nb: [" + strings.Repeat("*a, ", 1000) + "]\n", "aliases make the document"},
+		{"64 KiB, a thousand times", "a: &a " + long + "\nb: [" + strings.Repeat("*a, ", 1000) + "]\n", "aliases make the document"},
 		{"endpoints upon endpoints", "apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\n" +
 			"x: &x [" + strings.Repeat("{ip: 10.0.0.1},", 1000) + "]\n" +
 			"subsets: [" + strings.Repeat("{addresses: *x},", 1000) + "]\n", "aliases make the document"},
@@ -37,7 +37,7 @@ func TestHostileText(t *testing.T) {
 		{"nested JSON objects", strings.Repeat(`{"a":`, 100_000) + strings.Repeat("}", 100_000), "nested more than 1000 deep"},
 		{"JSON lists, well formed", strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "nested more than 1000 deep"},
 		{"nested lists of kind List", lists.String(), "items: more than 8 lists in one another"},
-		{"a YAML document that is too large", "a: b\n" + strings.Repeat("# padding\n", 16<<20/10+1), "larger than 16 MiB"},
+		{"a YAML document that is too large", "a: b\n" + strings.Repeat("# "+long+"\n", 16<<20/len(long)), "larger than 16 MiB"},
 		{"a value that is long", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n" +
 			"spec: {type: " + long + ", clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
 			"spec.type: " + long[:64] + "…: must be ClusterIP"},
