@@ -38,14 +38,16 @@ func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, to *elem
 	req.Text(1, b.pl.table)
 	req.Text(2, mapAffinity)
 	first := *to
-	return b.kernel.conn.DumpRetry(ctx, req, func() { *to = first }, func(m nfnl.Message) error {
+	seen := map[string]bool{} // an element may come twice, and can be deleted once only
+	return b.kernel.conn.DumpRetry(ctx, req, func() { *to = first; clear(seen) }, func(m nfnl.Message) error {
 		it := nfnl.Attrs(m.Attrs)
 		for it.Next() {
 			if it.Type() != 3 {
 				continue
 			}
 			if err := decodeElems(it.Data(), func(e elem) error {
-				if e.expiry > soon && g.matches(i, e) {
+				if e.expiry > soon && g.matches(i, e) && !seen[string(e.key)] {
+					seen[string(e.key)] = true
 					to.add(elem{key: e.key})
 				}
 				return nil

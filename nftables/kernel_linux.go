@@ -42,31 +42,46 @@ const observeTries = 8
 func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
 	b.observed = false
 	var err error
-	for range observeTries {
-		var before, after nfnl.GenInfo
-		if before, err = b.kernel.conn.GenID(ctx); err != nil {
-			return nil, fmt.Errorf("nftables: observe: %w", err)
-		}
-		var raws [2]*rawTable
-		for i, f := range families {
-			if raws[i], err = b.kernel.readTable(ctx, f, b.pl.table, true); err != nil {
-				break
+	for try := range observeTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-time.After(time.Duration(try*try) * 5 * time.Millisecond):
 			}
 		}
-		if err == nil {
-			after, err = b.kernel.conn.GenID(ctx)
+		var o [2]*observed
+		if o, err = b.kernel.observe(ctx, b.pl.table); err == nil {
+			return b.merge(o)
 		}
-		switch {
-		case errors.Is(err, nfnl.ErrDumpInterrupted), errors.Is(err, unix.ENOENT), err == nil && before.ID != after.ID:
-			err = fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
-			continue
-		case err != nil:
+		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, errRepeated) {
 			return nil, fmt.Errorf("nftables: observe: %w", err)
 		}
-		b.kernel.gen = after.ID
-		return b.merge([2]*observed{read(families[0], raws[0]), read(families[1], raws[1])})
 	}
-	return nil, fmt.Errorf("nftables: observe: %w", err)
+	return nil, fmt.Errorf("nftables: observe: tried %d times: %w: %w", observeTries, dataplane.ErrConflict, err)
+}
+
+// observe reads both tables once. It fails with one of the errors that Observe tries again for if something moved meanwhile.
+func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, err error) {
+	before, err := k.conn.GenID(ctx)
+	if err != nil {
+		return o, err
+	}
+	for i, f := range families {
+		raw, err := k.readTable(ctx, f, table, true)
+		if err != nil {
+			return o, err
+		}
+		if o[i], err = read(f, raw); err != nil {
+			return o, err
+		}
+	}
+	after, err := k.conn.GenID(ctx)
+	if err == nil && before.ID != after.ID {
+		err = nfnl.ErrDumpInterrupted
+	}
+	k.gen = after.ID
+	return o, err
 }
 
 // Integrity compares the ruleset's generation with the one known. If somebody committed, it looks whether tables, chains, rules and sets are still ours; of elements it
@@ -139,9 +154,7 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	if err := k.conn.Commit(ctx, &k.batch, k.gen); err != nil {
 		return stats, err
 	}
-	if k.gen++; k.gen == 0 { // as the kernel does (nf_tables_commit in nf_tables_api.c)
-		k.gen = 1
-	}
+	k.gen = nfnl.NextGenID(k.gen)
 	return stats, nil
 }
 

@@ -146,7 +146,7 @@ const (
 
 // affinitySize is how many clients the affinity map remembers at once, all services together. A full map only means that
 // further clients are not remembered. Without a size, the kernel would stop at 65,535 (nft_dynset.c).
-const affinitySize = 1 << 20
+const affinitySize = 1 << 18
 
 // shape is what a table's program depends on, besides the rules: which features its services use. The objects that serve a feature
 // exist only if some service uses it.

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -136,13 +137,15 @@ func rawOf(s *set) rawSet {
 }
 
 // read makes of a table what the model knows, and finds what does not fit.
-func read(f *family, raw *rawTable) *observed {
+func read(f *family, raw *rawTable) (*observed, error) {
 	o := &observed{drift: map[string]*elemList{}}
 	if raw == nil {
-		return o
+		return o, nil
 	}
-	r := newReading(f, raw)
-	var err error
+	r, err := newReading(f, raw)
+	if err != nil {
+		return nil, err
+	}
 	if o.rules, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
 		err = fmt.Errorf("no settings")
 	}
@@ -153,14 +156,14 @@ func read(f *family, raw *rawTable) *observed {
 	}
 	if o.broken {
 		o.rules = servicemodel.Rules{}
-		return o
+		return o, nil
 	}
 	r.frontends()
 	o.contents = r.verified()
 	o.contents.ClusterIPs = r.addresses(setClusterIPs)
 	o.contents.Hairpins = r.addresses(setHairpins)
 	r.unseen(o)
-	return o
+	return o, nil
 }
 
 // reading is the reading of one table.
@@ -179,7 +182,12 @@ type found struct {
 	seen bool // it has its place in the model
 }
 
-func newReading(f *family, raw *rawTable) *reading {
+// errRepeated says that a dump has an element twice, and so perhaps lacks another.
+var errRepeated = errors.New("the kernel was rehashing a set while it was read")
+
+// newReading indexes what was dumped. Right after many elements were added, the kernel moves a set to a larger hash table in the background; a
+// dump meanwhile can hold elements twice and lack others, without a sign of it.
+func newReading(f *family, raw *rawTable) (*reading, error) {
 	r := &reading{f: f, elems: map[string]map[string]*found{}, pools: map[servicemodel.PoolID]*servicemodel.Pool{}, w: newWriter()}
 	for name, l := range raw.elems {
 		m := make(map[string]*found, len(l))
@@ -188,9 +196,12 @@ func newReading(f *family, raw *rawTable) *reading {
 			all[i].elem = e
 			m[string(e.key)+string(e.keyEnd)] = &all[i]
 		}
+		if len(m) != len(l) {
+			return nil, fmt.Errorf("set %s: %w", name, errRepeated)
+		}
 		r.elems[name] = m
 	}
-	return r
+	return r, nil
 }
 
 func (r *reading) has(set string, key []byte) bool {

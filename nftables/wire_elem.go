@@ -3,6 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -27,7 +28,9 @@ type elem struct {
 	keyEnd []byte // end of the range, in an interval set
 	data   []byte // in a map
 	ud     []byte // user data, holding the comment
-	expiry uint64 // milliseconds left, in what the kernel says of an element with a timeout
+	// timeout is how long the element lives; zero for ever.
+	timeout time.Duration
+	expiry  uint64 // milliseconds left, in what the kernel says of an element with a timeout
 }
 
 // elemList holds encoded elements, each an NFTA_LIST_ELEM as it goes on the wire.
@@ -54,6 +57,9 @@ func (l *elemList) add(e elem) {
 	}
 	if e.data != nil {
 		b = appendData(b, elemData, e.data)
+	}
+	if e.timeout != 0 {
+		b = appendAttr(b, elemTimeout, binary.BigEndian.AppendUint64(nil, uint64(e.timeout.Milliseconds())))
 	}
 	if e.ud != nil {
 		b = appendAttr(b, elemUserdata, e.ud)

@@ -1,0 +1,108 @@
+package nftables
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// affinityState is a service with affinity and n endpoints, of which the i-th is replaced by another.
+func affinityState(n, replaced int) servicemodel.State {
+	name := servicemodel.Name{Namespace: "default", Name: "sticky"}
+	svc := &servicemodel.Service{Name: name, Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+		ClusterIPs:      []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		SessionAffinity: servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Hour}}
+	var eps []servicemodel.Endpoint
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)})
+		if i == replaced {
+			a = netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)})
+		}
+		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return servicemodel.State{}.WithService(svc).WithEndpoints(name, eps)
+}
+
+// rememberClients writes n clients into the affinity map, as if they had come, given the endpoints in turn.
+func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
+	tb.Helper()
+	p := &plan{table: b.pl.table}
+	for i := range p.families {
+		p.families[i] = familyPlan{f: families[i]}
+	}
+	fp := &p.families[0]
+	fp.sets = ipv4.sets(&b.pl.have[0].shape)
+	ops := &setOps{set: fp.set(mapAffinity)}
+	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}
+	for i := range n {
+		client := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
+		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)
+		ops.add.add(elem{key: appendAddr(appendFrontend(nil, key), client), data: appendEndpoint(nil, ep), timeout: time.Hour})
+	}
+	fp.ops = map[string]*setOps{mapAffinity: ops}
+	_, err := b.send(tb.Context(), p)
+	require.NoError(tb, err)
+}
+
+func affinityBackend(tb testing.TB) *Backend {
+	tb.Helper()
+	netnstest.Require(tb)
+	ns, err := netnstest.NewNS(tb.Name())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { ns.Close() })
+	b, err := New(&Config{NetNS: ns.Fd()})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { b.Close() })
+	return b
+}
+
+// What it costs that an endpoint leaves which a tenth of 60,000 remembered clients was given.
+func BenchmarkEndpointLeavesClients(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		backend := affinityBackend(b)
+		e := dataplane.New(backend, nil)
+		_, err := e.Apply(b.Context(), affinityState(10, -1))
+		require.NoError(b, err)
+		rememberClients(b, backend, 60000, 10)
+		b.StartTimer()
+		r, err := e.Apply(b.Context(), affinityState(10, 3))
+		require.NoError(b, err)
+		require.GreaterOrEqual(b, r.Elements, 6000)
+	}
+}
+
+func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
+	t.Parallel()
+	backend := affinityBackend(t)
+	e := dataplane.New(backend, nil)
+	_, err := e.Apply(t.Context(), affinityState(10, -1))
+	require.NoError(t, err)
+	rememberClients(t, backend, 1000, 10)
+	countClients := func() (n int) {
+		l, err := backend.kernel.readElements(t.Context(), ipv4, DefaultTable, mapAffinity)
+		require.NoError(t, err)
+		return len(l)
+	}
+	require.Equal(t, 1000, countClients())
+
+	r, err := e.Apply(t.Context(), affinityState(10, 3))
+	require.NoError(t, err)
+	require.Equal(t, 900, countClients(), "those given the endpoint that left are gone")
+	require.Greater(t, r.Elements, 100)
+
+	r, err = e.Apply(t.Context(), affinityState(11, 3))
+	require.NoError(t, err)
+	require.Equal(t, 900, countClients(), "an endpoint more moves nobody")
+	require.Less(t, r.Elements, 10)
+
+	_, err = e.Apply(t.Context(), affinityState(10, 3).WithoutService(servicemodel.Name{Namespace: "default", Name: "sticky"}))
+	require.NoError(t, err)
+	require.Zero(t, countClients(), "the service is gone")
+}
