@@ -81,12 +81,27 @@ func filter[T any](list []T, keep func(T) bool) []T {
 	return list
 }
 
-// union returns the addresses of sorted lists, sorted, each once.
-func union(lists [][]netip.Addr) []netip.Addr {
-	if len(lists) == 1 {
-		return lists[0]
+// union returns the addresses that either of two sorted lists has, sorted. It may return one of them itself.
+func union(a, b []netip.Addr) []netip.Addr {
+	if len(a) == 0 {
+		return b
 	}
-	all := slices.Concat(lists...)
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
+	missing := 0
+	for i := range align(a, b, netip.Addr.Compare) {
+		if i < 0 {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return a
+	}
+	all := make([]netip.Addr, 0, len(a)+missing)
+	for i, j := range align(a, b, netip.Addr.Compare) {
+		if i >= 0 {
+			all = append(all, a[i])
+		} else {
+			all = append(all, b[j])
+		}
+	}
+	return all
 }

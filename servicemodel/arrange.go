@@ -17,9 +17,16 @@ func arrange(like, want *Pool) *Pool {
 	slots := make([]Slot, len(want.Slots))
 	placed := make([]bool, len(want.Slots))
 	var waiting []Slot
+	j := -1
 	for i, s := range like.Slots {
-		j, found := slices.BinarySearchFunc(want.Slots, s.Endpoint, compareSlot)
-		if !found || placed[j] {
+		// Mostly it is the one after the last.
+		if j++; j >= len(want.Slots) || want.Slots[j].Endpoint != s.Endpoint {
+			var found bool
+			if j, found = slices.BinarySearchFunc(want.Slots, s.Endpoint, compareSlot); !found {
+				continue
+			}
+		}
+		if placed[j] {
 			continue
 		}
 		placed[j] = true

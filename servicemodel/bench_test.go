@@ -3,6 +3,7 @@ package servicemodel_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -85,6 +86,28 @@ func BenchmarkOneEndpoint(b *testing.B) {
 				s = s.WithEndpoints(benchName(k), eps)
 				next := mustResolve(b, t, s)
 				if c := servicemodel.Diff(t, next); len(c.Pools) != 1 {
+					b.Fatal(c)
+				}
+				t = next
+			}
+		})
+	}
+}
+
+func BenchmarkOneEndpointOfManyInItsService(b *testing.B) {
+	for _, n := range []int{100, 1000, 5000} {
+		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			s := benchState(2, n)
+			t := mustResolve(b, nil, s)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				i++
+				eps := slices.Clone(s.Endpoints(benchName(1)))
+				eps[i%n].Addr = addr4(200, i%(1<<20))
+				s = s.WithEndpoints(benchName(1), eps)
+				next := mustResolve(b, t, s)
+				if c := servicemodel.Diff(t, next); len(c.Pools) != 1 || len(c.Pools[0].Slots) != 1 {
 					b.Fatal(c)
 				}
 				t = next

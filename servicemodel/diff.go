@@ -13,6 +13,10 @@ func Diff(old, new *Table) *ChangeSet {
 	if !a.rules.Equal(b.rules) {
 		c.Rules = &RulesChange{Old: a.rules, New: b.rules}
 	}
+	if a.frontends.Len() == 0 {
+		c.Frontends = make([]FrontendChange, 0, b.frontends.Len())
+		c.Pools = make([]PoolChange, 0, b.pools.Len())
+	}
 	for d := range persist.Diff(a.frontends, b.frontends, (*Frontend).Equal) {
 		c.Frontends = append(c.Frontends, FrontendChange{Old: d.Old, New: d.New})
 	}
@@ -44,6 +48,9 @@ func diffSlots(old, new *Pool) []SlotChange {
 		b = new.Slots
 	}
 	var changes []SlotChange
+	if old == nil || new == nil {
+		changes = make([]SlotChange, 0, len(a)+len(b))
+	}
 	for i := range max(len(a), len(b)) {
 		c := SlotChange{Index: i}
 		if i < len(a) {
@@ -60,6 +67,9 @@ func diffSlots(old, new *Pool) []SlotChange {
 }
 
 func diffAddrs(a, b addrCounts) (changes []AddrChange) {
+	if a.Len() == 0 {
+		changes = make([]AddrChange, 0, b.Len())
+	}
 	for d := range persist.Diff(a, b, always[int]) {
 		changes = append(changes, AddrChange{Addr: d.Key, Added: d.InNew})
 	}

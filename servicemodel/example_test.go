@@ -98,7 +98,7 @@ func ExampleTable_Conflicts() {
 		return
 	}
 	for c := range table.Conflicts() {
-		fmt.Printf("%v: %v wins over %v\n", c.Key, c.Winner, c.Loser)
+		fmt.Println(c)
 	}
 	// Output:
 	// 10.96.0.10:80/tcp: default/shop:http wins over default/intruder

@@ -40,7 +40,10 @@ func (k FrontendKey) String() string {
 
 // Compare orders keys by family, address, port and protocol; node ports come first in their family.
 func (k FrontendKey) Compare(o FrontendKey) int {
-	return cmp.Or(k.Addr.Compare(o.Addr), cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
+	if c := k.Addr.Compare(o.Addr); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
 }
 
 // Kind says which field of a service a frontend comes from. It decides nothing but
@@ -206,7 +209,10 @@ func (id PoolID) String() string {
 
 // Compare orders pools by service port, family and scope.
 func (id PoolID) Compare(o PoolID) int {
-	return cmp.Or(id.Service.Compare(o.Service), cmp.Compare(id.Family, o.Family), cmp.Compare(id.Scope, o.Scope))
+	if c := id.Service.Compare(o.Service); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(id.Family, o.Family), cmp.Compare(id.Scope, o.Scope))
 }
 
 // Pool is a list of endpoints and how to choose among them. Pools are immutable and never empty.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -329,4 +330,20 @@ func TestArrangeKeepsWhatTheOtherHas(t *testing.T) {
 	s := stateOf(thisNode, webService(), uniqueEndpoints(newSource(t), 5)...)
 	next := mustResolve(t, mustResolve(t, nil, s).Arrange(found), s.WithEndpoints(web, append(s.Endpoints(web), endpoint("10.65.0.1"))))
 	require.Equal(t, "~ pool default/web:http/tcp IPv4 cluster: slot 5: none -> 10.65.0.1:8080\n", sm.Diff(found, next).String())
+}
+
+func TestTablesMayBeUsedByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	s := benchState(100, 3)
+	table := mustResolve(t, nil, s)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			next, err := sm.Resolve(table, s.WithoutService(benchName(i)))
+			if err != nil || len(sm.Diff(table, next).Pools) != 1 {
+				t.Errorf("table without service %d: %v, %v", i, err, sm.Diff(table, next))
+			}
+		})
+	}
+	all.Wait()
 }

@@ -3,6 +3,7 @@ package servicemodel
 import (
 	"cmp"
 	"strconv"
+	"strings"
 )
 
 // Protocol is a transport protocol, numbered as in the IP header
@@ -46,7 +47,10 @@ func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
 // Compare orders names by namespace, then name.
 func (n Name) Compare(o Name) int {
-	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+	if c := strings.Compare(n.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(n.Name, o.Name)
 }
 
 // PortName is the identity of one port of a service. Two ports of a service may
@@ -69,7 +73,10 @@ func (n PortName) String() string {
 
 // Compare orders port names by service, port name and protocol.
 func (n PortName) Compare(o PortName) int {
-	return cmp.Or(n.Name.Compare(o.Name), cmp.Compare(n.Port, o.Port), cmp.Compare(n.Protocol, o.Protocol))
+	if c := n.Name.Compare(o.Name); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(n.Port, o.Port), cmp.Compare(n.Protocol, o.Protocol))
 }
 
 // Family is an IP address family.

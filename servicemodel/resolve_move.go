@@ -200,7 +200,6 @@ func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {
 // usedPools returns, of the pools a service could have, those that a frontend of it balances over, and the hairpins in them. Both
 // lists are sorted by service port.
 func usedPools(drafts []poolDraft, frontends []*Frontend) (used []*Pool, hairpins []netip.Addr) {
-	var lists [][]netip.Addr
 	for i := range drafts {
 		d, id := &drafts[i], drafts[i].pool.ID
 		for len(frontends) > 0 && frontends[0].Service.Compare(id.Service) < 0 {
@@ -212,12 +211,10 @@ func usedPools(drafts []poolDraft, frontends []*Frontend) (used []*Pool, hairpin
 			}
 			if f.Key.Family() == id.Family && f.balancesOver(id.Scope) {
 				used = append(used, d.pool)
-				if len(d.hairpins) > 0 {
-					lists = append(lists, d.hairpins)
-				}
+				hairpins = union(hairpins, d.hairpins)
 				break
 			}
 		}
 	}
-	return used, union(lists)
+	return used, hairpins
 }

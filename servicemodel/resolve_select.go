@@ -36,7 +36,7 @@ func usabilityOf(e *Endpoint) usability {
 // endpoints claim one, the most usable does, then one that is not terminating, then the first in the list. The result is
 // valid until the next call.
 func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
-	found := r.found[:0]
+	found := slices.Grow(r.found[:0], len(eps))
 	for i := range eps {
 		e := &eps[i]
 		if FamilyOf(e.Addr) != f {

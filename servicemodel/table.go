@@ -25,7 +25,7 @@ type Table struct {
 	memory *memory // nil unless made by Resolve
 }
 
-// empty is what the nil *Table stands for.
+// orEmpty returns what t stands for: nil is an empty table.
 func (t *Table) orEmpty() *Table {
 	if t == nil {
 		return &Table{}
@@ -163,6 +163,11 @@ type Conflict struct {
 	Key    FrontendKey
 	Winner PortName
 	Loser  PortName
+}
+
+// String returns "10.96.0.10:80/tcp: default/a:http wins over default/b:http".
+func (c Conflict) String() string {
+	return c.Key.String() + ": " + c.Winner.String() + " wins over " + c.Loser.String()
 }
 
 func keys[K, V any](seq iter.Seq2[K, V]) iter.Seq[K] {

@@ -119,21 +119,23 @@ func (p *problems) checkEndpoints(name Name, eps []Endpoint, checkName bool) {
 			continue // endpoints that share their ports share their problems
 		}
 		checked = e.Ports
-		p.checkEndpointPorts(path("endpoints", i, "ports"), e.Ports)
+		p.checkEndpointPorts(i, e.Ports)
 	}
 }
 
-func (p *problems) checkEndpointPorts(list string, ports []EndpointPort) {
+// checkEndpointPorts checks the ports of endpoint e.
+func (p *problems) checkEndpointPorts(e int, ports []EndpointPort) {
+	field := func(i int, name string) string { return path(path("endpoints", e, "ports"), i, name) }
 	for i := range ports {
 		port := &ports[i]
 		if reason := checkText(port.Name); reason != "" {
-			p.add(path(list, i, "name"), quote(port.Name), reason)
+			p.add(field(i, "name"), quote(port.Name), reason)
 		}
 		if !port.Protocol.Valid() {
-			p.add(path(list, i, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
+			p.add(field(i, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
 		}
 		if port.Port == 0 {
-			p.add(path(list, i, "port"), 0, "must not be zero")
+			p.add(field(i, "port"), 0, "must not be zero")
 		}
 	}
 	type identity struct {
@@ -141,6 +143,6 @@ func (p *problems) checkEndpointPorts(list string, ports []EndpointPort) {
 		protocol Protocol
 	}
 	for i, first := range repeats(len(ports), func(i int) (identity, bool) { return identity{ports[i].Name, ports[i].Protocol}, true }) {
-		p.add(path(list, i, "name"), quote(ports[i].Name), fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
+		p.add(field(i, "name"), quote(ports[i].Name), fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
 	}
 }
