@@ -84,7 +84,7 @@ func (e *encoder) appendRuleMatches(r *rule) {
 		appendMatch(b, xtStatistic, encodeStatistic(e.scratch[:], r.stat))
 	}
 	if r.recent.kind != recentNone {
-		appendMatch(b, xtRecent, encodeRecent(e.scratch[:], r.recent))
+		appendMatch(b, xtRecent, encodeRecent(e.scratch[:], e.f.model, r.recent))
 	}
 }
 

@@ -119,6 +119,7 @@ func encodeStatistic(p []byte, m statMatch) []byte {
 	if m.kind == statRandom {
 		native.PutUint16(p, statisticRandom)
 		native.PutUint32(p[4:], m.prob)
+		native.PutUint32(p[12:], m.prob) // means nothing, but iptables computes the count in any case
 		return p
 	}
 	native.PutUint16(p, statisticNth)
@@ -163,7 +164,7 @@ const (
 	recentMask  = 212
 )
 
-func encodeRecent(p []byte, m recentMatch) []byte {
+func encodeRecent(p []byte, f servicemodel.Family, m recentMatch) []byte {
 	p = zeroed(p, sizeRecent)
 	p[recentCheck] = recentFlagSet
 	if m.kind == recentUpdate {
@@ -171,7 +172,7 @@ func encodeRecent(p []byte, m recentMatch) []byte {
 		p[recentCheck] = recentFlagUpdate | recentFlagReap
 	}
 	copy(p[recentName:recentSide-1], m.name)
-	for i := range 16 { // the whole address; iptables fills all 16 bytes for both families
+	for i := range addrLen(f) { // the whole address
 		p[recentMask+i] = 0xff
 	}
 	return p

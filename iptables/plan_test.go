@@ -1,0 +1,143 @@
+package iptables
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares text with a file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+// planFor plans the way from one state to another on an otherwise empty kernel, and from there to the next.
+func planFor(t *testing.T, states ...sm.State) []*plan {
+	t.Helper()
+	l := newLayout(DefaultPrefix)
+	k := &kernelState{shared: map[chainID][]rule{}}
+	var table *sm.Table
+	old := &state{}
+	var plans []*plan
+	for _, s := range states {
+		next := resolve(t, table, s)
+		st, ch := l.step(old, sm.Diff(table, next))
+		p := l.plan(k, old, st, ch)
+		plans = append(plans, p)
+		b := Backend{l: l, state: old, found: *k}
+		b.committed(p)
+		old, table, k = b.state, next, &b.found
+	}
+	return plans
+}
+
+// story is a state and what is changed about it, each with a name.
+func story() (names []string, states []sm.State) {
+	add := func(name string, s sm.State) sm.State {
+		names, states = append(names, name), append(states, s)
+		return s
+	}
+	s := add("first", webService())
+	eps := slices.Clone(s.Endpoints(svcName("web")))
+	eps[1].Addr = addrs("10.244.1.9")[0]
+	s = add("replace-endpoint", s.WithEndpoints(svcName("web"), eps))
+	s = add("remove-endpoint", s.WithEndpoints(svcName("web"), slices.Concat(eps[:1], eps[2:])))
+	change := func(edit func(*sm.Service)) sm.State {
+		svc := *s.Service(svcName("web"))
+		edit(&svc)
+		return s.WithService(&svc)
+	}
+	s = add("affinity", change(func(svc *sm.Service) { svc.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute} }))
+	s = add("local-policy", change(func(svc *sm.Service) { svc.ExternalTrafficPolicy = sm.PolicyLocal }))
+	s = add("source-ranges", change(func(svc *sm.Service) { svc.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24") }))
+	eps = slices.Clone(eps)
+	for i := range eps {
+		eps[i].Node = "elsewhere"
+	}
+	s = add("none-local", s.WithEndpoints(svcName("web"), eps))
+	s = add("no-endpoints", s.WithEndpoints(svcName("web"), nil))
+	s = add("another-port", change(func(svc *sm.Service) {
+		svc.Ports = append(svc.Ports[:1:1], sm.ServicePort{Name: "rpc", Protocol: sm.SCTP, Port: 9000})
+		svc.Scheduler = sm.RoundRobin
+	}))
+	node := testNode()
+	node.LocalhostNodePorts = true
+	node.LocalPods = sm.PodDetector{InterfacePrefix: "cali"}
+	s = add("node", s.WithNode(node))
+	add("nothing", s.WithoutService(svcName("web")))
+	return names, states
+}
+
+func TestPlansAsText(t *testing.T) {
+	t.Parallel()
+	names, states := story()
+	for i, p := range planFor(t, states...) {
+		t.Run(names[i], func(t *testing.T) { golden(t, "plan-"+names[i]+".txt", p.String()) })
+	}
+}
+
+func TestTheSamePlanHasTheSameBytes(t *testing.T) {
+	t.Parallel()
+	_, states := story()
+	a, b := planFor(t, states...), planFor(t, states...)
+	for i := range a {
+		require.Equal(t, a[i].String(), b[i].String())
+		require.Equal(t, encoded(a[i]), encoded(b[i]))
+		require.Equal(t, a[i].Stats(), b[i].Stats())
+	}
+}
+
+func encoded(p *plan) []byte {
+	known := map[chainID]handles{}
+	for _, x := range p.edited() {
+		h := handles{first: 1}
+		for i := range x.before {
+			h.rules = append(h.rules, uint64(i+1))
+		}
+		known[x.id] = h
+	}
+	var b nfnl.Batch
+	p.encode(&b, known)
+	return append([]byte{}, b.Bytes()...)
+}
+
+func TestAnUnchangedStateIsAnEmptyPlan(t *testing.T) {
+	t.Parallel()
+	plans := planFor(t, webService(), webService())
+	require.True(t, plans[1].empty())
+	require.Zero(t, plans[1].Stats().Messages)
+	require.Empty(t, plans[1].String())
+}
+
+// The size of a plan is that of the change.
+func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
+	t.Parallel()
+	s := manyServices(2000, 10)
+	name := svcName("service-7")
+	eps := slices.Clone(s.Endpoints(name))
+	eps[4].Addr = endpoint(7, 60)
+	replaced := s.WithEndpoints(name, eps)
+	more := replaced.WithEndpoints(name, append(eps, sm.Endpoint{Addr: endpoint(7, 61), Ready: true, Serving: true, Node: "n", Ports: eps[0].Ports}))
+	plans := planFor(t, s, replaced, more, more.WithoutService(name))
+	require.Greater(t, plans[0].Stats().Messages, 2000*12)
+	require.Equal(t, 1, plans[1].Stats().Messages, "one rule replaced")
+	require.Equal(t, 1, plans[2].Stats().Messages, "one rule inserted")
+	require.Less(t, plans[3].Stats().Messages, 60)
+}

@@ -1,0 +1,111 @@
+package iptables
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// payloads returns the structs of x_tables in a rule, in their order; comments, which iptables writes as a match, are left out.
+func payloads(t *testing.T, exprs []byte) []string {
+	t.Helper()
+	var l []string
+	require.True(t, parseExprs(exprs, func(e expr) bool {
+		var a attrs
+		if e.name == "match" || e.name == "target" {
+			require.True(t, a.parse(e.data))
+			if name := cString(a[1]); name != xtComment.name {
+				l = append(l, fmt.Sprintf("%s %d %x", name, a.u32(2), a[3]))
+			}
+		}
+		return true
+	}))
+	return l
+}
+
+// usable returns the rules of sampleRules that iptables can write into a chain of a table.
+func usable(f *family, t tableID) []rule {
+	var l []rule
+	for _, r := range sampleRules(f) {
+		onlyFilter := r.target == targetReject || r.target == targetDrop
+		onlyNAT := r.target == targetDNAT || r.target == targetMasquerade
+		if r.chain != "" {
+			r.chain = "OTHER"
+		}
+		if t == nat && !onlyFilter || t == filter && !onlyNAT {
+			l = append(l, r)
+		}
+	}
+	return l
+}
+
+// What iptables writes for a rule is read as that rule, and its structs are ours, byte for byte.
+func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
+	t.Parallel()
+	for i, f := range families {
+		for _, table := range tables {
+			b, ns, _ := opened(t, Config{})
+			rules := usable(f, table)
+			text := fmt.Sprintf("*%s\n:CHAIN -\n:OTHER -\n", table)
+			for j := range rules {
+				text += "-A CHAIN " + rules[j].text(f.model) + "\n"
+			}
+			runTool(t, ns, text+"COMMIT\n", toolName(f.model)+"-restore")
+
+			var raw [][]byte
+			k := &b.kernel
+			k.request(f, msgGetRule, "list rules of", "chain")
+			k.req.Text(attrRuleTable, table.String())
+			k.req.Text(attrRuleChain, "CHAIN")
+			require.NoError(t, k.conn.Dump(t.Context(), &k.req, func(m nfnl.Message) error {
+				it := nfnl.Attrs(m.Attrs)
+				for it.Next() {
+					if it.Type() == attrRuleExpressions {
+						raw = append(raw, append([]byte{}, it.Data()...))
+					}
+				}
+				return it.Err()
+			}))
+			found, err := k.readRules(t.Context(), chainID{uint8(i), table, "CHAIN"})
+			require.NoError(t, err)
+			require.Len(t, found, len(rules))
+			for j := range rules {
+				name := strings.TrimSpace(rules[j].text(f.model))
+				require.Equal(t, rules[j], found[j].rule, name)
+				exprs, _ := encodeRule(t, f, &rules[j])
+				require.Equal(t, payloads(t, exprs), payloads(t, raw[j]), name)
+			}
+		}
+	}
+}
+
+// The kernel takes every rule, and tells it as it was written.
+func TestTheKernelKeepsRules(t *testing.T) {
+	t.Parallel()
+	for i, f := range families {
+		for _, table := range tables {
+			b, _, _ := opened(t, Config{})
+			rules := usable(f, table)
+			var batch nfnl.Batch
+			e := &encoder{batch: &batch, f: f}
+			e.addTable(table)
+			e.addChain(table, "OTHER")
+			e.addChain(table, "CHAIN")
+			for j := range rules {
+				e.appendRuleTo(table, "CHAIN", &rules[j])
+			}
+			require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+			found, err := b.kernel.readRules(t.Context(), chainID{uint8(i), table, "CHAIN"})
+			require.NoError(t, err)
+			require.Len(t, found, len(rules))
+			for j := range rules {
+				require.Equal(t, rules[j], found[j].rule)
+				require.NotZero(t, found[j].handle)
+			}
+		}
+	}
+}
