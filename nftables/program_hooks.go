@@ -79,7 +79,7 @@ func (b *builder) learn() {
 			text: fmt.Sprintf("update @%s { %s . ct original %s saddr timeout %s : %s daddr . th dport }", mapAffinity, original, f.name, nftDuration(seconds), f.name),
 			exprs: append(loadKey(), ctOriginal(f.ctSrc, word(n+8)),
 				payload(baseNetwork, f.daddr, n, word(data)), payload(baseTransport, 2, 2, word(data+n)),
-				update(mapAffinity, word(0), word(data), uint64(seconds.Milliseconds()))),
+				learnClient(mapAffinity, word(0), word(data), uint64(seconds.Milliseconds()))),
 		}
 		service := affinityName(kindService, t)
 		nodeport := affinityName(kindNodePort, t)

@@ -218,8 +218,8 @@ func verdict(code int32, chain string) expr {
 	})
 }
 
-// update remembers the data under the key, or renews the timeout of a key that is there, whose data it leaves alone.
-func update(name string, keyReg, dataReg uint32, timeoutMillis uint64) expr {
+// learnClient remembers the data under the key, or renews the timeout of a key that is there, whose data it leaves alone.
+func learnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) expr {
 	return expression("dynset", func(b *nfnl.Batch) {
 		b.U32(4, keyReg) // NFTA_DYNSET_SREG_KEY
 		b.U32(5, dataReg)

@@ -1,0 +1,150 @@
+package nftables
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func goldenNode() servicemodel.Node {
+	return servicemodel.Node{Name: "this", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")},
+		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+}
+
+func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := &servicemodel.Service{
+		Name:       servicemodel.Name{Namespace: "default", Name: "web"},
+		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+	}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
+	var l []servicemodel.Endpoint
+	for _, a := range addrs {
+		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Node: "this",
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return l
+}
+
+// A story of states, and the plan that leads from each to the next, in nft's language.
+func TestPlansAreGolden(t *testing.T) {
+	t.Parallel()
+	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
+	name := goldenService().Name
+	withSources := func(s *servicemodel.Service) {
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.10")}}
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	}
+	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
+	steps := []struct {
+		name  string
+		state servicemodel.State
+	}{
+		{"1-first", base},
+		{"2-one-endpoint-replaced", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
+		{"3-one-endpoint-more", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3", "10.244.1.4"))},
+		{"4-first-endpoint-gone", base.WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
+		{"5-sources-and-local", base.WithService(goldenService(withSources)).WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
+		{"6-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
+		{"7-affinity-endpoint-gone", base.WithService(goldenService(sticky)).WithEndpoints(name, goldenEndpoints("10.244.1.4"))},
+		{"8-no-endpoints", base.WithEndpoints(name, nil)},
+		{"9-gone", base.WithoutService(name)},
+	}
+	pl := &planner{table: DefaultTable, w: newWriter()}
+	var table *servicemodel.Table
+	for _, step := range steps {
+		next, err := servicemodel.Resolve(table, step.state)
+		require.NoError(t, err)
+		p, err := pl.plan(servicemodel.Diff(table, next))
+		require.NoError(t, err)
+		golden(t, step.name, p.String())
+
+		// The same plan is the same bytes.
+		var one, two nfnl.Batch
+		p.encode(&one)
+		p.encode(&two)
+		require.NoError(t, one.Err())
+		require.Equal(t, one.Bytes(), two.Bytes())
+		require.Equal(t, one.Len(), p.Stats().Messages)
+
+		for i := range p.families {
+			pl.have[i] = p.families[i].next
+		}
+		table = next
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".nft")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got, "run with -update if this is meant")
+}
+
+func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, field string
+		edit        func(*servicemodel.Service)
+		node        func(*servicemodel.Node)
+	}{
+		{name: "a scheduler of IPVS", field: "scheduler", edit: func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }},
+		{name: "direct routing", field: "forwarding", edit: func(s *servicemodel.Service) { s.Forwarding = servicemodel.ForwardDirect }},
+		{name: "node ports on localhost", field: "localhostNodePorts", node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n, svc := goldenNode(), goldenService()
+			if tc.edit != nil {
+				tc.edit(svc)
+			}
+			if tc.node != nil {
+				tc.node(&n)
+			}
+			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
+			require.NoError(t, err)
+			c := servicemodel.Diff(nil, table)
+			var unsupported *dataplane.UnsupportedError
+			require.ErrorAs(t, check(c), &unsupported)
+			require.Equal(t, tc.field, unsupported.Field)
+			_, err = (&planner{table: DefaultTable, w: newWriter()}).plan(c)
+			require.ErrorIs(t, err, dataplane.ErrUnsupported)
+		})
+	}
+}
+
+func TestTableNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"kernlb", "a", "node-1.lb_2"} {
+		_, err := (&Config{Table: name}).table()
+		require.NoError(t, err, name)
+	}
+	for _, name := range []string{"1a", "a b", "a;flush", "ä", "a/b", string(make([]byte, 70))} {
+		_, err := (&Config{Table: name}).table()
+		require.Error(t, err, name)
+	}
+	got, err := (*Config)(nil).table()
+	require.NoError(t, err)
+	require.Equal(t, DefaultTable, got)
+}
