@@ -19,10 +19,10 @@ import (
 //   - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit cb8aa9a3affb).
 //
 // Two things are not handed down because kernels get them wrong and lose flows that are wanted. IPv6
-// addresses: from 5.8 to 6.18 at least, the comparison is inverted (ctnetlink_filter_match_tuple takes
-// ipv6_addr_cmp for a test of equality). Both directions at once: without commit ad81d4daf6a3 the reply tuple
-// is compared as far as the original one was to be; so the reply tuple is handed down only if the filter says
-// nothing of the original one.
+// addresses: kernels from 5.8 on compare them the wrong way round (ctnetlink_filter_match_tuple takes
+// ipv6_addr_cmp for a test of equality); 7.2.13 still does, 6.12.117 does not. Both directions at once: without
+// commit ad81d4daf6a3 the reply tuple is compared as far as the original one was to be; so the reply tuple is
+// handed down only if the filter says nothing of the original one.
 type Filter struct {
 	// Family limits the flows to one family. Addresses below imply it.
 	Family Family

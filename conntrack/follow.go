@@ -76,7 +76,7 @@ type Follower struct {
 // Follow begins to follow the table. To know the table and all that happens to it afterwards, first follow,
 // then list.
 //
-// The kernel makes events only for flows that began while somebody followed: with the sysctl
+// The kernel makes events only for flows that began while somebody on the machine followed: with the sysctl
 // nf_conntrack_events at 2, its default since Linux 5.19, older flows end without one. It needs
 // CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four messages for each connection.
 func (t *Table) Follow(opts FollowOptions) (*Follower, error) {

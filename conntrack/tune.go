@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +16,11 @@ var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be chan
 
 // PlanTuning compares the kernel's settings with those wanted. Nothing is changed. Settings that belong to
 // the machine are planned in any namespace; whether they can be written shows when they are.
-func (t *Table) PlanTuning(want Tuning) (TuningPlan, error) {
+func (t *Table) PlanTuning(ctx context.Context, want Tuning) (TuningPlan, error) {
+	// The settings are there once conntrack is, and a request loads its module.
+	if _, err := t.usage(ctx); err != nil {
+		return nil, fmt.Errorf("plan the conntrack tuning: %w", explain(err))
+	}
 	now, err := t.readSettings()
 	if err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: read settings: %w", explain(err))
