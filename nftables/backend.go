@@ -58,6 +58,8 @@ type Backend struct {
 	rules servicemodel.Rules
 	// observed says that have, drift and rules are the kernel's.
 	observed bool
+	// crowded says that a set was full: the tables are to be made anew, larger.
+	crowded bool
 }
 
 // New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that this
@@ -67,7 +69,7 @@ func New(cfg *Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter()}}
+	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity}}
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w", err)
 	}
@@ -92,7 +94,14 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 func (b *Backend) merge(read [2]*observed) (*dataplane.Observation, error) {
 	var c servicemodel.Contents
 	obs := &dataplane.Observation{}
+	if b.crowded {
+		obs.Drift = append(obs.Drift, "a set is full")
+	}
 	for i, o := range read {
+		if b.crowded {
+			read[i] = &observed{skeleton: skeleton{exists: o.exists, broken: true}}
+			continue
+		}
 		if o.exists && !o.broken {
 			if c.Rules.MasqueradeMark != 0 && !c.Rules.Equal(o.rules) {
 				read[i] = &observed{skeleton: skeleton{exists: true, broken: true}}
@@ -125,5 +134,5 @@ func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 		b.pl.have[i] = p.families[i].next
 		b.pl.drift[i] = nil
 	}
-	b.rules = c.New.Rules()
+	b.rules, b.crowded = c.New.Rules(), false
 }

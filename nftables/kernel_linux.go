@@ -161,7 +161,8 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
-	if errors.Is(err, nfnl.ErrGenerationChanged) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) {
+	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
+	if errors.Is(err, nfnl.ErrGenerationChanged) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("nftables: %s: %w", doing, err)

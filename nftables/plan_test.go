@@ -67,7 +67,7 @@ func TestPlansAreGolden(t *testing.T) {
 		{"8-no-endpoints", base.WithEndpoints(name, nil)},
 		{"9-gone", base.WithoutService(name)},
 	}
-	pl := &planner{table: DefaultTable, w: newWriter()}
+	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity}
 	var table *servicemodel.Table
 	for _, step := range steps {
 		next, err := servicemodel.Resolve(table, step.state)
@@ -128,7 +128,7 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			var unsupported *dataplane.UnsupportedError
 			require.ErrorAs(t, check(c), &unsupported)
 			require.Equal(t, tc.field, unsupported.Field)
-			_, err = (&planner{table: DefaultTable, w: newWriter()}).plan(c)
+			_, err = (&planner{table: DefaultTable, w: newWriter(), capacity: capacity}).plan(c)
 			require.ErrorIs(t, err, dataplane.ErrUnsupported)
 		})
 	}

@@ -75,3 +75,27 @@ func requireAdopts(t *testing.T, b *Backend, s servicemodel.State, want *service
 	require.True(t, r.Changes.Empty(), "adopting changes nothing: %s", r.Changes)
 	require.Zero(t, r.Messages)
 }
+
+// A set that is full is no dead end: the tables are made anew, larger, in one transaction.
+func TestFullSetsAreMadeLarger(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	b.pl.capacity = func(n int) uint32 { return uint32(n) + 1 }
+	e := dataplane.New(b, nil)
+	g := randstate.New(randomConfig(), rand.New(rand.NewPCG(3, 3)))
+	s := g.State()
+	grown := 0
+	for range 40 {
+		r, err := e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		if len(r.Drift) > 0 {
+			require.Equal(t, []string{"a set is full"}, r.Drift)
+			grown++
+		}
+		s = g.Change(s)
+	}
+	require.Positive(t, grown)
+	r, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	requireAdopts(t, newBackend(t, ns, nil), s, r.Changes.New)
+}
