@@ -24,6 +24,7 @@ type NS struct {
 
 	mu    sync.Mutex
 	owned map[io.Closer]struct{} // what lives in the namespace; nil once closed
+	pulse *pulse                 // made when first needed
 	ports sourcePorts
 	sctp  sctpServers
 }

@@ -7,7 +7,10 @@ import (
 	"os"
 )
 
-type packetSocket struct{}
+type (
+	pulse        struct{}
+	packetSocket struct{}
+)
 
 func (*packetSocket) Close() error { return nil }
 func (*packetSocket) dropped() int { return 0 }

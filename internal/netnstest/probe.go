@@ -31,8 +31,8 @@ type Probe struct {
 	// SourcePort is the source port. 0 means one that no probe from this namespace has used for the last
 	// 50,000 of its protocol, so that no probe meets the connection tracking entry of another.
 	SourcePort uint16
-	// Timeout is how long silence lasts until it is taken for an answer. 0 means [DefaultTimeout]. It starts anew
-	// once a TCP connection is established.
+	// Timeout is how long silence lasts until it is taken for an answer. 0 means [DefaultTimeout]. A TCP connection
+	// that is established is not Dropped any more: if it is not greeted within seconds, the probe Failed.
 	Timeout time.Duration
 }
 
@@ -142,8 +142,8 @@ func (o Outcome) String() string {
 // Send sends the probe and waits for its outcome. Ending ctx ends the wait: the outcome is then Failed. There
 // are no retries, save that the kernel itself repeats a TCP SYN after a second.
 //
-// Time in which this process was kept from running does not count towards the timeout: a busy machine makes probes
-// slow, not wrong. The wait never exceeds 20 times the timeout.
+// Time in which this process was too busy, or kept from running, does not count towards the timeout: a slow machine
+// makes probes slow, not wrong. The wait never exceeds 100 times the timeout.
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()
 	o := p.send(ctx)

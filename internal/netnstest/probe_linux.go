@@ -130,8 +130,10 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 	})
 }
 
-// greeting reads the server's line.
+// greeting reads the server's line. That it does not come is not among the answers that anybody asks for, so there
+// is no hurry.
 func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
+	p.Timeout = max(p.Timeout, 10*time.Second)
 	var line []byte
 	o := p.await(ctx, s, s.pollRead, func(fd int) (Outcome, bool) {
 		for {
@@ -207,43 +209,64 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 	return o
 }
 
-// await takes the step each time the socket changes, until it decides or the probe's timeout has passed.
-//
-// The timeout is counted in slices, and one from which this process woke up late is not counted: on a busy machine
-// the servers, which live in the same process, and the kernel's network threads had no more luck than it.
+// await takes the step each time the socket changes, until it decides or the probe's timeout has passed, as the
+// namespace's pulse counts it.
 func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
-	var o Outcome
-	decided := false
-	slice := min(p.timeout(), 20*time.Millisecond)
-	giveUp := time.Now().Add(20 * p.timeout())
-	for waited := time.Duration(0); waited < p.timeout() && time.Now().Before(giveUp); {
-		deadline := time.Now().Add(slice)
-		if err := s.file.SetDeadline(deadline); err != nil {
-			return Outcome{Err: err}
-		}
-		err := poll(func(fd int) bool {
-			o, decided = take(fd)
-			return decided
-		})
-		switch {
-		case decided:
-			return o
-		case ctx.Err() != nil:
-			return Outcome{Err: ctx.Err()}
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return Outcome{Err: err}
-		}
-		if time.Since(deadline) < slice/2 {
-			waited += slice
-		}
+	// Most probes are decided at once and need no pulse.
+	if o, decided := awaitFor(ctx, s, min(pulseInterval, p.timeout()), poll, take); decided {
+		return o
 	}
-	if err := s.control(func(fd int) { o, decided = take(fd) }); err != nil {
+	pulse, err := p.From.NS.thePulse()
+	if err != nil {
 		return Outcome{Err: err}
 	}
-	if !decided {
-		return Outcome{Kind: Dropped}
+	pulse.join()
+	defer pulse.leave()
+	first, _ := pulse.count()
+	last := first + int((p.timeout()+pulseInterval-1)/pulseInterval)
+	giveUp := time.Now().Add(100 * p.timeout())
+	for {
+		beats, err := pulse.count()
+		if err != nil {
+			return Outcome{Err: err}
+		}
+		if beats >= last || time.Now().After(giveUp) {
+			return Outcome{Kind: Dropped}
+		}
+		// One more than the beats that are missing, so that the last look comes after the last beat.
+		patience := time.Duration(last-beats+1) * pulseInterval
+		if o, decided := awaitFor(ctx, s, patience, poll, take); decided {
+			return o
+		}
 	}
-	return o
+}
+
+// awaitFor takes the step each time the socket changes, until it decides or the time has passed. Errors decide too.
+func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller, take step) (o Outcome, decided bool) {
+	if err := s.file.SetDeadline(time.Now().Add(patience)); err != nil {
+		return Outcome{Err: err}, true
+	}
+	stop := context.AfterFunc(ctx, func() {
+		s.file.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // closed means that the wait is over
+	})
+	defer stop()
+	err := poll(func(fd int) bool {
+		o, decided = take(fd)
+		return decided
+	})
+	switch {
+	case decided:
+		return o, true
+	case ctx.Err() != nil:
+		return Outcome{Err: ctx.Err()}, true
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return Outcome{Err: err}, true
+	}
+	// What came with the deadline counts: the runtime prefers the deadline.
+	if err := s.control(func(fd int) { o, decided = take(fd) }); err != nil {
+		return Outcome{Err: err}, true
+	}
+	return o, decided
 }
 
 // anyPacket accepts every ICMP error: where the kernel has matched it to the socket by ports.

@@ -133,7 +133,7 @@ func (s *Server) hold(conn *net.TCPConn) bool {
 // converse greets a client, then echoes.
 func (s *Server) converse(conn *net.TCPConn) {
 	defer func() {
-		reset(conn)
+		conn.Close() //nolint:errcheck // nothing is owed to the client
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
