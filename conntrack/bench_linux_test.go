@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
 // benchFlows is the number of flows on the machine, from the environment variable KERNLB_BENCH_FLOWS. A namespace holds no
@@ -214,4 +216,32 @@ func BenchmarkJudge(b *testing.B) {
 			b.Fatal("the endpoint may keep it")
 		}
 	}
+}
+
+// The ends are pods that know nothing of the connections, and answer with a reset of their own.
+func BenchmarkCut(b *testing.B) {
+	cluster := netnstest.Start(b, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+	table := openIn(b, cluster.Node.NS)
+	rules(b, cluster.Node.NS, "", "")
+	const n = 5000
+	var flows []Flow
+	for i := range n {
+		f := flow(TCP, "10.244.1.1:1", "10.96.0.10:80", "10.244.1.2:8080", "")
+		f.Original.Src = netip.AddrPortFrom(cluster.Pods[0].IPv4, uint16(1024+i))
+		f.Reply.Src, f.Reply.Dst = netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080), f.Original.Src
+		f.TCP, f.Timeout = TCPEstablished, time.Minute
+		flows = append(flows, f)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		_, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
+		require.NoError(b, err)
+		_, err = table.Create(context.Background(), All(flows...))
+		require.NoError(b, err)
+		b.StartTimer()
+		cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: addr("10.96.0.10")}))
+		require.NoError(b, err)
+		require.Equal(b, Cut{Deleted: n, Reset: n}, cut)
+	}
+	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "connections/s")
 }

@@ -18,16 +18,7 @@ import (
 // was; with it, no packet after the cleaning goes astray.
 func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name         string
-		service      string
-		outside      bool
-		masq         bool
-		before       int // the pod that serves, -1 for none
-		after        int
-		misdirected  int
-		untranslated int
-	}{
+	for _, tc := range []udpCase{
 		{name: "its endpoint is replaced", service: "10.96.0.10:53", before: 1, after: 2, misdirected: 1},
 		{name: "its endpoint is replaced, over IPv6", service: "[fd00:10:96::10]:53", before: 1, after: 2, misdirected: 1},
 		{name: "its endpoint is replaced, masqueraded", service: "10.96.0.10:53", masq: true, before: 1, after: 2, misdirected: 1},
@@ -38,59 +29,75 @@ func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1})
-			service, mark := ap(tc.service), ""
-			if tc.masq {
-				mark = "meta mark set 0x4000"
-			}
-			backend := func(pod int) netip.AddrPort {
-				return netip.AddrPortFrom(cluster.Pods[pod].Addr(service.Addr()), 5353)
-			}
-			rule := func(pod int) string {
-				if pod < 0 {
-					return ""
-				}
-				return dnat(UDP, service, backend(pod), mark)
-			}
-			for _, pod := range cluster.Pods[1:] {
-				require.NoError(t, pod.Serve(netnstest.UDP, 5353))
-			}
-			probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000, Timeout: 3 * time.Second}
-			if tc.outside {
-				probe.From = cluster.Outside[0]
-			}
-			who := func() string { return probe.Send(context.Background()).String() }
-			table := openIn(t, cluster.Node.NS)
-
-			rules(t, cluster.Node.NS, rule(tc.before), "")
-			want := netnstest.InternetName
-			if tc.before >= 0 {
-				want = cluster.Pods[tc.before].Name
-			}
-			require.Contains(t, who(), want)
-			rules(t, cluster.Node.NS, rule(tc.after), "")
-			require.Contains(t, who(), want, "the kernel remembers")
-
-			frontend := Frontend{service.Addr(), service.Port(), UDP}
-			if tc.outside && cluster.IsNodeAddr(service.Addr()) {
-				frontend.Addr = anyAddr(service.Addr())
-			}
-			m, err := NewMatcher(Change{NodeAddrs: cluster.NodeAddrs(), Claims: []Claim{{
-				Frontend: frontend, Backends: []netip.AddrPort{backend(tc.after)}, Untranslated: true,
-			}}})
-			require.NoError(t, err)
-			got, err := table.Clean(context.Background(), m, CleanOptions{})
-			require.NoError(t, err)
-			require.Equal(t, tc.misdirected, got.Misdirected)
-			require.Equal(t, tc.untranslated, got.Untranslated)
-			require.Equal(t, 1, got.Deleted)
-			require.Contains(t, who(), cluster.Pods[tc.after].Name)
-
-			got, err = table.Clean(context.Background(), m, CleanOptions{})
-			require.NoError(t, err)
-			require.Zero(t, got.Misdirected+got.Untranslated, "what is right stays")
+			tc.run(t)
 		})
 	}
+}
+
+// udpCase is one change of a service under a client that sends on.
+type udpCase struct {
+	name         string
+	service      string
+	outside      bool
+	masq         bool
+	before       int // the pod that serves, -1 for none
+	after        int
+	misdirected  int
+	untranslated int
+}
+
+func (tc udpCase) run(t *testing.T) {
+	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1})
+	service, mark := ap(tc.service), ""
+	if tc.masq {
+		mark = "meta mark set 0x4000"
+	}
+	backend := func(pod int) netip.AddrPort {
+		return netip.AddrPortFrom(cluster.Pods[pod].Addr(service.Addr()), 5353)
+	}
+	rule := func(pod int) string {
+		if pod < 0 {
+			return ""
+		}
+		return dnat(UDP, service, backend(pod), mark)
+	}
+	for _, pod := range cluster.Pods[1:] {
+		require.NoError(t, pod.Serve(netnstest.UDP, 5353))
+	}
+	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000, Timeout: 3 * time.Second}
+	if tc.outside {
+		probe.From = cluster.Outside[0]
+	}
+	who := func() string { return probe.Send(context.Background()).String() }
+	table := openIn(t, cluster.Node.NS)
+
+	rules(t, cluster.Node.NS, rule(tc.before), "")
+	want := netnstest.InternetName
+	if tc.before >= 0 {
+		want = cluster.Pods[tc.before].Name
+	}
+	require.Contains(t, who(), want)
+	rules(t, cluster.Node.NS, rule(tc.after), "")
+	require.Contains(t, who(), want, "the kernel remembers")
+
+	frontend := Frontend{service.Addr(), service.Port(), UDP}
+	if tc.outside && cluster.IsNodeAddr(service.Addr()) {
+		frontend.Addr = anyAddr(service.Addr())
+	}
+	m, err := NewMatcher(Change{NodeAddrs: cluster.NodeAddrs(), Claims: []Claim{{
+		Frontend: frontend, Backends: []netip.AddrPort{backend(tc.after)}, Untranslated: true,
+	}}})
+	require.NoError(t, err)
+	got, err := table.Clean(context.Background(), m, CleanOptions{})
+	require.NoError(t, err)
+	require.Equal(t, tc.misdirected, got.Misdirected)
+	require.Equal(t, tc.untranslated, got.Untranslated)
+	require.Equal(t, 1, got.Deleted)
+	require.Contains(t, who(), cluster.Pods[tc.after].Name)
+
+	got, err = table.Clean(context.Background(), m, CleanOptions{})
+	require.NoError(t, err)
+	require.Zero(t, got.Misdirected+got.Untranslated, "what is right stays")
 }
 
 // A service that loses its last endpoint does not leave a blackhole (kubernetes #139628): its clients are refused.

@@ -113,15 +113,7 @@ func waitReset(conn *net.TCPConn) error {
 
 func TestCutResetsBothEnds(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name   string
-		node   bool   // the client is a process of the node
-		v6     bool   // over IPv6
-		masq   bool   // the client is masqueraded
-		left   bool   // another endpoint is left
-		filter string // what the filter chains do with packets to the service, or with all
-		sysctl string // a setting of the node
-	}{
+	for _, tc := range []cutCase{
 		{name: "another endpoint is left", left: true},
 		{name: "another endpoint is left, over IPv6", left: true, v6: true},
 		{name: "masqueraded", left: true, masq: true},
@@ -141,51 +133,66 @@ func TestCutResetsBothEnds(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
-			node, client, old, other := cluster.Node, cluster.Pods[0], cluster.Pods[1], cluster.Pods[2]
-			service := ap("10.96.0.10:80")
-			if tc.v6 {
-				service = ap("[fd00:10:96::10]:80")
-			}
-			if tc.node {
-				client = node
-			}
-			mark := ""
-			if tc.masq {
-				mark = "meta mark set 0x4000"
-			}
-			oldAt := netip.AddrPortFrom(old.Addr(service.Addr()), 8080)
-			otherAt := netip.AddrPortFrom(other.Addr(service.Addr()), 8080)
-			oldListener, otherListener := listen(t, old, oldAt), listen(t, other, otherAt)
-			table := openIn(t, node.NS)
-
-			rules(t, node.NS, dnat(TCP, service, oldAt, mark), "")
-			doomed := connect(t, client.NS, netip.AddrPort{}, service, oldListener)
-			straight := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, oldAt, oldListener)
-			after := ""
-			if tc.left {
-				after = dnat(TCP, service, otherAt, mark)
-			}
-			rules(t, node.NS, after, tc.filter)
-			if tc.sysctl != "" {
-				require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
-			}
-
-			cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: service.Addr()}))
-			require.NoError(t, err)
-			require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
-			require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
-			require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
-			require.NoError(t, straight.talk(), "a connection straight to the endpoint goes on")
-			if !tc.left {
-				return
-			}
-			// The client can come back at once, even with the port it had.
-			again := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
-			doomed.client.Close()
-			require.NoError(t, connect(t, client.NS, again, service, otherListener).talk())
+			tc.run(t)
 		})
 	}
+}
+
+// cutCase is one situation in which a connection is cut.
+type cutCase struct {
+	name   string
+	node   bool   // the client is a process of the node
+	v6     bool   // over IPv6
+	masq   bool   // the client is masqueraded
+	left   bool   // another endpoint is left
+	filter string // what the filter chains do with packets to the service, or with all
+	sysctl string // a setting of the node to be 0
+}
+
+func (tc cutCase) run(t *testing.T) {
+	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+	node, client, old, other := cluster.Node, cluster.Pods[0], cluster.Pods[1], cluster.Pods[2]
+	service := ap("10.96.0.10:80")
+	if tc.v6 {
+		service = ap("[fd00:10:96::10]:80")
+	}
+	if tc.node {
+		client = node
+	}
+	mark := ""
+	if tc.masq {
+		mark = "meta mark set 0x4000"
+	}
+	oldAt := netip.AddrPortFrom(old.Addr(service.Addr()), 8080)
+	otherAt := netip.AddrPortFrom(other.Addr(service.Addr()), 8080)
+	oldListener, otherListener := listen(t, old, oldAt), listen(t, other, otherAt)
+	table := openIn(t, node.NS)
+
+	rules(t, node.NS, dnat(TCP, service, oldAt, mark), "")
+	doomed := connect(t, client.NS, netip.AddrPort{}, service, oldListener)
+	straight := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, oldAt, oldListener)
+	after := ""
+	if tc.left {
+		after = dnat(TCP, service, otherAt, mark)
+	}
+	rules(t, node.NS, after, tc.filter)
+	if tc.sysctl != "" {
+		require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
+	}
+
+	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: service.Addr()}))
+	require.NoError(t, err)
+	require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
+	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
+	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
+	require.NoError(t, straight.talk(), "a connection straight to the endpoint goes on")
+	if !tc.left {
+		return
+	}
+	// The client can come back at once, even with the port it had.
+	again := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
+	doomed.client.Close()
+	require.NoError(t, connect(t, client.NS, again, service, otherListener).talk())
 }
 
 // A cut of a flow that ended, or was made again meanwhile, leaves everything as it is.

@@ -2,13 +2,11 @@ package conntrack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -311,148 +309,4 @@ func TestUsage(t *testing.T) {
 	require.NotZero(t, u.Max)
 	require.EqualValues(t, 100, u.Stats.Inserted)
 	require.InDelta(t, 100/float64(u.Max), u.Fraction(), 1e-9)
-}
-
-func TestWithoutPermission(t *testing.T) {
-	t.Parallel()
-	_, ns := newTable(t)
-	err := ns.Do(func() error {
-		table, err := Open(Config{})
-		if err != nil {
-			return err
-		}
-		defer table.Close()
-		return withoutCapabilities(func() error {
-			_, listErr := CountBy(table.Flows(context.Background(), Filter{}), func(*Flow) int { return 0 })
-			_, deleteErr := table.Delete(context.Background(), All(flow(UDP, client, "10.96.0.10:53", "", "")))
-			if !errors.Is(listErr, ErrPermission) || !errors.Is(deleteErr, ErrPermission) {
-				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
-			}
-			return nil
-		})
-	})
-	require.NoError(t, err)
-}
-
-// withoutCapabilities runs f on the calling thread without effective capabilities.
-func withoutCapabilities(f func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var now [2]unix.CapUserData
-	if err := unix.Capget(&header, &now[0]); err != nil {
-		return err
-	}
-	none := now
-	none[0].Effective, none[1].Effective = 0, 0
-	if err := unix.Capset(&header, &none[0]); err != nil {
-		return err
-	}
-	return errors.Join(f(), unix.Capset(&header, &now[0]))
-}
-
-func TestTuningOfANamespace(t *testing.T) {
-	t.Parallel()
-	table, ns := newTable(t)
-	want := KubeProxyTuning()
-	want.UDP, want.TCPBeLiberal, want.MaxPerCore, want.Min = 45*time.Second, true, 1, 1<<30
-	p, err := table.PlanTuning(context.Background(), want)
-	require.NoError(t, err)
-	require.Contains(t, p.String(), "nf_conntrack_udp_timeout: 30 -> 45")
-
-	err = table.ApplyTuning(p)
-	require.ErrorIs(t, err, ErrGlobalSetting, "the maximum belongs to the machine")
-	require.ErrorContains(t, err, "nf_conntrack_max")
-	for key, value := range map[string]string{
-		"nf_conntrack_udp_timeout": "45", "nf_conntrack_tcp_be_liberal": "1",
-		"nf_conntrack_tcp_timeout_established": "86400", "nf_conntrack_tcp_timeout_close_wait": "3600",
-	} {
-		got, err := ns.Sysctl("net/netfilter/" + key)
-		require.NoError(t, err)
-		require.Equal(t, value, got, key)
-	}
-	want.MaxPerCore = 0
-	p, err = table.PlanTuning(context.Background(), want)
-	require.NoError(t, err)
-	require.True(t, p.Empty(), p.String())
-	require.NoError(t, table.ApplyTuning(p))
-
-	other, _ := newTable(t)
-	p, err = other.PlanTuning(context.Background(), want)
-	require.NoError(t, err)
-	require.Contains(t, p.String(), "nf_conntrack_udp_timeout: 30 -> 45", "other namespaces are as they were")
-}
-
-func TestFollow(t *testing.T) {
-	t.Parallel()
-	table, _ := newTable(t)
-	follower, err := table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}})
-	require.NoError(t, err)
-	udp, tcp := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""), flow(TCP, client, "10.96.0.10:80", "", "")
-	create(t, table, tcp, udp)
-	listed := list(t, table, Filter{})
-	_, err = table.Delete(context.Background(), All(listed...))
-	require.NoError(t, err)
-
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var got []string
-	for e, err := range follower.Events(ctx) {
-		require.NoError(t, err)
-		got = append(got, e.Type.String()+" "+e.Flow.Reply.Src.String())
-		if e.Type == FlowDestroyed {
-			cancel()
-		}
-	}
-	require.Equal(t, []string{"new 10.244.0.5:5353", "destroyed 10.244.0.5:5353"}, got)
-
-	// Another sequence goes on where the first ended; closing ends it.
-	create(t, table, udp)
-	got = nil
-	for e, err := range follower.Events(context.Background()) {
-		if err != nil {
-			require.ErrorIs(t, err, ErrClosed)
-			break
-		}
-		got = append(got, e.Type.String())
-		require.NoError(t, follower.Close())
-	}
-	require.Equal(t, []string{"new"}, got)
-}
-
-func TestFollowSaysWhatItLost(t *testing.T) {
-	t.Parallel()
-	table, _ := newTable(t)
-	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096})
-	require.NoError(t, err)
-	defer follower.Close()
-	create(t, table, randomTable(rand.New(rand.NewPCG(7, 7)), 1000)...)
-	seen := map[EventType]int{}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	for e, err := range follower.Events(ctx) {
-		require.NoError(t, err)
-		if seen[e.Type]++; seen[EventsLost] > 0 {
-			break
-		}
-	}
-	require.Positive(t, seen[EventsLost])
-	require.Less(t, seen[FlowNew], 1000)
-	_, err = table.Follow(FollowOptions{Types: []EventType{9}})
-	require.ErrorContains(t, err, "there is no type event 9")
-}
-
-func TestNodeAddrs(t *testing.T) {
-	t.Parallel()
-	cluster := netnstest.Start(t, netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: -1})
-	table := openIn(t, cluster.Node.NS)
-	got, err := table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
-	require.NoError(t, err)
-	require.ElementsMatch(t, cluster.NodeAddrs(), got)
-	got, err = table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("192.0.2.11/32")})
-	require.NoError(t, err)
-	require.Equal(t, []netip.Addr{addr("192.0.2.11")}, got)
-	got, err = table.NodeAddrs(nil)
-	require.NoError(t, err)
-	require.Empty(t, got)
 }

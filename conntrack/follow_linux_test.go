@@ -1,0 +1,69 @@
+package conntrack
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	follower, err := table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}})
+	require.NoError(t, err)
+	udp, tcp := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""), flow(TCP, client, "10.96.0.10:80", "", "")
+	create(t, table, tcp, udp)
+	listed := list(t, table, Filter{})
+	_, err = table.Delete(context.Background(), All(listed...))
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var got []string
+	for e, err := range follower.Events(ctx) {
+		require.NoError(t, err)
+		got = append(got, e.Type.String()+" "+e.Flow.Reply.Src.String())
+		if e.Type == FlowDestroyed {
+			cancel()
+		}
+	}
+	require.Equal(t, []string{"new 10.244.0.5:5353", "destroyed 10.244.0.5:5353"}, got)
+
+	// Another sequence goes on where the first ended; closing ends it.
+	create(t, table, udp)
+	got = nil
+	for e, err := range follower.Events(context.Background()) {
+		if err != nil {
+			require.ErrorIs(t, err, ErrClosed)
+			break
+		}
+		got = append(got, e.Type.String())
+		require.NoError(t, follower.Close())
+	}
+	require.Equal(t, []string{"new"}, got)
+}
+
+func TestFollowSaysWhatItLost(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096})
+	require.NoError(t, err)
+	defer follower.Close()
+	create(t, table, randomTable(rand.New(rand.NewPCG(7, 7)), 1000)...)
+	seen := map[EventType]int{}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for e, err := range follower.Events(ctx) {
+		require.NoError(t, err)
+		if seen[e.Type]++; seen[EventsLost] > 0 {
+			break
+		}
+	}
+	require.Positive(t, seen[EventsLost])
+	require.Less(t, seen[FlowNew], 1000)
+	_, err = table.Follow(FollowOptions{Types: []EventType{9}})
+	require.ErrorContains(t, err, "there is no type event 9")
+}
