@@ -12,6 +12,9 @@ type forgetter struct {
 	table *servicemodel.Table
 	// by the key of the frontend, as in the sets; the endpoints to forget, none for all
 	byKey [2]map[string][]netip.AddrPort
+	// looked says that the family's map was read, and learnt what the counters said before.
+	looked [2]bool
+	learnt [2]uint64
 }
 
 // newForgetter prepares what a plan wants forgotten; nil if that is nothing.

@@ -2,6 +2,8 @@ package nftables
 
 import (
 	"context"
+	"hash/maphash"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
@@ -18,6 +20,14 @@ func (b *Backend) forgetClients(ctx context.Context, p *plan, g *forgetter) erro
 		if m == nil || fp.create || len(b.pl.have[i].shape.affinity) == 0 || len(g.byKey[i]) == 0 {
 			continue
 		}
+		learnt, err := b.kernel.readLearnt(ctx, fp.f, b.pl.table)
+		if err != nil {
+			return err
+		}
+		if g.looked[i] && learnt == g.learnt[i] {
+			continue // nobody was remembered since the map was read
+		}
+		g.looked[i], g.learnt[i] = true, learnt
 		ops := &setOps{set: m}
 		if err := b.findClients(ctx, i, g, &ops.del); err != nil {
 			return err
@@ -29,34 +39,68 @@ func (b *Backend) forgetClients(ctx context.Context, p *plan, g *forgetter) erro
 	return nil
 }
 
-// findClients reads the affinity map and lists the entries to delete. An entry that is about to expire is left out: it would be gone when the
-// transaction comes to it, and fail it.
+// findTries bounds how often the affinity map is read since the kernel was rehashing it.
+const findTries = 5
+
+// findClients lists the entries of the affinity map to delete.
 func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, to *elemList) error {
-	const soon = 2000 // milliseconds
 	f := families[i]
-	req := b.kernel.get(f, msgGetSetElem, "elements of map", mapAffinity)
+	for try := range findTries {
+		count, err := b.kernel.readCount(ctx, f, b.pl.table, mapAffinity)
+		if err != nil {
+			return err
+		}
+		*to = elemList{}
+		distinct, err := b.readClients(ctx, i, g, to, max(count, 0))
+		if err != nil || count < 0 || distinct >= count {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Duration(1+try) * 5 * time.Millisecond):
+		}
+	}
+	return nil // clients come and go while it is read: this is as good as it gets
+}
+
+// readClients reads the affinity map once and returns how many different entries it saw: while the map is rehashed, some come twice and as many
+// not at all. An entry that is about to expire is left out: it would be gone when the transaction comes to it, and fail it.
+func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, to *elemList, expect int) (int, error) {
+	const soon = 2000 // milliseconds
+	req := b.kernel.get(families[i], msgGetSetElem, "elements of map", mapAffinity)
 	req.Text(1, b.pl.table)
 	req.Text(2, mapAffinity)
-	first := *to
-	seen := map[string]bool{} // an element may come twice, and can be deleted once only
-	return b.kernel.conn.DumpRetry(ctx, req, func() { *to = first; clear(seen) }, func(m nfnl.Message) error {
+	seed := maphash.MakeSeed()
+	seen := make(map[uint64]struct{}, expect)
+	one := func(e elem) error {
+		h := maphash.Bytes(seed, e.key)
+		if _, twice := seen[h]; twice {
+			return nil
+		}
+		seen[h] = struct{}{}
+		if e.expiry > soon && g.matches(i, e) {
+			to.add(elem{key: e.key})
+		}
+		return nil
+	}
+	reset := func() {
+		*to = elemList{}
+		clear(seen)
+	}
+	err := b.kernel.conn.DumpRetry(ctx, req, reset, func(m nfnl.Message) error {
 		it := nfnl.Attrs(m.Attrs)
 		for it.Next() {
-			if it.Type() != 3 {
+			if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
 				continue
 			}
-			if err := decodeElems(it.Data(), func(e elem) error {
-				if e.expiry > soon && g.matches(i, e) && !seen[string(e.key)] {
-					seen[string(e.key)] = true
-					to.add(elem{key: e.key})
-				}
-				return nil
-			}); err != nil {
+			if err := decodeElems(it.Data(), one); err != nil {
 				return err
 			}
 		}
 		return it.Err()
 	})
+	return len(seen), err
 }
 
 // sweep deletes the clients that were given an endpoint between the reading of the map and the commit that took the endpoint away. None

@@ -54,7 +54,7 @@ func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
 		if o, err = b.kernel.observe(ctx, b.pl.table); err == nil {
 			return b.merge(o)
 		}
-		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, errRepeated) {
+		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, errRehashed) {
 			return nil, fmt.Errorf("nftables: observe: %w", err)
 		}
 	}

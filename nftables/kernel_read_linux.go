@@ -34,7 +34,7 @@ func (k *kernel) readTable(ctx context.Context, f *family, table string, element
 	if err != nil || !there {
 		return nil, err
 	}
-	raw := &rawTable{sets: map[string]rawSet{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]elem{}}
+	raw := &rawTable{sets: map[string]rawSet{}, counts: map[string]int{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]elem{}}
 	if err := k.readSets(ctx, f, table, raw); err != nil {
 		return nil, err
 	}
@@ -62,9 +62,12 @@ func (k *kernel) readSets(ctx context.Context, f *family, table string, raw *raw
 	req := k.get(f, msgGetSet, "sets of table", f.name+" "+table)
 	req.Text(1, table) // NFTA_SET_TABLE
 	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		name, s, err := decodeSet(m.Attrs)
+		name, s, count, err := decodeSet(m.Attrs)
 		if err == nil {
 			raw.sets[name] = s
+		}
+		if count >= 0 {
+			raw.counts[name] = count
 		}
 		return err
 	})
@@ -91,6 +94,32 @@ func (k *kernel) readRules(ctx context.Context, f *family, table string, raw *ra
 		}
 		return err
 	})
+}
+
+// readLearnt reads how often a client was remembered.
+func (k *kernel) readLearnt(ctx context.Context, f *family, table string) (n uint64, err error) {
+	req := k.get(f, msgGetRule, "rules of chain", chainLearn)
+	req.Text(1, table)
+	req.Text(2, chainLearn) // NFTA_RULE_CHAIN
+	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {
+		packets, err := decodeCounters(m.Attrs)
+		n += packets
+		return err
+	})
+	return n, err
+}
+
+// readCount asks how many elements a set has; -1 if the kernel does not say.
+func (k *kernel) readCount(ctx context.Context, f *family, table, set string) (int, error) {
+	req := k.get(f, msgGetSet, "set", set)
+	req.Text(1, table)
+	req.Text(2, set)
+	replies, err := k.conn.Query(ctx, req)
+	if err != nil || len(replies) == 0 {
+		return -1, err
+	}
+	_, _, count, err := decodeSet(replies[0].Attrs)
+	return count, err
 }
 
 // readElements reads the elements of a set. Their bytes are copied out of the receive buffer, message by message.

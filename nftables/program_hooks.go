@@ -61,8 +61,11 @@ func (b *builder) noEndpoints() {
 	b.chain(chain{name: "no-service"}, unused...)
 }
 
+const chainLearn = "learn"
+
 // learn makes the chain that remembers which endpoint a client was given: what conntrack knows of the flow is the key, what the packet says
-// after DNAT is the data. An entry that is there keeps its data and gets a new timeout. The map may be full, so nothing comes after it.
+// after DNAT is the data. An entry that is there keeps its data and gets a new timeout. The map may be full, so nothing comes after it but a
+// counter, by which Commit sees whether anybody was remembered while it worked.
 func (b *builder) learn() {
 	f := b.f
 	n := f.addrLen
@@ -76,10 +79,10 @@ func (b *builder) learn() {
 		seconds := time.Duration(t) * time.Second
 		data := 2*n + 8 // right after the key
 		learn := part{
-			text: fmt.Sprintf("update @%s { %s . ct original %s saddr timeout %s : %s daddr . th dport }", mapAffinity, original, f.name, nftDuration(seconds), f.name),
+			text: fmt.Sprintf("update @%s { %s . ct original %s saddr timeout %s : %s daddr . th dport } counter packets 0 bytes 0", mapAffinity, original, f.name, nftDuration(seconds), f.name),
 			exprs: append(loadKey(), ctOriginal(f.ctSrc, word(n+8)),
 				payload(baseNetwork, f.daddr, n, word(data)), payload(baseTransport, 2, 2, word(data+n)),
-				learnClient(mapAffinity, word(0), word(data), uint64(seconds.Milliseconds()))),
+				learnClient(mapAffinity, word(0), word(data), uint64(seconds.Milliseconds())), counter()),
 		}
 		service := affinityName(kindService, t)
 		nodeport := affinityName(kindNodePort, t)
@@ -88,7 +91,7 @@ func (b *builder) learn() {
 			join(b.protocols(), part{text: original + " != @" + kindService.registry, exprs: append(loadKey(), lookup(kindService.registry, true))},
 				part{text: port + " @" + nodeport, exprs: []expr{meta(metaL4Proto, word(0)), ctOriginal(ctProtoDst, word(4)), lookup(nodeport, false)}}, learn))
 	}
-	b.chain(chain{name: "learn"}, rules...)
+	b.chain(chain{name: chainLearn}, rules...)
 }
 
 // protocols matches the protocols that have ports. Without it in front, nft 1.0.6 cannot load a concatenation with ct proto-dst from text,
@@ -135,8 +138,8 @@ func (b *builder) hooks() {
 	b.chain(chain{"nat-prerouting", "nat", hookPrerouting, prioDNAT}, join(jump("dispatch")))
 	b.chain(chain{"nat-output", "nat", hookOutput, prioDNAT}, join(jump("dispatch")))
 	if len(b.shape.affinity) > 0 {
-		b.chain(chain{"learn-prerouting", "filter", hookPrerouting, prioLearn}, join(isNew, isDNAT, jump("learn")))
-		b.chain(chain{"learn-output", "filter", hookOutput, prioLearn}, join(isNew, isDNAT, jump("learn")))
+		b.chain(chain{"learn-prerouting", "filter", hookPrerouting, prioLearn}, join(isNew, isDNAT, jump(chainLearn)))
+		b.chain(chain{"learn-output", "filter", hookOutput, prioLearn}, join(isNew, isDNAT, jump(chainLearn)))
 	}
 	b.chain(chain{"filter-input", "filter", hookInput, prioFilter}, join(isNew, jump("no-endpoints")), join(isNew, jump("nodeport-no-endpoints")))
 	b.chain(chain{"filter-forward", "filter", hookForward, prioFilter}, join(isNew, jump("no-endpoints")), join(isNew, jump("no-service")))

@@ -14,6 +14,7 @@ import (
 // rawTable is a table of the kernel, as dumped.
 type rawTable struct {
 	sets   map[string]rawSet
+	counts map[string]int // by set, how many elements the kernel says it has; Linux 6.16 and newer say it
 	chains map[string]chain
 	hashes map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
 	elems  map[string][]elem   // by set
@@ -182,8 +183,8 @@ type found struct {
 	seen bool // it has its place in the model
 }
 
-// errRepeated says that a dump has an element twice, and so perhaps lacks another.
-var errRepeated = errors.New("the kernel was rehashing a set while it was read")
+// errRehashed says that a dump has an element twice, or other than as many as it should have.
+var errRehashed = errors.New("the kernel was rehashing a set while it was read")
 
 // newReading indexes what was dumped. Right after many elements were added, the kernel moves a set to a larger hash table in the background; a
 // dump meanwhile can hold elements twice and lack others, without a sign of it.
@@ -196,8 +197,8 @@ func newReading(f *family, raw *rawTable) (*reading, error) {
 			all[i].elem = e
 			m[string(e.key)+string(e.keyEnd)] = &all[i]
 		}
-		if len(m) != len(l) {
-			return nil, fmt.Errorf("set %s: %w", name, errRepeated)
+		if count, ok := raw.counts[name]; len(m) != len(l) || ok && count != len(l) {
+			return nil, fmt.Errorf("set %s: %w", name, errRehashed)
 		}
 		r.elems[name] = m
 	}

@@ -229,4 +229,12 @@ func learnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) expr
 	})
 }
 
+// counter counts the packets that come so far in the rule.
+func counter() expr {
+	return expression("counter", func(b *nfnl.Batch) {
+		b.U64(1, 0) // NFTA_COUNTER_BYTES
+		b.U64(2, 0) // NFTA_COUNTER_PACKETS
+	})
+}
+
 func native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

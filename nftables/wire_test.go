@@ -116,9 +116,10 @@ func FuzzDecode(f *testing.F) {
 			l = append(l, e)
 			return nil
 		})
-		_, _, _ = decodeSet(data)
+		_, _, _, _ = decodeSet(data)
 		_, _, _ = decodeChain(data)
 		_, _, _, _ = decodeRule(data)
+		_, _ = decodeCounters(data)
 		_ = commentOf(data)
 		for _, fam := range families {
 			raw := &rawTable{sets: map[string]rawSet{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]elem{}}
