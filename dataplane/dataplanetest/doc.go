@@ -14,4 +14,6 @@
 //     scenario, and about the packets of random states ([Random]).
 //
 // It needs root or an unprivileged user namespace, and Linux; otherwise its tests skip themselves and say why.
+//
+// [Memory] is a backend without a kernel, for tests of programs that embed kernlb. It needs nothing.
 package dataplanetest

@@ -1,0 +1,293 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Memory is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that embed kernlb test with it, on any OS and without
+// privileges, what they hand to an engine, and what they do when it fails. It keeps the contract of a backend strictly: a commit that
+// does not begin from what was last observed or committed is an error, one that somebody else came before is a [dataplane.ErrConflict].
+//
+// Its methods may be called by many goroutines. It must be made by [NewMemory].
+type Memory struct {
+	kernel *Kernel
+
+	mu      sync.Mutex
+	calls   map[Call]int
+	before  map[Call]func(context.Context) error
+	faults  map[Call]fault
+	refuse  func(*servicemodel.ChangeSet) error
+	held    *servicemodel.Table // what the last Observe or Commit left in the kernel
+	drift   []string            // what the last Observe reported, until it is committed
+	seen    uint64              // the kernel's generation at the last Observe or Commit
+	checked uint64              // the same, or that of an Integrity since
+	known   bool                // there was an Observe, and no failed Commit since
+}
+
+var _ dataplane.Backend = (*Memory)(nil)
+
+// fault makes the next calls of a method fail.
+type fault struct {
+	n   int
+	err error
+}
+
+// Call names a method of a backend.
+type Call string
+
+// The methods of [dataplane.Backend] that can be counted, delayed and made to fail. Plan, Check and Close have no context; what runs before
+// them is given [context.Background].
+const (
+	CallCheck     Call = "check"
+	CallObserve   Call = "observe"
+	CallIntegrity Call = "integrity"
+	CallPlan      Call = "plan"
+	CallCommit    Call = "commit"
+	CallCleanup   Call = "cleanup"
+	CallClose     Call = "close"
+)
+
+// NewMemory returns a backend on the kernel k. Another one on the same kernel stands for a restart of the program, or for another program. Nil
+// is a new, empty kernel.
+func NewMemory(k *Kernel) *Memory {
+	if k == nil {
+		k = &Kernel{}
+	}
+	return &Memory{kernel: k, calls: map[Call]int{}, before: map[Call]func(context.Context) error{}, faults: map[Call]fault{}}
+}
+
+// Kernel returns the kernel that the backend writes to.
+func (m *Memory) Kernel() *Kernel { return m.kernel }
+
+// Calls returns how often a method was called, failed calls included.
+func (m *Memory) Calls(c Call) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[c]
+}
+
+// Fail makes the next n calls of a method return err, without any effect on the kernel.
+func (m *Memory) Fail(c Call, n int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.faults[c] = fault{n, err}
+}
+
+// Before makes f run at the beginning of each call of a method: to take time, to let somebody else change the kernel just then, or to
+// refuse. If it returns an error, the call returns that and has no effect. Nil ends it.
+func (m *Memory) Before(c Call, f func(context.Context) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.before[c] = f
+}
+
+// Refuse makes Check return what f says of a change set: nil, or [dataplane.UnsupportedError] values. Nil refuses nothing.
+func (m *Memory) Refuse(f func(*servicemodel.ChangeSet) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refuse = f
+}
+
+// enter counts a call and returns the error that it is to fail with.
+func (m *Memory) enter(ctx context.Context, c Call) error {
+	m.mu.Lock()
+	m.calls[c]++
+	f := m.before[c]
+	var err error
+	if x := m.faults[c]; x.n > 0 {
+		err = x.err
+		m.faults[c] = fault{x.n - 1, x.err}
+	}
+	m.mu.Unlock()
+	if f != nil {
+		if err := f(ctx); err != nil {
+			return fmt.Errorf("memory: %s: %w", c, err)
+		}
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("memory: %s: %w", c, err)
+	}
+	return nil
+}
+
+// Name returns "memory".
+func (m *Memory) Name() string { return "memory" }
+
+// Check returns what the function given to [Memory.Refuse] says.
+func (m *Memory) Check(c *servicemodel.ChangeSet) error {
+	if err := m.enter(context.Background(), CallCheck); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	refuse := m.refuse
+	m.mu.Unlock()
+	if refuse == nil {
+		return nil
+	}
+	return refuse(c)
+}
+
+// Observe reads the kernel. The table is made anew of its contents, as it is by a backend that decodes what it reads: it knows of no
+// state, no conflicts and no health checks.
+func (m *Memory) Observe(ctx context.Context) (*dataplane.Observation, error) {
+	if err := m.enter(ctx, CallObserve); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel.mu.Lock()
+	defer m.kernel.mu.Unlock()
+	t, err := contents(m.kernel.table)
+	if err != nil {
+		return nil, fmt.Errorf("memory: observe: %w", err)
+	}
+	m.held, m.drift, m.known = t, slices.Clone(m.kernel.drift), true
+	m.seen, m.checked = m.kernel.generation, m.kernel.generation
+	return &dataplane.Observation{Table: t, Drift: slices.Clone(m.drift)}, nil
+}
+
+// Integrity compares the kernel's generation with that of the last Observe or Commit.
+func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+	if err := m.enter(ctx, CallIntegrity); err != nil {
+		return dataplane.Broken, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel.mu.Lock()
+	defer m.kernel.mu.Unlock()
+	m.checked = m.kernel.generation
+	switch {
+	case !m.known || m.kernel.broken > m.seen:
+		return dataplane.Broken, nil
+	case m.kernel.generation != m.seen:
+		return dataplane.Touched, nil
+	}
+	return dataplane.Intact, nil
+}
+
+// Plan renders the change set as text, followed by a line "repair ..." for each line of drift.
+func (m *Memory) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+	if err := m.enter(context.Background(), CallPlan); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.plan(c), nil
+}
+
+func (m *Memory) plan(c *servicemodel.ChangeSet) memoryPlan {
+	kernel := *c
+	kernel.Health = nil // the program answers those
+	text := kernel.String()
+	for _, d := range m.drift {
+		text += "repair " + d + "\n"
+	}
+	return memoryPlan(text)
+}
+
+// Commit writes the change set and repairs the drift that the last Observe reported.
+func (m *Memory) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	start := time.Now()
+	err := m.enter(ctx, CallCommit)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel.mu.Lock()
+	defer m.kernel.mu.Unlock()
+	if err == nil {
+		err = m.write(c)
+	}
+	if err != nil {
+		m.known = false
+		return dataplane.Stats{}, err
+	}
+	stats := m.plan(c).Stats()
+	m.drift = nil
+	stats.Duration = time.Since(start)
+	return stats, nil
+}
+
+// write does what Commit is for, or nothing. Both locks are held.
+func (m *Memory) write(c *servicemodel.ChangeSet) error {
+	if !m.known {
+		return fmt.Errorf("memory: commit: nothing was observed since the start or the last error")
+	}
+	old, err := contents(c.Old)
+	if err != nil {
+		return fmt.Errorf("memory: commit: old table: %w", err)
+	}
+	if !old.Equal(m.held) {
+		return fmt.Errorf("memory: commit: the change set does not begin from what was last observed or committed, but from that and\n%s",
+			servicemodel.Diff(m.held, old))
+	}
+	k := m.kernel
+	if k.generation != m.checked || !old.Equal(k.table) {
+		return fmt.Errorf("memory: commit: %w", dataplane.ErrConflict)
+	}
+	t, err := contents(k.table.Apply(c))
+	if err != nil {
+		return fmt.Errorf("memory: commit: %w", err)
+	}
+	if m.plan(c) != "" {
+		k.generation++
+	}
+	k.table = t
+	k.drift = slices.DeleteFunc(k.drift, func(d string) bool { return slices.Contains(m.drift, d) })
+	m.held, m.seen, m.checked = t, k.generation, k.generation
+	return nil
+}
+
+// Cleanup empties the kernel.
+func (m *Memory) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+	if err := m.enter(ctx, CallCleanup); err != nil {
+		return dataplane.Stats{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel.mu.Lock()
+	defer m.kernel.mu.Unlock()
+	m.drift = slices.Clone(m.kernel.drift)
+	stats := m.plan(servicemodel.Diff(m.kernel.table, nil)).Stats()
+	if stats.Messages > 0 {
+		m.kernel.generation++
+	}
+	m.kernel.table, m.kernel.drift = nil, nil
+	m.held, m.drift, m.known = nil, nil, false
+	return stats, nil
+}
+
+// Close does nothing but count.
+func (m *Memory) Close() error { return m.enter(context.Background(), CallClose) }
+
+// contents returns t without what no kernel holds.
+func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
+	return servicemodel.NewTable(servicemodel.Contents{
+		Rules:      t.Rules(),
+		Frontends:  slices.Collect(t.Frontends()),
+		Pools:      slices.Collect(t.Pools()),
+		ClusterIPs: slices.Collect(t.ClusterIPs()),
+		Hairpins:   slices.Collect(t.Hairpins()),
+	})
+}
+
+// memoryPlan is the text of a plan: a message for each line.
+type memoryPlan string
+
+// String returns the text.
+func (p memoryPlan) String() string { return string(p) }
+
+// Stats counts the lines and bytes of the text.
+func (p memoryPlan) Stats() dataplane.Stats {
+	n := strings.Count(string(p), "\n")
+	return dataplane.Stats{Messages: n, Elements: n, Bytes: len(p)}
+}

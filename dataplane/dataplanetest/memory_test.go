@@ -1,0 +1,212 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var errMemory = errors.New("out of memory")
+
+// memoryTable is the table of a service that also has a health check.
+func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
+	t.Helper()
+	s := state(thisNode(), web(externalLocal, func(s *servicemodel.Service) { s.HealthCheckNodePort = 32000 }), eps(hosts...))
+	table, err := servicemodel.Resolve(nil, s)
+	require.NoError(t, err)
+	require.NotZero(t, table.Len())
+	require.NotEmpty(t, slices.Collect(table.HealthChecks()))
+	return table
+}
+
+// observed is a backend that has observed the kernel k.
+func observed(t *testing.T, k *Kernel) (*Memory, *servicemodel.Table) {
+	t.Helper()
+	m := NewMemory(k)
+	o, err := m.Observe(t.Context())
+	require.NoError(t, err)
+	return m, o.Table
+}
+
+func requireIntegrity(t *testing.T, m *Memory, want dataplane.Integrity) {
+	t.Helper()
+	i, err := m.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, i)
+}
+
+func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
+	t.Parallel()
+	k := &Kernel{}
+	m, empty := observed(t, k)
+	require.Zero(t, empty.Len())
+	want := memoryTable(t, "pod1", "pod2")
+	c := servicemodel.Diff(empty, want)
+	p, err := m.Plan(c)
+	require.NoError(t, err)
+	require.Zero(t, k.Table().Len())
+	stats, err := m.Commit(t.Context(), c)
+	require.NoError(t, err)
+	stats.Duration = 0
+	require.Equal(t, p.Stats(), stats)
+	requireIntegrity(t, m, dataplane.Intact)
+
+	_, held := observed(t, k)
+	d := servicemodel.Diff(want, held)
+	d.Health = nil
+	require.True(t, d.Empty(), "%s", d)
+	require.Empty(t, slices.Collect(held.HealthChecks()), "no kernel holds health checks")
+
+	_, err = m.Commit(t.Context(), servicemodel.Diff(want, memoryTable(t, "pod1", "pod3")))
+	require.NoError(t, err, "the table of the last commit, too, is one to begin from")
+	require.Equal(t, 2, m.Calls(CallCommit))
+	require.Equal(t, 1, m.Calls(CallObserve))
+	require.Equal(t, 1, m.Calls(CallPlan))
+	require.Zero(t, m.Calls(CallCleanup))
+}
+
+func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
+	t.Parallel()
+	k := &Kernel{}
+	a, b := memoryTable(t, "pod1"), memoryTable(t, "pod2")
+	_, err := NewMemory(k).Commit(t.Context(), servicemodel.Diff(nil, a))
+	require.ErrorContains(t, err, "nothing was observed")
+
+	m, empty := observed(t, k)
+	_, err = m.Commit(t.Context(), servicemodel.Diff(b, a))
+	require.ErrorContains(t, err, "does not begin from what was last observed")
+	require.NotErrorIs(t, err, dataplane.ErrConflict, "a mistake of the caller is no conflict")
+	_, err = m.Commit(t.Context(), servicemodel.Diff(empty, a))
+	require.ErrorContains(t, err, "nothing was observed since the start or the last error")
+	require.Zero(t, k.Table().Len())
+}
+
+func TestMemoryTellsConflicts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		foreign  func(*testing.T, *Kernel)
+		want     dataplane.Integrity
+		conflict bool // also after Integrity was asked
+	}{
+		{"somebody committed something else", func(_ *testing.T, k *Kernel) { k.Touch() }, dataplane.Touched, false},
+		{"somebody left something", func(_ *testing.T, k *Kernel) { k.AddDrift("a chain") }, dataplane.Touched, false},
+		{"somebody deleted a frontend", func(t *testing.T, k *Kernel) {
+			for f := range k.Table().Frontends() {
+				require.True(t, k.Lose(f.Key))
+				require.False(t, k.Lose(f.Key))
+				return
+			}
+		}, dataplane.Touched, true},
+		{"somebody deleted everything", func(_ *testing.T, k *Kernel) { k.Flush() }, dataplane.Broken, true},
+		{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) { k.Break() }, dataplane.Broken, false},
+		{"another backend committed", func(t *testing.T, k *Kernel) {
+			m, held := observed(t, k)
+			_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "pod3")))
+			require.NoError(t, err)
+		}, dataplane.Touched, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k := &Kernel{}
+			m, empty := observed(t, k)
+			a, b := memoryTable(t, "pod1"), memoryTable(t, "pod2")
+			_, err := m.Commit(t.Context(), servicemodel.Diff(empty, a))
+			require.NoError(t, err)
+
+			c.foreign(t, k)
+			requireIntegrity(t, m, c.want)
+			requireIntegrity(t, m, c.want)
+			_, err = m.Commit(t.Context(), servicemodel.Diff(a, b))
+			require.Equal(t, c.conflict, errors.Is(err, dataplane.ErrConflict), "%v", err)
+
+			o, err := m.Observe(t.Context())
+			require.NoError(t, err)
+			requireIntegrity(t, m, dataplane.Intact)
+			k.Touch()
+			_, err = m.Commit(t.Context(), servicemodel.Diff(o.Table, a))
+			require.ErrorIs(t, err, dataplane.ErrConflict, "between reading and writing")
+		})
+	}
+}
+
+func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
+	t.Parallel()
+	k := &Kernel{}
+	k.AddDrift("first", "second")
+	m := NewMemory(k)
+	o, err := m.Observe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"first", "second"}, o.Drift)
+	k.AddDrift("third")
+	requireIntegrity(t, m, dataplane.Touched)
+	none := servicemodel.Diff(o.Table, o.Table)
+	p, err := m.Plan(none)
+	require.NoError(t, err)
+	require.Equal(t, "repair first\nrepair second\n", p.String())
+	_, err = m.Commit(t.Context(), none)
+	require.NoError(t, err)
+	require.Equal(t, []string{"third"}, k.Drift())
+
+	stats, err := m.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, stats.Messages)
+	require.Empty(t, k.Drift())
+}
+
+func TestMemoryFailsOnDemand(t *testing.T) {
+	t.Parallel()
+	m, empty := observed(t, nil)
+	c := servicemodel.Diff(empty, memoryTable(t, "pod1"))
+	calls := map[Call]func(context.Context) error{
+		CallCheck:     func(context.Context) error { return m.Check(c) },
+		CallObserve:   func(ctx context.Context) error { _, err := m.Observe(ctx); return err },
+		CallIntegrity: func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
+		CallPlan:      func(context.Context) error { _, err := m.Plan(c); return err },
+		CallCommit: func(ctx context.Context) error {
+			if _, err := m.Observe(ctx); err != nil {
+				return err
+			}
+			_, err := m.Commit(ctx, servicemodel.Diff(m.Kernel().Table(), m.Kernel().Table()))
+			return err
+		},
+		CallCleanup: func(ctx context.Context) error { _, err := m.Cleanup(ctx); return err },
+		CallClose:   func(context.Context) error { return m.Close() },
+	}
+	for name, call := range calls {
+		m.Fail(name, 2, errMemory)
+		for range 2 {
+			err := call(t.Context())
+			require.ErrorIs(t, err, errMemory)
+			require.ErrorContains(t, err, "memory: "+string(name)+": ")
+		}
+		require.NoError(t, call(t.Context()))
+		m.Before(name, func(context.Context) error { return errMemory })
+		require.ErrorIs(t, call(t.Context()), errMemory)
+		m.Before(name, nil)
+		require.NoError(t, call(t.Context()))
+		require.GreaterOrEqual(t, m.Calls(name), 5)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, name := range []Call{CallObserve, CallIntegrity, CallCommit, CallCleanup} {
+		require.ErrorIs(t, calls[name](ctx), context.Canceled)
+	}
+}
+
+func TestMemoryRefusesOnDemand(t *testing.T) {
+	t.Parallel()
+	m := NewMemory(nil)
+	c := servicemodel.Diff(nil, memoryTable(t, "pod1"))
+	unsupported := &dataplane.UnsupportedError{Backend: "memory", Object: "service default/web", Field: "scheduler", Value: "lc"}
+	m.Refuse(func(*servicemodel.ChangeSet) error { return unsupported })
+	require.ErrorIs(t, m.Check(c), dataplane.ErrUnsupported)
+	m.Refuse(nil)
+	require.NoError(t, m.Check(c))
+}
