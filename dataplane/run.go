@@ -13,8 +13,10 @@ type RunOptions struct {
 	// Zero means none: an apply costs little.
 	MinInterval time.Duration
 	// RetryMin and RetryMax bound the time until a failed apply is tried again; it doubles with each failure. Zero means 100 ms and 30 s.
+	// A RetryMax below RetryMin counts as RetryMin. MinInterval is kept here too. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
-	// Resync is how often the kernel is read and compared in full when nothing else happens. Zero means 5 minutes, negative never.
+	// Resync is how often the kernel is read and compared in full when nothing else happens, MinInterval being kept. Zero means
+	// 5 minutes, negative never.
 	Resync time.Duration
 	// Done, if not nil, is told of each apply: its result, or its error.
 	Done func(*Result, error)
@@ -31,6 +33,7 @@ func (o *RunOptions) withDefaults() RunOptions {
 	if r.RetryMax <= 0 {
 		r.RetryMax = 30 * time.Second
 	}
+	r.RetryMax = max(r.RetryMin, r.RetryMax)
 	if r.Resync == 0 {
 		r.Resync = 5 * time.Minute
 	}
@@ -122,7 +125,7 @@ func (l *loop) resyncWait() time.Duration {
 	if l.opts.Resync < 0 || !l.have {
 		return 1<<63 - 1
 	}
-	return l.opts.Resync
+	return max(l.opts.Resync, l.opts.MinInterval)
 }
 
 // apply applies the newest state and returns how long to wait for the next event.
@@ -131,7 +134,7 @@ func (l *loop) apply(ctx context.Context) time.Duration {
 	l.last = time.Now()
 	l.opts.Done(r, err)
 	if err != nil {
-		wait := l.retry
+		wait := max(l.retry, l.opts.MinInterval)
 		l.retry = min(2*l.retry, l.opts.RetryMax)
 		return wait
 	}

@@ -1,0 +1,112 @@
+package dataplane_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// bench is an engine on a backend in memory.
+type bench struct {
+	*dataplanetest.Memory
+	engine *dataplane.Engine
+}
+
+// newBench returns an engine and a backend that remember nothing, on the kernel k; nil is a new one.
+func newBench(k *dataplanetest.Kernel) *bench {
+	m := dataplanetest.NewMemory(k)
+	return &bench{m, dataplane.New(m, nil)}
+}
+
+// apply applies a state, which must succeed and leave the kernel with it.
+func (b *bench) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
+	t.Helper()
+	r, err := b.engine.Apply(t.Context(), s)
+	require.NoError(t, err)
+	requireHolds(t, b.Kernel(), s)
+	return r
+}
+
+// requireHolds requires that a kernel holds a state, whatever the order of slots.
+func requireHolds(t *testing.T, k *dataplanetest.Kernel, s servicemodel.State) {
+	t.Helper()
+	require.Empty(t, missing(k, s), "what the kernel lacks")
+}
+
+// missing returns what is to be changed in a kernel for it to hold a state, as text.
+func missing(k *dataplanetest.Kernel, s servicemodel.State) string {
+	want, err := servicemodel.Resolve(nil, s)
+	if err != nil {
+		return err.Error()
+	}
+	c := servicemodel.Diff(k.Table(), want.Arrange(k.Table()))
+	c.Health = nil
+	return c.String()
+}
+
+// requireCalls requires how often the kernel was read and written since the engine was made.
+func (b *bench) requireCalls(t *testing.T, observe, commit int) {
+	t.Helper()
+	require.Equal(t, observe, b.Calls(dataplanetest.CallObserve), "observations")
+	require.Equal(t, commit, b.Calls(dataplanetest.CallCommit), "commits")
+}
+
+func serviceName(i int) servicemodel.Name {
+	return servicemodel.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
+}
+
+func clusterIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}) }
+
+func frontendKey(i int) servicemodel.FrontendKey {
+	return servicemodel.FrontendKey{Addr: clusterIP(i), Protocol: servicemodel.TCP, Port: 80}
+}
+
+// service is service i, with one port.
+func service(i int) *servicemodel.Service {
+	return &servicemodel.Service{
+		Name:       serviceName(i),
+		ClusterIPs: []netip.Addr{clusterIP(i)},
+		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+	}
+}
+
+// endpoints are ready endpoints at 10.244.0.host.
+func endpoints(hosts ...byte) []servicemodel.Endpoint {
+	var l []servicemodel.Endpoint
+	for _, h := range hosts {
+		l = append(l, servicemodel.Endpoint{
+			Addr:  netip.AddrFrom4([4]byte{10, 244, 0, h}),
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}},
+			Ready: true,
+		})
+	}
+	return l
+}
+
+// services is a state of services 1 to n, each with two endpoints.
+func services(n int) servicemodel.State {
+	var s servicemodel.State
+	for i := 1; i <= n; i++ {
+		s = s.WithService(service(i)).WithEndpoints(serviceName(i), endpoints(byte(2*i), byte(2*i+1)))
+	}
+	return s
+}
+
+// slots are the endpoints of service i in the kernel, in the order of their slots.
+func slots(k *dataplanetest.Kernel, i int) []string {
+	var l []string
+	for p := range k.Table().Pools() {
+		if p.ID.Service.Name == serviceName(i) {
+			for _, s := range p.Slots {
+				l = append(l, s.Endpoint.Addr().String())
+			}
+		}
+	}
+	return l
+}

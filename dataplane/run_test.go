@@ -1,0 +1,264 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// runner is a Run under way in a bubble of testing/synctest, in which time passes only while everybody waits. A bubble with a goroutine left at its
+// end is a failure, so each of these tests also proves that Run leaves none.
+type runner struct {
+	*bench
+	states chan servicemodel.State
+	cancel context.CancelCauseFunc
+	start  time.Time
+	// applies are the times since the start at which applies ended, and how.
+	applies []time.Duration
+	results []*dataplane.Result
+	errs    []error
+	ended   chan error
+}
+
+// inBubble runs f in a bubble of its own.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, f)
+}
+
+// run starts a Run.
+func run(t *testing.T, o dataplane.RunOptions) *runner {
+	r := &runner{bench: newBench(nil), states: make(chan servicemodel.State, 8), start: time.Now(), ended: make(chan error, 1)}
+	var ctx context.Context
+	ctx, r.cancel = context.WithCancelCause(t.Context())
+	t.Cleanup(func() { r.cancel(nil) })
+	o.Done = func(res *dataplane.Result, err error) {
+		r.applies, r.results, r.errs = append(r.applies, time.Since(r.start)), append(r.results, res), append(r.errs, err)
+	}
+	go func() { r.ended <- r.engine.Run(ctx, r.states, &o) }()
+	return r
+}
+
+// at sleeps until d after the start, and until nothing happens any more.
+func (r *runner) at(d time.Duration) {
+	time.Sleep(d - time.Since(r.start))
+	synctest.Wait()
+}
+
+// commitsTake makes every commit take d.
+func (r *runner) commitsTake(d time.Duration) {
+	r.Before(dataplanetest.CallCommit, func(context.Context) error {
+		time.Sleep(d)
+		return nil
+	})
+}
+
+const never = -1
+
+func seconds(s ...time.Duration) []time.Duration {
+	for i := range s {
+		s[i] *= time.Second
+	}
+	return s
+}
+
+func TestRunCollapsesStatesThatArriveWhileItApplies(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{Resync: never})
+		r.commitsTake(10 * time.Second)
+		r.states <- services(1)
+		r.at(time.Second)
+		for n := 2; n <= 6; n++ {
+			r.states <- services(n)
+		}
+		r.at(time.Minute)
+		require.Equal(t, seconds(10, 20), r.applies)
+		require.Equal(t, servicemodel.Counts{Added: 5}, r.results[1].Counts)
+		requireHolds(t, r.Kernel(), services(6))
+		r.requireCalls(t, 1, 2)
+	})
+}
+
+func TestRunKeepsTheMinimalInterval(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{MinInterval: 10 * time.Second, Resync: never})
+		r.commitsTake(2 * time.Second)
+		r.states <- services(1)
+		for n := 2; n <= 5; n++ {
+			r.at(time.Duration(n) * time.Second)
+			r.states <- services(n)
+		}
+		r.at(time.Minute)
+		require.Equal(t, seconds(2, 14), r.applies, "ten seconds between an end and a start")
+		requireHolds(t, r.Kernel(), services(5))
+		r.states <- services(6)
+		synctest.Wait()
+		r.at(2 * time.Minute)
+		require.Equal(t, seconds(2, 14, 62), r.applies, "it does not wait when the interval has passed")
+	})
+}
+
+func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts dataplane.RunOptions
+		want []time.Duration
+	}{
+		{"doubling up to the maximum", dataplane.RunOptions{RetryMin: time.Second, RetryMax: 4 * time.Second}, seconds(0, 1, 3, 7, 11)},
+		{"the defaults", dataplane.RunOptions{}, []time.Duration{0, 100e6, 300e6, 700e6, 1500e6}},
+		{"never sooner than the minimal interval", dataplane.RunOptions{MinInterval: time.Second}, seconds(0, 1, 2, 3, 4)},
+		{"a minimum above the maximum", dataplane.RunOptions{RetryMin: time.Minute}, seconds(0, 60, 120, 180, 240)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				c.opts.Resync = never
+				r := run(t, c.opts)
+				for range 2 { // the second time it begins with the minimum again
+					r.start, r.applies, r.errs = time.Now(), nil, nil
+					r.Fail(dataplanetest.CallCommit, 4, errRefused)
+					r.states <- services(r.Kernel().Table().Len() + 1)
+					r.at(time.Hour)
+					require.Equal(t, c.want, r.applies)
+					for i, err := range r.errs {
+						require.Equal(t, i < 4, errors.Is(err, errRefused), "%d: %v", i, err)
+					}
+				}
+				requireHolds(t, r.Kernel(), services(2))
+			})
+		})
+	}
+}
+
+func TestRunTriesANewStateAtOnceAfterAFailure(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{RetryMin: 10 * time.Second, Resync: never})
+		r.Fail(dataplanetest.CallCommit, 2, errRefused)
+		r.states <- services(1)
+		r.at(time.Second)
+		r.states <- services(2)
+		r.at(2 * time.Second)
+		require.Equal(t, seconds(0, 1), r.applies)
+		require.Zero(t, r.Kernel().Table().Len())
+		r.at(time.Minute)
+		require.Equal(t, seconds(0, 1, 21), r.applies, "what is tried again is the newest, and later than the first time")
+		requireHolds(t, r.Kernel(), services(2))
+		require.Equal(t, servicemodel.Counts{Added: 2}, r.results[2].Counts)
+	})
+}
+
+func TestRunReadsTheKernelPeriodically(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts dataplane.RunOptions
+		want []time.Duration // of applies until the 16th minute
+	}{
+		{"every five minutes by default", dataplane.RunOptions{}, seconds(0, 300, 600, 900)},
+		{"as often as asked for", dataplane.RunOptions{Resync: 7 * time.Minute}, seconds(0, 420, 840)},
+		{"not more often than the minimal interval", dataplane.RunOptions{Resync: time.Minute, MinInterval: 6 * time.Minute}, seconds(0, 360, 720)},
+		{"never", dataplane.RunOptions{Resync: never}, seconds(0)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r := run(t, c.opts)
+				r.states <- services(1)
+				r.at(16 * time.Minute)
+				require.Equal(t, c.want, r.applies)
+				for _, res := range r.results {
+					require.True(t, res.Observed)
+				}
+				r.requireCalls(t, len(c.want), 1)
+			})
+		})
+	}
+}
+
+func TestRunRepairsWhatAResyncFindsAndRetriesIt(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{Resync: time.Minute, RetryMin: time.Second})
+		r.states <- services(2)
+		r.at(time.Second)
+		r.Kernel().Flush()
+		r.Fail(dataplanetest.CallCommit, 1, errRefused)
+		r.at(62 * time.Second)
+		require.Equal(t, seconds(0, 60, 61), r.applies)
+		requireHolds(t, r.Kernel(), services(2))
+		r.at(122 * time.Second)
+		require.Equal(t, seconds(0, 60, 61, 121), r.applies)
+	})
+}
+
+func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{Resync: time.Second})
+		r.at(time.Hour)
+		require.Empty(t, r.applies)
+		close(r.states)
+		require.NoError(t, <-r.ended)
+		r.requireCalls(t, 0, 0)
+	})
+}
+
+func TestRunEndsWhenTheLastStateIsApplied(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{RetryMin: time.Second, MinInterval: time.Second})
+		r.states <- services(1)
+		synctest.Wait()
+		r.Fail(dataplanetest.CallCommit, 3, errRefused)
+		r.states <- services(2)
+		r.states <- services(3)
+		close(r.states)
+		require.NoError(t, <-r.ended)
+		require.Equal(t, seconds(0, 1, 2, 4, 8), r.applies, "the failures are not the end")
+		requireHolds(t, r.Kernel(), services(3))
+	})
+}
+
+func TestRunEndsWithTheContext(t *testing.T) {
+	cause := errors.New("the program ends")
+	for _, c := range []struct {
+		name    string
+		prepare func(*runner)
+	}{
+		{"while it waits for the first state", func(*runner) {}},
+		{"while it waits for another state", func(r *runner) { r.states <- services(1) }},
+		{"while it waits for the minimal interval", func(r *runner) {
+			r.states <- services(1)
+			synctest.Wait()
+			r.states <- services(2)
+		}},
+		{"while it waits to try again", func(r *runner) {
+			r.Fail(dataplanetest.CallCommit, 1000, errRefused)
+			r.states <- services(1)
+			synctest.Wait()
+			close(r.states)
+		}},
+		{"while it applies", func(r *runner) {
+			r.Before(dataplanetest.CallCommit, func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			r.states <- services(1)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r := run(t, dataplane.RunOptions{MinInterval: time.Minute, RetryMin: time.Minute})
+				c.prepare(r)
+				r.at(time.Second)
+				require.Empty(t, r.ended)
+				r.cancel(cause)
+				require.ErrorIs(t, <-r.ended, cause)
+				require.Equal(t, time.Second, time.Since(r.start), "at once")
+			})
+		})
+	}
+}
