@@ -1,0 +1,249 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var errRefused = errors.New("operation not permitted")
+
+func TestConflictsAreReadAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.apply(t, services(3))
+		others := 3
+		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+			if others--; others >= 0 {
+				b.Kernel().Lose(frontendKey(others + 1))
+			}
+			return nil
+		})
+		r := b.apply(t, services(4))
+		require.Equal(t, servicemodel.Counts{Added: 4}, r.Counts, "the new one, and those that the others deleted")
+		require.True(t, r.Observed)
+		b.requireCalls(t, 4, 5)
+	})
+}
+
+func TestConflictsWithoutEndAreReturned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.apply(t, services(1))
+		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+			b.Kernel().Touch()
+			return nil
+		})
+		_, err := b.engine.Apply(t.Context(), services(2))
+		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.ErrorContains(t, err, "apply: tried 8 times: memory: commit: ")
+		b.requireCalls(t, 8, 9)
+		requireHolds(t, b.Kernel(), services(1))
+
+		b.Before(dataplanetest.CallCommit, nil)
+		require.True(t, b.apply(t, services(2)).Observed)
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+			b.Kernel().Touch()
+			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
+			return nil
+		})
+		_, err = b.engine.Apply(ctx, services(3))
+		require.ErrorIs(t, err, errRefused, "the cause of the end of the context, while waiting for the next try")
+	})
+}
+
+func TestAfterAnErrorTheKernelIsRead(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Fail(dataplanetest.CallObserve, 1, errRefused)
+	_, err := b.engine.Apply(t.Context(), services(1))
+	require.ErrorIs(t, err, errRefused)
+	require.True(t, b.apply(t, services(1)).Observed)
+
+	b.Fail(dataplanetest.CallCommit, 2, errRefused)
+	for range 2 {
+		_, err = b.engine.Apply(t.Context(), services(2))
+		require.ErrorIs(t, err, errRefused)
+		requireHolds(t, b.Kernel(), services(1))
+	}
+	b.requireCalls(t, 3, 3)
+	r := b.apply(t, services(2))
+	require.True(t, r.Observed)
+	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+	require.False(t, b.apply(t, services(2)).Observed)
+}
+
+func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.apply(t, services(1))
+	b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		newBench(b.Kernel()).apply(t, services(2)) // stands for what took effect
+		return errRefused
+	})
+	_, err := b.engine.Apply(t.Context(), services(2))
+	require.ErrorIs(t, err, errRefused)
+	r := b.apply(t, services(2))
+	require.True(t, r.Observed)
+	require.True(t, r.Changes.Empty(), "%s", r.Changes)
+	b.requireCalls(t, 2, 2)
+}
+
+func TestAFailedIntegrityIsAnErrorAndIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.apply(t, services(1))
+	b.Fail(dataplanetest.CallIntegrity, 1, errRefused)
+	_, err := b.engine.Apply(t.Context(), services(2))
+	require.ErrorIs(t, err, errRefused)
+	requireHolds(t, b.Kernel(), services(1))
+	b.apply(t, services(2))
+	require.Equal(t, 2, b.Calls(dataplanetest.CallIntegrity))
+}
+
+// slowReads makes each observation take d.
+func slowReads(b *bench, d time.Duration) {
+	b.Before(dataplanetest.CallObserve, func(context.Context) error {
+		time.Sleep(d)
+		return nil
+	})
+}
+
+func TestTouchedIsReadAfterTwentyTimesTheReading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newBench(nil), services(2)
+		slowReads(b, time.Second)
+		b.apply(t, s)
+		require.True(t, b.Kernel().Lose(frontendKey(1)))
+		for range 2 {
+			r, err := b.engine.Apply(t.Context(), s)
+			require.NoError(t, err)
+			require.False(t, r.Observed)
+			require.True(t, r.Changes.Empty())
+			time.Sleep(10 * time.Second)
+		}
+		r, err := b.engine.Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.False(t, r.Observed, "twenty seconds are not more than twenty seconds")
+		time.Sleep(time.Nanosecond)
+		r = b.apply(t, s)
+		require.True(t, r.Observed)
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+
+		time.Sleep(time.Hour)
+		require.False(t, b.apply(t, s).Observed, "nobody was there since")
+		b.requireCalls(t, 2, 2)
+	})
+}
+
+func TestASuspicionOutlivesOurOwnCommits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		slowReads(b, time.Second)
+		b.apply(t, services(1))
+		b.Kernel().AddDrift("a chain of nobody")
+		require.False(t, b.apply(t, services(2)).Observed)
+		time.Sleep(21 * time.Second)
+		r := b.apply(t, services(2)) // our commit made the kernel's generation ours again
+		require.True(t, r.Observed)
+		require.Equal(t, []string{"a chain of nobody"}, r.Drift)
+		require.Empty(t, b.Kernel().Drift())
+	})
+}
+
+func TestAChangeOfWhatOthersTookIsAConflictAndRepairs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		slowReads(b, time.Second)
+		b.apply(t, services(2))
+		b.Kernel().Lose(frontendKey(1))
+		r := b.apply(t, services(3))
+		require.True(t, r.Observed, "although it is not time to read yet")
+		require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
+	})
+}
+
+func TestBrokenIsReadAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newBench(nil), services(2)
+		slowReads(b, time.Second)
+		b.apply(t, s)
+		b.Kernel().Flush()
+		r := b.apply(t, s)
+		require.True(t, r.Observed)
+		require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
+		b.Kernel().Break()
+		require.True(t, b.apply(t, s).Observed)
+		b.requireCalls(t, 3, 2)
+	})
+}
+
+func TestDriftIsCommittedWithAnEmptyChangeSet(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(2)
+	b.apply(t, s)
+	b.Kernel().AddDrift("an element of nobody", "half a frontend")
+	b.engine.Resync()
+	b.Fail(dataplanetest.CallCommit, 1, errRefused)
+	_, err := b.engine.Apply(t.Context(), s)
+	require.ErrorIs(t, err, errRefused)
+	require.Len(t, b.Kernel().Drift(), 2)
+
+	r := b.apply(t, s)
+	require.Equal(t, []string{"an element of nobody", "half a frontend"}, r.Drift)
+	require.True(t, r.Changes.Empty())
+	require.Equal(t, 2, r.Messages)
+	require.Empty(t, b.Kernel().Drift())
+
+	r = b.apply(t, s)
+	require.Empty(t, r.Drift)
+	b.requireCalls(t, 3, 3)
+}
+
+func TestDriftThatWasObservedWaitsForTheNextApply(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(2)
+	b.apply(t, s)
+	b.Kernel().AddDrift("a chain of nobody")
+	o, err := b.engine.Observe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a chain of nobody"}, o.Drift)
+	r := b.apply(t, s)
+	require.False(t, r.Observed)
+	require.Equal(t, []string{"a chain of nobody"}, r.Drift)
+	require.Empty(t, b.Kernel().Drift())
+}
+
+func TestEndedContextsTouchNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.apply(t, services(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, call := range map[string]func() error{
+		"apply": func() error { _, err := b.engine.Apply(ctx, services(2)); return err },
+		"plan":  func() error { _, err := b.engine.Plan(ctx, services(2)); return err },
+		"clean": func() error { _, err := b.engine.Cleanup(ctx); return err },
+		"read":  func() error { _, err := b.engine.Observe(ctx); return err },
+	} {
+		require.ErrorIs(t, call(), context.Canceled, name)
+		requireHolds(t, b.Kernel(), services(1))
+	}
+	require.True(t, b.apply(t, services(2)).Observed)
+}

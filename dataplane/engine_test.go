@@ -1,0 +1,267 @@
+package dataplane_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestFirstApplyReadsTheKernelAndTheNextDoesNot(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(3)
+	r := b.apply(t, s)
+	require.True(t, r.Observed)
+	require.Equal(t, "memory", r.Backend)
+	require.Equal(t, servicemodel.Counts{Added: 3}, r.Counts)
+	require.Positive(t, r.Messages)
+	b.requireCalls(t, 1, 1)
+
+	r = b.apply(t, s)
+	require.False(t, r.Observed)
+	require.True(t, r.Changes.Empty())
+	require.Zero(t, r.Messages)
+	b.requireCalls(t, 1, 1)
+
+	r = b.apply(t, services(3)) // made anew, so no part is shared
+	require.True(t, r.Changes.Empty())
+	b.requireCalls(t, 1, 1)
+}
+
+func TestAChangeCommitsItsDifferenceOnly(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(3)
+	b.apply(t, s)
+	for _, step := range []struct {
+		name   string
+		change func(servicemodel.State) servicemodel.State
+		text   string
+	}{
+		{"one endpoint more", func(s servicemodel.State) servicemodel.State {
+			return s.WithEndpoints(serviceName(2), endpoints(4, 5, 99))
+		}, "~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: none -> 10.244.0.99:8080\n+ hairpin 10.244.0.99\n"},
+		{"the first endpoint goes, the last takes its slot", func(s servicemodel.State) servicemodel.State {
+			return s.WithEndpoints(serviceName(2), endpoints(5, 99))
+		}, "~ pool default/svc-2:http/tcp IPv4 cluster: slot 0: 10.244.0.4:8080 -> 10.244.0.99:8080\n" +
+			"~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: 10.244.0.99:8080 -> none\n- hairpin 10.244.0.4\n"},
+		{"a service goes", func(s servicemodel.State) servicemodel.State {
+			return s.WithoutService(serviceName(3))
+		}, "- frontend 10.96.0.3:80/tcp default/svc-3:http cluster-ip -> cluster\n" +
+			"- pool default/svc-3:http/tcp IPv4 cluster: 10.244.0.6:8080, 10.244.0.7:8080\n" +
+			"- cluster-ip 10.96.0.3\n- hairpin 10.244.0.6\n- hairpin 10.244.0.7\n"},
+	} {
+		s = step.change(s)
+		r := b.apply(t, s)
+		require.Equal(t, step.text, r.Changes.String(), step.name)
+		require.Equal(t, r.Changes.Counts(), r.Counts, step.name)
+	}
+	b.requireCalls(t, 1, 4)
+}
+
+func TestARestartAdoptsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(3)
+	b.apply(t, s)
+	s = s.WithEndpoints(serviceName(1), endpoints(3, 40, 50)) // slots out of order
+	b.apply(t, s)
+	before := slots(b.Kernel(), 1)
+
+	b = newBench(b.Kernel())
+	r := b.apply(t, s)
+	require.True(t, r.Observed)
+	require.True(t, r.Changes.Empty(), "%s", r.Changes)
+	b.requireCalls(t, 1, 0)
+
+	b = newBench(b.Kernel())
+	r = b.apply(t, s.WithEndpoints(serviceName(1), endpoints(3, 40, 50, 60)))
+	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+	require.Equal(t, append(before, "10.244.0.60"), slots(b.Kernel(), 1), "those that stay keep their slots")
+	b.requireCalls(t, 1, 1)
+}
+
+func TestARestartTellsHealthChecksAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	svc := service(1)
+	svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	svc.HealthCheckNodePort = 32000
+	svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.10")}}
+	s := services(1).WithService(svc)
+	b := newBench(nil)
+	b.apply(t, s)
+	r := newBench(b.Kernel()).apply(t, s)
+	require.Len(t, r.Changes.Health, 1)
+	require.Zero(t, r.Messages)
+	require.Zero(t, r.Counts)
+}
+
+func TestBadStatesTouchNothing(t *testing.T) {
+	t.Parallel()
+	b, good := newBench(nil), services(2)
+	b.apply(t, good)
+	b.Refuse(func(c *servicemodel.ChangeSet) error {
+		var errs []error
+		for _, f := range c.Frontends {
+			if f.New != nil && f.New.Key.Port == 81 {
+				errs = append(errs, &dataplane.UnsupportedError{Backend: "memory", Object: f.New.Service.String(), Field: "port", Value: "81", Hint: "use 80"})
+			}
+		}
+		return errors.Join(errs...)
+	})
+	invalid := service(2)
+	invalid.Ports[0].Port = 0
+	unsupported := service(2)
+	unsupported.Ports[0].Port = 81
+	for range 2 {
+		_, err := b.engine.Apply(t.Context(), good.WithService(invalid))
+		var field *servicemodel.FieldError
+		require.ErrorAs(t, err, &field)
+		require.Equal(t, "service default/svc-2", field.Object)
+		_, err = b.engine.Plan(t.Context(), good.WithService(invalid))
+		require.ErrorAs(t, err, &field)
+
+		_, err = b.engine.Apply(t.Context(), good.WithService(unsupported))
+		require.ErrorIs(t, err, dataplane.ErrUnsupported)
+		require.ErrorContains(t, err, "memory cannot express default/svc-2:http: port: 81 (use 80)")
+		_, err = b.engine.Plan(t.Context(), good.WithService(unsupported))
+		require.ErrorIs(t, err, dataplane.ErrUnsupported)
+		requireHolds(t, b.Kernel(), good)
+	}
+	r := b.apply(t, good.WithService(service(3)))
+	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+	b.requireCalls(t, 1, 2)
+}
+
+func TestPlanTouchesNothingAndSaysWhatApplyDoes(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(2)
+	b.apply(t, s)
+	b.Kernel().AddDrift("a chain of nobody")
+	b.Kernel().Lose(frontendKey(1))
+	held := b.Kernel().Table()
+
+	b = newBench(b.Kernel())
+	next := s.WithService(service(3))
+	p, err := b.engine.Plan(t.Context(), next)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a chain of nobody"}, p.Drift)
+	again, err := b.engine.Plan(t.Context(), next)
+	require.NoError(t, err)
+	require.Equal(t, p.Plan.String(), again.Plan.String())
+	require.Same(t, held, b.Kernel().Table())
+	b.requireCalls(t, 1, 0)
+
+	r := b.apply(t, next)
+	require.False(t, r.Observed, "the plan has read the kernel already")
+	require.Equal(t, p.Changes.String(), r.Changes.String())
+	require.Equal(t, p.Drift, r.Drift)
+	r.Stats.Duration = 0
+	require.Equal(t, p.Plan.Stats(), r.Stats)
+	require.Contains(t, p.Plan.String(), "repair a chain of nobody\n")
+}
+
+func TestObserveThenApplyKeepsSlots(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(1)
+	b.apply(t, s)
+	s = s.WithEndpoints(serviceName(1), endpoints(3, 40, 50))
+	b.apply(t, s)
+	want := slots(b.Kernel(), 1)
+	require.NotEqual(t, []string{"10.244.0.3", "10.244.0.40", "10.244.0.50"}, want, "out of order, or this proves nothing")
+
+	for _, b := range []*bench{b, newBench(b.Kernel())} {
+		o, err := b.engine.Observe(t.Context())
+		require.NoError(t, err)
+		require.True(t, o.Table.Equal(b.Kernel().Table()))
+		require.Empty(t, o.Drift)
+		r := b.apply(t, s)
+		require.True(t, r.Changes.Empty(), "%s", r.Changes)
+		require.False(t, r.Observed)
+	}
+	require.Equal(t, want, slots(b.Kernel(), 1))
+}
+
+func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(2)
+	b.apply(t, s)
+	stats, err := b.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, stats.Messages)
+	require.Zero(t, b.Kernel().Table().Len())
+	stats, err = b.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, stats.Messages)
+	r := b.apply(t, s)
+	require.True(t, r.Observed)
+	require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
+
+	failure := errors.New("no memory")
+	b.Fail(dataplanetest.CallCleanup, 1, failure)
+	_, err = b.engine.Cleanup(t.Context())
+	require.ErrorIs(t, err, failure)
+	r = b.apply(t, s)
+	require.True(t, r.Observed)
+	require.True(t, r.Changes.Empty())
+}
+
+func TestResyncReadsOnce(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(2)
+	b.apply(t, s)
+	b.engine.Resync()
+	b.engine.Resync()
+	r := b.apply(t, s)
+	require.True(t, r.Observed)
+	require.True(t, r.Changes.Empty())
+	require.False(t, b.apply(t, s).Observed)
+	b.requireCalls(t, 2, 1)
+}
+
+func TestConcurrentAppliesEndInOneOfTheStates(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	const n = 16
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() {
+			for range 4 {
+				_, err := b.engine.Apply(t.Context(), services(i+1))
+				errs[i] = errors.Join(errs[i], err)
+				_, err = b.engine.Plan(t.Context(), services(i+1))
+				errs[i] = errors.Join(errs[i], err)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	requireHolds(t, b.Kernel(), services(b.Kernel().Table().Len()))
+	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
+}
+
+func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
+	t.Parallel()
+	var buf bytes.Buffer
+	m := dataplanetest.NewMemory(nil)
+	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(slog.NewTextHandler(&buf, nil))})
+	for range 2 {
+		_, err := e.Apply(t.Context(), services(1))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("\n")), "the second apply changed nothing: %s", &buf)
+	require.Contains(t, buf.String(), "msg=applied backend=memory added=1 changed=0 removed=0")
+	m.Kernel().AddDrift("a chain of nobody")
+	e.Resync()
+	_, err := e.Apply(context.Background(), services(1))
+	require.NoError(t, err)
+	require.Contains(t, buf.String(), `level=WARN msg="repaired drift" backend=memory objects=1 first="a chain of nobody"`)
+}

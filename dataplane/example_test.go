@@ -1,0 +1,50 @@
+package dataplane_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// A program hands the services it wants to an engine. Here the kernel is one in memory; a real one is nftables.New(nil).
+func Example() {
+	backend := dataplanetest.NewMemory(nil)
+	defer backend.Close()
+	engine := dataplane.New(backend, nil)
+
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	http := []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
+	state := servicemodel.State{}.
+		WithService(&servicemodel.Service{
+			Name:       name,
+			Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		}).
+		WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.244.1.7"), Ports: http, Ready: true}})
+	ctx := context.Background()
+	if _, err := engine.Apply(ctx, state); err != nil { // the kernel holds exactly this
+		fmt.Println(err)
+		return
+	}
+	for f := range backend.Kernel().Table().Frontends() {
+		fmt.Println(f)
+	}
+
+	// The next state is derived from the last, and only what differs is written.
+	state = state.WithEndpoints(name, append(state.Endpoints(name)[:1:1],
+		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http, Ready: true, Node: "n2"}))
+	result, err := engine.Apply(ctx, state)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("messages: %d\n%s", result.Messages, result.Changes)
+	// Output:
+	// 10.96.0.10:80/tcp default/web:http cluster-ip -> cluster
+	// messages: 1
+	// ~ pool default/web:http/tcp IPv4 cluster: slot 1: none -> 10.244.2.8:8080
+}
