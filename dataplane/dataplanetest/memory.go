@@ -157,7 +157,8 @@ func (m *Memory) Observe(ctx context.Context) (*dataplane.Observation, error) {
 	return &dataplane.Observation{Table: t, Drift: slices.Clone(m.drift)}, nil
 }
 
-// Integrity compares the kernel's generation with that of the last Observe or Commit.
+// Integrity compares the kernel's generation with that of the last Observe or Commit. It does not tell of a failed commit: to observe after
+// one is the caller's duty, and another commit without it an error.
 func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return dataplane.Broken, err
@@ -168,7 +169,7 @@ func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	defer m.kernel.mu.Unlock()
 	m.checked = m.kernel.generation
 	switch {
-	case !m.known || m.kernel.broken > m.seen:
+	case m.kernel.broken > m.seen:
 		return dataplane.Broken, nil
 	case m.kernel.generation != m.seen:
 		return dataplane.Touched, nil
