@@ -16,9 +16,6 @@ var (
 	externalIP = pair("203.0.113.20", "2001:db8:113::20")
 	nodeIP     = pair(netnstest.NodeIPv4, netnstest.NodeIPv6)
 	nodeIP2    = pair(netnstest.NodeSecondaryIPv4, netnstest.NodeSecondaryIPv6)
-	outsideIP  = pair("198.51.100.11", "2001:db8:51::b")
-	outside2IP = pair("198.51.100.12", "2001:db8:51::c")
-	pod1IP     = pair("10.244.1.1", "fd00:10:244:1::1")
 )
 
 const (

@@ -22,7 +22,8 @@ func (h *heapWatch) stop() {
 	<-h.done
 }
 
-// benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes.
+// benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes. One in ten has session affinity, and a load-balancer IP
+// with source ranges and external traffic policy Local.
 func benchState(n servicemodel.Node, services, endpoints int) servicemodel.State {
 	s := servicemodel.State{}.WithNode(n)
 	for i := range services {
@@ -37,11 +38,19 @@ func benchName(i int) servicemodel.Name {
 
 var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
 
+var benchRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("192.0.2.0/24")}
+
 func withBenchService(s servicemodel.State, i, endpoints int) servicemodel.State {
 	svc := &servicemodel.Service{
 		Name:       benchName(i),
 		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
 		ClusterIPs: []netip.Addr{benchAddr(10, 96, i)},
+	}
+	if i%10 == 9 {
+		svc.SessionAffinity.ClientIP = true
+		svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: benchAddr(203, 0, i)}}
+		svc.LoadBalancerSourceRanges = benchRanges
 	}
 	eps := make([]servicemodel.Endpoint, endpoints)
 	for j := range eps {
