@@ -186,9 +186,9 @@ func (u wireAddr) in(f Family) (netip.Addr, error) {
 	case f == FamilyIPv6 && u.len == addrLen:
 		return netip.AddrFrom16(u.bytes), nil
 	case f == FamilyIPv4 || f == FamilyIPv6:
-		return netip.Addr{}, fmt.Errorf("%w: an address of family %v has %d bytes", ErrMalformed, f, u.len)
+		return netip.Addr{}, fmt.Errorf("%w: an address of %v has %d bytes", ErrMalformed, f, u.len)
 	}
-	return netip.Addr{}, fmt.Errorf("%w: address family %v", ErrMalformed, f)
+	return netip.Addr{}, fmt.Errorf("%w: an address of %v", ErrMalformed, f)
 }
 
 // attrSet is a set of attribute types below 32.

@@ -31,8 +31,9 @@ type Client struct {
 }
 
 // Dial opens a client in the namespace of cfg. It returns [ErrNotSupported] if the kernel has no IPVS. A kernel that has
-// it as a module loads that by itself, and the modules of schedulers later, if it may: that takes no
-// privilege, but needs modprobe in the initial mount namespace and kernel.modules_disabled = 0.
+// it as a module loads that by itself when asked, and the modules of schedulers later: that takes no
+// privilege from Linux 5.16 on and CAP_SYS_MODULE before, and always modprobe in the initial mount namespace and
+// kernel.modules_disabled = 0.
 //
 // Dial itself needs CAP_SYS_ADMIN to enter another network namespace. Every other request, reading too, needs
 // CAP_NET_ADMIN in the initial user namespace (GENL_ADMIN_PERM): root of a user namespace is refused with EPERM.
@@ -43,6 +44,15 @@ func Dial(ctx context.Context, cfg *Config) (*Client, error) {
 	if cfg.NetNS < 0 {
 		return nil, invalid("IPVS client", "NetNS", "%d is not a file descriptor", cfg.NetNS)
 	}
+	c, err := dial(ctx, cfg)
+	if errors.Is(err, ErrNotSupported) && loadModule() {
+		return dial(ctx, cfg)
+	}
+	return c, err
+}
+
+// dial is one attempt of Dial.
+func dial(ctx context.Context, cfg *Config) (*Client, error) {
 	t, err := openTransport(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("open an IPVS client: %w", err)
@@ -123,8 +133,8 @@ func (c *Client) findFamily(ctx context.Context) error {
 		return fmt.Errorf("find the generic netlink family %s: %w", familyName, refusal.Errno)
 	case err != nil:
 		return fmt.Errorf("find the generic netlink family %s: %w", familyName, err)
-	case c.family == 0:
-		return fmt.Errorf("find the generic netlink family %s: %w: no answer", familyName, ErrMalformed)
+	case c.family <= typeControl:
+		return fmt.Errorf("find the generic netlink family %s: %w: its number is %d", familyName, ErrMalformed, c.family)
 	}
 	return nil
 }

@@ -159,9 +159,9 @@ func appendObservedDestination(b []byte, d ObservedDestination) []byte {
 // appendDestinationKeyAttrs appends the attributes that name a destination. Without a family the kernel would take the
 // address for one of the service's family.
 func appendDestinationKeyAttrs(b []byte, k DestinationKey) []byte {
+	b = appendU16(b, dstAttrAddrFamily, uint16(k.Family()))
 	b = appendAddr(b, dstAttrAddr, k.Addr)
-	b = appendPort(b, dstAttrPort, k.Port)
-	return appendU16(b, dstAttrAddrFamily, uint16(k.Family()))
+	return appendPort(b, dstAttrPort, k.Port)
 }
 
 // appendDestinationAttrs appends the attributes of d. What it leaves out the kernel takes as zero, also when it
@@ -170,14 +170,13 @@ func appendDestinationAttrs(b []byte, d Destination) []byte {
 	b = appendDestinationKeyAttrs(b, d.DestinationKey)
 	b = appendU32(b, dstAttrForward, uint32(d.Forward))
 	b = appendU32(b, dstAttrWeight, d.Weight)
-	b = appendU32(b, dstAttrUpper, d.UpperThreshold)
-	b = appendU32(b, dstAttrLower, d.LowerThreshold)
-	if d.Tunnel == (Tunnel{}) {
-		return b
+	if d.Tunnel != (Tunnel{}) {
+		b = appendU8(b, dstAttrTunnelType, uint8(d.Tunnel.Type))
+		b = appendPort(b, dstAttrTunnelPort, d.Tunnel.Port)
+		b = appendU16(b, dstAttrTunnelFlags, uint16(d.Tunnel.Flags))
 	}
-	b = appendU8(b, dstAttrTunnelType, uint8(d.Tunnel.Type))
-	b = appendPort(b, dstAttrTunnelPort, d.Tunnel.Port)
-	return appendU16(b, dstAttrTunnelFlags, uint16(d.Tunnel.Flags))
+	b = appendU32(b, dstAttrUpper, d.UpperThreshold)
+	return appendU32(b, dstAttrLower, d.LowerThreshold)
 }
 
 // wireDestination is the destination of a message, as its attributes say it. All of dest but the address is filled in.

@@ -1,7 +1,5 @@
 package ipvsnl
 
-import "fmt"
-
 // familyName is the name of the generic netlink family of IPVS (IPVS_GENL_NAME).
 const familyName = "IPVS"
 
@@ -39,9 +37,6 @@ func decodeFamily(data []byte) (name string, id uint16, err error) {
 		case ctrlAttrFamilyName:
 			name = a.text(familyNameLimit)
 		}
-	}
-	if a.err == nil && name == familyName && id < typeControl {
-		return "", 0, fmt.Errorf("%w: the number of the family %s is %d", ErrMalformed, name, id)
 	}
 	return name, id, a.err
 }

@@ -5,8 +5,8 @@ import "fmt"
 // Info describes the IPVS of the running kernel (IPVS_CMD_GET_INFO).
 type Info struct {
 	Version Version
-	// ConnTableSize is the number of buckets of the connection table (the module parameter conn_tab_bits, which
-	// from Linux 7.1 is where the table of each network namespace may grow to, and this its size now).
+	// ConnTableSize is the number of buckets of the connection table. Kernels that have a table for each network namespace
+	// (7.2 has) let it grow, and have none, so 0, until there has been a service.
 	ConnTableSize uint32
 }
 

@@ -4,3 +4,6 @@ package ipvsnl
 
 // openTransport returns [ErrNotSupported].
 func openTransport(int) (Transport, error) { return nil, ErrNotSupported }
+
+// loadModule does nothing.
+func loadModule() bool { return false }

@@ -1,0 +1,57 @@
+package ipvsnl
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEnumsHaveTheKernelsNumbersAndNames(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		value  fmt.Stringer
+		number uint64
+		want   string
+	}{
+		{CommandNewService, 1, "new service"},
+		{CommandGetDestination, 8, "get destination"},
+		{CommandSetConfig, 12, "set config"},
+		{CommandGetInfo, 15, "get info"},
+		{CommandFlush, 17, "flush"},
+		{Command(99), 99, "command 99"},
+		{FamilyIPv4, 2, "IPv4"},
+		{FamilyIPv6, 10, "IPv6"},
+		{Family(1), 1, "family 1"},
+		{TCP, 6, "TCP"},
+		{UDP, 17, "UDP"},
+		{SCTP, 132, "SCTP"},
+		{Protocol(50), 50, "protocol 50"},
+		{ForwardMasquerade, 0, "masquerade"},
+		{ForwardBypass, 4, "bypass"},
+		{ForwardingMethod(0xffffffff), 0xffffffff, "forwarding method 4294967295"},
+		{TunnelGRE, 2, "gre"},
+		{TunnelType(3), 3, "tunnel type 3"},
+		{ServiceFlags(0), 0, "none"},
+		{FlagPersistent | FlagHashed | FlagOnePacket, 7, "persistent|hashed|one-packet"},
+		{FlagFallback | FlagHashPort | FlagSchedulerThree | 0x80, 0xb8, "sched-1|sched-2|sched-3|0x80"},
+		{TunnelChecksum | TunnelRemoteChecksum, 3, "csum|remcsum"},
+		{Version(0x010201), 0x010201, "1.2.1"},
+	} {
+		require.Equal(t, tt.want, tt.value.String())
+		require.Equal(t, fmt.Sprint(tt.number), fmt.Sprintf("%d", tt.value), tt.want)
+	}
+}
+
+// The numbers of include/uapi/linux/ip_vs.h, each by the last of its list.
+func TestAttributesHaveTheKernelsNumbers(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, uint16(6), cmdAttrTimeoutUDP)
+	require.Equal(t, uint16(11), svcAttrPEName)
+	require.Equal(t, uint16(12), svcAttrStats64)
+	require.Equal(t, uint16(11), dstAttrAddrFamily)
+	require.Equal(t, uint16(15), dstAttrTunnelFlags)
+	require.Equal(t, uint16(10), statsAttrOutBPS)
+	require.Equal(t, uint16(2), infoAttrConnTableSize)
+	require.Len(t, commandNames, int(CommandFlush)+1)
+}

@@ -1,0 +1,242 @@
+package ipvsnl
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestServicesHaveTheKernelsBytes(t *testing.T) {
+	t.Parallel()
+	littleEndian(t)
+	for _, tt := range []struct {
+		name    string
+		service Service
+		want    string
+	}{
+		{
+			name:    "TCP over IPv4",
+			service: wanted(web),
+			want: `
+				5400 0180                             // IPVS_CMD_ATTR_SERVICE
+				0600 0100 0200 0000                   // AF: AF_INET
+				0600 0200 0600 0000                   // PROTOCOL: IPPROTO_TCP
+				1400 0300 0a600001 000000000000000000000000 // ADDR
+				0600 0400 0050 0000                   // PORT, network order
+				0700 0600 727200 00                   // SCHED_NAME
+				0c00 0700 00000000 ffffffff           // FLAGS, and which of them
+				0800 0800 00000000                    // TIMEOUT
+				0800 0900 ffffffff                    // NETMASK, network order
+			`,
+		},
+		{
+			name: "persistent UDP over IPv6",
+			service: Service{ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent | FlagOnePacket, Timeout: 5 * time.Minute,
+				Netmask: mask(FamilyIPv6, 64)},
+			want: `
+				5400 0180
+				0600 0100 0a00 0000                   // AF_INET6
+				0600 0200 1100 0000                   // IPPROTO_UDP
+				1400 0300 20010db8000000000000000000000001
+				0600 0400 0035 0000
+				0800 0600 776c6300
+				0c00 0700 05000000 ffffffff
+				0800 0800 2c010000
+				0800 0900 40000000                    // a prefix length, machine order
+			`,
+		},
+		{
+			name: "a firewall mark with a persistence engine",
+			service: Service{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: mask(FamilyIPv4, 24),
+				PersistenceEngine: "sip"},
+			want: `
+				4000 0180
+				0600 0100 0200 0000
+				0800 0500 07000000                    // FWMARK, instead of protocol, address and port
+				0700 0600 736800 00
+				0800 0b00 73697000                    // PE_NAME
+				0c00 0700 10000000 ffffffff
+				0800 0800 00000000
+				0800 0900 ffffff00
+			`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			require.NoError(t, tt.service.Validate())
+			require.Equal(t, unhex(t, tt.want), appendService(nil, tt.service))
+		})
+	}
+}
+
+func TestAServiceKeyHasOnlyWhatNamesTheService(t *testing.T) {
+	t.Parallel()
+	littleEndian(t)
+	require.Equal(t, unhex(t, `
+		3000 0180
+		0600 0100 0200 0000
+		0600 0200 0600 0000
+		1400 0300 0a600001 000000000000000000000000
+		0600 0400 0050 0000
+	`), appendServiceKey(nil, web))
+	require.Equal(t, unhex(t, "1400 0180 0600 0100 0200 0000 0800 0500 07000000"), appendServiceKey(nil, marks))
+}
+
+func TestAnyServiceComesBackAsItWas(t *testing.T) {
+	t.Parallel()
+	r := random(t)
+	for range 2000 {
+		want := ObservedService{Service: randomService(r), Hashed: r.IntN(2) == 0, Stats: randomStats(r)}
+		require.NoError(t, want.Validate())
+		got, err := decodeServiceReply(appendObservedService(nil, want))
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+
+		w, err := decodeService(appendService(nil, want.Service)[attrHeaderLen:])
+		require.NoError(t, err)
+		got, err = w.observed()
+		require.NoError(t, err)
+		require.Equal(t, want.Service, got.Service)
+		require.Equal(t, allFlags, w.mask)
+	}
+}
+
+func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
+	t.Parallel()
+	with := func(change func(s *Service)) Service {
+		s := wanted(web)
+		change(&s)
+		return s
+	}
+	for _, tt := range []struct {
+		name    string
+		service Service
+		want    string
+	}{
+		{"nothing at all", Service{}, "family: invalid: family 0 is neither IPv4 nor IPv6"},
+		{"no address", with(func(s *Service) { s.Addr = netip.Addr{} }), "address: invalid: missing"},
+		{"an address of the other family", with(func(s *Service) { s.Addr = dns6.Addr }),
+			"address: invalid: 2001:db8::1 is not of the family IPv4"},
+		{"a mapped address", with(func(s *Service) {
+			s.Family, s.Addr = FamilyIPv6, netip.MustParseAddr("::ffff:10.0.0.1")
+		}), "is mapped into IPv6"},
+		{"an address with a zone", with(func(s *Service) {
+			s.Family, s.Addr = FamilyIPv6, netip.MustParseAddr("fe80::1%eth0")
+		}), "has a zone"},
+		{"the unspecified address", with(func(s *Service) { s.Addr = netip.IPv4Unspecified() }), "no unicast address"},
+		{"a multicast address", with(func(s *Service) { s.Addr = netip.MustParseAddr("224.0.0.1") }), "no unicast address"},
+		{"another protocol", with(func(s *Service) { s.Protocol = 50 }), "protocol: invalid: protocol 50 is not TCP"},
+		{"a mark and an address", with(func(s *Service) { s.FWMark = 1 }), "firewall mark: invalid"},
+		{"port 0 without persistence", with(func(s *Service) { s.Port = 0 }), "port: invalid: 0 needs the flag persistent"},
+		{"no scheduler", with(func(s *Service) { s.Scheduler = "" }), "scheduler: invalid: missing"},
+		{"a scheduler with a long name", with(func(s *Service) { s.Scheduler = "abcdefghijklmnop" }), "at most 15 characters"},
+		{"a scheduler that is no name", with(func(s *Service) { s.Scheduler = "r r" }), "scheduler: invalid: \"r r\""},
+		{"an engine with a NUL", with(func(s *Service) { s.PersistenceEngine = "s\x00" }), "persistence engine: invalid"},
+		{"the kernel's own flag", with(func(s *Service) { s.Flags = FlagHashed }), "flags: invalid: hashed belongs to the kernel"},
+		{"a negative timeout", with(func(s *Service) { s.Timeout = -time.Second }), "timeout: invalid: -1s is negative"},
+		{"a part of a second", with(func(s *Service) { s.Timeout = 1500 * time.Millisecond }), "whole number of seconds"},
+		{"a timeout that would overflow", with(func(s *Service) { s.Timeout = MaxPersistence + time.Second }), "is more than"},
+		{"an IPv4 netmask on IPv6", with(func(s *Service) {
+			s.ServiceKey, s.Netmask = dns6, mask(FamilyIPv4, 8)
+		}), "netmask: invalid: not one of IPv6"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := tt.service.Validate()
+			require.ErrorIs(t, err, ErrInvalid)
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+	require.NoError(t, with(func(s *Service) { s.Port, s.Flags = 0, FlagPersistent }).Validate())
+	require.NoError(t, with(func(s *Service) { s.Scheduler = "none" }).Validate())
+}
+
+func TestServiceKeys(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "TCP 10.96.0.1:80", web.String())
+	require.Equal(t, "UDP [2001:db8::1]:53", dns6.String())
+	require.Equal(t, "FWM 7 IPv4", marks.String())
+	require.Equal(t, web, AddressService(TCP, netip.MustParseAddrPort("[::ffff:10.96.0.1]:80")))
+
+	sorted := []ServiceKey{
+		AddressService(TCP, netip.MustParseAddrPort("9.255.0.1:80")),
+		web,
+		AddressService(UDP, netip.MustParseAddrPort("10.96.0.1:80")),
+		AddressService(TCP, netip.MustParseAddrPort("10.96.0.1:443")),
+		dns6,
+		MarkService(FamilyIPv4, 7),
+		MarkService(FamilyIPv6, 7),
+		MarkService(FamilyIPv4, 8),
+	}
+	shuffled := slices.Clone(sorted)
+	random(t).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	slices.SortFunc(shuffled, ServiceKey.Compare)
+	require.Equal(t, sorted, shuffled)
+}
+
+func TestServicesThatTheKernelWouldNotSendAreRefused(t *testing.T) {
+	t.Parallel()
+	littleEndian(t)
+	whole := appendServiceAttrs(nil, wanted(web), 0)
+	for _, tt := range []struct {
+		name string
+		data []byte
+		want string
+	}{
+		{"nothing", nil, "a reply without service"},
+		{"an empty service", unhex(t, "0400 0180"), "neither a mark nor"},
+		{"a service without settings", appendServiceKey(nil, web), "service TCP 10.96.0.1:80: not all attributes"},
+		{"a service with half an address", unhex(t, "2800 0180 0600 0100 0200 0000 0600 0200 0600 0000"+
+			"0600 0300 0a00 0000 0600 0400 0050 0000 0400 ff00"), "an address of IPv4 has 2 bytes"},
+		{"an attribute that is cut off", append([]byte{byte(4 + len(whole) + 4), 0, 1, 0}, append(whole, 9, 0, 1, 0)...),
+			"claims 9 bytes"},
+		{"an IPv6 prefix that is too long", func() []byte {
+			b, mark := beginNest(nil, cmdAttrService)
+			b = appendServiceAttrs(b, wanted(dns6), 0)
+			return endNest(appendU32(b, svcAttrNetmask, 129), mark)
+		}(), "an IPv6 prefix length of 129"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := decodeServiceReply(tt.data)
+			require.ErrorIs(t, err, ErrMalformed)
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
+
+func TestUnknownAttributesOfAServiceAreIgnored(t *testing.T) {
+	t.Parallel()
+	b, mark := beginNest(nil, cmdAttrService)
+	b = appendU64(b, 99, 1)
+	b = endNest(appendServiceAttrs(b, wanted(web), FlagHashed), mark)
+	got, err := decodeServiceReply(appendU32(b, 77, 1))
+	require.NoError(t, err)
+	require.Equal(t, ObservedService{Service: wanted(web), Hashed: true}, got)
+}
+
+func FuzzDecodeService(f *testing.F) {
+	f.Add(appendServiceAttrs(nil, wanted(web), FlagHashed))
+	f.Add(appendServiceAttrs(nil, wanted(dns6), 0))
+	f.Add(appendServiceAttrs(nil, wanted(marks), FlagPersistent))
+	f.Add(appendObservedService(nil, ObservedService{Service: wanted(web), Hashed: true})[attrHeaderLen:])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w, err := decodeService(data)
+		if err != nil {
+			require.ErrorIs(t, err, ErrMalformed)
+			return
+		}
+		s, err := w.observed()
+		if err != nil {
+			require.ErrorIs(t, err, ErrMalformed)
+			return
+		}
+		back, err := decodeServiceReply(appendObservedService(nil, s))
+		require.NoError(t, err)
+		require.Equal(t, s.Service, back.Service)
+		require.Equal(t, s.Hashed, back.Hashed)
+	})
+}
