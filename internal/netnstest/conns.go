@@ -54,16 +54,17 @@ func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 // was greeted. If one cannot be opened, it closes all and returns an error. Both ends of a connection take a file
 // descriptor of this process.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
+	// The kernel sends a lost SYN again after a second; here that is welcome.
+	p := Probe{From: from, Proto: TCP, To: to, Timeout: 5 * time.Second}
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("netnstest: open connections: %w", err)
+	}
 	c := &Conns{ns: from.NS, servers: map[string]int{}}
 	if err := c.ns.own(c); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("netnstest: %s: open connections: %w", from.NS.name, err)
 	}
 	conns, outcomes := make([]*conn, count), make([]Outcome, count)
-	inParallel(count, func(i int) {
-		// The kernel sends a lost SYN again after a second; here that is welcome.
-		p := Probe{From: from, Proto: TCP, To: to, Timeout: 5 * time.Second}
-		conns[i], outcomes[i] = p.dial(ctx)
-	})
+	inParallel(count, func(i int) { conns[i], outcomes[i] = p.dial(ctx) })
 	var errs []error
 	for i, o := range outcomes {
 		if o.Kind == Answered {

@@ -66,4 +66,6 @@ func TestConnectionsThatCannotBeOpenedAreAnError(t *testing.T) {
 	c := Start(t, Options{})
 	_, err := OpenConns(t.Context(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4, 9), 3)
 	require.ErrorContains(t, err, "open connection 1 of 3 from outside1 to 10.244.1.1:9: refused")
+	_, err = OpenConns(t.Context(), nil, netip.AddrPortFrom(c.Pods[0].IPv4, 9), 3)
+	require.ErrorContains(t, err, "From")
 }

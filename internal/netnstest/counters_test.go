@@ -12,7 +12,8 @@ func TestCountersAreParsed(t *testing.T) {
 	require.NoError(t, c.parseTables("Tcp: MaxConn OutRsts\nTcp: -1 7\nUdp: InErrors\nUdp: 18446744073709551615\n"))
 	require.NoError(t, c.parsePairs("Ip6InReceives   \t3\n"))
 	require.Equal(t, Counters{"Tcp.MaxConn": -1, "Tcp.OutRsts": 7, "Udp.InErrors": -1, "Ip6InReceives": 3}, c)
-	require.Equal(t, Counters{"Tcp.OutRsts": 2}, c.Since(Counters{"Tcp.MaxConn": -1, "Tcp.OutRsts": 5, "Udp.InErrors": -1, "Ip6InReceives": 3}))
+	before := Counters{"Tcp.MaxConn": -1, "Tcp.OutRsts": 5, "Udp.InErrors": -1, "Ip6InReceives": 3}
+	require.Equal(t, Counters{"Tcp.OutRsts": 2}, c.Since(before))
 	for text, problem := range map[string]string{
 		"Tcp: A\nTcp: 1 2\n": "do not match",
 		"Tcp: A\nUdp: 1\n":   "do not match",

@@ -36,9 +36,12 @@
 //
 // [Host.Serve] starts an echo server that answers "name address:port\n": who it is, and which source it
 // saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk (SCTP) and returns an
-// [Outcome]: answered (by whom, seeing what), refused, dropped, unreachable. SCTP needs no support in the
-// kernel: both ends are raw sockets. [Probe.Send] and [SendAll] never retry: one packet decides.
-// [Conns] holds thousands of TCP connections open and tells which of them died.
+// [Outcome]: answered (by whom, seeing what), refused, dropped, unreachable. [Probe.Send] and [SendAll]
+// never retry: one packet decides. [Conns] holds thousands of TCP connections open and tells which died.
+// [NS.Capture] and [NS.Counters] show what passed.
+//
+// SCTP needs no support in the kernel: both ends are raw sockets. Where the kernel's own SCTP is loaded
+// it answers too, with an ABORT, so do not load it.
 //
 // # Privileges
 //

@@ -122,10 +122,14 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 		if e := readICMPError(fd, anyPacket); e != nil {
 			return icmpOutcome(e), true
 		}
-		if errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
-			return failure(fd, errors.Join(err, syscall.Errno(errno)), anyPacket), true
+		errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if errno != 0 {
+			err = syscall.Errno(errno)
 		}
-		_, err := unix.Getpeername(fd)
+		if err != nil {
+			return failure(fd, err, anyPacket), true
+		}
+		_, err = unix.Getpeername(fd)
 		return Outcome{Kind: Answered}, err == nil
 	})
 }
@@ -234,7 +238,7 @@ func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outco
 			return Outcome{Kind: Dropped}
 		}
 		// One more than the beats that are missing, so that the last look comes after the last beat.
-		patience := time.Duration(last-beats+1) * pulseInterval
+		patience := min(time.Duration(last-beats+1)*pulseInterval, time.Second)
 		if o, decided := awaitFor(ctx, s, patience, poll, take); decided {
 			return o
 		}
