@@ -19,10 +19,11 @@ const DefaultPrefix = "KUBE"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the calling thread.
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the calling
+	// thread.
 	NetNS int
-	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends with different prefixes do not
-	// see each other. Empty means [DefaultPrefix]. It has capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
+	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends with different prefixes do not see each
+	// other. Empty means [DefaultPrefix]. It has capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
 	Prefix string
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
@@ -64,8 +65,8 @@ type Backend struct {
 	observed bool
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that this
-// is not Linux, or a kernel without what iptables-nft needs.
+// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that
+// this is not Linux, or a kernel without what iptables-nft needs.
 func New(cfg *Config) (*Backend, error) {
 	prefix, err := cfg.prefix()
 	if err != nil {
@@ -81,8 +82,8 @@ func New(cfg *Config) (*Backend, error) {
 // Name returns "iptables".
 func (b *Backend) Name() string { return Name }
 
-// Check reports what iptables cannot express: schedulers other than random and round robin, forwarding other than NAT, names that do not fit into a
-// comment; and session affinity where the kernel lacks xt_recent.
+// Check reports what iptables cannot express: schedulers other than random and round robin, forwarding other than NAT, names that do not
+// fit into a comment; and session affinity where the kernel lacks xt_recent.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c, &b.kernel.lacks) }
 
 // Plan renders what Commit would send, in the language of iptables-restore.

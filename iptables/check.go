@@ -41,7 +41,9 @@ type checker struct {
 }
 
 func (k *checker) refuse(n servicemodel.PortName, field, value, hint string) {
-	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: Name, Object: "service " + n.String(), Field: field, Value: value, Hint: hint})
+	k.errs = append(k.errs, &dataplane.UnsupportedError{
+		Backend: Name, Object: "service " + n.String(), Field: field, Value: value, Hint: hint,
+	})
 }
 
 func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {

@@ -9,9 +9,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Comments carry what a rule itself does not say: which service it is for, and what was decided about it. They are written to be read by people
-// first ("default/web:http cluster IP"), and by Observe second: everything in a comment but the name of the service can be told from the
-// rules too, so a comment that lies shows as drift.
+// Comments carry what a rule itself does not say: which service it is for, and what was decided about it. They are written to be read by
+// people first ("default/web:http cluster IP"), and by Observe second: everything in a comment but the name of the service can be told from
+// the rules too, so a comment that lies shows as drift.
 
 // kindWords are what kube-proxy calls the kinds of frontends in its comments; it has no words for node ports.
 var kindWords = [...]string{
@@ -119,8 +119,8 @@ func parsePortName(s string, p servicemodel.Protocol) (servicemodel.PortName, er
 	return servicemodel.PortName{Name: servicemodel.Name{Namespace: namespace, Name: name}, Port: port, Protocol: p}, nil
 }
 
-// slotComment describes an endpoint of a pool: its weight if it has one, and at the last endpoint, which takes what is left, whose pool this
-// is.
+// slotComment describes an endpoint of a pool: its weight if it has one, and at the last endpoint, which takes what is left, whose pool
+// this is.
 func slotComment(p *servicemodel.Pool, slot int) string {
 	var words []string
 	if slot == 0 {

@@ -14,12 +14,12 @@ import (
 //	-A KUBE-IP-10.96.0.0/20 -d 10.96.0.0/26 -g KUBE-IP-10.96.0.0/26
 //	-A KUBE-IP-10.96.0.0/26 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … -j KUBE-SVC-…
 //
-// So a packet passes a number of rules that grows with the logarithm of the number of services. The shape depends on what is in the tree only,
-// not on how it came about, and a change to one key alters the chains on its way only. With no more than stepSize rules everything is in the first
-// chain, as kube-proxy has it.
+// So a packet passes a number of rules that grows with the logarithm of the number of services. The shape depends on what is in the tree
+// only, not on how it came about, and a change to one key alters the chains on its way only. With no more than stepSize rules everything is
+// in the first chain, as kube-proxy has it.
 //
-// A part is a prefix with at most stepSize^n keys, for the greatest n with which there is more than one part. Deeper steps are gotos: what finds
-// nothing is back in the first chain at once, and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) stays as it is.
+// A part is a prefix with at most stepSize^n keys, for the greatest n with which there is more than one part. Deeper steps are gotos: what
+// finds nothing is back in the first chain at once, and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) stays as it is.
 
 const (
 	// stepSize is the number of rules from which on a chain is divided.
@@ -167,16 +167,6 @@ func (d *dispatch) chainOf(t *tree) string {
 		}
 	}
 	return d.names.step(d.step, of)
-}
-
-// chains calls fn for each chain of a tree but the first.
-func (d *dispatch) chains(t *tree, fn func(name string, t *tree)) {
-	d.parts(t, func(p *tree) {
-		if !p.leaf() {
-			fn(d.chainOf(p), p)
-			d.chains(p, fn)
-		}
-	})
 }
 
 // changed calls fn for each chain but the first that differs between two trees which differ in the given keys at most. The tree of a

@@ -36,6 +36,7 @@ func keyMakers() []keyMaker {
 	few := func(ports ...uint16) func(*rand.Rand) uint16 {
 		return func(r *rand.Rand) uint16 { return ports[r.IntN(len(ports))] }
 	}
+	nodePort := func(r *rand.Rand) uint16 { return uint16(30000 + r.IntN(2768)) }
 	all := func(r *rand.Rand) uint16 { return uint16(1 + r.IntN(65535)) }
 	make := func(addr func(*rand.Rand) netip.Addr, port func(*rand.Rand) uint16) func(*rand.Rand) sm.FrontendKey {
 		return func(r *rand.Rand) sm.FrontendKey {
@@ -48,7 +49,7 @@ func keyMakers() []keyMaker {
 		{"a few addresses with a few ports", filterServices, 0, make(v4(31), few(53, 80, 81, 443, 8080))},
 		{"IPv6 addresses", natServices, 1, make(v6, few(80, 443, 53))},
 		{"IPv6 addresses with many ports", natServices, 1, make(v6, all)},
-		{"node ports", natNodePorts, 0, make(func(*rand.Rand) netip.Addr { return netip.IPv4Unspecified() }, func(r *rand.Rand) uint16 { return uint16(30000 + r.IntN(2768)) })},
+		{"node ports", natNodePorts, 0, make(func(*rand.Rand) netip.Addr { return netip.IPv4Unspecified() }, nodePort)},
 		{"node ports of IPv6", filterNodePorts, 1, make(func(*rand.Rand) netip.Addr { return netip.IPv6Unspecified() }, all)},
 	}
 }

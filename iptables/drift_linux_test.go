@@ -26,7 +26,8 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		{"a rule of somebody else is in a chain of ours", "*nat\n-I KUBE-NODEPORTS -m limit --limit 1/s -j ACCEPT\nCOMMIT\n",
 			"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a rule that is not understood)", false},
 		{"a chain of a service is emptied", "*nat\n-F KUBE-SVC-WEB\nCOMMIT\n", "lacks", false},
-		{"a chain of ours is there that nobody wants", "*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\nCOMMIT\n",
+		{"a chain of ours is there that nobody wants",
+			"*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\nCOMMIT\n",
 			"chain KUBE-SVC-ABCDEFGHIJKLMNOP of table ip nat does not belong", false},
 		{"tables are flushed", "*nat\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", "lacks", true},
 	} {
@@ -61,24 +62,6 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			require.Empty(t, o.Drift)
 		})
 	}
-}
-
-// webService returns one service of every kind of address.
-func webService() sm.State {
-	node := testNode()
-	svc := &sm.Service{
-		Name:            svcName("web"),
-		Ports:           []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
-		ClusterIPs:      addrs("10.96.0.10", "fd00:10:96::a"),
-		ExternalIPs:     addrs("203.0.113.7"),
-		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
-	}
-	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
-	var eps []sm.Endpoint
-	for _, a := range addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
-		eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node", Ports: ports})
-	}
-	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
 // Rules of others stay where they are, whatever happens to ours.

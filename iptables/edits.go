@@ -3,7 +3,8 @@ package iptables
 // ruleEdit is one step of turning the rules of a chain into others. Steps come in the order of the chain.
 type ruleEdit struct {
 	kind editKind
-	// at is the place of the rule that is kept, replaced or deleted, or before which one is inserted (at the end, if there is no such place).
+	// at is the place of the rule that is kept, replaced or deleted, or before which one is inserted (at the end, if there is no such
+	// place).
 	at int
 	// rule is the place of the new rule among the rules after.
 	rule int

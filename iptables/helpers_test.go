@@ -2,11 +2,13 @@ package iptables
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -61,4 +63,122 @@ func spread(i int) netip.Addr {
 func endpoint(i, j int) netip.Addr {
 	n := uint32(i*64 + j)
 	return netip.AddrFrom4([4]byte{10, 200 + byte(n>>16), byte(n >> 8), byte(n)})
+}
+
+// chains calls fn for each chain of a tree but the first.
+func (d *dispatch) chains(t *tree, fn func(name string, t *tree)) {
+	d.parts(t, func(p *tree) {
+		if !p.leaf() {
+			fn(d.chainOf(p), p)
+			d.chains(p, fn)
+		}
+	})
+}
+
+// chains calls fn for every chain of a state.
+func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)) {
+	for i, f := range families {
+		if !s.present[i] {
+			continue
+		}
+		for _, c := range l.fixed(f, &s.rules) {
+			fn(chainID{uint8(i), c.table, c.name}, c.rules, c.shared)
+		}
+		for id, d := range l.dispatch[i] {
+			t := s.trees[i][id]
+			fn(chainID{uint8(i), d.table, d.root}, l.first(d, treeID(id), t, &s.rules), false)
+			d.chains(t, func(name string, t *tree) { fn(chainID{uint8(i), d.table, name}, d.rules(t, false), false) })
+		}
+	}
+	seen := map[sm.PortName]bool{}
+	for fe := range s.table.Frontends() {
+		if seen[fe.Service] {
+			continue
+		}
+		seen[fe.Service] = true
+		all := s.table.FrontendsOf(fe.Service)
+		for i, f := range families {
+			for _, c := range l.unit(f, s.table, ofFamily(all, f), &s.rules).chains {
+				fn(chainID{uint8(i), c.table, c.name}, c.rules, false)
+			}
+		}
+	}
+}
+
+func addrs(l ...string) []netip.Addr {
+	var a []netip.Addr
+	for _, s := range l {
+		a = append(a, netip.MustParseAddr(s))
+	}
+	return a
+}
+
+func prefixes(l ...string) []netip.Prefix {
+	var p []netip.Prefix
+	for _, s := range l {
+		p = append(p, netip.MustParsePrefix(s))
+	}
+	return p
+}
+
+func randomConfig() randstate.Config {
+	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
+	for i := range 8 {
+		c.Places = append(c.Places, randstate.Place{
+			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
+			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2),
+		})
+	}
+	c.Nodes = []sm.Node{
+		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
+		{
+			Name: "node-1", Zone: "z1", ServiceCIDRs: prefixes("10.96.0.0/16"),
+			LocalPods: sm.PodDetector{CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")},
+		},
+		{
+			Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1, LocalhostNodePorts: true,
+			NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "127.0.0.0/8")},
+		},
+		{Name: "node-0", LocalPods: sm.PodDetector{Bridge: "cni0"}},
+	}
+	c.Node = c.Nodes[0]
+	return c
+}
+
+// webService returns one service of every kind of address.
+func webService() sm.State {
+	node := testNode()
+	svc := &sm.Service{
+		Name:            svcName("web"),
+		Ports:           []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
+		ClusterIPs:      addrs("10.96.0.10", "fd00:10:96::a"),
+		ExternalIPs:     addrs("203.0.113.7"),
+		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
+	}
+	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
+	var eps []sm.Endpoint
+	for _, a := range addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
+		eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node", Ports: ports})
+	}
+	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+// requireSameTable compares all that a backend holds: health checks are not in the kernel.
+func requireSameTable(t *testing.T, want, got *sm.Table) {
+	t.Helper()
+	d := sm.Diff(got, want)
+	d.Health = nil
+	require.True(t, d.Empty(), "%s", d)
+}
+
+// richState returns services of every sort.
+func richState(tb testing.TB, seed uint64) sm.State {
+	tb.Helper()
+	c := randomConfig()
+	c.Services = 60
+	s := randstate.New(c, rand.New(rand.NewPCG(seed, 7))).State()
+	node := c.Nodes[1]
+	node.Addresses = c.Nodes[0].Addresses
+	node.LocalhostNodePorts = true
+	return s.WithNode(node)
 }

@@ -138,7 +138,8 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	}
 	b.committed(p)
 	stats.Duration = time.Since(start)
-	b.log.Debug("committed", "backend", Name, "prefix", b.l.names.prefix, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	b.log.DebugContext(ctx, "committed", "backend", Name, "prefix", b.l.names.prefix,
+		"messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET, include/uapi/linux/netfilter/nfnetlink_compat.h). Asking
-// loads their modules.
+// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET, include/uapi/linux/netfilter/nfnetlink_compat.h).
+// Asking loads their modules.
 func (k *kernel) probe(ctx context.Context) error {
 	for _, f := range families {
 		for _, x := range []struct {
@@ -124,8 +124,8 @@ func tableNamed(name string) (tableID, bool) {
 	return 0, false
 }
 
-// readTable reads the rules of a table, chain by chain: for each part of a dump the kernel walks the rules from the first (nf_tables_dump_rules in
-// nf_tables_api.c), which takes longer than many requests do when there are thousands.
+// readTable reads the rules of a table, chain by chain: for each part of a dump the kernel walks the rules from the first
+// (nf_tables_dump_rules in nf_tables_api.c), which takes longer than many requests do when there are thousands.
 func (k *kernel) readTable(ctx context.Context, f *family, t tableID, r *rawTable) error {
 	d := newDecoder(f)
 	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
@@ -151,8 +151,6 @@ func (k *kernel) dumpRules(ctx context.Context, d *decoder, t tableID, chain str
 		return err
 	})
 }
-
-func newDecoder(f *family) *decoder { return &decoder{f: f, chains: map[string]string{}} }
 
 func (k *kernel) request(f *family, msg uint8, verb, kind string) {
 	k.req.Reset()

@@ -140,8 +140,8 @@ func hash(s string) string {
 	return base32.StdEncoding.EncodeToString(sum[:10])
 }
 
-// step returns the name of a chain that packets are sent to by an address or a port: "KUBE-IP-10.96.0.0/20". IPv6 addresses are written with
-// dots, as nft does not take colons in a name. What would be too long is hashed.
+// step returns the name of a chain that packets are sent to by an address or a port: "KUBE-IP-10.96.0.0/20". IPv6 addresses are written
+// with dots, as nft does not take colons in a name. What would be too long is hashed.
 func (n names) step(kind, of string) string {
 	name := n.prefix + "-" + kind + "-" + strings.ReplaceAll(of, ":", ".")
 	if len(name) > maxChainName {
@@ -153,8 +153,8 @@ func (n names) step(kind, of string) string {
 // Names of chains that kube-proxy has and we have not. They are ours to remove.
 var formerChains = []string{"EXTERNAL-SERVICES"}
 
-// owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the same names. Other chains that begin with the prefix, those of
-// kubelet or kube-router for example, are not ours.
+// owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the same names. Other chains that begin with
+// the prefix, those of kubelet or kube-router for example, are not ours.
 func (n names) owned(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	if !ok {

@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -77,8 +78,8 @@ func TestAClientStaysWithItsEndpoint(t *testing.T) {
 			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server, "within the timeout")
 		}
 		// Node ports share the memory of the service port.
-		port := strings.NewReplacer("10.96.0.10:80", netnstest.NodeIPv4+":30080", "[fd00:10:96::a]:80", "["+netnstest.NodeIPv6+"]:30080").Replace(to)
-		require.Equal(t, first.Server, dial(t, c.Outside[0], port).Server)
+		port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080)
+		require.Equal(t, first.Server, dial(t, c.Outside[0], port.String()).Server)
 	}
 
 	// When it leaves, the client is given another, and stays with that.
@@ -127,7 +128,8 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	runCommand(t, c.Pods[0].NS, "ip", "route", "add", "table", "local", "unicast", "127.0.0.2/32", "via", c.Node.IPv4.String(), "dev", "eth0", "onlink")
+	route := "route add table local unicast 127.0.0.2/32 dev eth0 onlink via " + c.Node.IPv4.String()
+	runCommand(t, c.Pods[0].NS, "ip", strings.Fields(route)...)
 	o = dial(t, c.Pods[0], "127.0.0.2:9090")
 	require.Equal(t, netnstest.Dropped, o.Kind, o)
 	runTool(t, c.Node.NS, "", "iptables", "-F", "KUBE-FIREWALL")
@@ -143,65 +145,6 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
-// kubeProxyRules are what kube-proxy in iptables mode has for podService with two endpoints and affinity.
-const kubeProxyRules = `*filter
-:KUBE-EXTERNAL-SERVICES - [0:0]
-:KUBE-FIREWALL - [0:0]
-:KUBE-FORWARD - [0:0]
-:KUBE-NODEPORTS - [0:0]
-:KUBE-PROXY-CANARY - [0:0]
-:KUBE-PROXY-FIREWALL - [0:0]
-:KUBE-SERVICES - [0:0]
--A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
--A INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS
--A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
--A INPUT -j KUBE-FIREWALL
--A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
--A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
--A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
--A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
--A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -j KUBE-FIREWALL
--A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
--A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
--A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
--A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-COMMIT
-*nat
-:KUBE-EXT-HASH - [0:0]
-:KUBE-MARK-MASQ - [0:0]
-:KUBE-NODEPORTS - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-PROXY-CANARY - [0:0]
-:KUBE-SEP-1 - [0:0]
-:KUBE-SEP-2 - [0:0]
-:KUBE-SERVICES - [0:0]
-:KUBE-SVC-HASH - [0:0]
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-EXT-HASH -m comment --comment "masquerade traffic for default/web:http external destinations" -j KUBE-MARK-MASQ
--A KUBE-EXT-HASH -j KUBE-SVC-HASH
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-NODEPORTS -p tcp -m comment --comment "default/web:http" -m tcp --dport 30080 -j KUBE-EXT-HASH
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
--A KUBE-SEP-1 -s POD1/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
--A KUBE-SEP-1 -p tcp -m comment --comment "default/web:http" -m recent --set --name KUBE-SEP-1 --mask 255.255.255.255 --rsource -m tcp -j DNAT --to-destination POD1:8080
--A KUBE-SEP-2 -s POD2/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
--A KUBE-SEP-2 -p tcp -m comment --comment "default/web:http" -m recent --set --name KUBE-SEP-2 --mask 255.255.255.255 --rsource -m tcp -j DNAT --to-destination POD2:8080
--A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-HASH
--A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
--A KUBE-SVC-HASH ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
--A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD1:8080" -m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-1 --mask 255.255.255.255 --rsource -j KUBE-SEP-1
--A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD2:8080" -m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-2 --mask 255.255.255.255 --rsource -j KUBE-SEP-2
--A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD1:8080" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-1
--A KUBE-SVC-HASH -m comment --comment "default/web:http -> POD2:8080" -j KUBE-SEP-2
-COMMIT
-`
-
 // Taking over from kube-proxy breaks no connection and forgets no client.
 func TestTakingOverFromKubeProxy(t *testing.T) {
 	t.Parallel()
@@ -209,10 +152,13 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
 	n := names{DefaultPrefix}
 	sep := func(p *netnstest.Host) string { return n.affinityList(name, netip.AddrPortFrom(p.IPv4, backendPort)) }
+	// What kube-proxy in iptables mode has for podService with two endpoints and affinity.
+	kubeProxyRules, err := os.ReadFile("testdata/kube-proxy.rules")
+	require.NoError(t, err)
 	runTool(t, c.Node.NS, strings.NewReplacer(
 		"KUBE-SEP-1", sep(c.Pods[0]), "KUBE-SEP-2", sep(c.Pods[1]), "POD1", c.Pods[0].IPv4.String(), "POD2", c.Pods[1].IPv4.String(),
 		"-HASH", "-"+hash("default/web:httptcp"),
-	).Replace(kubeProxyRules), "iptables-restore")
+	).Replace(string(kubeProxyRules)), "iptables-restore")
 
 	to := netip.MustParseAddrPort("10.96.0.10:80")
 	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 50)

@@ -256,8 +256,8 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	return h, true
 }
 
-// sweep adds to a plan that removes everything of ours the base chains and tables that then have nothing in them. Base chains that we do not use
-// stay, unless they go with their table.
+// sweep adds to a plan that removes everything of ours the base chains and tables that then have nothing in them. Base chains that we do
+// not use stay, unless they go with their table.
 func (p *plan) sweep(r *raw) {
 	if len(p.chains) == 0 {
 		return

@@ -134,7 +134,8 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	eps := slices.Clone(s.Endpoints(name))
 	eps[4].Addr = endpoint(7, 60)
 	replaced := s.WithEndpoints(name, eps)
-	more := replaced.WithEndpoints(name, append(eps, sm.Endpoint{Addr: endpoint(7, 61), Ready: true, Serving: true, Node: "n", Ports: eps[0].Ports}))
+	another := sm.Endpoint{Addr: endpoint(7, 61), Ready: true, Serving: true, Node: "n", Ports: eps[0].Ports}
+	more := replaced.WithEndpoints(name, append(eps, another))
 	plans := planFor(t, s, replaced, more, more.WithoutService(name))
 	require.Greater(t, plans[0].Stats().Messages, 2000*12)
 	require.Equal(t, 1, plans[1].Stats().Messages, "one rule replaced")

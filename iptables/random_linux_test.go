@@ -3,7 +3,6 @@ package iptables
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,46 +12,6 @@ import (
 	"github.com/kernlb/kernlb/internal/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
-
-func addrs(l ...string) []netip.Addr {
-	var a []netip.Addr
-	for _, s := range l {
-		a = append(a, netip.MustParseAddr(s))
-	}
-	return a
-}
-
-func prefixes(l ...string) []netip.Prefix {
-	var p []netip.Prefix
-	for _, s := range l {
-		p = append(p, netip.MustParsePrefix(s))
-	}
-	return p
-}
-
-func randomConfig() randstate.Config {
-	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
-	for i := range 8 {
-		c.Places = append(c.Places, randstate.Place{
-			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
-			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2),
-		})
-	}
-	c.Nodes = []sm.Node{
-		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
-		{
-			Name: "node-1", Zone: "z1", ServiceCIDRs: prefixes("10.96.0.0/16"),
-			LocalPods: sm.PodDetector{CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")},
-		},
-		{
-			Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1, LocalhostNodePorts: true,
-			NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "127.0.0.0/8")},
-		},
-		{Name: "node-0", LocalPods: sm.PodDetector{Bridge: "cni0"}},
-	}
-	c.Node = c.Nodes[0]
-	return c
-}
 
 // What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and is what it would have written itself.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {

@@ -44,9 +44,12 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 		return nil, fmt.Errorf("what the kernel holds: %w", err)
 	}
 	o := &observed{}
-	o.state, _ = l.step(&state{}, servicemodel.Diff(nil, table))
-	o.kernel = kernelState{shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{}, routeLocalnet: r.routeLocalnet}
-	l.compare(r, o)
+	var wanted changes // from nothing: every chain that should be there
+	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table))
+	o.kernel = kernelState{
+		shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{}, routeLocalnet: r.routeLocalnet,
+	}
+	l.compare(r, o, wanted)
 	if l.localhost(families[0], &o.state.rules) && !r.routeLocalnet {
 		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
 	}
@@ -54,19 +57,17 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 }
 
 // compare holds what should be there against what is.
-func (l *layout) compare(r *raw, o *observed) {
-	wanted := map[chainID]bool{}
-	l.chains(o.state, func(id chainID, rules []rule, shared bool) {
-		wanted[id] = true
-		found := r.chain(id)
+func (l *layout) compare(r *raw, o *observed, wanted changes) {
+	for _, w := range wanted.sorted() {
+		found := r.chain(w.id)
 		var have []rule
 		if found != nil {
-			have = l.ours(id, found.rules, rules, shared)
+			have = l.ours(w.id, found.rules, w.after, w.shared)
 		}
-		if found == nil || !sameRules(have, rules) {
-			o.drifted(&chainChange{id: id, shared: shared, existed: found != nil, exists: true, before: have, after: rules})
+		if found == nil || !sameRules(have, w.after) {
+			o.drifted(&chainChange{id: w.id, shared: w.shared, existed: found != nil, exists: true, before: have, after: w.after})
 		}
-	})
+	}
 	for i := range families {
 		for _, t := range tables {
 			o.kernel.tables[i][t] = r.tables[i][t].exists
@@ -76,7 +77,7 @@ func (l *layout) compare(r *raw, o *observed) {
 }
 
 // compareTable looks at the chains of a table one by one: whether they are wanted, and what rules of others there are.
-func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted map[chainID]bool) {
+func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted changes) {
 	chains := r.tables[i][t].chains
 	for _, name := range slices.Sorted(maps.Keys(chains)) {
 		c, id := chains[name], chainID{i, t, name}
@@ -85,10 +86,10 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ma
 		switch {
 		case shared:
 			o.kernel.shared[id] = c.rules
-			if own := l.ours(id, c.rules, nil, true); !wanted[id] && len(own) > 0 {
+			if own := l.ours(id, c.rules, nil, true); wanted[id] == nil && len(own) > 0 {
 				o.drifted(&chainChange{id: id, shared: true, existed: true, before: own})
 			}
-		case owned && !wanted[id]:
+		case owned && wanted[id] == nil:
 			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
 		}
 		if owned {

@@ -237,7 +237,8 @@ func (r *reading) pool(i uint8, fe *servicemodel.Frontend, v servicemodel.Verdic
 	return p != nil
 }
 
-// readPool reads the rules that send to endpoints; the last comes first. With affinity the rules that only look for known clients are passed over.
+// readPool reads the rules that send to endpoints; the last comes first. With affinity the rules that only look for known clients are
+// passed over.
 func (r *reading) readPool(id servicemodel.PoolID, c *rawChain, affinity bool) *servicemodel.Pool {
 	if c == nil {
 		return nil

@@ -316,8 +316,8 @@ func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 
 // poolChain makes the chain that balances over a pool.
 //
-// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not depend on those before it: that of slot i is
-// its weight among slots 0 to i.
+// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not depend on those before it: that of slot i
+// is its weight among slots 0 to i.
 func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
 	p := b.pools[scope]
 	verdict := servicemodel.BalanceCluster
@@ -325,11 +325,16 @@ func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemo
 		verdict = servicemodel.BalanceLocal
 	}
 	affinity := affinityOf(frontends)
-	rules := b.clusterMarks(verdict, frontends)
+	n := len(p.Slots)
+	if affinity > 0 {
+		n *= 2
+	}
+	rules := b.clusterMarks(make([]rule, 0, n+len(frontends)), verdict, frontends)
 	if affinity > 0 {
 		for i := len(p.Slots) - 1; i >= 0; i-- {
 			r := dnatRule(p, i)
-			r.recent = recentMatch{kind: recentUpdate, name: b.l.names.affinityList(b.name, p.Slots[i].Endpoint), seconds: uint32(affinity / time.Second)}
+			r.recent = b.recent(recentUpdate, p.Slots[i].Endpoint)
+			r.recent.seconds = uint32(affinity / time.Second)
 			rules = append(rules, r)
 		}
 	}
@@ -338,16 +343,20 @@ func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemo
 		r := dnatRule(p, i)
 		r.stat, r.comment = shares[i], slotComment(p, i)
 		if affinity > 0 {
-			r.recent = recentMatch{kind: recentSet, name: b.l.names.affinityList(b.name, p.Slots[i].Endpoint)}
+			r.recent = b.recent(recentSet, p.Slots[i].Endpoint)
 		}
 		rules = append(rules, r)
 	}
 	b.unit.chains = append(b.unit.chains, unitChain{nat, b.pool(verdict), rules})
 }
 
-// clusterMarks returns the rules that mark packets to cluster IPs which go straight to the pool.
-func (b *unitBuilder) clusterMarks(v servicemodel.Verdict, frontends []*servicemodel.Frontend) []rule {
-	var rules []rule
+// recent tests or changes the memory of an endpoint's clients.
+func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort) recentMatch {
+	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep)}
+}
+
+// clusterMarks appends the rules that mark packets to cluster IPs which go straight to the pool.
+func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict, frontends []*servicemodel.Frontend) []rule {
 	for _, fe := range frontends {
 		if fe.Internal != v || fe.Masquerade == 0 || !b.usesPool(fe) {
 			continue

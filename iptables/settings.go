@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The node-wide rules are written as comments of a chain that nothing jumps to, one setting a rule: they tell a person what the rules were made
-// for, and the next process what it finds.
+// The node-wide rules are written as comments of a chain that nothing jumps to, one setting a rule: they tell a person what the rules were
+// made for, and the next process what it finds.
 const (
 	settingMark      = "masquerade-mark"
 	settingPodCIDR   = "pod-cidr"

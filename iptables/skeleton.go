@@ -104,8 +104,8 @@ func (l *layout) masqOffPod(f *family, r *servicemodel.Rules) []rule {
 	return append(rules, l.mark(r))
 }
 
-// postrouting masquerades what was marked and takes the mark away, so that a packet that comes by again is not masqueraded again; and it masquerades
-// connections of endpoints to themselves.
+// postrouting masquerades what was marked and takes the mark away, so that a packet that comes by again is not masqueraded again; and it
+// masquerades connections of endpoints to themselves.
 func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	unmarked := markMatch{value: r.MasqueradeMark, mask: r.MasqueradeMark, not: true}
 	return []rule{
@@ -116,8 +116,8 @@ func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	}
 }
 
-// forward accepts what belongs to services where the policy of FORWARD is to drop, as kube-proxy does. Unlike kube-proxy it does not drop what conntrack
-// calls invalid.
+// forward accepts what belongs to services where the policy of FORWARD is to drop, as kube-proxy does. Unlike kube-proxy it does not drop
+// what conntrack calls invalid.
 func (l *layout) forward(r *servicemodel.Rules) []rule {
 	return []rule{
 		{comment: "kubernetes forwarding rules", mark: markMatch{value: r.MasqueradeMark, mask: r.MasqueradeMark}, target: targetAccept},

@@ -96,8 +96,8 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet) (*state, changes) {
 	return s.new, s.out
 }
 
-// wanted reports whether a family has rules. IPv4 has them as soon as a state was applied, since the settings are there; IPv6 while there is
-// something for it.
+// wanted reports whether a family has rules. IPv4 has them as soon as a state was applied, since the settings are there; IPv6 while there
+// is something for it.
 func (s *stepper) wanted(i int) bool {
 	switch {
 	case s.new.rules.MasqueradeMark == 0:
@@ -273,34 +273,4 @@ func (s *stepper) fixed(i int) {
 	}
 	put(s.old, s.out.was)
 	put(s.new, s.out.is)
-}
-
-// chains calls fn for every chain of a state.
-func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)) {
-	for i, f := range families {
-		if !s.present[i] {
-			continue
-		}
-		for _, c := range l.fixed(f, &s.rules) {
-			fn(chainID{uint8(i), c.table, c.name}, c.rules, c.shared)
-		}
-		for id, d := range l.dispatch[i] {
-			t := s.trees[i][id]
-			fn(chainID{uint8(i), d.table, d.root}, l.first(d, treeID(id), t, &s.rules), false)
-			d.chains(t, func(name string, t *tree) { fn(chainID{uint8(i), d.table, name}, d.rules(t, false), false) })
-		}
-	}
-	seen := map[servicemodel.PortName]bool{}
-	for fe := range s.table.Frontends() {
-		if seen[fe.Service] {
-			continue
-		}
-		seen[fe.Service] = true
-		all := s.table.FrontendsOf(fe.Service)
-		for i, f := range families {
-			for _, c := range l.unit(f, s.table, ofFamily(all, f), &s.rules).chains {
-				fn(chainID{uint8(i), c.table, c.name}, c.rules, false)
-			}
-		}
-	}
 }

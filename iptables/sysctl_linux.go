@@ -59,8 +59,8 @@ func (s *sysctl) set(on bool) error {
 	return nil
 }
 
-// inside calls f on a thread that is in the namespace: what lies under /proc/sys/net is looked up in the network namespace of the thread that opens it
-// (net_ctl_header_lookup in net/sysctl_net.c).
+// inside calls f on a thread that is in the namespace: what lies under /proc/sys/net is looked up in the network namespace of the thread
+// that opens it (net_ctl_header_lookup in net/sysctl_net.c).
 func (s *sysctl) inside(f func() error) error {
 	result := make(chan error, 1)
 	go func() {

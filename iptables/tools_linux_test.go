@@ -54,18 +54,6 @@ func save(t *testing.T, ns *netnstest.NS, f *family) string {
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "#") }), "")
 }
 
-// richState returns services of every sort.
-func richState(tb testing.TB, seed uint64) sm.State {
-	tb.Helper()
-	c := randomConfig()
-	c.Services = 60
-	s := randstate.New(c, rand.New(rand.NewPCG(seed, 7))).State()
-	node := c.Nodes[1]
-	node.Addresses = c.Nodes[0].Addresses
-	node.LocalhostNodePorts = true
-	return s.WithNode(node)
-}
-
 // apply applies a state with a backend of its own.
 func apply(t *testing.T, b *Backend, s sm.State) *sm.Table {
 	t.Helper()
@@ -141,14 +129,6 @@ func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
 	requireSameTable(t, want, o.Table)
-}
-
-// requireSameTable compares all that a backend holds: health checks are not in the kernel.
-func requireSameTable(t *testing.T, want, got *sm.Table) {
-	t.Helper()
-	d := sm.Diff(got, want)
-	d.Health = nil
-	require.True(t, d.Empty(), "%s", d)
 }
 
 func TestThePlanCanBeRestored(t *testing.T) {

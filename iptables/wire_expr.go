@@ -226,5 +226,3 @@ func cString(b []byte) string {
 	}
 	return string(b)
 }
-
-func be16(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }

@@ -35,6 +35,8 @@ type decoder struct {
 	a      attrs
 }
 
+func newDecoder(f *family) *decoder { return &decoder{f: f, chains: map[string]string{}} }
+
 // decodeRule reads the expressions and user data of a rule.
 func (d *decoder) decodeRule(exprs, udata []byte) rule {
 	d.r, d.reg = rule{}, loaded{}

@@ -22,7 +22,10 @@ func sampleRules(f *family) []rule {
 	whole := netip.PrefixFrom(dst.Addr(), dst.Bits()/2).Masked()
 	return []rule{
 		{},
-		{dst: dst, proto: sm.TCP, ports: single(80), comment: "default/web:http cluster IP", target: targetJump, chain: "KUBE-SVC-XPGD46QRK7WJZT7O"},
+		{
+			dst: dst, proto: sm.TCP, ports: single(80), comment: "default/web:http cluster IP",
+			target: targetJump, chain: "KUBE-SVC-XPGD46QRK7WJZT7O",
+		},
 		{dst: whole, target: targetGoto, chain: "KUBE-IP-10.96.0.0/20"},
 		{src: src, notSrc: true, dst: dst, notDst: true, target: targetReturn},
 		{src: src, proto: sm.UDP, ports: portRange{30000, 30015}, target: targetAccept},
@@ -44,7 +47,8 @@ func sampleRules(f *family) []rule {
 		{proto: sm.TCP, stat: statMatch{kind: statNth, every: 3}, target: targetDNAT, to: to, comment: `"quoted" 'and' \escaped`},
 		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 10800}, target: targetDNAT, to: to},
 		{
-			proto: sm.UDP, stat: statMatch{kind: statRandom, prob: certain / 2}, recent: recentMatch{kind: recentSet, name: "KUBE-SEP-SXIVWICOYRO3J4NJ"},
+			proto: sm.UDP, stat: statMatch{kind: statRandom, prob: certain / 2},
+			recent:  recentMatch{kind: recentSet, name: "KUBE-SEP-SXIVWICOYRO3J4NJ"},
 			comment: "weight=2", target: targetDNAT, to: to,
 		},
 		{comment: strings.Repeat("x", maxComment), target: targetReject},
@@ -108,7 +112,8 @@ func randomRule(rng *rand.Rand, f *family) rule {
 		p := pick()
 		r.proto, r.ports = p.proto, p.ports
 	}
-	r.in, r.srcLocal, r.dstLocal, r.state, r.mark, r.stat, r.recent = pick().in, pick().srcLocal, pick().dstLocal, pick().state, pick().mark, pick().stat, pick().recent
+	r.in, r.srcLocal, r.dstLocal, r.state = pick().in, pick().srcLocal, pick().dstLocal, pick().state
+	r.mark, r.stat, r.recent = pick().mark, pick().stat, pick().recent
 	p := pick()
 	r.target, r.chain, r.to, r.set = p.target, p.chain, p.to, p.set
 	return r
@@ -135,19 +140,23 @@ func TestPayloadsOfXTables(t *testing.T) {
 			zeros(146) + "0100" + "0100" + "8600" + zeros(16),
 		},
 		{
-			"-m statistic --mode random --probability 0.5", hex.EncodeToString(encodeStatistic(buf[:], statMatch{kind: statRandom, prob: certain / 2})),
+			"-m statistic --mode random --probability 0.5",
+			hex.EncodeToString(encodeStatistic(buf[:], statMatch{kind: statRandom, prob: certain / 2})),
 			"0000" + "0000" + "00000040" + zeros(4) + "00000040" + zeros(8),
 		},
 		{
-			"-m statistic --mode nth --every 3 --packet 0", hex.EncodeToString(encodeStatistic(buf[:], statMatch{kind: statNth, every: 3})),
+			"-m statistic --mode nth --every 3 --packet 0",
+			hex.EncodeToString(encodeStatistic(buf[:], statMatch{kind: statNth, every: 3})),
 			"0100" + "0000" + "02000000" + "00000000" + "02000000" + zeros(8),
 		},
 		{
-			"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource", hex.EncodeToString(encodeRecent(buf[:], sm.IPv4, recentMatch{recentUpdate, "AB", 10800})),
+			"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
+			hex.EncodeToString(encodeRecent(buf[:], sm.IPv4, recentMatch{recentUpdate, "AB", 10800})),
 			"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" + strings.Repeat("ff", 4) + zeros(16),
 		},
 		{
-			"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource (ip6tables)", hex.EncodeToString(encodeRecent(buf[:], sm.IPv6, recentMatch{kind: recentSet, name: "AB"})),
+			"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource (ip6tables)",
+			hex.EncodeToString(encodeRecent(buf[:], sm.IPv6, recentMatch{kind: recentSet, name: "AB"})),
 			"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" + strings.Repeat("ff", 16) + zeros(4),
 		},
 		{

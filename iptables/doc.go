@@ -1,0 +1,92 @@
+// Package iptables is the iptables backend of kernlb: it holds services as rules that iptables-save and iptables -L show, and that
+// administrators know from kube-proxy. It never runs iptables: the rules are written through nf_tables' netlink interface, with the
+// expressions and the x_tables compatibility of iptables-nft, in one transaction.
+//
+// # The ruleset
+//
+// Chains are named as kube-proxy names them; the prefix KUBE can be another, so that two instances exist side by side. For one service with
+// a cluster IP, a node port and a load balancer's address, two endpoints, and pods in 10.244.0.0/16, iptables-save prints:
+//
+//	*nat
+//	-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+//	-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+//	-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+//	-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web:http cluster IP" -j KUBE-SVC-CDGGSHYLG3RE2FKL
+//	-A KUBE-SERVICES -d 203.0.113.8/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web:http loadbalancer IP" -j KUBE-EXT-CDGGSHYLG3RE2FKL
+//	-A KUBE-SERVICES -m addrtype --dst-type LOCAL -m comment --comment "…" -j KUBE-NODEPORTS
+//	-A KUBE-NODEPORTS -d 127.0.0.0/8 -j RETURN
+//	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30080 -m comment --comment "default/web:http node port" -j KUBE-EXT-CDGGSHYLG3RE2FKL
+//	-A KUBE-EXT-CDGGSHYLG3RE2FKL -m comment --comment "masquerade traffic for …" -j KUBE-MARK-MASQ
+//	-A KUBE-EXT-CDGGSHYLG3RE2FKL -g KUBE-SVC-CDGGSHYLG3RE2FKL
+//	-A KUBE-SVC-CDGGSHYLG3RE2FKL -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "…" -j KUBE-MASQ-OFF-POD
+//	-A KUBE-SVC-CDGGSHYLG3RE2FKL -p tcp -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.244.1.2:8080
+//	-A KUBE-SVC-CDGGSHYLG3RE2FKL -p tcp -m comment --comment "default/web:http" -j DNAT --to-destination 10.244.1.1:8080
+//	-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+//	-A KUBE-MASQ-OFF-POD -s 10.244.0.0/16 -j RETURN
+//	-A KUBE-MASQ-OFF-POD -j MARK --set-xmark 0x4000/0x4000
+//	-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -m conntrack --ctstate DNAT -j KUBE-HAIRPIN
+//	-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+//	-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+//	-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+//	-A KUBE-HAIRPIN -s 10.244.1.1/32 -d 10.244.1.1/32 -j MASQUERADE --random-fully
+//	*filter
+//	-A INPUT -m conntrack --ctstate NEW … -j KUBE-SERVICES
+//	-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+//	-A FORWARD -m conntrack --ctstate NEW … -j KUBE-CLUSTER-IPS
+//	-A OUTPUT -m conntrack --ctstate NEW … -j KUBE-CLUSTER-IPS
+//	-A KUBE-CLUSTER-IPS -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+//	-A KUBE-CLUSTER-IPS -d 10.96.0.10/32 -j REJECT --reject-with icmp-port-unreachable
+//	-A KUBE-CLUSTER-IPS -d 10.96.0.0/12 -m comment --comment "unused address of the service range" -j DROP
+//	-A KUBE-SERVICES -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+//	-A KUBE-SERVICES -m addrtype --dst-type LOCAL -m comment --comment "…" -j KUBE-NODEPORTS
+//	-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -m comment --comment "kubernetes forwarding rules" -j ACCEPT
+//	-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "…" -j ACCEPT
+//
+// What differs from kube-proxy:
+//
+//   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or KUBE-SVL- for the endpoints on this node). They stand in reverse
+//     order of their slots, so that one more is one rule in front, and one replaced is one rule.
+//   - An endpoint that reaches itself is masqueraded by a rule in KUBE-HAIRPIN; only endpoints on this node, or on an unknown one, have that.
+//   - What must be rejected or dropped is in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL of the table filter, for new connections only. The other
+//     ports of cluster IPs are rejected and unused addresses of the service ranges dropped in KUBE-CLUSTER-IPS, as in kube-proxy's nftables mode.
+//   - A frontend that is not balanced, or not for this packet, is accepted in nat: it is not a node port, even if its address is the node's.
+//   - KUBE-FORWARD does not drop packets that conntrack calls invalid.
+//   - KUBE-SETTINGS, which nothing jumps to, holds the node-wide settings as comments, for people and for the next process.
+//
+// # Many services
+//
+// With more than 16 rules, a chain that leads packets to services is divided by address, then by port:
+//
+//	-A KUBE-SERVICES -d 10.96.0.0/20 -j KUBE-IP-10.96.0.0/20
+//	-A KUBE-IP-10.96.0.0/20 -d 10.96.0.0/26 -g KUBE-IP-10.96.0.0/26
+//	-A KUBE-IP-10.96.0.0/26 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … -j KUBE-SVC-CDGGSHYLG3RE2FKL
+//	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30720:30783 -j KUBE-NP-tcp-30720-30783
+//
+// The first packet of a connection passes some 30 short rules among ten thousand services, the others none. The parts depend on what there
+// is only, not on how it came about; a service that comes or goes changes the chains on its way. A table of the cost is in the
+// documentation of the project.
+//
+// # Session affinity
+//
+// Clients are remembered by xt_recent, in a list for each endpoint under the name that kube-proxy gives it, for the whole service port: its
+// cluster IP, node port and other addresses share it.
+//
+//	-A KUBE-SVC-… -p tcp -m recent --update --seconds 10800 --reap --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
+//	-A KUBE-SVC-… -p tcp -m statistic … -m recent --set --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
+//
+// The module remembers 100 clients for each endpoint unless its parameter ip_list_tot says otherwise, and finds a list by walking all of
+// them. Where many services need affinity, the nftables backend is the better choice.
+//
+// # Living with others
+//
+// The tables and base chains are everybody's. The backend inserts its jumps at their beginning, and changes and removes no rule but its
+// own: those in chains of the names above, and jumps to these in base chains. Chains of kube-proxy under the same names count as its own:
+// the first commit replaces what is in them, in one transaction, without breaking a connection or forgetting a client. Whatever somebody
+// else does to its rules, the next observation finds, and the next commit repairs, rule by rule.
+//
+// Comments are written as user data of the rule, where both iptables and nft show them, rather than as a match that every packet would
+// pass. Rules written by iptables itself, such as after iptables-restore, are recognised all the same.
+//
+// The package needs Linux 5.10 or newer with nft_compat and the matches and targets above, and works with iptables 1.8.9 (nf_tables) and
+// newer.
+package iptables

@@ -1,0 +1,136 @@
+package iptables
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/randstate"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// memory is a kernel made of chains and rules.
+type memory struct{ raw raw }
+
+func newMemory() *memory {
+	m := &memory{}
+	for i := range families {
+		for _, t := range tables {
+			m.raw.tables[i][t] = rawTable{exists: true, chains: map[string]*rawChain{}}
+		}
+	}
+	return m
+}
+
+// apply does what a plan says.
+func (m *memory) apply(l *layout, p *plan) {
+	for _, x := range p.chains {
+		chains := m.raw.tables[x.id.family][x.id.table].chains
+		if x.removes() {
+			delete(chains, x.id.name)
+			continue
+		}
+		c := chains[x.id.name]
+		if c == nil {
+			c = &rawChain{foundChain: foundChain{name: x.id.name, base: isBase(x.id.table, x.id.name), policy: verdictAccept}}
+			chains[x.id.name] = c
+		}
+		if x.shared {
+			c.rules = l.sharedAfter(x, c.rules)
+		} else {
+			c.rules = slices.Clone(x.after)
+		}
+	}
+	switch p.localnet {
+	case sysctlOn:
+		m.raw.routeLocalnet = true
+	case sysctlOff:
+		m.raw.routeLocalnet = false
+	}
+}
+
+// damage changes some chains at random.
+func (m *memory) damage(rng *rand.Rand) {
+	for i := range families {
+		for _, t := range tables {
+			chains := m.raw.tables[i][t].chains
+			for _, name := range slices.Sorted(maps.Keys(chains)) {
+				c := chains[name]
+				c.rules = slices.Clone(c.rules)
+				switch r := rng.IntN(40); {
+				case r == 0:
+					delete(chains, name)
+				case r == 1:
+					c.rules = nil
+				case r == 2 && len(c.rules) > 0:
+					c.rules = slices.Delete(c.rules, 0, 1+rng.IntN(len(c.rules)))
+				case r == 3:
+					c.rules = slices.Insert(c.rules, rng.IntN(len(c.rules)+1), rule{opaque: true})
+				case r == 4:
+					c.rules = append(c.rules, rule{target: targetJump, chain: pickName(rng, chains)})
+				case r == 5 && len(c.rules) > 0:
+					x := &c.rules[rng.IntN(len(c.rules))]
+					x.comment, x.ports, x.stat = "else", portRange{1, 2}, statMatch{}
+				case r == 6:
+					other := chains[pickName(rng, chains)]
+					c.rules = append(c.rules, other.rules...)
+				case r == 7:
+					chains[fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))] = &rawChain{rules: c.rules}
+				}
+			}
+		}
+	}
+}
+
+func pickName(rng *rand.Rand, chains map[string]*rawChain) string {
+	names := slices.Sorted(maps.Keys(chains))
+	return names[rng.IntN(len(names))]
+}
+
+// Whatever is found, it can be made sense of, and one commit makes it what is wanted.
+func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(seed, 5))
+			g := randstate.New(randomConfig(), rng)
+			l, m := newLayout(DefaultPrefix), newMemory()
+			s := g.State()
+			for range 25 {
+				o, err := l.interpret(&m.raw)
+				require.NoError(t, err)
+				want := resolve(t, nil, s).Arrange(o.state.table)
+				next, ch := l.step(o.state, sm.Diff(o.state.table, want))
+				m.apply(l, l.plan(&o.kernel, o.state, next, ch))
+
+				o, err = l.interpret(&m.raw)
+				require.NoError(t, err)
+				require.Empty(t, o.text)
+				requireSameTable(t, want, o.state.table)
+				again := l.plan(&o.kernel, o.state, o.state, changes{})
+				require.True(t, again.empty(), "%s", again)
+
+				m.damage(rng)
+				s = g.Change(s)
+			}
+		})
+	}
+}
+
+func TestManyDriftedChainsAreSummedUp(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	for i := range 500 {
+		m.raw.tables[0][nat].chains["KUBE-SEP-"+hash(fmt.Sprint(i))] = &rawChain{}
+	}
+	o, err := newLayout(DefaultPrefix).interpret(&m.raw)
+	require.NoError(t, err)
+	require.Len(t, o.summary(), maxDrift+1)
+	require.Equal(t, "and 450 more chains", o.summary()[maxDrift])
+	require.Zero(t, o.state.table.Len())
+}
