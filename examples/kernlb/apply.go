@@ -88,7 +88,7 @@ func (p *program) printPlan(v *dataplane.Preview) error {
 		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed, Removed: counts.Removed,
 			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift}, v.Changes.String(), v.Plan.String()})
 	}
-	if v.Changes.Empty() && len(v.Drift) == 0 {
+	if stats.Messages == 0 && len(v.Drift) == 0 {
 		_, err := fmt.Fprintln(p.stdout, "nothing would change")
 		return err
 	}
