@@ -56,13 +56,13 @@ func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 			return p, nil, false
 		}
 		src, dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
-		p.Proto, transport = Protocol(b[9]), cut(b, int(binary.BigEndian.Uint16(b[2:])))[header:]
+		p.Proto, transport = Protocol(b[9]), payload(b, header, int(binary.BigEndian.Uint16(b[2:])))
 	case 6:
 		if len(b) < ipv6HeaderLen {
 			return p, nil, false
 		}
 		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
-		p.Proto, transport = Protocol(b[6]), cut(b, ipv6HeaderLen+int(binary.BigEndian.Uint16(b[4:])))[ipv6HeaderLen:]
+		p.Proto, transport = Protocol(b[6]), payload(b, ipv6HeaderLen, ipv6HeaderLen+int(binary.BigEndian.Uint16(b[4:])))
 	default:
 		return p, nil, false
 	}
@@ -71,12 +71,13 @@ func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 	return p, transport, true
 }
 
-// cut returns the first n bytes, or all if n is out of range: offloads may leave the length field empty.
-func cut(b []byte, n int) []byte {
-	if n < ipv4HeaderLen || n > len(b) {
-		return b
+// payload returns what follows the header, up to the packet's total length if that makes sense: offloads may leave
+// it zero.
+func payload(b []byte, header, total int) []byte {
+	if total < header || total > len(b) {
+		total = len(b)
 	}
-	return b[:n]
+	return b[header:total]
 }
 
 // decodeTransport reads what it knows of a transport header, and returns its ports.
