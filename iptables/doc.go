@@ -19,7 +19,7 @@
 //	-A KUBE-EXT-CDGGSHYLG3RE2FKL -m comment --comment "masquerade traffic for …" -j KUBE-MARK-MASQ
 //	-A KUBE-EXT-CDGGSHYLG3RE2FKL -g KUBE-SVC-CDGGSHYLG3RE2FKL
 //	-A KUBE-SVC-CDGGSHYLG3RE2FKL -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "…" -j KUBE-MASQ-OFF-POD
-//	-A KUBE-SVC-CDGGSHYLG3RE2FKL -p tcp -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.244.1.2:8080
+//	-A KUBE-SVC-CDGGSHYLG3RE2FKL -p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination 10.244.1.2:8080
 //	-A KUBE-SVC-CDGGSHYLG3RE2FKL -p tcp -m comment --comment "default/web:http" -j DNAT --to-destination 10.244.1.1:8080
 //	-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
 //	-A KUBE-MASQ-OFF-POD -s 10.244.0.0/16 -j RETURN
@@ -44,12 +44,15 @@
 //
 // What differs from kube-proxy:
 //
-//   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or KUBE-SVL- for the endpoints on this node). They stand in reverse
-//     order of their slots, so that one more is one rule in front, and one replaced is one rule.
-//   - An endpoint that reaches itself is masqueraded by a rule in KUBE-HAIRPIN; only endpoints on this node, or on an unknown one, have that.
-//   - What must be rejected or dropped is in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL of the table filter, for new connections only. The other
-//     ports of cluster IPs are rejected and unused addresses of the service ranges dropped in KUBE-CLUSTER-IPS, as in kube-proxy's nftables mode.
-//   - A frontend that is not balanced, or not for this packet, is accepted in nat: it is not a node port, even if its address is the node's.
+//   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or KUBE-SVL- for the endpoints on this
+//     node). They stand in reverse order of their slots, so that one more is one rule in front, and one replaced is one rule.
+//   - An endpoint that reaches itself is masqueraded by a rule in KUBE-HAIRPIN; only endpoints on this node, or on an unknown one,
+//     have that.
+//   - What must be rejected or dropped is in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL of the table filter, for new
+//     connections only. The other ports of cluster IPs are rejected and unused addresses of the service ranges dropped in
+//     KUBE-CLUSTER-IPS, as in kube-proxy's nftables mode.
+//   - A frontend that is not balanced, or not for this packet, is accepted in nat: it is not a node port, even if its address is the
+//     node's.
 //   - KUBE-FORWARD does not drop packets that conntrack calls invalid.
 //   - KUBE-SETTINGS, which nothing jumps to, holds the node-wide settings as comments, for people and for the next process.
 //
@@ -63,8 +66,7 @@
 //	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30720:30783 -j KUBE-NP-tcp-30720-30783
 //
 // The first packet of a connection passes some 30 short rules among ten thousand services, the others none. The parts depend on what there
-// is only, not on how it came about; a service that comes or goes changes the chains on its way. A table of the cost is in the
-// documentation of the project.
+// is only, not on how it came about; a service that comes or goes changes the chains on its way.
 //
 // # Session affinity
 //

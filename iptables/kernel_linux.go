@@ -188,11 +188,12 @@ func (b *Backend) commit(ctx context.Context, p *plan) (dataplane.Stats, error) 
 // keepBatch is the size up to which the memory of a batch is kept for the next.
 const keepBatch = 1 << 20
 
-// failed wraps an error after which the kernel must be observed again.
+// failed wraps an error after which the kernel must be observed again. EBUSY says that a rule of somebody else leads to a chain that was to
+// go.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
 	if errors.Is(err, nfnl.ErrGenerationChanged) || errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
-		errors.Is(err, unix.EEXIST) {
+		errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("iptables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("iptables: %s: %w", doing, err)

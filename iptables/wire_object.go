@@ -89,8 +89,22 @@ func (e *encoder) ruleMessage(msg uint8, flags uint16, t tableID, verb, chain st
 	e.batch.Text(attrRuleChain, chain)
 }
 
-// ruleOf names the part of a chain that a message about a rule is about.
-var ruleOf = nfnl.DescribeFunc(func([]byte, int) string { return "rule" })
+// ruleOf names the rule that a message is about, for errors.
+var ruleOf = nfnl.DescribeFunc(func(msg []byte, _ int) string {
+	const header, familyAt = 20, 16 // struct nlmsghdr and struct nfgenmsg; nfgen_family
+	if len(msg) < header {
+		return "rule"
+	}
+	f := families[0]
+	if msg[familyAt] == families[1].nfproto {
+		f = families[1]
+	}
+	found, err := newDecoder(f).decodeRuleMessage(msg[header:])
+	if err != nil || found.rule == (rule{}) {
+		return "rule"
+	}
+	return "rule " + found.rule.text(f.model)
+})
 
 // appendRuleTo adds a rule at the end of a chain.
 func (e *encoder) appendRuleTo(t tableID, chain string, r *rule) {
