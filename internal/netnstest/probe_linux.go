@@ -235,14 +235,26 @@ func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outco
 			return Outcome{Err: err}
 		}
 		if beats >= last || time.Now().After(giveUp) {
-			return Outcome{Kind: Dropped}
+			return silence(s, pulse, take)
 		}
-		// One more than the beats that are missing, so that the last look comes after the last beat.
-		patience := min(time.Duration(last-beats+1)*pulseInterval, time.Second)
+		patience := min(time.Duration(last-beats)*pulseInterval, time.Second)
 		if o, decided := awaitFor(ctx, s, patience, poll, take); decided {
 			return o
 		}
 	}
+}
+
+// silence takes a last look.
+func silence(s *sock, pulse *pulse, take step) Outcome {
+	pulse.barrier()
+	o, decided := Outcome{}, false
+	if err := s.control(func(fd int) { o, decided = take(fd) }); err != nil {
+		return Outcome{Err: err}
+	}
+	if !decided {
+		o = Outcome{Kind: Dropped}
+	}
+	return o
 }
 
 // awaitFor takes the step each time the socket changes, until it decides or the time has passed. Errors decide too.
@@ -266,11 +278,7 @@ func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller,
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		return Outcome{Err: err}, true
 	}
-	// What came with the deadline counts: the runtime prefers the deadline.
-	if err := s.control(func(fd int) { o, decided = take(fd) }); err != nil {
-		return Outcome{Err: err}, true
-	}
-	return o, decided
+	return Outcome{}, false
 }
 
 // anyPacket accepts every ICMP error: where the kernel has matched it to the socket by ports.

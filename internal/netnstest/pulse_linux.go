@@ -19,6 +19,9 @@ type pulse struct {
 	near, far *os.File
 	work      sync.WaitGroup
 
+	barriers    sync.Mutex
+	lastBarrier time.Time // when the last one began
+
 	mu      sync.Mutex
 	waiters int // it beats as long as there are any
 	running bool
@@ -109,6 +112,21 @@ func (p *pulse) roundTrip() error {
 	}
 	_, err := io.ReadFull(p.near, b)
 	return err
+}
+
+// barrier waits until every processor has finished what it was doing in the kernel. A packet waits on the processor
+// that sent it until that has time, and one processor of a virtual machine may stand still while others run.
+func (p *pulse) barrier() {
+	asked := time.Now()
+	p.barriers.Lock()
+	defer p.barriers.Unlock()
+	if p.lastBarrier.After(asked) {
+		return // somebody else's began since, and has ended
+	}
+	p.lastBarrier = time.Now()
+	// A grace period of RCU (membarrier(2)). Where there is no such system call, there is no such care.
+	const membarrierCmdGlobal = 1
+	unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0) //nolint:errcheck // see above
 }
 
 // thePulse returns the namespace's pulse, which it makes when first needed.
