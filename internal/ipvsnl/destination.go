@@ -37,7 +37,12 @@ func (k DestinationKey) Validate() error {
 }
 
 // encodable reports whether k can name a destination that exists.
-func (k DestinationKey) encodable() error { return validAddr(k, k.Addr, k.Family()) }
+func (k DestinationKey) encodable() error {
+	if err := checkAddr(k.Addr, k.Family()); err != nil {
+		return invalid(k, "address", "%v", err)
+	}
+	return nil
+}
 
 // Tunnel says how packets to a destination are encapsulated, if its method is [ForwardTunnel]. The zero value is IP in IP.
 type Tunnel struct {

@@ -65,6 +65,10 @@ func (f *Fake) do(cmd Command, data []byte) (body []byte, errno syscall.Errno) {
 		f.order = nil
 		f.logf("%v", cmd)
 		return nil, 0
+	case CommandNewService, CommandSetService, CommandDelService, CommandGetService,
+		CommandNewDestination, CommandSetDestination, CommandDelDestination, CommandZero:
+	default:
+		return nil, syscall.EOPNOTSUPP // also IPVS_CMD_GET_DEST, which only lists
 	}
 	r, errno := f.parse(data)
 	if cmd == CommandZero && errno == 0 && !r.hasService {
@@ -108,11 +112,10 @@ func (f *Fake) aboutService(cmd Command, r fakeRequest) (body []byte, errno sysc
 		return nil, 0
 	case CommandNewDestination, CommandSetDestination, CommandDelDestination:
 		return nil, f.aboutDestination(cmd, r)
-	case CommandZero:
+	default: // CommandZero
 		r.found.zero()
 		return nil, 0
 	}
-	return nil, syscall.EOPNOTSUPP
 }
 
 // settings makes the service of the request, with the flags of old where the request does not set them: the checks of

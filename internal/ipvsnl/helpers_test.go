@@ -176,6 +176,23 @@ func recordings(tb testing.TB) (list []recorded) {
 	return list
 }
 
+// many returns a batch that adds services with destinations each, and one that removes them.
+func many(services, destinations int) (add, remove *Batch) {
+	add, remove = &Batch{}, &Batch{}
+	for i := range services {
+		k := AddressService(TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80))
+		add.NewService(Service{ServiceKey: k, Scheduler: "rr"})
+		for j := range destinations {
+			add.NewDestination(k, Destination{
+				DestinationKey: DestinationKey{Addr: netip.AddrFrom4([4]byte{10, 244, byte(j), byte(i)}), Port: 8080},
+				Weight:         1,
+			})
+		}
+		remove.DelService(k)
+	}
+	return add, remove
+}
+
 // fakeClient returns a client of a new Fake.
 func fakeClient(tb testing.TB) (*Client, *Fake) {
 	tb.Helper()

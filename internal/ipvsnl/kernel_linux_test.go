@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"testing"
 
@@ -51,23 +50,6 @@ func TestKernelReadback(t *testing.T) { testReadback(t, kernelDial) }
 func TestKernelEdits(t *testing.T) { testEdits(t, kernelDial) }
 
 func TestKernelSettings(t *testing.T) { testSettings(t, kernelDial) }
-
-// many returns a batch that adds services with destinations each, and one that removes them.
-func many(services, destinations int) (add, remove *Batch) {
-	add, remove = &Batch{}, &Batch{}
-	for i := range services {
-		k := AddressService(TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80))
-		add.NewService(Service{ServiceKey: k, Scheduler: "rr"})
-		for j := range destinations {
-			add.NewDestination(k, Destination{
-				DestinationKey: DestinationKey{Addr: netip.AddrFrom4([4]byte{10, 244, byte(j), byte(i)}), Port: 8080},
-				Weight:         1,
-			})
-		}
-		remove.DelService(k)
-	}
-	return add, remove
-}
 
 // BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with windows of different
 // sizes. A window of 1 is one round trip for each command. It must be a new namespace, because a destination that

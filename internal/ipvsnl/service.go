@@ -2,6 +2,7 @@ package ipvsnl
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -86,20 +87,23 @@ func (k ServiceKey) encodable() error {
 	case k.FWMark != 0:
 		return nil
 	}
-	return validAddr(k, k.Addr, k.Family)
+	if err := checkAddr(k.Addr, k.Family); err != nil {
+		return invalid(k, "address", "%v", err)
+	}
+	return nil
 }
 
-// validAddr reports whether a is an address of the family f as IPVS has them.
-func validAddr(of fmt.Stringer, a netip.Addr, f Family) error {
+// checkAddr reports what is wrong with a as an address of the family f.
+func checkAddr(a netip.Addr, f Family) error {
 	switch {
 	case !a.IsValid():
-		return invalid(of, "address", "missing")
+		return errors.New("missing")
 	case a.Is4In6():
-		return invalid(of, "address", "%v is mapped into IPv6", a)
+		return fmt.Errorf("%v is mapped into IPv6", a)
 	case a.Zone() != "":
-		return invalid(of, "address", "%v has a zone", a)
+		return fmt.Errorf("%v has a zone", a)
 	case familyOf(a) != f:
-		return invalid(of, "address", "%v is not of the family %v", a, f)
+		return fmt.Errorf("%v is not of the family %v", a, f)
 	}
 	return nil
 }
