@@ -129,9 +129,6 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State) (c *servicem
 		t = t.Arrange(e.kernel)
 	}
 	c = servicemodel.Diff(e.kernel, t)
-	if e.kernel != e.resolved {
-		c.Health = nil // health checks are no part of the kernel's state: what was read has none
-	}
 	return c, observed, e.backend.Check(c)
 }
 
