@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -83,7 +84,7 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.Var((*list)(&o.files), "f", "manifest `FILE`, YAML or JSON; - is standard input; may be repeated")
 	fs.StringVar(&o.backend, "backend", backendNames()[0], "`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", "))
-	fs.StringVar(&o.instance, "instance", "kernlb", "owner `NAME` of the kernel objects; instances do not see each other")
+	fs.StringVar(&o.instance, "instance", defaultInstance, "owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
 	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
 	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
@@ -97,6 +98,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
 }
 
+// instanceName is what every backend can make names of its kernel objects from.
+var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+
 // check checks the flags that are not the node's.
 func (o *options) check() error {
 	var errs []error
@@ -105,6 +109,9 @@ func (o *options) check() error {
 	}
 	if o.output != "text" && o.output != "json" {
 		errs = append(errs, fmt.Errorf("-o: %q: want text or json", o.output))
+	}
+	if !instanceName.MatchString(o.instance) {
+		errs = append(errs, fmt.Errorf("-instance: %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 63 in all at most", o.instance))
 	}
 	if o.services < 1 || o.services > 1<<20 {
 		errs = append(errs, fmt.Errorf("-services: %d: want 1 to %d", o.services, 1<<20))
