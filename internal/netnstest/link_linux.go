@@ -94,11 +94,23 @@ func (w *wiring) veth(a, b iface) {
 		attrs.Name, attrs.HardwareAddr = a.name, macA
 		veth := netlink.NewVeth(attrs)
 		veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = b.name, macB, netlink.NsFd(b.ns.Fd())
-		return h.LinkAdd(veth)
+		return addLink(h, veth)
 	}, "add veth %s to %s of %s", a.name, b.name, b.ns.name)
 	w.up(a, macA)
 	w.up(b, macB)
 	w.settling = append(w.settling, a, b)
+}
+
+// addLink adds a link. The kernel loads the module for its kind; but it also says that it does not know the kind while
+// the module is being loaded for somebody else.
+func addLink(h *netlink.Handle, link netlink.Link) error {
+	for tries := 0; ; tries++ {
+		err := h.LinkAdd(link)
+		if !errors.Is(err, unix.EOPNOTSUPP) || tries == 20 {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // bridge adds a bridge and brings it up.
@@ -108,7 +120,7 @@ func (w *wiring) bridge(br iface) {
 	w.do(br.ns, func(h *netlink.Handle) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.HardwareAddr = br.name, mac
-		return h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+		return addLink(h, &netlink.Bridge{LinkAttrs: attrs})
 	}, "add bridge %s", br.name)
 	w.up(br, mac)
 }
