@@ -1,19 +1,23 @@
 package ipvsnl
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Batch is a list of commands that change services and destinations, already encoded. The zero value is ready for
 // use; Reset empties it and keeps the memory. A Batch must not be used by two goroutines at once.
 //
 // What is added is validated. The first mistake sticks to the batch: [Client.Submit] returns it and sends nothing.
 type Batch struct {
-	buf []byte
-	at  []int // where each command begins in buf
-	err error
+	buf     []byte
+	at      []int    // where each command begins in buf
+	modules []string // those to load before the batch is sent; see module
+	err     error
 }
 
 // Reset makes the batch empty and keeps its memory.
-func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0], at: b.at[:0]} }
+func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0], at: b.at[:0], modules: b.modules[:0]} }
 
 // Len returns the number of commands.
 func (b *Batch) Len() int { return len(b.at) }
@@ -24,9 +28,7 @@ func (b *Batch) Err() error { return b.err }
 // NewService adds a service. It fails with [ErrExists] if there is one with its key, and with [ErrNoModule] if the kernel
 // has no such scheduler or persistence engine.
 func (b *Batch) NewService(s Service) {
-	if b.accept(CommandNewService, s.Validate()) {
-		b.end(appendService(b.buf, s))
-	}
+	b.service(CommandNewService, s)
 }
 
 // SetService gives an existing service all settings of s. Its connections go on. It fails with [ErrNoService] and
@@ -35,9 +37,7 @@ func (b *Batch) NewService(s Service) {
 // A change of the scheduler costs an RCU grace period, some milliseconds, during which new connections to the service
 // are refused with an ICMP error (ip_vs_edit_service; ip_vs_leave).
 func (b *Batch) SetService(s Service) {
-	if b.accept(CommandSetService, s.Validate()) {
-		b.end(appendService(b.buf, s))
-	}
+	b.service(CommandSetService, s)
 }
 
 // DelService removes a service with all its destinations. It fails with [ErrNoService]. Its connections break: they
@@ -69,6 +69,33 @@ func (b *Batch) DelDestination(k ServiceKey, d DestinationKey) {
 	if b.accept(CommandDelDestination, err) {
 		b.end(appendDestinationKey(appendServiceKey(b.buf, k), d))
 	}
+}
+
+// service adds a command about a whole service.
+func (b *Batch) service(cmd Command, s Service) {
+	if !b.accept(cmd, s.Validate()) {
+		return
+	}
+	if m := module(s.Scheduler); m != "" && !slices.Contains(b.modules, m) {
+		b.modules = append(b.modules, m)
+	}
+	b.end(appendService(b.buf, s))
+}
+
+// module returns the module of a scheduler that must be in the kernel before a service asks for it. The kernel
+// loads the modules of schedulers itself, but does so holding the lock of IPVS, and the modules of these two wait for
+// pernet_ops_rwsem when they start. Whoever takes down any network namespace meanwhile holds that, and the lock of
+// all network devices, and wants the lock of IPVS to tell it about devices that go: all of them wait for ever
+// (ip_vs_scheduler_get, ip_vs_lblc_init, cleanup_net, ip_vs_dst_event). Seen on 6.1. Kernels where each
+// namespace has its own lock of IPVS, as 7.2, have no such trouble.
+func module(scheduler string) string {
+	switch scheduler {
+	case "lblc":
+		return "ip_vs_lblc"
+	case "lblcr":
+		return "ip_vs_lblcr"
+	}
+	return ""
 }
 
 // destination adds a command about a whole destination.

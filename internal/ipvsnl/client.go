@@ -26,8 +26,9 @@ type Client struct {
 	turn      chan struct{} // holds a token while nobody uses what follows
 	closed    atomic.Bool
 
-	seq     uint32 // the next sequence number
-	request []byte // for requests that the client makes itself
+	seq     uint32   // the next sequence number
+	loaded  []string // modules that the transport was asked to load
+	request []byte   // for requests that the client makes itself
 }
 
 // Dial opens a client in the namespace of cfg. It returns [ErrNotSupported] if the kernel has no IPVS. A kernel that has
@@ -44,15 +45,6 @@ func Dial(ctx context.Context, cfg *Config) (*Client, error) {
 	if cfg.NetNS < 0 {
 		return nil, invalid("IPVS client", "NetNS", "%d is not a file descriptor", cfg.NetNS)
 	}
-	c, err := dial(ctx, cfg)
-	if errors.Is(err, ErrNotSupported) && loadModule() {
-		return dial(ctx, cfg)
-	}
-	return c, err
-}
-
-// dial is one attempt of Dial.
-func dial(ctx context.Context, cfg *Config) (*Client, error) {
 	t, err := openTransport(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("open an IPVS client: %w", err)
@@ -65,7 +57,13 @@ func NewClient(ctx context.Context, t Transport, log *slog.Logger) (*Client, err
 	_, answers := t.Limits()
 	c := &Client{transport: t, log: log, window: max(1, min(maxWindow, answers)), turn: make(chan struct{}, 1), seq: 1}
 	c.turn <- struct{}{}
-	if err := c.findFamily(ctx); err != nil {
+	err := c.findFamily(ctx)
+	if errors.Is(err, ErrNotSupported) {
+		// Before Linux 5.16 ip_vs does not say that it is the family ("ipvs: autoload ipvs on genl access").
+		t.LoadModule("ip_vs")
+		err = c.findFamily(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open an IPVS client: %w", err), t.Close())
 	}
 	return c, nil

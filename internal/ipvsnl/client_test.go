@@ -18,10 +18,12 @@ import (
 type scripted struct {
 	answer func(request []byte) [][]byte
 	closed bool
-	sends  int
+	loaded []string
 }
 
 func (s *scripted) Limits() (bytes, answers int) { return 1 << 16, 64 }
+
+func (s *scripted) LoadModule(name string) { s.loaded = append(s.loaded, name) }
 
 func (s *scripted) Close() error {
 	s.closed = true
@@ -29,7 +31,6 @@ func (s *scripted) Close() error {
 }
 
 func (s *scripted) RoundTrip(request []byte, take func([]byte) (bool, error)) error {
-	s.sends++
 	for _, datagram := range s.answer(request) {
 		if done, err := take(datagram); done || err != nil {
 			return err
@@ -67,6 +68,34 @@ func TestAKernelWithoutIPVSSaysSo(t *testing.T) {
 	_, err = Dial(t.Context(), &Config{NetNS: -1})
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorContains(t, err, "NetNS: invalid: -1 is not a file descriptor")
+}
+
+func TestTheModuleIsLoadedWhereTheKernelDoesNot(t *testing.T) {
+	t.Parallel()
+	f := NewFake()
+	s := &scripted{}
+	s.answer = func(request []byte) [][]byte {
+		m, _, err := nextMessage(request)
+		require.NoError(t, err)
+		if len(s.loaded) == 0 {
+			return [][]byte{appendVerdict(nil, typeError, m, syscall.ENOENT)}
+		}
+		replies, _ := f.handle(m)
+		return replies
+	}
+	_, err := NewClient(t.Context(), s, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"ip_vs"}, s.loaded)
+}
+
+func TestModulesThatMustNotBeLoadedUnderTheKernelsLockAreLoadedBefore(t *testing.T) {
+	t.Parallel()
+	c, s := dialScripted(t, func(m message) [][]byte { return [][]byte{appendVerdict(nil, typeError, m, 0)} })
+	for _, scheduler := range []string{"rr", "lblc", "lblcr", "lblc"} {
+		require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(Service{ServiceKey: web, Scheduler: scheduler}) }))
+		require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(Service{ServiceKey: web, Scheduler: scheduler}) }))
+	}
+	require.Equal(t, []string{"ip_vs_lblc", "ip_vs_lblcr"}, s.loaded, "each once")
 }
 
 func TestDialFailsIfTheControllerMakesNoSense(t *testing.T) {

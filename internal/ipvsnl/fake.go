@@ -180,6 +180,9 @@ func (t *fakeTransport) Limits() (bytes, answers int) {
 	return fakeLimit, t.fake.queue
 }
 
+// LoadModule does nothing: a Fake has what it has.
+func (t *fakeTransport) LoadModule(string) {}
+
 // Close closes the socket.
 func (t *fakeTransport) Close() error {
 	t.closed = true

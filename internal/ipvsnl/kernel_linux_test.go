@@ -51,6 +51,87 @@ func TestKernelEdits(t *testing.T) { testEdits(t, kernelDial) }
 
 func TestKernelSettings(t *testing.T) { testSettings(t, kernelDial) }
 
+func TestKernelLoadsSchedulers(t *testing.T) {
+	c, _ := kernelClient(t)
+	for i, name := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf"} {
+		k := MarkService(FamilyIPv4, uint32(i)+1)
+		require.NoError(t, submit(t, c, func(b *Batch) {
+			b.NewService(Service{ServiceKey: k, Scheduler: name})
+			b.NewDestination(k, dest("10.244.1.1:0"))
+			b.NewDestination(k, dest("10.244.1.2:0"))
+		}), name)
+	}
+	services, err := c.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, services, 13)
+}
+
+func TestKernelListsInParts(t *testing.T) {
+	c, _ := kernelClient(t)
+	add, _ := many(200, 1)
+	require.NoError(t, c.Submit(t.Context(), add))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		for i := range 200 {
+			b.NewDestination(web, dest(fmt.Sprintf("10.244.1.1:%d", 1000+i)))
+		}
+	}))
+	services, err := c.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, services, 200)
+	list, err := c.Destinations(t.Context(), web)
+	require.NoError(t, err)
+	require.Len(t, list, 201)
+}
+
+func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
+	c, _ := kernelClient(t)
+	_, c.window = c.transport.Limits()
+	_, remove := many(2*c.window, 0)
+	err := c.Submit(t.Context(), remove)
+	var failed *BatchError
+	require.ErrorAs(t, err, &failed)
+	require.NoError(t, failed.Cause)
+	require.Len(t, failed.Failed, 2*c.window, "each command fails, and none of the answers is lost")
+	for i, f := range failed.Failed {
+		require.Equal(t, i, f.Index)
+		require.ErrorIs(t, f, ErrNoService)
+	}
+}
+
+func TestKernelSaysThatAnswersWereLost(t *testing.T) {
+	c, _ := kernelClient(t)
+	_, c.window = c.transport.Limits()
+	c.window *= 10
+	_, remove := many(c.window, 0)
+	err := c.Submit(t.Context(), remove)
+	require.ErrorIs(t, err, ErrAnswersLost)
+	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)) }), "the client can be used again")
+	services, err := c.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, services, 1)
+}
+
+func TestKernelDumpsCanBeGivenUp(t *testing.T) {
+	c, _ := kernelClient(t)
+	add, _ := many(200, 0)
+	require.NoError(t, c.Submit(t.Context(), add))
+	ctx, cancel := context.WithCancel(t.Context())
+	err := c.query(ctx, CommandGetService, flagDump, nil, func(uint8, []byte) error { cancel(); return nil })
+	require.ErrorIs(t, err, context.Canceled)
+	services, err := c.Services(t.Context())
+	require.NoError(t, err, "the rest of the dump is gone")
+	require.Len(t, services, 200)
+}
+
+func TestKernelClientsCanBeClosed(t *testing.T) {
+	c, _ := kernelClient(t)
+	require.NoError(t, c.Close())
+	_, err := c.Services(t.Context())
+	require.ErrorIs(t, err, ErrClosed)
+	require.NoError(t, c.transport.Close(), "closing a closed transport is no error")
+	require.ErrorIs(t, c.transport.RoundTrip(nil, nil), ErrClosed)
+}
+
 // BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with windows of different
 // sizes. A window of 1 is one round trip for each command. It must be a new namespace, because a destination that
 // was removed stays in the kernel's trash for two minutes, and each new one is looked for there.

@@ -1,7 +1,7 @@
 package ipvsnl
 
-// Stats are the counters of a service or a destination (IPVS_STATS_ATTR_*, include/uapi/linux/ip_vs.h). The kernel
-// updates the rates every two seconds; they are per second.
+// Stats are the counters of a service or a destination (IPVS_STATS_ATTR_*, include/uapi/linux/ip_vs.h). The kernel sums
+// them up every two seconds, the totals too. Rates are per second, and smoothed.
 type Stats struct {
 	Connections uint64 // scheduled so far
 	InPackets   uint64 // from clients

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -40,6 +41,12 @@ func (e *BatchError) err() error {
 
 // submit is Submit when it is its turn.
 func (c *Client) submit(ctx context.Context, b *Batch, result *BatchError) error {
+	for _, m := range b.modules {
+		if !slices.Contains(c.loaded, m) {
+			c.transport.LoadModule(m)
+			c.loaded = append(c.loaded, m)
+		}
+	}
 	for result.Answered < b.Len() {
 		if err := c.proceed(ctx); err != nil {
 			return err

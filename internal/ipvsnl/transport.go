@@ -27,6 +27,8 @@ type Transport interface {
 	// Limits returns how many bytes a request may have, and to how many messages in one request the receive queue
 	// can hold the answers, even if all are errors.
 	Limits() (bytes, answers int)
+	// LoadModule makes the kernel load a module, if it has it and this process may.
+	LoadModule(name string)
 	// Close closes the transport.
 	Close() error
 }

@@ -30,6 +30,8 @@ type kernelTransport struct {
 	rx      []byte
 }
 
+var _ Transport = (*kernelTransport)(nil)
+
 // openTransport opens a socket in the network namespace netns, or in that of the calling thread for 0.
 func openTransport(netns int) (Transport, error) {
 	sock, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{NetNS: netns})
@@ -83,6 +85,18 @@ func (t *kernelTransport) connect() error {
 func (t *kernelTransport) Limits() (bytes, answers int) { return t.bytes, t.answers }
 
 func (t *kernelTransport) Close() error { return t.sock.Close() }
+
+// LoadModule asks for a network device that does not exist. With CAP_SYS_MODULE, that makes the kernel load a module of
+// that name, with no lock held (dev_load in net/core/dev_ioctl.c).
+func (t *kernelTransport) LoadModule(name string) {
+	ifreq, err := unix.NewIfreq(name)
+	if err != nil {
+		return
+	}
+	t.raw.Control(func(fd uintptr) { //nolint:errcheck // who needs the module will find out
+		unix.IoctlIfreq(int(fd), unix.SIOCGIFFLAGS, ifreq) //nolint:errcheck // there is no such device
+	})
+}
 
 func (t *kernelTransport) RoundTrip(request []byte, take func([]byte) (bool, error)) error {
 	var err error

@@ -4,6 +4,3 @@ package ipvsnl
 
 // openTransport returns [ErrNotSupported].
 func openTransport(int) (Transport, error) { return nil, ErrNotSupported }
-
-// loadModule does nothing.
-func loadModule() bool { return false }
