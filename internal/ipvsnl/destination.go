@@ -195,7 +195,7 @@ type wireDestination struct {
 // decodeDestination decodes the attributes inside IPVS_CMD_ATTR_DEST.
 func decodeDestination(data []byte) (w wireDestination, err error) {
 	a := attrs{what: "destination", rest: data}
-	wide := false
+	var narrow, wide []byte
 	d := &w.dest
 	for a.next() {
 		w.present = w.present.with(a.typ)
@@ -219,11 +219,11 @@ func decodeDestination(data []byte) (w wireDestination, err error) {
 		case dstAttrPersistent:
 			d.PersistentConns = a.u32()
 		case dstAttrStats:
-			a.stats(&d.Stats, false, &wide)
+			narrow = a.data
 		case dstAttrAddrFamily:
 			w.family = Family(a.u16())
 		case dstAttrStats64:
-			a.stats(&d.Stats, true, &wide)
+			wide = a.data
 		case dstAttrTunnelType:
 			d.Tunnel.Type = TunnelType(a.u8())
 		case dstAttrTunnelPort:
@@ -231,6 +231,9 @@ func decodeDestination(data []byte) (w wireDestination, err error) {
 		case dstAttrTunnelFlags:
 			d.Tunnel.Flags = TunnelFlags(a.u16())
 		}
+	}
+	if a.err == nil {
+		d.Stats, a.err = decodeStats(narrow, wide)
 	}
 	return w, a.err
 }

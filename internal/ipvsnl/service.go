@@ -257,7 +257,7 @@ type wireService struct {
 // decodeService decodes the attributes inside IPVS_CMD_ATTR_SERVICE.
 func decodeService(data []byte) (w wireService, err error) {
 	a := attrs{what: "service", rest: data}
-	wide := false
+	var narrow, wide []byte
 	for a.next() {
 		w.present = w.present.with(a.typ)
 		switch a.typ {
@@ -283,10 +283,13 @@ func decodeService(data []byte) (w wireService, err error) {
 		case svcAttrPEName:
 			w.pe = a.text(maxPersistenceName)
 		case svcAttrStats:
-			a.stats(&w.stats, false, &wide)
+			narrow = a.data
 		case svcAttrStats64:
-			a.stats(&w.stats, true, &wide)
+			wide = a.data
 		}
+	}
+	if a.err == nil {
+		w.stats, a.err = decodeStats(narrow, wide)
 	}
 	return w, a.err
 }

@@ -65,20 +65,17 @@ func appendStats(b []byte, typ uint16, s Stats) []byte {
 	return endNest(b, mark)
 }
 
-// stats decodes the attribute as statistics of 32 or 64 bits. If one object has both, those of 64 bits (Linux 4.1)
-// win: wide says that this is them, and have that they were seen before.
-func (a *attrs) stats(s *Stats, wide bool, have *bool) {
-	if *have && !wide {
-		return
+// decodeStats decodes the attributes inside one of the two attributes of statistics: those of 64 bits (Linux 4.1) if they
+// are there.
+func decodeStats(narrow, wide []byte) (s Stats, err error) {
+	a := attrs{what: "statistics", rest: narrow}
+	if wide != nil {
+		a.rest = wide
 	}
-	*have = *have || wide
-	in := a.nest(a.what + " statistics")
-	for in.next() {
-		if p := s.counter(in.typ); p != nil {
-			*p = in.count()
+	for a.next() {
+		if p := s.counter(a.typ); p != nil {
+			*p = a.count()
 		}
 	}
-	if a.err == nil {
-		a.err = in.err
-	}
+	return s, a.err
 }

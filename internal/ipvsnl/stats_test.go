@@ -6,18 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// decodeStats decodes the attributes of one object, in order; wide says which of them are of 64 bits.
-func decodeStats(data []byte, wide ...bool) (s Stats, err error) {
-	a := attrs{what: "thing", rest: data}
-	have := false
-	for _, w := range wide {
-		if a.next() {
-			a.stats(&s, w, &have)
-		}
-	}
-	return s, a.err
-}
-
 var someStats = Stats{
 	Connections: 1, InPackets: 2, OutPackets: 3, InBytes: 4, OutBytes: 5,
 	ConnectionRate: 6, InPacketRate: 7, OutPacketRate: 8, InByteRate: 9, OutByteRate: 10,
@@ -48,27 +36,23 @@ func TestStatisticsOf64BitsWin(t *testing.T) {
 	big.InPackets = 1 << 40
 	narrow, wide := appendStats(nil, svcAttrStats, big), appendStats64(nil, svcAttrStats64, big)
 
-	got, err := decodeStats(narrow, false)
+	got, err := decodeStats(narrow[attrHeaderLen:], nil)
 	require.NoError(t, err)
 	require.Zero(t, got.InPackets, "32 bits cannot hold it")
+	require.Equal(t, uint64(4), got.InBytes)
 
-	got, err = decodeStats(append(narrow, wide...), false, true)
-	require.NoError(t, err)
-	require.Equal(t, big, got)
-
-	got, err = decodeStats(append(wide, narrow...), true, false)
+	got, err = decodeStats(narrow[attrHeaderLen:], wide[attrHeaderLen:])
 	require.NoError(t, err)
 	require.Equal(t, big, got)
 }
 
 func TestStatisticsIgnoreWhatTheyDoNotKnow(t *testing.T) {
 	t.Parallel()
-	b, mark := beginNest(nil, svcAttrStats64)
-	b = appendU64(appendAttrHeader(b, 11, 0), 200, 1) // IPVS_STATS_ATTR_PAD, and one to come
-	got, err := decodeStats(endNest(appendU64(b, statsAttrConns, 3), mark), true)
+	b := appendU64(appendAttrHeader(nil, 11, 0), 200, 1) // IPVS_STATS_ATTR_PAD, and one to come
+	got, err := decodeStats(nil, appendU64(b, statsAttrConns, 3))
 	require.NoError(t, err)
 	require.Equal(t, Stats{Connections: 3}, got)
 
-	_, err = decodeStats(appendText(nil, svcAttrStats, "not a nest"), false)
+	_, err = decodeStats([]byte("not attributes"), nil)
 	require.ErrorIs(t, err, ErrMalformed)
 }
