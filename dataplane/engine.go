@@ -15,12 +15,15 @@ import (
 type Config struct {
 	// Logger gets a record for each apply that changed something, and for drift. Nil means silence.
 	Logger *slog.Logger
+	// Flows is told of each change and looks after the flows that it leaves stale. Nil means nobody does.
+	Flows Flows
 }
 
 // Engine makes the kernel hold desired states, through one backend. Its methods may be called by many goroutines; they take turns.
 type Engine struct {
 	backend Backend
 	log     *slog.Logger
+	flows   Flows
 
 	mu sync.Mutex
 	// resolved is the table of the last state, from which the next is resolved.
@@ -30,6 +33,8 @@ type Engine struct {
 	known  bool
 	drift  []string
 	look   look
+	// told is the table that the flows were last told of.
+	told *servicemodel.Table
 }
 
 // look is when and at what cost the kernel was last read.
@@ -46,7 +51,10 @@ const readShare = 20
 // New returns an engine on a backend. Closing the backend stays with the caller.
 func New(b Backend, cfg *Config) *Engine {
 	e := &Engine{backend: b, log: slog.New(slog.DiscardHandler)}
-	if cfg != nil && cfg.Logger != nil {
+	if cfg == nil {
+		return e
+	}
+	if e.flows = cfg.Flows; cfg.Logger != nil {
 		e.log = cfg.Logger
 	}
 	return e
@@ -64,7 +72,9 @@ type Result struct {
 	Drift []string
 	// Observed says that the kernel was read.
 	Observed bool
-	// Stats is what was sent to the kernel; the duration is that of the whole apply.
+	// Settle is how long until there is work to be done with [Engine.Settle]; 0: none is left.
+	Settle time.Duration
+	// Stats is what was sent to the kernel by the commit; the duration is that of the whole apply.
 	Stats
 }
 
@@ -73,6 +83,8 @@ const applyTries = 8
 
 // Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing differs, nothing is written. After an error the
 // kernel holds what it held before, unless the backend says otherwise; the next Apply starts from what is really there.
+//
+// One error comes with a result: [ErrUnsettled]. Then the kernel holds the state.
 //
 // Invalid states give an error that joins a *servicemodel.FieldError for each problem, states that the backend cannot express one that joins
 // *UnsupportedError values; in both cases the kernel is not touched.
@@ -88,10 +100,10 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 			}
 		}
 		var r *Result
-		if r, err = e.apply(ctx, s); err == nil {
+		if r, err = e.apply(ctx, s); r != nil {
 			r.Duration = time.Since(start)
 			e.report(ctx, r)
-			return r, nil
+			return r, err
 		}
 		if !errors.Is(err, ErrConflict) {
 			return nil, err
@@ -100,6 +112,7 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	return nil, fmt.Errorf("apply: tried %d times: %w", applyTries, err)
 }
 
+// apply returns a result if the kernel holds the state.
 func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	c, observed, err := e.compare(ctx, s)
 	if err != nil {
@@ -113,7 +126,9 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		}
 	}
 	e.resolved, e.kernel, e.drift = c.New, c.New, nil
-	return r, nil
+	e.changed(s, c)
+	r.Settle, err = e.settle(ctx)
+	return r, err
 }
 
 // compare resolves a state and compares it with the kernel.
@@ -212,11 +227,11 @@ func (e *Engine) Resync() {
 	e.known = false
 }
 
-// Cleanup removes every trace of the instance from the kernel.
+// Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
 func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.known, e.resolved, e.kernel, e.drift = false, nil, nil, nil
+	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
 	return e.backend.Cleanup(ctx)
 }
 

@@ -12,13 +12,14 @@ type RunOptions struct {
 	// MinInterval is the least time between the end of one apply and the start of the next; states that arrive meanwhile collapse into the newest.
 	// Zero means none: an apply costs little.
 	MinInterval time.Duration
-	// RetryMin and RetryMax bound the time until a failed apply is tried again; it doubles with each failure. Zero means 100 ms and 30 s.
+	// RetryMin and RetryMax bound the time until a failed apply or Settle is tried again; it doubles with each failure. Zero means 100 ms and 30 s.
 	// A RetryMax below RetryMin counts as RetryMin. MinInterval is kept here too. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
 	// Resync is how often the kernel is read and compared in full when nothing else happens, MinInterval being kept. Zero means
 	// 5 minutes, negative never.
 	Resync time.Duration
-	// Done, if not nil, is told of each apply: its result, or its error.
+	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is [ErrUnsettled]; and of each Settle
+	// that failed, with a nil result.
 	Done func(*Result, error)
 }
 
@@ -44,23 +45,32 @@ func (o *RunOptions) withDefaults() RunOptions {
 }
 
 // Run applies the states it receives, the newest first where several wait, until the channel is closed or the context is done. A failed apply is tried
-// again, with the newest state. It runs in the caller's goroutine and starts no other. It returns nil when the channel was closed
-// and the last state applied, otherwise the context's error.
+// again, with the newest state. Work that applies left to time is done when it is due. It runs in the caller's goroutine and starts no other. It returns nil
+// when the channel was closed and the last state applied, otherwise the context's error. What is not due by then is left undone: to see it
+// through, call [Engine.Settle] until it returns 0.
 func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State, opts *RunOptions) error {
 	l := &loop{engine: e, opts: opts.withDefaults(), states: states}
-	l.retry = l.opts.RetryMin
-	l.timer = time.NewTimer(0)
+	l.retry, l.settleRetry = l.opts.RetryMin, l.opts.RetryMin
+	l.timer, l.settle = time.NewTimer(forever), time.NewTimer(forever)
 	defer l.timer.Stop()
-	<-l.timer.C
+	defer l.settle.Stop()
 	return l.run(ctx)
 }
+
+const (
+	// forever is a wait that does not end.
+	forever = 1<<63 - 1
+	// asBefore leaves a timer as it is.
+	asBefore = -1
+)
 
 // loop is the state of one Run.
 type loop struct {
 	engine *Engine
 	opts   RunOptions
 	states <-chan servicemodel.State
-	timer  *time.Timer
+	timer  *time.Timer // the next apply
+	settle *time.Timer // the next Settle
 
 	state  servicemodel.State
 	have   bool // a state was received
@@ -68,6 +78,8 @@ type loop struct {
 	closed bool
 	retry  time.Duration // until the next attempt after a failure
 	last   time.Time     // end of the last apply
+
+	settleRetry time.Duration // until the next attempt after a Settle that failed
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -76,10 +88,16 @@ func (l *loop) run(ctx context.Context) error {
 		if l.closed && !l.want {
 			return nil
 		}
-		l.timer.Reset(wait)
+		if wait != asBefore {
+			l.timer.Reset(wait)
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-l.settle.C:
+			l.settleNow(ctx)
+			wait = asBefore
+			continue
 		case s, ok := <-l.states:
 			l.timer.Stop()
 			l.receive(s, ok)
@@ -123,7 +141,7 @@ func (l *loop) minWait() time.Duration {
 
 func (l *loop) resyncWait() time.Duration {
 	if l.opts.Resync < 0 || !l.have {
-		return 1<<63 - 1
+		return forever
 	}
 	return max(l.opts.Resync, l.opts.MinInterval)
 }
@@ -132,12 +150,38 @@ func (l *loop) resyncWait() time.Duration {
 func (l *loop) apply(ctx context.Context) time.Duration {
 	r, err := l.engine.Apply(ctx, l.state)
 	l.last = time.Now()
+	if r != nil {
+		l.settleIn(r.Settle, err)
+	}
 	l.opts.Done(r, err)
-	if err != nil {
+	if r == nil {
 		wait := max(l.retry, l.opts.MinInterval)
 		l.retry = min(2*l.retry, l.opts.RetryMax)
 		return wait
 	}
 	l.want, l.retry = false, l.opts.RetryMin
 	return l.resyncWait()
+}
+
+// settleNow does what is due.
+func (l *loop) settleNow(ctx context.Context) {
+	next, err := l.engine.Settle(ctx)
+	l.settleIn(next, err)
+	if err != nil {
+		l.opts.Done(nil, err)
+	}
+}
+
+// settleIn sets the timer of the next Settle, given what the last one returned.
+func (l *loop) settleIn(next time.Duration, err error) {
+	if err != nil {
+		next = l.settleRetry
+		l.settleRetry = min(2*l.settleRetry, l.opts.RetryMax)
+	} else {
+		l.settleRetry = l.opts.RetryMin
+	}
+	if next == 0 {
+		next = forever
+	}
+	l.settle.Reset(next)
 }

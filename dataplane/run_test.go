@@ -36,8 +36,11 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 }
 
 // run starts a Run.
-func run(t *testing.T, o dataplane.RunOptions) *runner {
-	r := &runner{bench: newBench(nil), states: make(chan servicemodel.State, 8), start: time.Now(), ended: make(chan error, 1)}
+func run(t *testing.T, o dataplane.RunOptions) *runner { return runOn(t, newBench(nil), o) }
+
+// runOn starts a Run of an engine.
+func runOn(t *testing.T, b *bench, o dataplane.RunOptions) *runner {
+	r := &runner{bench: b, states: make(chan servicemodel.State, 8), start: time.Now(), ended: make(chan error, 1)}
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancelCause(t.Context())
 	t.Cleanup(func() { r.cancel(nil) })

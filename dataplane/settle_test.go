@@ -1,0 +1,258 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// settling is a backend in memory that leaves work to time: as long as there are deadlines, Settle does those that have come.
+type settling struct {
+	*dataplanetest.Memory
+	deadlines []time.Time
+	calls     int
+	done      int
+	err       error
+}
+
+var _ dataplane.Settler = (*settling)(nil)
+
+func (s *settling) Settle(context.Context) (next time.Duration, err error) {
+	s.calls++
+	if s.err != nil {
+		return 0, s.err
+	}
+	for len(s.deadlines) > 0 {
+		if wait := time.Until(s.deadlines[0]); wait > 0 {
+			return wait, nil
+		}
+		s.deadlines = s.deadlines[1:]
+		s.done++
+	}
+	return 0, nil
+}
+
+func (s *settling) due(after ...time.Duration) {
+	for _, d := range after {
+		s.deadlines = append(s.deadlines, time.Now().Add(d))
+	}
+}
+
+// told are flows that note what they are told of.
+type told struct {
+	states  []servicemodel.State
+	changes []*servicemodel.ChangeSet
+	settled int
+	err     error
+}
+
+func (f *told) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
+	f.states, f.changes = append(f.states, s), append(f.changes, c)
+}
+
+func (f *told) Settle(context.Context) (time.Duration, error) {
+	f.settled++
+	return 0, f.err
+}
+
+func TestApplyGivesTheBackendATurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &settling{Memory: dataplanetest.NewMemory(nil)}
+		e := dataplane.New(b, nil)
+		b.due(time.Second, time.Minute)
+		r, err := e.Apply(t.Context(), services(1))
+		require.NoError(t, err)
+		require.Equal(t, time.Second, r.Settle)
+		time.Sleep(time.Second)
+		r, err = e.Apply(t.Context(), services(1))
+		require.NoError(t, err)
+		require.Equal(t, 59*time.Second, r.Settle)
+		require.Equal(t, 1, b.done, "also where nothing changes, so that programs that run once make progress")
+		time.Sleep(time.Minute)
+		next, err := e.Settle(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, next)
+		require.Equal(t, 2, b.done)
+	})
+}
+
+func TestSettleReadsTheKernelFirst(t *testing.T) {
+	t.Parallel()
+	b := &settling{Memory: dataplanetest.NewMemory(nil)}
+	e := dataplane.New(b, nil)
+	_, err := e.Settle(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
+
+	b.err = errRefused
+	_, err = e.Settle(t.Context())
+	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	require.ErrorIs(t, err, errRefused)
+	b.err = nil
+	_, err = e.Apply(t.Context(), services(1))
+	require.NoError(t, err)
+	require.Equal(t, 2, b.Calls(dataplanetest.CallObserve), "after an error the kernel is read again")
+
+	b.Fail(dataplanetest.CallObserve, 1, errRefused)
+	e.Resync()
+	_, err = e.Settle(t.Context())
+	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+}
+
+func TestSettleOfABackendWithoutAnythingToSettle(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	next, err := b.engine.Settle(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, next)
+	b.requireCalls(t, 0, 0)
+}
+
+func TestAnUnsettledApplyIsAnErrorWithAResult(t *testing.T) {
+	t.Parallel()
+	m, f := dataplanetest.NewMemory(nil), &told{err: errRefused}
+	e := dataplane.New(m, &dataplane.Config{Flows: f})
+	r, err := e.Apply(t.Context(), services(2))
+	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	require.ErrorIs(t, err, errRefused)
+	require.Equal(t, 2, r.Added)
+	requireHolds(t, m.Kernel(), services(2))
+
+	f.err = nil
+	r, err = e.Apply(t.Context(), services(2))
+	require.NoError(t, err)
+	require.True(t, r.Changes.Empty(), "what was applied was applied")
+	require.Equal(t, 2, f.settled)
+}
+
+func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
+	t.Parallel()
+	m, f := dataplanetest.NewMemory(nil), &told{}
+	e := dataplane.New(m, &dataplane.Config{Flows: f})
+	apply := func(n int) {
+		_, err := e.Apply(t.Context(), services(n))
+		require.NoError(t, err)
+	}
+	changes := func() (texts []string) {
+		for _, c := range f.changes {
+			require.True(t, c.New.Equal(f.changes[0].New))
+			texts = append(texts, c.String())
+		}
+		f.changes, f.states = nil, nil
+		return texts
+	}
+	apply(2)
+	require.Len(t, f.changes, 1)
+	require.Equal(t, 2, f.states[0].Len())
+	require.Len(t, changes(), 1)
+
+	apply(2)
+	require.Equal(t, []string{""}, changes(), "they are told of states that change nothing in the kernel, too")
+
+	// A commit fails half way; what it did is found in the kernel.
+	m.Before(dataplanetest.CallCommit, func(ctx context.Context) error {
+		m.Before(dataplanetest.CallCommit, nil)
+		other := newBench(m.Kernel())
+		_, err := other.engine.Apply(ctx, services(1))
+		return errors.Join(err, errRefused)
+	})
+	_, err := e.Apply(t.Context(), services(0))
+	require.ErrorIs(t, err, errRefused)
+	require.Empty(t, f.changes, "nobody knows yet")
+	apply(0)
+	both := changes()
+	require.Len(t, both, 2)
+	require.Contains(t, both[0], "- frontend 10.96.0.2:80/tcp", "since they were told last")
+	require.Contains(t, both[0], "- frontend 10.96.0.1:80/tcp")
+	require.NotContains(t, both[1], "10.96.0.2", "since the kernel was read")
+	require.Contains(t, both[1], "- frontend 10.96.0.1:80/tcp")
+
+	// Somebody takes everything away for a while.
+	apply(2)
+	changes()
+	m.Kernel().Flush()
+	apply(2)
+	both = changes()
+	require.Len(t, both, 2)
+	require.Empty(t, both[0], "nothing changed since they were told last")
+	require.Contains(t, both[1], "+ frontend 10.96.0.2:80/tcp", "but it was not there in between")
+}
+
+func TestRunSettlesWhenItIsDue(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second, RetryMax: 4 * time.Second})
+		b.due(10*time.Second, 30*time.Second)
+		r.states <- services(1)
+		r.at(5 * time.Second)
+		require.Equal(t, 1, b.calls, "by the apply")
+		r.at(11 * time.Second)
+		require.Equal(t, 1, b.done)
+		r.states <- services(2)
+		r.at(29 * time.Second)
+		require.Equal(t, 1, b.done)
+		r.at(31 * time.Second)
+		require.Equal(t, 2, b.done)
+		calls := b.calls
+		r.at(time.Hour)
+		require.Equal(t, calls, b.calls, "nothing is left")
+	})
+}
+
+func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second, RetryMax: 4 * time.Second})
+		b.err = errRefused
+		r.states <- services(1)
+		r.at(12 * time.Second)
+		require.Equal(t, seconds(0, 1, 3, 7, 11), r.applies)
+		for i, err := range r.errs {
+			require.ErrorIs(t, err, dataplane.ErrUnsettled)
+			require.Equal(t, i == 0, r.results[i] != nil)
+		}
+		requireHolds(t, b.Kernel(), services(1))
+		b.err = nil
+		r.at(time.Minute)
+		require.Len(t, r.applies, 5)
+		close(r.states)
+		require.NoError(t, <-r.ended)
+	})
+}
+
+func TestRunEndsWithoutWaitingForWhatIsNotDue(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, b := runSettling(t, dataplane.RunOptions{Resync: never})
+		b.due(time.Hour)
+		r.states <- services(1)
+		close(r.states)
+		require.NoError(t, <-r.ended)
+		require.Zero(t, time.Since(r.start))
+		require.Zero(t, b.done)
+	})
+}
+
+// The timer of Settle does not disturb the timers of others.
+func TestRunResyncsBesideSettling(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, b := runSettling(t, dataplane.RunOptions{Resync: 10 * time.Second})
+		b.due(4*time.Second, 8*time.Second, 12*time.Second)
+		r.states <- services(1)
+		r.at(21 * time.Second)
+		require.Equal(t, seconds(0, 10, 20), r.applies)
+		require.Equal(t, 3, b.done)
+	})
+}
+
+// runSettling starts a Run on a backend that leaves work to time.
+func runSettling(t *testing.T, o dataplane.RunOptions) (*runner, *settling) {
+	b := &settling{Memory: dataplanetest.NewMemory(nil)}
+	return runOn(t, &bench{b.Memory, dataplane.New(b, nil)}, o), b
+}
