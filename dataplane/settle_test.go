@@ -3,6 +3,7 @@ package dataplane_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,8 @@ import (
 // settling is a backend in memory that leaves work to time: as long as there are deadlines, Settle does those that have come.
 type settling struct {
 	*dataplanetest.Memory
+
+	mu        sync.Mutex
 	deadlines []time.Time
 	calls     int
 	done      int
@@ -26,6 +29,8 @@ type settling struct {
 var _ dataplane.Settler = (*settling)(nil)
 
 func (s *settling) Settle(context.Context) (next time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.calls++
 	if s.err != nil {
 		return 0, s.err
@@ -41,9 +46,26 @@ func (s *settling) Settle(context.Context) (next time.Duration, err error) {
 }
 
 func (s *settling) due(after ...time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, d := range after {
 		s.deadlines = append(s.deadlines, time.Now().Add(d))
 	}
+}
+
+func (s *settling) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// requireDone requires how many deadlines were kept, after how many calls.
+func (s *settling) requireDone(t *testing.T, done, calls int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Equal(t, done, s.done, "kept")
+	require.Equal(t, calls, s.calls, "calls")
 }
 
 // told are flows that note what they are told of.
@@ -76,12 +98,12 @@ func TestApplyGivesTheBackendATurn(t *testing.T) {
 		r, err = e.Apply(t.Context(), services(1))
 		require.NoError(t, err)
 		require.Equal(t, 59*time.Second, r.Settle)
-		require.Equal(t, 1, b.done, "also where nothing changes, so that programs that run once make progress")
+		b.requireDone(t, 1, 2) // also where nothing changes, so that programs that run once make progress
 		time.Sleep(time.Minute)
 		next, err := e.Settle(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, next)
-		require.Equal(t, 2, b.done)
+		b.requireDone(t, 2, 3)
 	})
 }
 
@@ -93,11 +115,11 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
 
-	b.err = errRefused
+	b.fail(errRefused)
 	_, err = e.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
 	require.ErrorIs(t, err, errRefused)
-	b.err = nil
+	b.fail(nil)
 	_, err = e.Apply(t.Context(), services(1))
 	require.NoError(t, err)
 	require.Equal(t, 2, b.Calls(dataplanetest.CallObserve), "after an error the kernel is read again")
@@ -193,24 +215,21 @@ func TestRunSettlesWhenItIsDue(t *testing.T) {
 		b.due(10*time.Second, 30*time.Second)
 		r.states <- services(1)
 		r.at(5 * time.Second)
-		require.Equal(t, 1, b.calls, "by the apply")
+		b.requireDone(t, 0, 1)
 		r.at(11 * time.Second)
-		require.Equal(t, 1, b.done)
+		b.requireDone(t, 1, 2)
 		r.states <- services(2)
 		r.at(29 * time.Second)
-		require.Equal(t, 1, b.done)
-		r.at(31 * time.Second)
-		require.Equal(t, 2, b.done)
-		calls := b.calls
+		b.requireDone(t, 1, 3)
 		r.at(time.Hour)
-		require.Equal(t, calls, b.calls, "nothing is left")
+		b.requireDone(t, 2, 4)
 	})
 }
 
 func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second, RetryMax: 4 * time.Second})
-		b.err = errRefused
+		b.fail(errRefused)
 		r.states <- services(1)
 		r.at(12 * time.Second)
 		require.Equal(t, seconds(0, 1, 3, 7, 11), r.applies)
@@ -219,7 +238,7 @@ func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 			require.Equal(t, i == 0, r.results[i] != nil)
 		}
 		requireHolds(t, b.Kernel(), services(1))
-		b.err = nil
+		b.fail(nil)
 		r.at(time.Minute)
 		require.Len(t, r.applies, 5)
 		close(r.states)
@@ -235,7 +254,7 @@ func TestRunEndsWithoutWaitingForWhatIsNotDue(t *testing.T) {
 		close(r.states)
 		require.NoError(t, <-r.ended)
 		require.Zero(t, time.Since(r.start))
-		require.Zero(t, b.done)
+		b.requireDone(t, 0, 1)
 	})
 }
 
@@ -247,7 +266,7 @@ func TestRunResyncsBesideSettling(t *testing.T) {
 		r.states <- services(1)
 		r.at(21 * time.Second)
 		require.Equal(t, seconds(0, 10, 20), r.applies)
-		require.Equal(t, 3, b.done)
+		b.requireDone(t, 3, 6)
 	})
 }
 
