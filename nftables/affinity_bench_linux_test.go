@@ -38,14 +38,17 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	}
 	fp := &p.families[0]
 	fp.sets = ipv4.sets(&b.pl.have[0].shape)
-	ops := &setOps{set: fp.set(mapAffinity)}
+	fp.ops = map[string]*setOps{}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}
 	for i := range n {
 		client := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
 		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)
-		ops.add.add(elem{key: appendAddr(appendFrontend(nil, key), client), data: appendEndpoint(nil, ep), timeout: time.Hour})
+		name := affinityMap(i % affinityMaps) // not where the client's hash belongs: nobody comes
+		if fp.ops[name] == nil {
+			fp.ops[name] = &setOps{set: fp.set(name)}
+		}
+		fp.ops[name].add.add(elem{key: appendAddr(appendFrontend(nil, key), client), data: appendEndpoint(nil, ep), timeout: time.Hour})
 	}
-	fp.ops = map[string]*setOps{mapAffinity: ops}
 	_, err := b.send(tb.Context(), p)
 	require.NoError(tb, err)
 }
@@ -86,9 +89,12 @@ func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
 	require.NoError(t, err)
 	rememberClients(t, backend, 1000, 10)
 	countClients := func() (n int) {
-		l, err := backend.kernel.readElements(t.Context(), ipv4, DefaultTable, mapAffinity)
-		require.NoError(t, err)
-		return len(l)
+		for i := range affinityMaps {
+			l, err := backend.kernel.readElements(t.Context(), ipv4, DefaultTable, affinityMap(i))
+			require.NoError(t, err)
+			n += len(l)
+		}
+		return n
 	}
 	require.Equal(t, 1000, countClients())
 

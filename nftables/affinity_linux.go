@@ -16,8 +16,7 @@ func (b *Backend) forgetClients(ctx context.Context, p *plan, g *forgetter) erro
 	}
 	for i := range p.families {
 		fp := &p.families[i]
-		m := fp.set(mapAffinity)
-		if m == nil || fp.create || len(b.pl.have[i].shape.affinity) == 0 || len(g.byKey[i]) == 0 {
+		if fp.create || len(b.pl.have[i].shape.affinity) == 0 || len(g.byKey[i]) == 0 {
 			continue
 		}
 		learnt, err := b.kernel.readLearnt(ctx, fp.f, b.pl.table)
@@ -28,30 +27,44 @@ func (b *Backend) forgetClients(ctx context.Context, p *plan, g *forgetter) erro
 			continue // nobody was remembered since the map was read
 		}
 		g.looked[i], g.learnt[i] = true, learnt
-		ops := &setOps{set: m}
-		if err := b.findClients(ctx, i, g, &ops.del); err != nil {
-			return err
-		}
-		if ops.del.n > 0 {
-			fp.ops[mapAffinity] = ops
+		for n := range affinityMaps {
+			if err := b.forgetIn(ctx, fp, i, g, affinityMap(n)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// findTries bounds how often the affinity map is read since the kernel was rehashing it.
+// forgetIn adds what must go from one of the affinity maps.
+func (b *Backend) forgetIn(ctx context.Context, fp *familyPlan, i int, g *forgetter, name string) error {
+	m := fp.set(name)
+	if m == nil {
+		return nil
+	}
+	ops := &setOps{set: m}
+	if err := b.findClients(ctx, i, g, name, &ops.del); err != nil {
+		return err
+	}
+	if ops.del.n > 0 {
+		fp.ops[name] = ops
+	}
+	return nil
+}
+
+// findTries bounds how often an affinity map is read since the kernel was rehashing it.
 const findTries = 5
 
-// findClients lists the entries of the affinity map to delete.
-func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, to *elemList) error {
+// findClients lists the entries of an affinity map to delete.
+func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name string, to *elemList) error {
 	f := families[i]
 	for try := range findTries {
-		count, err := b.kernel.readCount(ctx, f, b.pl.table, mapAffinity)
-		if err != nil {
+		count, err := b.kernel.readCount(ctx, f, b.pl.table, name)
+		if err != nil || count == 0 {
 			return err
 		}
 		*to = elemList{}
-		distinct, err := b.readClients(ctx, i, g, to, max(count, 0))
+		distinct, err := b.readClients(ctx, i, g, name, to, max(count, 0))
 		if err != nil || count < 0 || distinct >= count {
 			return err
 		}
@@ -64,13 +77,13 @@ func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, to *elem
 	return nil // clients come and go while it is read: this is as good as it gets
 }
 
-// readClients reads the affinity map once and returns how many different entries it saw: while the map is rehashed, some come twice and as many
+// readClients reads an affinity map once and returns how many different entries it saw: while the map is rehashed, some come twice and as many
 // not at all. An entry that is about to expire is left out: it would be gone when the transaction comes to it, and fail it.
-func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, to *elemList, expect int) (int, error) {
+func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name string, to *elemList, expect int) (int, error) {
 	const soon = 2000 // milliseconds
-	req := b.kernel.get(families[i], msgGetSetElem, "elements of map", mapAffinity)
+	req := b.kernel.get(families[i], msgGetSetElem, "elements of map", name)
 	req.Text(1, b.pl.table)
-	req.Text(2, mapAffinity)
+	req.Text(2, name)
 	seed := maphash.MakeSeed()
 	seen := make(map[uint64]struct{}, expect)
 	one := func(e elem) error {

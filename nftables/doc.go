@@ -37,14 +37,17 @@
 // traffic policy Local) is in service-split and has those endpoints in service-external-endpoints. Which frontends are rejected,
 // dropped and masqueraded is membership of sets, too.
 //
-// Objects for two rare features exist only while some service uses them: session affinity (the map affinity and the sets
+// Objects for two rare features exist only while some service uses them: session affinity (the maps affinity-0 to -15 and the sets
 // service-affinity-T, one for each timeout T in use) and source ranges (the interval set sources).
 //
 // # Session affinity
 //
-// The map affinity leads from client and frontend to the endpoint the client was given: one lookup, however many endpoints there are. It is written by a rule after DNAT, from what
-// conntrack knows of the flow, and each new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it. When an endpoint leaves,
-// the entries that lead to it are deleted in the same transaction.
+// The affinity maps lead from client and frontend to the endpoint the client was given: one lookup, however many endpoints there are. A hash of the client's address
+// tells which of the sixteen maps; together they remember 262,144 clients. They are written by rules after DNAT, from what conntrack knows of the flow, and each
+// new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it. When an endpoint leaves, the
+// entries that lead to it are deleted in the same transaction.
+//
+// nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a map update with a key or data over 16 bytes.
 //
 // # Hooks
 //

@@ -48,7 +48,7 @@ func (k *kernel) readTable(ctx context.Context, f *family, table string, element
 		return raw, nil
 	}
 	for name := range raw.sets {
-		if name == mapAffinity || len(name) > 2 && name[:2] == "__" {
+		if isAffinityMap(name) || len(name) > 2 && name[:2] == "__" {
 			continue
 		}
 		if raw.elems[name], err = k.readElements(ctx, f, table, name); err != nil {
@@ -96,11 +96,10 @@ func (k *kernel) readRules(ctx context.Context, f *family, table string, raw *ra
 	})
 }
 
-// readLearnt reads how often a client was remembered.
+// readLearnt reads how often a client was remembered: only rules that learn have counters.
 func (k *kernel) readLearnt(ctx context.Context, f *family, table string) (n uint64, err error) {
-	req := k.get(f, msgGetRule, "rules of chain", chainLearn)
-	req.Text(1, table)
-	req.Text(2, chainLearn) // NFTA_RULE_CHAIN
+	req := k.get(f, msgGetRule, "counters of table", f.name+" "+table)
+	req.Text(1, table) // NFTA_RULE_TABLE
 	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {
 		packets, err := decodeCounters(m.Attrs)
 		n += packets

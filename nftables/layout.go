@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -141,12 +142,24 @@ const (
 	setHairpins   = "hairpins"
 	setRestricted = "restricted"
 	setSources    = "sources"
-	mapAffinity   = "affinity"
 )
 
-// affinitySize is how many clients the affinity map remembers at once, all services together. A full map only means that
-// further clients are not remembered. Without a size, the kernel would stop at 65,535 (nft_dynset.c).
-const affinitySize = 1 << 18
+// Clients are remembered in affinityMaps maps, told apart by a hash of the client's address. When an endpoint leaves, all of them are read, and the
+// kernel walks a map from its beginning for each 32 KiB that it hands out (nft_rhash_walk): many small maps are read several times
+// faster than one large map.
+const (
+	affinityMaps = 16
+	affinitySeed = 0x6b6c62 // of the hash: rules that look up and rules that learn must agree
+	// affinitySize is how many clients one map remembers at once, all services together. A full map only means that further
+	// clients are not remembered. Without a size, the kernel would stop at 65,535 (nft_dynset.c).
+	affinitySize = 1 << 14
+)
+
+// affinityMap is the name of the i-th map of remembered clients.
+func affinityMap(i int) string { return "affinity-" + strconv.Itoa(i) }
+
+// isAffinityMap reports whether a set is one of these.
+func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }
 
 // shape is what a table's program depends on, besides the rules: which features its services use. The objects that serve a feature
 // exist only if some service uses it.
@@ -238,8 +251,10 @@ func (f *family) sets(s *shape) []*set {
 	}
 	client := append(slices.Clone(service), f.addr)
 	if len(s.affinity) > 0 {
-		l = append(l, &set{name: mapAffinity, key: client, data: endpoint, flags: setMap | setTimeout | setEval, size: affinitySize,
-			comment: "the endpoint a client was given"})
+		for i := range affinityMaps {
+			l = append(l, &set{name: affinityMap(i), key: client, data: endpoint, flags: setMap | setTimeout | setEval, size: affinitySize,
+				comment: "the endpoint a client was given"})
+		}
 	}
 	if s.sources {
 		l = append(l, &set{name: setRestricted, key: service, comment: "only sources may connect"},

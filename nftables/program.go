@@ -24,7 +24,7 @@ type programChain struct {
 type rule struct {
 	text  string
 	exprs []expr
-	anon  uint32 // the id of the anonymous set of protocols that it looks up, if it does
+	anon  []anonymous
 }
 
 // hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be told from what should be there
@@ -41,7 +41,7 @@ type builder struct {
 	rules servicemodel.Rules
 	shape *shape
 	prog  program
-	anon  uint32 // the id of the last anonymous set
+	anon  uint16 // how many anonymous sets there are
 }
 
 // newProgram returns the program of a table.
@@ -55,6 +55,7 @@ func newProgram(f *family, r servicemodel.Rules, s *shape) *program {
 	b.dispatch()
 	b.noEndpoints()
 	if len(s.affinity) > 0 {
+		b.remembered()
 		b.learn()
 	}
 	b.hooks()
@@ -69,7 +70,7 @@ func (b *builder) chain(c chain, rules ...rule) {
 type part struct {
 	text  string
 	exprs []expr
-	anon  uint32
+	anon  []anonymous
 }
 
 func join(parts ...part) rule {
@@ -80,7 +81,7 @@ func join(parts ...part) rule {
 			text = append(text, p.text)
 		}
 		r.exprs = append(r.exprs, p.exprs...)
-		r.anon = max(r.anon, p.anon)
+		r.anon = append(r.anon, p.anon...)
 	}
 	r.text = strings.Join(text, " ")
 	return r
@@ -140,9 +141,7 @@ func (b *builder) kind(k *kind) {
 		join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
 	}
 	if len(b.shape.affinity) > 0 {
-		text, load, l := b.loadKey(kindService)
-		load = append(load, payload(baseNetwork, b.f.saddr, b.f.addrLen, word(l)))
-		rules = append(rules, join(b.dnatMap(text+" . "+b.f.name+" saddr", load, mapAffinity)))
+		rules = append(rules, join(b.byClient(b.f.name+" saddr", payload(baseNetwork, b.f.saddr, b.f.addrLen, word(hashed)), verdictJump, chainRemembered)))
 	}
 	rules = append(rules,
 		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", fibSaddr, cmpNeq), b.verdict(verdictGoto, k.prefix+externalBalance)),

@@ -3,7 +3,6 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -59,62 +58,6 @@ func (b *builder) noEndpoints() {
 		unused = append(unused, join(b.prefix("daddr", b.f.daddr, p, cmpEq), b.verdict(verdictDrop, "")))
 	}
 	b.chain(chain{name: "no-service"}, unused...)
-}
-
-const chainLearn = "learn"
-
-// learn makes the chain that remembers which endpoint a client was given: what conntrack knows of the flow is the key, what the packet says
-// after DNAT is the data. An entry that is there keeps its data and gets a new timeout. The map may be full, so nothing comes after it but a
-// counter, by which Commit sees whether anybody was remembered while it worked.
-func (b *builder) learn() {
-	f := b.f
-	n := f.addrLen
-	loadKey := func() []expr {
-		return []expr{ctOriginal(f.ctDst, word(0)), meta(metaL4Proto, word(n)), ctOriginal(ctProtoDst, word(n+4))}
-	}
-	original := fmt.Sprintf("ct original %s daddr . meta l4proto . ct original proto-dst", f.name)
-	port := "meta l4proto . ct original proto-dst"
-	var rules []rule
-	for _, t := range b.shape.affinity {
-		seconds := time.Duration(t) * time.Second
-		data := 2*n + 8 // right after the key
-		learn := part{
-			text: fmt.Sprintf("update @%s { %s . ct original %s saddr timeout %s : %s daddr . th dport } counter packets 0 bytes 0", mapAffinity, original, f.name, nftDuration(seconds), f.name),
-			exprs: append(loadKey(), ctOriginal(f.ctSrc, word(n+8)),
-				payload(baseNetwork, f.daddr, n, word(data)), payload(baseTransport, 2, 2, word(data+n)),
-				learnClient(mapAffinity, word(0), word(data), uint64(seconds.Milliseconds())), counter()),
-		}
-		service := affinityName(kindService, t)
-		nodeport := affinityName(kindNodePort, t)
-		rules = append(rules,
-			join(b.protocols(), part{text: original + " @" + service, exprs: append(loadKey(), lookup(service, false))}, learn),
-			join(b.protocols(), part{text: original + " != @" + kindService.registry, exprs: append(loadKey(), lookup(kindService.registry, true))},
-				part{text: port + " @" + nodeport, exprs: []expr{meta(metaL4Proto, word(0)), ctOriginal(ctProtoDst, word(4)), lookup(nodeport, false)}}, learn))
-	}
-	b.chain(chain{name: chainLearn}, rules...)
-}
-
-// protocols matches the protocols that have ports. Without it in front, nft 1.0.6 cannot load a concatenation with ct proto-dst from text,
-// and of another set than an anonymous one it does not learn what it needs to.
-func (b *builder) protocols() part {
-	b.anon++
-	id := uint32(b.f.nfproto)<<16 | b.anon
-	return part{text: "ct protocol { tcp, udp, sctp }", exprs: []expr{ct(ctProtocol, word(0)), lookupID(id)}, anon: id}
-}
-
-// nftDuration writes a duration of whole seconds as nft does: "3h", "1m30s".
-func nftDuration(d time.Duration) string {
-	var s string
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}} {
-		if n := d / u.unit; n > 0 {
-			s += fmt.Sprintf("%d%s", n, u.name)
-			d -= n * u.unit
-		}
-	}
-	return s
 }
 
 const (

@@ -244,7 +244,7 @@ func (r *reading) addresses(set string) []netip.Addr {
 func (r *reading) unseen(o *observed) {
 	sets := r.f.sets(&o.shape)
 	for _, s := range sets {
-		if s.name == mapAffinity {
+		if isAffinityMap(s.name) {
 			continue
 		}
 		m := r.elems[s.name]

@@ -136,8 +136,34 @@ func lookup(set string, inverted bool) expr {
 func lookupID(id uint32) expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
-		b.Text(1, anonymousName)
+		b.Text(1, anonymousSet)
 		b.U32(4, id) // NFTA_LOOKUP_SET_ID
+	})
+}
+
+// lookupVerdict does what an anonymous map of verdicts says of the number in register 1.
+func lookupVerdict(id uint32) expr {
+	return expression("lookup", func(b *nfnl.Batch) {
+		b.U32(2, 1)
+		b.U32(3, 0) // NFTA_LOOKUP_DREG: NFT_REG_VERDICT
+		b.Text(1, anonymousMap)
+		b.U32(4, id)
+	})
+}
+
+// hashed is where what is to be hashed is loaded: nft leaves room for the hash in front.
+const hashed = 16
+
+// jhash hashes what is in register 2, of a length, into a number below mod in register 1.
+func jhash(length int, mod, seed uint32) expr {
+	return expression("hash", func(b *nfnl.Batch) {
+		b.U32(1, word(hashed)) // NFTA_HASH_SREG
+		b.U32(2, word(0))      // NFTA_HASH_DREG
+		b.U32(3, uint32(length))
+		b.U32(4, mod)  // NFTA_HASH_MODULUS
+		b.U32(5, seed) // NFTA_HASH_SEED
+		b.U32(6, 0)    // NFTA_HASH_OFFSET
+		b.U32(7, 0)    // NFTA_HASH_TYPE: NFT_HASH_JENKINS
 	})
 }
 
@@ -208,14 +234,19 @@ func verdict(code int32, chain string) expr {
 	return expression("immediate", func(b *nfnl.Batch) {
 		b.U32(1, 0) // NFTA_IMMEDIATE_DREG: NFT_REG_VERDICT
 		d := b.Nest(2)
-		v := b.Nest(2) // NFTA_DATA_VERDICT
-		b.U32(1, uint32(code))
-		if chain != "" {
-			b.Text(2, chain)
-		}
-		b.End(v)
+		dataVerdict(b, verdictTo{code, chain})
 		b.End(d)
 	})
+}
+
+// dataVerdict appends NFTA_DATA_VERDICT.
+func dataVerdict(b *nfnl.Batch, to verdictTo) {
+	v := b.Nest(2)
+	b.U32(1, uint32(to.code))
+	if to.chain != "" {
+		b.Text(2, to.chain)
+	}
+	b.End(v)
 }
 
 // learnClient remembers the data under the key, or renews the timeout of a key that is there, whose data it leaves alone.

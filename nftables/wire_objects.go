@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Messages (enum nf_tables_msg_types in include/uapi/linux/netfilter/nf_tables.h).
@@ -26,8 +25,6 @@ const (
 	msgDelSetElem     = 14
 	msgDestroySetElem = 30 // Linux 6.3
 )
-
-const anonymousName = "__set%d" // the kernel fills in a number
 
 // encoder appends the messages of a plan to a batch.
 type encoder struct {
@@ -206,8 +203,8 @@ func (e *encoder) flushChain(name string) {
 }
 
 func (e *encoder) newRule(chain string, r *rule) {
-	if r.anon != 0 {
-		e.protocolSet(r.anon)
+	for _, a := range r.anon {
+		e.anonymous(a)
 	}
 	e.message(msgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "add", "rule", chain)
 	e.b.Text(1, e.table)
@@ -228,31 +225,6 @@ func hashOf(ud []byte) (hash uint64, ok bool) {
 		}
 	})
 	return hash, ok
-}
-
-// protocolSet appends the anonymous set { tcp, udp, sctp }.
-func (e *encoder) protocolSet(id uint32) {
-	e.message(msgNewSet, nfnl.FlagCreate, "add", "set", anonymousName)
-	e.b.Text(1, e.table)
-	e.b.Text(2, anonymousName)
-	e.b.U32(3, 3) // NFT_SET_ANONYMOUS | NFT_SET_CONSTANT
-	e.b.U32(4, fieldProto.typ)
-	e.b.U32(5, uint32(fieldProto.len))
-	e.b.U32(10, id)
-	d := e.b.Nest(9)
-	e.b.U32(1, 3)
-	e.b.End(d)
-	var l elemList
-	for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP} {
-		l.add(elem{key: []byte{byte(p)}})
-	}
-	e.message(msgNewSetElem, nfnl.FlagCreate, "add", "set", anonymousName)
-	e.b.Text(1, e.table)
-	e.b.Text(2, anonymousName)
-	e.b.U32(4, id) // NFTA_SET_ELEM_LIST_SET_ID
-	m := e.b.Nest(3)
-	e.b.Raw(l.buf)
-	e.b.End(m)
 }
 
 // setUserdata is what nft keeps about a set to print it as it was declared (enum nftnl_udata_set_types in libnftnl/udata.h).

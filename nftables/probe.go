@@ -1,0 +1,48 @@
+package nftables
+
+import (
+	"context"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
+func Candidate(cfg *Config) dataplane.Candidate {
+	return dataplane.Candidate{
+		Name:  Name,
+		Probe: func(ctx context.Context) error { return probe(ctx, cfg) },
+		Open: func() (dataplane.Backend, error) {
+			b, err := New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return b, nil
+		},
+	}
+}
+
+// probeTable is the name of the tables that the kernel is asked about.
+const probeTable = "kernlb.probe"
+
+// probe has the kernel check the transaction that would write tables with everything in them.
+func probe(ctx context.Context, cfg *Config) error {
+	b, err := New(cfg)
+	if err != nil {
+		return kernelprobe.Explain(err, nil, kernelprobe.Running())
+	}
+	defer b.Close()
+	c, err := kernelprobe.Changes(true)
+	if err != nil {
+		return err
+	}
+	b.pl.table = probeTable
+	p, err := b.pl.plan(c)
+	if err != nil {
+		return err
+	}
+	var batch nfnl.Batch
+	p.encode(&batch)
+	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch, kernelprobe.Running())
+}
