@@ -8,7 +8,8 @@ func (s *Service) equal(o *Service) bool {
 		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
 		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) && s.SessionAffinity == o.SessionAffinity &&
 		s.InternalTrafficPolicy == o.InternalTrafficPolicy && s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
-		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Scheduler == o.Scheduler && s.Forwarding == o.Forwarding
+		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Scheduler == o.Scheduler && s.Forwarding == o.Forwarding &&
+		s.Connections == o.Connections
 }
 
 func equalEndpoints(a, b []Endpoint) bool {

@@ -59,6 +59,9 @@ type Service struct {
 
 	// Forwarding says how packets reach an endpoint. The zero value is NAT.
 	Forwarding Forwarding
+
+	// Connections says what becomes of connections to endpoints that are taken away.
+	Connections ConnectionPolicy
 }
 
 // ServicePort is one port of a [Service].

@@ -34,6 +34,9 @@ func (p *problems) checkService(s *Service) {
 	if s.Forwarding > ForwardTunnel {
 		p.add("forwarding", uint8(s.Forwarding), "unknown forwarding method")
 	}
+	if e := s.Connections.problem(); e != nil {
+		p.add("connections."+e.Field, e.Value, e.Reason)
+	}
 }
 
 func (p *problems) checkPorts(s *Service) {

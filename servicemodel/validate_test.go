@@ -108,6 +108,13 @@ func TestInvalidServices(t *testing.T) {
 			`service default/web: scheduler: "fast": unknown scheduler`,
 			"service default/web: forwarding: 4: unknown forwarding method",
 		}},
+		{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
+			[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
+		{"draining in no time", func(s *sm.Service) {
+			s.Connections = sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Millisecond}
+		},
+			[]string{"service default/web: connections.drain: 1ms: must be at least 1s"}},
+		{"a time to drain that does not count", func(s *sm.Service) { s.Connections = sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: -1} }, nil},
 		{"a health check at its own node port", func(s *sm.Service) { externalLocal(s); s.HealthCheckNodePort = 30080 },
 			[]string{"service default/web: healthCheckNodePort: 30080: is also the node port of ports[0]"}},
 		{"which does not matter while it does not count", func(s *sm.Service) { s.HealthCheckNodePort = 30080 }, nil},
