@@ -31,18 +31,40 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	}
 	defer c.end()
 	start := time.Now()
-	err := c.commit(b, genID)
+	err := c.commit(b, genID, 0)
 	c.debug(ctx, "commit", b, start, err)
 	return err
 }
 
-// commit is Commit when it is its turn.
-func (c *Conn) commit(b *Batch, genID uint32) error {
+// Check lets the kernel judge b as a transaction, which does not take place: its end message is not sent, upon which the
+// kernel undoes what it has prepared (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c; "nft --check" does so). Errors are
+// those of [Conn.Commit]. Nothing is left but modules that the kernel loaded to judge; the generation
+// stays the same. What only a commit finds out, Check does not.
+func (c *Conn) Check(ctx context.Context, b *Batch) error {
+	if err := b.seal(); err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	err := c.commit(b, 0, frameLen)
+	c.debug(ctx, "check", b, start, err)
+	return err
+}
+
+// commit is Commit when it is its turn, without the last bytes of the transaction.
+func (c *Conn) commit(b *Batch, genID uint32, without int) error {
 	begin := c.reserve(b.Len() + 2)
 	first, last := begin+1, begin+uint32(b.Len())
 	b.number(0, b.Len(), first)
 	flags := b.setFlags(b.Len()-1, FlagAck)
-	err := c.send(b.transaction(genID, begin, last+1))
+	wire := b.transaction(genID, begin, last+1)
+	err := c.send(wire[:len(wire)-without])
 	b.restoreFlags(b.Len()-1, flags)
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)

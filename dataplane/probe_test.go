@@ -1,0 +1,142 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// fakeCandidate is a candidate on a kernel in memory that answers the probe with err.
+type fakeCandidate struct {
+	*dataplanetest.Memory
+	name   string
+	err    error // of the probe
+	cannot error // what Check says
+	probed int
+	opened int
+}
+
+func (f *fakeCandidate) Name() string { return f.name }
+
+func (f *fakeCandidate) candidate() dataplane.Candidate {
+	f.Memory = dataplanetest.NewMemory(nil)
+	f.Refuse(func(*servicemodel.ChangeSet) error { return f.cannot })
+	return dataplane.Candidate{
+		Name:  f.name,
+		Probe: func(context.Context) error { f.probed++; return f.err },
+		Open: func() (dataplane.Backend, error) {
+			f.opened++
+			return f, nil
+		},
+	}
+}
+
+var (
+	errModule = fmt.Errorf("%w nft_numgen", dataplane.ErrMissingModule)
+	errCannot = &dataplane.UnsupportedError{Backend: "nftables", Object: "service default/web:http", Field: "scheduler", Value: "lc"}
+)
+
+func TestProbeAsksEachInTheirOrder(t *testing.T) {
+	t.Parallel()
+	one, two := &fakeCandidate{name: "nftables", err: errModule}, &fakeCandidate{name: "iptables"}
+	found := dataplane.Probe(t.Context(), one.candidate(), two.candidate())
+	require.Equal(t, []dataplane.Support{{Backend: "nftables", Err: errModule}, {Backend: "iptables"}}, found)
+	require.Equal(t, "nftables: missing module nft_numgen", found[0].String())
+	require.Equal(t, "iptables: supported", found[1].String())
+	require.Zero(t, one.opened+two.opened)
+	require.Empty(t, dataplane.Probe(t.Context()))
+}
+
+func TestTheFirstThatCanIsChosen(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		list   []*fakeCandidate
+		want   string // the backend chosen, "" for none
+		errors []error
+	}{
+		{"all can", []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}}, "nftables", nil},
+		{"the kernel lacks something of the first", []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}}, "iptables", nil},
+		{"only the last can express the state", []*fakeCandidate{{name: "nftables", cannot: errCannot}, {name: "iptables", cannot: errCannot}, {name: "ipvs"}},
+			"ipvs", nil},
+		{"the one that could is not supported", []*fakeCandidate{{name: "nftables", cannot: errCannot}, {name: "ipvs", err: dataplane.ErrNoPermission}}, "",
+			[]error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
+		{"none is supported", []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables", err: dataplane.ErrKernelTooOld}}, "",
+			[]error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
+		{"there is none", nil, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var candidates []dataplane.Candidate
+			for _, f := range tt.list {
+				candidates = append(candidates, f.candidate())
+			}
+			b, err := dataplane.Choose(t.Context(), servicemodel.State{}, candidates...)
+			if tt.want == "" {
+				require.ErrorContains(t, err, "no backend")
+				for _, e := range tt.errors {
+					require.ErrorIs(t, err, e)
+				}
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, tt.want, b.Name())
+			}
+			for _, f := range tt.list {
+				if f.opened > 0 && f.name != tt.want {
+					require.Equal(t, 1, f.Calls(dataplanetest.CallClose), "%s was closed", f.name)
+				}
+				require.Zero(t, f.Calls(dataplanetest.CallCommit)+f.Calls(dataplanetest.CallObserve))
+			}
+		})
+	}
+}
+
+func TestAnInvalidStateAsksNobody(t *testing.T) {
+	t.Parallel()
+	f := &fakeCandidate{name: "nftables"}
+	s := servicemodel.State{}.WithService(&servicemodel.Service{})
+	_, err := dataplane.Choose(t.Context(), s, f.candidate())
+	var field *servicemodel.FieldError
+	require.ErrorAs(t, err, &field)
+	require.Zero(t, f.probed)
+}
+
+func TestChoosingEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("gone home")
+	one, two := &fakeCandidate{name: "nftables", err: errModule}, &fakeCandidate{name: "iptables"}
+	cancel(gone)
+	_, err := dataplane.Choose(ctx, servicemodel.State{}, one.candidate(), two.candidate())
+	require.ErrorIs(t, err, gone)
+	require.Zero(t, two.probed)
+}
+
+// A program asks which backends the kernel supports, and takes the first that can express its state: in real, nftables.Candidate(nil),
+// iptables.Candidate(nil) and ipvs.Candidate(nil).
+func ExampleChoose() {
+	old := &fakeCandidate{name: "nftables", err: errModule}
+	good := &fakeCandidate{name: "iptables"}
+	candidates := []dataplane.Candidate{old.candidate(), good.candidate()}
+	for _, s := range dataplane.Probe(context.Background(), candidates...) {
+		fmt.Println(s)
+	}
+	backend, err := dataplane.Choose(context.Background(), servicemodel.State{}, candidates...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer backend.Close()
+	fmt.Println("chosen:", backend.Name())
+	// Output:
+	// nftables: missing module nft_numgen
+	// iptables: supported
+	// chosen: iptables
+}

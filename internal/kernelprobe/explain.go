@@ -1,0 +1,97 @@
+package kernelprobe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// Oldest is the oldest kernel that the backends are tested on.
+var Oldest = Release{5, 10}
+
+// Explain turns what a kernel of the given release said to the changes in b, or to opening the backend with b nil, into an error
+// that says what is missing: one of the sentinels of package dataplane where that can be told.
+func Explain(err error, b *nfnl.Batch, running Release) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: it takes CAP_NET_ADMIN in the user namespace that owns the network namespace: %w", dataplane.ErrNoPermission, err)
+	case !lacking(err):
+		return err
+	case running.known() && running.Less(Oldest):
+		return fmt.Errorf("%w: it is Linux %s, and %s is the oldest that kernlb is tested on: %w", dataplane.ErrKernelTooOld, running, Oldest, err)
+	}
+	if l := modules(err, b); len(l) > 0 {
+		return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, strings.Join(l, ", "), err)
+	}
+	return fmt.Errorf("%w, or an option that the kernel was built without: %w", dataplane.ErrMissingModule, err)
+}
+
+// lacking reports whether an error is how the kernel says that it does not know something.
+func lacking(err error) bool {
+	for _, errno := range []syscall.Errno{
+		syscall.ENOENT, syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.EINVAL, syscall.ENOPROTOOPT,
+	} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return errors.Is(err, errors.ErrUnsupported)
+}
+
+// modules names the modules that the kernel did not find, sorted.
+func modules(err error, b *nfnl.Batch) []string {
+	if errors.Is(err, syscall.EPROTONOSUPPORT) {
+		return []string{"nfnetlink"}
+	}
+	var l []string
+	for _, e := range refusals(err) {
+		switch {
+		case e.Index < 0 && e.Errno == syscall.EOPNOTSUPP:
+			l = append(l, "nf_tables")
+		case e.Index >= 0 && e.Errno == syscall.ENOENT && b != nil:
+			if m := module(message(b, e.Index), e.Offset); m != "" {
+				l = append(l, m)
+			}
+		}
+	}
+	slices.Sort(l)
+	return slices.Compact(l)
+}
+
+// refusals lists what the kernel refused.
+func refusals(err error) []*nfnl.OpError {
+	var all nfnl.OpErrors
+	if errors.As(err, &all) {
+		return all
+	}
+	var one *nfnl.OpError
+	if errors.As(err, &one) {
+		return []*nfnl.OpError{one}
+	}
+	return nil
+}
+
+// Only drops from what the kernel refused that which is not about what it can do: objects that are there already.
+func Only(err error) error {
+	var all nfnl.OpErrors
+	for _, e := range refusals(err) {
+		if e.Errno != syscall.EEXIST {
+			all = append(all, e)
+		}
+	}
+	switch {
+	case refusals(err) == nil:
+		return err
+	case len(all) == 0:
+		return nil
+	}
+	return all
+}

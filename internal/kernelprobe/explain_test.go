@@ -1,0 +1,143 @@
+package kernelprobe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at is where the latter begins in its message.
+func transaction() (b *nfnl.Batch, at int) {
+	b = &nfnl.Batch{}
+	b.Message(nfnl.SubsysNFTables, msgNewChain, 0, 2, 0, nfnl.Object{Verb: "add", Kind: "chain", Name: "c"})
+	b.Text(attrChainType, "nat")
+	b.Message(nfnl.SubsysNFTables, msgNewRule, 0, 10, 0, nfnl.Object{Verb: "add", Kind: "rule"})
+	exprs := b.Nest(attrRuleExprs)
+	for _, name := range []string{"lookup", "numgen"} {
+		at = b.MessageLen()
+		e := b.Nest(1)
+		b.Text(attrExprName, name)
+		b.End(e)
+	}
+	b.End(exprs)
+	return b, at
+}
+
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	b, at := transaction()
+	now, old := Release{6, 1}, Release{4, 19}
+	refused := func(index int, errno syscall.Errno, offset int) error {
+		return fmt.Errorf("check: %w", &nfnl.OpError{Op: "add", Object: "x", Index: index, Errno: errno, Offset: offset})
+	}
+	for _, tt := range []struct {
+		name     string
+		err      error
+		running  Release
+		want     string
+		sentinel error
+	}{
+		{"not permitted", refused(-1, syscall.EPERM, 0), now, "no permission: it takes CAP_NET_ADMIN in the user namespace that owns the network namespace",
+			dataplane.ErrNoPermission},
+		{"not permitted, as the standard library says it", fs.ErrPermission, now, "no permission", dataplane.ErrNoPermission},
+		{"no netfilter at all", fmt.Errorf("socket: %w", syscall.EPROTONOSUPPORT), now, "missing module nfnetlink", dataplane.ErrMissingModule},
+		{"no nf_tables", refused(-1, syscall.EOPNOTSUPP, 0), now, "missing module nf_tables", dataplane.ErrMissingModule},
+		{"no type of chain", refused(0, syscall.ENOENT, 0), now, "missing module nft_chain_nat", dataplane.ErrMissingModule},
+		{"no expression", refused(1, syscall.ENOENT, at), now, "missing module nft_numgen", dataplane.ErrMissingModule},
+		{"the kernel points nowhere", refused(1, syscall.ENOENT, 0), now, "missing module, or an option", dataplane.ErrMissingModule},
+		{"it points out of the message", refused(1, syscall.ENOENT, 1<<20), now, "missing module, or an option", dataplane.ErrMissingModule},
+		{"a message that was not sent", refused(7, syscall.ENOENT, 0), now, "missing module, or an option", dataplane.ErrMissingModule},
+		{"an old kernel", refused(1, syscall.EINVAL, at), old, "kernel too old: it is Linux 4.19, and 5.10 is the oldest", dataplane.ErrKernelTooOld},
+		{"an old kernel that refuses for want of permission", refused(1, syscall.EPERM, at), old, "no permission", dataplane.ErrNoPermission},
+		{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or", dataplane.ErrMissingModule},
+		{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory", syscall.ENOMEM},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := Explain(tt.err, b, tt.running)
+			require.ErrorIs(t, err, tt.sentinel)
+			require.ErrorIs(t, err, tt.err)
+			require.ErrorContains(t, err, tt.want)
+			require.Error(t, Explain(tt.err, nil, tt.running), "without the transaction")
+		})
+	}
+	require.NoError(t, Explain(nil, b, now))
+}
+
+func TestExpressionsAndTheirModules(t *testing.T) {
+	t.Parallel()
+	for _, tt := range [][4]string{
+		{"numgen", "", "ipv4", "nft_numgen"}, {"fib", "", "ipv6", "nft_fib_ipv6"}, {"reject", "", "ipv4", "nft_reject_ipv4"},
+		{"match", "statistic", "ipv4", "xt_statistic"}, {"target", "", "ipv4", "nft_compat"}, {"", "", "ipv4", ""},
+	} {
+		require.Equal(t, tt[3], expression(tt[0], tt[1], tt[2]))
+	}
+}
+
+func TestObjectsThatAreThereAreNoRefusal(t *testing.T) {
+	t.Parallel()
+	there, lacks := &nfnl.OpError{Errno: syscall.EEXIST}, &nfnl.OpError{Errno: syscall.ENOENT, Index: 3}
+	require.NoError(t, Only(nil))
+	require.NoError(t, Only(there))
+	require.NoError(t, Only(nfnl.OpErrors{there, there}))
+	require.Equal(t, nfnl.OpErrors{lacks}, Only(nfnl.OpErrors{there, lacks, there}))
+	other := errors.New("socket")
+	require.Equal(t, other, Only(other))
+}
+
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]Release{
+		"6.1.0-56-cloud-amd64": {6, 1}, "5.10.0": {5, 10}, "7.2+deb14": {7, 2}, "4.19": {4, 19}, "": {}, "x.y": {}, "6": {}, "-1.2": {},
+	} {
+		require.Equal(t, want, ParseRelease(s), s)
+	}
+	require.True(t, Release{5, 9}.Less(Oldest))
+	require.True(t, Release{4, 19}.Less(Oldest))
+	require.False(t, Release{5, 10}.Less(Oldest))
+	require.False(t, Release{6, 1}.Less(Oldest))
+	require.Equal(t, "5.10", Oldest.String())
+}
+
+func TestTheChangesAskForEverything(t *testing.T) {
+	t.Parallel()
+	plain, err := Changes(false)
+	require.NoError(t, err)
+	sticky, err := Changes(true)
+	require.NoError(t, err)
+	require.NotEqual(t, plain.String(), sticky.String())
+	require.NotEmpty(t, plain.Hairpins)
+	require.NotEmpty(t, plain.ClusterIPs)
+	var sources, nodePorts, rejected, split int
+	for f := range plain.New.Frontends() {
+		if f.Sources != nil {
+			sources++
+		}
+		if f.Key.NodePort() {
+			nodePorts++
+		}
+		if !f.Internal.Balances() {
+			rejected++
+		}
+		if f.Internal != f.External {
+			split++
+		}
+	}
+	require.NotZero(t, sources)
+	require.NotZero(t, nodePorts)
+	require.NotZero(t, rejected)
+	require.NotZero(t, split)
+}
+
+func FuzzModule(f *testing.F) {
+	b, at := transaction()
+	f.Add(b.Bytes(), at)
+	f.Fuzz(func(_ *testing.T, msg []byte, offset int) { module(msg, offset) })
+}

@@ -1,0 +1,179 @@
+package kernelprobe_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// newNS makes a network namespace.
+func newNS(t *testing.T) *netnstest.NS {
+	t.Helper()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS("probe")
+	require.NoError(t, err)
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// candidates are those that write nf_tables, in the namespace of the calling thread.
+func candidates() []dataplane.Candidate {
+	return []dataplane.Candidate{nftables.Candidate(nil), iptables.Candidate(nil)}
+}
+
+func TestProbingLeavesNothingBehind(t *testing.T) {
+	ns := newNS(t)
+	generation := func() uint32 {
+		c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+		require.NoError(t, err)
+		defer c.Close()
+		g, err := c.GenID(t.Context())
+		require.NoError(t, err)
+		return g.ID
+	}
+	before := generation()
+	var found []dataplane.Support
+	require.NoError(t, ns.Do(func() error {
+		found = dataplane.Probe(t.Context(), candidates()...)
+		return nil
+	}))
+	require.Equal(t, []dataplane.Support{{Backend: "nftables"}, {Backend: "iptables"}}, found)
+	require.Equal(t, before, generation(), "the ruleset's generation")
+	for _, c := range []dataplane.Candidate{
+		nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}), iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
+	} {
+		b, err := c.Open()
+		require.NoError(t, err)
+		defer b.Close()
+		o, err := b.Observe(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, o.Table.Len())
+		require.Empty(t, o.Drift)
+	}
+}
+
+func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
+	ns := newNS(t)
+	for _, program := range []string{"nft", "iptables-nft"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("the program " + program + " is not installed")
+		}
+	}
+	require.NoError(t, ns.Do(func() error {
+		for _, command := range []string{
+			"nft add table ip kernlb.probe", "nft add chain ip kernlb.probe dispatch", "nft add table ip6 kernlb.probe",
+			"iptables-nft -t nat -A PREROUTING -p tcp --dport 1 -j ACCEPT", "iptables-nft -A INPUT -p tcp --dport 1 -j DROP",
+		} {
+			l := strings.Fields(command)
+			if out, err := exec.CommandContext(t.Context(), l[0], l[1:]...).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", command, err, out)
+			}
+		}
+		for _, s := range dataplane.Probe(t.Context(), candidates()...) {
+			if s.Err != nil {
+				t.Error(s)
+			}
+		}
+		return nil
+	}))
+}
+
+func TestWithoutPermission(t *testing.T) {
+	ns := newNS(t)
+	require.NoError(t, ns.Do(func() error {
+		return withoutNetAdmin(func() {
+			for _, s := range dataplane.Probe(t.Context(), candidates()...) {
+				if !errors.Is(s.Err, dataplane.ErrNoPermission) || !errors.Is(s.Err, fs.ErrPermission) || !strings.Contains(s.String(), "CAP_NET_ADMIN") {
+					t.Error(s)
+				}
+			}
+		})
+	}))
+}
+
+// withoutNetAdmin runs f while the calling thread has no CAP_NET_ADMIN.
+func withoutNetAdmin(f func()) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var before [2]unix.CapUserData
+	if err := unix.Capget(&header, &before[0]); err != nil {
+		return err
+	}
+	less := before
+	less[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	if err := unix.Capset(&header, &less[0]); err != nil {
+		return err
+	}
+	f()
+	return unix.Capset(&header, &before[0])
+}
+
+// TestMissingModules takes modules away from the kernel of a virtual machine, one after the other.
+func TestMissingModules(t *testing.T) {
+	if os.Getenv("KERNLB_VM") == "" {
+		t.Skip("takes modules away from the kernel: needs a virtual machine, see internal/vmtest")
+	}
+	for _, tt := range []struct {
+		module  string
+		backend int
+		want    string
+	}{
+		{"nft_numgen", 0, "missing module nft_numgen"},
+		{"nft_fib_ipv6", 0, "missing module nft_fib_ipv6"},
+		{"nft_masq", 0, "missing module nft_masq"},
+		{"nft_reject_ipv4", 0, "missing module nft_reject_ipv4"},
+		{"nft_chain_nat", 0, "missing module nft_chain_nat"},
+		{"xt_statistic", 1, "the kernel has no statistic revision 0 for ip"},
+		{"nft_compat", 1, "missing module nft_compat"},
+	} {
+		t.Run(tt.module, func(t *testing.T) {
+			hide(t, tt.module)
+			ns := newNS(t)
+			var err error
+			require.NoError(t, ns.Do(func() error {
+				err = candidates()[tt.backend].Probe(t.Context())
+				return nil
+			}))
+			require.ErrorIs(t, err, dataplane.ErrMissingModule)
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
+
+// hide takes a module away until the test ends.
+func hide(t *testing.T, module string) {
+	t.Helper()
+	_ = exec.CommandContext(t.Context(), "modprobe", "-r", module).Run() // fails, too, if it is gone but what it used is not
+	if _, err := os.Stat("/sys/module/" + module); err == nil {
+		t.Skip("the module " + module + " is in use or built in")
+	}
+	var u unix.Utsname
+	require.NoError(t, unix.Uname(&u))
+	found := ""
+	require.NoError(t, filepath.WalkDir("/lib/modules/"+unix.ByteSliceToString(u.Release[:]), func(path string, d fs.DirEntry, err error) error {
+		if name, _, _ := strings.Cut(d.Name(), "."); err == nil && strings.ReplaceAll(name, "-", "_") == module {
+			found = path
+		}
+		return err
+	}))
+	require.NotEmpty(t, found, "the module's file")
+	require.NoError(t, os.Rename(found, found+".hidden"))
+	t.Cleanup(func() { require.NoError(t, os.Rename(found+".hidden", found)) })
+}

@@ -1,0 +1,95 @@
+package kernelprobe
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// Messages and attributes of nf_tables (include/uapi/linux/netfilter/nf_tables.h, nf_tables_compat.h).
+const (
+	msgNewChain = 3
+	msgNewRule  = 6
+
+	attrChainType = 7 // NFTA_CHAIN_TYPE
+	attrRuleExprs = 4 // NFTA_RULE_EXPRESSIONS
+	attrExprName  = 1 // NFTA_EXPR_NAME
+	attrExprData  = 2 // NFTA_EXPR_DATA
+	attrExtName   = 1 // NFTA_MATCH_NAME, NFTA_TARGET_NAME
+)
+
+// message returns message i of a batch, headers included; nil if it has no such message.
+func message(b *nfnl.Batch, i int) []byte {
+	p := b.Bytes()
+	for len(p) >= 4 {
+		n := int(binary.NativeEndian.Uint32(p))
+		if n < 4 || n > len(p) {
+			return nil
+		}
+		if i == 0 {
+			return p[:n]
+		}
+		i, p = i-1, p[n:]
+	}
+	return nil
+}
+
+// module names the module that the kernel looked for when it refused a message with ENOENT, pointing at offset; "" if it looked for
+// something else, such as a chain that was refused before. Modules are asked for as "nft-chain-2-nat", "nft-expr-2-fib", "ipt_DNAT" and the
+// like, under which names depmod finds them; those returned are the names of their files.
+func module(msg []byte, offset int) string {
+	const typeAt, familyAt, header = 4, 16, 20
+	if len(msg) < header {
+		return ""
+	}
+	ip := "ipv4"
+	if msg[familyAt] == 10 { // NFPROTO_IPV6
+		ip = "ipv6"
+	}
+	switch byte(binary.NativeEndian.Uint16(msg[typeAt:])) {
+	case msgNewChain:
+		if t := text(msg[header:], attrChainType); t != "" {
+			return "nft_chain_" + t
+		}
+	case msgNewRule:
+		path := nfnl.AttrPath(msg, offset)
+		if len(path) == 0 || path[0].Type != attrRuleExprs {
+			return ""
+		}
+		expr := path[min(1, len(path)-1)].Data
+		return expression(text(expr, attrExprName), text(find(expr, attrExprData), attrExtName), ip)
+	}
+	return ""
+}
+
+// expression names the module of an expression; ext is the match or target that it stands for.
+func expression(name, ext, ip string) string {
+	switch name {
+	case "":
+		return ""
+	case "match", "target":
+		if ext == "" {
+			return "nft_compat"
+		}
+		return "xt_" + ext
+	case "fib", "reject":
+		return "nft_" + name + "_" + ip
+	}
+	return "nft_" + name
+}
+
+// find returns the data of the first attribute of a type.
+func find(attrs []byte, typ uint16) []byte {
+	it := nfnl.Attrs(attrs)
+	for it.Next() {
+		if it.Type() == typ {
+			return it.Data()
+		}
+	}
+	return nil
+}
+
+func text(attrs []byte, typ uint16) string {
+	return string(bytes.TrimRight(find(attrs, typ), "\x00"))
+}

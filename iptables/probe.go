@@ -1,0 +1,55 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
+func Candidate(cfg *Config) dataplane.Candidate {
+	return dataplane.Candidate{
+		Name:  Name,
+		Probe: func(ctx context.Context) error { return probe(ctx, cfg) },
+		Open: func() (dataplane.Backend, error) {
+			b, err := New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return b, nil
+		},
+	}
+}
+
+// probePrefix is what the names of the chains begin with that the kernel is asked about.
+const probePrefix = "K_PROBE"
+
+// probe opens a backend, which asks for the matches and targets, and has the kernel check the transaction that would write a
+// ruleset. What the kernel may lack without harm, since [Backend.Check] tells, is not asked about. The base chains are those
+// of iptables: that they are there already is no refusal.
+func probe(ctx context.Context, cfg *Config) error {
+	b, err := New(cfg)
+	if errors.Is(err, syscall.EINVAL) { // the answer of nfnetlink about a subsystem that it does not know
+		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
+	}
+	if err != nil {
+		return kernelprobe.Explain(err, nil, kernelprobe.Running())
+	}
+	defer b.Close()
+	c, err := kernelprobe.Changes(false)
+	if err != nil {
+		return err
+	}
+	b.l = newLayout(probePrefix)
+	if _, err := b.adopt(&raw{}); err != nil {
+		return err
+	}
+	var batch nfnl.Batch
+	b.plan(c).encode(&batch, nil)
+	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch, kernelprobe.Running())
+}

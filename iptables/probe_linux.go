@@ -1,0 +1,10 @@
+package iptables
+
+import (
+	"context"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// check has the kernel judge a transaction that does not take place.
+func (k *kernel) check(ctx context.Context, b *nfnl.Batch) error { return k.conn.Check(ctx, b) }
