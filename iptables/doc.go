@@ -11,8 +11,8 @@
 //	-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 //	-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 //	-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
-//	-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web:http cluster IP" -j KUBE-SVC-CDGGSHYLG3RE2FKL
-//	-A KUBE-SERVICES -d 203.0.113.8/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web:http loadbalancer IP" -j KUBE-EXT-CDGGSHYLG3RE2FKL
+//	-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … "default/web:http cluster IP" -j KUBE-SVC-CDGGSHYLG3RE2FKL
+//	-A KUBE-SERVICES -d 203.0.113.8/32 -p tcp -m tcp --dport 80 … "default/web:http loadbalancer IP" -j KUBE-EXT-CDGGSHYLG3RE2FKL
 //	-A KUBE-SERVICES -m addrtype --dst-type LOCAL -m comment --comment "…" -j KUBE-NODEPORTS
 //	-A KUBE-NODEPORTS -d 127.0.0.0/8 -j RETURN
 //	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30080 -m comment --comment "default/web:http node port" -j KUBE-EXT-CDGGSHYLG3RE2FKL

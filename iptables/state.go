@@ -74,7 +74,9 @@ func (c changes) sorted() []*chainChange {
 	l := slices.Collect(maps.Values(c))
 	l = slices.DeleteFunc(l, func(x *chainChange) bool { return x.existed == x.exists && sameRules(x.before, x.after) })
 	slices.SortFunc(l, func(a, b *chainChange) int {
-		return cmp.Or(cmp.Compare(a.id.family, b.id.family), cmp.Compare(a.id.table, b.id.table), cmp.Compare(a.place, b.place), a.id.compare(b.id))
+		return cmp.Or(
+			cmp.Compare(a.id.family, b.id.family), cmp.Compare(a.id.table, b.id.table), cmp.Compare(a.place, b.place), a.id.compare(b.id),
+		)
 	})
 	return l
 }

@@ -1,0 +1,97 @@
+package iptables
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// poolChain makes the chain that balances over a pool.
+//
+// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not depend on those before it: that of slot i
+// is its weight among slots 0 to i.
+func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
+	p := b.pools[scope]
+	verdict := servicemodel.BalanceCluster
+	if scope == servicemodel.ScopeLocal {
+		verdict = servicemodel.BalanceLocal
+	}
+	affinity := affinityOf(frontends)
+	n := len(p.Slots)
+	if affinity > 0 {
+		n *= 2
+	}
+	rules := b.clusterMarks(make([]rule, 0, n+len(frontends)), verdict, frontends)
+	if affinity > 0 {
+		for i := len(p.Slots) - 1; i >= 0; i-- {
+			r := dnatRule(p, i)
+			r.recent = b.recent(recentUpdate, p.Slots[i].Endpoint)
+			r.recent.seconds = uint32(affinity / time.Second)
+			rules = append(rules, r)
+		}
+	}
+	shares := slotShares(p)
+	for i := len(p.Slots) - 1; i >= 0; i-- {
+		r := dnatRule(p, i)
+		r.stat, r.comment = shares[i], slotComment(p, i)
+		if affinity > 0 {
+			r.recent = b.recent(recentSet, p.Slots[i].Endpoint)
+		}
+		rules = append(rules, r)
+	}
+	b.unit.chains = append(b.unit.chains, unitChain{nat, b.pool(verdict), rules})
+}
+
+// recent tests or changes the memory of an endpoint's clients.
+func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort) recentMatch {
+	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep)}
+}
+
+// clusterMarks appends the rules that mark packets to cluster IPs which go straight to the pool.
+func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict, frontends []*servicemodel.Frontend) []rule {
+	for _, fe := range frontends {
+		if fe.Internal != v || fe.Masquerade == 0 || !b.usesPool(fe) {
+			continue
+		}
+		r := keyRule(fe.Key)
+		r.comment, r.target, r.chain = b.name.String()+" "+kindWords[fe.Kind], targetJump, b.l.names.masqOffPod()
+		if fe.Masquerade == servicemodel.FromAnywhere {
+			r.chain = b.l.names.markMasq()
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+func dnatRule(p *servicemodel.Pool, slot int) rule {
+	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
+}
+
+// affinityOf returns the affinity of a service port, which all its frontends have in common (Check sees to that).
+func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
+	for _, fe := range frontends {
+		if fe.Affinity > 0 {
+			return fe.Affinity
+		}
+	}
+	return 0
+}
+
+// slotShares returns how the rule of each slot is matched, once those before it were not.
+func slotShares(p *servicemodel.Pool) []statMatch {
+	shares := make([]statMatch, len(p.Slots))
+	sum := uint64(0)
+	for i, s := range p.Slots {
+		w := uint64(s.Weight)
+		sum += w
+		switch {
+		case i == 0:
+		case p.Scheduler == servicemodel.RoundRobin:
+			shares[i] = statMatch{kind: statNth, every: uint32(i + 1)}
+		default:
+			shares[i] = statMatch{kind: statRandom, prob: uint32((w*certain + sum/2) / sum)}
+		}
+	}
+	return shares
+}
