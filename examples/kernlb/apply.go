@@ -27,12 +27,16 @@ func (p *program) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+	chosen := p.opts.backend == auto
+	return p.withEngine(ctx, s, func(ctx context.Context, e *dataplane.Engine) error {
 		r, err := e.Apply(ctx, s)
 		if err != nil {
 			return err
 		}
 		p.warnConflicts(r.Changes.New)
+		if chosen {
+			p.warnOthers(ctx)
+		}
 		return p.summarize(summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
 			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift})
 	})
@@ -68,7 +72,7 @@ func (p *program) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+	return p.withEngine(ctx, s, func(ctx context.Context, e *dataplane.Engine) error {
 		v, err := e.Plan(ctx, s)
 		if err != nil {
 			return err
@@ -101,7 +105,7 @@ func (p *program) printPlan(v *dataplane.Preview) error {
 }
 
 func (p *program) cleanup(ctx context.Context) error {
-	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+	return p.withEngine(ctx, servicemodel.State{}, func(ctx context.Context, e *dataplane.Engine) error {
 		o, err := e.Observe(ctx)
 		if err != nil {
 			return err

@@ -5,35 +5,52 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // defaultInstance is the owner of the kernel objects if none is named.
 const defaultInstance = "kernlb"
 
-// backendNames lists the backends, the default first.
-func backendNames() []string { return []string{nftables.Name, iptables.Name} }
+// auto is the backend to choose: the first in the order of candidates that the kernel supports and that can express the state.
+const auto = "auto"
 
-// openBackend opens the backend of that name in the network namespace of the calling thread.
-func openBackend(name, instance string) (dataplane.Backend, error) {
-	switch name {
-	case nftables.Name:
-		return opened(nftables.New(&nftables.Config{Table: instance}))
-	case iptables.Name:
-		return opened(iptables.New(&iptables.Config{Prefix: chainPrefix(instance)}))
+// candidates are the backends, the default first, in the network namespace of the calling thread.
+func candidates(instance string) []dataplane.Candidate {
+	return []dataplane.Candidate{
+		nftables.Candidate(&nftables.Config{Table: instance}),
+		iptables.Candidate(&iptables.Config{Prefix: chainPrefix(instance)}),
 	}
-	return nil, fmt.Errorf("%w: no backend %q", errInvalid, name)
 }
 
-// opened makes an interface of a backend, and nil of none.
-func opened[B dataplane.Backend](b B, err error) (dataplane.Backend, error) {
-	if err != nil {
-		return nil, err
+// backendNames lists the backends, the default first, and last auto.
+func backendNames() []string {
+	var l []string
+	for _, c := range candidates(defaultInstance) {
+		l = append(l, c.Name)
 	}
-	return b, nil
+	return append(l, auto)
+}
+
+// openBackend opens the backend that was asked for, or chooses one for the state. From then on the options name it.
+func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend, error) {
+	l := candidates(p.opts.instance)
+	if p.opts.backend == auto {
+		b, err := dataplane.Choose(ctx, s, l...)
+		if err == nil {
+			p.opts.backend = b.Name()
+		}
+		return b, err
+	}
+	i := slices.IndexFunc(l, func(c dataplane.Candidate) bool { return c.Name == p.opts.backend })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: no backend %q", errInvalid, p.opts.backend)
+	}
+	return l[i].Open()
 }
 
 // chainPrefix is what the names of an instance's chains begin with: kube-proxy's for the default instance, which administrators know, else
@@ -46,12 +63,56 @@ func chainPrefix(instance string) string {
 	return "K" + base32.StdEncoding.EncodeToString(sum[:])[:6]
 }
 
-// withEngine runs f with an engine on the backend that was asked for.
-func (p *program) withEngine(ctx context.Context, f func(context.Context, *dataplane.Engine) error) error {
-	b, err := openBackend(p.opts.backend, p.opts.instance)
+// withEngine runs f with an engine on the backend that was asked for, or on one that is chosen for the state.
+func (p *program) withEngine(ctx context.Context, s servicemodel.State, f func(context.Context, *dataplane.Engine) error) error {
+	b, err := p.openBackend(ctx, s)
 	if err != nil {
-		return err
+		return p.classify(err)
 	}
 	defer b.Close()
 	return p.classify(f(ctx, dataplane.New(b, nil)))
+}
+
+// warnOthers names the other backends in which the instance has services. It is for a backend that was chosen: the choice may have been another
+// the last time.
+func (p *program) warnOthers(ctx context.Context) {
+	for _, c := range candidates(p.opts.instance) {
+		if c.Name == p.opts.backend {
+			continue
+		}
+		if n := holds(ctx, c); n > 0 {
+			fmt.Fprintf(p.stderr, "warning: the backend %s holds %d frontends of the instance %s, too: kernlb cleanup --backend %s --instance %s removes them\n",
+				c.Name, n, p.opts.instance, c.Name, p.opts.instance)
+		}
+	}
+}
+
+// holds returns how many frontends a backend holds; none if it is not supported or cannot be read.
+func holds(ctx context.Context, c dataplane.Candidate) int {
+	if c.Probe(ctx) != nil {
+		return 0
+	}
+	b, err := c.Open()
+	if err != nil {
+		return 0
+	}
+	defer b.Close()
+	o, err := b.Observe(ctx)
+	if err != nil {
+		return 0
+	}
+	return o.Table.Len()
+}
+
+// findBackend replaces auto by the first backend that holds something of the instance; if none does, it stays.
+func (p *program) findBackend(ctx context.Context) {
+	if p.opts.backend != auto {
+		return
+	}
+	for _, c := range candidates(p.opts.instance) {
+		if holds(ctx, c) > 0 {
+			p.opts.backend = c.Name
+			return
+		}
+	}
 }

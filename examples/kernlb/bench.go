@@ -61,7 +61,7 @@ func (p *program) bench(ctx context.Context) error {
 	defer ns.Close()
 	heap := watchHeap()
 	defer heap.stop()
-	b := &benchmark{p: p, heap: heap, report: report{Backend: p.opts.backend, Services: p.opts.services, Endpoints: p.opts.endpoint}}
+	b := &benchmark{p: p, heap: heap, report: report{Services: p.opts.services, Endpoints: p.opts.endpoint}}
 	if err := ns.Do(func() error { return b.run(ctx) }); err != nil {
 		return err
 	}
@@ -80,13 +80,14 @@ type benchmark struct {
 }
 
 func (b *benchmark) run(ctx context.Context) error {
-	backend, err := openBackend(b.p.opts.backend, b.p.opts.instance)
+	b.state = benchState(b.p.opts.node, b.p.opts.services, b.p.opts.endpoint)
+	backend, err := b.p.openBackend(ctx, b.state)
 	if err != nil {
 		return err
 	}
 	defer backend.Close()
+	b.report.Backend = backend.Name()
 	b.engine = dataplane.New(backend, nil)
-	b.state = benchState(b.p.opts.node, b.p.opts.services, b.p.opts.endpoint)
 	runtime.GC()
 
 	full, r := b.apply(ctx, b.state)
@@ -169,7 +170,7 @@ func (b *benchmark) adopt(ctx context.Context) {
 	if b.err != nil {
 		return
 	}
-	backend, err := openBackend(b.p.opts.backend, b.p.opts.instance)
+	backend, err := b.p.openBackend(ctx, b.state)
 	if err != nil {
 		b.err = err
 		return

@@ -4,6 +4,7 @@
 //	kernlb plan    -f FILE …   prints what apply would change, and touches nothing
 //	kernlb show                prints what the kernel holds now
 //	kernlb cleanup             removes every trace
+//	kernlb probe               prints which backends this kernel supports, and why not the others
 //	kernlb bench               measures the library in a namespace of its own
 //
 // Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for wrong usage or invalid input, in
@@ -45,6 +46,7 @@ var commands = map[string]func(*program, context.Context) error{
 	"plan":    (*program).plan,
 	"show":    (*program).show,
 	"cleanup": (*program).cleanup,
+	"probe":   (*program).probe,
 	"bench":   (*program).bench,
 }
 

@@ -32,6 +32,7 @@ commands:
   plan     print what apply would change; touches nothing
   show     print what the kernel holds now
   cleanup  remove every trace
+  probe    print which backends this kernel supports, and why not the others
   bench    measure the library in a network namespace of its own
 
 flags:
@@ -65,6 +66,9 @@ func (o *options) parse(args []string, stderr io.Writer) (string, error) {
 	if needsFile != (len(o.files) > 0) {
 		return "", fmt.Errorf("-f is for apply and plan, and they need it")
 	}
+	if name == "cleanup" && o.backend == auto {
+		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
+	}
 	return name, errors.Join(n.apply(&o.node), o.check())
 }
 
@@ -83,7 +87,8 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.Var((*list)(&o.files), "f", "manifest `FILE`, YAML or JSON; - is standard input; may be repeated")
-	fs.StringVar(&o.backend, "backend", backendNames()[0], "`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", "))
+	fs.StringVar(&o.backend, "backend", backendNames()[0], "`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
+		"; auto takes the first that the kernel supports and that can do what the services ask for")
 	fs.StringVar(&o.instance, "instance", defaultInstance, "owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
 	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")

@@ -38,7 +38,8 @@ type endpoint struct {
 }
 
 func (p *program) show(ctx context.Context) error {
-	return p.withEngine(ctx, func(ctx context.Context, e *dataplane.Engine) error {
+	p.findBackend(ctx)
+	return p.withEngine(ctx, servicemodel.State{}, func(ctx context.Context, e *dataplane.Engine) error {
 		o, err := e.Observe(ctx)
 		if err != nil {
 			return err

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// webManifest is a service without endpoints.
+const webManifest = `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.96.0.10
+  ports: [{name: http, port: 80, protocol: TCP}]
+`
+
+// kernlb runs a command line in a namespace, with the manifest as standard input, and returns the exit code and what was printed.
+func kernlb(t *testing.T, ns *netnstest.NS, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	require.NoError(t, ns.Do(func() error {
+		p := &program{stdin: strings.NewReader(webManifest), stdout: &out, stderr: &errs}
+		code = p.run(context.WithoutCancel(t.Context()), args)
+		return nil
+	}))
+	return code, out.String(), errs.String()
+}
+
+func newNS(t *testing.T) *netnstest.NS {
+	t.Helper()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS("kernlb")
+	require.NoError(t, err)
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+func TestProbePrintsEachBackend(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	code, out, errs := kernlb(t, ns, "probe")
+	require.Equal(t, exitDone, code, errs)
+	for _, c := range candidates(defaultInstance) {
+		require.Contains(t, out, "\n"+c.Name+" ")
+	}
+	code, out, errs = kernlb(t, ns, "probe", "-o", "json")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, `"backend": "nftables"`)
+}
+
+func TestAutoFindsAgainWhatItChose(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	code, out, errs := kernlb(t, ns, "apply", "-f", "-", "--backend", "auto")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "nftables: ")
+	require.NotContains(t, errs, "warning")
+	code, _, errs = kernlb(t, ns, "apply", "-f", "-", "--backend", "iptables")
+	require.Equal(t, exitDone, code, errs)
+	code, _, errs = kernlb(t, ns, "apply", "-f", "-", "--backend", "auto")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, errs, "the backend iptables holds 1 frontends of the instance kernlb, too: kernlb cleanup --backend iptables --instance kernlb removes them")
+	code, _, errs = kernlb(t, ns, "cleanup", "--backend", "nftables")
+	require.Equal(t, exitDone, code, errs)
+	code, out, errs = kernlb(t, ns, "show", "--backend", "auto", "-o", "json")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, `"backend": "iptables"`)
+}
+
+func TestCleanupWantsToBeToldWhat(t *testing.T) {
+	t.Parallel()
+	code, _, errs := kernlb(t, newNS(t), "cleanup", "--backend", "auto")
+	require.Equal(t, exitInvalid, code)
+	require.Contains(t, errs, "cleanup needs the -backend to clean up")
+}
