@@ -2,14 +2,16 @@ package iptables
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,18 +23,48 @@ import (
 
 // The tools of iptables are witnesses: what they print of our rules must be what we meant, and what they write must be read as ours.
 
-// toolPrefix names a command to run the tools with, such as another version of them: it is called with the name of the tool and its
-// arguments.
-const toolPrefix = "KERNLB_XTABLES_NFT_MULTI"
+// toolset is a version of iptables: a program that is called as xtables-nft-multi is, with the name of a tool and its arguments. The empty
+// one is that of the machine.
+type toolset string
 
-// runTool runs a tool of iptables in a namespace. It must print nothing on standard error.
-func runTool(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string) string {
+// toolsets are the versions of iptables that judge what we write: the one of the machine, and the programs that KERNLB_IPTABLES names,
+// separated by colons.
+func toolsets(t *testing.T) []toolset {
+	t.Helper()
+	var l []toolset
+	if _, err := exec.LookPath("iptables-save"); err == nil {
+		l = append(l, "")
+	}
+	for _, p := range strings.Split(os.Getenv("KERNLB_IPTABLES"), ":") {
+		if p != "" {
+			l = append(l, toolset(p))
+		}
+	}
+	if len(l) == 0 {
+		t.Skip("iptables is not installed (Debian package iptables), and KERNLB_IPTABLES names none")
+	}
+	return l
+}
+
+// eachToolset runs a test with every version of iptables.
+func eachToolset(t *testing.T, test func(*testing.T, toolset)) {
+	t.Helper()
+	for _, p := range toolsets(t) {
+		t.Run("iptables "+cmp.Or(string(p), "of the machine"), func(t *testing.T) {
+			t.Parallel()
+			test(t, p)
+		})
+	}
+}
+
+// run runs a tool in a namespace. It must print nothing on standard error.
+func (p toolset) run(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string) string {
 	t.Helper()
 	argv := append([]string{name}, args...)
-	if p := os.Getenv(toolPrefix); p != "" {
-		argv = append([]string{p}, argv...)
+	if p != "" {
+		argv = append([]string{string(p)}, argv...)
 	} else if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("%s is not installed", name)
+		t.Skipf("%s is not installed (Debian package iptables)", name)
 	}
 	var stdout, stderr bytes.Buffer
 	err := ns.Do(func() error {
@@ -46,12 +78,23 @@ func runTool(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string)
 	return stdout.String()
 }
 
-// save returns what iptables-save prints, without the lines that have the time in them.
-func save(t *testing.T, ns *netnstest.NS, f *family) string {
+// runTool runs a tool of the machine's iptables.
+func runTool(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string) string {
 	t.Helper()
-	out := runTool(t, ns, "", toolName(f.model)+"-save")
+	return toolset("").run(t, ns, stdin, name, args...)
+}
+
+// save returns what iptables-save prints, without the lines that have the time in them.
+func (p toolset) save(t *testing.T, ns *netnstest.NS, f *family) string {
+	t.Helper()
+	out := p.run(t, ns, "", toolName(f.model)+"-save")
 	lines := strings.SplitAfter(out, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "#") }), "")
+}
+
+func save(t *testing.T, ns *netnstest.NS, f *family) string {
+	t.Helper()
+	return toolset("").save(t, ns, f)
 }
 
 // apply applies a state with a backend of its own.
@@ -102,62 +145,157 @@ func savedRules(saved string, t tableID) string {
 
 func TestIptablesSavePrintsWhatWasMeant(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	apply(t, b, richState(t, 1))
-	for i, f := range families {
-		saved := save(t, ns, f)
-		for _, table := range tables {
-			want := ourText(b, i, table)
-			require.Greater(t, strings.Count(want, "\n"), 50)
-			require.Equal(t, want, savedRules(saved, table), "%s %s", f.name, table)
-			runTool(t, ns, "", toolName(f.model), "-t", table.String(), "-L", "-n")
-			runTool(t, ns, "", toolName(f.model), "-t", table.String(), "-S")
+	eachToolset(t, func(t *testing.T, p toolset) {
+		b, ns, _ := opened(t, Config{})
+		apply(t, b, richState(t, 1))
+		for i, f := range families {
+			saved := p.save(t, ns, f)
+			for _, table := range tables {
+				want := ourText(b, i, table)
+				require.Greater(t, strings.Count(want, "\n"), 50)
+				require.Equal(t, want, savedRules(saved, table), "%s %s", f.name, table)
+				listed := p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-L", "-n", "-v")
+				require.Contains(t, listed, "Chain KUBE-SERVICES (")
+				p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-S")
+			}
 		}
-	}
+	})
+}
+
+// "iptables -L" asks for the names of addresses, so it is tried on few rules.
+func TestIptablesListsRulesWithoutAWarning(t *testing.T) {
+	t.Parallel()
+	eachToolset(t, func(t *testing.T, p toolset) {
+		b, ns, _ := opened(t, Config{})
+		apply(t, b, webService())
+		for _, f := range families {
+			require.Contains(t, p.run(t, ns, "", toolName(f.model), "-t", "nat", "-L"), "/* default/web:http cluster IP */")
+		}
+	})
 }
 
 func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	want := apply(t, b, richState(t, 2))
-	other, otherNS, _ := opened(t, Config{})
-	for _, f := range families {
-		runTool(t, otherNS, save(t, ns, f), toolName(f.model)+"-restore")
-	}
-	require.NoError(t, otherNS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	o, err := other.Observe(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, o.Drift)
-	requireSameTable(t, want, o.Table)
+	eachToolset(t, func(t *testing.T, p toolset) {
+		b, ns, _ := opened(t, Config{})
+		want := apply(t, b, richState(t, 2))
+		other, otherNS, _ := opened(t, Config{})
+		for _, f := range families {
+			p.run(t, otherNS, p.save(t, ns, f), toolName(f.model)+"-restore")
+		}
+		require.NoError(t, otherNS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+		o, err := other.Observe(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, o.Drift)
+		requireSameTable(t, want, o.Table)
+	})
+}
+
+// Restored rules carry packets as ours do, and connections live on while they take the place of ours.
+func TestPacketsFlowAfterARestore(t *testing.T) {
+	t.Parallel()
+	eachToolset(t, func(t *testing.T, p toolset) {
+		c, b := clusterOf(t)
+		e := dataplane.New(b, nil)
+		_, err := e.Apply(t.Context(), podService(c, 3, nil))
+		require.NoError(t, err)
+		for _, f := range families {
+			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[familyIndex(f.model)], 80)
+			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 20)
+			require.NoError(t, err)
+			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.model)+"-restore")
+			require.Zero(t, conns.Ping(5*time.Second).Lost())
+			require.NoError(t, conns.Close())
+		}
+		saved := [2]string{p.save(t, c.Node.NS, families[0]), p.save(t, c.Node.NS, families[1])}
+		_, err = e.Cleanup(t.Context())
+		require.NoError(t, err)
+		for i, f := range families {
+			to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]
+			port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080).String()
+			require.Equal(t, netnstest.Refused, dial(t, c.Outside[0], port).Kind, "nothing is left")
+			p.run(t, c.Node.NS, saved[i], toolName(f.model)+"-restore")
+			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], to).Kind)
+			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], port).Kind)
+			require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], to).Kind)
+		}
+		r, err := e.Apply(t.Context(), podService(c, 3, nil))
+		require.NoError(t, err)
+		require.Zero(t, r.Messages, "adopted as it is")
+	})
 }
 
 func TestThePlanCanBeRestored(t *testing.T) {
 	t.Parallel()
-	planned, ns, empty := opened(t, Config{})
-	b, _, _ := opened(t, Config{})
-	ctx := context.Background()
-	table := empty
-	g := randstate.New(randomConfig(), rand.New(rand.NewPCG(3, 7)))
-	s := g.State()
-	for range 8 {
-		next := resolve(t, table, s)
-		c := sm.Diff(table, next)
-		p, err := b.Plan(c)
-		require.NoError(t, err)
-		restorePlan(t, ns, p.String())
-		_, err = b.Commit(ctx, c)
-		require.NoError(t, err)
-		o, err := planned.Observe(ctx)
-		require.NoError(t, err)
-		require.Empty(t, o.Drift)
-		requireSameTable(t, next, o.Table)
-		table = next
-		s = g.Change(g.Change(s))
+	eachToolset(t, func(t *testing.T, p toolset) {
+		planned, ns, empty := opened(t, Config{})
+		b, _, _ := opened(t, Config{})
+		table := empty
+		g := randstate.New(randomConfig(), rand.New(rand.NewPCG(3, 7)))
+		s := g.State()
+		for range 8 {
+			next := resolve(t, table, s)
+			c := sm.Diff(table, next)
+			plan, err := b.Plan(c)
+			require.NoError(t, err)
+			p.restorePlan(t, ns, plan.String())
+			_, err = b.Commit(t.Context(), c)
+			require.NoError(t, err)
+			o, err := planned.Observe(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, o.Drift)
+			requireSameTable(t, next, o.Table)
+			table = next
+			s = g.Change(g.Change(s))
+		}
+	})
+}
+
+// iptables-legacy keeps rules of its own in the kernel. They and ours do not see each other.
+func TestIptablesLegacyBeside(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	legacy := func(stdin string, args ...string) string {
+		var out []byte
+		require.NoError(t, c.Node.NS.Do(func() error {
+			cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+			cmd.Stdin = strings.NewReader(stdin)
+			var err error
+			if out, err = cmd.Output(); err != nil {
+				return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
+			}
+			return nil
+		}))
+		return string(out)
+	}
+	if _, err := exec.LookPath("iptables-legacy-restore"); err != nil {
+		t.Skip("iptables-legacy-restore is not installed (Debian package iptables)")
+	}
+	const rules = "*filter\n-A FORWARD -p tcp -m tcp --dport 9 -j DROP\nCOMMIT\n" +
+		"*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -p tcp -m tcp --dport 9 -j RETURN\nCOMMIT\n"
+	legacy(rules, "iptables-legacy-restore")
+	e := dataplane.New(b, nil)
+	s := podService(c, 3, nil)
+	r, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Empty(t, r.Drift)
+	require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], "10.96.0.10:80").Kind)
+	require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], netip.AddrPortFrom(c.Node.IPv4, 30080).String()).Kind)
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Intact, i)
+	_, err = e.Cleanup(t.Context())
+	require.NoError(t, err)
+	saved := legacy("", "iptables-legacy-save")
+	for _, rule := range strings.Split(rules, "\n") {
+		if strings.HasPrefix(rule, "-A") {
+			require.Contains(t, saved, rule)
+		}
 	}
 }
 
 // restorePlan feeds the parts of a plan to the tools that they name.
-func restorePlan(t *testing.T, ns *netnstest.NS, text string) {
+func (p toolset) restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 	t.Helper()
 	for _, part := range strings.Split(text, "# ")[1:] {
 		command, body, _ := strings.Cut(part, "\n")
@@ -167,7 +305,7 @@ func restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 			require.NoError(t, ns.SetSysctl(key, value))
 			continue
 		}
-		runTool(t, ns, body, words[0], words[1:]...)
+		p.run(t, ns, body, words[0], words[1:]...)
 	}
 }
 

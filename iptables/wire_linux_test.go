@@ -46,6 +46,11 @@ func usable(f *family, t tableID) []rule {
 // What iptables writes for a rule is read as that rule, and its structs are ours, byte for byte.
 func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
 	t.Parallel()
+	eachToolset(t, requireOurBytes)
+}
+
+func requireOurBytes(t *testing.T, p toolset) {
+	t.Helper()
 	for i, f := range families {
 		for _, table := range tables {
 			b, ns, _ := opened(t, Config{})
@@ -54,7 +59,7 @@ func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
 			for j := range rules {
 				text += "-A CHAIN " + rules[j].text(f.model) + "\n"
 			}
-			runTool(t, ns, text+"COMMIT\n", toolName(f.model)+"-restore")
+			p.run(t, ns, text+"COMMIT\n", toolName(f.model)+"-restore")
 
 			var raw [][]byte
 			k := &b.kernel
