@@ -1,0 +1,183 @@
+package flows
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// pools returns the pools that a frontend sends to, those of internal and external clients; nil where there is none.
+func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.Pool) {
+	if f == nil {
+		return p
+	}
+	for i, v := range [...]servicemodel.Verdict{f.Internal, f.External} {
+		if id, ok := f.Pool(v); ok {
+			p[i] = t.Pool(id)
+		}
+	}
+	if p[1] == p[0] {
+		p[1] = nil
+	}
+	return p
+}
+
+// endpointsOf returns the endpoints of pools. Which of a frontend's pools a flow was sent to cannot be told any more.
+func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, pool := range p {
+		if pool == nil {
+			continue
+		}
+		all = slices.Grow(all, len(pool.Slots))
+		for _, s := range pool.Slots {
+			all = append(all, s.Endpoint)
+		}
+	}
+	return all
+}
+
+// claims returns what is to be known to tell the flows that are due.
+func (k *Keeper) claims() (conntrack.Change, error) {
+	c := claimer{Keeper: k, endpoints: map[[2]*servicemodel.Pool][]netip.AddrPort{}}
+	if err := c.lookUpNode(); err != nil {
+		return conntrack.Change{}, err
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.Compare) {
+		c.claim(key, k.due[key])
+		if key.NodePort() {
+			c.protect(key)
+		}
+	}
+	return conntrack.Change{Claims: c.list, NodeAddrs: c.node, Zone: k.cfg.Zone}, nil
+}
+
+// claimer makes the claims of one pass.
+type claimer struct {
+	*Keeper
+	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort // one slice for all frontends that share it
+	node      []netip.Addr                               // the addresses that take node ports
+	former    []netip.Addr                               // those that do not any more
+	list      []conntrack.Claim
+}
+
+// lookUpNode finds the addresses of the node, if node ports are concerned.
+func (c *claimer) lookUpNode() (err error) {
+	concerned := false
+	for key := range c.due {
+		if key.NodePort() || c.services.Frontend(key) == nil && c.services.Frontend(anywhere(key)) != nil {
+			concerned = true
+			break
+		}
+	}
+	if !concerned {
+		return nil
+	}
+	if c.node, err = c.table.NodeAddrs(c.services.Rules().NodePorts); err != nil {
+		return err
+	}
+	if len(c.Keeper.former) == 0 {
+		return nil
+	}
+	if c.former, err = c.table.NodeAddrs(c.Keeper.former); err != nil {
+		return err
+	}
+	c.former = slices.DeleteFunc(c.former, func(a netip.Addr) bool { return slices.Contains(c.node, a) })
+	return nil
+}
+
+// anywhere returns the key of the node port with the same number.
+func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
+	if key.Addr.Is4() {
+		key.Addr = netip.IPv4Unspecified()
+	} else {
+		key.Addr = netip.IPv6Unspecified()
+	}
+	return key
+}
+
+// at returns a key's likeness at an address of the node.
+func at(key servicemodel.FrontendKey, a netip.Addr) servicemodel.FrontendKey {
+	key.Addr = a
+	return key
+}
+
+// answering returns the frontend that answers where key is: at an address of the node, it may be a node port.
+func (c *claimer) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
+	f := c.services.Frontend(key)
+	if f == nil && slices.Contains(c.node, key.Addr) {
+		f = c.services.Frontend(anywhere(key))
+	}
+	return f
+}
+
+// backends returns the endpoints of a frontend, and whether packets are translated on their way there.
+func (c *claimer) backends(f *servicemodel.Frontend) (list []netip.AddrPort, translated bool) {
+	p := pools(c.services, f)
+	list, known := c.endpoints[p]
+	if !known {
+		list = endpointsOf(p)
+		c.endpoints[p] = list
+	}
+	for _, pool := range p {
+		translated = translated || pool != nil && pool.Forwarding == servicemodel.ForwardNAT
+	}
+	return list, translated
+}
+
+// claim claims a frontend that is due.
+func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
+	backends, translated := c.backends(c.answering(key))
+	backends = slices.Clip(backends)
+	for _, e := range slices.SortedFunc(maps.Keys(c.departed[key]), netip.AddrPort.Compare) {
+		if e.IsValid() {
+			backends = append(backends, e)
+		}
+	}
+	claim := conntrack.Claim{
+		Frontend: frontend(key), Backends: backends,
+		Untranslated: translated && key.Protocol == servicemodel.UDP,
+	}
+	if !s.all {
+		claim.Gone = s.gone
+	}
+	c.list = append(c.list, claim)
+}
+
+// protect claims, beside a node port, the addresses of the node where its number means something else: a frontend of its own, an address
+// that takes no node ports any more, or loopback, where it depends on the backend whether they answer.
+func (c *claimer) protect(key servicemodel.FrontendKey) {
+	own := c.list[len(c.list)-1]
+	other := func(a netip.Addr) (servicemodel.FrontendKey, bool) {
+		k := at(key, a)
+		_, due := c.due[k]
+		return k, !due && a.Is4() == key.Addr.Is4()
+	}
+	for _, a := range c.node {
+		if k, ok := other(a); ok && c.services.Frontend(k) != nil {
+			backends, _ := c.backends(c.services.Frontend(k))
+			c.list = append(c.list, conntrack.Claim{Frontend: frontend(k), Backends: backends, Gone: []netip.AddrPort{}})
+		}
+	}
+	if key.Protocol != servicemodel.UDP {
+		return
+	}
+	for _, a := range c.former {
+		if k, ok := other(a); ok && c.services.Frontend(k) == nil {
+			c.list = append(c.list, conntrack.Claim{Frontend: frontend(k)})
+		}
+	}
+	if key.Addr.Is4() && c.services.Rules().LocalhostNodePorts {
+		own.Frontend.Addr, own.Untranslated = localhost, false
+		c.list = append(c.list, own)
+	}
+}
+
+var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func frontend(key servicemodel.FrontendKey) conntrack.Frontend {
+	return conntrack.Frontend{Addr: key.Addr, Port: key.Port, Protocol: conntrack.Protocol(key.Protocol)}
+}

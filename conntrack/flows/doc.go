@@ -1,0 +1,50 @@
+// Package flows keeps the conntrack table in step with services: no packet goes to a backend that is gone.
+//
+// A [Keeper] is given to an engine, and works with every backend:
+//
+//	table, err := conntrack.Open(conntrack.Config{})
+//	…
+//	keeper, err := flows.New(table, nil)
+//	…
+//	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
+//
+// # What is stale
+//
+// After each change the keeper works out, from the change alone, whether it can have left a flow that goes where no new one would, and deletes exactly
+// those in one pass over the table. If there can be none, it does not look.
+//
+// UDP flows are stale
+//
+//   - if they go to an endpoint that left the frontend they were sent to: because it is gone, stopped serving, has another port, or may not be used under the
+//     service's policies any more. An endpoint that terminates but still serves keeps its flows as long as it serves, see below;
+//   - if their frontend is gone, or lost its last endpoint;
+//   - if they began when the frontend had no endpoint or did not exist, so that nothing translated them.
+//
+// It does not matter whether they were masqueraded, nor by which address they reached the service. A flow to another port, to a node port's number at an address that is
+// not the node's, or straight to a pod is never stale, however much it looks alike.
+//
+// # Connections to endpoints that go
+//
+// TCP and SCTP connections to an endpoint that left are subject to a policy ([servicemodel.ConnectionPolicy]), one for all services in [Config] and
+// one for each service that wants its own:
+//
+//   - leave, the default: they go on, as long as both ends live;
+//   - drain: they may go on for some time from when the endpoint left, and then are cut;
+//   - cut: they are cut at once.
+//
+// To cut a connection is to reset both of its ends, so that the client connects again at once ([conntrack.Table.Cut]); for SCTP, to delete its flow.
+// The same policy says how long an endpoint that terminates may keep its UDP flows: as long as it serves, at most as long as it is drained, or not at all.
+// Connections by a frontend that is gone are treated like those to endpoints that left. An endpoint that comes back keeps what it has.
+//
+// # Restarts
+//
+// The kernel is what is compared with, so a program that starts, adopts what is there and applies a change cleans up as one that ran all along. What it cannot know is what
+// it missed if it was stopped between a commit and the cleaning after it. So the first time, a keeper looks at all UDP frontends, and at those whose
+// connections are to be cut, for flows that are stale beyond doubt: sent to a frontend that is there, and going to an endpoint that it does not have. Flows that
+// are right survive. It costs one pass over the table, and none if there is no such frontend. What it cannot find after such a stop is flows to a frontend that was
+// removed by the commit before: they last as long as their clients keep sending.
+//
+// The time that connections have left to be drained is not kept: after a restart it begins anew.
+//
+// A policy that was removed together with its service is known to a keeper that saw the service. Another one goes by the policy for all.
+package flows

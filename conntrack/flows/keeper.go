@@ -1,0 +1,177 @@
+package flows
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Table is what a [Keeper] needs of a [conntrack.Table].
+type Table interface {
+	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (conntrack.Cleaned, error)
+	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
+}
+
+var _ Table = (*conntrack.Table)(nil)
+
+// Config says what to do with flows. A nil *Config is the zero Config.
+type Config struct {
+	// Connections is the policy of services that have none of their own. The zero value leaves connections alone.
+	Connections servicemodel.ConnectionPolicy
+	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all backends use.
+	Zone uint16
+	// Clean says how the table is searched.
+	Clean conntrack.CleanOptions
+	// Logger gets a record for each cleaning that found something. Nil means silence.
+	Logger *slog.Logger
+}
+
+// Keeper keeps the flows of one conntrack table in step with services. It is the [dataplane.Flows] of an engine that works in the same network
+// namespace. It holds no kernel resources of its own.
+//
+// [dataplane.Flows]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Flows
+type Keeper struct {
+	table Table
+	cfg   Config
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	totals conntrack.Cleaned
+
+	begun    bool
+	services *servicemodel.Table // what the kernel holds
+	state    servicemodel.State  // of which that is the meaning
+	before   servicemodel.State  // the state before: it knows the policies of services that are gone
+
+	departed map[servicemodel.FrontendKey]departures
+	due      map[servicemodel.FrontendKey]*search
+	// former are ranges in which node ports used to answer, to be looked at in the next pass.
+	former []netip.Prefix
+}
+
+// search is what the next pass looks for among the flows of a frontend.
+type search struct {
+	// all: every endpoint that may not have them. Otherwise only those that are gone.
+	all  bool
+	gone []netip.AddrPort
+}
+
+// New returns a keeper of a table. Closing the table stays with the caller.
+func New(t Table, cfg *Config) (*Keeper, error) {
+	k := &Keeper{
+		table: t, log: slog.New(slog.DiscardHandler),
+		departed: map[servicemodel.FrontendKey]departures{}, due: map[servicemodel.FrontendKey]*search{},
+	}
+	if cfg != nil {
+		k.cfg = *cfg
+	}
+	if k.cfg.Logger != nil {
+		k.log = k.cfg.Logger
+	}
+	if err := k.cfg.Connections.Validate(); err != nil {
+		return nil, fmt.Errorf("keep flows: %w", err)
+	}
+	return k, nil
+}
+
+// Totals returns what all cleanings together found and did.
+func (k *Keeper) Totals() conntrack.Cleaned {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.totals
+}
+
+// Changed notes what a change can have left stale. It looks at what changed only, except the first time.
+func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	moved := !s.Same(k.state)
+	if moved {
+		k.before = k.state
+	}
+	k.services, k.state = c.New, s
+	m := mover{Keeper: k, change: c, now: now, compared: map[poolsKey]comparison{}, lingering: lingering{}}
+	if !k.begun {
+		k.begun = true
+		m.checkAll()
+	}
+	m.moveAll()
+	if moved {
+		m.review()
+	}
+	m.nodePortsMoved()
+}
+
+// Settle cleans up what is due, in one pass over the table; without anything due it does not look at it. It returns how long until the next
+// connections are to be cut. After an error, what was due stays due.
+func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	next = k.expire(now)
+	if len(k.due) == 0 {
+		return next, nil
+	}
+	change, err := k.claims()
+	if err != nil {
+		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
+	}
+	matcher, err := conntrack.NewMatcher(change)
+	if err != nil {
+		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
+	}
+	cleaned, err := k.table.Clean(ctx, matcher, k.cfg.Clean)
+	k.add(ctx, cleaned)
+	if err != nil {
+		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
+	}
+	clear(k.due)
+	k.former = nil
+	return next, nil
+}
+
+// add adds to the totals what a cleaning did.
+func (k *Keeper) add(ctx context.Context, c conntrack.Cleaned) {
+	t := &k.totals
+	t.Dumps += c.Dumps
+	t.Seen += c.Seen
+	t.Misdirected += c.Misdirected
+	t.Untranslated += c.Untranslated
+	t.Deleted += c.Deleted
+	t.Gone += c.Gone
+	t.Reset += c.Reset
+	t.Duration += c.Duration
+	if c.Deleted > 0 {
+		k.log.InfoContext(ctx, "deleted stale flows", "frontends", len(k.due), "misdirected", c.Misdirected, "untranslated", c.Untranslated,
+			"deleted", c.Deleted, "reset", c.Reset, "seen", c.Seen, "duration", c.Duration)
+	}
+}
+
+// find returns what the next pass looks for at a frontend, to be added to.
+func (k *Keeper) find(key servicemodel.FrontendKey) *search {
+	s := k.due[key]
+	if s == nil {
+		s = &search{}
+		k.due[key] = s
+	}
+	return s
+}
+
+// policy returns the policy of a service, which may be gone since the last change.
+func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
+	svc := k.state.Service(n)
+	if svc == nil {
+		svc = k.before.Service(n)
+	}
+	if svc == nil || svc.Connections.Mode == servicemodel.ConnectionsDefault {
+		return k.cfg.Connections
+	}
+	return svc.Connections
+}

@@ -1,0 +1,313 @@
+package flows_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// Flows that merely look alike: whatever changes about the service, they stay.
+var lookAlikes = []string{
+	"udp 10.96.0.10:54 > 10.244.0.1:5353",        // another port
+	"udp 10.96.0.99:53 > 10.244.0.1:5353",        // another service
+	"udp 10.244.0.1:5353",                        // straight to the pod
+	"udp 198.51.100.7:30053",                     // a node port's number elsewhere
+	"udp 192.0.2.11:30053",                       // at an address that takes no node ports
+	"tcp 10.96.0.10:53 > 10.244.0.1:5353",        // another protocol
+	"udp 192.0.2.10:30054 > 10.244.0.1:5353",     // another node port
+	"udp [fd00:10:96::99]:53 > [fd00:244::1]:53", // IPv6
+}
+
+// change is one change of services, and what it does to flows.
+type change struct {
+	name          string
+	before, after sm.State
+	stale, stay   []string
+}
+
+var changes = []change{
+	{
+		name:   "an endpoint is replaced",
+		before: serving(service(), endpoints(1, 2)), after: serving(service(), endpoints(2, 3)),
+		stale: []string{
+			"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353",
+			"udp [fd00:10:96::10]:53 > [fd00:244::1]:5353", "udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
+			"udp 10.96.0.10:53", // from before the service
+		},
+		stay: []string{
+			"udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 192.0.2.10:30053 > 10.244.0.2:5353", "udp [fd00:10:96::10]:53 > [fd00:244::2]:5353",
+			"tcp 10.96.0.10:80 > 10.244.0.1:8080", "tcp 10.96.0.10:80",
+		},
+	},
+	{
+		name:   "the first endpoint",
+		before: serving(service()), after: serving(service(), endpoints(1)),
+		stale: []string{"udp 10.96.0.10:53", "udp 203.0.113.5:53", "udp 192.0.2.10:30053", "udp [fd00:10:96::10]:53"},
+		stay:  []string{"tcp 10.96.0.10:80", "udp 203.0.113.5:54", "udp 10.96.0.10:53 > 10.244.0.1:5353"},
+	},
+	{
+		name:   "the last endpoint goes",
+		before: serving(service(), endpoints(1)), after: serving(service()),
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"},
+		stay:  []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+	},
+	{
+		name:   "the service goes",
+		before: serving(service(), endpoints(1)), after: sm.State{}.WithNode(node),
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"},
+		stay:  []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+	},
+	{
+		name:   "a service comes",
+		before: sm.State{}.WithNode(node), after: serving(service(), endpoints(1)),
+		stale: []string{"udp 10.96.0.10:53", "udp 192.0.2.10:30053", "udp 10.96.0.10:53 > 10.244.0.9:5353"},
+		stay:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
+	},
+	{
+		name:   "the target port changes",
+		before: serving(service(), endpoints(1)),
+		after:  serving(service(), each(endpoints(1), func(e *sm.Endpoint) { e.Ports[0].Port = 5300 })),
+		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		stay:   []string{"udp 10.96.0.10:53 > 10.244.0.1:5300"},
+	},
+	{
+		name:   "the node port moves",
+		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) { s.Ports[0].NodePort = 30153 }), endpoints(1)),
+		stale: []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30153"},
+		stay:  []string{"udp 192.0.2.10:30053", "udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 192.0.2.10:30153 > 10.244.0.1:5353"},
+	},
+	{
+		name:   "an external IP goes",
+		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) { s.ExternalIPs = nil }), endpoints(1)),
+		stale: []string{"udp 203.0.113.5:53 > 10.244.0.1:5353"},
+		stay:  []string{"udp 203.0.113.5:53", "udp 10.96.0.10:53 > 10.244.0.1:5353", "tcp 203.0.113.5:80 > 10.244.0.1:8080"},
+	},
+	{
+		name:   "clients inside must stay on the node",
+		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
+		after:  serving(service(func(s *sm.Service) { s.InternalTrafficPolicy = sm.PolicyLocal }), onNode(endpoints(1), "n1"), endpoints(2)),
+		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.2:5353"},
+		stay:   []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.2:5353"},
+	},
+	{
+		name:   "clients outside must stay on the node, but the same address serves others too",
+		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
+		after:  serving(service(func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }), onNode(endpoints(1), "n1"), endpoints(2)),
+		stay:   []string{"udp 203.0.113.5:53 > 10.244.0.2:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353"},
+	},
+	{
+		name:   "an endpoint terminates and still serves",
+		before: serving(service(), endpoints(1, 2)), after: serving(service(), each(endpoints(1), terminating), endpoints(2)),
+		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+	},
+	{
+		name:   "an endpoint terminates and does not serve",
+		before: serving(service(), endpoints(1, 2)), after: serving(service(), each(endpoints(1), ended), endpoints(2)),
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		stay:  []string{"udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+	},
+	{
+		name:   "a node port beside an external IP that is the node's, with the same number",
+		before: serving(service(), endpoints(1)).WithService(other("192.0.2.10", 30053)).WithEndpoints(other("", 0).Name, endpoints(7)),
+		after:  serving(service(), endpoints(2)).WithService(other("192.0.2.10", 30053)).WithEndpoints(other("", 0).Name, endpoints(7)),
+		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353"},
+		stay:   []string{"udp 192.0.2.10:30053 > 10.244.0.7:5353"},
+	},
+	{
+		name:   "an external IP that is the node's gives way to the node port with the same number",
+		before: serving(service(), endpoints(1)).WithService(other("192.0.2.10", 30053)).WithEndpoints(other("", 0).Name, endpoints(7)),
+		after:  serving(service(), endpoints(1)),
+		stale:  []string{"udp 192.0.2.10:30053 > 10.244.0.7:5353"},
+		stay:   []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.1:5353"},
+	},
+	{
+		name:   "node ports answer at another address",
+		before: serving(service(), endpoints(1)),
+		after:  serving(service(), endpoints(1)).WithNode(sm.Node{Name: "n1", NodePortAddresses: sm.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}),
+		stale:  []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.12:30053"},
+		stay:   []string{"udp 192.0.2.12:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30053"},
+	},
+}
+
+func onNode(l []sm.Endpoint, name string) []sm.Endpoint {
+	return each(l, func(e *sm.Endpoint) { e.Node = name })
+}
+
+// other is another service, with an external IP.
+func other(ip string, port uint16) *sm.Service {
+	s := &sm.Service{Name: sm.Name{Namespace: "default", Name: "other"}}
+	if ip != "" {
+		s.ExternalIPs = addrs(ip)
+		s.Ports = []sm.ServicePort{{Name: "dns", Protocol: sm.UDP, Port: port}}
+	}
+	return s
+}
+
+func TestEveryChangeDeletesExactlyWhatItLeavesStale(t *testing.T) {
+	t.Parallel()
+	for _, c := range changes {
+		for _, mode := range []string{"by a program that runs", "by one that starts anew"} {
+			t.Run(c.name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, flows.Config{})
+				w.addrs = addrs("192.0.2.10", "192.0.2.11", "192.0.2.12", "2001:db8:2::10")
+				w.apply(t, c.before)
+				if mode == "by one that starts anew" {
+					w.restart(t)
+				}
+				w.put(c.stale...)
+				w.put(c.stay...)
+				w.put(lookAlikes...)
+				before := w.dumps
+				w.apply(t, c.after)
+				require.Equal(t, append(c.stay[:len(c.stay):len(c.stay)], lookAlikes...), w.list())
+				require.LessOrEqual(t, w.dumps-before, 1, "one pass")
+				require.Equal(t, len(c.stale), w.keeper.Totals().Deleted)
+
+				w.put(c.stay...)
+				dumps := w.dumps
+				w.apply(t, c.after)
+				require.Equal(t, dumps, w.dumps, "it is done")
+			})
+		}
+	}
+}
+
+// One after the other: what is left undone by no change, and by no other either.
+func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	s := serving(service(), endpoints(1, 2))
+	w.apply(t, s)
+	w.dumps = 0
+	for name, next := range map[string]sm.State{
+		"nothing":               serving(service(), endpoints(1, 2)),
+		"an endpoint more":      serving(service(), endpoints(1, 2, 3)),
+		"a weight":              serving(service(), each(endpoints(1, 2), func(e *sm.Endpoint) { e.Weight = 7 })),
+		"affinity":              serving(service(func(s *sm.Service) { s.SessionAffinity.ClientIP = true }), endpoints(1, 2)),
+		"masquerading":          s.WithNode(sm.Node{Name: "n1", Addresses: node.Addresses, NodePortAddresses: node.NodePortAddresses, MasqueradeAll: true}),
+		"a scheduler":           serving(service(func(s *sm.Service) { s.Scheduler = sm.Random }), endpoints(1, 2)),
+		"a service without any": s.WithService(other("203.0.113.77", 53)),
+		"other TCP endpoints":   serving(service(), each(endpoints(1, 2), func(e *sm.Endpoint) { e.Ports[1].Port = 8888 })),
+		"a policy":              serving(service(func(s *sm.Service) { s.Connections.Mode = sm.CutConnections }), endpoints(1, 2)),
+		"the external policy":   serving(service(func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }), endpoints(1, 2)),
+	} {
+		w.restartAt(t, s)
+		w.apply(t, next)
+		require.Zero(t, w.dumps, name)
+	}
+	// Without UDP there is no reason to look at all, not even at first.
+	tcp := func(s *sm.Service) { s.Ports = s.Ports[1:] }
+	w = newWorld(t, flows.Config{})
+	for _, hosts := range [][]int{{1, 2}, {2, 3}, {}, {4}} {
+		w.apply(t, serving(service(tcp), endpoints(hosts...)))
+	}
+	w.restart(t)
+	w.apply(t, serving(service(tcp), endpoints(9)))
+	w.apply(t, sm.State{})
+	require.Zero(t, w.dumps)
+}
+
+// restartAt makes the world one that has long applied s.
+func (w *world) restartAt(t *testing.T, s sm.State) {
+	t.Helper()
+	w.restart(t)
+	for next := w.apply(t, s).Settle; next > 0; {
+		time.Sleep(next)
+		var err error
+		next, err = w.engine.Settle(t.Context())
+		require.NoError(t, err)
+	}
+	w.dumps = 0
+}
+
+func TestABatchOfChangesIsOnePass(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	s := serving(service(), endpoints(1, 2)).WithService(other("203.0.113.7", 53)).WithEndpoints(other("", 0).Name, endpoints(5))
+	w.restartAt(t, s)
+	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.7:53 > 10.244.0.5:5353")
+	w.apply(t, serving(service(), endpoints(2)))
+	require.Equal(t, 1, w.dumps)
+	require.Empty(t, w.list())
+}
+
+func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{conntrack.ErrPermission, conntrack.ErrInterrupted, conntrack.ErrTableFull} {
+		w := newWorld(t, flows.Config{})
+		w.restartAt(t, serving(service(), endpoints(1, 2)))
+		w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353")
+		w.fail(cause)
+		r, err := w.engine.Apply(t.Context(), serving(service(), endpoints(2, 3)))
+		require.ErrorIs(t, err, dataplane.ErrUnsettled)
+		require.ErrorIs(t, err, cause)
+		require.ErrorContains(t, err, "clean up the flows of 5 frontends")
+		require.NotNil(t, r)
+		require.True(t, r.Changes.New.Equal(w.kernel.Kernel().Table()))
+		require.Len(t, w.list(), 3)
+
+		// Meanwhile, the second endpoint goes, and the first comes back.
+		_, err = w.engine.Apply(t.Context(), serving(service(), endpoints(1, 3)))
+		require.ErrorIs(t, err, dataplane.ErrUnsettled)
+		w.fail(nil)
+		_, err = w.engine.Settle(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"}, w.list(),
+			"what became right again stays")
+	}
+}
+
+// A program is stopped between the commit and the cleaning. The next one adopts what is there; nothing differs.
+func TestANewProgramFindsWhatTheLastOneMissed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	w.apply(t, serving(service(), endpoints(1, 2)))
+	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353", "udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
+		"udp 10.96.0.10:53 > 10.244.0.3:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080")
+	w.put(lookAlikes...)
+	after := serving(service(), each(endpoints(3), terminating), endpoints(2))
+	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(t.Context(), after)
+	require.NoError(t, err)
+
+	w.restart(t)
+	w.dumps = 0
+	require.True(t, w.apply(t, after).Changes.Empty())
+	require.Equal(t, append([]string{"udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 10.96.0.10:53 > 10.244.0.3:5353",
+		"tcp 10.96.0.10:80 > 10.244.0.1:8080"}, lookAlikes...), w.list())
+	require.Equal(t, 1, w.dumps)
+
+	w.apply(t, serving(service(), each(endpoints(3), ended), endpoints(2)))
+	require.NotContains(t, w.list(), "udp 10.96.0.10:53 > 10.244.0.3:5353", "an endpoint that terminated all the while is watched, too")
+}
+
+// An apply fails after the kernel has taken a part of it.
+func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	w.restartAt(t, serving(service(), endpoints(1)))
+	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353")
+	// Somebody takes the whole service away, and the apply that follows is of a state without it.
+	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(t.Context(), sm.State{}.WithNode(node))
+	require.NoError(t, err)
+	w.engine.Resync()
+	require.True(t, w.apply(t, sm.State{}.WithNode(node)).Changes.Empty())
+	require.Empty(t, w.list())
+}
+
+func TestBadPoliciesAreRefused(t *testing.T) {
+	t.Parallel()
+	_, err := flows.New(&fakeTable{}, &flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.DrainConnections}})
+	var field *sm.FieldError
+	require.ErrorAs(t, err, &field)
+	require.True(t, errors.As(err, &field) && field.Field == "drain")
+}
