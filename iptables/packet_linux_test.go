@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -145,43 +144,44 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
-// Taking over from kube-proxy breaks no connection and forgets no client.
-func TestTakingOverFromKubeProxy(t *testing.T) {
+// With node ports at localhost go the sysctl and the guard, in that order, whether the option, the address or all of it goes.
+func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
-	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
-	n := names{DefaultPrefix}
-	sep := func(p *netnstest.Host) string { return n.affinityList(name, netip.AddrPortFrom(p.IPv4, backendPort)) }
-	// What kube-proxy in iptables mode has for podService with two endpoints and affinity.
-	kubeProxyRules, err := os.ReadFile("testdata/kube-proxy.rules")
-	require.NoError(t, err)
-	runTool(t, c.Node.NS, strings.NewReplacer(
-		"KUBE-SEP-1", sep(c.Pods[0]), "KUBE-SEP-2", sep(c.Pods[1]), "POD1", c.Pods[0].IPv4.String(), "POD2", c.Pods[1].IPv4.String(),
-		"-HASH", "-"+hash("default/web:httptcp"),
-	).Replace(string(kubeProxyRules)), "iptables-restore")
-
-	to := netip.MustParseAddrPort("10.96.0.10:80")
-	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 50)
-	require.NoError(t, err)
-	defer conns.Close()
-	first := dial(t, c.Outside[0], "10.96.0.10:80").Server
-	sticky := func(s *sm.Service, _ *sm.Node) { s.SessionAffinity.ClientIP = true }
-	s := podService(c, 2, sticky)
-	r, err := dataplane.New(b, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
-	require.NotEmpty(t, r.Drift)
-
-	require.Zero(t, conns.Ping(5*time.Second).Lost())
-	for range 10 {
-		require.Equal(t, first, dial(t, c.Outside[0], "10.96.0.10:80").Server, "the client is still known")
+	e := dataplane.New(b, nil)
+	local := func(_ *sm.Service, n *sm.Node) { n.LocalhostNodePorts = true }
+	restricted := func(_ *sm.Service, n *sm.Node) {
+		n.LocalhostNodePorts = true
+		n.NodePortAddresses = sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}
 	}
-	saved := save(t, c.Node.NS, families[0])
-	require.NotContains(t, saved, ":KUBE-SEP-")
-	require.NotContains(t, saved, "KUBE-EXTERNAL-SERVICES")
-	require.Contains(t, saved, "KUBE-PROXY-CANARY", "not ours")
-	o, err := b.Observe(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, o.Drift)
+	runTool(t, c.Node.NS, "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n", "iptables-restore", "--noflush")
+	for _, away := range []struct {
+		name string
+		how  func() error
+	}{
+		{"the option", func() error { _, err := e.Apply(t.Context(), podService(c, 3, nil)); return err }},
+		{"the address", func() error { _, err := e.Apply(t.Context(), podService(c, 3, restricted)); return err }},
+		{"everything", func() error { _, err := e.Cleanup(t.Context()); return err }},
+	} {
+		_, err := e.Apply(t.Context(), podService(c, 3, local))
+		require.NoError(t, err)
+		require.Equal(t, "1", sysctlValue(t, b))
+		require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
+		require.Equal(t, netnstest.Refused, dial(t, c.Node, "[::1]:30080").Kind, "IPv4 only, as with kube-proxy")
+		saved := save(t, c.Node.NS, families[0])
+		require.Contains(t, saved, "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8")
+		for _, hook := range []string{"INPUT", "OUTPUT"} {
+			require.Regexp(t, "(?m)^-A "+hook+" -m comment --comment .* -j KUBE-FIREWALL\n-A "+hook+" ", saved, "the guard comes first")
+		}
+
+		require.NoError(t, away.how(), away.name)
+		require.Equal(t, "0", sysctlValue(t, b), away.name)
+		require.Equal(t, netnstest.Refused, dial(t, c.Node, "127.0.0.1:30080").Kind, away.name)
+		saved = save(t, c.Node.NS, families[0])
+		require.NotContains(t, saved, "localhost node ports", away.name)
+		require.NotContains(t, saved, "-A KUBE-FIREWALL", away.name)
+		require.Contains(t, saved, "-A INPUT -j KUBE-FIREWALL\n", "the jump of somebody else")
+	}
 }
 
 // Connections live on while other services come, change and go, and while their own endpoints do.

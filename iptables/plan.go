@@ -58,7 +58,7 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 		if x.shared {
 			all, there := k.shared[id]
 			x.existed, x.before = there, l.ours(id, all, x.ruleset(), true)
-			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id.table, id.name))
+			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id.table, id.name) || k.needed[id])
 		}
 	}
 	p.chains = ch.sorted()

@@ -92,14 +92,22 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ch
 		case owned && wanted[id] == nil:
 			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
 		}
-		if owned {
-			continue
+		if !owned {
+			l.noteNeeded(o, id, c.rules, wanted[id])
 		}
-		for j := range c.rules {
-			to := c.rules[j].chain
-			if l.names.owned(to) && !(shared && l.names.entry(to)) {
-				o.kernel.needed[chainID{i, t, to}] = true
-			}
+	}
+}
+
+// noteNeeded notes which of our chains the rules of others in a chain lead to.
+func (l *layout) noteNeeded(o *observed, id chainID, rules []rule, wanted *chainChange) {
+	var want []rule
+	if wanted != nil {
+		want = wanted.after
+	}
+	for i := range rules {
+		to := rules[i].chain
+		if (l.names.owned(to) || to == l.names.localnet()) && !l.own(id, &rules[i], want) {
+			o.kernel.needed[chainID{id.family, id.table, to}] = true
 		}
 	}
 }

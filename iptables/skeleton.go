@@ -146,7 +146,7 @@ func (l *layout) jumps(f *family, t tableID, hook uint32, r *servicemodel.Rules)
 	}
 	var rules []rule
 	if l.localhost(f, r) && hook != hookForward {
-		rules = append(rules, rule{target: targetJump, chain: n.localnet()})
+		rules = append(rules, to("kubernetes localhost node ports", n.localnet())) // kube-proxy and kubelet have one without a comment
 	}
 	switch hook {
 	case hookInput:
