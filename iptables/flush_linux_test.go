@@ -1,0 +1,117 @@
+package iptables
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// othersRules are of somebody else, in the chains that we share.
+const othersRules = `*nat
+:CNI-HOSTPORT - [0:0]
+-A PREROUTING -j CNI-HOSTPORT
+-A POSTROUTING -s 10.99.0.0/16 -j MASQUERADE
+-A CNI-HOSTPORT -p tcp -m tcp --dport 9 -j RETURN
+COMMIT
+*filter
+-A INPUT -p tcp -m tcp --dport 9 -j DROP
+-A FORWARD -p tcp -m tcp --dport 9 -j DROP
+-A OUTPUT -p tcp -m tcp --dport 9 -j DROP
+COMMIT
+`
+
+// Whoever flushes what, the next apply finds out without being asked to look, and puts back what is missing and no more. Connections live on.
+func TestAFlushIsRepaired(t *testing.T) {
+	t.Parallel()
+	for _, flush := range []struct {
+		name    string
+		command string
+		// all says that services are gone, so that they are written anew.
+		all bool
+	}{
+		{"filter is flushed", "iptables -F", false},
+		{"nat is flushed", "iptables -t nat -F", true},
+		{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X", true},
+		{"filter of IPv6 is flushed", "ip6tables -F; ip6tables -X", false},
+		{"a table is deleted", "nft delete table ip nat", true},
+		{"everything is deleted", "nft flush ruleset", true},
+		{"one base chain is flushed", "iptables -t nat -F PREROUTING", false},
+	} {
+		t.Run(flush.name, func(t *testing.T) {
+			t.Parallel()
+			c, b := clusterOf(t)
+			runTool(t, c.Node.NS, othersRules, "iptables-restore")
+			e := dataplane.New(b, nil)
+			s := podService(c, 3, nil)
+			first, err := e.Apply(t.Context(), s)
+			require.NoError(t, err)
+			before := [2]string{save(t, c.Node.NS, families[0]), save(t, c.Node.NS, families[1])}
+			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"), 20)
+			require.NoError(t, err)
+			defer conns.Close()
+
+			for command := range strings.SplitSeq(flush.command, "; ") {
+				words := strings.Fields(command)
+				runCommand(t, c.Node.NS, words[0], words[1:]...)
+			}
+			// Somebody else puts a rule where ours were.
+			runTool(t, c.Node.NS, "", "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "7", "-j", "RETURN")
+			r, err := e.Apply(t.Context(), s)
+			require.NoError(t, err)
+			require.True(t, r.Observed)
+			if !flush.all {
+				require.NotEmpty(t, r.Drift)
+				require.Empty(t, r.Changes.Frontends, "the services are still there")
+				require.Empty(t, r.Changes.Pools, "the services are still there")
+				require.Less(t, r.Messages, first.Messages/2, "rule by rule")
+			}
+			for i := range families {
+				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, families[i])))
+			}
+			requireFirst(t, save(t, c.Node.NS, families[0]))
+			require.Zero(t, conns.Ping(5*time.Second).Lost())
+			for _, to := range []string{"10.96.0.10:80", "192.0.2.10:30080", "[fd00:10:96::a]:80"} {
+				require.Equal(t, netnstest.Answered, dial(t, c.Outside[1], to).Kind, to)
+			}
+		})
+	}
+}
+
+// oursOf returns the rules in our chains and the jumps to them, by their chains, of what iptables-save printed.
+func oursOf(saved string) [len(tables)]string {
+	var l [len(tables)]string
+	for _, t := range tables {
+		for line := range strings.Lines(savedRules(saved, t)) {
+			if strings.Contains(line, "KUBE-") {
+				l[t] += line
+			}
+		}
+	}
+	return l
+}
+
+// requireFirst requires that our jumps stand before the rules of others.
+func requireFirst(t *testing.T, saved string) {
+	t.Helper()
+	for _, chain := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
+		for _, table := range tables {
+			theirs := ""
+			for line := range strings.Lines(savedRules(saved, table)) {
+				if !strings.HasPrefix(line, "-A "+chain+" ") {
+					continue
+				}
+				if !strings.Contains(line, "-j KUBE-") {
+					theirs = line
+				} else {
+					require.Empty(t, theirs, "before %s", line)
+				}
+			}
+		}
+	}
+}
