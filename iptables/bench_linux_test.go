@@ -44,50 +44,74 @@ func opened(tb testing.TB, cfg Config) (*Backend, *netnstest.NS, *sm.Table) {
 
 func BenchmarkKernel(bench *testing.B) {
 	for _, n := range []int{10, 1000, 10000} {
-		s := manyServices(n, 10)
-		table := resolve(bench, nil, s)
-		bench.Run(fmt.Sprintf("full/%d", n), func(bench *testing.B) {
-			var used time.Duration
-			for bench.Loop() {
-				bench.StopTimer()
-				b, _, empty := opened(bench, Config{})
-				c := sm.Diff(empty, table)
-				bench.StartTimer()
-				start := cpu()
-				_, err := b.Commit(context.Background(), c)
-				used += cpu() - start
-				require.NoError(bench, err)
-			}
-			bench.ReportMetric(float64(used.Milliseconds())/float64(bench.N), "cpu-ms/op")
-		})
-		b, _, empty := opened(bench, Config{})
-		_, err := b.Commit(context.Background(), sm.Diff(empty, table))
-		require.NoError(bench, err)
-		bench.Run(fmt.Sprintf("change/%d", n), func(bench *testing.B) {
-			i, name := 0, svcName("service-3")
-			start := cpu()
-			for bench.Loop() {
-				eps := append([]sm.Endpoint{}, s.Endpoints(name)...)
-				eps[3].Addr = endpoint(3, 20+i%20)
-				i++
-				s = s.WithEndpoints(name, eps)
-				next := resolve(bench, table, s)
-				_, err := b.Commit(context.Background(), sm.Diff(table, next))
-				require.NoError(bench, err)
-				table = next
-			}
-			bench.ReportMetric(float64((cpu()-start).Microseconds())/1000/float64(bench.N), "cpu-ms/op")
-		})
-		bench.Run(fmt.Sprintf("observe/%d", n), func(bench *testing.B) {
-			start := cpu()
-			for bench.Loop() {
-				o, err := b.Observe(context.Background())
-				require.NoError(bench, err)
-				require.Empty(bench, o.Drift)
-			}
-			bench.ReportMetric(float64((cpu()-start).Microseconds())/1000/float64(bench.N), "cpu-ms/op")
-		})
+		benchmarkKernel(bench, n, manyServices(n, 10))
 	}
+}
+
+// BenchmarkKernelWithAffinity is the same where one service in ten has affinity: the kernel keeps a list for each of their endpoints.
+func BenchmarkKernelWithAffinity(bench *testing.B) {
+	for _, n := range []int{10, 1000, 10000} {
+		benchmarkKernel(bench, n, withAffinity(manyServices(n, 10), 10))
+	}
+}
+
+// withAffinity gives one service in so many affinity.
+func withAffinity(s sm.State, every int) sm.State {
+	i := 0
+	for svc := range s.Services() {
+		if i++; i%every == 0 {
+			sticky := *svc
+			sticky.SessionAffinity.ClientIP = true
+			s = s.WithService(&sticky)
+		}
+	}
+	return s
+}
+
+func benchmarkKernel(bench *testing.B, n int, s sm.State) {
+	bench.Helper()
+	table := resolve(bench, nil, s)
+	bench.Run(fmt.Sprintf("full/%d", n), func(bench *testing.B) {
+		var used time.Duration
+		for bench.Loop() {
+			bench.StopTimer()
+			b, _, empty := opened(bench, Config{})
+			c := sm.Diff(empty, table)
+			bench.StartTimer()
+			start := cpu()
+			_, err := b.Commit(context.Background(), c)
+			used += cpu() - start
+			require.NoError(bench, err)
+		}
+		bench.ReportMetric(float64(used.Milliseconds())/float64(bench.N), "cpu-ms/op")
+	})
+	b, _, empty := opened(bench, Config{})
+	_, err := b.Commit(context.Background(), sm.Diff(empty, table))
+	require.NoError(bench, err)
+	bench.Run(fmt.Sprintf("change/%d", n), func(bench *testing.B) {
+		i, name := 0, svcName("service-3")
+		start := cpu()
+		for bench.Loop() {
+			eps := append([]sm.Endpoint{}, s.Endpoints(name)...)
+			eps[3].Addr = endpoint(3, 20+i%20)
+			i++
+			s = s.WithEndpoints(name, eps)
+			next := resolve(bench, table, s)
+			_, err := b.Commit(context.Background(), sm.Diff(table, next))
+			require.NoError(bench, err)
+			table = next
+		}
+		bench.ReportMetric(float64((cpu()-start).Microseconds())/1000/float64(bench.N), "cpu-ms/op")
+	})
+	bench.Run(fmt.Sprintf("observe/%d", n), func(bench *testing.B) {
+		start := cpu()
+		for bench.Loop() {
+			o, err := b.Observe(context.Background())
+			require.NoError(bench, err)
+			require.Empty(bench, o.Drift)
+		}
+		bench.ReportMetric(float64((cpu()-start).Microseconds())/1000/float64(bench.N), "cpu-ms/op")
+	})
 }
 
 // BenchmarkFirstPacket sends the first packet of a connection to a service among many. The kernel takes it from the pod through the node to
@@ -95,34 +119,53 @@ func BenchmarkKernel(bench *testing.B) {
 func BenchmarkFirstPacket(bench *testing.B) {
 	for _, n := range []int{0, 10, 1000, 10000} {
 		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
-			c := netnstest.Start(bench, netnstest.Options{})
-			b, err := New(&Config{NetNS: c.Node.NS.Fd()})
-			require.NoError(bench, err)
-			defer b.Close()
-			o, err := b.Observe(context.Background())
-			require.NoError(bench, err)
-			to := netip.AddrPortFrom(c.Pods[1].IPv4, 53) // no service at all
-			if n > 0 {
-				to = netip.MustParseAddrPort("10.100.7.9:53")
-				s := manyServices(n-1, 10).WithService(&sm.Service{
-					Name: svcName("dns"), Ports: []sm.ServicePort{{Protocol: sm.UDP, Port: 53}}, ClusterIPs: []netip.Addr{to.Addr()},
-				}).WithEndpoints(svcName("dns"), []sm.Endpoint{
-					{Addr: c.Pods[1].IPv4, Ready: true, Serving: true, Ports: []sm.EndpointPort{{Protocol: sm.UDP, Port: 53}}},
-				})
-				_, err = b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, s)))
-				require.NoError(bench, err)
-			}
-			var sink int // takes what arrives, and never looks at it
-			require.NoError(bench, c.Pods[1].NS.Do(func() (err error) {
-				if sink, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-					return err
-				}
-				return unix.Bind(sink, &unix.SockaddrInet4{Port: 53})
-			}))
-			defer unix.Close(sink)
-			require.NoError(bench, c.Pods[0].NS.Do(func() error { return sendFirst(bench, to) }))
+			benchmarkFirstPacket(bench, n, func(s sm.State) sm.State { return s })
 		})
 	}
+}
+
+// BenchmarkFirstPacketWithAffinity is the same where one service in ten has affinity, and the service that the packet is for.
+func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
+	for _, n := range []int{10, 100, 1000, 10000} {
+		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
+			benchmarkFirstPacket(bench, n, func(s sm.State) sm.State {
+				sticky := *s.Service(svcName("dns"))
+				sticky.SessionAffinity.ClientIP = true
+				return withAffinity(s, 10).WithService(&sticky)
+			})
+		})
+	}
+}
+
+// benchmarkFirstPacket sends to a service of one endpoint among n, or if n is 0 straight to its endpoint.
+func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.State) {
+	bench.Helper()
+	c := netnstest.Start(bench, netnstest.Options{})
+	b, err := New(&Config{NetNS: c.Node.NS.Fd()})
+	require.NoError(bench, err)
+	defer b.Close()
+	o, err := b.Observe(context.Background())
+	require.NoError(bench, err)
+	to := netip.AddrPortFrom(c.Pods[1].IPv4, 53)
+	if n > 0 {
+		to = netip.MustParseAddrPort("10.100.7.9:53")
+		s := manyServices(n-1, 10).WithService(&sm.Service{
+			Name: svcName("dns"), Ports: []sm.ServicePort{{Protocol: sm.UDP, Port: 53}}, ClusterIPs: []netip.Addr{to.Addr()},
+		}).WithEndpoints(svcName("dns"), []sm.Endpoint{
+			{Addr: c.Pods[1].IPv4, Ready: true, Serving: true, Ports: []sm.EndpointPort{{Protocol: sm.UDP, Port: 53}}},
+		})
+		_, err = b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, change(s))))
+		require.NoError(bench, err)
+	}
+	var sink int // takes what arrives, and never looks at it
+	require.NoError(bench, c.Pods[1].NS.Do(func() (err error) {
+		if sink, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return unix.Bind(sink, &unix.SockaddrInet4{Port: 53})
+	}))
+	defer unix.Close(sink)
+	require.NoError(bench, c.Pods[0].NS.Do(func() error { return sendFirst(bench, to) }))
 }
 
 // sendFirst sends one datagram from each of many sockets, and reports the times.
