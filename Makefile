@@ -1,8 +1,10 @@
-# make test      sets up what the tests need, and runs everything
+# make test      sets up what the tests need, and runs everything, also what needs another kernel (make test-vm)
+# make test-vm   the tests of IPVS, and those that take modules from the kernel, in a virtual machine with Linux 6.1
 # make race      the same packages under the race detector, with less repetition
 # make test-kernel KERNEL=6.12 PKG=./nftables RUN=Kernel
 #                runs tests of packages inside a virtual machine with that kernel; KERNEL may be 5.10, 6.1, 6.12, 7.x, several of them, or all
-# make test-kernels   the same on all of them
+# make test-kernels   the suites on all of them
+# make peers     kube-proxy and kernlb side by side: how fast, and with which outcome (internal/peers)
 # make fuzz      each fuzz target for FUZZTIME
 # make bench     kernlb bench, and the Go benchmarks of the pure packages
 
@@ -11,15 +13,26 @@ FUZZTIME ?= 20s
 
 KERNEL   ?= 6.1
 KERNELS  ?= all
-PKG      ?= ./internal/nfnl
+PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/nfnl ./internal/ipvsnl
 
-.PHONY: test race fuzz bench setup test-kernel test-kernels
+# What must run in a virtual machine: the development kernels of many machines have no IPVS.
+VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl
+VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
+
+.PHONY: test test-vm race fuzz bench setup test-kernel test-kernels peers peers-build
 
 setup:
 	@.ci/setup
 
 test: setup
 	@$(GO) test -json -timeout 15m ./... | $(GO) run ./internal/testreport $(REQUIRED)
+	@$(MAKE) --no-print-directory test-vm
+
+# The output of the tests goes to a file, and to the terminal only if something went wrong.
+test-vm: setup
+	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
+	if $(GO) run ./internal/vmtest/cmd/kerneltest -kernel 6.1 -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
+	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
 
 race: setup
 	@$(GO) test -json -race -short -timeout 15m ./... | $(GO) run ./internal/testreport
@@ -41,5 +54,16 @@ bench:
 	$(GO) run ./examples/kernlb bench
 	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./internal/nfnl ./nftables
 
+# A module of its own, since it depends on Kubernetes. Building it the first time takes minutes.
+peers-build:
+	@command -v ipset >/dev/null || .ci/setup ipset
+	cd internal/peers && CGO_ENABLED=0 $(GO) build -p 1 -o $(CURDIR)/bin/peers .
+
+peers: setup peers-build
+	bin/peers bench -n 1000
+	bin/peers compare
+
 # The parts of the suite that must run: where they are skipped, the run fails.
-REQUIRED = -require 'netns=nftables internal/nfnl internal/netnstest' -require 'vm=internal/vmtest'
+REQUIRED = -require 'netns=nftables.TestConformance iptables.TestConformance internal/nfnl.TestKernelAppliesOneTransaction \
+	internal/netnstest.TestRulesDecideOutcomes conntrack.TestCleanBringsUDPClientsToTheRightEndpoint' \
+	-require 'vm=internal/vmtest.TestGuestIsWhatProgramsArePromised'

@@ -1,9 +1,9 @@
 // Testreport reads what "go test -json" prints, shows what failed, counts the tests that were skipped by their reason, and fails if a part
 // of the suite that must run did not.
 //
-//	go test -json ./... | go run ./internal/testreport -require 'netns=nftables internal/netnstest' -require 'vm=ipvs'
+//	go test -json ./... | go run ./internal/testreport -require 'netns=nftables.TestConformance' -require 'vm=internal/vmtest.TestKernels'
 //
-// A part ran if each of its packages (below the module's path) has a passed test and none was skipped for want of privileges or of a virtual machine.
+// A part ran if each of its tests (a package below the module's path, a dot, a test) passed, and nothing below them was skipped.
 package main
 
 import (
@@ -19,6 +19,9 @@ import (
 	"time"
 )
 
+// module is what the paths of packages begin with.
+const module = "github.com/kernlb/kernlb/"
+
 // event is one line of go test -json (go doc test2json).
 type event struct {
 	Action  string
@@ -28,19 +31,23 @@ type event struct {
 	Elapsed float64
 }
 
+// skip is a test that was skipped.
+type skip struct{ key, reason string }
+
 // report is what was seen.
 type report struct {
 	passed, failed, skipped int
 	reasons                 map[string]int
 	output                  map[string][]string // of tests not finished yet, by package and test
-	passes, skips           map[string]int      // by package
+	passes                  map[string]bool     // by package and test
+	skips                   []skip
 }
 
 func main() {
 	var required requirements
-	flag.Var(&required, "require", "`PART=PACKAGE ...` that must have run; may be repeated")
+	flag.Var(&required, "require", "`PART=PACKAGE.TEST ...` that must have run; may be repeated")
 	flag.Parse()
-	r := &report{reasons: map[string]int{}, output: map[string][]string{}, passes: map[string]int{}, skips: map[string]int{}}
+	r := newReport()
 	if err := r.read(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
@@ -52,22 +59,34 @@ func main() {
 	}
 }
 
-// requirements are parts of the suite and their packages.
+func newReport() *report {
+	return &report{reasons: map[string]int{}, output: map[string][]string{}, passes: map[string]bool{}}
+}
+
+// requirements are parts of the suite and their tests.
 type requirements []requirement
 
 type requirement struct {
-	part     string
-	packages []string
+	part  string
+	tests []test
 }
+
+type test struct{ pkg, name string }
 
 func (r *requirements) String() string { return "" }
 
 func (r *requirements) Set(s string) error {
-	part, packages, ok := strings.Cut(s, "=")
-	if !ok {
-		return fmt.Errorf("want PART=PACKAGE ..., got %q", s)
+	part, tests, ok := strings.Cut(s, "=")
+	q := requirement{part: part}
+	for _, t := range strings.Fields(tests) {
+		pkg, name, found := strings.Cut(t, ".")
+		ok = ok && found
+		q.tests = append(q.tests, test{pkg, name})
 	}
-	*r = append(*r, requirement{part, strings.Fields(packages)})
+	if !ok || len(q.tests) == 0 {
+		return fmt.Errorf("want PART=PACKAGE.TEST ..., got %q", s)
+	}
+	*r = append(*r, q)
 	return nil
 }
 
@@ -104,14 +123,15 @@ func (r *report) event(out io.Writer, e event) {
 	switch e.Action {
 	case "pass":
 		r.passed++
-		r.passes[e.Package]++
+		r.passes[key] = true
 	case "fail":
 		r.failed++
 		fmt.Fprintf(out, "FAIL %s %s (%.2fs)\n%s", e.Package, e.Test, e.Elapsed, strings.Join(lines, ""))
 	case "skip":
 		r.skipped++
-		r.skips[e.Package]++
-		r.reasons[reason(lines)]++
+		why := reason(lines)
+		r.skips = append(r.skips, skip{key, why})
+		r.reasons[why]++
 	}
 }
 
@@ -145,15 +165,15 @@ func reason(lines []string) string {
 func (r *report) missing(required requirements) []string {
 	var l []string
 	for _, q := range required {
-		for _, p := range q.packages {
-			full := "github.com/kernlb/kernlb/" + p
-			if r.passes[full] == 0 {
-				l = append(l, fmt.Sprintf("%s: no test of %s passed", q.part, p))
-			}
-			for _, why := range slices.Sorted(maps.Keys(r.reasons)) {
-				if r.skips[full] > 0 && strings.Contains(why, "needs root or an unprivileged user namespace") {
-					l = append(l, fmt.Sprintf("%s: %s: %s", q.part, p, why))
+		for _, t := range q.tests {
+			key, known := module+t.pkg+" "+t.name, false
+			for _, sk := range r.skips {
+				if sk.key == key || strings.HasPrefix(sk.key, key+"/") {
+					l, known = append(l, fmt.Sprintf("%s: %s skipped: %s", q.part, strings.TrimPrefix(sk.key, module), sk.reason)), true
 				}
+			}
+			if !known && !r.passes[key] {
+				l = append(l, fmt.Sprintf("%s: %s %s did not pass", q.part, t.pkg, t.name))
 			}
 		}
 	}

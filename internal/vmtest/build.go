@@ -35,9 +35,9 @@ type BuildOptions struct {
 }
 
 // Build compiles the test binary of each package. In the guest a package is at
-// the same place below /src as in its module, with its testdata directory, and its
-// directory is the working directory, as under go test. Packages without tests are
-// left out. The error wraps [ErrMissing] when there is no go command.
+// the same place below /src as in its module, with its Go files and its testdata
+// directory, and its directory is the working directory, as under go test. Packages
+// without tests are left out. The error wraps [ErrMissing] when there is no go command.
 func Build(ctx context.Context, o BuildOptions) ([]Program, error) {
 	packages, err := listPackages(ctx, o)
 	if err != nil {
@@ -64,13 +64,13 @@ func Build(ctx context.Context, o BuildOptions) ([]Program, error) {
 
 // goPackage is what "go list -json" tells.
 type goPackage struct {
-	ImportPath, Dir           string
-	TestGoFiles, XTestGoFiles []string
-	Module                    *struct{ Dir string }
+	ImportPath, Dir                    string
+	GoFiles, TestGoFiles, XTestGoFiles []string
+	Module                             *struct{ Dir string }
 }
 
 func listPackages(ctx context.Context, o BuildOptions) ([]goPackage, error) {
-	args := []string{"list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles,Module"}
+	args := []string{"list", "-json=ImportPath,Dir,GoFiles,TestGoFiles,XTestGoFiles,Module"}
 	// Build flags such as -tags decide which packages and files there are; flags of
 	// go test alone are unknown to go list.
 	for _, f := range o.Flags {
@@ -105,10 +105,14 @@ func (p goPackage) program(file string) (Program, error) {
 		return Program{}, fmt.Errorf("place package %s in the guest: %w", p.ImportPath, err)
 	}
 	dir := path.Join(guestSource, filepath.ToSlash(rel))
-	program := Program{Name: p.ImportPath, Path: file, Dir: dir}
+	program := Program{Name: p.ImportPath, Path: file, Dir: dir, Files: map[string]string{}}
+	// A test may read the files beside it, such as a documentation that it holds against the code.
+	for _, f := range p.GoFiles {
+		program.Files[path.Join(dir, f)] = filepath.Join(p.Dir, f)
+	}
 	testdata := filepath.Join(p.Dir, "testdata")
 	if _, err := os.Stat(testdata); err == nil {
-		program.Files = map[string]string{path.Join(dir, "testdata"): testdata}
+		program.Files[path.Join(dir, "testdata")] = testdata
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return Program{}, fmt.Errorf("look for testdata of %s: %w", p.ImportPath, err)
 	}

@@ -47,7 +47,7 @@ func TestSessionGathersAResult(t *testing.T) {
 	require.True(t, s.done)
 	require.Equal(t, []ProgramResult{
 		{Name: "a", ExitCode: 0, Duration: 1500 * time.Millisecond,
-			Tests: TestCount{Passed: 1, Skipped: 1, SkippedNames: []string{"TestOne/sub"}}},
+			Tests: TestCount{Passed: 1, Skipped: 1, PassedNames: []string{"TestOne"}, SkippedNames: []string{"TestOne/sub"}}},
 		{Name: "b", ExitCode: 1, Tests: TestCount{Failed: 1, FailedNames: []string{"TestTwo"}}},
 	}, s.programs)
 	require.Equal(t, "--- PASS: TestOne (0.00s)\n    --- SKIP: TestOne/sub (0.00s)\nPASS\n--- FAIL: TestTwo (0.00s)", output.String())

@@ -9,8 +9,8 @@ import (
 // ran with -test.v; without it only failures show.
 type TestCount struct {
 	Passed, Failed, Skipped int
-	// FailedNames and SkippedNames are the tests' names, in the order of output.
-	FailedNames, SkippedNames []string
+	// The tests' names, in the order of output.
+	PassedNames, FailedNames, SkippedNames []string
 }
 
 // maxTestLine is how much of a line testLog keeps. Names of tests are shorter.
@@ -52,6 +52,7 @@ func (l *testLog) end() {
 	switch verdict {
 	case "PASS":
 		l.count.Passed++
+		l.count.PassedNames = append(l.count.PassedNames, name)
 	case "FAIL":
 		l.count.Failed++
 		l.count.FailedNames = append(l.count.FailedNames, name)

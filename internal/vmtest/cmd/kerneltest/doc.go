@@ -13,7 +13,7 @@
 // kernel and package at the end. The exit code is
 //
 //	0  all tests passed on all kernels
-//	1  tests failed, or were skipped under -noskip
+//	1  tests failed, or did not run that -noskip or -need ask for
 //	2  the command line is wrong, or the tests do not compile
 //	3  a VM went wrong: the kernel panicked, hung, or ended without a verdict
 //	4  the machine lacks something; the message says what and what brings it

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ type config struct {
 	timeout time.Duration // for each package
 	verbose bool
 	noSkip  bool
+	needed  *regexp.Regexp // tests that must run
 	console bool
 
 	options vmtest.Options // what goes through as it is
@@ -58,6 +60,10 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.BoolVar(&c.verbose, "v", true, "print each test's name; needed to count tests")
 	f.BoolVar(&c.noSkip, "noskip", false, "count a skipped test as a failure")
+	f.Func("need", "a `regexp`: in each package some test with such a name must pass, and none may be skipped", func(s string) (err error) {
+		c.needed, err = regexp.Compile(s)
+		return err
+	})
 	f.BoolVar(&c.console, "console", false, "print the kernel's messages to standard error")
 	f.IntVar(&c.options.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
 	f.IntVar(&c.options.CPUs, "cpus", vmtest.DefaultCPUs, "processors of the VM")
@@ -97,6 +103,8 @@ func (c *config) check() error {
 		return errors.New("-coverpkg needs -results")
 	case c.noSkip && !c.verbose:
 		return errors.New("-noskip needs -v: skips do not show without it")
+	case c.needed != nil && !c.verbose:
+		return errors.New("-need needs -v: tests do not show without it")
 	}
 	for i, k := range c.kernels {
 		r, err := vmtest.FindRelease(k)

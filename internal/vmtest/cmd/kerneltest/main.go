@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -119,21 +120,25 @@ func runKernel(ctx context.Context, c config, kernel string, stdout, stderr io.W
 	if err != nil {
 		fmt.Fprintf(stderr, "kerneltest: kernel %s: %v\n", kernel, err)
 	}
-	return summarize(kernel, result, c.noSkip, err)
+	return summarize(kernel, result, &c, err)
 }
 
 // summarize judges one kernel.
-func summarize(kernel string, r vmtest.Result, noSkip bool, err error) ([]string, int) {
+func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, int) {
 	code := exitCode(err)
 	var lines []string
 	for _, p := range r.Programs {
 		verdict := "ok"
-		if p.ExitCode != 0 || noSkip && p.Tests.Skipped > 0 {
+		notRun := c.notRun(&p.Tests)
+		if p.ExitCode != 0 || notRun != "" {
 			verdict, code = "FAIL", max(code, codeFailed)
 		}
 		text := fmt.Sprintf("%.1fs\t%d passed, %d failed, %d skipped",
 			p.Duration.Seconds(), p.Tests.Passed, p.Tests.Failed, p.Tests.Skipped)
 		lines = append(lines, summaryLine(verdict, kernel, p.Name, text))
+		if notRun != "" {
+			lines = append(lines, "    not run: "+notRun)
+		}
 		for _, name := range p.Tests.FailedNames {
 			lines = append(lines, "    failed: "+name)
 		}
@@ -149,6 +154,23 @@ func summarize(kernel string, r vmtest.Result, noSkip bool, err error) ([]string
 			fmt.Sprintf("boot %.1fs, power-on to power-off %.1fs", r.Boot.Seconds(), r.Duration.Seconds())))
 	}
 	return lines, code
+}
+
+// notRun says what of a package's tests should have run and did not, "" if nothing.
+func (c *config) notRun(t *vmtest.TestCount) string {
+	if c.noSkip && t.Skipped > 0 {
+		return "tests were skipped"
+	}
+	if c.needed == nil {
+		return ""
+	}
+	if i := slices.IndexFunc(t.SkippedNames, c.needed.MatchString); i >= 0 {
+		return t.SkippedNames[i] + " was skipped"
+	}
+	if !slices.ContainsFunc(t.PassedNames, c.needed.MatchString) {
+		return "no test passed that matches " + c.needed.String()
+	}
+	return ""
 }
 
 func summaryLine(verdict, kernel, what, text string) string {

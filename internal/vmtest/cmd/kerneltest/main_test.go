@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,8 @@ func TestBadCommandLines(t *testing.T) {
 		"-kernel is empty":          "-kernel= ./ipvs",
 		`unknown kernel "4.19"`:     "-kernel 6.1,4.19 ./ipvs",
 		"-noskip needs -v":          "-noskip -v=false ./ipvs",
+		"-need needs -v":            "-need A -v=false ./ipvs",
+		"missing closing ]":         "-need [ ./ipvs",
 		"-coverpkg needs -results":  "-coverpkg ./ipvs ./ipvs",
 		"not defined: -nonexistent": "-nonexistent",
 	} {
@@ -87,7 +90,7 @@ func TestSummary(t *testing.T) {
 			{Name: "m/b", ExitCode: 1, Tests: vmtest.TestCount{Failed: 1, FailedNames: []string{"TestF"}}},
 		},
 	}
-	lines, code := summarize("6.1", result, false, vmtest.ErrTestsFailed)
+	lines, code := summarize("6.1", result, &config{}, vmtest.ErrTestsFailed)
 	require.Equal(t, codeFailed, code)
 	require.Equal(t, []string{
 		"ok\t6.1\tm/a\t1.0s\t3 passed, 0 failed, 1 skipped",
@@ -98,15 +101,37 @@ func TestSummary(t *testing.T) {
 	}, lines)
 
 	result.Programs = result.Programs[:1]
-	_, code = summarize("6.1", result, false, nil)
+	_, code = summarize("6.1", result, &config{}, nil)
 	require.Equal(t, codePassed, code)
-	lines, code = summarize("6.1", result, true, nil)
+	lines, code = summarize("6.1", result, &config{noSkip: true}, nil)
 	require.Equal(t, codeFailed, code)
 	require.Contains(t, lines[0], "FAIL")
 
-	lines, code = summarize("6.1", vmtest.Result{}, false, fmt.Errorf("long: %w: story", vmtest.ErrPanic))
+	lines, code = summarize("6.1", vmtest.Result{}, &config{}, fmt.Errorf("long: %w: story", vmtest.ErrPanic))
 	require.Equal(t, codeVM, code)
 	require.Equal(t, []string{"FAIL\t6.1\tthe VM\tthe guest's kernel panicked"}, lines)
+}
+
+func TestWhatIsNeededMustRun(t *testing.T) {
+	t.Parallel()
+	count := vmtest.TestCount{Passed: 2, Skipped: 1, PassedNames: []string{"TestPure", "TestKernelA"}, SkippedNames: []string{"TestKernelB"}}
+	for _, tt := range []struct{ need, want string }{
+		{"", ""},
+		{"^TestPure$", ""},
+		{"^TestKernel", "TestKernelB was skipped"},
+		{"^TestConformance", "no test passed that matches ^TestConformance"},
+	} {
+		c := &config{}
+		if tt.need != "" {
+			c.needed = regexp.MustCompile(tt.need)
+		}
+		require.Equal(t, tt.want, c.notRun(&count), tt.need)
+	}
+	require.Equal(t, "tests were skipped", (&config{noSkip: true}).notRun(&count))
+	lines, code := summarize("6.1", vmtest.Result{Programs: []vmtest.ProgramResult{{Name: "m/a", Tests: count}}},
+		&config{needed: regexp.MustCompile("B$")}, nil)
+	require.Equal(t, codeFailed, code)
+	require.Contains(t, lines, "    not run: TestKernelB was skipped")
 }
 
 func TestPackagesWithoutTestsAreAnError(t *testing.T) {
