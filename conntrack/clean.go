@@ -9,11 +9,14 @@ import (
 )
 
 const (
-	// narrowDumps is how many dumps that the kernel filters by port take less than one that it filters by
-	// protocol: a walk over the table without copying is about a fifth of the whole.
-	narrowDumps = 4
+	// emptyWalk is how many flows the kernel copies in the time it takes to walk over an empty table of 262,144 buckets, and walkShare how
+	// many it walks over in the time it takes to copy one.
+	emptyWalk = 4000
+	walkShare = 5
 	// narrowFlows is the size of a table that can be walked over in one go without anybody noticing.
 	narrowFlows = 100_000
+	// smallTable is the size of a table that is best asked for as a whole, rather than once for each protocol and family.
+	smallTable = 20_000
 	// cleanAttempts bounds the passes over a table that is rebuilt meanwhile.
 	cleanAttempts = 3
 )
@@ -28,7 +31,8 @@ type Scan uint8
 
 // The questions.
 const (
-	// ScanAuto is ScanNarrow for up to 100,000 flows in the table and up to four ports, else ScanProtocol.
+	// ScanAuto is ScanNarrow for up to 100,000 flows in the table where that is less work: each port is a walk of its own. Otherwise it is ScanAll
+	// for up to 20,000 flows, and ScanProtocol for more.
 	ScanAuto Scan = iota
 	// ScanNarrow asks for ports, and addresses of IPv4. It is the fastest, and keeps a CPU busy for the whole walk.
 	ScanNarrow
@@ -51,7 +55,7 @@ type Cleaned struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
 	Seen         int // flows the kernel sent
 	Misdirected  int // stale flows of each kind
-	Untranslated int
+	Untranslated int // those that were backwards among them
 	Deleted      int // flows deleted, connections reset among them
 	Gone         int // flows that had ended or changed before they could be deleted
 	Reset        int // TCP connections whose ends were told, see [Table.Cut]
@@ -120,16 +124,25 @@ func (c *cleaning) requests(ctx context.Context) ([]dumpRequest, error) {
 		if err != nil {
 			return nil, err
 		}
-		if scan = ScanNarrow; usage.Count > narrowFlows || len(c.matcher.dumps(ScanNarrow)) > narrowDumps {
-			scan = ScanProtocol
-		}
+		scan = chooseScan(int(usage.Count), len(c.matcher.dumps(ScanNarrow)))
 	}
 	return c.matcher.dumps(scan), nil
 }
 
+// chooseScan chooses the question for a table with so many flows, of which the narrow question has so many parts.
+func chooseScan(flows, narrow int) Scan {
+	switch {
+	case flows <= narrowFlows && narrow*(emptyWalk+flows/walkShare) <= emptyWalk+flows:
+		return ScanNarrow
+	case flows <= smallTable:
+		return ScanAll
+	}
+	return ScanProtocol
+}
+
 func (c *cleaning) wants(f *Flow) bool {
 	c.result.Seen++
-	return c.matcher.claim(f) != nil
+	return c.matcher.claim(f) != nil || c.matcher.fromFrontend(f)
 }
 
 // take puts the flow on one of the lists if it is stale.
@@ -140,7 +153,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	switch c.matcher.Judge(f) {
 	case Misdirected:
 		c.result.Misdirected++
-	case Untranslated:
+	case Untranslated, Backwards:
 		c.result.Untranslated++
 	default:
 		return nil

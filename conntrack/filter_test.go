@@ -180,3 +180,16 @@ func randomFlow(r *rand.Rand) Flow {
 }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+func TestTheQuestionFitsTheTable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flows, narrow int
+		want          Scan
+	}{
+		{0, 1, ScanNarrow}, {0, 2, ScanAll}, {10_000, 2, ScanNarrow}, {10_000, 4, ScanAll}, {100_000, 1, ScanNarrow}, {100_000, 4, ScanNarrow},
+		{100_000, 5, ScanProtocol}, {50_000, 5, ScanProtocol}, {20_000, 5, ScanAll}, {100_001, 1, ScanProtocol}, {1_000_000, 1, ScanProtocol},
+	} {
+		require.Equal(t, c.want, chooseScan(c.flows, c.narrow), "%d flows, %d questions", c.flows, c.narrow)
+	}
+}

@@ -55,6 +55,12 @@ type Claim struct {
 	// endpoints; not where it was removed, when such flows belong to somebody else, and not where the packets
 	// are forwarded without translation (IPVS direct routing and tunnels).
 	Untranslated bool
+
+	// Backwards says that flows from the frontend's own address and port are stale, too. Such a flow begins with a late answer: an untranslated flow is
+	// deleted while the answer of whoever had the address is under way, the answer makes a flow of its own, and what the client sends
+	// next is taken for an answer in that. So set it for another cleaning some time after one that deleted untranslated flows. It has no effect on
+	// claims of node addresses: these have flows of their own from any port.
+	Backwards bool
 }
 
 // ErrBadClaim says that a change cannot be made sense of.
@@ -63,12 +69,13 @@ var ErrBadClaim = errors.New("bad claim")
 // Verdict is what a [Matcher] thinks of a flow.
 type Verdict uint8
 
-// The verdicts. The last two mean that the flow is stale.
+// The verdicts. The last three mean that the flow is stale.
 const (
 	Unclaimed    Verdict = iota // it is not to a frontend that changed
 	Current                     // it goes where it may go
 	Misdirected                 // it goes to an endpoint that may not have it
 	Untranslated                // it goes to the frontend's own address instead of an endpoint
+	Backwards                   // it comes from the frontend's own address, and catches what is sent there
 )
 
 // String returns the verdict in one word.
@@ -82,12 +89,14 @@ func (v Verdict) String() string {
 		return "misdirected"
 	case Untranslated:
 		return "untranslated"
+	case Backwards:
+		return "backwards"
 	}
 	return fmt.Sprintf("verdict %d", uint8(v))
 }
 
 // Stale reports whether the flow should be deleted.
-func (v Verdict) Stale() bool { return v == Misdirected || v == Untranslated }
+func (v Verdict) Stale() bool { return v == Misdirected || v == Untranslated || v == Backwards }
 
 // Matcher tells stale flows from others, in a time that does not depend on the number of claims. It holds no
 // kernel resources, does not change, and may be used by many goroutines.
@@ -96,6 +105,8 @@ type Matcher struct {
 	ports  map[portKey]struct{} // of the claims: most flows are told by these
 	nodes  map[netip.Addr]struct{}
 	zone   uint16
+
+	backwards bool // there are claims that want such flows
 }
 
 type portKey struct {
@@ -109,6 +120,7 @@ type claim struct {
 	backends, gone endpoints
 	anyGone        bool
 	untranslated   bool
+	backwards      bool
 }
 
 // NewMatcher returns the matcher for a change. It keeps no part of c. Claims that share a slice of endpoints share
@@ -150,7 +162,7 @@ func (m *Matcher) add(c *Claim, sets setMaker) error {
 	if _, ok := m.claims[f]; ok {
 		return fmt.Errorf("the Frontend %s is claimed twice", f)
 	}
-	own := &claim{anyGone: c.Gone == nil, untranslated: c.Untranslated}
+	own := &claim{anyGone: c.Gone == nil, untranslated: c.Untranslated, backwards: c.Backwards && !f.Addr.IsUnspecified()}
 	var err error
 	if own.backends, err = sets.set(c.Backends, f); err != nil {
 		return fmt.Errorf("in Backends of %s: %w", f, err)
@@ -160,6 +172,7 @@ func (m *Matcher) add(c *Claim, sets setMaker) error {
 	}
 	m.claims[f] = own
 	m.ports[portKey{f.Protocol, f.Port}] = struct{}{}
+	m.backwards = m.backwards || own.backwards
 	return nil
 }
 
@@ -203,14 +216,18 @@ func (m *Matcher) Empty() bool {
 }
 
 // finds reports whether there can be a flow that the claim makes stale.
-func (c *claim) finds() bool { return c.anyGone || len(c.gone) > 0 || c.untranslated }
+func (c *claim) finds() bool { return c.anyGone || len(c.gone) > 0 || c.untranslated || c.backwards }
 
 // Judge tells whether the flow is stale. Only addresses, ports, protocol and zone count: IPVS does not set
 // [StatusDstNAT], and who answers is in the reply tuple whether the client's address was replaced or not.
 func (m *Matcher) Judge(f *Flow) Verdict {
 	c := m.claim(f)
 	switch {
-	case c == nil || f.Zone() != m.zone:
+	case f.Zone() != m.zone:
+		return Unclaimed
+	case c == nil && m.fromFrontend(f) && !f.Translated() && !f.Masqueraded():
+		return Backwards
+	case c == nil:
 		return Unclaimed
 	case c.backends.has(f.Reply.Src):
 		return Current
@@ -245,6 +262,17 @@ func (m *Matcher) claim(f *Flow) *claim {
 	return m.claims[Frontend{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
 }
 
+// fromFrontend reports whether the flow comes from where a claim does not want flows from. It needs the protocol and the original tuple only.
+func (m *Matcher) fromFrontend(f *Flow) bool {
+	if !m.backwards {
+		return false
+	}
+	src := f.Original.Src
+	c := m.claims[Frontend{src.Addr(), src.Port(), f.Protocol}]
+	_, node := m.nodes[src.Addr()]
+	return c != nil && c.backwards && !node
+}
+
 // anyAddr returns the unspecified address of a's family.
 func anyAddr(a netip.Addr) netip.Addr {
 	if a.Is4() {
@@ -255,6 +283,9 @@ func anyAddr(a netip.Addr) netip.Addr {
 
 // dumps returns the requests whose answers hold every flow that may be stale. They overlap in nothing.
 func (m *Matcher) dumps(scan Scan) []dumpRequest {
+	if scan == ScanNarrow && m.backwards {
+		scan = ScanProtocol // the kernel compares one end with one port
+	}
 	found := map[dumpRequest]netip.Addr{} // requests without address, and the one address of their claims
 	for f, c := range m.claims {
 		if !c.finds() {

@@ -83,6 +83,34 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A late answer made a flow of its own, in which the client's packets pass for answers.
+func TestJudgeFlowsThatAreBackwards(t *testing.T) {
+	t.Parallel()
+	c := dns()
+	for i := range c.Claims {
+		c.Claims[i].Backwards = c.Claims[i].Untranslated
+	}
+	m, err := NewMatcher(c)
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		name string
+		flow Flow
+		want Verdict
+	}{
+		{"from the frontend's own address and port", flow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Backwards},
+		{"the same, over IPv6", flow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
+		{"from another port", flow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unclaimed},
+		{"from a frontend that was removed", flow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", ""), Unclaimed},
+		{"translated on its way", flow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""), Unclaimed},
+		{"the node asks from the node port's number", flow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unclaimed},
+		{"the node asks from where another service answers", flow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unclaimed},
+		{"of another protocol", flow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unclaimed},
+	} {
+		require.Equal(t, tc.want, m.Judge(&tc.flow), "%s: %s", tc.name, tc.flow)
+	}
+	require.Equal(t, m.dumps(ScanProtocol), m.dumps(ScanNarrow), "the kernel cannot look at both ends")
+}
+
 func TestMatcherOfAZone(t *testing.T) {
 	t.Parallel()
 	c := dns()

@@ -61,19 +61,23 @@ type claimer struct {
 	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort // one slice for all frontends that share it
 	node      []netip.Addr                               // the addresses that take node ports
 	former    []netip.Addr                               // those that do not any more
+	own       []netip.Addr                               // all addresses of the node, if a frontend is looked at again
 	list      []conntrack.Claim
 }
 
-// lookUpNode finds the addresses of the node, if node ports are concerned.
+// lookUpNode finds the addresses of the node, as far as they matter.
 func (c *claimer) lookUpNode() (err error) {
-	concerned := false
-	for key := range c.due {
-		if key.NodePort() || c.services.Frontend(key) == nil && c.services.Frontend(anywhere(key)) != nil {
-			concerned = true
-			break
+	nodePorts, again := false, false
+	for key, s := range c.due {
+		nodePorts = nodePorts || key.NodePort() || c.services.Frontend(key) == nil && c.services.Frontend(anywhere(key)) != nil
+		again = again || s.again
+	}
+	if again {
+		if c.own, err = c.table.NodeAddrs(everywhere); err != nil {
+			return err
 		}
 	}
-	if !concerned {
+	if !nodePorts {
 		return nil
 	}
 	if c.node, err = c.table.NodeAddrs(c.services.Rules().NodePorts); err != nil {
@@ -88,6 +92,8 @@ func (c *claimer) lookUpNode() (err error) {
 	c.former = slices.DeleteFunc(c.former, func(a netip.Addr) bool { return slices.Contains(c.node, a) })
 	return nil
 }
+
+var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
 // anywhere returns the key of the node port with the same number.
 func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
@@ -137,12 +143,10 @@ func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
 			backends = append(backends, e)
 		}
 	}
-	claim := conntrack.Claim{
-		Frontend: frontend(key), Backends: backends,
-		Untranslated: translated && key.Protocol == servicemodel.UDP,
-	}
+	claim := conntrack.Claim{Frontend: frontend(key), Backends: backends, Untranslated: translated && key.Protocol == servicemodel.UDP}
+	claim.Backwards = claim.Untranslated && s.again && !slices.Contains(c.own, key.Addr)
 	if !s.all {
-		claim.Gone = s.gone
+		claim.Gone = append([]netip.AddrPort{}, s.gone...)
 	}
 	c.list = append(c.list, claim)
 }

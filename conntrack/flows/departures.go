@@ -254,19 +254,32 @@ func (m *mover) nodePortsMoved() {
 
 // expire makes due whose time has come, and returns how long until the next; 0 if there is none.
 func (k *Keeper) expire(now time.Time) (next time.Duration) {
+	// come reports whether a time has come, and notes when it will.
+	come := func(t time.Time) bool {
+		wait := t.Sub(now)
+		if wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+		return wait <= 0
+	}
 	for key, list := range k.departed {
 		for e, d := range list {
-			switch wait := d.at.Sub(now); {
-			case d.at.IsZero():
-			case wait <= 0:
+			if !d.at.IsZero() && come(d.at) {
 				delete(list, e)
 				k.delete(key, e)
-			case next == 0 || wait < next:
-				next = wait
 			}
 		}
 		if len(list) == 0 {
 			delete(k.departed, key)
+		}
+	}
+	for key, times := range k.echoes {
+		for len(times) > 0 && come(times[0]) {
+			k.find(key).again = true
+			times = times[1:]
+		}
+		if k.echoes[key] = times; len(times) == 0 {
+			delete(k.echoes, key)
 		}
 	}
 	return next

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,7 +46,7 @@ func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.C
 		switch m.Judge(&f.flows[i]) {
 		case conntrack.Misdirected:
 			c.Misdirected++
-		case conntrack.Untranslated:
+		case conntrack.Untranslated, conntrack.Backwards:
 			c.Untranslated++
 		default:
 			kept = append(kept, f.flows[i])
@@ -152,6 +153,17 @@ func (w *world) apply(t *testing.T, s sm.State) *dataplane.Result {
 	r, err := w.engine.Apply(t.Context(), s)
 	require.NoError(t, err)
 	return r
+}
+
+// settle does all that is left to time.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	for next := time.Duration(1); next > 0; {
+		time.Sleep(next)
+		var err error
+		next, err = w.engine.Settle(t.Context())
+		require.NoError(t, err)
+	}
 }
 
 func addrs(l ...string) (out []netip.Addr) {

@@ -51,6 +51,7 @@ type Keeper struct {
 
 	departed map[servicemodel.FrontendKey]departures
 	due      map[servicemodel.FrontendKey]*search
+	echoes   map[servicemodel.FrontendKey][]time.Time // when to look again for flows that late answers made
 	// former are ranges in which node ports used to answer, to be looked at in the next pass.
 	former []netip.Prefix
 }
@@ -60,13 +61,20 @@ type search struct {
 	// all: every endpoint that may not have them. Otherwise only those that are gone.
 	all  bool
 	gone []netip.AddrPort
+	// again: untranslated flows were deleted a moment ago.
+	again bool
 }
+
+// echoTimes say when to look again after untranslated flows were deleted, since a late answer can undo that ([conntrack.Claim]): soon, and once more when no answer
+// is under way any more.
+var echoTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
 // New returns a keeper of a table. Closing the table stays with the caller.
 func New(t Table, cfg *Config) (*Keeper, error) {
 	k := &Keeper{
 		table: t, log: slog.New(slog.DiscardHandler),
 		departed: map[servicemodel.FrontendKey]departures{}, due: map[servicemodel.FrontendKey]*search{},
+		echoes: map[servicemodel.FrontendKey][]time.Time{},
 	}
 	if cfg != nil {
 		k.cfg = *cfg
@@ -109,32 +117,57 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	m.nodePortsMoved()
 }
 
-// Settle cleans up what is due, in one pass over the table; without anything due it does not look at it. It returns how long until the next
-// connections are to be cut. After an error, what was due stays due.
+// Settle cleans up what is due, in one pass over the table; without anything due it does not look at it. It returns how long until
+// something becomes due: connections that are drained, or a second look. After an error, what was due stays due.
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	next = k.expire(now)
+	next = k.expire(time.Now())
 	if len(k.due) == 0 {
 		return next, nil
 	}
-	change, err := k.claims()
-	if err != nil {
-		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
-	}
-	matcher, err := conntrack.NewMatcher(change)
-	if err != nil {
-		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
-	}
-	cleaned, err := k.table.Clean(ctx, matcher, k.cfg.Clean)
-	k.add(ctx, cleaned)
-	if err != nil {
+	if err := k.clean(ctx); err != nil {
 		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
 	}
 	clear(k.due)
 	k.former = nil
+	if next = k.expire(time.Now()); len(k.due) > 0 {
+		next = time.Millisecond // time went by
+	}
 	return next, nil
+}
+
+// clean deletes the flows that are due.
+func (k *Keeper) clean(ctx context.Context) error {
+	change, err := k.claims()
+	if err != nil {
+		return err
+	}
+	matcher, err := conntrack.NewMatcher(change)
+	if err != nil {
+		return err
+	}
+	cleaned, err := k.table.Clean(ctx, matcher, k.cfg.Clean)
+	k.add(ctx, cleaned)
+	if cleaned.Untranslated > 0 {
+		k.listen(change)
+	}
+	return err
+}
+
+// listen makes the keeper look again at the frontends of a pass that found untranslated flows.
+func (k *Keeper) listen(c conntrack.Change) {
+	now := time.Now()
+	for _, claim := range c.Claims {
+		if !claim.Untranslated || claim.Frontend.Addr.IsUnspecified() {
+			continue
+		}
+		key := servicemodel.FrontendKey{Addr: claim.Frontend.Addr, Protocol: servicemodel.UDP, Port: claim.Frontend.Port}
+		k.echoes[key] = nil
+		for _, d := range echoTimes {
+			k.echoes[key] = append(k.echoes[key], now.Add(d))
+		}
+	}
 }
 
 // add adds to the totals what a cleaning did.
