@@ -1,0 +1,315 @@
+package dataplanetest
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// flowStories are about flows that exist while services change.
+var flowStories = []story{
+	{"a UDP client is answered throughout while its endpoint is replaced", endpointReplaced},
+	{"a UDP client loses no more than what was on its way when its endpoint dies", endpointDies},
+	{"a UDP client that was refused is answered when the first endpoint comes", firstEndpoint},
+	{"a UDP client that sent before there was a service reaches it", serviceComes},
+	{"a UDP client follows a node port that moves", nodePortMoves},
+	{"a UDP client of a service that goes is not held by it", serviceGoes},
+	{"a UDP client stays with an endpoint that terminates until it ends", endpointTerminates},
+	{"a new program cleans up what the last one left", cleansAfterRestart},
+	{"connections to an endpoint that goes are left, drained or cut", connectionsOfEndpointThatGoes},
+	{"flows that look alike survive", lookAlikesSurvive},
+	{"endpoints are replaced all the time, connections being left", rolling(servicemodel.ConnectionPolicy{})},
+	{"endpoints are replaced all the time, connections being drained", rolling(drained)},
+	{"endpoints are replaced all the time, connections being cut", rolling(servicemodel.ConnectionPolicy{Mode: servicemodel.CutConnections})},
+}
+
+// Ports of the service of these stories; its endpoints listen on flowTarget.
+const (
+	flowPort     uint16 = 53
+	flowNodePort uint16 = 30053
+	flowTarget   uint16 = 5353
+	streamPort   uint16 = 4053
+)
+
+// serverGrace is how long a server goes on after the kernel sends nothing to it any more: it has to answer what lies in its socket.
+const serverGrace = 100 * time.Millisecond
+
+// keepFlows gives the world an engine that knows nothing yet, with a keeper of the node's flows, and returns it.
+func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*conntrack.Table, *flows.Keeper) {
+	t.Helper()
+	table, err := conntrack.Open(conntrack.Config{NetNS: w.Node.NS.Fd()})
+	if errors.Is(err, conntrack.ErrNotSupported) {
+		t.Skipf("no conntrack over netlink: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { table.Close() })
+	keeper, err := flows.New(table, &flows.Config{Connections: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.engine = dataplane.New(w.backend, &dataplane.Config{Flows: keeper})
+	return table, keeper
+}
+
+// settle does all that is left to time.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	for next := time.Duration(1); next > 0; {
+		time.Sleep(next)
+		var err error
+		if next, err = w.engine.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// flowService is the service of these stories.
+func flowService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	return web(append([]func(*servicemodel.Service){func(s *servicemodel.Service) {
+		s.Ports = []servicemodel.ServicePort{
+			{Name: "udp", Protocol: servicemodel.UDP, Port: flowPort, NodePort: flowNodePort},
+			{Name: "tcp", Protocol: servicemodel.TCP, Port: flowPort, NodePort: flowNodePort},
+		}
+	}}, edit...)...)
+}
+
+// flowEndpoints are eps at flowTarget.
+func flowEndpoints(hosts ...string) []servicemodel.Endpoint {
+	return each(eps(hosts...), func(e *servicemodel.Endpoint) {
+		e.Ports = slices.Clone(e.Ports)
+		for i := range e.Ports {
+			e.Ports[i].Port = flowTarget
+		}
+	})
+}
+
+func flowState(endpoints []servicemodel.Endpoint, edit ...func(*servicemodel.Service)) servicemodel.State {
+	return state(podCIDRs(thisNode()), flowService(edit...), endpoints)
+}
+
+// openStreams opens a stream by each address of the service, in both families: by cluster IP as itself, by the others masqueraded.
+func (w *world) openStreams(t *testing.T) (all streams) {
+	t.Helper()
+	for _, f := range families {
+		for i, c := range []struct {
+			from  string
+			addrs [2]netip.Addr
+			port  uint16
+		}{{"pod1", clusterIP, flowPort}, {"outside1", externalIP, flowPort}, {"outside2", lbIP, flowPort}, {"outside1", nodeIP, flowNodePort}} {
+			all = append(all, w.stream(t, c.from, streamPort+uint16(i), netip.AddrPortFrom(c.addrs[f], c.port)))
+		}
+	}
+	return all
+}
+
+// through changes the services while the streams send, and requires that each loses no more than it sent meanwhile: between, say, the death of an
+// endpoint, the first thing that change does, and its end. One more may be on its way when that begins.
+func (l streams) through(t *testing.T, change func()) (lost, sent int) {
+	t.Helper()
+	l.start()
+	time.Sleep(100 * time.Millisecond)
+	before := l.sent()
+	change()
+	after := l.sent()
+	time.Sleep(100 * time.Millisecond)
+	l.stop()
+	for i, s := range l {
+		y := s.tally()
+		if allowed := after[i] - before[i] + 1; y.lost > allowed {
+			t.Errorf("%s: %d lost, at most %d were sent while things changed: %s", s.name, y.lost, allowed, y)
+		}
+		lost += y.lost
+		sent += y.sent
+		s.forget()
+	}
+	return lost, sent
+}
+
+func endpointReplaced(t *testing.T, w *world) {
+	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	stop := w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod3", netnstest.UDP, flowTarget)
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	all := w.openStreams(t)
+	all.requireAll(t, serverName("pod2", flowTarget))
+
+	// The old endpoint serves on until the change is made, as one does that ends in an orderly way.
+	all.start()
+	time.Sleep(50 * time.Millisecond)
+	w.apply(t, flowState(flowEndpoints("pod3")))
+	time.Sleep(serverGrace)
+	stop()
+	time.Sleep(50 * time.Millisecond)
+	all.stop()
+	lost, sent := 0, 0
+	for _, s := range all {
+		y := s.tally()
+		if y.lost > 1 {
+			t.Errorf("%s: more than one was on its way: %s", s.name, y)
+		}
+		lost, sent = lost+y.lost, sent+y.sent
+	}
+	t.Logf("%d of %d datagrams lost, %+v", lost, sent, keeper.Totals())
+	all.requireAll(t, serverName("pod3", flowTarget))
+}
+
+func endpointDies(t *testing.T, w *world) {
+	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	stop := w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "remote1", netnstest.UDP, flowTarget)
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	all := w.openStreams(t)
+	all.requireAll(t, serverName("pod2", flowTarget))
+	lost, sent := all.through(t, func() {
+		stop()
+		w.apply(t, flowState(flowEndpoints("remote1")))
+	})
+	t.Logf("%d of %d datagrams lost, %+v", lost, sent, keeper.Totals())
+	all.requireAll(t, serverName("remote1", flowTarget))
+}
+
+func firstEndpoint(t *testing.T, w *world) {
+	w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.apply(t, flowState(nil))
+	all := w.openStreams(t)
+	all.start()
+	time.Sleep(100 * time.Millisecond)
+	all.stop()
+	for _, s := range all {
+		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
+			t.Errorf("%s: wanted refusals, got %s", s.name, y)
+		}
+	}
+	all.start()
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	all.stop()
+	all.requireAll(t, serverName("pod2", flowTarget))
+
+	// It goes again, and with it all flows to it: the clients are refused, not held in a black hole.
+	w.apply(t, flowState(nil))
+	for _, s := range all {
+		s.forget()
+	}
+	all.start()
+	time.Sleep(100 * time.Millisecond)
+	all.stop()
+	for _, s := range all {
+		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
+			t.Errorf("%s: wanted refusals after the last endpoint went, got %s", s.name, y)
+		}
+	}
+}
+
+func serviceComes(t *testing.T, w *world) {
+	w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.apply(t, servicemodel.State{}.WithNode(podCIDRs(thisNode())))
+	var virtual streams
+	for _, s := range w.openStreams(t) {
+		if ap := s.conn.RemoteAddr().(*net.UDPAddr).AddrPort(); !w.IsNodeAddr(ap.Addr()) {
+			virtual = append(virtual, s) // the node itself refuses what is sent to its own addresses
+		}
+	}
+	virtual.requireAll(t, netnstest.InternetName)
+	virtual.through(t, func() { w.apply(t, flowState(flowEndpoints("pod2"))) })
+	w.settle(t) // an answer may have been on its way when the flows were deleted
+	virtual.requireAll(t, serverName("pod2", flowTarget))
+}
+
+func nodePortMoves(t *testing.T, w *world) {
+	w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	moved := func(s *servicemodel.Service) { s.Ports[0].NodePort = flowNodePort + 1 }
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	var old, new streams
+	for _, f := range families {
+		old = append(old, w.stream(t, "outside1", streamPort, netip.AddrPortFrom(nodeIP[f], flowNodePort)))
+		new = append(new, w.stream(t, "outside1", streamPort+1, netip.AddrPortFrom(nodeIP[f], flowNodePort+1)))
+	}
+	old.requireAll(t, serverName("pod2", flowTarget))
+	old.start()
+	new.start()
+	time.Sleep(100 * time.Millisecond)
+	w.apply(t, flowState(flowEndpoints("pod2"), moved))
+	time.Sleep(50 * time.Millisecond)
+	old.stop()
+	new.stop()
+	new.requireAll(t, serverName("pod2", flowTarget))
+	for _, s := range old {
+		s.forget()
+	}
+	old.start()
+	time.Sleep(100 * time.Millisecond)
+	old.stop()
+	for _, s := range old {
+		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
+			t.Errorf("%s: the old node port still answers: %s", s.name, y)
+		}
+	}
+}
+
+func serviceGoes(t *testing.T, w *world) {
+	w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	by := streams{w.stream(t, "pod1", streamPort, netip.AddrPortFrom(clusterIP[0], flowPort)),
+		w.stream(t, "outside1", streamPort, netip.AddrPortFrom(externalIP[1], flowPort))}
+	by.requireAll(t, serverName("pod2", flowTarget))
+	by.through(t, func() { w.apply(t, servicemodel.State{}.WithNode(podCIDRs(thisNode()))) })
+	by.requireAll(t, netnstest.InternetName)
+}
+
+func endpointTerminates(t *testing.T, w *world) {
+	w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod3", netnstest.UDP, flowTarget)
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	all := w.openStreams(t)
+	all.requireAll(t, serverName("pod2", flowTarget))
+	both := []string{serverName("pod2", flowTarget)}
+	if w.backend.Name() == "ipvs" { // which forgets UDP flows with their endpoint
+		both = append(both, serverName("pod3", flowTarget))
+	}
+	w.apply(t, flowState(slices.Concat(each(flowEndpoints("pod2"), terminating), flowEndpoints("pod3"))))
+	all.requireAll(t, both...)
+	fresh := streams{w.stream(t, "pod1", streamPort+100, netip.AddrPortFrom(clusterIP[0], flowPort))}
+	fresh.requireAll(t, serverName("pod3", flowTarget))
+	w.apply(t, flowState(flowEndpoints("pod3")))
+	all.requireAll(t, serverName("pod3", flowTarget))
+}
+
+// cleansAfterRestart changes the services with an engine that leaves flows alone, and lets another one find them.
+func cleansAfterRestart(t *testing.T, w *world) {
+	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod3", netnstest.UDP, flowTarget)
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	all := w.openStreams(t)
+	all.requireAll(t, serverName("pod2", flowTarget))
+
+	w.keepFlows(t, servicemodel.ConnectionPolicy{}) // as a program does that is run once for each change
+	w.apply(t, flowState(flowEndpoints("pod3")))
+	all.requireAll(t, serverName("pod3", flowTarget))
+
+	w.engine = dataplane.New(w.backend, nil) // as one that is killed before it cleans up
+	w.apply(t, flowState(flowEndpoints("pod2")))
+	all.requireAll(t, serverName("pod3", flowTarget))
+	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	if r := w.apply(t, flowState(flowEndpoints("pod2"))); !r.Changes.Empty() {
+		t.Errorf("nothing was to change:\n%s", r.Changes)
+	}
+	if d := keeper.Totals().Deleted; d != len(all) {
+		t.Errorf("%d flows deleted, there were %d stale ones", d, len(all))
+	}
+	all.requireAll(t, serverName("pod2", flowTarget))
+}

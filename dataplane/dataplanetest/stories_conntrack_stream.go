@@ -1,0 +1,251 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+const (
+	// streamInterval is the least time between two datagrams of a stream.
+	streamInterval = 2 * time.Millisecond
+	// streamPatience is how long it waits for an answer until it sends the next.
+	streamPatience = 50 * time.Millisecond
+)
+
+// stream is a UDP client that sends on and on from one port, so that all it sends is one flow. It sends the next datagram when the last was answered, or
+// not in time: so there is one on its way, not more.
+type stream struct {
+	name string
+	conn *net.UDPConn
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	pulse   chan struct{} // closed to stop sending
+	waiting bool          // for an answer
+	last    time.Time
+	sent    int
+	refused int // datagrams that the kernel told were refused
+	answers map[string]int
+	errs    []error
+}
+
+// stream opens a stream. It sends nothing yet.
+func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort) *stream {
+	t.Helper()
+	s := &stream{name: fmt.Sprintf("%s to %s", from, to), answers: map[string]int{}}
+	host := w.hosts[from]
+	local := netip.AddrPortFrom(host.Addr(to.Addr()), port)
+	err := host.NS.Do(func() (err error) {
+		s.conn, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	if err != nil {
+		t.Fatalf("open a stream from %s: %v", s.name, err)
+	}
+	s.work.Go(s.hear)
+	t.Cleanup(func() {
+		s.pause()
+		s.conn.Close() //nolint:errcheck // nothing is owed
+		s.work.Wait()
+	})
+	return s
+}
+
+// hear counts answers.
+func (s *stream) hear() {
+	b := make([]byte, 256)
+	for {
+		n, err := s.conn.Read(b)
+		s.mu.Lock()
+		s.waiting = false
+		switch {
+		case err == nil:
+			server, _, _ := strings.Cut(string(b[:n]), " ")
+			s.answers[server]++
+		case errors.Is(err, syscall.ECONNREFUSED):
+			s.refused++
+		case errors.Is(err, net.ErrClosed):
+			s.mu.Unlock()
+			return
+		default: // unreachable for a moment, perhaps
+			s.errs = append(s.errs, err)
+			time.Sleep(time.Millisecond)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// start begins to send.
+func (s *stream) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pulse := make(chan struct{})
+	s.pulse = pulse
+	s.work.Go(func() {
+		tick := time.NewTicker(streamInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-pulse:
+				return
+			case <-tick.C:
+				s.send()
+			}
+		}
+	})
+}
+
+func (s *stream) send() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting && time.Since(s.last) < streamPatience {
+		return
+	}
+	// An error that the kernel has noted of an earlier datagram comes instead of sending this one.
+	switch _, err := s.conn.Write([]byte("stream\n")); {
+	case err == nil:
+		s.sent++
+		s.waiting, s.last = true, time.Now()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		s.refused++
+	case !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded):
+		s.errs = append(s.errs, err)
+	}
+}
+
+// stop ends the sending, and waits until the last datagram is answered or refused: up to half a second.
+func (s *stream) stop() {
+	s.pause()
+	s.wait()
+}
+
+// pause ends the sending.
+func (s *stream) pause() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pulse != nil {
+		close(s.pulse)
+		s.pulse = nil
+	}
+}
+
+func (s *stream) wait() {
+	for range 50 {
+		s.mu.Lock()
+		waiting := s.waiting
+		s.mu.Unlock()
+		if !waiting {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// tally is what became of a stream.
+type tally struct {
+	sent, lost, refused int
+	answers             map[string]int
+}
+
+func (s *stream) tally() tally {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	y := tally{sent: s.sent, refused: s.refused, answers: map[string]int{}}
+	for name, n := range s.answers {
+		y.answers[name] = n
+	}
+	y.lost = y.sent
+	for _, n := range y.answers {
+		y.lost -= n
+	}
+	return y
+}
+
+// forget begins to count anew.
+func (s *stream) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent, s.refused, s.answers, s.errs, s.waiting = 0, 0, map[string]int{}, nil, false
+}
+
+func (y tally) String() string {
+	return fmt.Sprintf("%d sent, %d lost, %d refused, answered by %v", y.sent, y.lost, y.refused, y.answers)
+}
+
+// streams are several of them at once.
+type streams []*stream
+
+func (l streams) start() {
+	for _, s := range l {
+		s.start()
+	}
+}
+
+func (l streams) stop() {
+	for _, s := range l {
+		s.pause()
+	}
+	var waits sync.WaitGroup
+	for _, s := range l {
+		waits.Go(s.wait)
+	}
+	waits.Wait()
+}
+
+func (l streams) sent() []int {
+	n := make([]int, len(l))
+	for i, s := range l {
+		n[i] = s.tally().sent
+	}
+	return n
+}
+
+// requireAll lets the streams send for a moment, and requires that every datagram is answered by one of the servers.
+func (l streams) requireAll(t *testing.T, servers ...string) {
+	t.Helper()
+	for _, s := range l {
+		s.forget()
+	}
+	l.start()
+	time.Sleep(150 * time.Millisecond)
+	l.stop()
+	for _, s := range l {
+		y := s.tally()
+		for _, name := range servers {
+			delete(y.answers, name)
+		}
+		if y.sent == 0 || y.lost > 0 || len(y.answers) > 0 {
+			t.Errorf("%s, wanted answers of %v only: %s", s.name, servers, s.tally())
+		}
+		s.forget()
+	}
+}
+
+// serve starts a server of its own for a story, named after its host and port, in both families.
+func (w *world) serve(t *testing.T, host string, proto netnstest.Protocol, port uint16) (stop func()) {
+	t.Helper()
+	h := w.hosts[host]
+	var all []*netnstest.Server
+	for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+		s, err := h.NS.Serve(serverName(host, port), proto, netip.AddrPortFrom(a, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	return func() {
+		for _, s := range all {
+			s.Close() //nolint:errcheck // it is to be gone
+		}
+	}
+}
