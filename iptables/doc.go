@@ -76,15 +76,58 @@
 //	-A KUBE-SVC-… -p tcp -m recent --update --seconds 10800 --reap --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
 //	-A KUBE-SVC-… -p tcp -m statistic … -m recent --set --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
 //
-// The module remembers 100 clients for each endpoint unless its parameter ip_list_tot says otherwise, and finds a list by walking all of
-// them. Where many services need affinity, the nftables backend is the better choice.
+// The module remembers 100 clients for each endpoint unless its parameter ip_list_tot says otherwise, and finds a list by walking all that
+// there are, for each such rule that is added and for each such match of a packet.
+//
+// # When to choose iptables
+//
+// The nftables backend does the same by hashing, in microseconds, and without limits to affinity: it is the one to choose. This one is for
+// nodes where people and tools look for services in iptables, and for taking over from kube-proxy in iptables mode without a client
+// noticing. Many services with affinity are a reason against it.
+//
+// Processor time, in user space and in the kernel, on two cores at 2.5 GHz with Linux 6.18, services of 10 endpoints. Beside it that of
+// iptables-restore 1.8.9 alone, given the rules that kube-proxy 1.36 has for the same services; what kube-proxy does itself comes on top.
+//
+//	                                           kernlb   iptables-legacy   iptables-nft
+//	full sync of 1,000 services                0.23 s            0.47 s          8.0 s
+//	full sync of 10,000                         2.2 s              12 s
+//	full sync of 10,000, 1 in 10 with affinity  8.2 s              18 s
+//	one endpoint of 1,000 replaced            0.006 s
+//	one endpoint of 10,000                     0.05 s             1.6 s
+//	one endpoint of 10,000, 1 in 10 affinity   0.05 s              14 s
+//	a new process adopts 10,000                 1.2 s
+//
+// The first packet of a UDP flow, from pod to pod, takes 4.1 µs without a service, 7.1 µs to one among 10, and 9.5 µs among 10,000. Where
+// one service in ten has affinity, and the one asked for too, it takes 14 µs among 1,000 and 114 µs among 10,000 for one endpoint, and more
+// for each further.
+//
+// # Where the time goes
+//
+// One change: nearly all is nft_table_validate. At a commit that adds a rule with a verdict, a match or a target, the kernel walks all that
+// can be reached in that table, once from PREROUTING and once from OUTPUT. What it costs is the memory it touches: the rule, and for each
+// match or target of x_tables a descriptor of its own. Therefore there is no chain for each endpoint, comments are user data, whatever
+// iptables reads from native expressions is written as such, and rules lie in memory in the order in which they are walked.
+//
+// A full sync: three fifths are the kernel's, 9 µs for each rule, of which half goes into finding the types of its expressions by their
+// names; validation is 3 %. Rules of endpoints without counters would take a tenth less, masquerading cluster IPs by one rule rather than
+// one each another twentieth: neither is worth what it hides.
+//
+// Affinity: to add a rule with a list, recent_mt_check compares its name with those of all lists, and there are two such rules for an
+// endpoint. With 10,000 lists these comparisons take 6 s of the 8.2. Fewer lists cannot say which endpoint a client was given. IP sets would
+// be found by number (10,000 are made in 1 s), but then what iptables-save prints could not be restored without ipset, and clients that
+// kube-proxy knew would be forgotten.
 //
 // # Living with others
 //
 // The tables and base chains are everybody's. The backend inserts its jumps at their beginning, and changes and removes no rule but its
 // own: those in chains of the names above, and jumps to these in base chains. Chains of kube-proxy under the same names count as its own:
 // the first commit replaces what is in them, in one transaction, without breaking a connection or forgetting a client. Whatever somebody
-// else does to its rules, the next observation finds, and the next commit repairs, rule by rule.
+// else does to its rules, the next observation finds, and the next commit repairs, rule by rule. Of what kube-proxy had, the chains
+// KUBE-PROXY-CANARY stay, which are empty, and by which it notices flushes.
+//
+// KUBE-FIREWALL is shared with kube-proxy and kubelet. Ours in it is the guard of node ports at localhost, and the jumps to it that say so
+// in their comment; as long as they are there the sysctl route_localnet is on, and it is turned off before they go. What others have there
+// stays.
 //
 // Comments are written as user data of the rule, where both iptables and nft show them, rather than as a match that every packet would
 // pass. Rules written by iptables itself, such as after iptables-restore, are recognised all the same.

@@ -26,7 +26,8 @@ COMMIT
 COMMIT
 `
 
-// Whoever flushes what, the next apply finds out without being asked to look, and puts back what is missing and no more. Connections live on.
+// Whoever flushes what, the next apply finds out without being asked to look, and puts back what is missing and no more. Connections live
+// on.
 func TestAFlushIsRepaired(t *testing.T) {
 	t.Parallel()
 	for _, flush := range []struct {
