@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -45,8 +46,8 @@ type Cut struct {
 // backend and needs no rule; a firewall of the node has to let packets of established connections in, and
 // resets out.
 //
-// Not reset are connections whose packets are offloaded to hardware or go past conntrack, and ends that reach
-// each other without this node once the flow is gone (direct server return).
+// Not reset are connections whose packets are offloaded to hardware or go past conntrack, ends that reach each
+// other without this node once the flow is gone (direct server return), and ends to which the node has no route.
 //
 // Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows have been
 // deleted: the ends will be reset when they send within 30 seconds.
@@ -207,7 +208,7 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	node, ok := c.nodes[peer]
 	if !ok {
 		var err error
-		if node, err = c.ends.source(peer); err != nil && c.silent == nil {
+		if node, err = c.ends.source(peer); err != nil && !unreachable(err) && c.silent == nil {
 			c.silent = fmt.Errorf("find the way to %s: %w", peer, err)
 		}
 		c.nodes[peer] = node
@@ -215,9 +216,14 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	return node
 }
 
+// unreachable reports whether there is no way to an end. Then it cannot be told, nor can it send anything that gets an answer.
+func unreachable(err error) bool {
+	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
+}
+
 // fail notes why an end could not be told.
 func (c *cutting) fail(stone *Flow, err error) {
-	if c.silent == nil {
+	if c.silent == nil && !unreachable(err) {
 		c.silent = fmt.Errorf("tell %s: %w", stone.Original.Src, err)
 	}
 }

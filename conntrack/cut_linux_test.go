@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -252,7 +250,6 @@ func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	f.TCP = TCPEstablished
 	create(t, table, f)
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
-	require.ErrorIs(t, err, syscall.ENETUNREACH)
-	require.True(t, strings.Contains(err.Error(), "find the way to 10.0.0.1"), err)
-	require.Equal(t, Cut{Deleted: 1}, cut, "what can be done is done")
+	require.NoError(t, err)
+	require.Equal(t, Cut{Deleted: 1}, cut, "nobody can be told, and that is no failure")
 }

@@ -138,11 +138,7 @@ func (c *claimer) backends(f *servicemodel.Frontend) (list []netip.AddrPort, tra
 func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
 	backends, translated := c.backends(c.answering(key))
 	backends = slices.Clip(backends)
-	for _, e := range slices.SortedFunc(maps.Keys(c.departed[key]), netip.AddrPort.Compare) {
-		if e.IsValid() {
-			backends = append(backends, e)
-		}
-	}
+	backends = append(backends, slices.SortedFunc(maps.Keys(c.departed[key]), netip.AddrPort.Compare)...)
 	claim := conntrack.Claim{Frontend: frontend(key), Backends: backends, Untranslated: translated && key.Protocol == servicemodel.UDP}
 	claim.Backwards = claim.Untranslated && s.again && !slices.Contains(c.own, key.Addr)
 	if !s.all {

@@ -1,15 +1,16 @@
 package flows
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// departures are the endpoints that a frontend sends nothing new to, and that may keep the flows they have, for some time or as long as they serve. The
-// invalid endpoint stands for all that departed before the keeper began.
+// departures are the endpoints that a frontend sends nothing new to, and that may keep the flows they have, for some time or as long as they serve.
 type departures map[netip.AddrPort]departure
 
 type departure struct {
@@ -167,11 +168,16 @@ func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e n
 			return // it goes on, and nobody needs to remember it
 		}
 	}
-	if m.departed[key] == nil {
-		m.departed[key] = departures{}
+	m.depart(key, e, d)
+}
+
+// depart notes a departure, unless it is known.
+func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d departure) {
+	if k.departed[key] == nil {
+		k.departed[key] = departures{}
 	}
-	if _, known := m.departed[key][e]; !known {
-		m.departed[key][e] = d
+	if _, known := k.departed[key][e]; !known {
+		k.departed[key][e] = d
 	}
 }
 
@@ -179,7 +185,7 @@ func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e n
 // others may have been left alone.
 func (k *Keeper) delete(key servicemodel.FrontendKey, e netip.AddrPort) {
 	s := k.find(key)
-	if key.Protocol == servicemodel.UDP || !e.IsValid() {
+	if key.Protocol == servicemodel.UDP {
 		s.all = true
 		return
 	}
@@ -219,7 +225,9 @@ func (m *mover) checkAll() {
 		case mode == servicemodel.CutConnections:
 			m.find(f.Key).all = true
 		case mode == servicemodel.DrainConnections:
-			m.leave(f.Key, f.Service, netip.AddrPort{}, false)
+			if !slices.Contains(m.unknown, f.Key.Protocol) {
+				m.unknown = append(m.unknown, f.Key.Protocol)
+			}
 		}
 	}
 }
@@ -236,6 +244,36 @@ func (m *mover) keepLingering(f *servicemodel.Frontend) {
 			m.leave(f.Key, f.Service, e, true)
 		}
 	}
+}
+
+// findDeparted looks once for connections to endpoints that departed before the keeper began. They are drained from now on.
+func (k *Keeper) findDeparted(ctx context.Context) error {
+	if len(k.unknown) == 0 {
+		return nil
+	}
+	node, err := k.table.NodeAddrs(k.services.Rules().NodePorts)
+	if err != nil {
+		return err
+	}
+	index := NewIndex(k.services, node)
+	index.zone = k.cfg.Zone
+	for _, protocol := range k.unknown {
+		for f, err := range k.table.Flows(ctx, conntrack.Filter{Protocol: conntrack.Protocol(protocol)}) {
+			if err != nil {
+				return err
+			}
+			own := index.Frontend(&f)
+			// Where a connection was cut, flows with fixed timeouts answer what its ends still send.
+			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 || index.Serves(own, &f) {
+				continue
+			}
+			if p := k.policy(own.Service.Name); p.Mode == servicemodel.DrainConnections {
+				k.depart(own.Key, f.Reply.Src, departure{service: own.Service, at: time.Now().Add(p.Drain)})
+			}
+		}
+	}
+	k.unknown = nil
+	return nil
 }
 
 // nodePortsMoved makes the UDP flows of all node ports due if they answer at other addresses now.

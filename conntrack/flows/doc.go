@@ -44,7 +44,7 @@
 // are right survive. It costs one pass over the table, and none if there is no such frontend. What it cannot find after such a stop is flows to a frontend that was
 // removed by the commit before: they last as long as their clients keep sending.
 //
-// The time that connections have left to be drained is not kept: after a restart it begins anew.
+// The time that connections have left to be drained is not kept: a new keeper looks for them once, and their time begins anew.
 //
 // A policy that was removed together with its service is known to a keeper that saw the service. Another one goes by the policy for all.
 package flows

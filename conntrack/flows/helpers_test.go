@@ -3,6 +3,7 @@ package flows_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -68,6 +69,13 @@ func (f *fakeTable) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 		}
 	}
 	return in, f.err
+}
+
+func (f *fakeTable) Flows(_ context.Context, filter conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dumps++
+	return conntrack.Where(conntrack.All(slices.Clone(f.flows)...), func(fl *conntrack.Flow) bool { return filter.Match(fl) })
 }
 
 func (f *fakeTable) fail(err error) {

@@ -3,6 +3,7 @@ package flows
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -16,6 +17,7 @@ import (
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (conntrack.Cleaned, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
+	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
 
 var _ Table = (*conntrack.Table)(nil)
@@ -52,6 +54,8 @@ type Keeper struct {
 	departed map[servicemodel.FrontendKey]departures
 	due      map[servicemodel.FrontendKey]*search
 	echoes   map[servicemodel.FrontendKey][]time.Time // when to look again for flows that late answers made
+	// unknown are the protocols of which it is not known which connections were to be drained before the keeper began.
+	unknown []servicemodel.Protocol
 	// former are ranges in which node ports used to answer, to be looked at in the next pass.
 	former []netip.Prefix
 }
@@ -122,6 +126,9 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if err := k.findDeparted(ctx); err != nil {
+		return 0, fmt.Errorf("find the connections to be drained: %w", err)
+	}
 	next = k.expire(time.Now())
 	if len(k.due) == 0 {
 		return next, nil

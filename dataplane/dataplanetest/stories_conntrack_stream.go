@@ -123,12 +123,6 @@ func (s *stream) send() {
 	}
 }
 
-// stop ends the sending, and waits until the last datagram is answered or refused: up to half a second.
-func (s *stream) stop() {
-	s.pause()
-	s.wait()
-}
-
 // pause ends the sending.
 func (s *stream) pause() {
 	s.mu.Lock()

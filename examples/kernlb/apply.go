@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,8 @@ type summary struct {
 	Bytes    int      `json:"kernel_bytes"`
 	Micros   int64    `json:"duration_us"`
 	Repaired []string `json:"repaired,omitempty"`
+	Deleted  int      `json:"flows_deleted,omitempty"`
+	Reset    int      `json:"connections_reset,omitempty"`
 }
 
 func (p *program) apply(ctx context.Context) error {
@@ -27,18 +30,28 @@ func (p *program) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	keeper, done, err := p.keepFlows()
+	if err != nil {
+		return err
+	}
+	defer done()
 	chosen := p.opts.backend == auto
 	return p.withEngine(ctx, s, func(ctx context.Context, e *dataplane.Engine) error {
 		r, err := e.Apply(ctx, s)
-		if err != nil {
+		if r == nil {
 			return err
 		}
 		p.warnConflicts(r.Changes.New)
 		if chosen {
 			p.warnOthers(ctx)
 		}
-		return p.summarize(summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
-			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift})
+		err = p.settle(ctx, e, r, err)
+		sum := summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
+			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift}
+		if keeper != nil {
+			sum.Deleted, sum.Reset = keeper.Totals().Deleted, keeper.Totals().Reset
+		}
+		return errors.Join(p.summarize(sum), err)
 	})
 }
 
@@ -58,6 +71,9 @@ func (p *program) summarize(s summary) error {
 	}
 	_, err := fmt.Fprintf(p.stdout, "%s: %d added, %d changed, %d removed; %d kernel messages, %d bytes, %v\n",
 		s.Backend, s.Added, s.Changed, s.Removed, s.Messages, s.Bytes, time.Duration(s.Micros)*time.Microsecond)
+	if s.Deleted > 0 && err == nil {
+		_, err = fmt.Fprintf(p.stdout, "stale flows deleted: %d; connections reset among them: %d\n", s.Deleted, s.Reset)
+	}
 	return err
 }
 

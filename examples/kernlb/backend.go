@@ -70,7 +70,7 @@ func (p *program) withEngine(ctx context.Context, s servicemodel.State, f func(c
 		return p.classify(err)
 	}
 	defer b.Close()
-	return p.classify(f(ctx, dataplane.New(b, nil)))
+	return p.classify(f(ctx, dataplane.New(b, &dataplane.Config{Flows: p.keeper})))
 }
 
 // warnOthers names the other backends in which the instance has services. It is for a backend that was chosen: the choice may have been another

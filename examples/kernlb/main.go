@@ -5,6 +5,8 @@
 //	kernlb show                prints what the kernel holds now
 //	kernlb cleanup             removes every trace
 //	kernlb probe               prints which backends this kernel supports, and why not the others
+//	kernlb flows               prints the flows of services
+//	kernlb tune                sets the limits and timeouts of conntrack
 //	kernlb bench               measures the library in a namespace of its own
 //
 // Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for wrong usage or invalid input, in
@@ -20,6 +22,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane"
 )
 
 // Exit codes.
@@ -38,6 +42,7 @@ type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	opts   options
+	keeper dataplane.Flows // of the engines; nil: flows are left alone
 }
 
 // commands are the commands by name.
@@ -48,6 +53,8 @@ var commands = map[string]func(*program, context.Context) error{
 	"cleanup": (*program).cleanup,
 	"probe":   (*program).probe,
 	"bench":   (*program).bench,
+	"flows":   (*program).flows,
+	"tune":    (*program).tune,
 }
 
 func main() {

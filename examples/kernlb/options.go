@@ -23,6 +23,7 @@ type options struct {
 	node     servicemodel.Node
 	services int
 	endpoint int
+	flow     flowOptions
 }
 
 const usage = `usage: kernlb COMMAND [flags]
@@ -33,6 +34,8 @@ commands:
   show     print what the kernel holds now
   cleanup  remove every trace
   probe    print which backends this kernel supports, and why not the others
+  flows    print the flows of services, counts, and how full the table is
+  tune     set the limits and timeouts of conntrack
   bench    measure the library in a network namespace of its own
 
 flags:
@@ -69,7 +72,7 @@ func (o *options) parse(args []string, stderr io.Writer) (string, error) {
 	if name == "cleanup" && o.backend == auto {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
 	}
-	return name, errors.Join(n.apply(&o.node), o.check())
+	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check())
 }
 
 // nodeFlags are the flags that describe the node, as given.
@@ -101,6 +104,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.UintVar(&n.bit, "masquerade-bit", 14, "bit `N` of the packet mark, 0 to 31, that asks for masquerading")
 	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
+	o.flow.define(fs)
 }
 
 // instanceName is what every backend can make names of its kernel objects from.

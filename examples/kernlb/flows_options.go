@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// flowOptions are the flags about flows.
+type flowOptions struct {
+	keep        bool
+	policy      string
+	connections servicemodel.ConnectionPolicy
+	watch       bool
+	service     string
+	bench       int
+	tuning      conntrack.Tuning
+	planOnly    bool
+}
+
+func (o *flowOptions) define(fs *flag.FlagSet) {
+	fs.BoolVar(&o.keep, "keep-flows", false, "apply: leave flows alone that the change made stale")
+	fs.StringVar(&o.policy, "connections", "leave", "apply: what becomes of connections to endpoints that go, `POLICY`: leave, cut, or how long they are drained, such as 30s; apply waits for it")
+	fs.BoolVar(&o.watch, "watch", false, "flows: print what happens to flows, until interrupted")
+	fs.StringVar(&o.service, "service", "", "flows: only those of the service `NAMESPACE/NAME`")
+	fs.IntVar(&o.bench, "flows", 0, "bench: measure with `N` flows what cleaning them up takes")
+	fs.BoolVar(&o.planOnly, "plan", false, "tune: print what would change, and change nothing")
+
+	t := conntrack.KubeProxyTuning()
+	o.tuning = t
+	fs.IntVar(&o.tuning.MaxPerCore, "conntrack-max-per-core", t.MaxPerCore, "tune: flows that the table should hold for each CPU; 0 leaves its size alone")
+	fs.IntVar(&o.tuning.Min, "conntrack-min", t.Min, "tune: flows that it should hold at least")
+	fs.DurationVar(&o.tuning.TCPEstablished, "conntrack-tcp-timeout-established", t.TCPEstablished, "tune: how long idle TCP connections are remembered; 0 leaves it")
+	fs.DurationVar(&o.tuning.TCPCloseWait, "conntrack-tcp-timeout-close-wait", t.TCPCloseWait, "tune: the same for those that only the server closed")
+	fs.DurationVar(&o.tuning.UDP, "conntrack-udp-timeout", 0, "tune: how long UDP flows are remembered; 0 leaves it")
+	fs.DurationVar(&o.tuning.UDPStream, "conntrack-udp-timeout-stream", 0, "tune: the same for those that are answered; 0 leaves it")
+	fs.BoolVar(&o.tuning.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "tune: let TCP packets outside the window pass")
+	fs.BoolVar(&o.tuning.Lower, "lower", false, "tune: lower what is higher, too")
+}
+
+// check checks the flags.
+func (o *flowOptions) check() error {
+	var errs []error
+	switch d, err := time.ParseDuration(o.policy); {
+	case o.policy == "leave":
+		o.connections.Mode = servicemodel.LeaveConnections
+	case o.policy == "cut":
+		o.connections.Mode = servicemodel.CutConnections
+	case err != nil || d < time.Second:
+		errs = append(errs, fmt.Errorf("-connections: %q: want leave, cut, or a time of at least 1s", o.policy))
+	default:
+		o.connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: d}
+	}
+	if o.service != "" && strings.Count(o.service, "/") != 1 {
+		errs = append(errs, fmt.Errorf("-service: %q: want namespace/name", o.service))
+	}
+	if o.bench < 0 || o.bench > 1<<22 {
+		errs = append(errs, fmt.Errorf("-flows: %d: want 0 to %d", o.bench, 1<<22))
+	}
+	return errors.Join(errs...)
+}
