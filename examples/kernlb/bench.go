@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -42,6 +43,8 @@ type report struct {
 	AdoptMessages int     `json:"adopt_messages"`
 
 	PeakHeapMB float64 `json:"peak_heap_mb"`
+
+	Flows *flowReport `json:"flows,omitempty"` // with -flows
 }
 
 // bench measures the library in a namespace of its own.
@@ -66,7 +69,7 @@ func (p *program) bench(ctx context.Context) error {
 		return err
 	}
 	b.report.PeakHeapMB = float64(heap.peak.Load()) / (1 << 20)
-	return p.printReport(&b.report)
+	return errors.Join(p.printReport(&b.report), p.printFlows(b.report.Flows))
 }
 
 // benchmark is one run of bench.
@@ -102,6 +105,9 @@ func (b *benchmark) run(ctx context.Context) error {
 	b.adopt(ctx)
 	if _, err := b.engine.Cleanup(ctx); err != nil && b.err == nil {
 		b.err = err
+	}
+	if b.err == nil && b.p.opts.flow.bench > 0 {
+		b.report.Flows, b.err = b.benchFlows(ctx)
 	}
 	return b.err
 }

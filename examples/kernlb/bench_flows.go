@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// flowReport is what bench prints of cleaning up flows: one UDP endpoint of one service is replaced, and the flows to it are deleted.
+type flowReport struct {
+	InTable   int          `json:"flows_in_table"`   // of the namespace
+	OnMachine int          `json:"flows_on_machine"` // a walk over the table passes all of them
+	Cleanings []flowTiming `json:"cleanings"`
+	IdleDumps int          `json:"dumps_without_udp_change"`
+}
+
+// flowTiming is the cleaning with one question to the kernel.
+type flowTiming struct {
+	Scan    string  `json:"scan"`
+	ApplyMs float64 `json:"apply_ms"` // the whole apply
+	CleanMs float64 `json:"clean_ms"` // the cleaning alone
+	MB      float64 `json:"allocated_mb"`
+	Seen    int     `json:"flows_seen"`
+	Deleted int     `json:"flows_deleted"`
+}
+
+const (
+	flowServices  = 100
+	flowEndpoints = 10
+	// namespaceShare is how many flows a namespace is given: fewer than nf_conntrack_max is by default, which only the initial one can raise.
+	// All share one hash table, so flows that do not fit go to namespaces beside it: to walk over them costs the same.
+	namespaceShare = 250_000
+)
+
+// benchFlows measures cleaning with as many flows as were asked for, a quarter of them of UDP. It runs in the namespace of the bench.
+func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
+	table, err := conntrack.Open(conntrack.Config{})
+	if err != nil {
+		return nil, err
+	}
+	defer table.Close()
+	r := &flowReport{}
+	if r.InTable, err = fill(ctx, table, b.p.opts.flow.bench); err != nil {
+		return nil, err
+	}
+	for r.OnMachine = r.InTable; r.OnMachine < b.p.opts.flow.bench; {
+		ns, err := netnstest.NewNS("flows")
+		if err != nil {
+			return nil, err
+		}
+		defer ns.Close()
+		more, err := conntrack.Open(conntrack.Config{NetNS: ns.Fd()})
+		if err != nil {
+			return nil, err
+		}
+		n, err := fill(ctx, more, min(namespaceShare, b.p.opts.flow.bench-r.OnMachine))
+		if err = errors.Join(err, more.Close()); err != nil {
+			return nil, err
+		}
+		r.OnMachine += n
+	}
+	backend, err := b.p.openBackend(ctx, servicemodel.State{})
+	if err != nil {
+		return nil, err
+	}
+	defer backend.Close()
+	for i, scan := range []struct {
+		name string
+		scan conntrack.Scan
+	}{{"auto", conntrack.ScanAuto}, {"port", conntrack.ScanNarrow}, {"protocol", conntrack.ScanProtocol}, {"everything", conntrack.ScanAll}} {
+		t, err := b.cleanOnce(ctx, table, backend, i, scan.scan, r)
+		if err != nil {
+			return nil, err
+		}
+		t.Scan = scan.name
+		r.Cleanings = append(r.Cleanings, t)
+	}
+	_, err = backend.Cleanup(ctx)
+	return r, err
+}
+
+// fill puts n flows into a table, as far as they fit.
+func fill(ctx context.Context, table *conntrack.Table, n int) (int, error) {
+	c, err := table.Create(ctx, benchFlow(n))
+	if errors.Is(err, conntrack.ErrTableFull) {
+		err = nil
+	}
+	return c.Created, err
+}
+
+// benchFlow makes n flows, each fourth of UDP, to the services in turn and to their endpoints.
+func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
+	return func(yield func(conntrack.Flow, error) bool) {
+		for i := range n {
+			f := conntrack.Flow{Protocol: conntrack.TCP, TCP: conntrack.TCPEstablished, Timeout: time.Hour,
+				Status: conntrack.StatusSeenReply | conntrack.StatusAssured}
+			if i%4 == 0 {
+				f.Protocol, f.TCP = conntrack.UDP, conntrack.TCPNone
+			}
+			client := netip.AddrPortFrom(benchAddr(20, 0, i>>8), uint16(1024+i&0xff))
+			service, endpoint := i/4%flowServices, i/4/flowServices%flowEndpoints
+			f.Original = conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(benchAddr(10, 97, service), 53)}
+			f.Reply = conntrack.Tuple{Src: netip.AddrPortFrom(benchAddr(10, 98, service*256+endpoint), 5353), Dst: client}
+			if !yield(f, nil) {
+				return
+			}
+		}
+	}
+}
+
+// flowState are the services that the flows go to, those of which the first endpoint was replaced counted.
+func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
+	s := servicemodel.State{}.WithNode(b.p.opts.node)
+	for i := range flowServices {
+		svc := &servicemodel.Service{Name: benchName(i), ClusterIPs: []netip.Addr{benchAddr(10, 97, i)}, Ports: []servicemodel.ServicePort{
+			{Name: "udp", Protocol: servicemodel.UDP, Port: 53}, {Name: "tcp", Protocol: servicemodel.TCP, Port: 53}}}
+		var eps []servicemodel.Endpoint
+		for j := range flowEndpoints {
+			e := servicemodel.Endpoint{Addr: benchAddr(10, 98, i*256+j), Ready: true, Serving: true, Ports: []servicemodel.EndpointPort{
+				{Name: "udp", Protocol: servicemodel.UDP, Port: 5353}, {Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}
+			if i < replaced && j == 0 {
+				e.Addr = benchFreshAddr(i)
+			}
+			eps = append(eps, e)
+		}
+		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
+	}
+	return s
+}
+
+// cleanOnce replaces the first endpoint of the i-th service.
+func (b *benchmark) cleanOnce(ctx context.Context, table *conntrack.Table, backend dataplane.Backend, i int, scan conntrack.Scan, r *flowReport) (flowTiming, error) {
+	keeper, err := flows.New(table, &flows.Config{Clean: conntrack.CleanOptions{Scan: scan}})
+	if err != nil {
+		return flowTiming{}, err
+	}
+	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
+	if _, err := e.Apply(ctx, b.flowState(i, 5353)); err != nil { // looks at everything, for it is the first
+		return flowTiming{}, err
+	}
+	before := keeper.Totals()
+	if _, err := e.Apply(ctx, b.flowState(i, 5354)); err != nil { // the endpoints of TCP change
+		return flowTiming{}, err
+	}
+	r.IdleDumps += keeper.Totals().Dumps - before.Dumps
+	next := b.flowState(i+1, 5354)
+	var mem runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&mem)
+	allocated := mem.TotalAlloc
+	start := time.Now()
+	_, err = e.Apply(ctx, next)
+	took := time.Since(start)
+	runtime.ReadMemStats(&mem)
+	after := keeper.Totals()
+	return flowTiming{ApplyMs: ms(took), CleanMs: ms(after.Duration - before.Duration), MB: float64(mem.TotalAlloc-allocated) / (1 << 20),
+		Seen: after.Seen - before.Seen, Deleted: after.Deleted - before.Deleted}, err
+}
+
+// printFlows prints the figures of cleaning, if there are any.
+func (p *program) printFlows(r *flowReport) error {
+	if r == nil || p.opts.output == "json" {
+		return nil
+	}
+	fmt.Fprintf(p.stdout, "\none UDP endpoint replaced, %d flows in the table, %d on the machine; %d dumps where no UDP endpoint changed\n", r.InTable, r.OnMachine, r.IdleDumps)
+	for _, t := range r.Cleanings {
+		if _, err := fmt.Fprintf(p.stdout, "asking for %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d deleted\n", t.Scan, t.CleanMs, t.MB, t.Seen, t.Deleted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
