@@ -1,6 +1,6 @@
 // Package conntrack finds, follows, deletes and cuts the flows in the kernel's connection tracking table, and
 // sets its limits. It speaks netlink, works in any network namespace, and needs nothing of the other packages
-// of kernlb.
+// of kernlb. Package conntrack/flows ties it to the services of an engine.
 //
 // # Stale flows
 //

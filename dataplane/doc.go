@@ -4,6 +4,9 @@
 // difference to a [Backend], which writes it. It reads the kernel back when it starts, when somebody else changed something, and after an
 // error, so that what it compares with is what is really there.
 //
+// Some work is left to time: endpoints are drained, flows that a change left stale are deleted, what failed is tried again. [Engine.Apply] does what is due,
+// [Engine.Run] the rest in time, and programs without Run call [Engine.Settle].
+//
 //	State ─resolve─► Table ─diff─► ChangeSet ─► Backend ─► kernel
 //	                   ▲                                     │
 //	                   └──────────────── observe ◄───────────┘
