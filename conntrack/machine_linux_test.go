@@ -2,9 +2,12 @@ package conntrack
 
 import (
 	"context"
+	"flag"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +67,54 @@ func TestTuningOfTheMachine(t *testing.T) {
 	d, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err, "what is full can be emptied")
 	require.Positive(t, d.Deleted)
+}
+
+// million asks for a table that takes a minute and half a gigabyte to fill.
+var million = flag.Bool("million", false, "test with a million flows; needs a VM made for tests")
+
+// In a table of a million flows, the stale ones go and no others, as conntrack(8) counts them. What that takes is printed.
+func TestAMillionFlows(t *testing.T) {
+	if os.Getenv("KERNLB_VM") == "" || !*million {
+		t.Skip("fills the table of the machine: needs a VM made for tests (KERNLB_VM) and the flag -million")
+	}
+	machine, err := Open(Config{})
+	require.NoError(t, err)
+	defer machine.Close()
+	p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: maxConntrackMax, Min: 1_100_000, Cores: 1})
+	require.NoError(t, err)
+	require.NoError(t, machine.ApplyTuning(p))
+
+	const n, services, endpoints = 1_000_000, 100, 10
+	table, ns := newTable(t)
+	start := time.Now()
+	created, err := table.Create(context.Background(), fill(n))
+	require.NoError(t, err)
+	require.Equal(t, n, created.Created)
+	t.Logf("%d flows made in %s", n, time.Since(start))
+	count := func() int {
+		out := strings.TrimSpace(run(t, ns, "sh", "-c", "conntrack -L 2>/dev/null | wc -l"))
+		lines, err := strconv.Atoi(out)
+		require.NoError(t, err)
+		return lines
+	}
+	require.Equal(t, n, count())
+	left := n
+	for i, scan := range []Scan{ScanAll, ScanProtocol, ScanNarrow} {
+		var backends []netip.AddrPort
+		for j := i + 1; j < endpoints; j++ {
+			backends = append(backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(j)}), 5353))
+		}
+		m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{addr("10.96.0.4"), 53, UDP}, Backends: backends, Untranslated: true}}})
+		require.NoError(t, err)
+		var use meter
+		var got Cleaned
+		use.run(func() { got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan}) })
+		require.NoError(t, err)
+		require.Equal(t, n/services/endpoints, got.Deleted)
+		left -= got.Deleted
+		require.Equal(t, left, count())
+		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.cpu, use.allocated, got)
+	}
 }
 
 // Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.

@@ -305,7 +305,8 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 		r.t.Errorf("connections were to be left, and %d were reset: %v", c.reset, c.errs)
 	case cuts && c.reset == 0:
 		r.t.Error("connections were to be cut, and none was")
-	case cuts && c.connects != c.reset+len(tcp):
-		r.t.Errorf("%d connections, %d of them reset: a client is without one", c.connects, c.reset)
+	case cuts && (c.connects < c.reset-len(tcp) || c.connects > c.reset+len(tcp)):
+		// Each client may have been about to connect when the story ended, or have been reset before it was greeted.
+		r.t.Errorf("%d connections, %d of them reset, %d clients: not each that was reset has another", c.connects, c.reset, len(tcp))
 	}
 }
