@@ -8,6 +8,14 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
+// settingRow is one setting, as tune prints it with -o json.
+type settingRow struct {
+	Name string `json:"name"`
+	Old  uint64 `json:"old"`
+	New  uint64 `json:"new"`
+	Note string `json:"note,omitempty"` // why it stays
+}
+
 // tune sets the limits and timeouts of conntrack, with kube-proxy's flags and defaults.
 func (p *program) tune(ctx context.Context) error {
 	table, err := conntrack.Open(conntrack.Config{})
@@ -29,7 +37,11 @@ func (p *program) tune(ctx context.Context) error {
 
 func (p *program) printTuning(plan conntrack.TuningPlan) error {
 	if p.opts.output == "json" {
-		return p.printJSON(plan)
+		rows := []settingRow{}
+		for _, s := range plan {
+			rows = append(rows, settingRow(s))
+		}
+		return p.printJSON(rows)
 	}
 	_, err := fmt.Fprintln(p.stdout, plan)
 	return err
