@@ -16,7 +16,7 @@ KERNELS  ?= all
 PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/nfnl ./internal/ipvsnl
 
 # What must run in a virtual machine: the development kernels of many machines have no IPVS.
-VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl
+VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./ipvs
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm race fuzz bench setup test-kernel test-kernels peers peers-build

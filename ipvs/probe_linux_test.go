@@ -1,0 +1,105 @@
+package ipvs
+
+import (
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// probeIn asks the kernel in a new namespace, by a thread without some capabilities, and returns the links that the namespace then has.
+func probeIn(t *testing.T, without ...uint) (err error, links []string) {
+	t.Helper()
+	netnstest.Require(t)
+	ns, e := netnstest.NewNS("probe")
+	require.NoError(t, e)
+	defer ns.Close()
+	require.NoError(t, ns.Do(func() error {
+		e := withoutCapabilities(without, func() { err = probeKernel(t.Context(), 0) })
+		interfaces, e2 := net.Interfaces()
+		for _, i := range interfaces {
+			links = append(links, i.Name)
+		}
+		if e == nil {
+			e = e2
+		}
+		return e
+	}))
+	return err, links
+}
+
+// withoutCapabilities runs f while the calling thread does not have them.
+func withoutCapabilities(l []uint, f func()) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var before [2]unix.CapUserData
+	if err := unix.Capget(&header, &before[0]); err != nil {
+		return err
+	}
+	less := before
+	for _, c := range l {
+		less[c/32].Effective &^= 1 << (c % 32)
+	}
+	if err := unix.Capset(&header, &less[0]); err != nil {
+		return err
+	}
+	f()
+	return unix.Capset(&header, &before[0])
+}
+
+// needIPVS skips a test on a kernel without; in the virtual machine there is no such excuse.
+func needIPVS(t *testing.T) {
+	t.Helper()
+	if err, _ := probeIn(t); err != nil && os.Getenv("KERNLB_VM") == "" {
+		t.Skip(err)
+	}
+}
+
+func TestKernelIsProbedWithoutATrace(t *testing.T) {
+	err, links := probeIn(t)
+	require.Equal(t, []string{"lo"}, links)
+	if os.Getenv("KERNLB_VM") != "" {
+		require.NoError(t, err)
+	} else if err != nil {
+		require.NotContains(t, err.Error(), "\n", "one sentence")
+	}
+}
+
+func TestKernelRefusesWhoMayNot(t *testing.T) {
+	needIPVS(t)
+	err, _ := probeIn(t, unix.CAP_NET_ADMIN)
+	require.ErrorIs(t, err, dataplane.ErrNoPermission)
+	require.ErrorIs(t, err, fs.ErrPermission)
+	require.ErrorContains(t, err, "IPVS takes CAP_NET_ADMIN in the initial user namespace")
+}
+
+// TestKernelThatDoesNotLoadItByItself unloads ip_vs, which a kernel before 5.16 does not load for a process without CAP_SYS_MODULE.
+func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
+	if os.Getenv("KERNLB_VM") == "" {
+		t.Skip("unloads a module: needs a virtual machine, see internal/vmtest")
+	}
+	_ = exec.CommandContext(t.Context(), "modprobe", "-r", "ip_vs").Run()
+	if _, err := os.Stat("/sys/module/ip_vs"); err == nil {
+		t.Log("ip_vs is in use, and stays")
+		return
+	}
+	err, _ := probeIn(t, unix.CAP_SYS_MODULE)
+	if strings.HasPrefix(os.Getenv("KERNLB_KERNEL"), "5.10") {
+		require.ErrorIs(t, err, dataplane.ErrMissingModule)
+		require.ErrorContains(t, err, "load module ip_vs")
+	} else {
+		require.NoError(t, err)
+	}
+	err, _ = probeIn(t)
+	require.NoError(t, err, "with all capabilities")
+}
