@@ -17,7 +17,7 @@ import (
 )
 
 // probeIn asks the kernel in a new namespace, by a thread without some capabilities, and returns the links that the namespace then has.
-func probeIn(t *testing.T, without ...uint) (err error, links []string) {
+func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	t.Helper()
 	netnstest.Require(t)
 	ns, e := netnstest.NewNS("probe")
@@ -34,7 +34,7 @@ func probeIn(t *testing.T, without ...uint) (err error, links []string) {
 		}
 		return e
 	}))
-	return err, links
+	return links, err
 }
 
 // withoutCapabilities runs f while the calling thread does not have them.
@@ -60,13 +60,13 @@ func withoutCapabilities(l []uint, f func()) error {
 // needIPVS skips a test on a kernel without; in the virtual machine there is no such excuse.
 func needIPVS(t *testing.T) {
 	t.Helper()
-	if err, _ := probeIn(t); err != nil && os.Getenv("KERNLB_VM") == "" {
+	if _, err := probeIn(t); err != nil && os.Getenv("KERNLB_VM") == "" {
 		t.Skip(err)
 	}
 }
 
 func TestKernelIsProbedWithoutATrace(t *testing.T) {
-	err, links := probeIn(t)
+	links, err := probeIn(t)
 	require.Equal(t, []string{"lo"}, links)
 	if os.Getenv("KERNLB_VM") != "" {
 		require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestKernelIsProbedWithoutATrace(t *testing.T) {
 
 func TestKernelRefusesWhoMayNot(t *testing.T) {
 	needIPVS(t)
-	err, _ := probeIn(t, unix.CAP_NET_ADMIN)
+	_, err := probeIn(t, unix.CAP_NET_ADMIN)
 	require.ErrorIs(t, err, dataplane.ErrNoPermission)
 	require.ErrorIs(t, err, fs.ErrPermission)
 	require.ErrorContains(t, err, "IPVS takes CAP_NET_ADMIN in the initial user namespace")
@@ -93,13 +93,13 @@ func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 		t.Log("ip_vs is in use, and stays")
 		return
 	}
-	err, _ := probeIn(t, unix.CAP_SYS_MODULE)
+	_, err := probeIn(t, unix.CAP_SYS_MODULE)
 	if strings.HasPrefix(os.Getenv("KERNLB_KERNEL"), "5.10") {
 		require.ErrorIs(t, err, dataplane.ErrMissingModule)
 		require.ErrorContains(t, err, "load module ip_vs")
 	} else {
 		require.NoError(t, err)
 	}
-	err, _ = probeIn(t)
+	_, err = probeIn(t)
 	require.NoError(t, err, "with all capabilities")
 }
