@@ -169,9 +169,6 @@ func (a *attrs) addr() (u wireAddr) {
 	return u
 }
 
-// nest returns the attributes inside the attribute.
-func (a *attrs) nest(what string) attrs { return attrs{what: what, rest: a.data} }
-
 // wireAddr is an address of a message before it is known to which family it belongs.
 type wireAddr struct {
 	bytes [addrLen]byte
