@@ -220,7 +220,7 @@ func (c *comparison) print(out io.Writer, verbose bool) int {
 	})
 	without := 0
 	for _, k := range kinds {
-		why := reason(c.names[1], c.kinds[k])
+		why := reason(c.names[1], k, c.kinds[k])
 		if why == "" {
 			why = "NOT DOCUMENTED"
 			without++

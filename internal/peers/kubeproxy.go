@@ -216,5 +216,9 @@ func useIPTables(variant string) error {
 			}
 		}
 	}
+	// Legacy programs of all namespaces would wait for one another otherwise.
+	if err := os.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock")); err != nil {
+		return err
+	}
 	return os.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }

@@ -1,5 +1,51 @@
 package main
 
-// reason says why a peer differs, in the words of dataplane/dataplanetest/behaviour.md; "" if that is not known. lines are all packets of
-// one kind of difference.
-func reason(string, []string) string { return "" }
+import "strings"
+
+// difference is a known difference between a peer and kernlb.
+type difference struct {
+	peer string // what the peer's name begins with
+	// what the kind of difference begins with, and scenarios that it is limited to, as part of their names; any if there are none
+	kind      string
+	scenarios []string
+	why       string
+}
+
+// differences are those that kernlb documents (dataplane/dataplanetest/behaviour.md), and those between kube-proxy's own modes.
+var differences = []difference{
+	{peer: "kube-proxy-iptables", kind: "an unused address of the service range", why: "only the nftables mode knows the service ranges, and kernlb"},
+	{peer: "kube-proxy-iptables", kind: "another port of the cluster IP", why: "only the nftables mode rejects other ports of a cluster IP, and kernlb"},
+	{peer: "kube-proxy-iptables", kind: "external IP from node: served by internet", scenarios: noEndpoints,
+		why: "host to an external IP without endpoints: not rejected by the iptables mode"},
+	{peer: "kube-proxy-iptables", kind: "load-balancer IP from node: served by internet", scenarios: noEndpoints,
+		why: "host to a load-balancer IP without endpoints: not rejected by the iptables mode"},
+	{peer: "kube-proxy-iptables", kind: "load-balancer IP from", scenarios: []string{"source ranges, no endpoints", "source ranges, endpoints not ready"},
+		why: "a blocked source, and no endpoints: rejected by the iptables mode"},
+}
+
+// noEndpoints are the layouts without usable endpoints.
+var noEndpoints = []string{"no endpoints", "endpoints not ready"}
+
+// reason says why a peer differs; "" if that is not known. lines are all packets of one kind of difference.
+func reason(peer, kind string, lines []string) string {
+	for _, d := range differences {
+		if strings.HasPrefix(peer, d.peer) && strings.HasPrefix(kind, d.kind) && d.covers(lines) {
+			return d.why
+		}
+	}
+	return ""
+}
+
+// covers reports whether all packets are of scenarios that a difference is known in.
+func (d *difference) covers(lines []string) bool {
+	for _, l := range lines {
+		known := len(d.scenarios) == 0
+		for _, s := range d.scenarios {
+			known = known || strings.Contains(l, s)
+		}
+		if !known {
+			return false
+		}
+	}
+	return true
+}
