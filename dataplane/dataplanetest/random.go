@@ -1,10 +1,13 @@
 package dataplanetest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,13 +16,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// RandomOptions tunes [Random].
+// RandomOptions tunes [Random]. The environment variables KERNLB_RANDOM_PACKETS and KERNLB_RANDOM_SEED overrule the test's own numbers: a
+// long run is KERNLB_RANDOM_PACKETS=1000000.
 type RandomOptions struct {
 	// Seed is the first seed; each network takes the next.
 	Seed uint64
 	// Packets is how many packets are sent in all. Zero means 10,000.
 	Packets int
-	// Networks is how many networks work side by side. Zero means 4.
+	// Networks is how many networks work side by side; most of a test's time is waiting for packets that must not come. Zero means one
+	// for 2,500 packets, at least 4 and at most 48.
 	Networks int
 }
 
@@ -30,12 +35,9 @@ const packetsPerState = 50
 // it makes the state smaller while they still do, and reports that.
 func Random(t *testing.T, open Open, o RandomOptions) {
 	netnstest.Require(t)
-	if o.Packets == 0 {
-		o.Packets = 10000
-	}
-	if o.Networks == 0 {
-		o.Networks = 4
-	}
+	o.Seed = uint64(fromEnv(t, "KERNLB_RANDOM_SEED", int(o.Seed)))
+	o.Packets = fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000))
+	o.Networks = cmp.Or(o.Networks, min(max(4, o.Packets/2500), 48))
 	for i := range o.Networks {
 		seed := o.Seed + uint64(i)
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -49,6 +51,19 @@ func Random(t *testing.T, open Open, o RandomOptions) {
 			r.run(o.Packets / o.Networks)
 		})
 	}
+}
+
+// fromEnv is the number in an environment variable, or the number given.
+func fromEnv(t *testing.T, name string, otherwise int) int {
+	v := os.Getenv(name)
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 0 {
+		t.Fatalf("%s=%s: want a number", name, v)
+	}
+	return n
 }
 
 // random is one run of Random.
