@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/kernlb/kernlb v0.0.0
+	github.com/stretchr/testify v1.12.1
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/component-base v0.36.3
