@@ -70,7 +70,7 @@ func (c *claimer) lookUpNode() (err error) {
 	nodePorts, again := false, false
 	for key, s := range c.due {
 		nodePorts = nodePorts || key.NodePort() || c.services.Frontend(key) == nil && c.services.Frontend(anywhere(key)) != nil
-		again = again || s.again
+		again = again || s.fresh || s.echo
 	}
 	if again {
 		if c.own, err = c.table.NodeAddrs(everywhere); err != nil {
@@ -140,7 +140,7 @@ func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
 	backends = slices.Clip(backends)
 	backends = append(backends, slices.SortedFunc(maps.Keys(c.departed[key]), netip.AddrPort.Compare)...)
 	claim := conntrack.Claim{Frontend: frontend(key), Backends: backends, Untranslated: translated && key.Protocol == servicemodel.UDP}
-	claim.Backwards = claim.Untranslated && s.again && !slices.Contains(c.own, key.Addr)
+	claim.Backwards = claim.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
 	if !s.all {
 		claim.Gone = append([]netip.AddrPort{}, s.gone...)
 	}

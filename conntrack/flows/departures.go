@@ -117,7 +117,9 @@ func (m *mover) move(key servicemodel.FrontendKey) {
 		m.evict(key)
 	}
 	if key.Protocol == servicemodel.UDP && c.first {
-		m.find(key).all = true
+		s := m.find(key)
+		s.all = true
+		s.fresh = s.fresh || old == nil
 	}
 	for _, e := range c.left {
 		m.leave(key, old.Service, e, new != nil && m.lingering.of(m.state, old.Service)[e])
@@ -313,7 +315,7 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 	}
 	for key, times := range k.echoes {
 		for len(times) > 0 && come(times[0]) {
-			k.find(key).again = true
+			k.find(key).echo = true
 			times = times[1:]
 		}
 		if k.echoes[key] = times; len(times) == 0 {

@@ -65,13 +65,14 @@ type search struct {
 	// all: every endpoint that may not have them. Otherwise only those that are gone.
 	all  bool
 	gone []netip.AddrPort
-	// again: untranslated flows were deleted a moment ago.
-	again bool
+	// fresh: the frontend is new; somebody may have answered at its address until now. echo: it is looked at again. Both look also for flows that late
+	// answers made.
+	fresh, echo bool
 }
 
-// echoTimes say when to look again after untranslated flows were deleted, since a late answer can undo that ([conntrack.Claim]): soon, and once more when no answer
-// is under way any more.
-var echoTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
+// echoTimes say when to look again, since a late answer can undo the deletion of an untranslated flow ([conntrack.Claim]): soon, and, if there were such flows, once
+// more when no answer is under way any more.
+var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
 // New returns a keeper of a table. Closing the table stays with the caller.
 func New(t Table, cfg *Config) (*Keeper, error) {
@@ -156,22 +157,27 @@ func (k *Keeper) clean(ctx context.Context) error {
 	}
 	cleaned, err := k.table.Clean(ctx, matcher, k.cfg.Clean)
 	k.add(ctx, cleaned)
-	if cleaned.Untranslated > 0 {
-		k.listen(change)
-	}
+	k.listen(change, cleaned.Untranslated > 0)
 	return err
 }
 
-// listen makes the keeper look again at the frontends of a pass that found untranslated flows.
-func (k *Keeper) listen(c conntrack.Change) {
+// listen makes the keeper look again at the frontends of a pass, if that found untranslated flows or a frontend is new.
+func (k *Keeper) listen(c conntrack.Change, found bool) {
 	now := time.Now()
 	for _, claim := range c.Claims {
 		if !claim.Untranslated || claim.Frontend.Addr.IsUnspecified() {
 			continue
 		}
 		key := servicemodel.FrontendKey{Addr: claim.Frontend.Addr, Protocol: servicemodel.UDP, Port: claim.Frontend.Port}
+		times := echoTimes
+		if !found {
+			if s := k.due[key]; s == nil || !s.fresh {
+				continue
+			}
+			times = times[:1]
+		}
 		k.echoes[key] = nil
-		for _, d := range echoTimes {
+		for _, d := range times {
 			k.echoes[key] = append(k.echoes[key], now.Add(d))
 		}
 	}

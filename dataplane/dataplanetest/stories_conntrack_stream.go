@@ -29,9 +29,10 @@ type stream struct {
 	conn *net.UDPConn
 	work sync.WaitGroup
 
+	stop func() // the sending
+
 	mu      sync.Mutex
-	pulse   chan struct{} // closed to stop sending
-	waiting bool          // for an answer
+	waiting bool // for an answer
 	last    time.Time
 	sent    int
 	refused int // datagrams that the kernel told were refused
@@ -87,11 +88,13 @@ func (s *stream) hear() {
 
 // start begins to send.
 func (s *stream) start() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pulse := make(chan struct{})
-	s.pulse = pulse
-	s.work.Go(func() {
+	pulse, done := make(chan struct{}), make(chan struct{})
+	s.stop = sync.OnceFunc(func() {
+		close(pulse)
+		<-done
+	})
+	go func() {
+		defer close(done)
 		tick := time.NewTicker(streamInterval)
 		defer tick.Stop()
 		for {
@@ -102,7 +105,7 @@ func (s *stream) start() {
 				s.send()
 			}
 		}
-	})
+	}()
 }
 
 func (s *stream) send() {
@@ -123,22 +126,17 @@ func (s *stream) send() {
 	}
 }
 
-// pause ends the sending.
+// pause ends the sending: when it returns, nothing more is sent.
 func (s *stream) pause() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pulse != nil {
-		close(s.pulse)
-		s.pulse = nil
+	if s.stop != nil {
+		s.stop()
 	}
 }
 
+// wait waits until all that was sent was answered or refused: up to half a second.
 func (s *stream) wait() {
 	for range 50 {
-		s.mu.Lock()
-		waiting := s.waiting
-		s.mu.Unlock()
-		if !waiting {
+		if y := s.tally(); y.lost <= y.refused {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -145,7 +145,11 @@ func (b *benchmark) cleanOnce(ctx context.Context, table *conntrack.Table, backe
 		return flowTiming{}, err
 	}
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
-	if _, err := e.Apply(ctx, b.flowState(i, 5353)); err != nil { // looks at everything, for it is the first
+	first, err := e.Apply(ctx, b.flowState(i, 5353)) // looks at everything, for it is the first
+	if first == nil {
+		return flowTiming{}, err
+	}
+	if err := b.p.settle(ctx, e, first, err); err != nil {
 		return flowTiming{}, err
 	}
 	before := keeper.Totals()
