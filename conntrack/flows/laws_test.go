@@ -22,7 +22,11 @@ func TestNoStaleFlowIsLeftAndNoOtherIsTouched(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 6))
-	for range 20 {
+	walks := 20
+	if testing.Short() {
+		walks = 4
+	}
+	for range walks {
 		walk(t, rng)
 	}
 }
