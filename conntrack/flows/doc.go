@@ -23,6 +23,9 @@
 // It does not matter whether they were masqueraded, nor by which address they reached the service. A flow to another port, to a node port's number at an address that is
 // not the node's, or straight to a pod is never stale, however much it looks alike.
 //
+// Where untranslated flows were deleted, or a frontend is new, the keeper looks again a moment later: an answer that was under way can begin a flow of its own, in which all that
+// the client sends passes for answers. So [Keeper.Settle] has to be called in time, as the engine's Run does; until it has returned 0, not all is done.
+//
 // # Connections to endpoints that go
 //
 // TCP and SCTP connections to an endpoint that left are subject to a policy ([servicemodel.ConnectionPolicy]), one for all services in [Config] and
