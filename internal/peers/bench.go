@@ -210,6 +210,9 @@ func (b *bench) connect(n int) (time.Duration, error) {
 			to := netip.AddrPortFrom(b.load.addr(reals[i%len(reals)]), servicePort)
 			start := time.Now()
 			conn, err := dialHere(to)
+			if errors.Is(err, errInterrupted) {
+				continue
+			}
 			if err != nil {
 				return fmt.Errorf("connect to %s: %w", to, err)
 			}
@@ -218,6 +221,9 @@ func (b *bench) connect(n int) (time.Duration, error) {
 		}
 		return nil
 	})
+	if err == nil && len(times) == 0 {
+		err = errors.New("signals interrupted every connection")
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,8 +26,13 @@ func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
 	verbose := fs.Bool("v", false, "print each packet that differs, not only how many of a kind")
 	reference := fs.String("with", "kernlb-nftables", "the `PEER` that the others are compared with")
+	only := fs.String("only", "", "a `regexp`: compare only the scenarios with such a name")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
 	}
 	names, err := choosePeers(fs.Args())
 	if err != nil {
@@ -35,7 +41,7 @@ func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 	names = slices.DeleteFunc(names, func(n string) bool { return n == *reference })
 	unexplained := 0
 	for _, name := range names {
-		c := &comparison{names: [2]string{*reference, name}, kinds: map[string][]string{}}
+		c := &comparison{only: wanted, names: [2]string{*reference, name}, kinds: map[string][]string{}}
 		for _, told := range []bool{false, true} {
 			if err := c.run(ctx, told); err != nil {
 				return err
@@ -52,6 +58,7 @@ func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 // comparison compares a peer, the second, with the reference, the first.
 type comparison struct {
 	names  [2]string
+	only   *regexp.Regexp
 	checks int
 	// kinds are the packets that differ, by what differs.
 	kinds map[string][]string
@@ -100,7 +107,7 @@ func (c *comparison) run(ctx context.Context, told bool) (err error) {
 		defer func() { err = errors.Join(err, ignoreEnd(ctx, sides[i].close())) }()
 	}
 	for _, sc := range scenarios(sides[0].cluster) {
-		if sc.told != told {
+		if sc.told != told || !c.only.MatchString(sc.name) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

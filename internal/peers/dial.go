@@ -19,6 +19,9 @@ func (c connection) Close() error {
 	return syscall.Close(int(c))
 }
 
+// errInterrupted says that a signal, such as the Go scheduler's own, came in between: the time says nothing.
+var errInterrupted = syscall.EINTR
+
 // dialHere connects on the calling thread, which is in the namespace of the client; net.Dialer may use another. Nothing but the
 // system calls is between the start of the handshake and its end.
 func dialHere(to netip.AddrPort) (connection, error) {
