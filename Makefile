@@ -31,7 +31,7 @@ test: setup
 # The output of the tests goes to a file, and to the terminal only if something went wrong.
 test-vm: setup
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
-	if $(GO) run ./internal/vmtest/cmd/kerneltest -kernel 6.1 -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
+	if $(GO) run ./internal/vmtest/cmd/kerneltest -kernel 6.1 -timeout 15m -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
 
 race: setup
