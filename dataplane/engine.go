@@ -78,8 +78,24 @@ type Result struct {
 	Stats
 }
 
-// applyTries bounds how often an apply begins again because somebody else committed.
-const applyTries = 8
+// tries bounds how often something begins again because somebody else committed.
+const tries = 8
+
+// retry does something again while somebody else changes the kernel meanwhile.
+func retry(ctx context.Context, doing string, f func() error) error {
+	var err error
+	for try := range tries {
+		if try > 0 {
+			if err := sleep(ctx, time.Duration(try)*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		if err = f(); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
+}
 
 // Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing differs, nothing is written. After an error the
 // kernel holds what it held before, unless the backend says otherwise; the next Apply starts from what is really there.
@@ -92,24 +108,20 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	start := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var err error
-	for try := range applyTries {
-		if try > 0 {
-			if err := sleep(ctx, time.Duration(try)*time.Millisecond); err != nil {
-				return nil, err
-			}
-		}
-		var r *Result
+	var r *Result
+	var unsettled error // with a result, an error is no reason to begin again
+	err := retry(ctx, "apply", func() (err error) {
 		if r, err = e.apply(ctx, s); r != nil {
-			r.Duration = time.Since(start)
-			e.report(ctx, r)
-			return r, err
+			unsettled, err = err, nil
 		}
-		if !errors.Is(err, ErrConflict) {
-			return nil, err
-		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("apply: tried %d times: %w", applyTries, err)
+	r.Duration = time.Since(start)
+	e.report(ctx, r)
+	return r, unsettled
 }
 
 // apply returns a result if the kernel holds the state.
@@ -199,7 +211,11 @@ type Preview struct {
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c, _, err := e.compare(ctx, s)
+	var c *servicemodel.ChangeSet
+	err := retry(ctx, "plan", func() (err error) {
+		c, _, err = e.compare(ctx, s)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +230,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.observe(ctx); err != nil {
+	if err := retry(ctx, "observe", func() error { return e.observe(ctx) }); err != nil {
 		return nil, err
 	}
 	return &Observation{Table: e.kernel, Drift: e.drift}, nil

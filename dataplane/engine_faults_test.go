@@ -3,6 +3,7 @@ package dataplane_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,36 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 		require.Equal(t, servicemodel.Counts{Added: 4}, r.Counts, "the new one, and those that the others deleted")
 		require.True(t, r.Observed)
 		b.requireCalls(t, 4, 5)
+	})
+}
+
+func TestReadingIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.apply(t, services(1))
+		var others int
+		b.Before(dataplanetest.CallObserve, func(context.Context) error {
+			if others--; others >= 0 {
+				return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
+			}
+			return nil
+		})
+		others = 3
+		b.engine.Resync()
+		p, err := b.engine.Plan(t.Context(), services(2))
+		require.NoError(t, err)
+		require.Equal(t, servicemodel.Counts{Added: 1}, p.Changes.Counts())
+
+		others = 3
+		o, err := b.engine.Observe(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, o.Table.Len())
+
+		others = 100
+		_, err = b.engine.Observe(t.Context())
+		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.ErrorContains(t, err, "observe: tried 8 times: ")
 	})
 }
 
