@@ -1,0 +1,72 @@
+package ipvs_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// manyServices returns a state of n services with ten endpoints each.
+func manyServices(n int) servicemodel.State {
+	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+	for i := range n {
+		svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+		s = s.WithService(svc).WithEndpoints(svc.Name, tenEndpoints(i, 10))
+	}
+	return s
+}
+
+func tenEndpoints(i, n int) (l []servicemodel.Endpoint) {
+	for j := range n {
+		l = append(l, servicemodel.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 128 + byte(j), byte(i >> 8), byte(i)}), Ready: true, Serving: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return l
+}
+
+// TestManyServices applies many services, changes one endpoint, and reads all of it back in a new backend, which writes nothing. It logs how
+// long that takes.
+func TestManyServices(t *testing.T) {
+	needIPVS(t)
+	for _, n := range []int{100, 1000, 5000} {
+		ns, err := netnstest.NewNS("many")
+		require.NoError(t, err)
+		defer ns.Close()
+		require.NoError(t, ns.SetSysctl("net/ipv4/ip_forward", "1"))
+		b, err := open(ns.Fd())
+		require.NoError(t, err)
+		defer b.Close()
+		e, s := dataplane.New(b, nil), manyServices(n)
+		start := time.Now()
+		_, err = e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		full := time.Since(start)
+		name := servicemodel.Name{Namespace: "default", Name: "s1"}
+		const times = 20
+		start = time.Now()
+		for i := range times {
+			s = s.WithEndpoints(name, tenEndpoints(1, 10-i%2))
+			_, err = e.Apply(t.Context(), s)
+			require.NoError(t, err)
+		}
+		one := time.Since(start) / times
+		other, err := open(ns.Fd())
+		require.NoError(t, err)
+		defer other.Close()
+		start = time.Now()
+		r, err := dataplane.New(other, nil).Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.Zero(t, r.Messages)
+		require.Empty(t, r.Drift)
+		t.Logf("%d services: full sync %v, one endpoint changed %v, adopted in %v", n, full, one, time.Since(start))
+	}
+}

@@ -1,0 +1,385 @@
+package ipvs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const observeTries = 8
+
+// Observe reads the companion tables and the virtual servers of the instance.
+func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
+	b.observed = false
+	var err error
+	for try := range observeTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-time.After(time.Duration(try*try) * 5 * time.Millisecond):
+			}
+		}
+		var o *dataplane.Observation
+		if o, err = b.observe(ctx); err == nil {
+			return o, nil
+		}
+		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, syscall.ENOENT) {
+			return nil, fmt.Errorf("ipvs: observe: %w", err)
+		}
+	}
+	return nil, fmt.Errorf("ipvs: observe: tried %d times: %w: %w", observeTries, dataplane.ErrConflict, err)
+}
+
+// rawTable is what was read of a companion table.
+type rawTable struct {
+	rules map[string][]uint64 // hashes by chain
+	elems map[string]map[string]elem
+}
+
+func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
+	gen, err := b.nf.GenID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := &dataplane.Observation{}
+	var raws [2]*rawTable
+	for i, f := range families {
+		if raws[i], err = b.readTable(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	after, err := b.nf.GenID(ctx)
+	if err == nil && after.ID != gen.ID {
+		err = nfnl.ErrDumpInterrupted
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.gen = gen.ID
+	if err := b.readServers(ctx); err != nil {
+		return nil, err
+	}
+	if b.local, err = b.net.addresses(); err != nil {
+		return nil, err
+	}
+	c := servicemodel.Contents{}
+	b.records, b.sysctls, b.addrs = map[servicemodel.FrontendKey]*record{}, map[string]string{}, nil
+	for i, f := range families {
+		b.exists[i], b.whole[i] = raws[i] != nil, false
+		if raws[i] == nil {
+			continue
+		}
+		rules, err := b.readSettings(raws[i])
+		if err == nil && c.Rules.MasqueradeMark != 0 && !c.Rules.Equal(rules) {
+			err = errors.New("it was made for other settings")
+		}
+		if err == nil {
+			c.Rules = rules
+			err = b.interpret(f, raws[i], rules, &c)
+		}
+		if err != nil {
+			o.Drift = append(o.Drift, fmt.Sprintf("table %s %s: %v", f.name, b.cfg.Table, err))
+			continue
+		}
+		b.whole[i] = true
+	}
+	if b.exists[0] != b.exists[1] {
+		o.Drift = append(o.Drift, "a companion table is missing")
+	}
+	slices.SortFunc(b.addrs, netip.Addr.Compare)
+	return b.adopt(o, c)
+}
+
+// adopt makes a table of the records and the virtual servers that are as they say.
+func (b *Backend) adopt(o *dataplane.Observation, c servicemodel.Contents) (*dataplane.Observation, error) {
+	b.dirty, b.stale, b.owned = map[servicemodel.FrontendKey]bool{}, nil, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
+	var keys []servicemodel.FrontendKey
+	for k := range b.records {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
+	// What is claimed: first as if all were there.
+	claims := servicemodel.Contents{Rules: c.Rules}
+	found := map[servicemodel.PoolID]*servicemodel.Pool{}
+	for _, k := range keys {
+		claims.Frontends = append(claims.Frontends, b.records[k].fe)
+		b.findPools(b.records[k], found)
+	}
+	for _, p := range found {
+		claims.Pools = append(claims.Pools, p)
+	}
+	claimed, err := servicemodel.NewTable(claims)
+	if err != nil {
+		return nil, err
+	}
+	addrs := nodePortAddrs(b.local, c.Rules)
+	if !slices.Equal(addrs, b.addrs) && len(b.records) > 0 {
+		o.Drift = append(o.Drift, "the node's addresses have changed")
+	}
+	used := map[servicemodel.PoolID]bool{}
+	mine := map[ipvsnl.ServiceKey]bool{}
+	for _, k := range keys {
+		r := b.records[k]
+		wrong := ""
+		for _, id := range poolIDs(r.fe) {
+			if found[id] == nil {
+				wrong = "no destination"
+			}
+		}
+		for _, s := range b.servers(claimed, r.fe, addrs, r.mark) {
+			key := s.svc.ServiceKey
+			mine[key] = true
+			if b.held[key] != nil {
+				b.owned[k] = append(b.owned[k], key)
+				b.held[key].proto = k.Protocol
+			}
+			if !b.held[key].holds(s) {
+				wrong = fmt.Sprintf("virtual server %v is not as it should be", key)
+			}
+		}
+		if wrong != "" {
+			b.dirty[k] = true
+			o.Drift = append(o.Drift, fmt.Sprintf("frontend %v: %s", k, wrong))
+			continue
+		}
+		c.Frontends = append(c.Frontends, r.fe)
+		for _, id := range poolIDs(r.fe) {
+			used[id] = true
+		}
+	}
+	for id := range used {
+		c.Pools = append(c.Pools, found[id])
+	}
+	now := time.Now()
+	clearLeaving := b.leaving
+	b.leaving = map[drainKey]time.Time{}
+	for k, s := range b.held {
+		if !mine[k] {
+			b.stale = append(b.stale, k)
+			continue
+		}
+		for d, dest := range s.dests {
+			if dk := (drainKey{k, d}); dest.Weight == 0 {
+				b.leaving[dk] = now
+				if since, ok := clearLeaving[dk]; ok {
+					b.leaving[dk] = since
+				}
+			}
+		}
+	}
+	slices.SortFunc(b.stale, ipvsnl.ServiceKey.Compare)
+	for _, k := range b.stale {
+		o.Drift = append(o.Drift, fmt.Sprintf("virtual server %v belongs to no frontend", k))
+	}
+	b.routed = b.net.routed()
+	if !b.routed && len(b.records) > 0 {
+		o.Drift = append(o.Drift, "the rule or route that leads packets to IPVS is missing")
+	}
+	t, err := servicemodel.NewTable(c)
+	if err != nil {
+		return nil, err
+	}
+	b.table, b.observed, o.Table = t, true, t
+	return o, nil
+}
+
+func poolIDs(fe *servicemodel.Frontend) []servicemodel.PoolID {
+	var l []servicemodel.PoolID
+	for _, v := range []servicemodel.Verdict{fe.Internal, fe.External} {
+		if id, ok := fe.Pool(v); ok && !slices.Contains(l, id) {
+			l = append(l, id)
+		}
+	}
+	return l
+}
+
+// findPools notes the pools that a frontend's virtual servers show and that are not known yet.
+func (b *Backend) findPools(r *record, found map[servicemodel.PoolID]*servicemodel.Pool) {
+	note := func(v servicemodel.Verdict, k ipvsnl.ServiceKey) {
+		id, ok := r.fe.Pool(v)
+		if s := b.held[k]; ok && found[id] == nil && s != nil {
+			if p := s.pool(id); p != nil {
+				found[id] = p
+			}
+		}
+	}
+	main := r.fe.Internal
+	if r.fe.External != r.fe.Internal && r.fe.External.Balances() {
+		main = r.fe.External
+	}
+	k := r.fe.Key
+	if k.NodePort() {
+		for _, a := range b.local {
+			if a.Is4() == k.Addr.Is4() && b.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}] == nil {
+				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), netip.AddrPortFrom(a, k.Port)))
+			}
+		}
+	} else {
+		note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()))
+	}
+	if r.mark != 0 {
+		f := ipvsnl.FamilyIPv4
+		if k.Addr.Is6() {
+			f = ipvsnl.FamilyIPv6
+		}
+		note(r.fe.Internal, ipvsnl.MarkService(f, r.mark))
+	}
+}
+
+// readServers reads all virtual servers, and the destinations of ours.
+func (b *Backend) readServers(ctx context.Context) error {
+	all, err := b.vs.Services(ctx)
+	if err != nil {
+		return err
+	}
+	b.held, b.foreign = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}
+	var keys []ipvsnl.ServiceKey
+	for _, s := range all {
+		if uint32(s.Flags)&instanceMask != b.instance {
+			b.foreign[s.ServiceKey] = true
+			continue
+		}
+		keys = append(keys, s.ServiceKey)
+		b.held[s.ServiceKey] = &server{svc: s.Service, proto: servicemodel.Protocol(s.Protocol), dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
+	}
+	dests, err := b.vs.AllDestinations(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i, k := range keys {
+		for _, d := range dests[i] {
+			b.held[k].dests[d.DestinationKey] = d.Destination
+		}
+	}
+	return nil
+}
+
+func (b *Backend) readSettings(raw *rawTable) (servicemodel.Rules, error) {
+	elems := raw.elems[setSettings]
+	lines := make([]string, len(elems))
+	for k, e := range elems {
+		r := reader{b: []byte(k)}
+		n := int(r.native())
+		if n < 1 || n > len(lines) {
+			return servicemodel.Rules{}, errors.New("settings are not numbered")
+		}
+		lines[n-1] = commentOf(e.ud)
+	}
+	var rest []string
+	for _, l := range lines {
+		if v, ok := strings.CutPrefix(l, settingSysctl+" "); ok {
+			name, value, _ := strings.Cut(v, " ")
+			b.sysctls[name] = value
+			continue
+		}
+		rest = append(rest, l)
+	}
+	r, err := parseSettings(rest)
+	if err == nil && r.MasqueradeMark == 0 {
+		err = errors.New("settings are missing")
+	}
+	return r, err
+}
+
+// interpret makes records of the registries, and requires that all else is what follows from them.
+func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, c *servicemodel.Contents) error {
+	program := newProgram(f, rules)
+	for _, ch := range program {
+		var want []uint64
+		for i := range ch.rules {
+			want = append(want, ch.rules[i].hash())
+		}
+		if !slices.Equal(want, raw.rules[ch.name]) {
+			return fmt.Errorf("chain %s is not as it should be", ch.name)
+		}
+	}
+	var records []*record
+	want := map[string]map[string]elem{}
+	for _, s := range f.sets() {
+		if raw.elems[s.name] == nil {
+			return fmt.Errorf("set %s is missing", s.name)
+		}
+		want[s.name] = map[string]elem{}
+	}
+	sources := b.readSources(f, raw)
+	for _, kind := range kinds {
+		for key, e := range raw.elems[kind+"s"] {
+			rd := reader{b: []byte(key)}
+			k := rd.frontend(f, kind)
+			if !rd.done() {
+				return fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
+			}
+			r, err := parseRecord(commentOf(e.ud), k)
+			if err != nil {
+				return err
+			}
+			if r.fe.Sources != nil {
+				r.fe.Sources = sources[k]
+			}
+			records = append(records, r)
+			r.elements(func(set string, e elem) { want[set][string(e.key)+string(e.keyEnd)] = e })
+		}
+	}
+	for _, s := range []string{setClusterIPs, setHairpins, setNodeAddrs} {
+		for key := range raw.elems[s] {
+			a, ok := netip.AddrFromSlice([]byte(key)[:f.addrLen])
+			if !ok {
+				return fmt.Errorf("set %s: a key of %d bytes", s, len(key))
+			}
+			want[s][key] = elem{}
+			switch s {
+			case setClusterIPs:
+				c.ClusterIPs = append(c.ClusterIPs, a)
+			case setHairpins:
+				c.Hairpins = append(c.Hairpins, a)
+			case setNodeAddrs:
+				b.addrs = append(b.addrs, a)
+			}
+		}
+	}
+	want[setSettings] = raw.elems[setSettings]
+	for name, elems := range want {
+		if len(elems) != len(raw.elems[name]) {
+			return fmt.Errorf("set %s has %d elements, want %d", name, len(raw.elems[name]), len(elems))
+		}
+		for k, e := range elems {
+			have, ok := raw.elems[name][k]
+			if !ok || e.data != nil && !bytes.Equal(e.data, have.data) {
+				return fmt.Errorf("set %s is not as it should be", name)
+			}
+		}
+	}
+	for _, r := range records {
+		b.records[r.fe.Key] = r
+	}
+	return nil
+}
+
+// readSources reads the source ranges of frontends.
+func (b *Backend) readSources(f *family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
+	m := map[servicemodel.FrontendKey][]netip.Prefix{}
+	for _, e := range raw.elems[setSources] {
+		first, last := reader{b: e.key}, reader{b: e.keyEnd}
+		k := first.frontend(f, kindService)
+		last.frontend(f, kindService)
+		if p, ok := rangeOf(first.addr(f), last.addr(f)); ok && first.done() && last.done() {
+			m[k] = append(m[k], p)
+		}
+	}
+	for _, l := range m {
+		slices.SortFunc(l, netip.Prefix.Compare)
+	}
+	return m
+}

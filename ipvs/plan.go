@@ -1,0 +1,347 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// ErrForeign says that somebody else has a virtual server where one of ours must be. Nothing was touched.
+var ErrForeign = errors.New("a virtual server that is not ours is in the way")
+
+// op is one command about a virtual server or a destination.
+type op struct {
+	cmd  ipvsnl.Command
+	svc  ipvsnl.Service
+	dest ipvsnl.Destination
+}
+
+// plan is what a commit sends, in this order: what adds to IPVS, the companion tables, what takes away from IPVS.
+type plan struct {
+	table    string
+	up, down []op
+	tables   [2]tablePlan
+
+	// What is known of the kernel afterwards.
+	servers map[ipvsnl.ServiceKey]*server // nil for one that goes
+	owned   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
+	records map[servicemodel.FrontendKey]*record
+	addrs   []netip.Addr
+}
+
+type tablePlan struct {
+	rebuild, create bool
+	program         []programChain
+	del, add        map[string]*elemList
+	sets            []*set
+}
+
+func (tp *tablePlan) sink(m map[string]*elemList) func(string, elem) {
+	return func(set string, e elem) {
+		if m[set] == nil {
+			m[set] = &elemList{}
+		}
+		m[set].add(e)
+	}
+}
+
+// affected returns the frontends that a change set and what was found broken concern, sorted.
+func (b *Backend) affected(c *servicemodel.ChangeSet, addrs []netip.Addr) []servicemodel.FrontendKey {
+	m := maps.Clone(b.dirty)
+	if m == nil {
+		m = map[servicemodel.FrontendKey]bool{}
+	}
+	note := func(f *servicemodel.Frontend) {
+		if f == nil {
+			return
+		}
+		m[f.Key] = true
+		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) { // it comes before a node port of the same number
+			any := families[familyIndex(f.Key.Addr)].any
+			m[servicemodel.FrontendKey{Addr: any, Protocol: f.Key.Protocol, Port: f.Key.Port}] = true
+		}
+	}
+	for _, fc := range c.Frontends {
+		note(fc.Old)
+		note(fc.New)
+	}
+	for _, pc := range c.Pools {
+		id := servicemodel.PoolID{}
+		if pc.New != nil {
+			id = pc.New.ID
+		} else {
+			id = pc.Old.ID
+		}
+		for _, f := range c.New.FrontendsOf(id.Service) {
+			if f.Key.Family() == id.Family {
+				m[f.Key] = true
+			}
+		}
+	}
+	if !slices.Equal(addrs, b.addrs) {
+		for f := range c.New.Frontends() {
+			if f.Key.NodePort() {
+				m[f.Key] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(m), servicemodel.FrontendKey.Compare)
+}
+
+// plan makes the plan for a change set.
+func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
+	if err := check(c); err != nil {
+		return nil, err
+	}
+	addrs := nodePortAddrs(b.local, c.New.Rules())
+	p := &plan{table: b.cfg.Table, servers: map[ipvsnl.ServiceKey]*server{}, owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
+		records: map[servicemodel.FrontendKey]*record{}, addrs: addrs}
+	keys := b.affected(c, addrs)
+	want := map[ipvsnl.ServiceKey]*server{}
+	old := map[ipvsnl.ServiceKey]bool{}
+	for _, k := range b.stale {
+		old[k] = true
+	}
+	marks := b.usedMarks()
+	for _, k := range keys {
+		for _, s := range b.owned[k] {
+			old[s] = true
+		}
+		fe := c.New.Frontend(k)
+		if fe == nil {
+			p.records[k], p.owned[k] = nil, nil
+			continue
+		}
+		r := b.record(c.New, fe, marks)
+		p.records[k] = r
+		for _, s := range b.servers(c.New, fe, addrs, r.mark) {
+			want[s.svc.ServiceKey] = s
+			p.owned[k] = append(p.owned[k], s.svc.ServiceKey)
+		}
+	}
+	if err := b.foreignIn(want); err != nil {
+		return nil, err
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
+		p.servers[k] = b.change(p, b.held[k], want[k])
+		delete(old, k)
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(old), ipvsnl.ServiceKey.Compare) {
+		if b.held[k] != nil {
+			p.down = append(p.down, op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
+			p.servers[k] = nil
+		}
+	}
+	for i := range families {
+		b.planTable(p, i, c, keys)
+	}
+	return p, nil
+}
+
+// usedMarks returns the marks that cannot be given to a frontend.
+func (b *Backend) usedMarks() map[uint32]bool {
+	m := map[uint32]bool{}
+	for _, r := range b.records {
+		m[r.mark] = true
+	}
+	for k := range b.foreign {
+		m[k.FWMark] = true
+	}
+	return m
+}
+
+// record returns what the companion table is to hold about a frontend.
+func (b *Backend) record(t *servicemodel.Table, fe *servicemodel.Frontend, marks map[uint32]bool) *record {
+	main, alt := pools(t, fe)
+	r := &record{fe: fe, nat: main == nil || main.Forwarding == servicemodel.ForwardNAT}
+	if alt == nil {
+		return r
+	}
+	if had := b.records[fe.Key]; had != nil && had.mark != 0 {
+		r.mark = had.mark
+		return r
+	}
+	r.mark = splitMarks + 1
+	for marks[r.mark] {
+		r.mark++
+	}
+	marks[r.mark] = true
+	return r
+}
+
+func (b *Backend) foreignIn(want map[ipvsnl.ServiceKey]*server) error {
+	var errs []error
+	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
+		if b.foreign[k] {
+			errs = append(errs, fmt.Errorf("ipvs: virtual server %v: %w", k, ErrForeign))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// change plans what makes a virtual server the one wanted, and returns what it is then.
+func (b *Backend) change(p *plan, have, want *server) *server {
+	k := want.svc.ServiceKey
+	next := &server{svc: want.svc, proto: want.proto, dests: maps.Clone(want.dests)}
+	if have == nil {
+		p.up = append(p.up, op{cmd: ipvsnl.CommandNewService, svc: want.svc})
+		have = &server{}
+	} else if have.svc != want.svc {
+		p.up = append(p.up, op{cmd: ipvsnl.CommandSetService, svc: want.svc})
+	}
+	for _, d := range sortedDests(want.dests) {
+		was, ok := have.dests[d]
+		switch {
+		case !ok:
+			p.up = append(p.up, op{ipvsnl.CommandNewDestination, ipvsnl.Service{ServiceKey: k}, want.dests[d]})
+		case was != want.dests[d]:
+			p.up = append(p.up, op{ipvsnl.CommandSetDestination, ipvsnl.Service{ServiceKey: k}, want.dests[d]})
+		}
+	}
+	for _, d := range sortedDests(have.dests) {
+		if _, ok := want.dests[d]; ok {
+			continue
+		}
+		was := have.dests[d]
+		if want.proto == servicemodel.TCP && b.cfg.DrainLimit > 0 {
+			if was.Weight != 0 {
+				was.Weight = 0
+				p.down = append(p.down, op{ipvsnl.CommandSetDestination, ipvsnl.Service{ServiceKey: k}, was})
+			}
+			next.dests[d] = was
+			continue
+		}
+		p.down = append(p.down, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k}, was})
+	}
+	return next
+}
+
+// planTable plans one companion table.
+func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
+	f, tp := families[i], &p.tables[i]
+	tp.del, tp.add = map[string]*elemList{}, map[string]*elemList{}
+	del, add := tp.sink(tp.del), tp.sink(tp.add)
+	address := func(to func(string, elem), set string, a netip.Addr) {
+		if familyIndex(a) != i {
+			return
+		}
+		key := appendAddr(nil, a)
+		if set == setHairpins {
+			key = appendAddr(key, a)
+		}
+		to(set, elem{key: key})
+	}
+	if !b.whole[i] || c.Rules != nil {
+		b.writeTable(p, i, c, add, address)
+		return
+	}
+	for _, k := range keys {
+		old, now := b.records[k], p.records[k]
+		if familyIndex(k.Addr) == i && !old.equal(now) {
+			diffElements(old, now, del, add)
+		}
+	}
+	for _, l := range []struct {
+		set     string
+		changes []servicemodel.AddrChange
+	}{{setClusterIPs, c.ClusterIPs}, {setHairpins, c.Hairpins}} {
+		for _, ch := range l.changes {
+			if ch.Added {
+				address(add, l.set, ch.Addr)
+			} else {
+				address(del, l.set, ch.Addr)
+			}
+		}
+	}
+	for _, a := range b.addrs {
+		if !slices.Contains(p.addrs, a) {
+			address(del, setNodeAddrs, a)
+		}
+	}
+	for _, a := range p.addrs {
+		if !slices.Contains(b.addrs, a) {
+			address(add, setNodeAddrs, a)
+		}
+	}
+	tp.sets = f.sets()
+}
+
+// writeTable plans a table from nothing.
+func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func(string, elem), address func(func(string, elem), string, netip.Addr)) {
+	tp := &p.tables[i]
+	tp.rebuild, tp.create = b.exists[i], true
+	tp.sets = families[i].sets()
+	tp.program = newProgram(families[i], c.New.Rules())
+	marks := b.usedMarks()
+	for fe := range c.New.Frontends() {
+		if familyIndex(fe.Key.Addr) != i {
+			continue
+		}
+		r := p.records[fe.Key]
+		if r == nil {
+			r = b.record(c.New, fe, marks)
+			p.records[fe.Key] = r
+		}
+		r.elements(add)
+	}
+	for a := range c.New.ClusterIPs() {
+		address(add, setClusterIPs, a)
+	}
+	for a := range c.New.Hairpins() {
+		address(add, setHairpins, a)
+	}
+	for _, a := range p.addrs {
+		address(add, setNodeAddrs, a)
+	}
+	for n, line := range b.settingLines(c.New.Rules()) {
+		add(setSettings, elem{key: native32(uint32(n + 1)), ud: appendComment(nil, line)})
+	}
+}
+
+func (b *Backend) settingLines(r servicemodel.Rules) []string {
+	l := settings(r)
+	for _, name := range slices.Sorted(maps.Keys(b.sysctls)) {
+		l = append(l, settingSysctl+" "+name+" "+b.sysctls[name])
+	}
+	return l
+}
+
+const settingSysctl = "sysctl"
+
+// diffElements deletes what only old has, and adds what only now has.
+func diffElements(old, now *record, del, add func(string, elem)) {
+	type id struct{ set, key, end, data, ud string }
+	idOf := func(set string, e elem) id {
+		return id{set, string(e.key), string(e.keyEnd), string(e.data), string(e.ud)}
+	}
+	was, is := map[id]bool{}, map[id]bool{}
+	old.elements(func(set string, e elem) { was[idOf(set, e)] = true })
+	now.elements(func(set string, e elem) { is[idOf(set, e)] = true })
+	old.elements(func(set string, e elem) {
+		if !is[idOf(set, e)] {
+			e.data, e.ud = nil, nil
+			del(set, e)
+		}
+	})
+	now.elements(func(set string, e elem) {
+		if !was[idOf(set, e)] {
+			add(set, e)
+		}
+	})
+}
+
+// nodePortAddrs are those of the node's addresses that take node ports.
+func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
+	var l []netip.Addr
+	for _, a := range local {
+		if slices.ContainsFunc(r.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			l = append(l, a)
+		}
+	}
+	return l
+}

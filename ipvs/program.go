@@ -1,0 +1,240 @@
+package ipvs
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// rule is a rule as nft writes it, and as the kernel takes it.
+type rule struct {
+	text  string
+	exprs []expr
+}
+
+// hash identifies a rule. It is kept in the rule's user data: the text determines the expressions.
+func (r *rule) hash() uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(r.text))
+	return h.Sum64()
+}
+
+type programChain struct {
+	chain
+	rules []rule
+}
+
+// builder makes the chains of a companion table: they depend on the node-wide rules only.
+type builder struct {
+	f      *family
+	rules  servicemodel.Rules
+	chains []programChain
+}
+
+func newProgram(f *family, r servicemodel.Rules) []programChain {
+	b := &builder{f: f, rules: r}
+	for _, k := range kinds {
+		b.frontends(k)
+	}
+	b.admit()
+	b.masquerade()
+	b.hooks()
+	return b.chains
+}
+
+func (b *builder) chain(c chain, rules ...rule) { b.chains = append(b.chains, programChain{c, rules}) }
+
+// join makes one rule of several parts.
+func join(parts ...rule) rule {
+	var r rule
+	var text []string
+	for _, p := range parts {
+		if p.text != "" {
+			text = append(text, p.text)
+		}
+		r.exprs = append(r.exprs, p.exprs...)
+	}
+	r.text = strings.Join(text, " ")
+	return r
+}
+
+// key loads the key of a frontend from the packet.
+func (b *builder) key(kind string) (text string, load []expr, n int) {
+	if kind == kindService {
+		text, load, n = b.f.name+" daddr . ", []expr{payload(baseNetwork, b.f.daddr, b.f.addrLen, word(0))}, b.f.addrLen
+	}
+	return text + "meta l4proto . th dport", append(load, meta(metaL4Proto, word(n)), payload(baseTransport, 2, 2, word(n+4))), n + 8
+}
+
+// flowKey loads the key of a frontend from what conntrack knows of the flow: where it was sent to at first.
+func (b *builder) flowKey(kind string) (text string, load []expr) {
+	n := 0
+	if kind == kindService {
+		text, load, n = "ct original "+b.f.name+" daddr . ", []expr{ctOriginal(b.f.ctDst, word(0))}, b.f.addrLen
+	}
+	return text + "ct original protocol . ct original proto-dst",
+		append(load, ctOriginal(ctProtocol, word(n)), ctOriginal(ctProtoDst, word(n+4)))
+}
+
+func (b *builder) in(kind, set string) rule {
+	text, load, _ := b.key(kind)
+	return rule{text + " @" + set, append(load, lookup(set, false))}
+}
+
+func (b *builder) flowIn(kind, set string) rule {
+	text, load := b.flowKey(kind)
+	r := rule{text + " @" + set, append(load, lookup(set, false))}
+	if kind == kindNodePort {
+		r = join(rule{"ct original " + b.f.name + " daddr @" + setNodeAddrs,
+			[]expr{ctOriginal(b.f.ctDst, word(0)), lookup(setNodeAddrs, false)}}, r)
+	}
+	return r
+}
+
+func (b *builder) daddrIn(set string) rule {
+	return rule{b.f.name + " daddr @" + set, []expr{payload(baseNetwork, b.f.daddr, b.f.addrLen, word(0)), lookup(set, false)}}
+}
+
+func (b *builder) verdict(code int32, to string) rule {
+	text := map[int32]string{verdictJump: "jump " + to, verdictGoto: "goto " + to, verdictDrop: "drop", verdictAccept: "accept"}[code]
+	return rule{text, []expr{verdict(code, to)}}
+}
+
+func (b *builder) reject() rule {
+	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.name]
+	return rule{"reject with " + icmp + " port-unreachable", []expr{reject(b.f.unreach)}}
+}
+
+func (b *builder) fibLocal(name string, flag, op uint32) rule {
+	sign := " "
+	if op == cmpNeq {
+		sign = " != "
+	}
+	return rule{"fib " + name + " type" + sign + "local", []expr{fibType(flag, word(0)), compare(op, word(0), native32(rtnLocal))}}
+}
+
+// notFromPods matches packets that do not come from pods; all packets, if pods cannot be told.
+func (b *builder) notFromPods() rule {
+	d := b.rules.LocalPods
+	var parts []rule
+	for _, c := range d.CIDRs {
+		if servicemodel.FamilyOf(c.Addr()) == b.f.model {
+			parts = append(parts, b.prefix("saddr", b.f.saddr, c, cmpNeq))
+		}
+	}
+	if d.Bridge != "" {
+		name := make([]byte, 16) // IFNAMSIZ
+		copy(name, d.Bridge)
+		parts = append(parts, rule{fmt.Sprintf("iifname != %q", d.Bridge), []expr{meta(metaIIFName, word(0)), compare(cmpNeq, word(0), name)}})
+	}
+	if d.InterfacePrefix != "" {
+		parts = append(parts, rule{fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"),
+			[]expr{meta(metaIIFName, word(0)), compare(cmpNeq, word(0), []byte(d.InterfacePrefix))}})
+	}
+	return join(parts...)
+}
+
+// prefix matches an address of the network header that is in p, or is not.
+func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) rule {
+	p = p.Masked()
+	sign := " "
+	if op == cmpNeq {
+		sign = " != "
+	}
+	mask := make([]byte, b.f.addrLen)
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return rule{b.f.name + " " + name + sign + p.String(), []expr{payload(baseNetwork, offset, b.f.addrLen, word(0)),
+		bitwise(word(0), mask, make([]byte, len(mask))), compare(op, word(0), appendAddr(nil, p.Addr()))}}
+}
+
+// frontends makes the chains that decide about the first packet of a connection to a frontend.
+func (b *builder) frontends(kind string) {
+	notPods, notHost := b.notFromPods(), b.fibLocal("saddr", fibSaddr, cmpNeq)
+	drop, accept := b.verdict(verdictDrop, ""), b.verdict(verdictAccept, "")
+	b.chain(chain{name: kind + "-external"},
+		join(b.in(kind, kind+setExtDrop), drop), join(b.in(kind, kind+setExtReject), b.reject()), accept)
+	var rules []rule
+	if kind == kindService {
+		text, load, n := b.key(kind)
+		load = append(load, payload(baseNetwork, b.f.saddr, b.f.addrLen, word(n)), lookup(setSources, true))
+		rules = append(rules, join(b.in(kind, setRestricted), rule{text + " . " + b.f.name + " saddr != @" + setSources, load}, drop))
+	}
+	text, load, _ := b.key(kind)
+	mark := rule{"meta mark set " + text + " map @" + kind + setMarks, append(load, lookupMap(kind+setMarks), metaSet(metaMark, word(0)))}
+	rules = append(rules,
+		join(b.in(kind, kind+setSplit), notPods, notHost, b.verdict(verdictGoto, kind+"-external")),
+		join(b.in(kind, kind+setDrop), drop), join(b.in(kind, kind+setReject), b.reject()), mark, accept)
+	b.chain(chain{name: kind}, rules...)
+}
+
+// admit makes the chains for the first packets of connections.
+func (b *builder) admit() {
+	b.chain(chain{name: "admit"},
+		join(b.in(kindService, kindService+"s"), b.verdict(verdictGoto, kindService)),
+		join(b.in(kindNodePort, kindNodePort+"s"), b.daddrIn(setNodeAddrs), b.verdict(verdictGoto, kindNodePort)))
+	unused := []rule{join(b.daddrIn(setClusterIPs), b.reject())}
+	for _, p := range b.rules.ServiceCIDRs {
+		if servicemodel.FamilyOf(p.Addr()) == b.f.model {
+			unused = append(unused, join(b.prefix("daddr", b.f.daddr, p, cmpEq), b.verdict(verdictDrop, "")))
+		}
+	}
+	b.chain(chain{name: "no-service"}, unused...)
+}
+
+// masquerade makes the chains that decide, for the first packet of a connection that IPVS has sent on, whether it is masqueraded.
+func (b *builder) masquerade() {
+	f, masq := b.f, rule{"masquerade fully-random", []expr{masquerade()}}
+	notPods, host := b.notFromPods(), b.fibLocal("saddr", fibSaddr, cmpEq)
+	hairpin := rule{fmt.Sprintf("%s saddr . %s daddr @%s", f.name, f.name, setHairpins),
+		[]expr{payload(baseNetwork, f.saddr, f.addrLen, word(0)), payload(baseNetwork, f.daddr, f.addrLen, word(f.addrLen)), lookup(setHairpins, false)}}
+	for _, k := range kinds {
+		b.chain(chain{name: k + "-postrouting"},
+			join(hairpin, masq),
+			join(b.flowIn(k, k+setMasqAll), masq),
+			join(b.flowIn(k, k+setMasqNotPod), notPods, masq),
+			join(b.flowIn(k, k+setMasqHost), notPods, host, masq))
+	}
+}
+
+const stateNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+
+// Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). IPVS works at -98 in the output hook and at 99 in the input hook.
+const (
+	prioUnmark   = -300
+	prioSteer    = -150
+	prioSNAT     = 100
+	prioUnmarkIn = 110
+)
+
+// hooks makes the base chains.
+func (b *builder) hooks() {
+	isNew := rule{"ct state new", []expr{ct(ctState, word(0)), bitwise(word(0), native32(stateNew), native32(0)), compare(cmpNeq, word(0), native32(0))}}
+	original := rule{"ct direction original", []expr{ct(ctDirection, word(0)), compare(cmpEq, word(0), []byte{0})}}
+	steer := rule{fmt.Sprintf("meta mark set meta mark | 0x%08x", steerBit),
+		[]expr{meta(metaMark, word(0)), bitwise(word(0), native32(^steerBit), native32(steerBit)), metaSet(metaMark, word(0))}}
+	has := func(bits uint32) rule {
+		return rule{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits),
+			[]expr{meta(metaMark, word(0)), bitwise(word(0), native32(bits), native32(0)), compare(cmpEq, word(0), native32(bits))}}
+	}
+	keep := func(bits uint32) rule {
+		return rule{fmt.Sprintf("meta mark set meta mark & 0x%08x", bits),
+			[]expr{meta(metaMark, word(0)), bitwise(word(0), native32(bits), native32(0)), metaSet(metaMark, word(0))}}
+	}
+	unmark := []rule{join(has(splitMarks), keep(0)), join(has(steerBit), keep(^steerBit))}
+	b.chain(chain{"unmark-output", "filter", hookOutput, prioUnmark}, unmark...)
+	b.chain(chain{"unmark-postrouting", "filter", hookPostrouting, prioUnmarkIn}, unmark...)
+	elsewhere := join(isNew, b.fibLocal("daddr", fibDaddr, cmpNeq), b.verdict(verdictJump, "no-service"))
+	b.chain(chain{"prerouting", "filter", hookPrerouting, prioSteer},
+		join(original, b.flowIn(kindService, kindService+"s"), steer), join(isNew, b.verdict(verdictJump, "admit")), elsewhere)
+	b.chain(chain{"output", "route", hookOutput, prioSteer},
+		join(b.in(kindService, kindService+"s"), original, steer), join(isNew, b.verdict(verdictJump, "admit")),
+		join(isNew, b.verdict(verdictJump, "no-service")))
+	b.chain(chain{"postrouting", "nat", hookPostrouting, prioSNAT},
+		join(b.flowIn(kindService, kindService+"s"), b.verdict(verdictGoto, kindService+"-postrouting")),
+		join(b.flowIn(kindNodePort, kindNodePort+"s"), b.verdict(verdictGoto, kindNodePort+"-postrouting")))
+}

@@ -1,0 +1,166 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// record is what the companion table holds about a frontend: all of its elements follow from it.
+type record struct {
+	fe   *servicemodel.Frontend
+	mark uint32 // of the virtual server for pods and the host, if they have endpoints of their own
+	nat  bool   // its packets are translated, so that they can be masqueraded
+}
+
+func (r *record) equal(o *record) bool {
+	return r == o || r != nil && o != nil && r.mark == o.mark && r.nat == o.nat && r.fe.Equal(o.fe)
+}
+
+// comment is what the registry says: "default/web:http load-balancer cluster local masquerade=host,outside affinity=60 mark=0xc0000001".
+func (r *record) comment() string {
+	f := r.fe
+	s := f.Service.String() + " " + f.Kind.String() + " " + f.Internal.String() + " " + f.External.String()
+	if f.Masquerade != 0 {
+		s += fmt.Sprintf(" masquerade=%d", f.Masquerade)
+	}
+	if f.Affinity != 0 {
+		s += fmt.Sprintf(" affinity=%d", int(f.Affinity.Seconds()))
+	}
+	if r.mark != 0 {
+		s += fmt.Sprintf(" mark=0x%x", r.mark)
+	}
+	if !r.nat {
+		s += " routed"
+	}
+	if f.Sources != nil {
+		s += " restricted"
+	}
+	return s
+}
+
+// parseRecord is the inverse of comment.
+func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
+	w := strings.Split(s, " ")
+	if len(w) < 4 {
+		return nil, fmt.Errorf("comment %q is not one of ours", s)
+	}
+	f := &servicemodel.Frontend{Key: k}
+	r := &record{fe: f, nat: true}
+	ns, name, ok := strings.Cut(w[0], "/")
+	name, port, _ := strings.Cut(name, ":")
+	f.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name}, Port: port, Protocol: k.Protocol}
+	var kindOK, intOK, extOK bool
+	f.Kind, kindOK = named(w[1], servicemodel.NodePort)
+	f.Internal, intOK = named(w[2], servicemodel.BalanceLocal)
+	f.External, extOK = named(w[3], servicemodel.BalanceLocal)
+	if !ok || !kindOK || !intOK || !extOK {
+		return nil, fmt.Errorf("comment %q has unknown words", s)
+	}
+	for _, word := range w[4:] {
+		name, value, _ := strings.Cut(word, "=")
+		n, err := strconv.ParseUint(value, 0, 32)
+		switch name {
+		case "masquerade":
+			f.Masquerade = servicemodel.Origins(n)
+		case "affinity":
+			f.Affinity = time.Duration(n) * time.Second
+		case "mark":
+			r.mark = uint32(n)
+		case "routed":
+			r.nat, err = false, nil
+		case "restricted":
+			f.Sources, err = []netip.Prefix{}, nil
+		default:
+			err = fmt.Errorf("unknown word")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("comment %q: %w", s, err)
+		}
+	}
+	return r, nil
+}
+
+// named finds the value, from 0 to last, whose name is s.
+func named[T interface {
+	~uint8
+	String() string
+}](s string, last T) (T, bool) {
+	for v := T(0); v <= last; v++ {
+		if v.String() == s {
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// elements gives all elements of a record, each with the name of its set.
+func (r *record) elements(to func(set string, e elem)) {
+	if r == nil {
+		return
+	}
+	f := r.fe
+	kind := kindOf(f.Key)
+	key := appendFrontend(nil, f.Key)
+	member := func(rest string) { to(kind+rest, elem{key: key}) }
+	to(kind+"s", elem{key: key, ud: appendComment(nil, r.comment())})
+	switch f.Internal {
+	case servicemodel.Reject:
+		member(setReject)
+	case servicemodel.Drop:
+		member(setDrop)
+	}
+	if f.External != f.Internal {
+		member(setSplit)
+		switch f.External {
+		case servicemodel.Reject:
+			member(setExtReject)
+		case servicemodel.Drop:
+			member(setExtDrop)
+		}
+	}
+	if r.mark != 0 {
+		to(kind+setMarks, elem{key: key, data: native32(r.mark)})
+	}
+	if r.nat {
+		switch f.Masquerade {
+		case servicemodel.FromAnywhere:
+			member(setMasqAll)
+		case servicemodel.FromHost | servicemodel.FromOutside:
+			member(setMasqNotPod)
+		case servicemodel.FromHost:
+			member(setMasqHost)
+		}
+	}
+	if f.Sources != nil {
+		to(setRestricted, elem{key: key})
+		for _, p := range f.Sources {
+			to(setSources, elem{key: appendAddr(key[:len(key):len(key)], p.Masked().Addr()),
+				keyEnd: appendAddr(key[:len(key):len(key)], lastAddr(p))})
+		}
+	}
+}
+
+// lastAddr returns the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// rangeOf returns the prefix from first to last, and false if there is none.
+func rangeOf(first, last netip.Addr) (netip.Prefix, bool) {
+	for n := 0; n <= first.BitLen(); n++ {
+		if p := netip.PrefixFrom(first, n); p.Masked().Addr() == first && lastAddr(p) == last {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}

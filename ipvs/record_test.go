@@ -1,0 +1,63 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestCommentsReadBack(t *testing.T) {
+	t.Parallel()
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: servicemodel.TCP, Port: 80}
+	name := servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: "web"}, Port: "http", Protocol: servicemodel.TCP}
+	for _, r := range []*record{
+		{fe: &servicemodel.Frontend{Key: k, Service: name}, nat: true},
+		{fe: &servicemodel.Frontend{Key: k, Service: name, Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster,
+			External: servicemodel.BalanceLocal, Masquerade: servicemodel.FromHost, Affinity: time.Minute}, mark: splitMarks + 7},
+	} {
+		got, err := parseRecord(r.comment(), k)
+		require.NoError(t, err)
+		require.True(t, got.equal(r), r.comment())
+	}
+}
+
+func TestRangesArePrefixes(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"10.0.0.0/8", "192.0.2.1/32", "0.0.0.0/0", "2001:db8::/33"} {
+		p := netip.MustParsePrefix(s)
+		got, ok := rangeOf(p.Addr(), lastAddr(p))
+		require.True(t, ok)
+		require.Equal(t, p, got)
+	}
+}
+
+func FuzzParseRecord(f *testing.F) {
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: servicemodel.TCP, Port: 80}
+	f.Add("default/web:http load-balancer cluster local masquerade=2 affinity=60 mark=0xc0000001 routed restricted")
+	f.Fuzz(func(t *testing.T, s string) {
+		r, err := parseRecord(s, k)
+		if err != nil {
+			return
+		}
+		again, err := parseRecord(r.comment(), k)
+		if err == nil {
+			require.Equal(t, r.comment(), again.comment())
+		}
+	})
+}
+
+func FuzzElements(f *testing.F) {
+	var l elemList
+	l.add(elem{key: []byte{10, 96, 0, 10}, ud: appendComment(nil, "x")})
+	f.Add(l.buf)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := 0
+		if err := decodeElems(b, func(e elem) error { n++; _ = commentOf(e.ud); return nil }); err == nil {
+			require.LessOrEqual(t, n*4, len(b))
+		}
+	})
+}

@@ -1,0 +1,160 @@
+package ipvs
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// server is a virtual server of ours with its destinations. Those of weight 0 are draining.
+type server struct {
+	svc   ipvsnl.Service
+	proto servicemodel.Protocol
+	dests map[ipvsnl.DestinationKey]ipvsnl.Destination
+}
+
+// The flags of our virtual servers hold more than the kernel looks at: the instance in the high half, and the scheduler that the
+// model asked for, as its place in order, in four bits. The kernel keeps what it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
+const (
+	instanceMask   = 0xffff0000
+	schedulerMask  = 0x0f00
+	schedulerShift = 8
+)
+
+var schedulerOrder = []servicemodel.Scheduler{
+	servicemodel.SchedulerDefault, servicemodel.RoundRobin, servicemodel.WeightedRR, servicemodel.LeastConn, servicemodel.WeightedLC,
+	servicemodel.LocalityLC, servicemodel.LocalityLCR, servicemodel.SourceHash, servicemodel.DestHash, servicemodel.ShortestDelay,
+	servicemodel.NeverQueue, servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
+}
+
+// pools returns the pool behind a frontend's address, and that of pods and the host if it is another. Either may be nil.
+func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
+	internal, external := poolOf(t, fe, fe.Internal), poolOf(t, fe, fe.External)
+	switch {
+	case fe.Internal == fe.External || external == nil:
+		return internal, nil
+	case internal == nil:
+		return external, nil
+	}
+	return external, internal
+}
+
+func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend, v servicemodel.Verdict) *servicemodel.Pool {
+	id, ok := fe.Pool(v)
+	if !ok {
+		return nil
+	}
+	return t.Pool(id)
+}
+
+// servers returns the virtual servers of a frontend; a node port has one at each of the addresses, unless a service has the address and port.
+func (b *Backend) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr, mark uint32) []*server {
+	main, alt := pools(t, fe)
+	var l []*server
+	k := fe.Key
+	if !k.NodePort() {
+		l = append(l, b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()), fe, main, false))
+	} else {
+		for _, a := range addrs {
+			own := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
+			if a.Is4() == k.Addr.Is4() && t.Frontend(own) == nil {
+				l = append(l, b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), own.AddrPort()), fe, main, false))
+			}
+		}
+	}
+	if alt != nil && mark != 0 {
+		f := ipvsnl.FamilyIPv4
+		if k.Addr.Is6() {
+			f = ipvsnl.FamilyIPv6
+		}
+		l = append(l, b.server(ipvsnl.MarkService(f, mark), fe, alt, true))
+	}
+	return l
+}
+
+func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool, byMark bool) *server {
+	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(b.instance)}, proto: fe.Key.Protocol,
+		dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
+	want := servicemodel.SchedulerDefault
+	if p != nil {
+		want = p.Scheduler
+	}
+	s.svc.Flags |= ipvsnl.ServiceFlags(max(0, slices.Index(schedulerOrder, want)) << schedulerShift)
+	s.svc.Scheduler = string(want)
+	if want == servicemodel.SchedulerDefault {
+		s.svc.Scheduler = string(b.cfg.Scheduler)
+	}
+	switch {
+	case fe.Affinity > 0 && byMark:
+		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so clients are told apart by a hash instead.
+		s.svc.Scheduler = string(servicemodel.Maglev)
+		s.svc.Flags |= ipvsnl.FlagFallback
+	case fe.Affinity > 0:
+		s.svc.Flags |= ipvsnl.FlagPersistent
+		s.svc.Timeout = fe.Affinity
+	}
+	if p == nil {
+		return s
+	}
+	for _, slot := range p.Slots {
+		d := ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: slot.Endpoint.Port()}, Weight: uint32(slot.Weight)}
+		switch p.Forwarding {
+		case servicemodel.ForwardDirect:
+			d.Forward = ipvsnl.ForwardDirectRoute
+		case servicemodel.ForwardTunnel:
+			d.Forward = ipvsnl.ForwardTunnel
+		}
+		s.dests[d.DestinationKey] = d
+	}
+	return s
+}
+
+// pool is what a virtual server says of a pool: its destinations in use. Nil if there is none.
+func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
+	p := &servicemodel.Pool{ID: id}
+	if i := int(s.svc.Flags&schedulerMask) >> schedulerShift; i < len(schedulerOrder) {
+		p.Scheduler = schedulerOrder[i]
+	}
+	for _, k := range sortedDests(s.dests) {
+		d := s.dests[k]
+		if d.Weight == 0 || d.Weight > 0xffff {
+			continue
+		}
+		switch d.Forward {
+		case ipvsnl.ForwardDirectRoute:
+			p.Forwarding = servicemodel.ForwardDirect
+		case ipvsnl.ForwardTunnel:
+			p.Forwarding = servicemodel.ForwardTunnel
+		}
+		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: netip.AddrPortFrom(k.Addr, k.Port), Weight: uint16(d.Weight)})
+	}
+	if p.Slots == nil {
+		return nil
+	}
+	return p
+}
+
+func sortedDests(m map[ipvsnl.DestinationKey]ipvsnl.Destination) []ipvsnl.DestinationKey {
+	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
+}
+
+// holds reports whether s is as want says, apart from destinations that drain.
+func (s *server) holds(want *server) bool {
+	if s == nil || s.svc != want.svc {
+		return false
+	}
+	n := 0
+	for k, d := range s.dests {
+		if d.Weight == 0 {
+			continue
+		}
+		n++
+		if want.dests[k] != d {
+			return false
+		}
+	}
+	return n == len(want.dests)
+}
