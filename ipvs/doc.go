@@ -45,4 +45,7 @@
 //   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's address (mh).
 //   - Direct routing and tunnels are never masqueraded.
 //   - Link-local addresses take no node ports.
+//   - IPVS forgets a UDP flow together with its endpoint: the next datagram of the client is dropped, and the one after it gets another endpoint.
+//
+// The sysctl conn_reuse_mode is left alone: it needs another value before Linux 5.9 only.
 package ipvs
