@@ -47,7 +47,8 @@
 // new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it. When an endpoint leaves, the
 // entries that lead to it are deleted in the same transaction.
 //
-// nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a map update with a key or data over 16 bytes.
+// nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a map update with a key or data over 16 bytes. On Linux 6.12
+// and newer stable kernels it cannot load source ranges either: it reverses the one byte of the protocol, which these kernels refuse.
 //
 // # Hooks
 //

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"encoding/hex"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +18,10 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, program := range nftPrograms(t) {
+				if tc.shape.sources && !loadsRanges(t, program) {
+					t.Logf("%s cannot load ranges of concatenations with a protocol on this kernel", program)
+					continue
+				}
 				ns, b := newNS(t)
 				p := programPlan(&tc.shape, tc.rules)
 				if tc.newer && strings.Contains(nft(t, ns, program, "", "--version"), "v1.0.6") {
@@ -47,6 +52,19 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// loadsRanges reports whether an nft can load a rule that looks up the ranges: nft before 1.1 reverses the one byte of a protocol, which newer kernels
+// refuse (nft_byteorder.c).
+func loadsRanges(t *testing.T, program string) bool {
+	t.Helper()
+	ns, _ := newNS(t)
+	return ns.Do(func() error {
+		cmd := exec.Command(program, "-f", "-")
+		cmd.Stdin = strings.NewReader("table ip t { set s { type ipv4_addr . inet_proto . inet_service . ipv4_addr; flags interval; }\n" +
+			"chain c { ip daddr . meta l4proto . th dport . ip saddr != @s drop; }; }\n")
+		return cmd.Run()
+	}) == nil
 }
 
 // dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without the numbers of anonymous sets.

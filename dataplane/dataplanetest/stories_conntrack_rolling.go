@@ -26,6 +26,8 @@ const (
 	rollInterval  = 10 * time.Millisecond // 100 changes a second
 	rollClients   = 10
 	rollFirstPort = uint16(20000)
+	// rollPatience is longer than answers take on a busy machine, so that a client has one datagram on its way when its flow is moved.
+	rollPatience = 250 * time.Millisecond
 )
 
 // rollTime is how long endpoints are replaced: a minute, or what the variable KERNLB_TEST_ROLL says, such as "1m"; short by default.
@@ -52,7 +54,9 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 		w.apply(t, r.state())
 		var udp streams
 		for i := range uint16(rollClients) {
-			udp = append(udp, w.stream(t, []string{"pod1", "outside1"}[i%2], streamPort+i, netip.AddrPortFrom(clusterIP[i/2%2], flowPort)))
+			s := w.stream(t, []string{"pod1", "outside1"}[i%2], streamPort+i, netip.AddrPortFrom(clusterIP[i/2%2], flowPort))
+			s.patience = rollPatience
+			udp = append(udp, s)
 		}
 		var tcp []*caller
 		ctx, cancel := context.WithCancel(t.Context())

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,14 +21,18 @@ const (
 	streamInterval = 2 * time.Millisecond
 	// streamPatience is how long it waits for an answer until it sends the next.
 	streamPatience = 50 * time.Millisecond
+	// streamSome is how many datagrams it takes to believe what becomes of them, and streamBusy how long a busy machine may need for so many.
+	streamSome = 4
+	streamBusy = 5 * time.Second
 )
 
 // stream is a UDP client that sends on and on from one port, so that all it sends is one flow. It sends the next datagram when the last was answered, or
 // not in time: so there is one on its way, not more.
 type stream struct {
-	name string
-	conn *net.UDPConn
-	work sync.WaitGroup
+	name     string
+	conn     *net.UDPConn
+	work     sync.WaitGroup
+	patience time.Duration
 
 	stop func() // the sending
 
@@ -43,7 +48,7 @@ type stream struct {
 // stream opens a stream. It sends nothing yet.
 func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort) *stream {
 	t.Helper()
-	s := &stream{name: fmt.Sprintf("%s to %s", from, to), answers: map[string]int{}}
+	s := &stream{name: fmt.Sprintf("%s to %s", from, to), patience: streamPatience, answers: map[string]int{}}
 	host := w.hosts[from]
 	local := netip.AddrPortFrom(host.Addr(to.Addr()), port)
 	err := host.NS.Do(func() (err error) {
@@ -111,7 +116,7 @@ func (s *stream) start() {
 func (s *stream) send() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting && time.Since(s.last) < streamPatience {
+	if s.waiting && time.Since(s.last) < s.patience {
 		return
 	}
 	// An error that the kernel has noted of an earlier datagram comes instead of sending this one.
@@ -133,11 +138,16 @@ func (s *stream) pause() {
 	}
 }
 
-// wait waits until all that was sent was answered or refused: up to half a second.
+// wait waits until all that was sent was answered or refused, or nothing came for half a second.
 func (s *stream) wait() {
-	for range 50 {
-		if y := s.tally(); y.lost <= y.refused {
+	before := s.tally()
+	for quiet := 0; quiet < 50; quiet++ {
+		y := s.tally()
+		if y.lost <= y.refused {
 			return
+		}
+		if y.lost != before.lost || y.refused != before.refused {
+			before, quiet = y, 0
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -194,12 +204,31 @@ func (l streams) stop() {
 	waits.Wait()
 }
 
-func (l streams) sent() []int {
-	n := make([]int, len(l))
-	for i, s := range l {
-		n[i] = s.tally().sent
+// send lets all send for a moment, and on until each has sent some.
+func (l streams) send(moment time.Duration) {
+	l.start()
+	time.Sleep(moment)
+	l.each(streamSome)
+	l.stop()
+}
+
+// each waits until each has sent, or been refused, so often.
+func (l streams) each(often int) {
+	few := func(s *stream) bool {
+		y := s.tally()
+		return y.sent+y.refused < often
 	}
-	return n
+	for end := time.Now().Add(streamBusy); slices.ContainsFunc(l, few) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (l streams) tallies() []tally {
+	y := make([]tally, len(l))
+	for i, s := range l {
+		y[i] = s.tally()
+	}
+	return y
 }
 
 // requireAll lets the streams send for a moment, and requires that every datagram is answered by one of the servers.
@@ -208,9 +237,7 @@ func (l streams) requireAll(t *testing.T, servers ...string) {
 	for _, s := range l {
 		s.forget()
 	}
-	l.start()
-	time.Sleep(150 * time.Millisecond)
-	l.stop()
+	l.send(150 * time.Millisecond)
 	for _, s := range l {
 		y := s.tally()
 		for _, name := range servers {
