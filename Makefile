@@ -1,5 +1,6 @@
 # make test      sets up what the tests need, and runs everything, also what needs another kernel (make test-vm)
 # make test-vm   the tests of IPVS, and those that take modules from the kernel, in a virtual machine with Linux 6.1
+# make test-long a million random packets, twenty conformance runs, and a minute of rolling replacement, on nftables and iptables
 # make race      the same packages under the race detector, with less repetition
 # make test-kernel KERNEL=6.12 PKG=./nftables RUN=Kernel
 #                runs tests of packages inside a virtual machine with that kernel; KERNEL may be 5.10, 6.1, 6.12, 7.x, several of them, or all
@@ -10,6 +11,7 @@
 
 GO       ?= go
 FUZZTIME ?= 20s
+SEED     ?= 1
 
 KERNEL   ?= 6.1
 KERNELS  ?= all
@@ -19,7 +21,7 @@ PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/nfnl ./internal/
 VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./ipvs
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
-.PHONY: test test-vm race fuzz bench setup test-kernel test-kernels peers peers-build
+.PHONY: test test-vm test-long race fuzz bench setup test-kernel test-kernels peers peers-build
 
 setup:
 	@.ci/setup
@@ -33,6 +35,13 @@ test-vm: setup
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
 	if $(GO) run ./internal/vmtest/cmd/kerneltest -kernel 6.1 -timeout 15m -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
+
+LONG_PKG = ./nftables ./iptables
+
+test-long: setup
+	KERNLB_RANDOM_PACKETS=1000000 KERNLB_RANDOM_SEED=$(SEED) $(GO) test -run TestRandomPackets -parallel 64 -timeout 60m -count 1 $(LONG_PKG)
+	$(GO) test -run TestConformance -timeout 60m -count 20 $(LONG_PKG)
+	KERNLB_TEST_ROLL=1m $(GO) test -run 'TestConformance/endpoints_are_replaced_all_the_time' -parallel 1 -timeout 60m -count 1 -v $(LONG_PKG)
 
 race: setup
 	@$(GO) test -json -race -short -timeout 15m ./... | $(GO) run ./internal/testreport
