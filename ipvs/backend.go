@@ -38,6 +38,7 @@ type Backend struct {
 	foreign  map[ipvsnl.ServiceKey]bool
 	owned    map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
 	records  map[servicemodel.FrontendKey]*record
+	marks    map[uint32]bool // that cannot be given to a frontend
 	exists   [2]bool      // the companion table is there
 	whole    [2]bool      // and as it should be
 	addrs    []netip.Addr // that have node ports
@@ -214,7 +215,7 @@ func (b *Backend) failed(doing string, err error) error {
 
 // committed remembers what the kernel holds after a plan.
 func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
-	now := time.Now()
+	now, given := time.Now(), map[uint32]bool{}
 	for k, s := range p.servers {
 		if s == nil {
 			delete(b.held, k)
@@ -231,10 +232,19 @@ func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 		}
 	}
 	for k, r := range p.records {
+		if was := b.records[k]; was != nil {
+			delete(b.marks, was.mark)
+		}
 		if r == nil {
 			delete(b.records, k)
-		} else {
-			b.records[k] = r
+			continue
+		}
+		b.records[k] = r
+		given[r.mark] = r.mark != 0
+	}
+	for m, is := range given {
+		if is {
+			b.marks[m] = true
 		}
 	}
 	for i := range p.tables {

@@ -183,6 +183,14 @@ func (b *Backend) adopt(o *dataplane.Observation, c servicemodel.Contents) (*dat
 	for _, k := range b.stale {
 		o.Drift = append(o.Drift, fmt.Sprintf("virtual server %v belongs to no frontend", k))
 	}
+	b.marks = map[uint32]bool{}
+	for _, r := range b.records {
+		b.marks[r.mark] = true
+	}
+	for k := range b.foreign {
+		b.marks[k.FWMark] = true
+	}
+	delete(b.marks, 0)
 	b.routed = b.net.routed()
 	if !b.routed && len(b.records) > 0 {
 		o.Drift = append(o.Drift, "the rule or route that leads packets to IPVS is missing")

@@ -26,6 +26,7 @@ type plan struct {
 	table    string
 	up, down []op
 	tables   [2]tablePlan
+	mark     uint32 // the last that was given to a frontend
 
 	// What is known of the kernel afterwards.
 	servers map[ipvsnl.ServiceKey]*server // nil for one that goes
@@ -99,7 +100,7 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 		return nil, err
 	}
 	addrs := nodePortAddrs(b.local, c.New.Rules())
-	p := &plan{table: b.cfg.Table, servers: map[ipvsnl.ServiceKey]*server{}, owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
+	p := &plan{table: b.cfg.Table, mark: splitMarks, servers: map[ipvsnl.ServiceKey]*server{}, owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{}, addrs: addrs}
 	keys := b.affected(c, addrs)
 	want := map[ipvsnl.ServiceKey]*server{}
@@ -107,7 +108,6 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	for _, k := range b.stale {
 		old[k] = true
 	}
-	marks := b.usedMarks()
 	for _, k := range keys {
 		for _, s := range b.owned[k] {
 			old[s] = true
@@ -117,7 +117,7 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 			p.records[k], p.owned[k] = nil, nil
 			continue
 		}
-		r := b.record(c.New, fe, marks)
+		r := b.record(p, c.New, fe)
 		p.records[k] = r
 		for _, s := range b.servers(c.New, fe, addrs, r.mark) {
 			want[s.svc.ServiceKey] = s
@@ -143,20 +143,8 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	return p, nil
 }
 
-// usedMarks returns the marks that cannot be given to a frontend.
-func (b *Backend) usedMarks() map[uint32]bool {
-	m := map[uint32]bool{}
-	for _, r := range b.records {
-		m[r.mark] = true
-	}
-	for k := range b.foreign {
-		m[k.FWMark] = true
-	}
-	return m
-}
-
 // record returns what the companion table is to hold about a frontend.
-func (b *Backend) record(t *servicemodel.Table, fe *servicemodel.Frontend, marks map[uint32]bool) *record {
+func (b *Backend) record(p *plan, t *servicemodel.Table, fe *servicemodel.Frontend) *record {
 	main, alt := pools(t, fe)
 	r := &record{fe: fe, nat: main == nil || main.Forwarding == servicemodel.ForwardNAT}
 	if alt == nil {
@@ -166,11 +154,10 @@ func (b *Backend) record(t *servicemodel.Table, fe *servicemodel.Frontend, marks
 		r.mark = had.mark
 		return r
 	}
-	r.mark = splitMarks + 1
-	for marks[r.mark] {
-		r.mark++
+	for p.mark++; b.marks[p.mark]; {
+		p.mark++
 	}
-	marks[r.mark] = true
+	r.mark = p.mark
 	return r
 }
 
@@ -277,14 +264,13 @@ func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func
 	tp.rebuild, tp.create = b.exists[i], true
 	tp.sets = families[i].sets()
 	tp.program = newProgram(families[i], c.New.Rules())
-	marks := b.usedMarks()
 	for fe := range c.New.Frontends() {
 		if familyIndex(fe.Key.Addr) != i {
 			continue
 		}
 		r := p.records[fe.Key]
 		if r == nil {
-			r = b.record(c.New, fe, marks)
+			r = b.record(p, c.New, fe)
 			p.records[fe.Key] = r
 		}
 		r.elements(add)

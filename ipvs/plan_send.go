@@ -1,9 +1,6 @@
 package ipvs
 
 import (
-	"fmt"
-	"strings"
-
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
@@ -52,46 +49,4 @@ func (p *plan) Stats() dataplane.Stats {
 		}
 	}
 	return s
-}
-
-// String is the plan: virtual servers and destinations one a line, and how many elements of which sets change.
-func (p *plan) String() string {
-	var s strings.Builder
-	ops := func(l []op) {
-		for _, o := range l {
-			fmt.Fprintf(&s, "%v %v", o.cmd, o.svc.ServiceKey)
-			if o.svc.Scheduler != "" {
-				fmt.Fprintf(&s, " scheduler %s", o.svc.Scheduler)
-			}
-			if o.dest.Addr.IsValid() {
-				fmt.Fprintf(&s, " destination %v weight %d %v", o.dest.DestinationKey, o.dest.Weight, o.dest.Forward)
-			}
-			s.WriteByte('\n')
-		}
-	}
-	ops(p.up)
-	for i, f := range families {
-		tp := &p.tables[i]
-		if tp.rebuild {
-			fmt.Fprintf(&s, "delete table %s %s\n", f.name, p.table)
-		}
-		if tp.create {
-			fmt.Fprintf(&s, "add table %s %s\n", f.name, p.table)
-			for _, c := range tp.program {
-				for _, r := range c.rules {
-					fmt.Fprintf(&s, "add rule %s %s %s %s\n", f.name, p.table, c.name, r.text)
-				}
-			}
-		}
-		for _, set := range tp.sets {
-			if l := tp.del[set.name]; l != nil {
-				fmt.Fprintf(&s, "delete element %s %s %s # %d\n", f.name, p.table, set.name, l.n)
-			}
-			if l := tp.add[set.name]; l != nil {
-				fmt.Fprintf(&s, "add element %s %s %s # %d\n", f.name, p.table, set.name, l.n)
-			}
-		}
-	}
-	ops(p.down)
-	return s.String()
 }

@@ -11,3 +11,5 @@ import (
 func probeKernel(context.Context, int) error {
 	return fmt.Errorf("ipvs: probe: not supported on this operating system: %w", errors.ErrUnsupported)
 }
+
+func explain(err error) error { return err }

@@ -1,0 +1,215 @@
+package ipvs
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var goldenAddr = netip.MustParseAddr("192.0.2.10")
+
+func goldenNode() servicemodel.Node {
+	return servicemodel.Node{Name: "this", Addresses: []netip.Addr{goldenAddr},
+		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+}
+
+func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := &servicemodel.Service{
+		Name:       servicemodel.Name{Namespace: "default", Name: "web"},
+		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+	}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
+	var l []servicemodel.Endpoint
+	for i, a := range addrs {
+		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Node: []string{"this", "other"}[i%2],
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return l
+}
+
+// withoutKernel returns a backend that believes that the kernel holds nothing.
+func withoutKernel(t *testing.T) *Backend {
+	t.Helper()
+	c, err := (*Config)(nil).withDefaults()
+	require.NoError(t, err)
+	b := &Backend{cfg: c, instance: instanceFlag(c.Table), leaving: map[drainKey]time.Time{}}
+	b.assume([]netip.Addr{goldenAddr})
+	return b
+}
+
+// A story of states, and the plan that leads from each to the next.
+func TestPlansAreGolden(t *testing.T) {
+	t.Parallel()
+	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+	name := goldenService().Name
+	local := func(s *servicemodel.Service) {
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	}
+	sources := func(s *servicemodel.Service) {
+		s.Ports[0].NodePort = 0
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	}
+	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
+	least := func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
+	direct := func(s *servicemodel.Service) { s.Forwarding = servicemodel.ForwardDirect }
+	two := goldenEndpoints("10.244.1.3", "10.244.2.4")
+	steps := []struct {
+		name  string
+		state servicemodel.State
+	}{
+		{"01-first", base},
+		{"02-one-endpoint-replaced", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
+		{"03-one-comes-back", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2", "10.244.1.3"))},
+		{"04-local", base.WithService(goldenService(local)).WithEndpoints(name, two)},
+		{"05-sources", base.WithService(goldenService(sources)).WithEndpoints(name, two)},
+		{"06-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name, two)},
+		{"07-local-affinity", base.WithService(goldenService(local, sticky)).WithEndpoints(name, two)},
+		{"08-another-scheduler", base.WithService(goldenService(least)).WithEndpoints(name, two)},
+		{"09-direct-routing", base.WithService(goldenService(direct)).WithEndpoints(name, two)},
+		{"10-no-endpoints", base.WithEndpoints(name, nil)},
+		{"11-gone", base.WithoutService(name)},
+	}
+	b := withoutKernel(t)
+	var table *servicemodel.Table
+	for _, step := range steps {
+		next, err := servicemodel.Resolve(table, step.state)
+		require.NoError(t, err)
+		c := servicemodel.Diff(table, next)
+		p, err := b.plan(c)
+		require.NoError(t, err, step.name)
+		golden(t, step.name, p.String())
+
+		// The same plan is the same bytes, and all of it is counted.
+		var one, two nfnl.Batch
+		p.encode(&one)
+		p.encode(&two)
+		require.NoError(t, one.Err())
+		require.Equal(t, one.Bytes(), two.Bytes())
+		require.Equal(t, one.Len()+len(p.up)+len(p.down), p.Stats().Messages)
+		again, err := b.plan(c)
+		require.NoError(t, err)
+		require.Equal(t, p.String(), again.String())
+
+		b.committed(p, c)
+		table = next
+	}
+	require.Empty(t, b.held)
+	require.Empty(t, b.records)
+	require.Empty(t, b.marks)
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".plan")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got, "run with -update if this is meant")
+}
+
+// A mark is given to one frontend at a time, and given again when it is free; those of others are left alone.
+func TestMarksAreGivenOnce(t *testing.T) {
+	t.Parallel()
+	b := withoutKernel(t)
+	b.marks[splitMarks+2] = true // somebody else's
+	service := func(i int) *servicemodel.Service {
+		return goldenService(func(s *servicemodel.Service) {
+			s.Name.Name += string(rune('a' + i))
+			s.Ports[0].NodePort = 0
+			s.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(10 + i)})}
+			s.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})}
+			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		})
+	}
+	var table *servicemodel.Table
+	commit := func(services ...int) map[uint32]string {
+		s := servicemodel.State{}.WithNode(goldenNode())
+		for _, i := range services {
+			s = s.WithService(service(i)).WithEndpoints(service(i).Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+		}
+		next, err := servicemodel.Resolve(table, s)
+		require.NoError(t, err)
+		c := servicemodel.Diff(table, next)
+		p, err := b.plan(c)
+		require.NoError(t, err)
+		b.committed(p, c)
+		table = next
+		given := map[uint32]string{}
+		for _, r := range b.records {
+			if r.mark != 0 {
+				require.NotContains(t, given, r.mark)
+				require.True(t, b.marks[r.mark])
+				given[r.mark] = r.fe.Service.Name.Name
+			}
+		}
+		require.Len(t, b.marks, len(given)+1)
+		return given
+	}
+	require.Equal(t, map[uint32]string{splitMarks + 1: "weba", splitMarks + 3: "webb"}, commit(0, 1))
+	require.Equal(t, map[uint32]string{splitMarks + 3: "webb"}, commit(1))
+	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"}, commit(1, 2))
+}
+
+func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, field string
+		edit        func(*servicemodel.Service)
+		node        func(*servicemodel.Node)
+	}{
+		{name: "the scheduler random", field: "scheduler", edit: func(s *servicemodel.Service) { s.Scheduler = servicemodel.Random }},
+		{name: "node ports on localhost", field: "localhostNodePorts", node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n, svc := goldenNode(), goldenService()
+			if tc.edit != nil {
+				tc.edit(svc)
+			}
+			if tc.node != nil {
+				tc.node(&n)
+			}
+			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
+			require.NoError(t, err)
+			var unsupported *dataplane.UnsupportedError
+			_, err = withoutKernel(t).plan(servicemodel.Diff(nil, table))
+			require.ErrorAs(t, err, &unsupported)
+			require.Equal(t, tc.field, unsupported.Field)
+		})
+	}
+}
+
+// A virtual server that is not ours, at an address that a service has, is an error before anything is planned.
+func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
+	t.Parallel()
+	b := withoutKernel(t)
+	b.foreign[ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))] = true
+	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()))
+	require.NoError(t, err)
+	_, err = b.plan(servicemodel.Diff(nil, table))
+	require.ErrorIs(t, err, ErrForeign)
+	require.ErrorContains(t, err, "TCP 10.96.0.10:80")
+}

@@ -1,0 +1,67 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
+func Candidate(cfg *Config) dataplane.Candidate {
+	return dataplane.Candidate{
+		Name:  Name,
+		Probe: func(ctx context.Context) error { return probe(ctx, cfg) },
+		Open: func() (dataplane.Backend, error) {
+			b, err := New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return b, nil
+		},
+	}
+}
+
+// probeTable is the name of the companion tables that the kernel is asked about.
+const probeTable = "kernlb.probe"
+
+// probe asks the kernel for IPVS, then has it check the transaction that would write companion tables with everything in them. It does not ask for
+// schedulers: the kernel loads their modules when the first virtual server wants them.
+func probe(ctx context.Context, cfg *Config) error {
+	c, err := cfg.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := probeKernel(ctx, c.NetNS); err != nil {
+		return err
+	}
+	b, err := New(&c)
+	if err != nil {
+		return explain(err)
+	}
+	defer b.Close()
+	b.cfg.Table = probeTable
+	changes, err := kernelprobe.Changes(true)
+	if err != nil {
+		return err
+	}
+	b.assume(nil)
+	p, err := b.plan(changes)
+	if err != nil {
+		return err
+	}
+	var batch nfnl.Batch
+	p.encode(&batch)
+	return kernelprobe.Explain(kernelprobe.Only(b.nf.Check(ctx, &batch)), &batch, kernelprobe.Running())
+}
+
+// assume makes the backend believe that the kernel holds nothing, on a node with these addresses.
+func (b *Backend) assume(local []netip.Addr) {
+	b.observed, b.local = true, local
+	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
+	b.records, b.marks = map[servicemodel.FrontendKey]*record{}, map[uint32]bool{}
+}
