@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -24,6 +25,7 @@ func candidates(instance string) []dataplane.Candidate {
 	return []dataplane.Candidate{
 		nftables.Candidate(&nftables.Config{Table: instance}),
 		iptables.Candidate(&iptables.Config{Prefix: chainPrefix(instance)}),
+		ipvs.Candidate(&ipvs.Config{Table: instance + "-ipvs"}),
 	}
 }
 

@@ -108,7 +108,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 }
 
 // instanceName is what every backend can make names of its kernel objects from.
-var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,57}$`)
 
 // check checks the flags that are not the node's.
 func (o *options) check() error {
@@ -120,7 +120,7 @@ func (o *options) check() error {
 		errs = append(errs, fmt.Errorf("-o: %q: want text or json", o.output))
 	}
 	if !instanceName.MatchString(o.instance) {
-		errs = append(errs, fmt.Errorf("-instance: %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 63 in all at most", o.instance))
+		errs = append(errs, fmt.Errorf("-instance: %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 58 in all at most", o.instance))
 	}
 	if o.services < 1 || o.services > 1<<20 {
 		errs = append(errs, fmt.Errorf("-services: %d: want 1 to %d", o.services, 1<<20))
