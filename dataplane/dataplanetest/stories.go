@@ -175,7 +175,10 @@ func clientMoves(t *testing.T, w *world) {
 }
 
 func clientForgotten(t *testing.T, w *world) {
-	const timeout = time.Second
+	timeout := time.Second
+	if w.ipvs() { // which counts from when it has forgotten the last connection of the client: 10 seconds after a reset
+		timeout = 12 * time.Second
+	}
 	w.apply(t, state(thisNode(), web(sticky(timeout)), eps("pod2", "pod3", "remote1", "remote2")))
 	to := netip.AddrPortFrom(clusterIP[0], servicePort)
 	seen := map[string]bool{}

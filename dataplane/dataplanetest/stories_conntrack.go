@@ -280,7 +280,7 @@ func endpointTerminates(t *testing.T, w *world) {
 	all := w.openStreams(t)
 	all.requireAll(t, serverName("pod2", flowTarget))
 	both := []string{serverName("pod2", flowTarget)}
-	if w.backend.Name() == "ipvs" { // which forgets UDP flows with their endpoint
+	if w.ipvs() { // which forgets UDP flows with their endpoint
 		both = append(both, serverName("pod3", flowTarget))
 	}
 	w.apply(t, flowState(slices.Concat(each(flowEndpoints("pod2"), terminating), flowEndpoints("pod3"))))
@@ -305,13 +305,20 @@ func cleansAfterRestart(t *testing.T, w *world) {
 
 	w.engine = dataplane.New(w.backend, nil) // as one that is killed before it cleans up
 	w.apply(t, flowState(flowEndpoints("pod2")))
-	all.requireAll(t, serverName("pod3", flowTarget))
+	stale := len(all)
+	if w.ipvs() { // which moves a flow itself: the next datagram ends it and is lost, the one after it begins another
+		all.send(2 * streamPatience)
+		all.requireAll(t, serverName("pod2", flowTarget))
+		stale = 0
+	} else {
+		all.requireAll(t, serverName("pod3", flowTarget))
+	}
 	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	if r := w.apply(t, flowState(flowEndpoints("pod2"))); !r.Changes.Empty() {
 		t.Errorf("nothing was to change:\n%s", r.Changes)
 	}
-	if d := keeper.Totals().Deleted; d != len(all) {
-		t.Errorf("%d flows deleted, there were %d stale ones", d, len(all))
+	if d := keeper.Totals().Deleted; d != stale {
+		t.Errorf("%d flows deleted, there were %d stale ones", d, stale)
 	}
 	all.requireAll(t, serverName("pod2", flowTarget))
 }
