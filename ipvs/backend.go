@@ -39,10 +39,10 @@ type Backend struct {
 	owned    map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
 	records  map[servicemodel.FrontendKey]*record
 	marks    map[uint32]bool // that cannot be given to a frontend
-	exists   [2]bool      // the companion table is there
-	whole    [2]bool      // and as it should be
-	addrs    []netip.Addr // that have node ports
-	local    []netip.Addr // the node's own
+	exists   [2]bool         // the companion table is there
+	whole    [2]bool         // and as it should be
+	addrs    []netip.Addr    // that have node ports
+	local    []netip.Addr    // the node's own
 	sysctls  map[string]string
 	routed   bool
 	dirty    map[servicemodel.FrontendKey]bool

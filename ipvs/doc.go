@@ -17,6 +17,7 @@
 //	prerouting          filter, prerouting, -150   leads packets to IPVS; sources, reject, drop
 //	output              route, output, -150        the same for the host's own
 //	IPVS                output -98, input 98, 99
+//	input               filter, input, 110         resets TCP connections that IPVS has forgotten
 //	postrouting         nat, postrouting, 100      masquerade, by what conntrack knows of the flow; hairpin
 //	unmark-postrouting  filter, postrouting, 110
 //

@@ -142,6 +142,7 @@ type chain struct {
 // Hooks (enum nf_inet_hooks in include/uapi/linux/netfilter.h).
 const (
 	hookPrerouting  = 0
+	hookInput       = 1
 	hookOutput      = 3
 	hookPostrouting = 4
 )

@@ -35,9 +35,13 @@ func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
 		if o, err = b.observe(ctx); err == nil {
 			return o, nil
 		}
-		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, syscall.ENOENT) {
+		// nfnetlink says EINVAL where there is no nf_tables, and while its module is being loaded for somebody else.
+		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EINVAL) {
 			return nil, fmt.Errorf("ipvs: observe: %w", err)
 		}
+	}
+	if errors.Is(err, syscall.EINVAL) {
+		return nil, fmt.Errorf("ipvs: observe: tried %d times: %w", observeTries, err)
 	}
 	return nil, fmt.Errorf("ipvs: observe: tried %d times: %w: %w", observeTries, dataplane.ErrConflict, err)
 }

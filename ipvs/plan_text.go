@@ -174,7 +174,7 @@ func (r *reader) text(f *family, fd field) string {
 	return r.addr(f).String()
 }
 
-var hookNames = map[uint32]string{hookPrerouting: "prerouting", hookOutput: "output", hookPostrouting: "postrouting"}
+var hookNames = map[uint32]string{hookPrerouting: "prerouting", hookInput: "input", hookOutput: "output", hookPostrouting: "postrouting"}
 
 func (t *text) program(chains []programChain) {
 	for _, c := range chains {

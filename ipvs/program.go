@@ -209,6 +209,7 @@ const (
 	prioSteer    = -150
 	prioSNAT     = 100
 	prioUnmarkIn = 110
+	prioReset    = 110
 )
 
 // hooks makes the base chains.
@@ -234,6 +235,11 @@ func (b *builder) hooks() {
 	b.chain(chain{"output", "route", hookOutput, prioSteer},
 		join(b.in(kindService, kindService+"s"), original, steer), join(isNew, b.verdict(verdictJump, "admit")),
 		join(isNew, b.verdict(verdictJump, "no-service")))
+	// What is led here and gets past IPVS as it came belongs to a connection that it has forgotten. The address is nobody's, so the machine itself cannot
+	// answer.
+	b.chain(chain{"input", "filter", hookInput, prioReset}, join(has(steerBit),
+		rule{"meta l4proto tcp", []expr{meta(metaL4Proto, word(0)), compare(cmpEq, word(0), []byte{byte(servicemodel.TCP)})}},
+		b.fibLocal("daddr", fibDaddr, cmpNeq), rule{"reject with tcp reset", []expr{resetTCP()}}))
 	b.chain(chain{"postrouting", "nat", hookPostrouting, prioSNAT},
 		join(b.flowIn(kindService, kindService+"s"), b.verdict(verdictGoto, kindService+"-postrouting")),
 		join(b.flowIn(kindNodePort, kindNodePort+"s"), b.verdict(verdictGoto, kindNodePort+"-postrouting")))

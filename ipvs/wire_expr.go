@@ -155,6 +155,11 @@ func reject(code uint8) expr {
 	})
 }
 
+// resetTCP answers a segment with a reset, as if this machine had no such connection.
+func resetTCP() expr {
+	return expression("reject", func(b *nfnl.Batch) { b.U32(1, 1) }) // NFTA_REJECT_TYPE: NFT_REJECT_TCP_RST
+}
+
 // Address types of fib (RTN_* in include/uapi/linux/rtnetlink.h).
 const rtnLocal = 2
 

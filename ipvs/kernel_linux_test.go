@@ -1,0 +1,332 @@
+package ipvs_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// kernel is a network with an engine on its node.
+type kernel struct {
+	*netnstest.Cluster
+	t      *testing.T
+	engine *dataplane.Engine
+	vs     *ipvsnl.Client
+	pods   map[string]*netnstest.Host
+}
+
+func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
+	t.Helper()
+	needIPVS(t)
+	c, err := netnstest.New(t.Context(), netnstest.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	k := &kernel{Cluster: c, t: t, pods: map[string]*netnstest.Host{}}
+	for _, h := range c.Pods {
+		require.NoError(t, h.Serve(netnstest.TCP, 8080))
+		k.pods[h.Name] = h
+	}
+	k.restart(cfg)
+	k.vs, err = ipvsnl.Dial(t.Context(), &ipvsnl.Config{NetNS: c.Node.NS.Fd()})
+	require.NoError(t, err)
+	t.Cleanup(func() { k.vs.Close() })
+	return k
+}
+
+// restart makes a backend and an engine that remember nothing.
+func (k *kernel) restart(cfg ipvs.Config) {
+	k.t.Helper()
+	cfg.NetNS = k.Node.NS.Fd()
+	b, err := ipvs.New(&cfg)
+	require.NoError(k.t, err)
+	k.t.Cleanup(func() { b.Close() })
+	k.engine = dataplane.New(b, nil)
+}
+
+var (
+	webAddrs = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")}
+	webKey   = ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(webAddrs[0], 80))
+)
+
+func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"}, ClusterIPs: webAddrs,
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}}}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+func (k *kernel) state(svc *servicemodel.Service, pods ...string) servicemodel.State {
+	var l []servicemodel.Endpoint
+	for _, p := range pods {
+		for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
+			l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: "this",
+				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+		}
+	}
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
+}
+
+func (k *kernel) apply(s servicemodel.State) *dataplane.Result {
+	k.t.Helper()
+	r, err := k.engine.Apply(k.t.Context(), s)
+	require.NoError(k.t, err)
+	return r
+}
+
+func (k *kernel) run(args ...string) string {
+	k.t.Helper()
+	var out []byte
+	require.NoError(k.t, k.Node.NS.Do(func() (err error) {
+		out, err = exec.CommandContext(k.t.Context(), args[0], args[1:]...).CombinedOutput()
+		return err
+	}), "%v: %s", args, out)
+	return string(out)
+}
+
+// weights returns the destinations of a virtual server by pod.
+func (k *kernel) weights(key ipvsnl.ServiceKey) map[string]int {
+	k.t.Helper()
+	list, err := k.vs.Destinations(k.t.Context(), key)
+	require.NoError(k.t, err)
+	m := map[string]int{}
+	for _, d := range list {
+		for name, p := range k.pods {
+			if p.IPv4 == d.Addr {
+				m[name] = int(d.Weight)
+			}
+		}
+	}
+	require.Len(k.t, m, len(list))
+	return m
+}
+
+// hold opens connections to the service, and requires that both pods have some.
+func (k *kernel) hold() *netnstest.Conns {
+	k.t.Helper()
+	conns, err := netnstest.OpenConns(k.t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0], 80), heldConns)
+	require.NoError(k.t, err)
+	k.t.Cleanup(func() { conns.Close() })
+	require.Equal(k.t, []string{"pod2", "pod3"}, slices.Sorted(maps.Keys(conns.Servers())))
+	return conns
+}
+
+const heldConns = 20
+
+// requireAlive requires that each connection lives.
+func requireAlive(t *testing.T, conns *netnstest.Conns) {
+	t.Helper()
+	r := conns.Ping(10 * time.Second)
+	require.Equal(t, heldConns, r.Answered, r.Errors)
+	require.Zero(t, r.Lost())
+}
+
+func TestKernelForeignVirtualServersSurvive(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	var foreign ipvsnl.Batch
+	theirs := []ipvsnl.ServiceKey{ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80")), ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000001)}
+	for _, s := range theirs {
+		foreign.NewService(ipvsnl.Service{ServiceKey: s, Scheduler: "rr"})
+		foreign.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7})
+	}
+	require.NoError(t, k.vs.Submit(t.Context(), &foreign))
+	before := k.run("ipvsadm", "-Sn")
+	sysctl, err := k.Node.NS.Sysctl("net/ipv4/vs/conntrack")
+	require.NoError(t, err)
+
+	both := func(s *servicemodel.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")} }
+	_, err = k.engine.Apply(t.Context(), k.state(web(both), "pod2"))
+	require.ErrorIs(t, err, ipvs.ErrForeign)
+	require.Equal(t, before, k.run("ipvsadm", "-Sn"), "nothing was written")
+	require.Empty(t, k.run("nft", "list", "tables"))
+	after, err := k.Node.NS.Sysctl("net/ipv4/vs/conntrack")
+	require.NoError(t, err)
+	require.Equal(t, sysctl, after)
+
+	kept := func() {
+		t.Helper()
+		now := k.run("ipvsadm", "-Sn")
+		for line := range strings.Lines(before) {
+			require.Contains(t, now, line)
+		}
+	}
+	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal } // wants a mark
+	k.apply(k.state(web(local), "pod2", "pod3"))
+	kept()
+	k.apply(k.state(web(local), "pod3"))
+	kept()
+	_, err = k.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, k.run("ipvsadm", "-Sn"))
+}
+
+// What ipvsadm prints is what follows from the table that is observed.
+func TestKernelShowsIpvsadmWhatIsObserved(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	k.apply(k.state(web(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }), "pod2", "pod3"))
+	k.restart(ipvs.Config{})
+	o, err := k.engine.Observe(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	var want []string
+	for fe := range o.Table.Frontends() {
+		id, ok := fe.Pool(fe.External)
+		require.True(t, ok)
+		at := []netip.AddrPort{fe.Key.AddrPort()}
+		if fe.Key.NodePort() {
+			at = nil
+			for _, a := range k.NodeAddrs() {
+				if a.Is4() == fe.Key.Addr.Is4() {
+					at = append(at, netip.AddrPortFrom(a, fe.Key.Port))
+				}
+			}
+		}
+		pool := o.Table.Pool(id)
+		for _, a := range at {
+			server := fmt.Sprintf("TCP %s %s", a, pool.Scheduler)
+			want = append(want, server)
+			for _, s := range pool.Slots {
+				want = append(want, fmt.Sprintf("%s -> %s Masq %d", server, s.Endpoint, s.Weight))
+			}
+		}
+	}
+	var got []string
+	server := ""
+	for i, line := range strings.Split(strings.TrimSpace(k.run("ipvsadm", "-Ln")), "\n") {
+		switch w := strings.Fields(line); {
+		case i < 3: // the head
+		case w[0] == "->":
+			got = append(got, server+" "+strings.Join(w[:4], " "))
+		default:
+			server = strings.Join(w, " ")
+			got = append(got, server)
+		}
+	}
+	require.ElementsMatch(t, want, got)
+	require.NotEmpty(t, got)
+}
+
+func TestKernelDrainsConnections(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	k.apply(k.state(web(), "pod2", "pod3"))
+	conns := k.hold()
+
+	// A scale-down, and back.
+	k.apply(k.state(web(), "pod3"))
+	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
+	requireAlive(t, conns)
+	next, err := k.engine.Settle(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, next)
+	require.Contains(t, k.weights(webKey), "pod2")
+	k.apply(k.state(web(), "pod2", "pod3"))
+	require.Equal(t, map[string]int{"pod2": 1, "pod3": 1}, k.weights(webKey))
+	requireAlive(t, conns)
+
+	// Another scheduler while one drains, and a new process, which writes nothing.
+	least := func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
+	k.apply(k.state(web(), "pod3"))
+	k.apply(k.state(web(least), "pod3"))
+	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
+	requireAlive(t, conns)
+	k.restart(ipvs.Config{})
+	r := k.apply(k.state(web(least), "pod3"))
+	require.Zero(t, r.Messages)
+	require.Empty(t, r.Drift)
+	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
+	requireAlive(t, conns)
+
+	// The connections end; IPVS remembers a reset for ten seconds.
+	require.NoError(t, conns.Close())
+	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		next, err := k.engine.Settle(t.Context())
+		require.NoError(t, err)
+		if next == 0 {
+			break
+		}
+		require.True(t, time.Now().Before(end), "still drains: %v", k.weights(webKey))
+	}
+	require.Equal(t, map[string]int{"pod3": 1}, k.weights(webKey))
+}
+
+func TestKernelCutsOffWhatDoesNotDrain(t *testing.T) {
+	t.Parallel()
+	const limit = time.Second
+	k := newKernel(t, ipvs.Config{DrainLimit: limit})
+	k.apply(k.state(web(), "pod2", "pod3"))
+	conns := k.hold()
+	begin := time.Now()
+	k.apply(k.state(web(), "pod3"))
+	time.Sleep(limit - time.Since(begin) + 100*time.Millisecond)
+	next, err := k.engine.Settle(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, next)
+	require.Equal(t, map[string]int{"pod3": 1}, k.weights(webKey))
+	r := conns.Ping(20 * time.Second)
+	require.Equal(t, conns.Servers()["pod3"], r.Answered)
+	require.Equal(t, conns.Servers()["pod2"], r.Reset, r.Errors)
+}
+
+func TestKernelCleanupLeavesNothing(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	names := []string{"net/ipv4/vs/conntrack", "net/ipv4/vs/expire_nodest_conn", "net/ipv4/vs/expire_quiescent_template", "net/ipv4/ip_forward"}
+	for _, n := range names {
+		require.NoError(t, k.Node.NS.SetSysctl(n, "0"))
+	}
+	look := func() (all []string) {
+		for _, c := range []string{"nft list ruleset", "ipvsadm -Sn", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip link"} {
+			all = append(all, k.run(strings.Fields(c)...))
+		}
+		for _, n := range names {
+			v, err := k.Node.NS.Sysctl(n)
+			require.NoError(t, err)
+			all = append(all, n+" "+v)
+		}
+		return all
+	}
+	before := look()
+	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
+	k.apply(k.state(web(local), "pod2", "pod3"))
+	require.NotContains(t, look(), "net/ipv4/ip_forward 0")
+	k.restart(ipvs.Config{}) // it finds in the kernel what the sysctls were
+	_, err := k.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, look())
+}
+
+func TestKernelNewAddressOfTheNodeTakesNodePorts(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	s := k.state(web(), "pod2")
+	k.apply(s)
+	require.Zero(t, k.apply(s).Messages)
+	at := netip.MustParseAddrPort("192.0.2.77:30080")
+	k.run("ip", "address", "add", at.Addr().String()+"/32", "dev", "lo")
+	r := k.apply(s)
+	require.Positive(t, r.Messages)
+	require.True(t, r.Observed, "Integrity has noticed")
+	out := netnstest.SendAll(t.Context(), []netnstest.Probe{{From: k.pods["pod1"], Proto: netnstest.TCP, To: at, Timeout: 5 * time.Second}})
+	require.Equal(t, "pod2", out[0].Server, out[0])
+	k.run("ip", "address", "del", at.Addr().String()+"/32", "dev", "lo")
+	require.Positive(t, k.apply(s).Messages)
+	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP, at))
+	require.ErrorIs(t, err, ipvsnl.ErrNoService)
+}
