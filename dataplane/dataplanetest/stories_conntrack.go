@@ -73,6 +73,16 @@ func (w *world) settle(t *testing.T) {
 	}
 }
 
+// settleUntil does what becomes due until done, for ten seconds at most: a backend may wait for connections much longer.
+func (w *world) settleUntil(t *testing.T, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !done() && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, err := w.engine.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // flowService is the service of these stories.
 func flowService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	return web(append([]func(*servicemodel.Service){func(s *servicemodel.Service) {

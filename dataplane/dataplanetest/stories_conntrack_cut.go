@@ -50,7 +50,7 @@ func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 			if r.Settle <= 0 || r.Settle > p.Drain {
 				t.Errorf("%s: to be settled in %s", p, r.Settle)
 			}
-			w.settle(t) // it may have other things to look at first
+			w.settleUntil(t, func() bool { return keeper.Totals().Reset >= len(all)*count })
 			requirePings(t, p, all, 0, count)
 		}
 		for _, c := range all {
