@@ -31,8 +31,8 @@
 // # Commits and draining
 //
 // IPVS has no transactions. A commit first adds what is new to IPVS, then writes the companion tables in one transaction, then takes away: new before old. A TCP
-// endpoint that leaves gets weight 0 and is deleted by [Backend.Settle] when it has no connections, or after [Config.DrainLimit]; UDP and
-// SCTP endpoints are deleted at once. With a service that is removed, its connections end.
+// endpoint that leaves gets weight 0 and is deleted by [Backend.Settle] when it has no connections, or after [Config.DrainLimit], when those that are left are
+// reset; UDP and SCTP endpoints are deleted at once. With a service that is removed, its connections end.
 //
 // # Sysctls
 //
@@ -44,6 +44,7 @@
 //   - The scheduler "random" is refused, as are source ranges of node ports and localhost node ports.
 //   - A client that has affinity is remembered for the timeout after its last connection has ended, for which IPVS takes up to two minutes.
 //   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's address (mh).
+//   - IPVS does not see it when somebody else cuts a connection, such as package conntrack/flows: its endpoint is waited for until the drain limit.
 //   - Direct routing and tunnels are never masqueraded.
 //   - Link-local addresses take no node ports.
 //   - IPVS forgets a UDP flow together with its endpoint: the next datagram of the client is dropped, and the one after it gets another endpoint.
