@@ -330,3 +330,16 @@ func TestKernelNewAddressOfTheNodeTakesNodePorts(t *testing.T) {
 	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP, at))
 	require.ErrorIs(t, err, ipvsnl.ErrNoService)
 }
+
+// The candidate is supported, and asking leaves nothing.
+func TestKernelSupportsTheCandidate(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	c := ipvs.Candidate(&ipvs.Config{NetNS: k.Node.NS.Fd()})
+	require.NoError(t, c.Probe(t.Context()))
+	require.Empty(t, k.run("nft", "list", "ruleset")+k.run("ipvsadm", "-Sn"))
+	b, err := c.Open()
+	require.NoError(t, err)
+	defer b.Close()
+	require.Equal(t, ipvs.Name, b.Name())
+}
