@@ -61,6 +61,7 @@ func TestReasons(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			b, _ := transaction() // a batch is for one goroutine
 			err := Explain(tt.err, b, tt.running)
 			require.ErrorIs(t, err, tt.sentinel)
 			require.ErrorIs(t, err, tt.err)
