@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -283,14 +284,14 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 		by[dk.svc] = append(by[dk.svc], dk.dest)
 	}
 	var ops []op
-	for k, leaving := range by {
+	for _, k := range slices.SortedFunc(maps.Keys(by), ipvsnl.ServiceKey.Compare) {
 		list, err := b.vs.Destinations(ctx, k)
 		if err != nil {
 			return 0, b.failed("drain", err)
 		}
 		for _, d := range list {
 			late := time.Since(b.leaving[drainKey{k, d.DestinationKey}]) >= b.cfg.DrainLimit
-			if slices.Contains(leaving, d.DestinationKey) && d.Weight == 0 && (late || d.ActiveConns+d.InactiveConns == 0) {
+			if slices.Contains(by[k], d.DestinationKey) && d.Weight == 0 && (late || d.ActiveConns+d.InactiveConns == 0) {
 				ops = append(ops, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k}, d.Destination})
 			}
 		}
@@ -322,7 +323,7 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 		}
 	}
 	var ops []op
-	for k := range b.held {
+	for _, k := range slices.SortedFunc(maps.Keys(b.held), ipvsnl.ServiceKey.Compare) {
 		ops = append(ops, op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
 	}
 	stats := dataplane.Stats{Messages: b.batch.Len() + len(ops), Elements: len(ops)}

@@ -106,150 +106,6 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 	return b.adopt(o, c)
 }
 
-// adopt makes a table of the records and the virtual servers that are as they say.
-func (b *Backend) adopt(o *dataplane.Observation, c servicemodel.Contents) (*dataplane.Observation, error) {
-	b.dirty, b.stale, b.owned = map[servicemodel.FrontendKey]bool{}, nil, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
-	var keys []servicemodel.FrontendKey
-	for k := range b.records {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
-	// What is claimed: first as if all were there.
-	claims := servicemodel.Contents{Rules: c.Rules}
-	found := map[servicemodel.PoolID]*servicemodel.Pool{}
-	for _, k := range keys {
-		claims.Frontends = append(claims.Frontends, b.records[k].fe)
-		b.findPools(b.records[k], found)
-	}
-	for _, p := range found {
-		claims.Pools = append(claims.Pools, p)
-	}
-	claimed, err := servicemodel.NewTable(claims)
-	if err != nil {
-		return nil, err
-	}
-	addrs := nodePortAddrs(b.local, c.Rules)
-	if !slices.Equal(addrs, b.addrs) && len(b.records) > 0 {
-		o.Drift = append(o.Drift, "the node's addresses have changed")
-	}
-	used := map[servicemodel.PoolID]bool{}
-	mine := map[ipvsnl.ServiceKey]bool{}
-	for _, k := range keys {
-		r := b.records[k]
-		wrong := ""
-		for _, id := range poolIDs(r.fe) {
-			if found[id] == nil {
-				wrong = "no destination"
-			}
-		}
-		for _, s := range b.servers(claimed, r.fe, addrs, r.mark) {
-			key := s.svc.ServiceKey
-			mine[key] = true
-			if b.held[key] != nil {
-				b.owned[k] = append(b.owned[k], key)
-				b.held[key].proto = k.Protocol
-			}
-			if !b.held[key].holds(s) {
-				wrong = fmt.Sprintf("virtual server %v is not as it should be", key)
-			}
-		}
-		if wrong != "" {
-			b.dirty[k] = true
-			o.Drift = append(o.Drift, fmt.Sprintf("frontend %v: %s", k, wrong))
-			continue
-		}
-		c.Frontends = append(c.Frontends, r.fe)
-		for _, id := range poolIDs(r.fe) {
-			used[id] = true
-		}
-	}
-	for id := range used {
-		c.Pools = append(c.Pools, found[id])
-	}
-	now := time.Now()
-	clearLeaving := b.leaving
-	b.leaving = map[drainKey]time.Time{}
-	for k, s := range b.held {
-		if !mine[k] {
-			b.stale = append(b.stale, k)
-			continue
-		}
-		for d, dest := range s.dests {
-			if dk := (drainKey{k, d}); dest.Weight == 0 {
-				b.leaving[dk] = now
-				if since, ok := clearLeaving[dk]; ok {
-					b.leaving[dk] = since
-				}
-			}
-		}
-	}
-	slices.SortFunc(b.stale, ipvsnl.ServiceKey.Compare)
-	for _, k := range b.stale {
-		o.Drift = append(o.Drift, fmt.Sprintf("virtual server %v belongs to no frontend", k))
-	}
-	b.marks = map[uint32]bool{}
-	for _, r := range b.records {
-		b.marks[r.mark] = true
-	}
-	for k := range b.foreign {
-		b.marks[k.FWMark] = true
-	}
-	delete(b.marks, 0)
-	b.routed = b.net.routed()
-	if !b.routed && len(b.records) > 0 {
-		o.Drift = append(o.Drift, "the rule or route that leads packets to IPVS is missing")
-	}
-	t, err := servicemodel.NewTable(c)
-	if err != nil {
-		return nil, err
-	}
-	b.table, b.observed, o.Table = t, true, t
-	return o, nil
-}
-
-func poolIDs(fe *servicemodel.Frontend) []servicemodel.PoolID {
-	var l []servicemodel.PoolID
-	for _, v := range []servicemodel.Verdict{fe.Internal, fe.External} {
-		if id, ok := fe.Pool(v); ok && !slices.Contains(l, id) {
-			l = append(l, id)
-		}
-	}
-	return l
-}
-
-// findPools notes the pools that a frontend's virtual servers show and that are not known yet.
-func (b *Backend) findPools(r *record, found map[servicemodel.PoolID]*servicemodel.Pool) {
-	note := func(v servicemodel.Verdict, k ipvsnl.ServiceKey) {
-		id, ok := r.fe.Pool(v)
-		if s := b.held[k]; ok && found[id] == nil && s != nil {
-			if p := s.pool(id); p != nil {
-				found[id] = p
-			}
-		}
-	}
-	main := r.fe.Internal
-	if r.fe.External != r.fe.Internal && r.fe.External.Balances() {
-		main = r.fe.External
-	}
-	k := r.fe.Key
-	if k.NodePort() {
-		for _, a := range b.local {
-			if a.Is4() == k.Addr.Is4() && b.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}] == nil {
-				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), netip.AddrPortFrom(a, k.Port)))
-			}
-		}
-	} else {
-		note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()))
-	}
-	if r.mark != 0 {
-		f := ipvsnl.FamilyIPv4
-		if k.Addr.Is6() {
-			f = ipvsnl.FamilyIPv6
-		}
-		note(r.fe.Internal, ipvsnl.MarkService(f, r.mark))
-	}
-}
-
 // readServers reads all virtual servers, and the destinations of ours.
 func (b *Backend) readServers(ctx context.Context) error {
 	all, err := b.vs.Services(ctx)
@@ -307,15 +163,8 @@ func (b *Backend) readSettings(raw *rawTable) (servicemodel.Rules, error) {
 
 // interpret makes records of the registries, and requires that all else is what follows from them.
 func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, c *servicemodel.Contents) error {
-	program := newProgram(f, rules)
-	for _, ch := range program {
-		var want []uint64
-		for i := range ch.rules {
-			want = append(want, ch.rules[i].hash())
-		}
-		if !slices.Equal(want, raw.rules[ch.name]) {
-			return fmt.Errorf("chain %s is not as it should be", ch.name)
-		}
+	if err := requireProgram(f, raw, rules); err != nil {
+		return err
 	}
 	var records []*record
 	want := map[string]map[string]elem{}
@@ -375,6 +224,20 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 	}
 	for _, r := range records {
 		b.records[r.fe.Key] = r
+	}
+	return nil
+}
+
+// requireProgram requires that the rules are those of the settings.
+func requireProgram(f *family, raw *rawTable, rules servicemodel.Rules) error {
+	for _, ch := range newProgram(f, rules) {
+		var want []uint64
+		for i := range ch.rules {
+			want = append(want, ch.rules[i].hash())
+		}
+		if !slices.Equal(want, raw.rules[ch.name]) {
+			return fmt.Errorf("chain %s is not as it should be", ch.name)
+		}
 	}
 	return nil
 }
