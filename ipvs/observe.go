@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -49,7 +50,7 @@ func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
 // rawTable is what was read of a companion table.
 type rawTable struct {
 	rules map[string][]uint64 // hashes by chain
-	elems map[string]map[string]elem
+	elems map[string]map[string]nftwire.Elem
 }
 
 func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
@@ -138,12 +139,12 @@ func (b *Backend) readSettings(raw *rawTable) (servicemodel.Rules, error) {
 	elems := raw.elems[setSettings]
 	lines := make([]string, len(elems))
 	for k, e := range elems {
-		r := reader{b: []byte(k)}
-		n := int(r.native())
+		r := nftwire.Reader{Bytes: []byte(k)}
+		n := int(r.Native())
 		if n < 1 || n > len(lines) {
 			return servicemodel.Rules{}, errors.New("settings are not numbered")
 		}
-		lines[n-1] = commentOf(e.ud)
+		lines[n-1] = nftwire.CommentOf(e.UserData)
 	}
 	var rest []string
 	for _, l := range lines {
@@ -154,7 +155,7 @@ func (b *Backend) readSettings(raw *rawTable) (servicemodel.Rules, error) {
 		}
 		rest = append(rest, l)
 	}
-	r, err := parseSettings(rest)
+	r, err := nftwire.ParseSettings(rest)
 	if err == nil && r.MasqueradeMark == 0 {
 		err = errors.New("settings are missing")
 	}
@@ -167,22 +168,22 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 		return err
 	}
 	var records []*record
-	want := map[string]map[string]elem{}
+	want := map[string]map[string]nftwire.Elem{}
 	for _, s := range f.sets() {
 		if raw.elems[s.name] == nil {
 			return fmt.Errorf("set %s is missing", s.name)
 		}
-		want[s.name] = map[string]elem{}
+		want[s.name] = map[string]nftwire.Elem{}
 	}
 	sources := b.readSources(f, raw)
 	for _, kind := range kinds {
 		for key, e := range raw.elems[kind+"s"] {
-			rd := reader{b: []byte(key)}
-			k := rd.frontend(f, kind)
-			if !rd.done() {
+			rd := nftwire.Reader{Bytes: []byte(key)}
+			k := rd.Frontend(f.any, kind == kindNodePort)
+			if !rd.Done() {
 				return fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
 			}
-			r, err := parseRecord(commentOf(e.ud), k)
+			r, err := parseRecord(nftwire.CommentOf(e.UserData), k)
 			if err != nil {
 				return err
 			}
@@ -190,7 +191,7 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 				r.fe.Sources = sources[k]
 			}
 			records = append(records, r)
-			r.elements(func(set string, e elem) { want[set][string(e.key)+string(e.keyEnd)] = e })
+			r.elements(func(set string, e nftwire.Elem) { want[set][string(e.Key)+string(e.KeyEnd)] = e })
 		}
 	}
 	for _, s := range []string{setClusterIPs, setHairpins, setNodeAddrs} {
@@ -199,7 +200,7 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 			if !ok {
 				return fmt.Errorf("set %s: a key of %d bytes", s, len(key))
 			}
-			want[s][key] = elem{}
+			want[s][key] = nftwire.Elem{}
 			switch s {
 			case setClusterIPs:
 				c.ClusterIPs = append(c.ClusterIPs, a)
@@ -217,7 +218,7 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 		}
 		for k, e := range elems {
 			have, ok := raw.elems[name][k]
-			if !ok || e.data != nil && !bytes.Equal(e.data, have.data) {
+			if !ok || e.Data != nil && !bytes.Equal(e.Data, have.Data) {
 				return fmt.Errorf("set %s is not as it should be", name)
 			}
 		}
@@ -246,10 +247,10 @@ func requireProgram(f *family, raw *rawTable, rules servicemodel.Rules) error {
 func (b *Backend) readSources(f *family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
 	m := map[servicemodel.FrontendKey][]netip.Prefix{}
 	for _, e := range raw.elems[setSources] {
-		first, last := reader{b: e.key}, reader{b: e.keyEnd}
-		k := first.frontend(f, kindService)
-		last.frontend(f, kindService)
-		if p, ok := rangeOf(first.addr(f), last.addr(f)); ok && first.done() && last.done() {
+		first, last := nftwire.Reader{Bytes: e.Key}, nftwire.Reader{Bytes: e.KeyEnd}
+		k := first.Frontend(f.any, false)
+		last.Frontend(f.any, false)
+		if p, ok := rangeOf(first.Addr(f.addrLen), last.Addr(f.addrLen)); ok && first.Done() && last.Done() {
 			m[k] = append(m[k], p)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -38,16 +39,16 @@ type plan struct {
 type tablePlan struct {
 	rebuild, create bool
 	program         []programChain
-	del, add        map[string]*elemList
+	del, add        map[string]*nftwire.ElemList
 	sets            []*set
 }
 
-func (tp *tablePlan) sink(m map[string]*elemList) func(string, elem) {
-	return func(set string, e elem) {
+func (tp *tablePlan) sink(m map[string]*nftwire.ElemList) func(string, nftwire.Elem) {
+	return func(set string, e nftwire.Elem) {
 		if m[set] == nil {
-			m[set] = &elemList{}
+			m[set] = &nftwire.ElemList{}
 		}
-		m[set].add(e)
+		m[set].Add(e)
 	}
 }
 
@@ -211,17 +212,17 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 // planTable plans one companion table.
 func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
 	f, tp := families[i], &p.tables[i]
-	tp.del, tp.add = map[string]*elemList{}, map[string]*elemList{}
+	tp.del, tp.add = map[string]*nftwire.ElemList{}, map[string]*nftwire.ElemList{}
 	del, add := tp.sink(tp.del), tp.sink(tp.add)
-	address := func(to func(string, elem), set string, a netip.Addr) {
+	address := func(to func(string, nftwire.Elem), set string, a netip.Addr) {
 		if familyIndex(a) != i {
 			return
 		}
-		key := appendAddr(nil, a)
+		key := nftwire.AppendAddr(nil, a)
 		if set == setHairpins {
-			key = appendAddr(key, a)
+			key = nftwire.AppendAddr(key, a)
 		}
-		to(set, elem{key: key})
+		to(set, nftwire.Elem{Key: key})
 	}
 	if !b.whole[i] || c.Rules != nil {
 		b.writeTable(p, i, c, add, address)
@@ -259,7 +260,7 @@ func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []se
 }
 
 // writeTable plans a table from nothing.
-func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func(string, elem), address func(func(string, elem), string, netip.Addr)) {
+func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func(string, nftwire.Elem), address func(func(string, nftwire.Elem), string, netip.Addr)) {
 	tp := &p.tables[i]
 	tp.rebuild, tp.create = b.exists[i], true
 	tp.sets = families[i].sets()
@@ -285,12 +286,12 @@ func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func
 		address(add, setNodeAddrs, a)
 	}
 	for n, line := range b.settingLines(c.New.Rules()) {
-		add(setSettings, elem{key: native32(uint32(n + 1)), ud: appendComment(nil, line)})
+		add(setSettings, nftwire.Elem{Key: nftwire.Native32(uint32(n + 1)), UserData: nftwire.AppendComment(nil, line)})
 	}
 }
 
 func (b *Backend) settingLines(r servicemodel.Rules) []string {
-	l := settings(r)
+	l := nftwire.Settings(r)
 	for _, name := range slices.Sorted(maps.Keys(b.sysctls)) {
 		l = append(l, settingSysctl+" "+name+" "+b.sysctls[name])
 	}
@@ -300,21 +301,21 @@ func (b *Backend) settingLines(r servicemodel.Rules) []string {
 const settingSysctl = "sysctl"
 
 // diffElements deletes what only old has, and adds what only now has.
-func diffElements(old, now *record, del, add func(string, elem)) {
+func diffElements(old, now *record, del, add func(string, nftwire.Elem)) {
 	type id struct{ set, key, end, data, ud string }
-	idOf := func(set string, e elem) id {
-		return id{set, string(e.key), string(e.keyEnd), string(e.data), string(e.ud)}
+	idOf := func(set string, e nftwire.Elem) id {
+		return id{set, string(e.Key), string(e.KeyEnd), string(e.Data), string(e.UserData)}
 	}
 	was, is := map[id]bool{}, map[id]bool{}
-	old.elements(func(set string, e elem) { was[idOf(set, e)] = true })
-	now.elements(func(set string, e elem) { is[idOf(set, e)] = true })
-	old.elements(func(set string, e elem) {
+	old.elements(func(set string, e nftwire.Elem) { was[idOf(set, e)] = true })
+	now.elements(func(set string, e nftwire.Elem) { is[idOf(set, e)] = true })
+	old.elements(func(set string, e nftwire.Elem) {
 		if !is[idOf(set, e)] {
-			e.data, e.ud = nil, nil
+			e.Data, e.UserData = nil, nil
 			del(set, e)
 		}
 	})
-	now.elements(func(set string, e elem) {
+	now.elements(func(set string, e nftwire.Elem) {
 		if !was[idOf(set, e)] {
 			add(set, e)
 		}

@@ -42,10 +42,10 @@ func (p *plan) Stats() dataplane.Stats {
 	s := dataplane.Stats{Messages: b.Len() + len(p.up) + len(p.down), Bytes: len(b.Bytes()), Elements: len(p.up) + len(p.down)}
 	for i := range p.tables {
 		for _, l := range p.tables[i].add {
-			s.Elements += l.n
+			s.Elements += l.Len
 		}
 		for _, l := range p.tables[i].del {
-			s.Elements += l.n
+			s.Elements += l.Len
 		}
 	}
 	return s

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
@@ -128,18 +129,18 @@ func typeNames(fs []field) string {
 	return strings.Join(l, " . ")
 }
 
-func (t *text) elements(verb string, s *set, list *elemList) {
+func (t *text) elements(verb string, s *set, list *nftwire.ElemList) {
 	if list == nil {
 		return
 	}
 	// The list was encoded by us, so it decodes.
-	_ = decodeElems(list.buf, func(e elem) error {
-		text := fieldsText(t.f, s.key, e.key, e.keyEnd)
-		if c := commentOf(e.ud); c != "" {
+	_ = nftwire.DecodeElems(list.Buf, func(e nftwire.Elem) error {
+		text := fieldsText(t.f, s.key, e.Key, e.KeyEnd)
+		if c := nftwire.CommentOf(e.UserData); c != "" {
 			text += fmt.Sprintf(" comment %q", c)
 		}
-		if s.data != nil && e.data != nil {
-			text += " : " + fieldsText(t.f, s.data, e.data, nil)
+		if s.data != nil && e.Data != nil {
+			text += " : " + fieldsText(t.f, s.data, e.Data, nil)
 		}
 		t.line("%s element %s { %s }", verb, t.name(s.name), text)
 		return nil
@@ -148,12 +149,12 @@ func (t *text) elements(verb string, s *set, list *elemList) {
 
 // fieldsText writes the fields of a key or data; end is the end of a range.
 func fieldsText(f *family, fs []field, b, end []byte) string {
-	first, last := reader{b: b}, reader{b: end}
+	first, last := nftwire.Reader{Bytes: b}, nftwire.Reader{Bytes: end}
 	var l []string
 	for _, fd := range fs {
-		s := first.text(f, fd)
+		s := fieldText(&first, f, fd)
 		if end != nil {
-			if e := last.text(f, fd); e != s {
+			if e := fieldText(&last, f, fd); e != s {
 				s += "-" + e
 			}
 		}
@@ -162,16 +163,17 @@ func fieldsText(f *family, fs []field, b, end []byte) string {
 	return strings.Join(l, " . ")
 }
 
-func (r *reader) text(f *family, fd field) string {
+// fieldText takes one field, and writes it.
+func fieldText(r *nftwire.Reader, f *family, fd field) string {
 	switch fd {
 	case fieldProto:
-		return r.proto().String()
+		return r.Proto().String()
 	case fieldPort:
-		return fmt.Sprint(r.port())
+		return fmt.Sprint(r.Port())
 	case fieldMark:
-		return fmt.Sprintf("0x%08x", r.native())
+		return fmt.Sprintf("0x%08x", r.Native())
 	}
-	return r.addr(f).String()
+	return r.Addr(f.addrLen).String()
 }
 
 var hookNames = map[uint32]string{hookPrerouting: "prerouting", hookInput: "input", hookOutput: "output", hookPostrouting: "postrouting"}

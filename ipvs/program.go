@@ -6,13 +6,14 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // rule is a rule as nft writes it, and as the kernel takes it.
 type rule struct {
 	text  string
-	exprs []expr
+	exprs []nftwire.Expr
 }
 
 // hash identifies a rule. It is kept in the rule's user data: the text determines the expressions.
@@ -62,58 +63,58 @@ func join(parts ...rule) rule {
 }
 
 // key loads the key of a frontend from the packet.
-func (b *builder) key(kind string) (text string, load []expr, n int) {
+func (b *builder) key(kind string) (text string, load []nftwire.Expr, n int) {
 	if kind == kindService {
-		text, load, n = b.f.name+" daddr . ", []expr{payload(baseNetwork, b.f.daddr, b.f.addrLen, word(0))}, b.f.addrLen
+		text, load, n = b.f.name+" daddr . ", []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, b.f.daddr, b.f.addrLen, nftwire.Word(0))}, b.f.addrLen
 	}
-	return text + "meta l4proto . th dport", append(load, meta(metaL4Proto, word(n)), payload(baseTransport, 2, 2, word(n+4))), n + 8
+	return text + "meta l4proto . th dport", append(load, nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))), n + 8
 }
 
 // flowKey loads the key of a frontend from what conntrack knows of the flow: where it was sent to at first.
-func (b *builder) flowKey(kind string) (text string, load []expr) {
+func (b *builder) flowKey(kind string) (text string, load []nftwire.Expr) {
 	n := 0
 	if kind == kindService {
-		text, load, n = "ct original "+b.f.name+" daddr . ", []expr{ctOriginal(b.f.ctDst, word(0))}, b.f.addrLen
+		text, load, n = "ct original "+b.f.name+" daddr . ", []nftwire.Expr{nftwire.CTOriginal(b.f.ctDst, nftwire.Word(0))}, b.f.addrLen
 	}
 	return text + "ct original protocol . ct original proto-dst",
-		append(load, ctOriginal(ctProtocol, word(n)), ctOriginal(ctProtoDst, word(n+4)))
+		append(load, nftwire.CTOriginal(nftwire.CTProtocol, nftwire.Word(n)), nftwire.CTOriginal(nftwire.CTProtoDst, nftwire.Word(n+4)))
 }
 
 func (b *builder) in(kind, set string) rule {
 	text, load, _ := b.key(kind)
-	return rule{text + " @" + set, append(load, lookup(set, false))}
+	return rule{text + " @" + set, append(load, nftwire.Lookup(set, false))}
 }
 
 func (b *builder) flowIn(kind, set string) rule {
 	text, load := b.flowKey(kind)
-	r := rule{text + " @" + set, append(load, lookup(set, false))}
+	r := rule{text + " @" + set, append(load, nftwire.Lookup(set, false))}
 	if kind == kindNodePort {
 		r = join(rule{"ct original " + b.f.name + " daddr @" + setNodeAddrs,
-			[]expr{ctOriginal(b.f.ctDst, word(0)), lookup(setNodeAddrs, false)}}, r)
+			[]nftwire.Expr{nftwire.CTOriginal(b.f.ctDst, nftwire.Word(0)), nftwire.Lookup(setNodeAddrs, false)}}, r)
 	}
 	return r
 }
 
 func (b *builder) daddrIn(set string) rule {
-	return rule{b.f.name + " daddr @" + set, []expr{payload(baseNetwork, b.f.daddr, b.f.addrLen, word(0)), lookup(set, false)}}
+	return rule{b.f.name + " daddr @" + set, []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, b.f.daddr, b.f.addrLen, nftwire.Word(0)), nftwire.Lookup(set, false)}}
 }
 
 func (b *builder) verdict(code int32, to string) rule {
-	text := map[int32]string{verdictJump: "jump " + to, verdictGoto: "goto " + to, verdictDrop: "drop", verdictAccept: "accept"}[code]
-	return rule{text, []expr{verdict(code, to)}}
+	text := map[int32]string{nftwire.VerdictJump: "jump " + to, nftwire.VerdictGoto: "goto " + to, nftwire.VerdictDrop: "drop", nftwire.VerdictAccept: "accept"}[code]
+	return rule{text, []nftwire.Expr{nftwire.Verdict(code, to)}}
 }
 
 func (b *builder) reject() rule {
 	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.name]
-	return rule{"reject with " + icmp + " port-unreachable", []expr{reject(b.f.unreach)}}
+	return rule{"reject with " + icmp + " port-unreachable", []nftwire.Expr{nftwire.Reject(b.f.unreach)}}
 }
 
 func (b *builder) fibLocal(name string, flag, op uint32) rule {
 	sign := " "
-	if op == cmpNeq {
+	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
-	return rule{"fib " + name + " type" + sign + "local", []expr{fibType(flag, word(0)), compare(op, word(0), native32(rtnLocal))}}
+	return rule{"fib " + name + " type" + sign + "local", []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
 }
 
 // notFromPods matches packets that do not come from pods; all packets, if pods cannot be told.
@@ -122,17 +123,17 @@ func (b *builder) notFromPods() rule {
 	var parts []rule
 	for _, c := range d.CIDRs {
 		if servicemodel.FamilyOf(c.Addr()) == b.f.model {
-			parts = append(parts, b.prefix("saddr", b.f.saddr, c, cmpNeq))
+			parts = append(parts, b.prefix("saddr", b.f.saddr, c, nftwire.CmpNeq))
 		}
 	}
 	if d.Bridge != "" {
 		name := make([]byte, 16) // IFNAMSIZ
 		copy(name, d.Bridge)
-		parts = append(parts, rule{fmt.Sprintf("iifname != %q", d.Bridge), []expr{meta(metaIIFName, word(0)), compare(cmpNeq, word(0), name)}})
+		parts = append(parts, rule{fmt.Sprintf("iifname != %q", d.Bridge), []nftwire.Expr{nftwire.Meta(nftwire.MetaIIFName, nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), name)}})
 	}
 	if d.InterfacePrefix != "" {
 		parts = append(parts, rule{fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"),
-			[]expr{meta(metaIIFName, word(0)), compare(cmpNeq, word(0), []byte(d.InterfacePrefix))}})
+			[]nftwire.Expr{nftwire.Meta(nftwire.MetaIIFName, nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), []byte(d.InterfacePrefix))}})
 	}
 	return join(parts...)
 }
@@ -141,33 +142,33 @@ func (b *builder) notFromPods() rule {
 func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) rule {
 	p = p.Masked()
 	sign := " "
-	if op == cmpNeq {
+	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
 	mask := make([]byte, b.f.addrLen)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
-	return rule{b.f.name + " " + name + sign + p.String(), []expr{payload(baseNetwork, offset, b.f.addrLen, word(0)),
-		bitwise(word(0), mask, make([]byte, len(mask))), compare(op, word(0), appendAddr(nil, p.Addr()))}}
+	return rule{b.f.name + " " + name + sign + p.String(), []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, b.f.addrLen, nftwire.Word(0)),
+		nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))), nftwire.Compare(op, nftwire.Word(0), nftwire.AppendAddr(nil, p.Addr()))}}
 }
 
 // frontends makes the chains that decide about the first packet of a connection to a frontend.
 func (b *builder) frontends(kind string) {
-	notPods, notHost := b.notFromPods(), b.fibLocal("saddr", fibSaddr, cmpNeq)
-	drop, accept := b.verdict(verdictDrop, ""), b.verdict(verdictAccept, "")
+	notPods, notHost := b.notFromPods(), b.fibLocal("saddr", nftwire.FIBSaddr, nftwire.CmpNeq)
+	drop, accept := b.verdict(nftwire.VerdictDrop, ""), b.verdict(nftwire.VerdictAccept, "")
 	b.chain(chain{name: kind + "-external"},
 		join(b.in(kind, kind+setExtDrop), drop), join(b.in(kind, kind+setExtReject), b.reject()), accept)
 	var rules []rule
 	if kind == kindService {
 		text, load, n := b.key(kind)
-		load = append(load, payload(baseNetwork, b.f.saddr, b.f.addrLen, word(n)), lookup(setSources, true))
+		load = append(load, nftwire.Payload(nftwire.BaseNetwork, b.f.saddr, b.f.addrLen, nftwire.Word(n)), nftwire.Lookup(setSources, true))
 		rules = append(rules, join(b.in(kind, setRestricted), rule{text + " . " + b.f.name + " saddr != @" + setSources, load}, drop))
 	}
 	text, load, _ := b.key(kind)
-	mark := rule{"meta mark set " + text + " map @" + kind + setMarks, append(load, lookupMap(kind+setMarks), metaSet(metaMark, word(0)))}
+	mark := rule{"meta mark set " + text + " map @" + kind + setMarks, append(load, nftwire.LookupMap(kind+setMarks), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0)))}
 	rules = append(rules,
-		join(b.in(kind, kind+setSplit), notPods, notHost, b.verdict(verdictGoto, kind+"-external")),
+		join(b.in(kind, kind+setSplit), notPods, notHost, b.verdict(nftwire.VerdictGoto, kind+"-external")),
 		join(b.in(kind, kind+setDrop), drop), join(b.in(kind, kind+setReject), b.reject()), mark, accept)
 	b.chain(chain{name: kind}, rules...)
 }
@@ -175,12 +176,12 @@ func (b *builder) frontends(kind string) {
 // admit makes the chains for the first packets of connections.
 func (b *builder) admit() {
 	b.chain(chain{name: "admit"},
-		join(b.in(kindService, kindService+"s"), b.verdict(verdictGoto, kindService)),
-		join(b.in(kindNodePort, kindNodePort+"s"), b.daddrIn(setNodeAddrs), b.verdict(verdictGoto, kindNodePort)))
+		join(b.in(kindService, kindService+"s"), b.verdict(nftwire.VerdictGoto, kindService)),
+		join(b.in(kindNodePort, kindNodePort+"s"), b.daddrIn(setNodeAddrs), b.verdict(nftwire.VerdictGoto, kindNodePort)))
 	unused := []rule{join(b.daddrIn(setClusterIPs), b.reject())}
 	for _, p := range b.rules.ServiceCIDRs {
 		if servicemodel.FamilyOf(p.Addr()) == b.f.model {
-			unused = append(unused, join(b.prefix("daddr", b.f.daddr, p, cmpEq), b.verdict(verdictDrop, "")))
+			unused = append(unused, join(b.prefix("daddr", b.f.daddr, p, nftwire.CmpEq), b.verdict(nftwire.VerdictDrop, "")))
 		}
 	}
 	b.chain(chain{name: "no-service"}, unused...)
@@ -188,10 +189,10 @@ func (b *builder) admit() {
 
 // masquerade makes the chains that decide, for the first packet of a connection that IPVS has sent on, whether it is masqueraded.
 func (b *builder) masquerade() {
-	f, masq := b.f, rule{"masquerade fully-random", []expr{masquerade()}}
-	notPods, host := b.notFromPods(), b.fibLocal("saddr", fibSaddr, cmpEq)
+	f, masq := b.f, rule{"masquerade fully-random", []nftwire.Expr{nftwire.Masquerade()}}
+	notPods, host := b.notFromPods(), b.fibLocal("saddr", nftwire.FIBSaddr, nftwire.CmpEq)
 	hairpin := rule{fmt.Sprintf("%s saddr . %s daddr @%s", f.name, f.name, setHairpins),
-		[]expr{payload(baseNetwork, f.saddr, f.addrLen, word(0)), payload(baseNetwork, f.daddr, f.addrLen, word(f.addrLen)), lookup(setHairpins, false)}}
+		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.saddr, f.addrLen, nftwire.Word(0)), nftwire.Payload(nftwire.BaseNetwork, f.daddr, f.addrLen, nftwire.Word(f.addrLen)), nftwire.Lookup(setHairpins, false)}}
 	for _, k := range kinds {
 		b.chain(chain{name: k + "-postrouting"},
 			join(hairpin, masq),
@@ -214,33 +215,33 @@ const (
 
 // hooks makes the base chains.
 func (b *builder) hooks() {
-	isNew := rule{"ct state new", []expr{ct(ctState, word(0)), bitwise(word(0), native32(stateNew), native32(0)), compare(cmpNeq, word(0), native32(0))}}
-	original := rule{"ct direction original", []expr{ct(ctDirection, word(0)), compare(cmpEq, word(0), []byte{0})}}
+	isNew := rule{"ct state new", []nftwire.Expr{nftwire.CT(nftwire.CTState, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(stateNew), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), nftwire.Native32(0))}}
+	original := rule{"ct direction original", []nftwire.Expr{nftwire.CT(nftwire.CTDirection, nftwire.Word(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), []byte{0})}}
 	steer := rule{fmt.Sprintf("meta mark set meta mark | 0x%08x", steerBit),
-		[]expr{meta(metaMark, word(0)), bitwise(word(0), native32(^steerBit), native32(steerBit)), metaSet(metaMark, word(0))}}
+		[]nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^steerBit), nftwire.Native32(steerBit)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
 	has := func(bits uint32) rule {
 		return rule{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits),
-			[]expr{meta(metaMark, word(0)), bitwise(word(0), native32(bits), native32(0)), compare(cmpEq, word(0), native32(bits))}}
+			[]nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(bits), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), nftwire.Native32(bits))}}
 	}
 	keep := func(bits uint32) rule {
 		return rule{fmt.Sprintf("meta mark set meta mark & 0x%08x", bits),
-			[]expr{meta(metaMark, word(0)), bitwise(word(0), native32(bits), native32(0)), metaSet(metaMark, word(0))}}
+			[]nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(bits), nftwire.Native32(0)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
 	}
 	unmark := []rule{join(has(splitMarks), keep(0)), join(has(steerBit), keep(^steerBit))}
 	b.chain(chain{"unmark-output", "filter", hookOutput, prioUnmark}, unmark...)
 	b.chain(chain{"unmark-postrouting", "filter", hookPostrouting, prioUnmarkIn}, unmark...)
-	elsewhere := join(isNew, b.fibLocal("daddr", fibDaddr, cmpNeq), b.verdict(verdictJump, "no-service"))
+	elsewhere := join(isNew, b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictJump, "no-service"))
 	b.chain(chain{"prerouting", "filter", hookPrerouting, prioSteer},
-		join(original, b.flowIn(kindService, kindService+"s"), steer), join(isNew, b.verdict(verdictJump, "admit")), elsewhere)
+		join(original, b.flowIn(kindService, kindService+"s"), steer), join(isNew, b.verdict(nftwire.VerdictJump, "admit")), elsewhere)
 	b.chain(chain{"output", "route", hookOutput, prioSteer},
-		join(b.in(kindService, kindService+"s"), original, steer), join(isNew, b.verdict(verdictJump, "admit")),
-		join(isNew, b.verdict(verdictJump, "no-service")))
+		join(b.in(kindService, kindService+"s"), original, steer), join(isNew, b.verdict(nftwire.VerdictJump, "admit")),
+		join(isNew, b.verdict(nftwire.VerdictJump, "no-service")))
 	// What is led here and gets past IPVS as it came belongs to a connection that it has forgotten. The address is nobody's, so the machine itself cannot
 	// answer.
 	b.chain(chain{"input", "filter", hookInput, prioReset}, join(has(steerBit),
-		rule{"meta l4proto tcp", []expr{meta(metaL4Proto, word(0)), compare(cmpEq, word(0), []byte{byte(servicemodel.TCP)})}},
-		b.fibLocal("daddr", fibDaddr, cmpNeq), rule{"reject with tcp reset", []expr{resetTCP()}}))
+		rule{"meta l4proto tcp", []nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), []byte{byte(servicemodel.TCP)})}},
+		b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), rule{"reject with tcp reset", []nftwire.Expr{nftwire.ResetTCP()}}))
 	b.chain(chain{"postrouting", "nat", hookPostrouting, prioSNAT},
-		join(b.flowIn(kindService, kindService+"s"), b.verdict(verdictGoto, kindService+"-postrouting")),
-		join(b.flowIn(kindNodePort, kindNodePort+"s"), b.verdict(verdictGoto, kindNodePort+"-postrouting")))
+		join(b.flowIn(kindService, kindService+"s"), b.verdict(nftwire.VerdictGoto, kindService+"-postrouting")),
+		join(b.flowIn(kindNodePort, kindNodePort+"s"), b.verdict(nftwire.VerdictGoto, kindNodePort+"-postrouting")))
 }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // request begins a request about the companion table of a family.
@@ -30,10 +31,10 @@ func (b *Backend) readTable(ctx context.Context, f *family) (*rawTable, error) {
 	if there, err := b.tableExists(ctx, f); err != nil || !there {
 		return nil, err
 	}
-	raw := &rawTable{rules: map[string][]uint64{}, elems: map[string]map[string]elem{}}
+	raw := &rawTable{rules: map[string][]uint64{}, elems: map[string]map[string]nftwire.Elem{}}
 	err := b.nf.Dump(ctx, b.request(f, msgGetSet, "sets of table", b.cfg.Table), func(m nfnl.Message) error {
 		name, err := decodeSetName(m.Attrs)
-		raw.elems[name] = map[string]elem{}
+		raw.elems[name] = map[string]nftwire.Elem{}
 		return err
 	})
 	if err != nil {
@@ -60,14 +61,14 @@ func (b *Backend) readTable(ctx context.Context, f *family) (*rawTable, error) {
 }
 
 // elementsOf adds the elements of a message to a set.
-func elementsOf(attrs []byte, to map[string]elem) error {
+func elementsOf(attrs []byte, to map[string]nftwire.Elem) error {
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
 			continue
 		}
-		if err := decodeElems(bytes.Clone(it.Data()), func(e elem) error {
-			to[string(e.key)+string(e.keyEnd)] = e
+		if err := nftwire.DecodeElems(bytes.Clone(it.Data()), func(e nftwire.Elem) error {
+			to[string(e.Key)+string(e.KeyEnd)] = e
 			return nil
 		}); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -99,15 +100,15 @@ func named[T interface {
 }
 
 // elements gives all elements of a record, each with the name of its set.
-func (r *record) elements(to func(set string, e elem)) {
+func (r *record) elements(to func(set string, e nftwire.Elem)) {
 	if r == nil {
 		return
 	}
 	f := r.fe
 	kind := kindOf(f.Key)
-	key := appendFrontend(nil, f.Key)
-	member := func(rest string) { to(kind+rest, elem{key: key}) }
-	to(kind+"s", elem{key: key, ud: appendComment(nil, r.comment())})
+	key := nftwire.AppendFrontend(nil, f.Key)
+	member := func(rest string) { to(kind+rest, nftwire.Elem{Key: key}) }
+	to(kind+"s", nftwire.Elem{Key: key, UserData: nftwire.AppendComment(nil, r.comment())})
 	switch f.Internal {
 	case servicemodel.Reject:
 		member(setReject)
@@ -124,7 +125,7 @@ func (r *record) elements(to func(set string, e elem)) {
 		}
 	}
 	if r.mark != 0 {
-		to(kind+setMarks, elem{key: key, data: native32(r.mark)})
+		to(kind+setMarks, nftwire.Elem{Key: key, Data: nftwire.Native32(r.mark)})
 	}
 	if r.nat {
 		switch f.Masquerade {
@@ -137,10 +138,10 @@ func (r *record) elements(to func(set string, e elem)) {
 		}
 	}
 	if f.Sources != nil {
-		to(setRestricted, elem{key: key})
+		to(setRestricted, nftwire.Elem{Key: key})
 		for _, p := range f.Sources {
-			to(setSources, elem{key: appendAddr(key[:len(key):len(key)], p.Masked().Addr()),
-				keyEnd: appendAddr(key[:len(key):len(key)], lastAddr(p))})
+			to(setSources, nftwire.Elem{Key: nftwire.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
+				KeyEnd: nftwire.AppendAddr(key[:len(key):len(key)], lastAddr(p))})
 		}
 	}
 }

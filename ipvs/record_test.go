@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -51,12 +52,12 @@ func FuzzParseRecord(f *testing.F) {
 }
 
 func FuzzElements(f *testing.F) {
-	var l elemList
-	l.add(elem{key: []byte{10, 96, 0, 10}, ud: appendComment(nil, "x")})
-	f.Add(l.buf)
+	var l nftwire.ElemList
+	l.Add(nftwire.Elem{Key: []byte{10, 96, 0, 10}, UserData: nftwire.AppendComment(nil, "x")})
+	f.Add(l.Buf)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		if err := decodeElems(b, func(e elem) error { n++; _ = commentOf(e.ud); return nil }); err == nil {
+		if err := nftwire.DecodeElems(b, func(e nftwire.Elem) error { n++; _ = nftwire.CommentOf(e.UserData); return nil }); err == nil {
 			require.LessOrEqual(t, n*4, len(b))
 		}
 	})

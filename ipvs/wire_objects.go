@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // Messages (enum nf_tables_msg_types in include/uapi/linux/netfilter/nf_tables.h).
@@ -114,12 +115,12 @@ func concatType(fs []field) uint32 {
 }
 
 // elements appends elements to add or to delete.
-func (e *encoder) elements(set string, list *elemList, del bool) {
+func (e *encoder) elements(set string, list *nftwire.ElemList, del bool) {
 	typ, flags, verb := uint8(msgNewSetElem), nfnl.FlagCreate|nfnl.FlagExcl, "add"
 	if del {
 		typ, flags, verb = msgDelSetElem, 0, "delete"
 	}
-	list.chunks(func(elems []byte) {
+	list.Chunks(func(elems []byte) {
 		e.message(typ, flags, verb, "elements of set", set)
 		e.b.Text(1, e.table)
 		e.b.Text(2, set)
@@ -164,7 +165,7 @@ func (e *encoder) newRule(chain string, r *rule) {
 		x(e.b)
 	}
 	e.b.End(l)
-	e.b.Attr(7, binary.BigEndian.AppendUint64([]byte{udHash, 8}, r.hash())) // NFTA_RULE_USERDATA
+	e.b.Attr(7, binary.BigEndian.AppendUint64([]byte{nftwire.UserDataHash, 8}, r.hash())) // NFTA_RULE_USERDATA
 }
 
 // decodeSetName reads the name of a set.
@@ -188,8 +189,8 @@ func decodeRule(attrs []byte) (table, chain string, hash uint64, err error) {
 		case 2:
 			chain = it.Text()
 		case 7:
-			walkUserdata(it.Data(), func(typ byte, v []byte) {
-				if typ == udHash && len(v) == 8 {
+			nftwire.WalkUserdata(it.Data(), func(typ byte, v []byte) {
+				if typ == nftwire.UserDataHash && len(v) == 8 {
 					hash = binary.BigEndian.Uint64(v)
 				}
 			})

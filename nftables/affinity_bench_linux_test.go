@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -47,7 +48,7 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 		if fp.ops[name] == nil {
 			fp.ops[name] = &setOps{set: fp.set(name)}
 		}
-		fp.ops[name].add.add(elem{key: appendAddr(appendFrontend(nil, key), client), data: appendEndpoint(nil, ep), timeout: time.Hour})
+		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key), client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: time.Hour})
 	}
 	_, err := b.send(tb.Context(), p)
 	require.NoError(tb, err)
@@ -89,7 +90,7 @@ func countElements(t *testing.T, b *Backend, set string) (n int) {
 		require.NoError(t, err)
 		keys := map[string]bool{}
 		for _, e := range l {
-			keys[string(e.key)] = true
+			keys[string(e.Key)] = true
 		}
 		n = len(l)
 		return len(keys) == len(l)

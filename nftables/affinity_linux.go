@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // forgetClients adds to the plan the deletion of the clients that lead to endpoints no longer to be used.
@@ -46,7 +47,7 @@ func (b *Backend) forgetIn(ctx context.Context, fp *familyPlan, i int, g *forget
 	if err := b.findClients(ctx, i, g, name, &ops.del); err != nil {
 		return err
 	}
-	if ops.del.n > 0 {
+	if ops.del.Len > 0 {
 		fp.ops[name] = ops
 	}
 	return nil
@@ -56,14 +57,14 @@ func (b *Backend) forgetIn(ctx context.Context, fp *familyPlan, i int, g *forget
 const findTries = 5
 
 // findClients lists the entries of an affinity map to delete.
-func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name string, to *elemList) error {
+func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name string, to *nftwire.ElemList) error {
 	f := families[i]
 	for try := range findTries {
 		count, err := b.kernel.readCount(ctx, f, b.pl.table, name)
 		if err != nil || count == 0 {
 			return err
 		}
-		*to = elemList{}
+		*to = nftwire.ElemList{}
 		distinct, err := b.readClients(ctx, i, g, name, to, max(count, 0))
 		if err != nil || count < 0 || distinct >= count {
 			return err
@@ -79,26 +80,26 @@ func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name str
 
 // readClients reads an affinity map once and returns how many different entries it saw: while the map is rehashed, some come twice and as many
 // not at all. An entry that is about to expire is left out: it would be gone when the transaction comes to it, and fail it.
-func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name string, to *elemList, expect int) (int, error) {
+func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name string, to *nftwire.ElemList, expect int) (int, error) {
 	const soon = 2000 // milliseconds
 	req := b.kernel.get(families[i], msgGetSetElem, "elements of map", name)
 	req.Text(1, b.pl.table)
 	req.Text(2, name)
 	seed := maphash.MakeSeed()
 	seen := make(map[uint64]struct{}, expect)
-	one := func(e elem) error {
-		h := maphash.Bytes(seed, e.key)
+	one := func(e nftwire.Elem) error {
+		h := maphash.Bytes(seed, e.Key)
 		if _, twice := seen[h]; twice {
 			return nil
 		}
 		seen[h] = struct{}{}
-		if e.expiry > soon && g.matches(i, e) {
-			to.add(elem{key: e.key})
+		if e.Expiry > soon && g.matches(i, e) {
+			to.Add(nftwire.Elem{Key: e.Key})
 		}
 		return nil
 	}
 	reset := func() {
-		*to = elemList{}
+		*to = nftwire.ElemList{}
 		clear(seen)
 	}
 	err := b.kernel.conn.DumpRetry(ctx, req, reset, func(m nfnl.Message) error {
@@ -107,7 +108,7 @@ func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name str
 			if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
 				continue
 			}
-			if err := decodeElems(it.Data(), one); err != nil {
+			if err := nftwire.DecodeElems(it.Data(), one); err != nil {
 				return err
 			}
 		}

@@ -6,13 +6,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // This file says which elements stand for a frontend: the one place where the model meets the sets.
 
 // sink is given elements, each with the name of its set. The bytes of an element are only lent.
-type sink func(set string, e elem)
+type sink func(set string, e nftwire.Elem)
 
 // names caches the names of the sets that have a number in them, so that writing many frontends makes no strings.
 type names map[nameKey]string
@@ -49,10 +50,10 @@ func newWriter() *writer { return &writer{names: names{}} }
 // frontend writes all elements of fe, except its slots.
 func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	k := kindOf(fe.Key)
-	w.key = appendFrontend(w.key[:0], fe.Key)
-	w.ud = appendComment(w.ud[:0], comment(fe))
-	to(k.registry, elem{key: w.key, ud: w.ud})
-	member := func(rest string, n int) { to(w.names.get(k.prefix, rest, n), elem{key: w.key}) }
+	w.key = nftwire.AppendFrontend(w.key[:0], fe.Key)
+	w.ud = nftwire.AppendComment(w.ud[:0], comment(fe))
+	to(k.registry, nftwire.Elem{Key: w.key, UserData: w.ud})
+	member := func(rest string, n int) { to(w.names.get(k.prefix, rest, n), nftwire.Elem{Key: w.key}) }
 
 	w.verdict(fe, fe.Internal, t, setSize, member)
 	if fe.External != fe.Internal {
@@ -71,7 +72,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		member(setAffinity, int(fe.Affinity.Seconds()))
 	}
 	if fe.Sources != nil {
-		to(setRestricted, elem{key: w.key})
+		to(setRestricted, nftwire.Elem{Key: w.key})
 		w.sources(fe, to)
 	}
 }
@@ -91,9 +92,9 @@ func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *s
 
 func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 	for _, p := range fe.Sources {
-		first := appendAddr(w.key, p.Masked().Addr())
-		last := appendAddr(appendFrontend(w.data[:0], fe.Key), lastAddr(p))
-		to(setSources, elem{key: first, keyEnd: last})
+		first := nftwire.AppendAddr(w.key, p.Masked().Addr())
+		last := nftwire.AppendAddr(nftwire.AppendFrontend(w.data[:0], fe.Key), lastAddr(p))
+		to(setSources, nftwire.Elem{Key: first, KeyEnd: last})
 		w.data = last
 	}
 }
@@ -105,10 +106,10 @@ func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []neti
 		rest = setExternalEps
 	}
 	name := w.names.get(kindOf(fe.Key).prefix, rest, -1)
-	w.key = appendFrontend(w.key[:0], fe.Key)
-	at := func(i int, ep netip.AddrPort) elem {
-		w.data = appendEndpoint(w.data[:0], ep)
-		return elem{key: appendSlot(w.key, i), data: w.data}
+	w.key = nftwire.AppendFrontend(w.key[:0], fe.Key)
+	at := func(i int, ep netip.AddrPort) nftwire.Elem {
+		w.data = nftwire.AppendEndpoint(w.data[:0], ep)
+		return nftwire.Elem{Key: nftwire.AppendSlot(w.key, i), Data: w.data}
 	}
 	for i, ep := range old {
 		if i >= len(new) || new[i] != ep {

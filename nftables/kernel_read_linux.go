@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // get begins a request about the table.
@@ -34,7 +35,7 @@ func (k *kernel) readTable(ctx context.Context, f *family, table string, element
 	if err != nil || !there {
 		return nil, err
 	}
-	raw := &rawTable{sets: map[string]rawSet{}, counts: map[string]int{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]elem{}}
+	raw := &rawTable{sets: map[string]rawSet{}, counts: map[string]int{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
 	if err := k.readSets(ctx, f, table, raw); err != nil {
 		return nil, err
 	}
@@ -122,8 +123,8 @@ func (k *kernel) readCount(ctx context.Context, f *family, table, set string) (i
 }
 
 // readElements reads the elements of a set. Their bytes are copied out of the receive buffer, message by message.
-func (k *kernel) readElements(ctx context.Context, f *family, table, set string) ([]elem, error) {
-	var l []elem
+func (k *kernel) readElements(ctx context.Context, f *family, table, set string) ([]nftwire.Elem, error) {
+	var l []nftwire.Elem
 	req := k.get(f, msgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
@@ -133,7 +134,7 @@ func (k *kernel) readElements(ctx context.Context, f *family, table, set string)
 			if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
 				continue
 			}
-			if err := decodeElems(bytes.Clone(it.Data()), func(e elem) error {
+			if err := nftwire.DecodeElems(bytes.Clone(it.Data()), func(e nftwire.Elem) error {
 				l = append(l, e)
 				return nil
 			}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -55,7 +56,7 @@ type chainRule struct {
 // setOps are the changes to the elements of one set.
 type setOps struct {
 	set      *set
-	del, add elemList
+	del, add nftwire.ElemList
 }
 
 // forget is affinity that must be forgotten, since it leads to an endpoint that is no longer to be used: of one frontend,
@@ -71,7 +72,7 @@ type planner struct {
 	w     *writer
 	have  [2]skeleton
 	// drift are elements that must go besides, by family and set.
-	drift [2]map[string]*elemList
+	drift [2]map[string]*nftwire.ElemList
 	// capacity is how many elements a set is made for that begins with n; 0 lets it grow.
 	capacity func(n int) uint32
 
@@ -284,7 +285,7 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	pl.w.writeSettings(rules, add)
 	for _, s := range fp.newSets {
 		if ops := fp.ops[s.name]; ops != nil && s.size == 0 && s.flags&setInterval == 0 {
-			s.size = pl.capacity(ops.add.n)
+			s.size = pl.capacity(ops.add.Len)
 		}
 	}
 }
@@ -302,16 +303,16 @@ func capacity(n int) uint32 {
 // sink collects elements to delete or to add.
 func (pl *planner) sink(i int, del bool) sink {
 	fp := &pl.p.families[i]
-	return func(name string, e elem) {
+	return func(name string, e nftwire.Elem) {
 		ops := fp.ops[name]
 		if ops == nil {
 			ops = &setOps{set: fp.set(name)}
 			fp.ops[name] = ops
 		}
 		if del {
-			ops.del.add(e)
+			ops.del.Add(e)
 		} else {
-			ops.add.add(e)
+			ops.add.Add(e)
 		}
 	}
 }

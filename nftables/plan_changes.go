@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,7 +32,7 @@ func (pl *planner) undrift(i int) {
 	del := pl.sink(i, true)
 	for _, name := range sortedKeys(pl.drift[i]) {
 		// The list was encoded by us from what was decoded, so it decodes again.
-		_ = decodeElems(pl.drift[i][name].buf, func(e elem) error {
+		_ = nftwire.DecodeElems(pl.drift[i][name].Buf, func(e nftwire.Elem) error {
 			del(name, e)
 			return nil
 		})
@@ -84,20 +85,20 @@ func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 // changed plans a frontend whose attributes or pools changed: the elements of both are compared, so that what stays is not touched.
 func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 	before := map[string]string{}
-	pl.w.frontend(pl.c.Old, old, func(name string, e elem) {
-		before[name+"\x00"+string(e.key)+string(e.keyEnd)] = string(e.ud)
+	pl.w.frontend(pl.c.Old, old, func(name string, e nftwire.Elem) {
+		before[name+"\x00"+string(e.Key)+string(e.KeyEnd)] = string(e.UserData)
 	})
 	kept := map[string]bool{}
-	pl.w.frontend(pl.c.New, new, func(name string, e elem) {
-		id := name + "\x00" + string(e.key) + string(e.keyEnd)
-		if ud, ok := before[id]; ok && ud == string(e.ud) {
+	pl.w.frontend(pl.c.New, new, func(name string, e nftwire.Elem) {
+		id := name + "\x00" + string(e.Key) + string(e.KeyEnd)
+		if ud, ok := before[id]; ok && ud == string(e.UserData) {
 			kept[id] = true
 			return
 		}
 		add(name, e)
 	})
-	pl.w.frontend(pl.c.Old, old, func(name string, e elem) {
-		if !kept[name+"\x00"+string(e.key)+string(e.keyEnd)] {
+	pl.w.frontend(pl.c.Old, old, func(name string, e nftwire.Elem) {
+		if !kept[name+"\x00"+string(e.Key)+string(e.KeyEnd)] {
 			del(name, e)
 		}
 	})
@@ -152,12 +153,12 @@ func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChan
 }
 
 func (pl *planner) address(name string, a netip.Addr, to sink) {
-	key := appendAddr(pl.w.key[:0], a)
+	key := nftwire.AppendAddr(pl.w.key[:0], a)
 	if name == setHairpins {
-		key = appendAddr(key, a)
+		key = nftwire.AppendAddr(key, a)
 	}
 	pl.w.key = key
-	to(name, elem{key: key})
+	to(name, nftwire.Elem{Key: key})
 }
 
 // forgetChanged forgets the affinity to endpoints that a frontend no longer has for all of its clients.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
@@ -24,7 +25,7 @@ func (p *plan) elements() int {
 	for i := range p.families {
 		fp := &p.families[i]
 		for _, ops := range fp.ops {
-			n += ops.del.n + ops.add.n
+			n += ops.del.Len + ops.add.Len
 		}
 		n += len(fp.newRules)
 	}
@@ -167,34 +168,34 @@ func (t *text) typeofNames(fs []field) string {
 	return strings.Join(l, " . ")
 }
 
-func (t *text) elements(verb string, s *set, list *elemList) {
+func (t *text) elements(verb string, s *set, list *nftwire.ElemList) {
 	// The list was encoded by us, so it decodes.
-	_ = decodeElems(list.buf, func(e elem) error {
+	_ = nftwire.DecodeElems(list.Buf, func(e nftwire.Elem) error {
 		t.line("%s element %s { %s }", verb, t.name(s.name), elemText(t.f, s, e))
 		return nil
 	})
 }
 
 // elemText writes an element as nft does.
-func elemText(f *family, s *set, e elem) string {
-	key := fieldsText(f, s.key, e.key, e.keyEnd)
-	if c := commentOf(e.ud); c != "" {
+func elemText(f *family, s *set, e nftwire.Elem) string {
+	key := fieldsText(f, s.key, e.Key, e.KeyEnd)
+	if c := nftwire.CommentOf(e.UserData); c != "" {
 		key += fmt.Sprintf(" comment %q", c)
 	}
-	if s.data != nil && e.data != nil {
-		key += " : " + fieldsText(f, s.data, e.data, nil)
+	if s.data != nil && e.Data != nil {
+		key += " : " + fieldsText(f, s.data, e.Data, nil)
 	}
 	return key
 }
 
 // fieldsText writes the fields of a key or data; end is the end of a range.
 func fieldsText(f *family, fs []field, b, end []byte) string {
-	r, re := reader{b: b}, reader{b: end}
+	r, re := nftwire.Reader{Bytes: b}, nftwire.Reader{Bytes: end}
 	var l []string
 	for _, fd := range fs {
-		s := r.text(f, fd)
+		s := fieldText(&r, f, fd)
 		if end != nil {
-			if last := re.text(f, fd); last != s {
+			if last := fieldText(&re, f, fd); last != s {
 				s += "-" + last
 			}
 		}
@@ -203,16 +204,17 @@ func fieldsText(f *family, fs []field, b, end []byte) string {
 	return strings.Join(l, " . ")
 }
 
-func (r *reader) text(f *family, fd field) string {
+// fieldText takes one field, and writes it.
+func fieldText(r *nftwire.Reader, f *family, fd field) string {
 	switch fd {
 	case fieldProto:
-		return r.proto().String()
+		return r.Proto().String()
 	case fieldPort:
-		return fmt.Sprint(r.port())
+		return fmt.Sprint(r.Port())
 	case fieldSlot, fieldMark:
-		return fmt.Sprint(r.native())
+		return fmt.Sprint(r.Native())
 	}
-	a, _ := netip.AddrFromSlice(r.take(fd.len))
+	a, _ := netip.AddrFromSlice(r.Take(fd.len))
 	return a.String()
 }
 
@@ -249,11 +251,11 @@ var describeElem = nfnl.DescribeFunc(func(msg []byte, offset int) string {
 		if step.Type != 1 { // NFTA_LIST_ELEM
 			continue
 		}
-		if e, err := decodeElem(step.Data); err == nil && e.key != nil {
-			if c := commentOf(e.ud); c != "" {
-				return fmt.Sprintf("element %x (%s)", e.key, c)
+		if e, err := nftwire.DecodeElem(step.Data); err == nil && e.Key != nil {
+			if c := nftwire.CommentOf(e.UserData); c != "" {
+				return fmt.Sprintf("element %x (%s)", e.Key, c)
 			}
-			return fmt.Sprintf("element %x", e.key)
+			return fmt.Sprintf("element %x", e.Key)
 		}
 	}
 	return ""

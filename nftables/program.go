@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -23,7 +24,7 @@ type programChain struct {
 // rule is a rule as nft writes it, and as the kernel takes it. A test holds the two against each other.
 type rule struct {
 	text  string
-	exprs []expr
+	exprs []nftwire.Expr
 	anon  []anonymous
 }
 
@@ -69,7 +70,7 @@ func (b *builder) chain(c chain, rules ...rule) {
 // part is a piece of a rule: text and expressions.
 type part struct {
 	text  string
-	exprs []expr
+	exprs []nftwire.Expr
 	anon  []anonymous
 }
 
@@ -88,26 +89,26 @@ func join(parts ...part) rule {
 }
 
 // loadKey loads the key of a frontend into the registers from NFT_REG_1 on, and returns the length loaded.
-func (b *builder) loadKey(k *kind) (string, []expr, int) {
+func (b *builder) loadKey(k *kind) (string, []nftwire.Expr, int) {
 	f := b.f
 	if k == kindNodePort {
-		return "meta l4proto . th dport", []expr{meta(metaL4Proto, word(0)), payload(baseTransport, 2, 2, word(4))}, 8
+		return "meta l4proto . th dport", []nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(4))}, 8
 	}
 	n := f.addrLen
 	return f.name + " daddr . meta l4proto . th dport",
-		[]expr{payload(baseNetwork, f.daddr, n, word(0)), meta(metaL4Proto, word(n)), payload(baseTransport, 2, 2, word(n+4))}, n + 8
+		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.daddr, n, nftwire.Word(0)), nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))}, n + 8
 }
 
 // in matches packets to a frontend in the kind's set.
 func (b *builder) in(k *kind, set string) part {
 	text, exprs, _ := b.loadKey(k)
-	return part{text: text + " @" + set, exprs: append(exprs, lookup(set, false))}
+	return part{text: text + " @" + set, exprs: append(exprs, nftwire.Lookup(set, false))}
 }
 
 // dnatMap sends packets to where the map says for a key; no entry, no match.
-func (b *builder) dnatMap(key string, load []expr, name string) part {
+func (b *builder) dnatMap(key string, load []nftwire.Expr, name string) part {
 	return part{text: fmt.Sprintf("dnat %s to %s map @%s", b.f.name, key, name),
-		exprs: append(load, lookupMap(name), dnat(b.f.nfproto, word(0), word(b.f.addrLen)))}
+		exprs: append(load, nftwire.LookupMap(name), nftwire.DNAT(b.f.nfproto, nftwire.Word(0), nftwire.Word(b.f.addrLen)))}
 }
 
 // The names of the chains that draw a slot end so.
@@ -127,25 +128,25 @@ func (b *builder) balance(k *kind, external bool, sizes []int) {
 		text, load, l := b.loadKey(k)
 		rules = append(rules, join(
 			b.in(k, fmt.Sprint(k.prefix, size, n)),
-			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n), append(load, numgenRandom(n, word(l))), k.prefix+eps)))
+			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n), append(load, nftwire.NumgenRandom(n, nftwire.Word(l))), k.prefix+eps)))
 	}
 	b.chain(chain{name: name}, rules...)
 }
 
 // kind makes the chain that packets to the frontends of a kind go to, once in a connection's life.
 func (b *builder) kind(k *kind) {
-	notPods, fromHost := b.notFromPods(), b.fib("saddr", fibSaddr, cmpEq)
+	notPods, fromHost := b.notFromPods(), b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpEq)
 	rules := []rule{
 		join(b.in(k, k.prefix+setMasqAll), b.mark()),
 		join(b.in(k, k.prefix+setMasqNotPods), notPods, b.mark()),
 		join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
 	}
 	if len(b.shape.affinity) > 0 {
-		rules = append(rules, join(b.byClient(b.f.name+" saddr", payload(baseNetwork, b.f.saddr, b.f.addrLen, word(hashed)), verdictJump, chainRemembered)))
+		rules = append(rules, join(b.byClient(b.f.name+" saddr", nftwire.Payload(nftwire.BaseNetwork, b.f.saddr, b.f.addrLen, nftwire.Word(nftwire.Hashed)), nftwire.VerdictJump, chainRemembered)))
 	}
 	rules = append(rules,
-		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", fibSaddr, cmpNeq), b.verdict(verdictGoto, k.prefix+externalBalance)),
-		join(b.verdict(verdictGoto, k.prefix+balanceSuffix)))
+		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictGoto, k.prefix+externalBalance)),
+		join(b.verdict(nftwire.VerdictGoto, k.prefix+balanceSuffix)))
 	b.chain(chain{name: k.chain}, rules...)
 }
 
@@ -153,23 +154,23 @@ func (b *builder) kind(k *kind) {
 func (b *builder) notFromPods() part {
 	d := b.rules.LocalPods
 	var p part
-	add := func(text string, exprs ...expr) {
+	add := func(text string, exprs ...nftwire.Expr) {
 		p.text = strings.TrimSpace(p.text + " " + text)
 		p.exprs = append(p.exprs, exprs...)
 	}
 	for _, c := range d.CIDRs {
 		if servicemodel.FamilyOf(c.Addr()) == b.f.model {
-			q := b.prefix("saddr", b.f.saddr, c, cmpNeq)
+			q := b.prefix("saddr", b.f.saddr, c, nftwire.CmpNeq)
 			add(q.text, q.exprs...)
 		}
 	}
 	if d.Bridge != "" {
 		name := make([]byte, ifNameSize)
 		copy(name, d.Bridge)
-		add(fmt.Sprintf("iifname != %q", d.Bridge), meta(metaIIFName, word(0)), compare(cmpNeq, word(0), name))
+		add(fmt.Sprintf("iifname != %q", d.Bridge), nftwire.Meta(nftwire.MetaIIFName, nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), name))
 	}
 	if d.InterfacePrefix != "" {
-		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), meta(metaIIFName, word(0)), compare(cmpNeq, word(0), []byte(d.InterfacePrefix)))
+		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), nftwire.Meta(nftwire.MetaIIFName, nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), []byte(d.InterfacePrefix)))
 	}
 	return p
 }
@@ -180,47 +181,47 @@ const ifNameSize = 16 // IFNAMSIZ
 func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) part {
 	p = p.Masked()
 	sign := " "
-	if op == cmpNeq {
+	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
 	text := b.f.name + " " + name + sign + strings.TrimSuffix(p.String(), fmt.Sprintf("/%d", b.f.addrLen*8))
-	addr := appendAddr(nil, p.Addr())
-	load := payload(baseNetwork, offset, b.f.addrLen, word(0))
+	addr := nftwire.AppendAddr(nil, p.Addr())
+	load := nftwire.Payload(nftwire.BaseNetwork, offset, b.f.addrLen, nftwire.Word(0))
 	if p.Bits() == b.f.addrLen*8 {
-		return part{text: text, exprs: []expr{load, compare(op, word(0), addr)}}
+		return part{text: text, exprs: []nftwire.Expr{load, nftwire.Compare(op, nftwire.Word(0), addr)}}
 	}
 	if p.Bits()%8 == 0 && p.Bits() > 0 { // as nft does: the leading bytes are enough
 		n := p.Bits() / 8
-		return part{text: text, exprs: []expr{payload(baseNetwork, offset, n, word(0)), compare(op, word(0), addr[:n])}}
+		return part{text: text, exprs: []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, n, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), addr[:n])}}
 	}
 	mask := make([]byte, b.f.addrLen)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
-	return part{text: text, exprs: []expr{load, bitwise(word(0), mask, make([]byte, len(mask))), compare(op, word(0), addr)}}
+	return part{text: text, exprs: []nftwire.Expr{load, nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))), nftwire.Compare(op, nftwire.Word(0), addr)}}
 }
 
 // fib matches the type of an address: local to this host, or not.
 func (b *builder) fib(name string, flag, op uint32) part {
 	sign := " "
-	if op == cmpNeq {
+	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
-	return part{text: "fib " + name + " type" + sign + "local", exprs: []expr{fibType(flag, word(0)), compare(op, word(0), native32(rtnLocal))}}
+	return part{text: "fib " + name + " type" + sign + "local", exprs: []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
 }
 
 func (b *builder) mark() part {
 	m := b.rules.MasqueradeMark
 	return part{text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
-		exprs: []expr{meta(metaMark, word(0)), bitwise(word(0), native32(^m), native32(m)), metaSet(metaMark, word(0))}}
+		exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^m), nftwire.Native32(m)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
 }
 
 func (b *builder) verdict(code int32, to string) part {
-	text := map[int32]string{verdictJump: "jump " + to, verdictGoto: "goto " + to, verdictDrop: "drop"}[code]
-	return part{text: text, exprs: []expr{verdict(code, to)}}
+	text := map[int32]string{nftwire.VerdictJump: "jump " + to, nftwire.VerdictGoto: "goto " + to, nftwire.VerdictDrop: "drop"}[code]
+	return part{text: text, exprs: []nftwire.Expr{nftwire.Verdict(code, to)}}
 }
 
 func (b *builder) reject() part {
 	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.name]
-	return part{text: "reject with " + icmp + " port-unreachable", exprs: []expr{reject(b.f.unreach)}}
+	return part{text: "reject with " + icmp + " port-unreachable", exprs: []nftwire.Expr{nftwire.Reject(b.f.unreach)}}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // Names of the chains of session affinity; the number of a map follows.
@@ -13,18 +15,18 @@ const (
 )
 
 // byClient goes on in one of the chains of the affinity maps: the one for the client's address.
-func (b *builder) byClient(text string, load expr, code int32, chain string) part {
+func (b *builder) byClient(text string, load nftwire.Expr, code int32, chain string) part {
 	var elems []string
-	jumps := make([]verdictTo, affinityMaps)
+	jumps := make([]nftwire.VerdictTo, affinityMaps)
 	for i := range jumps {
-		jumps[i] = verdictTo{code, fmt.Sprint(chain, i)}
-		elems = append(elems, fmt.Sprintf("%d : %s", i, b.verdict(code, jumps[i].chain).text))
+		jumps[i] = nftwire.VerdictTo{Code: code, Chain: fmt.Sprint(chain, i)}
+		elems = append(elems, fmt.Sprintf("%d : %s", i, b.verdict(code, jumps[i].Chain).text))
 	}
 	a := b.anonymous()
 	a.jumps = jumps
 	return part{
 		text:  fmt.Sprintf("jhash %s mod %d seed 0x%x vmap { %s }", text, affinityMaps, affinitySeed, strings.Join(elems, ", ")),
-		exprs: []expr{load, jhash(b.f.addrLen, affinityMaps, affinitySeed), lookupVerdict(a.id)},
+		exprs: []nftwire.Expr{load, nftwire.JHash(b.f.addrLen, affinityMaps, affinitySeed), nftwire.LookupVerdict(a.id)},
 		anon:  []anonymous{a},
 	}
 }
@@ -33,7 +35,7 @@ func (b *builder) byClient(text string, load expr, code int32, chain string) par
 func (b *builder) remembered() {
 	for i := range affinityMaps {
 		text, load, l := b.loadKey(kindService)
-		load = append(load, payload(baseNetwork, b.f.saddr, b.f.addrLen, word(l)))
+		load = append(load, nftwire.Payload(nftwire.BaseNetwork, b.f.saddr, b.f.addrLen, nftwire.Word(l)))
 		b.chain(chain{name: fmt.Sprint(chainRemembered, i)}, join(b.dnatMap(text+" . "+b.f.name+" saddr", load, affinityMap(i))))
 	}
 }
@@ -44,7 +46,7 @@ func (b *builder) learn() {
 	original := fmt.Sprintf("ct original %s daddr . meta l4proto . ct original proto-dst", f.name)
 	port := "meta l4proto . ct original proto-dst"
 	client := func(to string) part {
-		return b.byClient(fmt.Sprintf("ct original %s saddr", f.name), ctOriginal(f.ctSrc, word(hashed)), verdictGoto, to)
+		return b.byClient(fmt.Sprintf("ct original %s saddr", f.name), nftwire.CTOriginal(f.ctSrc, nftwire.Word(nftwire.Hashed)), nftwire.VerdictGoto, to)
 	}
 	var rules []rule
 	for _, t := range b.shape.affinity {
@@ -52,9 +54,9 @@ func (b *builder) learn() {
 		service := affinityName(kindService, t)
 		nodeport := affinityName(kindNodePort, t)
 		rules = append(rules,
-			join(b.protocols(), part{text: original + " @" + service, exprs: append(b.loadOriginal(), lookup(service, false))}, client(to)),
-			join(b.protocols(), part{text: original + " != @" + kindService.registry, exprs: append(b.loadOriginal(), lookup(kindService.registry, true))},
-				part{text: port + " @" + nodeport, exprs: []expr{meta(metaL4Proto, word(0)), ctOriginal(ctProtoDst, word(4)), lookup(nodeport, false)}}, client(to)))
+			join(b.protocols(), part{text: original + " @" + service, exprs: append(b.loadOriginal(), nftwire.Lookup(service, false))}, client(to)),
+			join(b.protocols(), part{text: original + " != @" + kindService.registry, exprs: append(b.loadOriginal(), nftwire.Lookup(kindService.registry, true))},
+				part{text: port + " @" + nodeport, exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)), nftwire.CTOriginal(nftwire.CTProtoDst, nftwire.Word(4)), nftwire.Lookup(nodeport, false)}}, client(to)))
 		for i := range affinityMaps {
 			b.chain(chain{name: fmt.Sprint(to, i)}, join(b.protocols(), b.update(original, affinityMap(i), time.Duration(t)*time.Second)))
 		}
@@ -63,9 +65,9 @@ func (b *builder) learn() {
 }
 
 // loadOriginal loads the key of the frontend that a packet was sent to before DNAT.
-func (b *builder) loadOriginal() []expr {
+func (b *builder) loadOriginal() []nftwire.Expr {
 	n := b.f.addrLen
-	return []expr{ctOriginal(b.f.ctDst, word(0)), meta(metaL4Proto, word(n)), ctOriginal(ctProtoDst, word(n+4))}
+	return []nftwire.Expr{nftwire.CTOriginal(b.f.ctDst, nftwire.Word(0)), nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)), nftwire.CTOriginal(nftwire.CTProtoDst, nftwire.Word(n+4))}
 }
 
 // update remembers: what conntrack knows of the flow is the key, what the packet says after DNAT is the data. An entry that is there
@@ -77,22 +79,16 @@ func (b *builder) update(original, name string, timeout time.Duration) part {
 	return part{
 		text: fmt.Sprintf("update @%s { %s . ct original %s saddr timeout %s : %s daddr . th dport } counter packets 0 bytes 0",
 			name, original, f.name, nftDuration(timeout), f.name),
-		exprs: append(b.loadOriginal(), ctOriginal(f.ctSrc, word(n+8)),
-			payload(baseNetwork, f.daddr, n, word(data)), payload(baseTransport, 2, 2, word(data+n)),
-			learnClient(name, word(0), word(data), uint64(timeout.Milliseconds())), counter()),
+		exprs: append(b.loadOriginal(), nftwire.CTOriginal(f.ctSrc, nftwire.Word(n+8)),
+			nftwire.Payload(nftwire.BaseNetwork, f.daddr, n, nftwire.Word(data)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(data+n)),
+			nftwire.LearnClient(name, nftwire.Word(0), nftwire.Word(data), uint64(timeout.Milliseconds())), nftwire.Counter()),
 	}
 }
 
 // anonymous is a set without a name that one rule uses: the protocols that have ports, or chains by number.
 type anonymous struct {
 	id    uint32
-	jumps []verdictTo
-}
-
-// verdictTo is a verdict that leads to a chain.
-type verdictTo struct {
-	code  int32
-	chain string
+	jumps []nftwire.VerdictTo
 }
 
 func (b *builder) anonymous() anonymous {
@@ -104,7 +100,7 @@ func (b *builder) anonymous() anonymous {
 // and of another set than an anonymous one it does not learn what it needs to.
 func (b *builder) protocols() part {
 	a := b.anonymous()
-	return part{text: "ct protocol { tcp, udp, sctp }", exprs: []expr{ct(ctProtocol, word(0)), lookupID(a.id)}, anon: []anonymous{a}}
+	return part{text: "ct protocol { tcp, udp, sctp }", exprs: []nftwire.Expr{nftwire.CT(nftwire.CTProtocol, nftwire.Word(0)), nftwire.LookupID(a.id)}, anon: []anonymous{a}}
 }
 
 // nftDuration writes a duration of whole seconds as nft does: "3h", "1m30s".

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,8 +17,8 @@ type rawTable struct {
 	sets   map[string]rawSet
 	counts map[string]int // by set, how many elements the kernel says it has; Linux 6.16 and newer say it
 	chains map[string]chain
-	hashes map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
-	elems  map[string][]elem   // by set
+	hashes map[string][]uint64       // by chain, the hash of each rule; 0 for a rule without one
+	elems  map[string][]nftwire.Elem // by set
 }
 
 // rawSet is what the kernel says of a set.
@@ -30,7 +31,7 @@ type observed struct {
 	skeleton
 	rules     servicemodel.Rules
 	contents  servicemodel.Contents
-	drift     map[string]*elemList
+	drift     map[string]*nftwire.ElemList
 	driftText []string
 }
 
@@ -139,7 +140,7 @@ func rawOf(s *set) rawSet {
 
 // read makes of a table what the model knows, and finds what does not fit.
 func read(f *family, raw *rawTable) (*observed, error) {
-	o := &observed{drift: map[string]*elemList{}}
+	o := &observed{drift: map[string]*nftwire.ElemList{}}
 	if raw == nil {
 		return o, nil
 	}
@@ -179,7 +180,7 @@ type reading struct {
 
 // found is an element of the kernel.
 type found struct {
-	elem
+	nftwire.Elem
 	seen bool // it has its place in the model
 }
 
@@ -194,8 +195,8 @@ func newReading(f *family, raw *rawTable) (*reading, error) {
 		m := make(map[string]*found, len(l))
 		all := make([]found, len(l))
 		for i, e := range l {
-			all[i].elem = e
-			m[string(e.key)+string(e.keyEnd)] = &all[i]
+			all[i].Elem = e
+			m[string(e.Key)+string(e.KeyEnd)] = &all[i]
 		}
 		if count, ok := raw.counts[name]; len(m) != len(l) || ok && count != len(l) {
 			return nil, fmt.Errorf("set %s: %w", name, errRehashed)
@@ -215,23 +216,23 @@ func (r *reading) settings() (servicemodel.Rules, error) {
 	m := r.elems[setSettings]
 	lines := make([]string, 0, len(m))
 	for i := range len(m) {
-		e, ok := m[string(native32(uint32(i+settingsHaveFirst)))]
+		e, ok := m[string(nftwire.Native32(uint32(i+settingsHaveFirst)))]
 		if !ok {
 			return servicemodel.Rules{}, fmt.Errorf("the settings have gaps")
 		}
 		e.seen = true
-		lines = append(lines, commentOf(e.ud))
+		lines = append(lines, nftwire.CommentOf(e.UserData))
 	}
-	return parseSettings(lines)
+	return nftwire.ParseSettings(lines)
 }
 
 // addresses reads a set of addresses.
 func (r *reading) addresses(set string) []netip.Addr {
 	var l []netip.Addr
 	for _, e := range r.elems[set] {
-		rd := reader{b: e.key}
-		a := rd.addr(r.f)
-		if set == setHairpins && rd.addr(r.f) != a || !rd.done() {
+		rd := nftwire.Reader{Bytes: e.Key}
+		a := rd.Addr(r.f.addrLen)
+		if set == setHairpins && rd.Addr(r.f.addrLen) != a || !rd.Done() {
 			continue
 		}
 		e.seen = true
@@ -255,11 +256,11 @@ func (r *reading) unseen(o *observed) {
 			}
 			l := o.drift[s.name]
 			if l == nil {
-				l = &elemList{}
+				l = &nftwire.ElemList{}
 				o.drift[s.name] = l
 			}
-			l.add(elem{key: e.key, keyEnd: e.keyEnd, data: e.data})
-			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.name, s.name, elemText(r.f, s, e.elem)))
+			l.Add(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd, Data: e.Data})
+			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.name, s.name, elemText(r.f, s, e.Elem)))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -37,52 +38,52 @@ func (r *reading) frontends() {
 func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 	m := make(map[string][]netip.AddrPort, len(r.elems[set])/4)
 	for _, e := range r.elems[set] {
-		n := len(e.key) - 4
+		n := len(e.Key) - 4
 		if n < 0 {
 			continue
 		}
-		slot := binary.NativeEndian.Uint32(e.key[n:])
-		d := reader{b: e.data}
-		ep := d.endpoint(r.f)
-		if slot >= maxSlots || !d.done() {
+		slot := binary.NativeEndian.Uint32(e.Key[n:])
+		d := nftwire.Reader{Bytes: e.Data}
+		ep := d.Endpoint(r.f.addrLen)
+		if slot >= maxSlots || !d.Done() {
 			continue
 		}
-		l := m[string(e.key[:n])]
+		l := m[string(e.Key[:n])]
 		for len(l) <= int(slot) {
 			l = append(l, netip.AddrPort{})
 		}
 		l[slot] = ep
-		m[string(e.key[:n])] = l
+		m[string(e.Key[:n])] = l
 	}
 	return m
 }
 
 // frontend reads one frontend; nil if it cannot be understood.
 func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
-	rd := reader{b: e.key}
-	key := rd.frontend(r.f, k)
-	if !rd.done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
+	rd := nftwire.Reader{Bytes: e.Key}
+	key := rd.Frontend(r.f.any, k == kindNodePort)
+	if !rd.Done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
 		return nil
 	}
-	fe, err := parseComment(commentOf(e.ud), key)
+	fe, err := parseComment(nftwire.CommentOf(e.UserData), key)
 	if err != nil {
 		return nil
 	}
 	switch {
-	case r.has(k.prefix+setMasqAll, e.key):
+	case r.has(k.prefix+setMasqAll, e.Key):
 		fe.Masquerade = servicemodel.FromAnywhere
-	case r.has(k.prefix+setMasqNotPods, e.key):
+	case r.has(k.prefix+setMasqNotPods, e.Key):
 		fe.Masquerade = servicemodel.FromHost | servicemodel.FromOutside
-	case r.has(k.prefix+setMasqHost, e.key):
+	case r.has(k.prefix+setMasqHost, e.Key):
 		fe.Masquerade = servicemodel.FromHost
 	}
 	for name := range r.elems {
-		if n, ok := number(name, k.prefix+setAffinity); ok && r.has(name, e.key) {
+		if n, ok := number(name, k.prefix+setAffinity); ok && r.has(name, e.Key) {
 			fe.Affinity = time.Duration(n) * time.Second
 		}
 	}
-	if k == kindService && r.has(setRestricted, e.key) {
-		fe.Sources = r.sources(e.key)
+	if k == kindService && r.has(setRestricted, e.Key) {
+		fe.Sources = r.sources(e.Key)
 	}
 	return fe
 }
@@ -91,11 +92,11 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 func (r *reading) sources(key []byte) []netip.Prefix {
 	l := []netip.Prefix{}
 	for _, e := range r.elems[setSources] {
-		if len(e.key) != len(key)+r.f.addrLen || len(e.keyEnd) != len(e.key) || string(e.key[:len(key)]) != string(key) {
+		if len(e.Key) != len(key)+r.f.addrLen || len(e.KeyEnd) != len(e.Key) || string(e.Key[:len(key)]) != string(key) {
 			continue
 		}
-		first, _ := netip.AddrFromSlice(e.key[len(key):])
-		last, _ := netip.AddrFromSlice(e.keyEnd[len(key):])
+		first, _ := netip.AddrFromSlice(e.Key[len(key):])
+		last, _ := netip.AddrFromSlice(e.KeyEnd[len(key):])
 		if p, ok := rangePrefix(first, last); ok {
 			l = append(l, p)
 		}
@@ -122,7 +123,7 @@ func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, 
 		return
 	}
 	k := kindOf(fe.Key)
-	key := appendFrontend(nil, fe.Key)
+	key := nftwire.AppendFrontend(nil, fe.Key)
 	list := r.slots[k.prefix+eps][string(key)]
 	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) || !r.has(r.w.names.get(k.prefix, size, len(list)), key) {
 		return
@@ -173,9 +174,9 @@ func (r *reading) verified() servicemodel.Contents {
 func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, internal, external *servicemodel.Pool) bool {
 	good := true
 	var place []*found
-	want := func(set string, e elem) {
-		f := r.elems[set][string(e.key)+string(e.keyEnd)]
-		if f == nil || string(f.data) != string(e.data) || commentOf(f.ud) != commentOf(e.ud) {
+	want := func(set string, e nftwire.Elem) {
+		f := r.elems[set][string(e.Key)+string(e.KeyEnd)]
+		if f == nil || string(f.Data) != string(e.Data) || nftwire.CommentOf(f.UserData) != nftwire.CommentOf(e.UserData) {
 			good = false
 			return
 		}

@@ -4,13 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
-)
-
-// Names of anonymous sets and maps. The kernel fills in a number.
-const (
-	anonymousSet = "__set%d"
-	anonymousMap = "__map%d"
 )
 
 // Flags of a set that only one rule uses.
@@ -23,8 +18,8 @@ func (e *encoder) anonymous(a anonymous) {
 		return
 	}
 	protocols := []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
-	e.newAnonymous(a.id, anonymousSet, setAnonymous, fieldProto, len(protocols))
-	end := e.beginAnonymous(a.id, anonymousSet)
+	e.newAnonymous(a.id, nftwire.AnonymousSet, setAnonymous, fieldProto, len(protocols))
+	end := e.beginAnonymous(a.id, nftwire.AnonymousSet)
 	for _, p := range protocols {
 		n := e.b.Nest(1) // NFTA_LIST_ELEM
 		e.elemKey([]byte{byte(p)})
@@ -35,13 +30,13 @@ func (e *encoder) anonymous(a anonymous) {
 
 // verdictMap appends the anonymous map from numbers to verdicts.
 func (e *encoder) verdictMap(a anonymous) {
-	e.newAnonymous(a.id, anonymousMap, setAnonymous|setMap, fieldSlot, len(a.jumps))
-	end := e.beginAnonymous(a.id, anonymousMap)
+	e.newAnonymous(a.id, nftwire.AnonymousMap, setAnonymous|setMap, fieldSlot, len(a.jumps))
+	end := e.beginAnonymous(a.id, nftwire.AnonymousMap)
 	for i, to := range a.jumps {
 		n := e.b.Nest(1)
 		e.elemKey(binary.NativeEndian.AppendUint32(nil, uint32(i)))
 		d := e.b.Nest(2) // NFTA_SET_ELEM_DATA
-		dataVerdict(e.b, to)
+		nftwire.DataVerdict(e.b, to)
 		e.b.End(d)
 		e.b.End(n)
 	}

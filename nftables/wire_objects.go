@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // Messages (enum nf_tables_msg_types in include/uapi/linux/netfilter/nf_tables.h).
@@ -143,7 +144,7 @@ func (e *encoder) elements(s *set, ops *setOps, del bool) {
 	if del {
 		typ, flags, verb, list = msgDelSetElem, 0, "delete", &ops.del
 	}
-	list.chunks(func(elems []byte) {
+	list.Chunks(func(elems []byte) {
 		e.message(typ, flags, verb, "set", s.name)
 		e.b.Text(1, e.table) // NFTA_SET_ELEM_LIST_TABLE
 		e.b.Text(2, s.name)  // NFTA_SET_ELEM_LIST_SET
@@ -214,13 +215,13 @@ func (e *encoder) newRule(chain string, r *rule) {
 }
 
 func ruleUserdata(r *rule) []byte {
-	return binary.BigEndian.AppendUint64([]byte{udHash, 8}, r.hash())
+	return binary.BigEndian.AppendUint64([]byte{nftwire.UserDataHash, 8}, r.hash())
 }
 
 // hashOf returns the hash in a rule's user data.
 func hashOf(ud []byte) (hash uint64, ok bool) {
-	walkUserdata(ud, func(typ byte, v []byte) {
-		if typ == udHash && len(v) == 8 {
+	nftwire.WalkUserdata(ud, func(typ byte, v []byte) {
+		if typ == nftwire.UserDataHash && len(v) == 8 {
 			hash, ok = binary.BigEndian.Uint64(v), true
 		}
 	})
@@ -264,7 +265,7 @@ func typeofFields(f *family, fs []field) []byte {
 		case f.addr:
 			one = typeofPayload(f.udProto, f.udDaddr)
 		case fieldProto:
-			one = udTLV(udU32(nil, 0, 9), 1, udU32(nil, 0, metaL4Proto)) // EXPR_META
+			one = udTLV(udU32(nil, 0, 9), 1, udU32(nil, 0, nftwire.MetaL4Proto)) // EXPR_META
 		case fieldPort:
 			one = typeofPayload(11, 2) // the transport header, dport
 		case fieldSlot:

@@ -1,4 +1,4 @@
-package nftables
+package nftwire
 
 import (
 	"encoding/binary"
@@ -6,13 +6,13 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// expr appends one expression of a rule to a batch, as the data of NFTA_LIST_ELEM.
-type expr func(b *nfnl.Batch)
+// Expr appends one expression of a rule to a batch, as the data of NFTA_LIST_ELEM.
+type Expr func(b *nfnl.Batch)
 
 // The attributes are those of enum nft_expr_attributes and the enums of each
 // expression in include/uapi/linux/netfilter/nf_tables.h.
 
-func expression(name string, data func(b *nfnl.Batch)) expr {
+func expression(name string, data func(b *nfnl.Batch)) Expr {
 	return func(b *nfnl.Batch) {
 		e := b.Nest(1) // NFTA_LIST_ELEM
 		b.Text(1, name)
@@ -23,21 +23,23 @@ func expression(name string, data func(b *nfnl.Batch)) expr {
 	}
 }
 
-// word returns the register that holds byte off of a concatenation which begins in NFT_REG_1. That one is 16 bytes long
+// Word returns the register that holds byte off of a concatenation which begins in NFT_REG_1. That one is 16 bytes long
 // and is the same as the four-byte registers NFT_REG32_00 (8) and the three after it; nft names it by the long register where it starts on one.
-func word(off int) uint32 {
+func Word(off int) uint32 {
 	if off%16 == 0 {
 		return 1 + uint32(off)/16
 	}
 	return 8 + uint32(off)/4
 }
 
+// Where payload counts from (enum nft_payload_bases).
 const (
-	baseNetwork   = 1 // NFT_PAYLOAD_NETWORK_HEADER
-	baseTransport = 2 // NFT_PAYLOAD_TRANSPORT_HEADER
+	BaseNetwork   = 1 // NFT_PAYLOAD_NETWORK_HEADER
+	BaseTransport = 2 // NFT_PAYLOAD_TRANSPORT_HEADER
 )
 
-func payload(base, offset uint32, length int, reg uint32) expr {
+// Payload loads bytes of the packet into a register.
+func Payload(base, offset uint32, length int, reg uint32) Expr {
 	return expression("payload", func(b *nfnl.Batch) {
 		b.U32(1, reg) // NFTA_PAYLOAD_DREG
 		b.U32(2, base)
@@ -48,19 +50,21 @@ func payload(base, offset uint32, length int, reg uint32) expr {
 
 // Keys of meta (enum nft_meta_keys).
 const (
-	metaMark    = 3
-	metaIIFName = 6
-	metaL4Proto = 16
+	MetaMark    = 3
+	MetaIIFName = 6
+	MetaL4Proto = 16
 )
 
-func meta(key, reg uint32) expr {
+// Meta loads a key of meta into a register.
+func Meta(key, reg uint32) Expr {
 	return expression("meta", func(b *nfnl.Batch) {
 		b.U32(2, key) // NFTA_META_KEY
 		b.U32(1, reg) // NFTA_META_DREG
 	})
 }
 
-func metaSet(key, reg uint32) expr {
+// MetaSet sets a key of meta from a register.
+func MetaSet(key, reg uint32) Expr {
 	return expression("meta", func(b *nfnl.Batch) {
 		b.U32(2, key)
 		b.U32(3, reg) // NFTA_META_SREG
@@ -69,21 +73,23 @@ func metaSet(key, reg uint32) expr {
 
 // Keys of ct (enum nft_ct_keys); those of addresses are in family.
 const (
-	ctState    = 0
-	ctStatus   = 2
-	ctProtocol = 10
-	ctProtoDst = 12
+	CTState     = 0
+	CTDirection = 1
+	CTStatus    = 2
+	CTProtocol  = 10
+	CTProtoDst  = 12
 )
 
-func ct(key, reg uint32) expr {
+// CT loads a key of ct into a register.
+func CT(key, reg uint32) Expr {
 	return expression("ct", func(b *nfnl.Batch) {
 		b.U32(2, key) // NFTA_CT_KEY
 		b.U32(1, reg) // NFTA_CT_DREG
 	})
 }
 
-// ctOriginal loads a key of the flow's original direction.
-func ctOriginal(key, reg uint32) expr {
+// CTOriginal loads a key of the flow's original direction.
+func CTOriginal(key, reg uint32) Expr {
 	return expression("ct", func(b *nfnl.Batch) {
 		b.U32(2, key)
 		b.U32(1, reg)
@@ -91,12 +97,14 @@ func ctOriginal(key, reg uint32) expr {
 	})
 }
 
+// How to compare (enum nft_cmp_ops).
 const (
-	cmpEq  = 0 // NFT_CMP_EQ
-	cmpNeq = 1 // NFT_CMP_NEQ
+	CmpEq  = 0 // NFT_CMP_EQ
+	CmpNeq = 1 // NFT_CMP_NEQ
 )
 
-func compare(op, reg uint32, value []byte) expr {
+// Compare goes on with the rule if a register compares with a value.
+func Compare(op, reg uint32, value []byte) Expr {
 	return expression("cmp", func(b *nfnl.Batch) {
 		b.U32(1, reg) // NFTA_CMP_SREG
 		b.U32(2, op)
@@ -104,8 +112,8 @@ func compare(op, reg uint32, value []byte) expr {
 	})
 }
 
-// bitwise computes (reg & mask) ^ xor into reg.
-func bitwise(reg uint32, mask, xor []byte) expr {
+// Bitwise computes (reg & mask) ^ xor into reg.
+func Bitwise(reg uint32, mask, xor []byte) Expr {
 	return expression("bitwise", func(b *nfnl.Batch) {
 		b.U32(1, reg) // NFTA_BITWISE_SREG
 		b.U32(2, reg) // NFTA_BITWISE_DREG
@@ -121,8 +129,8 @@ func dataValue(b *nfnl.Batch, typ uint16, value []byte) {
 	b.End(d)
 }
 
-// lookup goes on with the rule if the key in register 1 is in the set; with inverted, if it is not.
-func lookup(set string, inverted bool) expr {
+// Lookup goes on with the rule if the key in register 1 is in the set; with inverted, if it is not.
+func Lookup(set string, inverted bool) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1) // NFTA_LOOKUP_SREG
 		b.Text(1, set)
@@ -132,33 +140,39 @@ func lookup(set string, inverted bool) expr {
 	})
 }
 
-// lookupID is lookup in an anonymous set of the same transaction.
-func lookupID(id uint32) expr {
+// Names of anonymous sets and maps. The kernel fills in a number.
+const (
+	AnonymousSet = "__set%d"
+	AnonymousMap = "__map%d"
+)
+
+// LookupID is lookup in an anonymous set of the same transaction.
+func LookupID(id uint32) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
-		b.Text(1, anonymousSet)
+		b.Text(1, AnonymousSet)
 		b.U32(4, id) // NFTA_LOOKUP_SET_ID
 	})
 }
 
-// lookupVerdict does what an anonymous map of verdicts says of the number in register 1.
-func lookupVerdict(id uint32) expr {
+// LookupVerdict does what an anonymous map of verdicts says of the number in register 1.
+func LookupVerdict(id uint32) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
 		b.U32(3, 0) // NFTA_LOOKUP_DREG: NFT_REG_VERDICT
-		b.Text(1, anonymousMap)
+		b.Text(1, AnonymousMap)
 		b.U32(4, id)
 	})
 }
 
-// hashed is where what is to be hashed is loaded: nft leaves room for the hash in front.
-const hashed = 16
+// Hashed is where what is to be hashed is loaded: nft leaves room for the hash in front.
+const Hashed = 16
 
-// jhash hashes what is in register 2, of a length, into a number below mod in register 1.
-func jhash(length int, mod, seed uint32) expr {
+// JHash hashes what is in register 2, of a length, into a number below mod in register 1.
+func JHash(length int, mod, seed uint32) Expr {
 	return expression("hash", func(b *nfnl.Batch) {
-		b.U32(1, word(hashed)) // NFTA_HASH_SREG
-		b.U32(2, word(0))      // NFTA_HASH_DREG
+		b.U32(1, Word(Hashed)) // NFTA_HASH_SREG
+		b.U32(2, Word(0))      // NFTA_HASH_DREG
 		b.U32(3, uint32(length))
 		b.U32(4, mod)  // NFTA_HASH_MODULUS
 		b.U32(5, seed) // NFTA_HASH_SEED
@@ -167,8 +181,8 @@ func jhash(length int, mod, seed uint32) expr {
 	})
 }
 
-// lookupMap replaces the key in register 1 by the map's data, or ends the rule.
-func lookupMap(name string) expr {
+// LookupMap replaces the key in register 1 by the map's data, or ends the rule.
+func LookupMap(name string) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
 		b.U32(3, 1) // NFTA_LOOKUP_DREG
@@ -176,7 +190,8 @@ func lookupMap(name string) expr {
 	})
 }
 
-func numgenRandom(mod int, reg uint32) expr {
+// NumgenRandom draws a number below mod.
+func NumgenRandom(mod int, reg uint32) Expr {
 	return expression("numgen", func(b *nfnl.Batch) {
 		b.U32(1, reg)         // NFTA_NG_DREG
 		b.U32(2, uint32(mod)) // NFTA_NG_MODULUS
@@ -185,7 +200,8 @@ func numgenRandom(mod int, reg uint32) expr {
 	})
 }
 
-func dnat(nfproto uint8, addrReg, portReg uint32) expr {
+// DNAT translates the destination to what is in the registers.
+func DNAT(nfproto uint8, addrReg, portReg uint32) Expr {
 	return expression("nat", func(b *nfnl.Batch) {
 		b.U32(1, 1) // NFTA_NAT_TYPE: NFT_NAT_DNAT
 		b.U32(2, uint32(nfproto))
@@ -194,13 +210,15 @@ func dnat(nfproto uint8, addrReg, portReg uint32) expr {
 	})
 }
 
-func masquerade() expr {
+// Masquerade translates the source to an address of the interface, with random ports.
+func Masquerade() Expr {
 	return expression("masq", func(b *nfnl.Batch) {
 		b.U32(1, 0x10) // NFTA_MASQ_FLAGS: NF_NAT_RANGE_PROTO_RANDOM_FULLY
 	})
 }
 
-func reject(code uint8) expr {
+// Reject answers with an ICMP error of the code.
+func Reject(code uint8) Expr {
 	return expression("reject", func(b *nfnl.Batch) {
 		b.U32(1, 0) // NFTA_REJECT_TYPE: NFT_REJECT_ICMP_UNREACH
 		b.U8(2, code)
@@ -208,14 +226,16 @@ func reject(code uint8) expr {
 }
 
 // Address types of fib (RTN_* in include/uapi/linux/rtnetlink.h).
-const rtnLocal = 2
+const RTNLocal = 2
 
+// Which address fib looks up (enum nft_fib_flags).
 const (
-	fibSaddr = 1 // NFTA_FIB_F_SADDR
-	fibDaddr = 2 // NFTA_FIB_F_DADDR
+	FIBSaddr = 1 // NFTA_FIB_F_SADDR
+	FIBDaddr = 2 // NFTA_FIB_F_DADDR
 )
 
-func fibType(flags, reg uint32) expr {
+// FIBType loads the type of an address into a register.
+func FIBType(flags, reg uint32) Expr {
 	return expression("fib", func(b *nfnl.Batch) {
 		b.U32(3, flags) // NFTA_FIB_FLAGS
 		b.U32(2, 3)     // NFTA_FIB_RESULT: NFT_FIB_RESULT_ADDRTYPE
@@ -223,34 +243,42 @@ func fibType(flags, reg uint32) expr {
 	})
 }
 
+// VerdictTo is a verdict, and the chain that it leads to.
+type VerdictTo struct {
+	Code  int32
+	Chain string
+}
+
 // Verdicts (NF_DROP in include/uapi/linux/netfilter.h; enum nft_verdicts).
 const (
-	verdictDrop = 0
-	verdictJump = -3
-	verdictGoto = -4
+	VerdictDrop   = 0
+	VerdictAccept = 1
+	VerdictJump   = -3
+	VerdictGoto   = -4
 )
 
-func verdict(code int32, chain string) expr {
+// Verdict ends the rule with a verdict.
+func Verdict(code int32, chain string) Expr {
 	return expression("immediate", func(b *nfnl.Batch) {
 		b.U32(1, 0) // NFTA_IMMEDIATE_DREG: NFT_REG_VERDICT
 		d := b.Nest(2)
-		dataVerdict(b, verdictTo{code, chain})
+		DataVerdict(b, VerdictTo{code, chain})
 		b.End(d)
 	})
 }
 
-// dataVerdict appends NFTA_DATA_VERDICT.
-func dataVerdict(b *nfnl.Batch, to verdictTo) {
+// DataVerdict appends NFTA_DATA_VERDICT.
+func DataVerdict(b *nfnl.Batch, to VerdictTo) {
 	v := b.Nest(2)
-	b.U32(1, uint32(to.code))
-	if to.chain != "" {
-		b.Text(2, to.chain)
+	b.U32(1, uint32(to.Code))
+	if to.Chain != "" {
+		b.Text(2, to.Chain)
 	}
 	b.End(v)
 }
 
-// learnClient remembers the data under the key, or renews the timeout of a key that is there, whose data it leaves alone.
-func learnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) expr {
+// LearnClient remembers the data under the key, or renews the timeout of a key that is there, whose data it leaves alone.
+func LearnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) Expr {
 	return expression("dynset", func(b *nfnl.Batch) {
 		b.U32(4, keyReg) // NFTA_DYNSET_SREG_KEY
 		b.U32(5, dataReg)
@@ -260,12 +288,18 @@ func learnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) expr
 	})
 }
 
-// counter counts the packets that come so far in the rule.
-func counter() expr {
+// Counter counts the packets that come so far in the rule.
+func Counter() Expr {
 	return expression("counter", func(b *nfnl.Batch) {
 		b.U64(1, 0) // NFTA_COUNTER_BYTES
 		b.U64(2, 0) // NFTA_COUNTER_PACKETS
 	})
 }
 
-func native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+// Native32 returns a number in the byte order of the machine.
+func Native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// ResetTCP answers a segment with a reset, as if this machine had no such connection.
+func ResetTCP() Expr {
+	return expression("reject", func(b *nfnl.Batch) { b.U32(1, 1) }) // NFTA_REJECT_TYPE: NFT_REJECT_TCP_RST
+}

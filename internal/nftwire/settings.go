@@ -1,4 +1,4 @@
-package ipvs
+package nftwire
 
 import (
 	"fmt"
@@ -22,8 +22,8 @@ const (
 	settingLocalhost = "localhost-node-ports"
 )
 
-// settings returns the rules as lines. The zero Rules, of a table that was never written, have none.
-func settings(r servicemodel.Rules) []string {
+// Settings returns node-wide rules as lines. The zero Rules, of a table that was never written, have none.
+func Settings(r servicemodel.Rules) []string {
 	if r.MasqueradeMark == 0 {
 		return nil
 	}
@@ -49,8 +49,8 @@ func settings(r servicemodel.Rules) []string {
 	return l
 }
 
-// parseSettings is the inverse of settings.
-func parseSettings(lines []string) (servicemodel.Rules, error) {
+// ParseSettings is the inverse of [Settings]. It fails on a line that it does not know, and names it.
+func ParseSettings(lines []string) (servicemodel.Rules, error) {
 	var r servicemodel.Rules
 	for _, line := range lines {
 		name, v, _ := strings.Cut(line, " ")

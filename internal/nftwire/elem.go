@@ -1,0 +1,298 @@
+package nftwire
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Attributes of a set element (enum nft_set_elem_attributes in include/uapi/linux/netfilter/nf_tables.h).
+const (
+	elemKey        = 1
+	elemData       = 2
+	elemTimeout    = 4
+	elemExpiration = 5
+	elemUserdata   = 6
+	elemKeyEnd     = 10
+)
+
+const nested = nfnl.AttrNested
+
+// Elem is one element of a set: a key, and what some sets have besides. The bytes are those of the kernel's registers: each field is
+// padded to four bytes.
+type Elem struct {
+	Key      []byte
+	KeyEnd   []byte // end of the range, in an interval set
+	Data     []byte // in a map
+	UserData []byte // user data, holding the comment
+	// Timeout is how long the element lives; zero for ever.
+	Timeout time.Duration
+	Expiry  uint64 // milliseconds left, in what the kernel says of an element with a timeout
+}
+
+// ElemList holds encoded elements, each an NFTA_LIST_ELEM as it goes on the wire.
+type ElemList struct {
+	Buf  []byte
+	Len  int
+	cuts []int // where a message must end so that none is too long
+}
+
+// messageRoom is how many bytes of elements go into a message. It is far below what an attribute can hold
+// (65,535), and above what makes the number of messages matter.
+const messageRoom = 32 << 10
+
+// Add appends an element.
+func (l *ElemList) Add(e Elem) {
+	start := len(l.Buf)
+	if last := l.lastCut(); start-last > messageRoom {
+		l.cuts = append(l.cuts, start)
+	}
+	b := append(l.Buf, 0, 0, 0, 0)
+	b = appendData(b, elemKey, e.Key)
+	if e.KeyEnd != nil {
+		b = appendData(b, elemKeyEnd, e.KeyEnd)
+	}
+	if e.Data != nil {
+		b = appendData(b, elemData, e.Data)
+	}
+	if e.Timeout != 0 {
+		b = appendAttr(b, elemTimeout, binary.BigEndian.AppendUint64(nil, uint64(e.Timeout.Milliseconds())))
+	}
+	if e.UserData != nil {
+		b = appendAttr(b, elemUserdata, e.UserData)
+	}
+	putAttrHeader(b[start:], len(b)-start, 1|nested) // NFTA_LIST_ELEM
+	l.Buf = b
+	l.Len++
+}
+
+func (l *ElemList) lastCut() int {
+	if len(l.cuts) == 0 {
+		return 0
+	}
+	return l.cuts[len(l.cuts)-1]
+}
+
+// Chunks calls fn with the elements of each message.
+func (l *ElemList) Chunks(fn func(elems []byte)) {
+	start := 0
+	for _, cut := range l.cuts {
+		fn(l.Buf[start:cut])
+		start = cut
+	}
+	if start < len(l.Buf) {
+		fn(l.Buf[start:])
+	}
+}
+
+// appendData appends attribute typ, a nest around one NFTA_DATA_VALUE.
+func appendData(b []byte, typ uint16, value []byte) []byte {
+	n := len(value)
+	pad := (n + 3) &^ 3
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	putAttrHeader(b[len(b)-8:], 8+pad, typ|nested)
+	putAttrHeader(b[len(b)-4:], 4+n, 1) // NFTA_DATA_VALUE
+	b = append(b, value...)
+	return append(b, zeros[:pad-n]...)
+}
+
+func appendAttr(b []byte, typ uint16, value []byte) []byte {
+	n := len(value)
+	b = append(b, 0, 0, 0, 0)
+	putAttrHeader(b[len(b)-4:], 4+n, typ)
+	b = append(b, value...)
+	return append(b, zeros[:(4-n%4)%4]...)
+}
+
+var zeros [4]byte
+
+func putAttrHeader(b []byte, length int, typ uint16) {
+	binary.NativeEndian.PutUint16(b, uint16(length))
+	binary.NativeEndian.PutUint16(b[2:], typ)
+}
+
+// DecodeElem decodes the data of one NFTA_LIST_ELEM. The slices point into it.
+func DecodeElem(data []byte) (Elem, error) {
+	var e Elem
+	it := nfnl.Attrs(data)
+	for it.Next() {
+		switch it.Type() {
+		case elemKey:
+			e.Key = dataOf(&it)
+		case elemKeyEnd:
+			e.KeyEnd = dataOf(&it)
+		case elemData:
+			e.Data = dataOf(&it)
+		case elemUserdata:
+			e.UserData = it.Data()
+		case elemExpiration:
+			e.Expiry = it.U64()
+		}
+	}
+	return e, it.Err()
+}
+
+// dataOf returns the NFTA_DATA_VALUE inside the current attribute; nil if there is none.
+func dataOf(it *nfnl.AttrIter) []byte {
+	in := it.Nest()
+	for in.Next() {
+		if in.Type() == 1 {
+			return in.Data()
+		}
+	}
+	return nil
+}
+
+// DecodeElems calls fn for every element in a list as it goes on the wire.
+func DecodeElems(list []byte, fn func(Elem) error) error {
+	it := nfnl.Attrs(list)
+	for it.Next() {
+		e, err := DecodeElem(it.Data())
+		if err != nil {
+			return err
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return it.Err()
+}
+
+// Keys and data. The append functions build the bytes of one field after the other.
+
+// AppendAddr appends an address.
+func AppendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		v := a.As4()
+		return append(b, v[:]...)
+	}
+	v := a.As16()
+	return append(b, v[:]...)
+}
+
+// AppendPort appends a port.
+func AppendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
+
+// AppendFrontend appends the key of a frontend: address, protocol and port, or only the latter two for a node port.
+func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
+	if !k.NodePort() {
+		b = AppendAddr(b, k.Addr)
+	}
+	return AppendPort(append(b, byte(k.Protocol), 0, 0, 0), k.Port)
+}
+
+// AppendSlot appends the number of a slot.
+func AppendSlot(b []byte, slot int) []byte { return binary.NativeEndian.AppendUint32(b, uint32(slot)) }
+
+// AppendEndpoint appends an address and a port.
+func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
+	return AppendPort(AppendAddr(b, ep.Addr()), ep.Port())
+}
+
+// Reader takes fields off a key or data. After the first mistake it only returns zero values.
+type Reader struct {
+	Bytes []byte
+	bad   bool
+}
+
+// Take takes so many bytes.
+func (r *Reader) Take(n int) []byte {
+	if len(r.Bytes) < n {
+		r.bad = true
+		return make([]byte, n)
+	}
+	v := r.Bytes[:n]
+	r.Bytes = r.Bytes[n:]
+	return v
+}
+
+// Addr takes an address of so many bytes.
+func (r *Reader) Addr(n int) netip.Addr {
+	a, _ := netip.AddrFromSlice(r.Take(n))
+	return a
+}
+
+// Proto takes a protocol.
+func (r *Reader) Proto() servicemodel.Protocol { return servicemodel.Protocol(r.Take(4)[0]) }
+
+// Port takes a port.
+func (r *Reader) Port() uint16 { return binary.BigEndian.Uint16(r.Take(4)) }
+
+// Native takes a number in the byte order of the machine.
+func (r *Reader) Native() uint32 { return binary.NativeEndian.Uint32(r.Take(4)) }
+
+// Frontend takes the key of a frontend of the family of an unspecified address, which stands for it if it is a node port.
+func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.FrontendKey {
+	key := servicemodel.FrontendKey{Addr: unspecified}
+	if !nodePort {
+		key.Addr = r.Addr(unspecified.BitLen() / 8)
+	}
+	key.Protocol = r.Proto()
+	key.Port = r.Port()
+	return key
+}
+
+// Endpoint takes an address of so many bytes, and a port.
+func (r *Reader) Endpoint(n int) netip.AddrPort {
+	a := r.Addr(n)
+	return netip.AddrPortFrom(a, r.Port())
+}
+
+// Done reports whether everything was there and nothing is left.
+func (r *Reader) Done() bool { return !r.bad && len(r.Bytes) == 0 }
+
+// Comments. nft keeps them as TLVs in user data; what it does not know there it ignores.
+const (
+	udComment    = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
+	udRest       = 107 // ours: what of a comment is longer than nft takes
+	UserDataHash = 108 // ours: a rule's hash
+	maxComment   = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
+)
+
+// AppendComment appends a comment as user data. nft refuses to load a comment longer than 127 bytes, so the rest of such a one is kept where nft
+// does not look: it survives as long as nobody reloads the ruleset from nft's listing.
+func AppendComment(b []byte, s string) []byte {
+	rest := ""
+	if len(s) > maxComment {
+		s, rest = s[:maxComment], s[maxComment:]
+	}
+	b = append(b, udComment, byte(len(s)+1))
+	b = append(append(b, s...), 0)
+	if rest != "" {
+		b = append(b, udRest, byte(len(rest)))
+		b = append(b, rest...)
+	}
+	return b
+}
+
+// CommentOf returns the comment in user data.
+func CommentOf(ud []byte) string {
+	var s, rest string
+	WalkUserdata(ud, func(typ byte, v []byte) {
+		switch typ {
+		case udComment:
+			if n := len(v); n > 0 && v[n-1] == 0 {
+				v = v[:n-1]
+			}
+			s = string(v)
+		case udRest:
+			rest = string(v)
+		}
+	})
+	return s + rest
+}
+
+// WalkUserdata calls fn for each TLV in user data.
+func WalkUserdata(ud []byte, fn func(typ byte, v []byte)) {
+	for len(ud) >= 2 {
+		n := int(ud[1])
+		if len(ud) < 2+n {
+			return
+		}
+		fn(ud[0], ud[2:2+n])
+		ud = ud[2+n:]
+	}
+}
