@@ -104,6 +104,29 @@ func (p packet) message() (Message, error) {
 	}, nil
 }
 
+// Messages calls fn with the messages of a datagram that are of subsystems, as the kernel sends them to multicast groups. Their
+// attributes are parts of data.
+func Messages(data []byte, fn func(Message) error) error {
+	for len(data) > 0 {
+		p, rest, err := nextPacket(data)
+		if err != nil {
+			return err
+		}
+		data = rest
+		if p.typ < minType {
+			continue
+		}
+		m, err := p.message()
+		if err != nil {
+			return err
+		}
+		if err := fn(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // verdict is what an NLMSG_ERROR or NLMSG_DONE says about a request.
 type verdict struct {
 	errno  syscall.Errno // 0: all went well

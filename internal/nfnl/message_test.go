@@ -158,3 +158,15 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
+
+func TestMessagesOfADatagram(t *testing.T) {
+	t.Parallel()
+	data := append(append(reply(0, 0, 1), done(0, 0, 0)...), reply(0, FlagCreate, 2)...)
+	var got []Message
+	take := func(m Message) error { got = append(got, m); return nil }
+	require.NoError(t, Messages(data, take))
+	require.Len(t, got, 2)
+	require.Equal(t, Message{Subsys: SubsysNFTables, Type: 12, Flags: FlagCreate, Family: 2, ResID: 2, Attrs: []byte{}}, got[1])
+	require.ErrorIs(t, Messages(data[:len(data)-1], take), ErrMalformed)
+	require.ErrorIs(t, Messages(data, func(Message) error { return ErrClosed }), ErrClosed)
+}

@@ -23,20 +23,20 @@ func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
 	}
 	defer c.end()
 	start := time.Now()
-	done, err = c.sendAll(ctx, b)
+	done, err = c.sendAll(ctx, b, func(int, Message) error { return nil })
 	c.debug(ctx, "requests", b, start, err)
 	return done, err
 }
 
-// sendAll is SendAll when it is its turn.
-func (c *Conn) sendAll(ctx context.Context, b *Batch) (done int, err error) {
+// sendAll is SendAll and QueryAll when it is their turn.
+func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (done int, err error) {
 	var errs OpErrors
 	for done < b.Len() {
 		if err := c.proceed(ctx); err != nil {
 			return done, outcome("send", errs, err)
 		}
 		end := c.chunk(b, done)
-		if err := c.sendChunk(b, done, end, &errs); err != nil {
+		if err := c.sendChunk(b, done, end, &errs, reply); err != nil {
 			return done, outcome("send", errs, err)
 		}
 		done = end
@@ -56,8 +56,8 @@ func (c *Conn) chunk(b *Batch, begin int) int {
 }
 
 // sendChunk sends the messages from begin to end and collects their errors. Errors come also unasked;
-// the acknowledgement of the last message shows that the kernel came so far.
-func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors) error {
+// the acknowledgement of the last message shows that the kernel came so far. Replies go to reply.
+func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors, reply func(i int, m Message) error) error {
 	first := c.reserve(end - begin)
 	last := first + uint32(end-begin-1)
 	b.number(begin, end, first)
@@ -68,18 +68,46 @@ func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors) error {
 		return err
 	}
 	found, err := c.collect(first, last, func(p packet) error {
+		i := begin + int(p.seq-first)
+		if p.typ >= minType {
+			m, err := p.message()
+			if err != nil {
+				return err
+			}
+			return reply(i, m)
+		}
 		if p.typ != msgError {
 			return nil
 		}
 		v, err := p.verdict()
 		if err == nil && v.errno != 0 {
-			*errs = append(*errs, messageError(b, begin+int(p.seq-first), v))
+			*errs = append(*errs, messageError(b, i, v))
 		}
 		return err
 	})
 	if err == nil && !found {
 		return ErrAnswersLost
 	}
+	return err
+}
+
+// QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each reply and the position of its
+// request in b. A reply is valid until fn returns; fn must not use the connection, and its error ends the work. Requests that
+// the kernel refuses are told of as by [Conn.SendAll]. Replies must be small, as those about one object are.
+func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
+	if err := b.seal(); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	_, err := c.sendAll(ctx, b, fn)
+	c.debug(ctx, "queries", b, start, err)
 	return err
 }
 

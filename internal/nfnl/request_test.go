@@ -120,3 +120,33 @@ func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
 	_, err = c.GenID(t.Context())
 	require.EqualError(t, err, "get generation of the ruleset: malformed netlink message: no reply")
 }
+
+func TestRepliesFindTheirRequests(t *testing.T) {
+	t.Parallel()
+	c, kernel := dialFake(func(r []packet) []any {
+		var data []any
+		for i, m := range r {
+			if i%2 == 0 {
+				data = append(data, reply(m.seq, 0, uint16(i)))
+			} else {
+				data = append(data, answer(m.seq, syscall.ENOENT, "", 0))
+			}
+		}
+		return append(data, answer(r[len(r)-1].seq, 0, "", 0))
+	})
+	kernel.queue = 5 * ackSize
+	var got []int
+	err := c.QueryAll(t.Context(), numbered(9), func(i int, m Message) error {
+		require.EqualValues(t, i%5, m.ResID)
+		got = append(got, i)
+		return nil
+	})
+	require.Equal(t, []int{0, 2, 4, 5, 7}, got)
+	require.Equal(t, []int{1, 3, 6, 8}, refused(err))
+	require.Len(t, kernel.sent, 2)
+
+	enough := errors.New("enough")
+	err = c.QueryAll(t.Context(), numbered(9), func(int, Message) error { return enough })
+	require.ErrorIs(t, err, enough)
+	require.NoError(t, c.QueryAll(t.Context(), &Batch{}, nil), "an empty batch")
+}
