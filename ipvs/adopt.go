@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -53,9 +54,12 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 	mine := map[ipvsnl.ServiceKey]bool{}
 	for _, k := range keys {
 		r := b.records[k]
-		if wrong := b.wrong(r, claimed, addrs, mine); wrong != "" {
+		wrong, other := b.wrong(r, claimed, addrs, mine)
+		if wrong+other != "" {
 			b.dirty[k] = true
-			o.Drift = append(o.Drift, fmt.Sprintf("frontend %v: %s", k, wrong))
+			o.Drift = append(o.Drift, fmt.Sprintf("frontend %v: %s", k, cmp.Or(wrong, other)))
+		}
+		if wrong != "" {
 			continue
 		}
 		c.Frontends = append(c.Frontends, r.fe)
@@ -73,8 +77,9 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 	return nil
 }
 
-// wrong says in what the virtual servers of a frontend are not as they should be; nothing if they are. It notes which are the frontend's.
-func (b *Backend) wrong(r *record, claimed *servicemodel.Table, addrs []netip.Addr, mine map[ipvsnl.ServiceKey]bool) (wrong string) {
+// wrong says in what the virtual servers of a frontend are not as they should be; nothing if they are. It notes which are the frontend's. Those that are
+// as the model says, and were made with another configuration, are other.
+func (b *Backend) wrong(r *record, claimed *servicemodel.Table, addrs []netip.Addr, mine map[ipvsnl.ServiceKey]bool) (wrong, other string) {
 	for _, id := range poolIDs(r.fe) {
 		if claimed.Pool(id) == nil {
 			wrong = "no destination"
@@ -89,9 +94,11 @@ func (b *Backend) wrong(r *record, claimed *servicemodel.Table, addrs []netip.Ad
 		}
 		if !b.held[key].holds(s) {
 			wrong = fmt.Sprintf("virtual server %v is not as it should be", key)
+		} else if b.held[key].svc != s.svc {
+			other = fmt.Sprintf("virtual server %v is not as configured", key)
 		}
 	}
-	return wrong
+	return wrong, other
 }
 
 // sortHeld tells the virtual servers that belong to no frontend from those that do, and notes which destinations of these are draining: since when, as

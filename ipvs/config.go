@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,11 +33,38 @@ type Config struct {
 	// DrainLimit is how long an endpoint that left keeps its TCP connections at most. Zero means [DefaultDrainLimit]; negative means
 	// not at all. It counts anew after a restart of the program.
 	DrainLimit time.Duration
+	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for session affinity: clients that agree in
+	// them share an endpoint. 1 to 32 and 1 to 128; zero means all. They do not matter where pods and the host have endpoints of their own.
+	AffinityMask4, AffinityMask6 int
+	// Device is the name of a dummy device that holds the addresses of services: cluster IPs, external IPs and load-balancer IPs. It is
+	// made if it is not there, which needs the kernel module dummy. Empty, the default, means none, and services need none: the package
+	// documentation says what is different with one.
+	Device string
+	// StrictARP keeps the node from answering ARP for the addresses that Device holds, on all links: net.ipv4.conf.all.arp_ignore is set to 1 and
+	// arp_announce to 2. It needs Device: without one, nobody answers ARP for the addresses of services.
+	StrictARP bool
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
 }
 
 var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+
+// deviceName is what names of interfaces may be, and more strictly: IFNAMSIZ is 16, with the NUL (include/uapi/linux/if.h).
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
+
+// affinityMask is the netmask of persistence in a family.
+func (c *Config) affinityMask(f ipvsnl.Family) ipvsnl.Netmask {
+	bits := c.AffinityMask4
+	if f == ipvsnl.FamilyIPv6 {
+		bits = c.AffinityMask6
+	}
+	// It was checked to be a prefix of the family, or 0, which means the whole address just as the zero netmask does.
+	m, err := ipvsnl.PrefixNetmask(f, bits)
+	if bits == 0 || err != nil {
+		return ipvsnl.Netmask{}
+	}
+	return m
+}
 
 // withDefaults checks the configuration and fills it in.
 func (c *Config) withDefaults() (Config, error) {
@@ -55,6 +83,18 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	if !schedulers[r.Scheduler] {
 		return r, fmt.Errorf("ipvs: scheduler %q: not one of IPVS", r.Scheduler)
+	}
+	if r.AffinityMask4 < 0 || r.AffinityMask4 > 32 {
+		return r, fmt.Errorf("ipvs: AffinityMask4: %d: want 1 to 32, or 0 for all bits", r.AffinityMask4)
+	}
+	if r.AffinityMask6 < 0 || r.AffinityMask6 > 128 {
+		return r, fmt.Errorf("ipvs: AffinityMask6: %d: want 1 to 128, or 0 for all bits", r.AffinityMask6)
+	}
+	if r.Device != "" && !deviceName.MatchString(r.Device) {
+		return r, fmt.Errorf("ipvs: Device: %q: want a name of 1 to 15 letters, digits, \"_\", \"-\" or \".\"", r.Device)
+	}
+	if r.StrictARP && r.Device == "" {
+		return r, fmt.Errorf("ipvs: StrictARP: without a Device, nobody answers ARP for the addresses of services")
 	}
 	if r.DrainLimit == 0 {
 		r.DrainLimit = DefaultDrainLimit

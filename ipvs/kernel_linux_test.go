@@ -331,6 +331,46 @@ func TestKernelNewAddressOfTheNodeTakesNodePorts(t *testing.T) {
 	require.ErrorIs(t, err, ipvsnl.ErrNoService)
 }
 
+// Clients that agree in the leading bits of their addresses share an endpoint; a process with another configuration changes it, and still sees the services.
+func TestKernelAffinityOfPrefixes(t *testing.T) {
+	t.Parallel()
+	cfg := ipvs.Config{AffinityMask4: 24, AffinityMask6: 64}
+	k := newKernel(t, cfg)
+	s := k.state(web(func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }), "pod2", "pod3")
+	k.apply(s)
+	servers := func(n int) map[string]bool {
+		m := map[string]bool{}
+		for i := range n {
+			// The addresses lead to the client's host, which has them.
+			for _, from := range []netip.Addr{k.Outside[0].IPv4, k.Outside[1].IPv4} {
+				out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP, SourceAddr: from, To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
+				require.Equal(t, netnstest.Answered, out.Kind, "%d: %v", i, out)
+				m[out.Server] = true
+			}
+		}
+		return m
+	}
+	require.Len(t, servers(4), 1)
+	require.Contains(t, k.run("ipvsadm", "-Sn"), "-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0")
+	require.Contains(t, k.run("ipvsadm", "-Sn"), "-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64")
+
+	k.restart(cfg)
+	r := k.apply(s)
+	require.Empty(t, r.Drift)
+	require.Zero(t, r.Messages)
+	k.restart(ipvs.Config{})
+	o, err := k.engine.Observe(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, o.Drift)
+	require.Equal(t, 4, o.Table.Len())
+	r = k.apply(s)
+	require.True(t, r.Changes.Empty())
+	require.Positive(t, r.Messages)
+	require.NotContains(t, k.run("ipvsadm", "-Sn"), "-M")
+	require.Zero(t, k.apply(s).Messages)
+	require.Len(t, servers(4), 2, "each client for itself")
+}
+
 // The candidate is supported, and asking leaves nothing.
 func TestKernelSupportsTheCandidate(t *testing.T) {
 	t.Parallel()

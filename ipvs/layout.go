@@ -93,6 +93,7 @@ const (
 	setHairpins   = "hairpins"
 	setNodeAddrs  = "node-addresses"
 	setRestricted = "service-restricted"
+	setRouted     = "service-routed"
 	setSources    = "sources"
 )
 
@@ -124,6 +125,7 @@ func (f *family) sets() []*set {
 	}
 	return append(l,
 		&set{name: setRestricted, key: service},
+		&set{name: setRouted, key: service},
 		&set{name: setSources, key: append(service[:3:3], f.addr), flags: setInterval | setConcat},
 		&set{name: setClusterIPs, key: []field{f.addr}},
 		&set{name: setHairpins, key: []field{f.addr, f.addr}},
@@ -149,8 +151,10 @@ const (
 
 // Packet marks. A packet to the address of a service carries steerBit, so that it is delivered to this machine, where IPVS finds it, though the
 // address is nobody's. Where pods and the host have other endpoints than clients outside, their packets carry a mark of splitMarks in full:
-// that of a virtual server by mark. Both are taken away when IPVS has seen the packet.
+// that of a virtual server by mark. Both are taken away when IPVS has seen the packet. What IPVS sends on unchanged, by direct routing, still goes to the
+// address of the service: sentMark keeps it from being led to IPVS again, until it has left.
 const (
 	steerBit   uint32 = 1 << 30
 	splitMarks uint32 = 3 << 30 // and a number from 1 on below
+	sentMark   uint32 = 2 << 30 // in these two bits
 )

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,10 +47,20 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	return l
 }
 
+// atPort returns the endpoints, listening at a port.
+func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
+	l = slices.Clone(l)
+	for i := range l {
+		l[i].Ports = slices.Clone(l[i].Ports)
+		l[i].Ports[0].Port = port
+	}
+	return l
+}
+
 // withoutKernel returns a backend that believes that the kernel holds nothing.
-func withoutKernel(t *testing.T) *Backend {
+func withoutKernel(t *testing.T, cfg ...Config) *Backend {
 	t.Helper()
-	c, err := (*Config)(nil).withDefaults()
+	c, err := append(cfg, Config{})[0].withDefaults()
 	require.NoError(t, err)
 	b := &Backend{cfg: c, instance: instanceFlag(c.Table), leaving: map[drainKey]time.Time{}}
 	b.assume([]netip.Addr{goldenAddr})
@@ -72,7 +83,10 @@ func TestPlansAreGolden(t *testing.T) {
 	}
 	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
 	least := func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
-	direct := func(s *servicemodel.Service) { s.Forwarding = servicemodel.ForwardDirect }
+	direct := func(s *servicemodel.Service) {
+		s.Ports[0].NodePort = 0
+		s.Forwarding = servicemodel.ForwardDirect
+	}
 	two := goldenEndpoints("10.244.1.3", "10.244.2.4")
 	steps := []struct {
 		name  string
@@ -86,7 +100,7 @@ func TestPlansAreGolden(t *testing.T) {
 		{"06-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name, two)},
 		{"07-local-affinity", base.WithService(goldenService(local, sticky)).WithEndpoints(name, two)},
 		{"08-another-scheduler", base.WithService(goldenService(least)).WithEndpoints(name, two)},
-		{"09-direct-routing", base.WithService(goldenService(direct)).WithEndpoints(name, two)},
+		{"09-direct-routing", base.WithService(goldenService(direct)).WithEndpoints(name, atPort(80, two))},
 		{"10-no-endpoints", base.WithEndpoints(name, nil)},
 		{"11-gone", base.WithoutService(name)},
 	}
@@ -117,6 +131,31 @@ func TestPlansAreGolden(t *testing.T) {
 	require.Empty(t, b.held)
 	require.Empty(t, b.records)
 	require.Empty(t, b.marks)
+}
+
+// The configuration says which clients count as one.
+func TestAffinityMasksAreInThePlan(t *testing.T) {
+	t.Parallel()
+	svc := goldenService(func(s *servicemodel.Service) {
+		s.SessionAffinity.ClientIP = true
+		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
+	})
+	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(svc))
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		cfg  Config
+		want [2]string
+	}{
+		{Config{}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
+		{Config{AffinityMask4: 32, AffinityMask6: 128}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
+		{Config{AffinityMask4: 24, AffinityMask6: 64}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64\n"}},
+	} {
+		p, err := withoutKernel(t, tc.cfg).plan(servicemodel.Diff(nil, table))
+		require.NoError(t, err)
+		for _, w := range tc.want {
+			require.Contains(t, p.String(), w)
+		}
+	}
 }
 
 func golden(t *testing.T, name, got string) {
@@ -181,6 +220,18 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 		node        func(*servicemodel.Node)
 	}{
 		{name: "the scheduler random", field: "scheduler", edit: func(s *servicemodel.Service) { s.Scheduler = servicemodel.Random }},
+		{name: "direct routing to another port", field: "forwarding", edit: func(s *servicemodel.Service) {
+			s.Ports[0].NodePort = 0
+			s.Forwarding = servicemodel.ForwardDirect
+		}},
+		{name: "a tunnel to another port", field: "forwarding", edit: func(s *servicemodel.Service) {
+			s.Ports[0].NodePort = 0
+			s.Forwarding = servicemodel.ForwardTunnel
+		}},
+		{name: "direct routing on a node port", field: "forwarding", edit: func(s *servicemodel.Service) {
+			s.Ports[0].Port = 8080
+			s.Forwarding = servicemodel.ForwardDirect
+		}},
 		{name: "node ports on localhost", field: "localhostNodePorts", node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -71,6 +71,9 @@ func (o op) String() string {
 		s += " -s " + o.svc.Scheduler
 		if o.svc.Flags&ipvsnl.FlagPersistent != 0 {
 			s += fmt.Sprintf(" -p %d", int(o.svc.Timeout.Seconds()))
+			if o.svc.Netmask != (ipvsnl.Netmask{}) {
+				s += " -M " + o.svc.Netmask.Text(k.Family)
+			}
 		}
 		if o.svc.Flags&ipvsnl.FlagFallback != 0 {
 			s += " -b " + o.svc.Scheduler + "-fallback"

@@ -194,12 +194,23 @@ func (b *builder) masquerade() {
 	hairpin := rule{fmt.Sprintf("%s saddr . %s daddr @%s", f.name, f.name, setHairpins),
 		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.saddr, f.addrLen, nftwire.Word(0)), nftwire.Payload(nftwire.BaseNetwork, f.daddr, f.addrLen, nftwire.Word(f.addrLen)), nftwire.Lookup(setHairpins, false)}}
 	for _, k := range kinds {
-		b.chain(chain{name: k + "-postrouting"},
-			join(hairpin, masq),
+		rules := []rule{join(hairpin, masq)}
+		if k == kindService {
+			rules = append(rules, join(b.fromItself(), masq))
+		}
+		b.chain(chain{name: k + "-postrouting"}, append(rules,
 			join(b.flowIn(k, k+setMasqAll), masq),
 			join(b.flowIn(k, k+setMasqNotPod), notPods, masq),
-			join(b.flowIn(k, k+setMasqHost), notPods, host, masq))
+			join(b.flowIn(k, k+setMasqHost), notPods, host, masq))...)
 	}
+}
+
+// fromItself matches what the host sends to a service from the address of the service itself. It does so if the address is bound to a device; answers
+// must come back here.
+func (b *builder) fromItself() rule {
+	_, load := b.flowKey(kindService)
+	load[0] = nftwire.Payload(nftwire.BaseNetwork, b.f.saddr, b.f.addrLen, nftwire.Word(0))
+	return rule{b.f.name + " saddr . ct original protocol . ct original proto-dst @" + kindService + "s", append(load, nftwire.Lookup(kindService+"s", false))}
 }
 
 const stateNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
@@ -213,35 +224,56 @@ const (
 	prioReset    = 110
 )
 
+// mark loads the packet mark, applies a mask and an exclusive or, and does something with it.
+func mark(mask, xor uint32, then nftwire.Expr) []nftwire.Expr {
+	return []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(mask), nftwire.Native32(xor)), then}
+}
+
+// markIs matches packets whose mark has these bits in the mask.
+func markIs(mask, bits uint32) rule {
+	return rule{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", mask, bits), mark(mask, 0, nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), nftwire.Native32(bits)))}
+}
+
+// setMark keeps bits of the mark and sets others.
+func setMark(keep, set uint32) rule {
+	text := fmt.Sprintf("meta mark set meta mark & 0x%08x", keep)
+	if set != 0 {
+		text += fmt.Sprintf(" | 0x%08x", set)
+	}
+	return rule{text, mark(keep, set, nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0)))}
+}
+
 // hooks makes the base chains.
 func (b *builder) hooks() {
-	isNew := rule{"ct state new", []nftwire.Expr{nftwire.CT(nftwire.CTState, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(stateNew), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), nftwire.Native32(0))}}
 	original := rule{"ct direction original", []nftwire.Expr{nftwire.CT(nftwire.CTDirection, nftwire.Word(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), []byte{0})}}
-	steer := rule{fmt.Sprintf("meta mark set meta mark | 0x%08x", steerBit),
-		[]nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^steerBit), nftwire.Native32(steerBit)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
-	has := func(bits uint32) rule {
-		return rule{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits),
-			[]nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(bits), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), nftwire.Native32(bits))}}
-	}
-	keep := func(bits uint32) rule {
-		return rule{fmt.Sprintf("meta mark set meta mark & 0x%08x", bits),
-			[]nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(bits), nftwire.Native32(0)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
-	}
-	unmark := []rule{join(has(splitMarks), keep(0)), join(has(steerBit), keep(^steerBit))}
-	b.chain(chain{"unmark-output", "filter", hookOutput, prioUnmark}, unmark...)
-	b.chain(chain{"unmark-postrouting", "filter", hookPostrouting, prioUnmarkIn}, unmark...)
-	elsewhere := join(isNew, b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictJump, "no-service"))
-	b.chain(chain{"prerouting", "filter", hookPrerouting, prioSteer},
-		join(original, b.flowIn(kindService, kindService+"s"), steer), join(isNew, b.verdict(nftwire.VerdictJump, "admit")), elsewhere)
-	b.chain(chain{"output", "route", hookOutput, prioSteer},
-		join(b.in(kindService, kindService+"s"), original, steer), join(isNew, b.verdict(nftwire.VerdictJump, "admit")),
-		join(isNew, b.verdict(nftwire.VerdictJump, "no-service")))
+	steer := rule{fmt.Sprintf("meta mark set meta mark | 0x%08x", steerBit), mark(^steerBit, steerBit, nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0)))}
+	isNew := rule{"ct state new", []nftwire.Expr{nftwire.CT(nftwire.CTState, nftwire.Word(0)),
+		nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(stateNew), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), nftwire.Native32(0))}}
+	services := b.in(kindService, kindService+"s")
+	unmark := []rule{join(markIs(splitMarks, splitMarks), setMark(0, 0)), join(markIs(steerBit, steerBit), setMark(^steerBit, 0))}
+	b.chain(chain{"unmark-output", "filter", hookOutput, prioUnmark}, append([]rule{
+		join(markIs(splitMarks, splitMarks), services, setMark(0, sentMark)), join(markIs(steerBit, steerBit), services, setMark(^splitMarks, sentMark))},
+		unmark...)...)
+	b.chain(chain{"unmark-postrouting", "filter", hookPostrouting, prioUnmarkIn}, append(unmark, join(markIs(splitMarks, sentMark), setMark(^splitMarks, 0)))...)
+	b.leads(original, steer, isNew, services)
 	// What is led here and gets past IPVS as it came belongs to a connection that it has forgotten. The address is nobody's, so the machine itself cannot
 	// answer.
-	b.chain(chain{"input", "filter", hookInput, prioReset}, join(has(steerBit),
+	b.chain(chain{"input", "filter", hookInput, prioReset}, join(markIs(steerBit, steerBit),
 		rule{"meta l4proto tcp", []nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), []byte{byte(servicemodel.TCP)})}},
 		b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), rule{"reject with tcp reset", []nftwire.Expr{nftwire.ResetTCP()}}))
 	b.chain(chain{"postrouting", "nat", hookPostrouting, prioSNAT},
 		join(b.flowIn(kindService, kindService+"s"), b.verdict(nftwire.VerdictGoto, kindService+"-postrouting")),
 		join(b.flowIn(kindNodePort, kindNodePort+"s"), b.verdict(nftwire.VerdictGoto, kindNodePort+"-postrouting")))
+}
+
+// leads makes the chains that lead packets to IPVS.
+func (b *builder) leads(original, steer, isNew, services rule) {
+	// Where packets are forwarded unchanged, answers need not come this way: conntrack, which then sees half of a connection, takes it for invalid.
+	halves := b.in(kindService, setRouted)
+	admit := join(isNew, b.verdict(nftwire.VerdictJump, "admit"))
+	elsewhere := join(isNew, b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictJump, "no-service"))
+	b.chain(chain{"prerouting", "filter", hookPrerouting, prioSteer},
+		join(original, b.flowIn(kindService, kindService+"s"), steer), join(halves, steer), admit, elsewhere)
+	b.chain(chain{"output", "route", hookOutput, prioSteer},
+		join(markIs(splitMarks, sentMark), b.verdict(nftwire.VerdictAccept, "")), join(services, original, steer), admit, elsewhere)
 }

@@ -137,6 +137,9 @@ func (r *record) elements(to func(set string, e nftwire.Elem)) {
 			member(setMasqHost)
 		}
 	}
+	if !r.nat && kind == kindService {
+		to(setRouted, nftwire.Elem{Key: key})
+	}
 	if f.Sources != nil {
 		to(setRestricted, nftwire.Elem{Key: key})
 		for _, p := range f.Sources {

@@ -95,6 +95,7 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
+		s.svc.Netmask = b.cfg.affinityMask(k.Family)
 	}
 	if p == nil {
 		return s
@@ -137,13 +138,22 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	return p
 }
 
+// configuredAs is the virtual server of s if the configuration were that of want.
+func (s *server) configuredAs(want *server) ipvsnl.Service {
+	svc := s.svc
+	if svc.Flags == want.svc.Flags { // they hold the scheduler that the model asks for
+		svc.Scheduler, svc.Netmask = want.svc.Scheduler, want.svc.Netmask
+	}
+	return svc
+}
+
 func sortedDests(m map[ipvsnl.DestinationKey]ipvsnl.Destination) []ipvsnl.DestinationKey {
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 
-// holds reports whether s is as want says, apart from destinations that drain.
+// holds reports whether s is as want says, apart from destinations that drain and from what the configuration says and the model does not.
 func (s *server) holds(want *server) bool {
-	if s == nil || s.svc != want.svc {
+	if s == nil || s.configuredAs(want) != want.svc {
 		return false
 	}
 	n := 0

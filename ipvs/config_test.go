@@ -1,0 +1,33 @@
+package ipvs
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// What is wrong with a configuration is said with the name of its field, before anything is opened.
+func TestConfigurationsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		want string
+		cfg  Config
+	}{
+		{"table name", Config{Table: "9"}},
+		{"scheduler", Config{Scheduler: servicemodel.Random}},
+		{"AffinityMask4", Config{AffinityMask4: 33}},
+		{"AffinityMask4", Config{AffinityMask4: -1}},
+		{"AffinityMask6", Config{AffinityMask6: 129}},
+		{"Device", Config{Device: "a name that is too long"}},
+		{"Device", Config{Device: "a/b"}},
+		{"Device", Config{Device: ".."}},
+		{"StrictARP", Config{StrictARP: true}},
+	} {
+		_, err := New(&tc.cfg)
+		require.ErrorContains(t, err, tc.want)
+	}
+	_, err := (&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).withDefaults()
+	require.NoError(t, err)
+}

@@ -1,0 +1,217 @@
+package ipvs_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// routed is the service web, whose packets are forwarded unchanged to endpoints that hold its addresses.
+func routed(how servicemodel.Forwarding, edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := web(edit...)
+	s.Forwarding = how
+	s.Ports = []servicemodel.ServicePort{{Name: "t", Protocol: servicemodel.TCP, Port: 80}, {Name: "u", Protocol: servicemodel.UDP, Port: 80}}
+	return s
+}
+
+// routedState is a state with the service and endpoints at its own port; those in other are on another node.
+func (k *kernel) routedState(svc *servicemodel.Service, pods, other []string) servicemodel.State {
+	var l []servicemodel.Endpoint
+	add := func(node string, names []string) {
+		for _, p := range names {
+			for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
+				l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
+					Ports: []servicemodel.EndpointPort{{Name: "t", Protocol: servicemodel.TCP, Port: 80}, {Name: "u", Protocol: servicemodel.UDP, Port: 80}}})
+			}
+		}
+	}
+	add("this", pods)
+	add("other", other)
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
+}
+
+// inside runs a command in the namespace of a host.
+func (k *kernel) inside(h *netnstest.Host, args ...string) {
+	k.t.Helper()
+	(&kernel{Cluster: &netnstest.Cluster{Node: h}, t: k.t}).run(args...)
+}
+
+// holdAddresses gives the addresses to a pod, and starts servers there.
+func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
+	k.t.Helper()
+	h := k.pods[pod]
+	for _, a := range addrs {
+		if a.Is4() {
+			k.inside(h, "ip", "address", "add", a.String()+"/32", "dev", "lo")
+		} else {
+			k.inside(h, "ip", "address", "add", a.String()+"/128", "dev", "lo", "nodad")
+		}
+		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+			_, err := h.NS.Serve(pod, proto, netip.AddrPortFrom(a, 80))
+			require.NoError(k.t, err)
+		}
+	}
+}
+
+// requireAnswers requires that each client is answered at the address by one of the servers, which sees the client's own address.
+func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, servers ...string) {
+	k.t.Helper()
+	var probes []netnstest.Probe
+	for _, c := range clients {
+		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+			for range 4 {
+				probes = append(probes, netnstest.Probe{From: c, Proto: proto, To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second})
+			}
+		}
+	}
+	for i, out := range netnstest.SendAll(k.t.Context(), probes) {
+		require.Equal(k.t, netnstest.Answered, out.Kind, "%v: %v", probes[i], out)
+		require.Contains(k.t, servers, out.Server, "%v: %v", probes[i], out)
+		if from := probes[i].From; from != k.Node {
+			require.Equal(k.t, from.Addr(to), out.Source.Addr(), "%v: %v", probes[i], out)
+		}
+	}
+}
+
+// requireConns requires that connections from a client live.
+func (k *kernel) requireConns(from *netnstest.Host, to netip.Addr) {
+	k.t.Helper()
+	conns, err := netnstest.OpenConns(k.t.Context(), from, netip.AddrPortFrom(to, 80), 4)
+	require.NoError(k.t, err)
+	defer conns.Close()
+	for range 3 {
+		require.Equal(k.t, 4, conns.Ping(5*time.Second).Answered)
+	}
+}
+
+func TestKernelDirectRouting(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	for _, p := range []string{"pod2", "pod3"} {
+		k.holdAddresses(p, webAddrs...)
+	}
+	k.apply(k.routedState(routed(servicemodel.ForwardDirect), []string{"pod2", "pod3"}, nil))
+	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
+	for _, a := range webAddrs {
+		k.requireAnswers(a, clients, "pod2", "pod3")
+		for _, c := range clients {
+			k.requireConns(c, a)
+		}
+	}
+}
+
+// Clients outside and pods have endpoints of their own, also where packets are forwarded unchanged.
+func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	external := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:113::10")}
+	for _, p := range []string{"pod2", "pod3"} {
+		k.holdAddresses(p, external...)
+	}
+	svc := routed(servicemodel.ForwardDirect, func(s *servicemodel.Service) {
+		s.ExternalIPs, s.ExternalTrafficPolicy = external, servicemodel.PolicyLocal
+	})
+	k.apply(k.routedState(svc, []string{"pod2"}, []string{"pod3"}))
+	for _, a := range external {
+		k.requireAnswers(a, []*netnstest.Host{k.Outside[0]}, "pod2")
+		k.requireAnswers(a, []*netnstest.Host{k.Node}, "pod2", "pod3")
+		k.requireConns(k.Node, a)
+		k.requireConns(k.Outside[0], a)
+	}
+}
+
+// Answers that never pass the node: it sees half of each connection.
+func TestKernelDirectRoutingPastTheNode(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	k.holdAddresses("pod2", webAddrs...)
+	k.apply(k.routedState(routed(servicemodel.ForwardDirect), []string{"pod2"}, nil))
+	client, server := k.Outside[0], k.pods["pod2"]
+	shortcut(t, server, client)
+	seen, err := k.Node.NS.Capture(server.NodeInterface)
+	require.NoError(t, err)
+	for _, a := range webAddrs {
+		k.requireAnswers(a, []*netnstest.Host{client}, "pod2")
+		k.requireConns(client, a)
+	}
+	requests := 0
+	for _, p := range seen.Packets() {
+		require.True(t, p.Outgoing, "an answer passed the node: %v", p)
+		requests++
+	}
+	require.NotZero(t, requests)
+}
+
+// shortcut lays a link from a server to a client, on which the server answers.
+func shortcut(t *testing.T, server, client *netnstest.Host) {
+	t.Helper()
+	at := func(h *netnstest.Host) *netlink.Handle {
+		handle, err := netlink.NewHandleAt(netns.NsHandle(h.NS.Fd()), unix.NETLINK_ROUTE)
+		require.NoError(t, err)
+		t.Cleanup(handle.Close)
+		return handle
+	}
+	here, there := at(server), at(client)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "direct0"
+	require.NoError(t, here.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "direct1"}))
+	peer, err := here.LinkByName("direct1")
+	require.NoError(t, err)
+	require.NoError(t, here.LinkSetNsFd(peer, client.NS.Fd()))
+	for h, name := range map[*netlink.Handle]string{here: "direct0", there: "direct1"} {
+		l, err := h.LinkByName(name)
+		require.NoError(t, err)
+		require.NoError(t, h.LinkSetUp(l))
+	}
+	link, err := here.LinkByName("direct0")
+	require.NoError(t, err)
+	peer, err = there.LinkByName("direct1")
+	require.NoError(t, err)
+	for _, a := range []netip.Addr{client.IPv4, client.IPv6} {
+		dst := netlink.NewIPNet(a.AsSlice())
+		require.NoError(t, here.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_LINK}))
+		require.NoError(t, here.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: peer.Attrs().HardwareAddr,
+			State: netlink.NUD_PERMANENT}))
+	}
+}
+
+func TestKernelTunnels(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	for _, p := range []string{"pod2", "pod3"} {
+		k.holdAddresses(p, webAddrs...)
+		h := k.pods[p]
+		k.inside(h, "ip", "link", "add", "in4", "type", "ipip", "local", h.IPv4.String(), "remote", "any")
+		k.inside(h, "ip", "link", "set", "in4", "up")
+		k.inside(h, "ip", "link", "add", "in6", "type", "ip6tnl", "mode", "ip6ip6", "local", h.IPv6.String(), "remote", "any")
+		k.inside(h, "ip", "link", "set", "in6", "up")
+	}
+	k.apply(k.routedState(routed(servicemodel.ForwardTunnel), []string{"pod2", "pod3"}, nil))
+	seen, err := k.Node.NS.Capture(k.pods["pod2"].NodeInterface)
+	require.NoError(t, err)
+	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
+	for _, a := range webAddrs {
+		k.requireAnswers(a, clients, "pod2", "pod3")
+		for _, c := range clients {
+			k.requireConns(c, a)
+		}
+	}
+	tunnelled := map[netnstest.Protocol]int{}
+	for _, p := range seen.Packets() {
+		if p.Outgoing {
+			tunnelled[p.Proto]++
+		}
+	}
+	const ipip, ipv6 = 4, 41 // IPPROTO_IPIP, IPPROTO_IPV6
+	require.NotZero(t, tunnelled[ipip], tunnelled)
+	require.NotZero(t, tunnelled[ipv6], tunnelled)
+}
