@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -37,6 +38,14 @@ func newKernlbNFTables(_ context.Context, s *settings) (syncer, error) {
 
 func newKernlbIPTables(_ context.Context, s *settings) (syncer, error) {
 	b, err := iptables.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	return newKernlb(s, b), nil
+}
+
+func newKernlbIPVS(_ context.Context, s *settings) (syncer, error) {
+	b, err := ipvs.New(nil)
 	if err != nil {
 		return nil, err
 	}

@@ -60,6 +60,7 @@ var makers = []struct {
 	{"kube-proxy-ipvs", newKubeIPVS},
 	{"kernlb-nftables", newKernlbNFTables},
 	{"kernlb-iptables", newKernlbIPTables},
+	{"kernlb-ipvs", newKernlbIPVS},
 }
 
 // peerNames lists all peers.
