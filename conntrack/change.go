@@ -164,6 +164,11 @@ func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno,
 // sendAll sends the requests of b and returns the kernel's refusals apart from other errors.
 func (t *Table) sendAll(ctx context.Context, b *nfnl.Batch) (nfnl.OpErrors, error) {
 	_, err := t.conn.SendAll(ctx, b)
+	return refusals(err)
+}
+
+// refusals tells the kernel's refusals of single requests from other errors.
+func refusals(err error) (nfnl.OpErrors, error) {
 	switch e := err.(type) {
 	case *nfnl.OpError:
 		return nfnl.OpErrors{e}, nil

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 const (
@@ -54,6 +57,7 @@ type CleanOptions struct {
 type Cleaned struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
 	Seen         int // flows the kernel sent
+	Lookups      int // flows that a [Mirror] asked the kernel for, one by one
 	Misdirected  int // stale flows of each kind
 	Untranslated int // those that were backwards among them
 	Deleted      int // flows deleted, connections reset among them
@@ -72,8 +76,13 @@ type Cleaned struct {
 // Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not overlap:
 // the second may make valid again what the first takes for stale.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {
+	return t.clean(ctx, m, opts, nil)
+}
+
+// clean is Clean, with the help of a mirror if there is one.
+func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror *Mirror) (Cleaned, error) {
 	start := time.Now()
-	c := cleaning{table: t, matcher: m, opts: opts}
+	c := cleaning{table: t, mirror: mirror, matcher: m, opts: opts}
 	err := c.run(ctx)
 	c.result.Duration = time.Since(start)
 	if t.log != nil {
@@ -88,6 +97,7 @@ func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Clean
 // cleaning is a Clean in progress.
 type cleaning struct {
 	table   *Table
+	mirror  *Mirror // may be nil
 	matcher *Matcher
 	opts    CleanOptions
 	result  Cleaned
@@ -99,11 +109,45 @@ func (c *cleaning) run(ctx context.Context) error {
 	if c.matcher.Empty() {
 		return nil
 	}
-	requests, err := c.requests(ctx)
+	if err := settle(ctx); err != nil {
+		return err
+	}
+	done, err := c.lookUp(ctx)
 	if err != nil {
 		return err
 	}
-	if err := settle(ctx); err != nil {
+	return c.pass(ctx, done)
+}
+
+// lookUp cleans with the help of the mirror. It returns the protocols that are done.
+func (c *cleaning) lookUp(ctx context.Context) ([]Protocol, error) {
+	if c.mirror == nil {
+		return nil, nil
+	}
+	index, suspects := c.mirror.suspects(c.matcher)
+	if index == nil {
+		return nil, nil
+	}
+	for some := range slices.Chunk(suspects, batchFlows) {
+		flows, asked, err := c.mirror.ask(ctx, index, some)
+		c.result.Lookups += asked
+		if errors.Is(err, nfnl.ErrAnswersLost) {
+			return nil, c.flush(ctx) // a pass finds the rest
+		}
+		for i := range flows {
+			err = errors.Join(err, c.take(ctx, &flows[i]))
+		}
+		if err != nil {
+			return nil, errors.Join(err, c.flush(ctx))
+		}
+	}
+	return c.mirror.protocols, c.flush(ctx)
+}
+
+// pass cleans in one pass over the table, apart from the protocols that are done.
+func (c *cleaning) pass(ctx context.Context, done []Protocol) error {
+	requests, err := c.requests(ctx, done)
+	if err != nil || len(requests) == 0 {
 		return err
 	}
 	for attempt := 1; ; attempt++ {
@@ -117,16 +161,17 @@ func (c *cleaning) run(ctx context.Context) error {
 }
 
 // requests chooses what to ask the kernel for.
-func (c *cleaning) requests(ctx context.Context) ([]dumpRequest, error) {
+func (c *cleaning) requests(ctx context.Context, done []Protocol) ([]dumpRequest, error) {
 	scan := c.opts.Scan
-	if scan == ScanAuto {
+	narrow := c.matcher.dumps(ScanNarrow, done...)
+	if scan == ScanAuto && len(narrow) > 0 {
 		usage, err := c.table.usage(ctx)
 		if err != nil {
 			return nil, err
 		}
-		scan = chooseScan(int(usage.Count), len(c.matcher.dumps(ScanNarrow)))
+		scan = chooseScan(int(usage.Count), len(narrow))
 	}
-	return c.matcher.dumps(scan), nil
+	return c.matcher.dumps(scan, done...), nil
 }
 
 // chooseScan chooses the question for a table with so many flows, of which the narrow question has so many parts.

@@ -27,10 +27,12 @@ func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
 		{name: "its external IP gets its first endpoint, over IPv6", service: "[2001:db8:113::5]:53", outside: true, before: -1, after: 1,
 			untranslated: 1},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			tc.run(t)
-		})
+		for _, way := range ways {
+			t.Run(tc.name+", "+way.name, func(t *testing.T) {
+				t.Parallel()
+				tc.run(t, way)
+			})
+		}
 	}
 }
 
@@ -46,7 +48,7 @@ type udpCase struct {
 	untranslated int
 }
 
-func (tc udpCase) run(t *testing.T) {
+func (tc udpCase) run(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1})
 	service, mark := ap(tc.service), ""
 	if tc.masq {
@@ -69,7 +71,7 @@ func (tc udpCase) run(t *testing.T) {
 		probe.From = cluster.Outside[0]
 	}
 	who := func() string { return probe.Send(context.Background()).String() }
-	table := openIn(t, cluster.Node.NS)
+	cleaner := way.begin(t, openIn(t, cluster.Node.NS))
 
 	rules(t, cluster.Node.NS, rule(tc.before), "")
 	want := netnstest.InternetName
@@ -88,21 +90,28 @@ func (tc udpCase) run(t *testing.T) {
 		Frontend: frontend, Backends: []netip.AddrPort{backend(tc.after)}, Untranslated: true,
 	}}})
 	require.NoError(t, err)
-	got, err := table.Clean(context.Background(), m, CleanOptions{})
-	require.NoError(t, err)
+	got := cleaner.clean(t, m, CleanOptions{})
 	require.Equal(t, tc.misdirected, got.Misdirected)
 	require.Equal(t, tc.untranslated, got.Untranslated)
 	require.Equal(t, 1, got.Deleted)
 	require.Contains(t, who(), cluster.Pods[tc.after].Name)
 
-	got, err = table.Clean(context.Background(), m, CleanOptions{})
-	require.NoError(t, err)
+	got = cleaner.clean(t, m, CleanOptions{})
 	require.Zero(t, got.Misdirected+got.Untranslated, "what is right stays")
 }
 
 // A service that loses its last endpoint does not leave a blackhole (kubernetes #139628): its clients are refused.
 func TestCleanAfterTheLastEndpoint(t *testing.T) {
 	t.Parallel()
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			testCleanAfterTheLastEndpoint(t, way)
+		})
+	}
+}
+
+func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	service := ap("10.96.0.10:53")
 	backend := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
@@ -110,7 +119,7 @@ func TestCleanAfterTheLastEndpoint(t *testing.T) {
 	require.NoError(t, err)
 	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000}
 	reject := "ip daddr 10.96.0.10 reject"
-	table := openIn(t, cluster.Node.NS)
+	cleaner := way.begin(t, openIn(t, cluster.Node.NS))
 
 	rules(t, cluster.Node.NS, dnat(UDP, service, backend, ""), "")
 	require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
@@ -119,8 +128,7 @@ func TestCleanAfterTheLastEndpoint(t *testing.T) {
 	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{service.Addr(), service.Port(), UDP}}}})
 	require.NoError(t, err)
 	hits := server.Hits()
-	got, err := table.Clean(context.Background(), m, CleanOptions{})
-	require.NoError(t, err)
+	got := cleaner.clean(t, m, CleanOptions{})
 	require.Equal(t, 1, got.Deleted)
 	require.Equal(t, netnstest.Refused, probe.Send(context.Background()).Kind)
 	require.Equal(t, hits, server.Hits())
@@ -179,30 +187,41 @@ func TestCleanAgreesWithTheDefinition(t *testing.T) {
 	for _, scan := range []Scan{ScanAuto, ScanNarrow, ScanProtocol, ScanAll} {
 		t.Run(fmt.Sprintf("scan %d", scan), func(t *testing.T) {
 			t.Parallel()
-			table, _ := newTable(t)
-			seed := rand.Uint64()
-			r := rand.New(rand.NewPCG(seed, 20))
-			create(t, table, randomTable(r, 2000)...)
-			before := list(t, table, Filter{})
-			for range 10 {
-				c := randomChange(r)
-				var want []Flow
-				stale := 0
-				for _, f := range before {
-					if judgeSlowly(c, &f).Stale() {
-						stale++
-					} else {
-						want = append(want, f)
-					}
-				}
-				m, err := NewMatcher(c)
-				require.NoError(t, err)
-				got, err := table.Clean(context.Background(), m, CleanOptions{Scan: scan, KeepOpen: true})
-				require.NoError(t, err)
-				require.Equal(t, stale, got.Deleted, "seed %d: %+v", seed, c)
-				before = list(t, table, Filter{})
-				require.Equal(t, keys(want), keys(before), "seed %d: %+v", seed, c)
-			}
+			testCleanAgreesWithTheDefinition(t, ways[0], CleanOptions{Scan: scan, KeepOpen: true})
 		})
+	}
+	for _, way := range ways[1:] {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			testCleanAgreesWithTheDefinition(t, way, CleanOptions{KeepOpen: true})
+		})
+	}
+}
+
+func testCleanAgreesWithTheDefinition(t *testing.T, way way, opts CleanOptions) {
+	table, _ := newTable(t)
+	way.mixed = true
+	cleaner := way.begin(t, table)
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 20))
+	create(t, table, randomTable(r, 2000)...)
+	before := list(t, table, Filter{})
+	for range 10 {
+		c := randomChange(r)
+		var want []Flow
+		stale := 0
+		for _, f := range before {
+			if judgeSlowly(c, &f).Stale() {
+				stale++
+			} else {
+				want = append(want, f)
+			}
+		}
+		m, err := NewMatcher(c)
+		require.NoError(t, err)
+		got := cleaner.clean(t, m, opts)
+		require.Equal(t, stale, got.Deleted, "seed %d: %+v", seed, c)
+		before = list(t, table, Filter{})
+		require.Equal(t, keys(want), keys(before), "seed %d: %+v", seed, c)
 	}
 }

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -281,14 +282,15 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale. They overlap in nothing.
-func (m *Matcher) dumps(scan Scan) []dumpRequest {
+// dumps returns the requests whose answers hold every flow that may be stale, apart from those of the protocols given. They overlap in
+// nothing.
+func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	if scan == ScanNarrow && m.backwards {
 		scan = ScanProtocol // the kernel compares one end with one port
 	}
 	found := map[dumpRequest]netip.Addr{} // requests without address, and the one address of their claims
 	for f, c := range m.claims {
-		if !c.finds() {
+		if !c.finds() || slices.Contains(except, f.Protocol) {
 			continue
 		}
 		var d dumpRequest
@@ -313,4 +315,58 @@ func (m *Matcher) dumps(scan Scan) []dumpRequest {
 	}
 	slices.SortFunc(requests, compareRequests)
 	return requests
+}
+
+// destinations returns all places that flows can have been sent to that may be stale, as flows that have no more than that; of some protocols.
+func (m *Matcher) destinations(covers func(Protocol) bool) []Flow {
+	var all []Flow
+	add := func(f Frontend, a netip.Addr) {
+		for _, zones := range m.zones() {
+			all = append(all, Flow{
+				Protocol: f.Protocol,
+				Original: Tuple{Dst: netip.AddrPortFrom(a, f.Port), Zone: zones[0]},
+				Reply:    Tuple{Zone: zones[1]},
+			})
+		}
+	}
+	for f, c := range m.claims {
+		switch {
+		case !c.finds() || !covers(f.Protocol):
+		case !f.Addr.IsUnspecified():
+			add(f, f.Addr)
+		default:
+			for a := range m.nodes {
+				// What another claim says of this very place is looked up for that.
+				if _, own := m.claims[Frontend{a, f.Port, f.Protocol}]; !own && anyAddr(a) == f.Addr {
+					add(f, a)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Flow) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Original.Dst.Compare(b.Original.Dst), cmp.Compare(b.Original.Zone, a.Original.Zone),
+			cmp.Compare(b.Reply.Zone, a.Reply.Zone))
+	})
+	return all
+}
+
+// zones returns the zones that the two directions of a flow of the matcher's zone can have.
+func (m *Matcher) zones() [][2]uint16 {
+	if m.zone == 0 {
+		return [][2]uint16{{}}
+	}
+	return [][2]uint16{{m.zone, m.zone}, {m.zone, 0}, {0, m.zone}}
+}
+
+// backwardPorts returns the ports of claims that do not want flows from there, of some protocols; nil if there are none.
+func (m *Matcher) backwardPorts(covers func(Protocol) bool) (ports *portSet) {
+	for f, c := range m.claims {
+		if c.backwards && covers(f.Protocol) {
+			if ports == nil {
+				ports = &portSet{}
+			}
+			ports[f.Port] = true
+		}
+	}
+	return ports
 }

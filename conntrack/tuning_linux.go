@@ -15,6 +15,9 @@ import (
 // (net_ctl_header_lookup in net/sysctl_net.c).
 const sysctlDir = "/proc/sys/net/netfilter"
 
+// eventsSetting: 0 is never, 1 always, 2 (since Linux 5.19, and its default) for flows that begin while somebody listens.
+const eventsSetting = "nf_conntrack_events"
+
 // cpuList has the CPUs of the machine, which a process may be allowed fewer of.
 const cpuList = "/sys/devices/system/cpu/present"
 
@@ -37,6 +40,20 @@ func (t *Table) readSettings() (map[string]uint64, error) {
 		return nil
 	})
 	return now, err
+}
+
+// checkEvents returns [ErrNoEvents] unless the kernel makes events where somebody listens.
+func (t *Table) checkEvents() error {
+	return t.ns.do(func() error {
+		text, err := os.ReadFile(path.Join(sysctlDir, eventsSetting))
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrNoEvents, err)
+		case strings.TrimSpace(string(text)) == "0":
+			return fmt.Errorf("%w: %s is 0", ErrNoEvents, eventsSetting)
+		}
+		return nil
+	})
 }
 
 // writeSetting sets one setting.

@@ -79,6 +79,13 @@ func appendDelete(b *nfnl.Batch, f *Flow) {
 	}
 }
 
+// appendGet appends a request for the flow with f's original tuple.
+func appendGet(b *nfnl.Batch, f *Flow) {
+	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(f.Family()), 0, nfnl.Object{Verb: "get", Kind: "flow"})
+	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, f.Original.Zone != f.Reply.Zone && f.Original.Zone != 0)
+	appendZone(b, f)
+}
+
 // appendCreate appends a request to create f, refused if there is one with either of its tuples.
 //
 // Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It has to be

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package conntrack
+
+func openEvents(eventOptions) (eventSource, error) { return nil, ErrNotSupported }
