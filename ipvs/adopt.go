@@ -19,12 +19,21 @@ func (b *Backend) adopt(o *dataplane.Observation, c servicemodel.Contents) (*dat
 		return nil, err
 	}
 	b.noteMarks()
-	if addrs := nodePortAddrs(b.local, c.Rules); !slices.Equal(addrs, b.addrs) && len(b.records) > 0 {
+	if addrs := nodePortAddrs(b.found.node, c.Rules); !slices.Equal(addrs, b.addrs) && len(b.records) > 0 {
 		o.Drift = append(o.Drift, "the node's addresses have changed")
 	}
-	if b.routed = b.net.routed(); !b.routed && len(b.records) > 0 {
-		o.Drift = append(o.Drift, "the rule or route that leads packets to IPVS is missing")
+	unsettled, err := b.net.unsettled(b.sysctls)
+	if err != nil {
+		return nil, err
 	}
+	if b.settled = len(unsettled) == 0; len(b.records) > 0 {
+		o.Drift = append(o.Drift, unsettled...)
+	}
+	left, err := b.net.made()
+	if err != nil {
+		return nil, err
+	}
+	o.Drift = append(o.Drift, b.adoptDevice(slices.DeleteFunc(left, func(name string) bool { return name == b.cfg.Device }))...)
 	t, err := servicemodel.NewTable(c)
 	if err != nil {
 		return nil, err
@@ -49,7 +58,7 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 		return err
 	}
 	b.dirty, b.owned = map[servicemodel.FrontendKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
-	addrs := nodePortAddrs(b.local, c.Rules)
+	addrs := nodePortAddrs(b.found.node, c.Rules)
 	used := map[servicemodel.PoolID]bool{}
 	mine := map[ipvsnl.ServiceKey]bool{}
 	for _, k := range keys {
@@ -163,7 +172,7 @@ func (b *Backend) findPools(r *record, found map[servicemodel.PoolID]*servicemod
 	}
 	k := r.fe.Key
 	if k.NodePort() {
-		for _, a := range b.local {
+		for _, a := range b.found.node {
 			if a.Is4() == k.Addr.Is4() && b.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}] == nil {
 				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), netip.AddrPortFrom(a, k.Port)))
 			}

@@ -43,13 +43,17 @@ type Backend struct {
 	exists   [2]bool         // the companion table is there
 	whole    [2]bool         // and as it should be
 	addrs    []netip.Addr    // that have node ports
-	local    []netip.Addr    // the node's own
-	sysctls  map[string]string
-	routed   bool
+	found    addresses
+	device   device
+	sysctls  map[string]string // what those were that this instance has set
+	settled  bool              // the rule, the route and the sysctls are as they should be
 	dirty    map[servicemodel.FrontendKey]bool
 	stale    []ipvsnl.ServiceKey
 	leaving  map[drainKey]time.Time // when a destination began to drain
 }
+
+// errMoved says that an address is not where it was found.
+var errMoved = errors.New("it was moved meanwhile")
 
 type drainKey struct {
 	svc  ipvsnl.ServiceKey
@@ -63,7 +67,7 @@ func New(cfg *Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: c, instance: instanceFlag(c.Table), leaving: map[drainKey]time.Time{}}
+	b := &Backend{cfg: c, instance: instanceFlag(c.Table), leaving: map[drainKey]time.Time{}, sysctls: map[string]string{}}
 	b.vs, err = ipvsnl.Dial(context.Background(), &ipvsnl.Config{NetNS: c.NetNS})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
@@ -72,7 +76,7 @@ func New(cfg *Config) (*Backend, error) {
 		b.nf, err = nfnl.Dial(&nfnl.Config{NetNS: c.NetNS})
 	}
 	if err == nil {
-		err = b.net.open(c.NetNS, b.instance)
+		err = b.net.open(&c, b.instance)
 	}
 	if err != nil {
 		b.Close()
@@ -95,16 +99,16 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	return b.plan(c)
 }
 
-// Integrity compares the generation of the ruleset and the node's addresses with those known, and looks for one of our virtual servers.
+// Integrity compares the generation of the ruleset, the node's addresses and the device with those known, and looks for one of our virtual servers.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
-	local, err := b.net.addresses()
+	found, err := b.net.addresses()
 	if err != nil {
 		return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
 	}
-	if !slices.Equal(local, b.local) {
+	if !found.equal(&b.found) {
 		return dataplane.Broken, nil
 	}
 	for k := range b.held { // any of them: what empties IPVS takes all
@@ -137,29 +141,26 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return dataplane.Touched, nil
 }
 
-// Commit writes a change set: first what adds to IPVS, then the companion tables, each in one transaction, then what takes away from IPVS.
+// Commit writes a change set: first what adds to IPVS, then the companion tables, each in one transaction, then what takes away from IPVS. Addresses are
+// released before the companion tables are written, and bound after.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	if !b.routed {
-		if _, err := b.plan(c); err != nil { // refuse before anything is touched
-			return dataplane.Stats{}, err
-		}
-		had, err := b.net.prepare(b.sysctls)
-		b.sysctls = had
-		if err != nil {
-			return dataplane.Stats{}, b.failed("prepare", err)
-		}
-	}
 	p, err := b.plan(c)
 	if err != nil {
 		return dataplane.Stats{}, err
 	}
+	if p, err = b.prepare(p, c); err != nil {
+		return dataplane.Stats{}, b.failed("prepare", err)
+	}
 	stats := p.Stats()
 	if err := b.submit(ctx, p.up); err != nil {
 		return dataplane.Stats{}, b.failed("add virtual servers", err)
+	}
+	if err := b.release(&p.device); err != nil {
+		return dataplane.Stats{}, b.failed("release addresses", err)
 	}
 	b.batch.Reset()
 	p.encode(&b.batch)
@@ -169,6 +170,11 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		}
 		b.gen = nfnl.NextGenID(b.gen)
 	}
+	for _, a := range p.device.bind {
+		if err := b.net.bind(a); err != nil {
+			return dataplane.Stats{}, b.failed("bind addresses", err)
+		}
+	}
 	if err := b.submit(ctx, p.down); err != nil {
 		return dataplane.Stats{}, b.failed("take away from virtual servers", err)
 	}
@@ -176,6 +182,44 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	stats.Duration = time.Since(start)
 	b.cfg.Logger.Debug("committed", "backend", Name, "table", b.cfg.Table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
+}
+
+// prepare makes the device, and settles the rule, the route and the sysctls. What sysctls were goes into the companion tables; if that is news to them, they are
+// written anew, by the plan that it returns.
+func (b *Backend) prepare(p *plan, c *servicemodel.ChangeSet) (*plan, error) {
+	if p.device.add || p.device.up {
+		if err := b.net.makeDevice(); err != nil {
+			return nil, err
+		}
+	}
+	if b.settled {
+		return p, nil
+	}
+	before := maps.Clone(b.sysctls)
+	if err := b.net.prepare(b.sysctls); err != nil {
+		return nil, err
+	}
+	b.settled = true
+	if maps.Equal(before, b.sysctls) {
+		return p, nil
+	}
+	b.whole = [2]bool{}
+	return b.plan(c)
+}
+
+// release takes addresses and devices away.
+func (b *Backend) release(d *devicePlan) error {
+	for _, h := range d.release {
+		if err := b.net.release(h); err != nil {
+			return err
+		}
+	}
+	for _, name := range d.remove {
+		if err := b.net.removeDevice(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // submit sends commands to IPVS.
@@ -206,7 +250,7 @@ func (b *Backend) submit(ctx context.Context, ops []op) error {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
-	for _, conflict := range []error{nfnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination} {
+	for _, conflict := range []error{nfnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved} {
 		if errors.Is(err, conflict) {
 			return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 		}
@@ -253,7 +297,8 @@ func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 			b.exists[i], b.whole[i] = true, true
 		}
 	}
-	b.table, b.addrs, b.dirty, b.stale, b.routed = c.New, p.addrs, nil, nil, true
+	b.bound(&p.device, b.net.index)
+	b.table, b.addrs, b.dirty, b.stale = c.New, p.addrs, nil, nil
 }
 
 // noteLeaving begins the limit of each destination that drains, and ends that of each that came back.
@@ -309,7 +354,22 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	return drainLook, nil
 }
 
-// Cleanup removes the virtual servers and companion tables of the instance, its route and rule, and restores sysctls.
+// cleanDevices removes the devices that the instance made, and its addresses on others.
+func (b *Backend) cleanDevices() error {
+	made, err := b.net.made()
+	if err != nil {
+		return err
+	}
+	d := devicePlan{remove: made}
+	for _, h := range b.found.holding {
+		if !slices.Contains(made, h.dev) {
+			d.release = append(d.release, h)
+		}
+	}
+	return b.release(&d)
+}
+
+// Cleanup removes the virtual servers and companion tables of the instance, its route and rule, its device and addresses, and restores sysctls.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	if _, err := b.Observe(ctx); err != nil {
@@ -333,10 +393,14 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	if err := b.submit(ctx, ops); err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
+	if err := b.cleanDevices(); err != nil {
+		return dataplane.Stats{}, b.failed("cleanup", err)
+	}
 	if err := b.net.restore(b.sysctls); err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
 	clear(b.leaving)
+	clear(b.sysctls)
 	stats.Duration = time.Since(start)
 	return stats, nil
 }

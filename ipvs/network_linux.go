@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
-	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -13,22 +13,28 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// network is the rest of the network namespace: addresses, the route that leads packets to IPVS, sysctls.
+// network is the rest of the network namespace: addresses and the device that holds ours, the route that leads packets to IPVS, sysctls.
 type network struct {
-	handle *netlink.Handle
-	ns     int
-	table  int
+	handle  *netlink.Handle
+	socket  *nl.SocketHandle // for addresses: the handle knows no metrics of them
+	ns      int
+	number  uint32 // of the instance: its routing table, the group of its device, the metric of its addresses
+	device  string
+	index   int // of the device, 0 while there is none
+	sysctls map[string]string
 }
 
 // rulePriority is that of the rule, behind the one of the table of local addresses.
 const rulePriority = 107
 
-func (n *network) open(fd int, instance uint32) (err error) {
-	n.ns, n.table = -1, 0x6b000000|int(instance>>16)
+func (n *network) open(c *Config, instance uint32) (err error) {
+	fd := c.NetNS
+	n.ns, n.number, n.device, n.sysctls = -1, instanceNumber(instance), c.Device, wantedSysctls(c.StrictARP)
 	if fd == 0 {
 		n.ns, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	} else {
@@ -40,12 +46,20 @@ func (n *network) open(fd int, instance uint32) (err error) {
 	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.ns), unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
-	return nil
+	socket, err := nl.GetNetlinkSocketAt(netns.NsHandle(n.ns), netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open rtnetlink: %w", err)
+	}
+	n.socket = &nl.SocketHandle{Socket: socket}
+	return n.findDevice(&addresses{})
 }
 
 func (n *network) close() error {
 	if n.handle != nil {
 		n.handle.Close()
+	}
+	if n.socket != nil {
+		n.socket.Close()
 	}
 	if n.ns <= 0 {
 		return nil
@@ -55,28 +69,10 @@ func (n *network) close() error {
 	return err
 }
 
-// addresses returns the node's own addresses that can take node ports, sorted.
-func (n *network) addresses() ([]netip.Addr, error) {
-	list, err := n.handle.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	var out []netip.Addr
-	for _, a := range list {
-		if addr, ok := netip.AddrFromSlice(a.IP); ok {
-			if addr = addr.Unmap(); !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
-				out = append(out, addr)
-			}
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out), nil
-}
-
 func (n *network) rule(family int) *netlink.Rule {
 	r := netlink.NewRule()
 	mask := steerBit
-	r.Family, r.Table, r.Priority, r.Mark, r.Mask = family, n.table, rulePriority, steerBit, &mask
+	r.Family, r.Table, r.Priority, r.Mark, r.Mask = family, int(n.number), rulePriority, steerBit, &mask
 	return r
 }
 
@@ -89,66 +85,116 @@ func (n *network) route(family int) (*netlink.Route, error) {
 	if family == unix.AF_INET6 {
 		bits = 128
 	}
-	return &netlink.Route{LinkIndex: lo.Attrs().Index, Table: n.table, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Family: family,
+	return &netlink.Route{LinkIndex: lo.Attrs().Index, Table: int(n.number), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Family: family,
 		Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}}, nil
 }
 
 var ipFamilies = []int{unix.AF_INET, unix.AF_INET6}
 
-// routed reports whether marked packets are led to this machine.
-func (n *network) routed() bool {
+// unsettled says what of the rule, the route and the sysctls is not as it should be. had is what sysctls were before.
+func (n *network) unsettled(had map[string]string) (l []string, err error) {
 	for _, f := range ipFamilies {
-		rules, err := n.handle.RuleListFiltered(f, &netlink.Rule{Table: n.table}, netlink.RT_FILTER_TABLE)
+		rules, err := n.handle.RuleListFiltered(f, &netlink.Rule{Table: int(n.number)}, netlink.RT_FILTER_TABLE)
 		if err != nil || len(rules) == 0 {
-			return false
+			l = append(l, "the rule that leads packets to IPVS is missing")
 		}
-		routes, err := n.handle.RouteListFiltered(f, &netlink.Route{Table: n.table}, netlink.RT_FILTER_TABLE)
+		routes, err := n.handle.RouteListFiltered(f, &netlink.Route{Table: int(n.number)}, netlink.RT_FILTER_TABLE)
 		if err != nil || len(routes) == 0 {
-			return false
+			l = append(l, "the route that leads packets to IPVS is missing")
 		}
 	}
-	return true
+	return l, n.inside(func() error {
+		for _, name := range slices.Sorted(maps.Keys(n.sysctls)) {
+			v, err := readSysctl(name)
+			switch {
+			case err != nil:
+				l = append(l, err.Error())
+			case v != n.sysctls[name]:
+				l = append(l, fmt.Sprintf("sysctl %s is %s, not %s", name, v, n.sysctls[name]))
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(had)) {
+			if n.sysctls[name] == "" {
+				l = append(l, fmt.Sprintf("sysctl %s is set, and need not be", name))
+			}
+		}
+		return nil
+	})
 }
 
-// wantedSysctls are set under /proc/sys.
-var wantedSysctls = [][2]string{
-	{"net/ipv4/vs/conntrack", "1"},
-	{"net/ipv4/vs/expire_nodest_conn", "1"},
-	{"net/ipv4/vs/expire_quiescent_template", "1"},
-	{"net/ipv4/ip_forward", "1"},
-}
-
-// prepare adds the rule and the route, and sets sysctls. It returns what those were that it changed, besides what is known already.
-func (n *network) prepare(had map[string]string) (map[string]string, error) {
-	if had == nil {
-		had = map[string]string{}
+// wantedSysctls are set under /proc/sys, to these values.
+func wantedSysctls(strictARP bool) map[string]string {
+	m := map[string]string{
+		"net/ipv4/vs/conntrack":                 "1",
+		"net/ipv4/vs/expire_nodest_conn":        "1",
+		"net/ipv4/vs/expire_quiescent_template": "1",
+		"net/ipv4/ip_forward":                   "1",
 	}
+	if strictARP {
+		m["net/ipv4/conf/all/arp_ignore"] = "1"
+		m["net/ipv4/conf/all/arp_announce"] = "2"
+	}
+	return m
+}
+
+func readSysctl(name string) (string, error) {
+	v, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return "", fmt.Errorf("read sysctl: %w", err)
+	}
+	return strings.TrimSpace(string(v)), nil
+}
+
+// writeSysctl sets one of the sysctls that a backend may set.
+func writeSysctl(name, value string) error {
+	if _, ours := wantedSysctls(true)[name]; !ours {
+		return nil
+	}
+	if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
+		return fmt.Errorf("set sysctl: %w", err)
+	}
+	return nil
+}
+
+// prepare adds the rule and the route, and sets sysctls. It keeps in had what those were that it changed, unless that is known already, and restores
+// those that are no longer wanted.
+func (n *network) prepare(had map[string]string) error {
 	for _, f := range ipFamilies {
 		route, err := n.route(f)
 		if err != nil {
-			return had, err
+			return err
 		}
 		if err := n.handle.RouteReplace(route); err != nil {
-			return had, fmt.Errorf("add route: %w", err)
+			return fmt.Errorf("add route: %w", err)
 		}
 		if err := n.handle.RuleAdd(n.rule(f)); err != nil && !errors.Is(err, syscall.EEXIST) {
-			return had, fmt.Errorf("add rule: %w", err)
+			return fmt.Errorf("add rule: %w", err)
 		}
 	}
-	return had, n.inside(func() error {
-		for _, s := range wantedSysctls {
-			value, err := os.ReadFile("/proc/sys/" + s[0])
+	return n.inside(func() error {
+		for name, want := range n.sysctls {
+			v, err := readSysctl(name)
 			if err != nil {
-				return fmt.Errorf("read sysctl: %w", err)
+				return err
 			}
-			if v := strings.TrimSpace(string(value)); v != s[1] {
-				if err := os.WriteFile("/proc/sys/"+s[0], []byte(s[1]), 0); err != nil {
-					return fmt.Errorf("set sysctl: %w", err)
-				}
-				if _, known := had[s[0]]; !known {
-					had[s[0]] = v
-				}
+			if v == want {
+				continue
 			}
+			if err := writeSysctl(name, want); err != nil {
+				return err
+			}
+			if _, known := had[name]; !known {
+				had[name] = v
+			}
+		}
+		for name, v := range had {
+			if n.sysctls[name] != "" {
+				continue
+			}
+			if err := writeSysctl(name, v); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			delete(had, name)
 		}
 		return nil
 	})
@@ -170,11 +216,8 @@ func (n *network) restore(had map[string]string) error {
 	}
 	return n.inside(func() error {
 		for name, v := range had {
-			if !strings.HasPrefix(name, "net/ipv4/") || strings.Contains(name, "..") {
-				continue
-			}
-			if err := os.WriteFile("/proc/sys/"+name, []byte(v), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("restore sysctl: %w", err)
+			if err := writeSysctl(name, v); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
 			}
 		}
 		return nil

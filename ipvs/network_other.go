@@ -9,15 +9,18 @@ import (
 )
 
 // network is not there.
-type network struct{}
+type network struct{ index int }
 
-func (n *network) open(int, uint32) error {
+func (n *network) open(*Config, uint32) error {
 	return fmt.Errorf("not supported on this operating system: %w", errors.ErrUnsupported)
 }
-func (n *network) close() error                     { return nil }
-func (n *network) addresses() ([]netip.Addr, error) { return nil, errors.ErrUnsupported }
-func (n *network) routed() bool                     { return false }
-func (n *network) prepare(map[string]string) (map[string]string, error) {
-	return nil, errors.ErrUnsupported
-}
-func (n *network) restore(map[string]string) error { return errors.ErrUnsupported }
+func (n *network) close() error                                  { return nil }
+func (n *network) addresses() (*addresses, error)                { return nil, errors.ErrUnsupported }
+func (n *network) unsettled(map[string]string) ([]string, error) { return nil, errors.ErrUnsupported }
+func (n *network) prepare(map[string]string) error               { return errors.ErrUnsupported }
+func (n *network) restore(map[string]string) error               { return errors.ErrUnsupported }
+func (n *network) made() ([]string, error)                       { return nil, errors.ErrUnsupported }
+func (n *network) makeDevice() error                             { return errors.ErrUnsupported }
+func (n *network) removeDevice(string) error                     { return errors.ErrUnsupported }
+func (n *network) bind(netip.Addr) error                         { return errors.ErrUnsupported }
+func (n *network) release(boundAddr) error                       { return errors.ErrUnsupported }

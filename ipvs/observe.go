@@ -76,10 +76,13 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 	if err := b.readServers(ctx); err != nil {
 		return nil, err
 	}
-	if b.local, err = b.net.addresses(); err != nil {
+	found, err := b.net.addresses()
+	if err != nil {
 		return nil, err
 	}
+	b.found = *found
 	c := servicemodel.Contents{}
+	known := b.sysctls
 	b.records, b.sysctls, b.addrs = map[servicemodel.FrontendKey]*record{}, map[string]string{}, nil
 	for i, f := range families {
 		b.exists[i], b.whole[i] = raws[i] != nil, false
@@ -104,6 +107,12 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 		o.Drift = append(o.Drift, "a companion table is missing")
 	}
 	slices.SortFunc(b.addrs, netip.Addr.Compare)
+	// What a commit that failed has set is not in the tables yet.
+	for name, v := range known {
+		if _, ok := b.sysctls[name]; !ok {
+			b.sysctls[name], b.whole = v, [2]bool{}
+		}
+	}
 	return b.adopt(o, c)
 }
 

@@ -22,11 +22,13 @@ type op struct {
 	dest ipvsnl.Destination
 }
 
-// plan is what a commit sends, in this order: what adds to IPVS, the companion tables, what takes away from IPVS.
+// plan is what a commit sends, in this order: what adds to IPVS, the companion tables, what takes away from IPVS. Addresses are released before the
+// companion tables are written, and bound after.
 type plan struct {
 	table    string
 	up, down []op
 	tables   [2]tablePlan
+	device   devicePlan
 	mark     uint32 // the last that was given to a frontend
 
 	// What is known of the kernel afterwards.
@@ -100,7 +102,7 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	if err := check(c); err != nil {
 		return nil, err
 	}
-	addrs := nodePortAddrs(b.local, c.New.Rules())
+	addrs := nodePortAddrs(b.found.node, c.New.Rules())
 	p := &plan{table: b.cfg.Table, mark: splitMarks, servers: map[ipvsnl.ServiceKey]*server{}, owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{}, addrs: addrs}
 	keys := b.affected(c, addrs)
@@ -141,6 +143,7 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	for i := range families {
 		b.planTable(p, i, c, keys)
 	}
+	b.planDevice(p)
 	return p, nil
 }
 

@@ -39,7 +39,7 @@ func (p *plan) encode(b *nfnl.Batch) {
 func (p *plan) Stats() dataplane.Stats {
 	var b nfnl.Batch
 	p.encode(&b)
-	s := dataplane.Stats{Messages: b.Len() + len(p.up) + len(p.down), Bytes: len(b.Bytes()), Elements: len(p.up) + len(p.down)}
+	s := dataplane.Stats{Messages: b.Len() + len(p.up) + len(p.down) + p.device.len(), Bytes: len(b.Bytes()), Elements: len(p.up) + len(p.down)}
 	for i := range p.tables {
 		for _, l := range p.tables[i].add {
 			s.Elements += l.Len

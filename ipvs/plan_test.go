@@ -120,7 +120,7 @@ func TestPlansAreGolden(t *testing.T) {
 		p.encode(&two)
 		require.NoError(t, one.Err())
 		require.Equal(t, one.Bytes(), two.Bytes())
-		require.Equal(t, one.Len()+len(p.up)+len(p.down), p.Stats().Messages)
+		require.Equal(t, one.Len()+len(p.up)+len(p.down)+p.device.len(), p.Stats().Messages)
 		again, err := b.plan(c)
 		require.NoError(t, err)
 		require.Equal(t, p.String(), again.String())

@@ -12,14 +12,16 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// String is the plan in the order in which it is sent: what adds to IPVS as ipvsadm -R reads it, the companion tables in nft's language, decoded from the
-// bytes that are sent, and what takes away from IPVS. ipvsadm has no word for the bits by which we know our virtual servers.
+// String is the plan in the order in which it is sent: what adds to IPVS as ipvsadm -R reads it, the device and its addresses in that of ip, the companion tables
+// in nft's, decoded from the bytes that are sent, and what takes away from IPVS. ipvsadm has no word for the bits by which we know our virtual servers.
 func (p *plan) String() string {
 	t := &text{table: p.table}
 	t.ops(p.up)
+	t.before(&p.device)
 	for i, f := range families {
 		t.companion(f, &p.tables[i])
 	}
+	t.after(&p.device)
 	t.ops(p.down)
 	return t.b.String()
 }

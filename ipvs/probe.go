@@ -61,7 +61,8 @@ func probe(ctx context.Context, cfg *Config) error {
 
 // assume makes the backend believe that the kernel holds nothing, on a node with these addresses.
 func (b *Backend) assume(local []netip.Addr) {
-	b.observed, b.local = true, local
+	b.observed, b.found, b.settled = true, addresses{node: local}, true
 	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
+	b.device, b.sysctls = device{users: map[netip.Addr]int{}}, map[string]string{}
 	b.records, b.marks = map[servicemodel.FrontendKey]*record{}, map[uint32]bool{}
 }

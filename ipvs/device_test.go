@@ -1,0 +1,135 @@
+package ipvs
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// ipLines are the lines of a plan about devices and addresses, in the language of ip.
+func ipLines(p *plan) []string {
+	var l []string
+	for line := range strings.Lines(p.String()) {
+		if s, ok := strings.CutPrefix(strings.TrimSpace(line), "ip "); ok {
+			l = append(l, s)
+		}
+	}
+	return l
+}
+
+// step commits a state to a backend without a kernel.
+func step(t *testing.T, b *Backend, s servicemodel.State) *plan {
+	t.Helper()
+	next, err := servicemodel.Resolve(b.table, s)
+	require.NoError(t, err)
+	c := servicemodel.Diff(b.table, next)
+	p, err := b.plan(c)
+	require.NoError(t, err)
+	b.net.index = 7
+	b.committed(p, c)
+	return p
+}
+
+func TestDevicePlansAreGolden(t *testing.T) {
+	t.Parallel()
+	b := withoutKernel(t, Config{Device: "kernlb0"})
+	b.found.others = []netip.Addr{goldenAddr}
+	six := func(s *servicemodel.Service) {
+		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
+	}
+	more := func(s *servicemodel.Service) {
+		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP, Port: 81})
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), goldenAddr}
+	}
+	state := func(edit ...func(*servicemodel.Service)) servicemodel.State {
+		return servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService(edit...)).
+			WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+	}
+	require.Equal(t, []string{
+		"link add kernlb0 up group 1795224733 type dummy",
+		"address add 10.96.0.10/32 dev kernlb0 metric 1795224733 scope host noprefixroute",
+	}, ipLines(step(t, b, state())))
+	require.Empty(t, ipLines(step(t, b, state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
+	golden(t, "device-more-addresses", step(t, b, state(six, more)).String())
+	golden(t, "device-fewer-addresses", step(t, b, state()).String())
+	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"}, ipLines(step(t, b, servicemodel.State{}.WithNode(goldenNode()))))
+	require.Empty(t, b.device.users)
+	require.Empty(t, b.found.holding)
+}
+
+// Whatever the changes are, what is bound are the addresses of the frontends that are no node ports and that nobody else has bound; a plan from what is
+// found says nothing more.
+func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	node := goldenNode()
+	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 9090}, Node: node, Places: []randstate.Place{
+		{IPv4: netip.MustParseAddr("10.244.1.1"), IPv6: netip.MustParseAddr("fd00:10:244::1"), Node: node.Name},
+		{IPv4: netip.MustParseAddr("10.244.2.2"), IPv6: netip.MustParseAddr("fd00:10:244::2"), Node: "other"},
+	}}
+	g := randstate.New(c, rand.New(rand.NewPCG(seed, 7)))
+	b := withoutKernel(t, Config{Device: "kernlb0"})
+	b.found.others = []netip.Addr{randstate.VIPv4(2, 0)}
+	s := g.State()
+	for range 300 {
+		step(t, b, s)
+		want := map[netip.Addr]bool{}
+		for fe := range b.table.Frontends() {
+			if !fe.Key.NodePort() && !slices.Contains(b.found.others, fe.Key.Addr) {
+				want[fe.Key.Addr] = true
+			}
+		}
+		got := map[netip.Addr]bool{}
+		for _, h := range b.found.holding {
+			got[h.addr] = true
+		}
+		require.Equal(t, want, got)
+		require.Empty(t, b.adoptDevice(nil))
+		s = g.Change(s)
+	}
+}
+
+func TestAddressBytes(t *testing.T) {
+	t.Parallel()
+	const metric = 0x6b001234
+	for _, tc := range []struct{ addr, add, del string }{
+		{"10.96.0.10", "022000fe07000000" + "080002000a60000a" + "080001000a60000a" + "0800080000020000" + "080009003412006b",
+			"0220000007000000" + "080002000a60000a" + "080001000a60000a"},
+		{"fd00::1", "0a80000007000000" + "14000200fd000000000000000000000000000001" + "14000100fd000000000000000000000000000001" +
+			"0800080002020000" + "1400060000000000ffffffff0000000000000000" + "080009003412006b",
+			"0a80000007000000" + "14000200fd000000000000000000000000000001" + "14000100fd000000000000000000000000000001"},
+	} {
+		a := netip.MustParseAddr(tc.addr)
+		add := newAddress(a, 7, metric)
+		if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+			require.Equal(t, tc.add, hex.EncodeToString(add))
+			require.Equal(t, tc.del, hex.EncodeToString(delAddress(a, 7)))
+		}
+		h, err := decodeAddress(add)
+		require.NoError(t, err)
+		require.Equal(t, heldAddr{a, 7, metric}, h)
+	}
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Add(newAddress(netip.MustParseAddr("10.96.0.10"), 7, 9))
+	f.Add(newAddress(netip.MustParseAddr("fd00::1"), 7, 9))
+	f.Add([]byte{2, 32, 0, 0, 1, 0, 0, 0, 4, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decodeAddress(b)
+		if err != nil || !h.addr.IsValid() {
+			return
+		}
+		require.Equal(t, b[0] == 2, h.addr.Is4())
+	})
+}
