@@ -286,13 +286,14 @@ func TestKernelCutsOffWhatDoesNotDrain(t *testing.T) {
 
 func TestKernelCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
-	k := newKernel(t, ipvs.Config{})
-	names := []string{"net/ipv4/vs/conntrack", "net/ipv4/vs/expire_nodest_conn", "net/ipv4/vs/expire_quiescent_template", "net/ipv4/ip_forward"}
+	k := newKernel(t, ipvs.Config{Device: testDevice, StrictARP: true})
+	names := []string{"net/ipv4/vs/conntrack", "net/ipv4/vs/expire_nodest_conn", "net/ipv4/vs/expire_quiescent_template", "net/ipv4/ip_forward",
+		"net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce"}
 	for _, n := range names {
 		require.NoError(t, k.Node.NS.SetSysctl(n, "0"))
 	}
 	look := func() (all []string) {
-		for _, c := range []string{"nft list ruleset", "ipvsadm -Sn", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip link"} {
+		for _, c := range []string{"nft list ruleset", "ipvsadm -Sn", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip link", "ip address"} {
 			all = append(all, k.run(strings.Fields(c)...))
 		}
 		for _, n := range names {

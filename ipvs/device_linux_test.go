@@ -1,0 +1,294 @@
+package ipvs_test
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const testDevice = "kernlb0"
+
+var withDevice = ipvs.Config{Device: testDevice}
+
+// onDevice returns the lines of ip about the addresses of a device, by address; link-local ones are left out.
+func (k *kernel) onDevice(name string) map[string]string {
+	k.t.Helper()
+	m := map[string]string{}
+	for line := range strings.Lines(k.run("ip", "-o", "address", "show", "dev", name)) {
+		w := strings.Fields(line)
+		if !strings.HasPrefix(w[3], "fe80:") {
+			m[w[3]] = strings.Join(w[4:], " ")
+		}
+	}
+	return m
+}
+
+// requireBound requires that the device has these addresses and no others.
+func (k *kernel) requireBound(addrs ...string) {
+	k.t.Helper()
+	var got []string
+	for a := range k.onDevice(testDevice) {
+		got = append(got, a)
+	}
+	require.ElementsMatch(k.t, addrs, got)
+}
+
+// requireServed requires that each client is answered over TCP at the addresses by one of the pods 2 and 3.
+func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
+	k.t.Helper()
+	var probes []netnstest.Probe
+	for _, a := range addrs {
+		for _, c := range []*netnstest.Host{k.pods["pod1"], k.pods["pod2"], k.Outside[0], k.OtherNode, k.Node} {
+			for range 3 {
+				probes = append(probes, netnstest.Probe{From: c, Proto: netnstest.TCP, To: netip.AddrPortFrom(a, port), Timeout: 5 * time.Second})
+			}
+		}
+	}
+	for i, out := range netnstest.SendAll(k.t.Context(), probes) {
+		require.Equal(k.t, netnstest.Answered, out.Kind, "%v: %v", probes[i], out)
+		require.Contains(k.t, []string{"pod2", "pod3"}, out.Server, "%v: %v", probes[i], out)
+	}
+}
+
+// pinged reports whether an echo request to an address is answered by the address.
+func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
+	t.Helper()
+	var answered bool
+	require.NoError(t, from.NS.Do(func() error {
+		network, request, reply := "ip4:icmp", byte(8), byte(0)
+		if to.Is6() {
+			network, request, reply = "ip6:ipv6-icmp", 128, 129
+		}
+		c, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice()})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		msg := []byte{request, 0, 0, 0, 0x6b, 0x6c, 0, 1}
+		sum := ^(uint32(request)<<8 + 0x6b6c + 1)
+		binary.BigEndian.PutUint16(msg[2:], uint16(sum)) // of ICMPv6 the kernel computes it
+		if _, err := c.Write(msg); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(3 * time.Second)); err != nil {
+			return err
+		}
+		for buf := make([]byte, 1500); ; {
+			n, _, err := c.ReadFromIP(buf)
+			if err != nil {
+				return nil // nobody answers, or an error does
+			}
+			if n >= 8 && buf[0] == reply && buf[4] == 0x6b && buf[5] == 0x6c {
+				answered = true
+				return nil
+			}
+		}
+	}))
+	return answered
+}
+
+// A story: the device holds what it should through changes, a new process, damage, and foreign addresses.
+func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, withDevice)
+	external := netip.MustParseAddr("203.0.113.10")
+	more := func(s *servicemodel.Service) {
+		s.ExternalIPs = []netip.Addr{external, k.Node.IPv4}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("2001:db8:113::20")}}
+	}
+	few, many := k.state(web(), "pod2", "pod3"), k.state(web(more), "pod2", "pod3")
+	k.apply(few)
+	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
+	require.Contains(t, k.run("ip", "-d", "link", "show", testDevice), "dummy")
+	require.Contains(t, k.onDevice(testDevice)["10.96.0.10/32"], "scope host")
+	require.NotContains(t, k.onDevice(testDevice)["fd00:10:96::10/128"], "tentative")
+	k.requireServed(80, webAddrs...)
+	for _, a := range webAddrs {
+		for _, h := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {
+			require.True(t, pinged(t, h, a), "%s pings %v", h.Name, a)
+		}
+	}
+	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(webAddrs[0], 30080)))
+	require.ErrorIs(t, err, ipvsnl.ErrNoService, "the device's addresses take no node ports")
+	k.requireServed(30080, k.Node.IPv4, k.Node.IPv6)
+
+	bound := []string{"10.96.0.10/32", "fd00:10:96::10/128", "203.0.113.10/32", "2001:db8:113::20/128"}
+	k.apply(many)
+	k.requireBound(bound...)
+	k.requireServed(80, external, k.Node.IPv4, netip.MustParseAddr("2001:db8:113::20"))
+	require.Zero(t, k.apply(many).Messages)
+	k.restart(withDevice)
+	r := k.apply(many)
+	require.Zero(t, r.Messages)
+	require.Empty(t, r.Drift)
+
+	for _, damage := range []string{
+		"ip address del 203.0.113.10/32 dev " + testDevice, "ip link set " + testDevice + " down", "ip link del " + testDevice,
+	} {
+		k.run(strings.Fields(damage)...)
+		r := k.apply(many)
+		require.True(t, r.Observed, damage)
+		require.NotEmpty(t, r.Drift, damage)
+		k.requireBound(bound...)
+		k.requireServed(80, append(webAddrs, external)...)
+		require.Zero(t, k.apply(many).Messages, damage)
+	}
+
+	// An address that somebody binds elsewhere is theirs; when it goes, it is ours again.
+	k.run("ip", "address", "add", "203.0.113.10/32", "dev", "lo")
+	k.apply(many)
+	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128", "2001:db8:113::20/128")
+	k.requireServed(80, external)
+	k.run("ip", "address", "del", "203.0.113.10/32", "dev", "lo")
+	k.apply(many)
+	k.requireBound(bound...)
+
+	k.apply(few)
+	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
+	k.apply(servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}))
+	k.requireBound()
+}
+
+// On a device that is not ours, what others have bound stays, and so does the device.
+func TestKernelDeviceOfOthers(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	before := k.run("ip", "link") + k.run("ip", "address")
+	k.run("ip", "link", "add", testDevice, "type", "dummy")
+	k.run("ip", "address", "add", "10.96.0.99/32", "dev", testDevice)
+	k.run("ip", "address", "add", "10.96.0.10/32", "dev", testDevice)
+	k.restart(withDevice)
+	k.apply(k.state(web(), "pod2"))
+	k.requireBound("10.96.0.99/32", "10.96.0.10/32", "fd00:10:96::10/128")
+	require.Contains(t, k.run("ip", "link", "show", testDevice), "UP")
+	k.requireServed(80, webAddrs...)
+	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:30080")))
+	require.ErrorIs(t, err, ipvsnl.ErrNoService)
+
+	// Another instance knows what is its own.
+	other, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Table: "other", Device: testDevice})
+	require.NoError(t, err)
+	defer other.Close()
+	_, err = other.Cleanup(t.Context())
+	require.NoError(t, err)
+	k.requireBound("10.96.0.99/32", "10.96.0.10/32", "fd00:10:96::10/128")
+
+	_, err = k.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	k.requireBound("10.96.0.99/32", "10.96.0.10/32")
+	k.run("ip", "link", "del", testDevice)
+	require.Equal(t, before, k.run("ip", "link")+k.run("ip", "address"))
+}
+
+// Without a device, or with another, what a process before had bound is taken away.
+func TestKernelDeviceIsReplaced(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, withDevice)
+	s := k.state(web(), "pod2", "pod3")
+	k.apply(s)
+	k.restart(ipvs.Config{Device: "another0"})
+	r := k.apply(s)
+	require.NotEmpty(t, r.Drift)
+	require.True(t, r.Changes.Empty())
+	require.Len(t, k.onDevice("another0"), 2)
+	require.NotContains(t, k.run("ip", "link"), testDevice)
+	k.restart(ipvs.Config{})
+	k.apply(s)
+	require.NotContains(t, k.run("ip", "link"), "another0")
+	require.Zero(t, k.apply(s).Messages)
+	k.requireServed(80, webAddrs...)
+}
+
+func TestKernelDeviceMustBeADummy(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	_, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Device: "eth0"})
+	require.ErrorContains(t, err, `device eth0 is of the type "veth": want a dummy device`)
+}
+
+// The node answers ARP for the addresses of its device on other links, unless it is strict. Without a device it never does.
+func TestKernelStrictARP(t *testing.T) {
+	t.Parallel()
+	strict := ipvs.Config{Device: testDevice, StrictARP: true}
+	k := newKernel(t, strict)
+	k.apply(k.state(web(), "pod2", "pod3"))
+	client := k.Outside[0]
+	sysctls := func() (l []string) {
+		for _, name := range []string{"arp_ignore", "arp_announce"} {
+			v, err := k.Node.NS.Sysctl("net/ipv4/conf/all/" + name)
+			require.NoError(t, err)
+			l = append(l, v)
+		}
+		return l
+	}
+	// asks has the client ask on its link who has the address.
+	asks := func() bool {
+		line := strings.Fields(k.insideOut(client, "ip", "-o", "route", "get", k.Node.IPv4.String()))
+		var dev string
+		for i, w := range line {
+			if w == "dev" {
+				dev = line[i+1]
+			}
+		}
+		k.inside(client, "ip", "route", "replace", webAddrs[0].String(), "dev", dev)
+		defer func() {
+			k.inside(client, "ip", "route", "del", webAddrs[0].String(), "dev", dev)
+			k.inside(client, "ip", "neigh", "flush", "to", webAddrs[0].String(), "dev", dev)
+		}()
+		out := netnstest.Probe{From: client, Proto: netnstest.TCP, To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
+		neigh := k.insideOut(client, "ip", "neigh", "show", webAddrs[0].String())
+		require.Equal(t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"), "%v: %s", out, neigh)
+		return out.Kind == netnstest.Answered
+	}
+	require.Equal(t, []string{"1", "2"}, sysctls())
+	require.False(t, asks(), "strict")
+	k.requireServed(80, webAddrs...)
+
+	k.restart(withDevice) // it restores what the process before had set
+	k.apply(k.state(web(), "pod2", "pod3"))
+	require.Equal(t, []string{"0", "0"}, sysctls())
+	require.True(t, asks(), "not strict")
+
+	k.restart(strict)
+	k.apply(k.state(web(), "pod2", "pod3"))
+	require.Equal(t, []string{"1", "2"}, sysctls())
+	k.restart(strict)
+	_, err := k.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"0", "0"}, sysctls())
+
+	k.restart(ipvs.Config{})
+	k.apply(k.state(web(), "pod2", "pod3"))
+	require.False(t, asks(), "no device")
+	k.requireServed(80, webAddrs...)
+}
+
+// insideOut runs a command in the namespace of a host, and returns its output.
+func (k *kernel) insideOut(h *netnstest.Host, args ...string) string {
+	k.t.Helper()
+	return (&kernel{Cluster: &netnstest.Cluster{Node: h}, t: k.t}).run(args...)
+}
+
+// Connections live through what becomes of the address, the device and the process.
+func TestKernelDeviceLeavesConnectionsAlone(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	s := k.state(web(), "pod2", "pod3")
+	k.apply(s)
+	conns := k.hold()
+	for _, cfg := range []ipvs.Config{withDevice, {Device: testDevice, StrictARP: true}, {}} {
+		k.restart(cfg)
+		k.apply(s)
+		requireAlive(t, conns)
+	}
+}
