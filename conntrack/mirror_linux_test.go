@@ -1,0 +1,359 @@
+package conntrack
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// mirrorOf returns a mirror that does nothing by itself soon, unless the times are set.
+func mirrorOf(t *testing.T, table *Table, o MirrorOptions) *Mirror {
+	t.Helper()
+	x, err := NewMirror(table, o)
+	require.NoError(t, err)
+	x.times = mirrorTimes{read: time.Hour, check: time.Hour, pause: 10 * time.Millisecond}
+	return x
+}
+
+// claimsOf are claims that make the flows to all endpoints but one stale.
+func claimsOf(t *testing.T, f string, p Protocol, backend string) *Matcher {
+	t.Helper()
+	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{ap(f).Addr(), ap(f).Port(), p}, Backends: aps(backend), Untranslated: true}}})
+	require.NoError(t, err)
+	return m
+}
+
+func mustClean(t *testing.T, x *Mirror, m *Matcher) Cleaned {
+	t.Helper()
+	got, err := x.Clean(context.Background(), m, CleanOptions{KeepOpen: true})
+	require.NoError(t, err)
+	got.Duration = 0
+	return got
+}
+
+// The kernel drops events of other protocols before they are queued.
+func TestEventFilterInTheKernel(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := mirrorOf(t, table, MirrorOptions{Protocols: []Protocol{UDP, SCTP}})
+	events, err := x.open(eventOptions{types: []EventType{FlowNew, FlowDestroyed}, protocols: x.protocols, buffer: 1 << 20})
+	require.NoError(t, err)
+	defer events.close()
+	flows := randomTable(rand.New(rand.NewPCG(40, 40)), 300)
+	create(t, table, flows...)
+	_, err = table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
+	require.NoError(t, err)
+	want, got := 0, 0
+	for _, f := range flows {
+		if f.Protocol != TCP {
+			want += 2
+		}
+	}
+	require.Less(t, want, 600)
+	buf := make([]byte, eventSize)
+	for ; ; got++ {
+		n, err := events.receive(buf)
+		if err == errNoEvent {
+			break
+		}
+		require.NoError(t, err)
+		x := newFlowIndex()
+		require.NoError(t, x.apply(buf[:n], func(f *Flow) bool {
+			require.NotEqual(t, TCP, f.Protocol)
+			return true
+		}), hex.EncodeToString(buf[:n]))
+	}
+	require.Equal(t, want, got)
+}
+
+// Real packets: of a UDP client and of a TCP client, the mirror notes the first.
+func TestMirrorNotesPackets(t *testing.T) {
+	t.Parallel()
+	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+	x := startMirror(t, openIn(t, cluster.Node.NS), MirrorOptions{})
+	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
+	rules(t, cluster.Node.NS, dnat(TCP, ap("10.96.0.10:53"), at, "")+dnat(UDP, ap("10.96.0.10:53"), at, ""), "")
+	for _, p := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+		require.NoError(t, cluster.Pods[1].Serve(p, 8080))
+		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: ap("10.96.0.10:53"), SourcePort: 4000, Timeout: 3 * time.Second}
+		require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
+	}
+	require.Eventually(t, func() bool { return x.Stats().Flows > 0 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, MirrorStats{Synced: true, Flows: 1, Events: 1, Lists: 1}, x.Stats())
+}
+
+// Clean works in what is in the queue before it looks, though nobody has read it.
+func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := mirrorOf(t, table, MirrorOptions{})
+	runMirror(t, x)
+	waitSynced(t, x)
+	stale, right := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""), flow(UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
+	create(t, table, stale, right)
+	require.Zero(t, x.Stats().Flows)
+	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
+	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+	require.Equal(t, Cleaned{}, mustClean(t, x, m))
+	require.Equal(t, 1, x.Stats().Flows)
+
+	// The same flow again, to the right endpoint and then back.
+	again := stale
+	again.Reply.Src = right.Reply.Src
+	create(t, table, again)
+	require.Equal(t, Cleaned{}, mustClean(t, x, m))
+	_, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{OriginalSrc: addr("10.0.0.1"), OriginalDst: addr("10.96.0.10")}))
+	require.NoError(t, err)
+	create(t, table, stale)
+	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+	require.Empty(t, list(t, table, Filter{}))
+	require.Zero(t, x.Stats().Flows-1, "one event is not read yet")
+	require.Equal(t, Cleaned{}, mustClean(t, x, m))
+	require.Zero(t, x.Stats().Flows)
+}
+
+func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := startMirror(t, table, MirrorOptions{})
+	for _, p := range []Protocol{TCP, SCTP, UDP} {
+		create(t, table, flow(p, client, "10.96.0.10:53", "10.244.0.5:53", ""))
+	}
+	for _, tc := range []struct {
+		protocol Protocol
+		want     Cleaned
+	}{
+		{UDP, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}},
+		{TCP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
+		{SCTP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
+	} {
+		got, err := x.Clean(context.Background(), claimsOf(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53"), CleanOptions{Scan: ScanProtocol, KeepOpen: true})
+		require.NoError(t, err)
+		got.Duration = 0
+		require.Equal(t, tc.want, got, tc.protocol)
+	}
+}
+
+// A flow that a late answer began comes from the frontend.
+func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := startMirror(t, table, MirrorOptions{})
+	backwards := flow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "", "")
+	masqueraded := flow(UDP, "10.96.0.10:53", "10.0.0.2:4000", "", "192.0.2.1:53")
+	translated := flow(UDP, "10.96.0.10:53", "10.0.0.3:4000", "10.0.0.4:4000", "")
+	port := flow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
+	over6 := flow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
+	create(t, table, backwards, masqueraded, translated, port, over6)
+	m, err := NewMatcher(Change{Claims: []Claim{
+		{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}, Untranslated: true, Backwards: true},
+		{Frontend: Frontend{addr("fd00:96::10"), 53, UDP}, Untranslated: true, Backwards: true},
+	}})
+	require.NoError(t, err)
+	require.Equal(t, Cleaned{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, x, m), "the masqueraded one is looked up, too")
+	require.Equal(t, keys([]Flow{masqueraded, translated, port}), keys(list(t, table, Filter{})))
+}
+
+// When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table again.
+func TestMirrorRecoversFromLosses(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := mirrorOf(t, table, MirrorOptions{Buffer: 4096})
+	x.times.read, x.times.pause = time.Millisecond, 100*time.Millisecond
+	runMirror(t, x)
+	waitSynced(t, x)
+	flows := randomTable(rand.New(rand.NewPCG(41, 41)), 1000)
+	create(t, table, flows...)
+	stale := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", "")
+	create(t, table, stale)
+	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
+	got := mustClean(t, x, m)
+	require.Equal(t, 1, got.Deleted)
+	require.Positive(t, got.Dumps, "it fell back")
+	require.Zero(t, got.Lookups)
+	require.Eventually(t, func() bool { s := x.Stats(); return s.Synced && s.Lists > 1 && s.Losses > 0 }, 10*time.Second, time.Millisecond)
+	create(t, table, stale)
+	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+	require.Len(t, list(t, table, Filter{}), len(flows))
+}
+
+func TestMirrorThatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := mirrorOf(t, table, MirrorOptions{})
+	stale := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", "")
+	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
+	pass := func(when string) {
+		create(t, table, stale)
+		got := mustClean(t, x, m)
+		require.Equal(t, 1, got.Deleted, when)
+		require.Positive(t, got.Dumps, when)
+	}
+	pass("before")
+	for range 2 {
+		stop := runMirror(t, x)
+		waitSynced(t, x)
+		require.ErrorContains(t, x.Run(context.Background()), "it is being mirrored already")
+		create(t, table, stale)
+		require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+		stop()
+		require.Equal(t, MirrorStats{Lists: x.Stats().Lists}, x.Stats())
+		pass("after")
+	}
+}
+
+func TestMirrorWithoutEvents(t *testing.T) {
+	t.Parallel()
+	table, ns := newTable(t)
+	x := mirrorOf(t, table, MirrorOptions{})
+	x.times.check = time.Millisecond
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { done <- x.Run(ctx) }()
+	waitSynced(t, x)
+	require.NoError(t, ns.SetSysctl("net/netfilter/nf_conntrack_events", "0"))
+	create(t, table, flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""))
+	got := mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53"))
+	require.Equal(t, 1, got.Deleted)
+	require.Positive(t, got.Dumps)
+	err := <-done
+	require.ErrorIs(t, err, ErrNoEvents)
+	require.ErrorContains(t, err, "nf_conntrack_events is 0")
+	require.ErrorIs(t, x.Run(ctx), ErrNoEvents)
+}
+
+// Flows that were there before anybody listened may end without an event. They are forgotten when the kernel does not have them, and when they are many.
+func TestMirrorForgetsTheDead(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := mirrorOf(t, table, MirrorOptions{})
+	runMirror(t, x)
+	waitSynced(t, x)
+	dead := func(i int) Flow {
+		f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", "")
+		f.Original.Src, f.ID = withPort(f.Original.Src, i), uint32(i)
+		return f
+	}
+	alive := dead(2)
+	create(t, table, alive)
+	x.mu.Lock()
+	for i := range 5 {
+		f := dead(i)
+		x.index.add(&f) // of the third, the kernel has one with another ID
+	}
+	x.mu.Unlock()
+	require.Equal(t, Cleaned{Lookups: 6, Misdirected: 1, Deleted: 1}, mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
+	require.Equal(t, Cleaned{}, mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
+	require.Zero(t, x.Stats().Flows)
+
+	require.NoError(t, x.check(context.Background()))
+	x.mu.Lock()
+	for i := range deadFlows + 1 {
+		f := dead(i)
+		x.index.add(&f)
+	}
+	x.mu.Unlock()
+	require.ErrorIs(t, x.check(context.Background()), errDeadFlows)
+}
+
+func TestMirrorOptions(t *testing.T) {
+	t.Parallel()
+	_, err := NewMirror(nil, MirrorOptions{Protocols: []Protocol{UDP, ICMP}})
+	require.ErrorContains(t, err, "Protocols: icmp is not tcp, udp or sctp")
+	_, err = NewMirror(nil, MirrorOptions{Buffer: -1})
+	require.ErrorContains(t, err, "Buffer: -1 bytes")
+}
+
+func TestMirrorWithoutPermission(t *testing.T) {
+	t.Parallel()
+	_, ns := newTable(t)
+	err := ns.Do(func() error {
+		table, err := Open(Config{})
+		if err != nil {
+			return err
+		}
+		defer table.Close()
+		return withoutCapabilities(func() error {
+			x, err := NewMirror(table, MirrorOptions{})
+			if err != nil {
+				return err
+			}
+			if err := x.Run(context.Background()); !errors.Is(err, ErrPermission) {
+				return fmt.Errorf("want a permission error, got %w", err)
+			}
+			return nil
+		})
+	})
+	require.NoError(t, err)
+}
+
+// Flows come and go while a mirror begins, loses events and is asked to clean. At any time, it deletes what a pass would have.
+func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		buffer  int
+		restart int // the mirror begins anew once in so many rounds
+	}{{"with room for all events", 4 << 20, 4}, {"with losses", 48 << 10, 1000}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			table, _ := newTable(t)
+			seed := rand.Uint64()
+			r := rand.New(rand.NewPCG(seed, 42))
+			x := mirrorOf(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP, SCTP}, Buffer: tc.buffer})
+			x.times = mirrorTimes{read: time.Millisecond, check: 5 * time.Millisecond, pause: 5 * time.Millisecond}
+			stop := func() {}
+			lookups, passes := 0, 0
+			for round := range 60 {
+				if round == 0 || r.IntN(tc.restart) == 0 {
+					stop()
+					stop = runMirror(t, x)
+				}
+				churn(t, r, table)
+				c := randomChange(r)
+				before := list(t, table, Filter{})
+				want := slices.DeleteFunc(slices.Clone(before), func(f Flow) bool { return judgeSlowly(c, &f).Stale() })
+				m, err := NewMatcher(c)
+				require.NoError(t, err)
+				got := mustClean(t, x, m)
+				require.Equal(t, keys(want), keys(list(t, table, Filter{})), "seed %d: %+v", seed, c)
+				require.Equal(t, len(before)-len(want), got.Deleted, "seed %d: %+v", seed, c)
+				if got.Dumps > 0 {
+					passes++
+				} else {
+					lookups += got.Lookups
+				}
+			}
+			t.Logf("%d of 60 with a pass, %d flows looked up otherwise, %+v", passes, lookups, x.Stats())
+		})
+	}
+}
+
+// churn makes and deletes flows, again and again with the same tuples.
+func churn(t *testing.T, r *rand.Rand, table *Table) {
+	t.Helper()
+	for range r.IntN(4) {
+		flows := randomTable(r, 1+r.IntN(60))
+		for i := range flows {
+			flows[i].Original.Src = netip.AddrPortFrom(flows[i].Original.Src.Addr(), uint16(2000+r.IntN(200)))
+			flows[i].Reply.Dst = flows[i].Original.Src
+		}
+		_, err := table.Create(context.Background(), All(flows...)) // as far as they are not there
+		require.NoError(t, err)
+		gone := Where(table.Flows(context.Background(), Filter{}), func(*Flow) bool { return r.IntN(3) == 0 })
+		_, err = table.Delete(context.Background(), gone)
+		require.NoError(t, err)
+	}
+	time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+}
