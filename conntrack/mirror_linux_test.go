@@ -164,6 +164,35 @@ func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 	require.Equal(t, keys([]Flow{masqueraded, translated, port}), keys(list(t, table, Filter{})))
 }
 
+// A zone may be of both directions, or of one.
+func TestMirrorFindsFlowsOfAZone(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	x := startMirror(t, table, MirrorOptions{})
+	var flows []Flow
+	for i, zones := range [][2]uint16{{0, 0}, {9, 9}, {9, 0}, {0, 9}, {8, 8}, {8, 0}} {
+		for _, f := range []Flow{
+			flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""), flow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
+		} {
+			f.Original.Src, f.Reply.Dst = withPort(f.Original.Src, i), withPort(f.Original.Src, i)
+			f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
+			flows = append(flows, f)
+		}
+	}
+	create(t, table, flows...)
+	for _, tc := range []struct {
+		zone    uint16
+		deleted int
+	}{{9, 6}, {0, 2}, {8, 4}} {
+		m, err := NewMatcher(Change{Zone: tc.zone, Claims: []Claim{
+			{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}}, {Frontend: Frontend{addr("fd00:96::10"), 53, UDP}},
+		}})
+		require.NoError(t, err)
+		require.Equal(t, Cleaned{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted}, mustClean(t, x, m))
+	}
+	require.Empty(t, list(t, table, Filter{}))
+}
+
 // When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table again.
 func TestMirrorRecoversFromLosses(t *testing.T) {
 	t.Parallel()
