@@ -173,15 +173,18 @@ func BenchmarkMirrorClean(b *testing.B) {
 	mirror := startMirror(b, table, MirrorOptions{})
 	listed := time.Since(start)
 	frontend := Frontend{addr("10.96.0.4"), 53, UDP}
+	stale := Filter{Protocol: UDP, ReplySrc: addr("10.244.4.4")}
 	var all []Flow
-	for f, err := range table.Flows(context.Background(), Filter{Protocol: UDP, ReplySrc: addr("10.244.4.4")}) {
+	for f, err := range table.Flows(context.Background(), stale) {
 		require.NoError(b, err)
 		all = append(all, f)
 	}
 	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: frontend, Gone: aps("10.244.4.4:5353")}}})
 	require.NoError(b, err)
 	for _, n := range []int{len(all), 1, 0} {
-		_, err := table.Delete(context.Background(), All(all[n:]...))
+		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
+		require.NoError(b, err)
+		_, err = table.Create(context.Background(), All(all[:n]...))
 		require.NoError(b, err)
 		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
 			var use meter

@@ -8,6 +8,7 @@ type flowIndex struct {
 	v4     book[[4]byte]
 	v6     book[[16]byte]
 	events uint64
+	parsed Flow // of the event that is worked in, which would else be allocated for each
 }
 
 func newFlowIndex() *flowIndex {
@@ -63,16 +64,16 @@ func (x *flowIndex) apply(data []byte, wants func(*Flow) bool) error {
 			return nil
 		}
 		x.events++
-		var f Flow
-		switch err := parseFlow(m.Attrs, &f, wants); {
+		f := &x.parsed
+		switch err := parseFlow(m.Attrs, f, wants); {
 		case err == errUnwanted:
 			return nil
 		case err != nil:
 			return err
 		case m.Type == msgDelete:
-			x.remove(&f)
+			x.remove(f)
 		default:
-			x.add(&f)
+			x.add(f)
 		}
 		return nil
 	})
