@@ -88,7 +88,8 @@ func New(cfg *Config) (*Backend, error) {
 // Name returns "ipvs".
 func (b *Backend) Name() string { return Name }
 
-// Check reports what IPVS cannot express: the scheduler random, source ranges of node ports, localhost node ports, names that do not fit into a comment.
+// Check reports what IPVS cannot express: the scheduler random, direct routing and tunnels to other ports, source ranges of node ports, localhost node ports,
+// names that do not fit into a comment.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c) }
 
 // Plan renders what Commit would send.

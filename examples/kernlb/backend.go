@@ -21,18 +21,20 @@ const defaultInstance = "kernlb"
 const auto = "auto"
 
 // candidates are the backends, the default first, in the network namespace of the calling thread.
-func candidates(instance string) []dataplane.Candidate {
+func (o *options) candidates() []dataplane.Candidate {
+	instance, vs := o.instance, o.ipvs
+	vs.Table = instance + "-ipvs"
 	return []dataplane.Candidate{
 		nftables.Candidate(&nftables.Config{Table: instance}),
 		iptables.Candidate(&iptables.Config{Prefix: chainPrefix(instance)}),
-		ipvs.Candidate(&ipvs.Config{Table: instance + "-ipvs"}),
+		ipvs.Candidate(&vs),
 	}
 }
 
 // backendNames lists the backends, the default first, and last auto.
 func backendNames() []string {
 	var l []string
-	for _, c := range candidates(defaultInstance) {
+	for _, c := range (&options{instance: defaultInstance}).candidates() {
 		l = append(l, c.Name)
 	}
 	return append(l, auto)
@@ -40,7 +42,7 @@ func backendNames() []string {
 
 // openBackend opens the backend that was asked for, or chooses one for the state. From then on the options name it.
 func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend, error) {
-	l := candidates(p.opts.instance)
+	l := p.opts.candidates()
 	if p.opts.backend == auto {
 		b, err := dataplane.Choose(ctx, s, l...)
 		if err == nil {
@@ -78,7 +80,7 @@ func (p *program) withEngine(ctx context.Context, s servicemodel.State, f func(c
 // warnOthers names the other backends in which the instance has services. It is for a backend that was chosen: the choice may have been another
 // the last time.
 func (p *program) warnOthers(ctx context.Context) {
-	for _, c := range candidates(p.opts.instance) {
+	for _, c := range p.opts.candidates() {
 		if c.Name == p.opts.backend {
 			continue
 		}
@@ -111,7 +113,7 @@ func (p *program) findBackend(ctx context.Context) {
 	if p.opts.backend != auto {
 		return
 	}
-	for _, c := range candidates(p.opts.instance) {
+	for _, c := range p.opts.candidates() {
 		if holds(ctx, c) > 0 {
 			p.opts.backend = c.Name
 			return

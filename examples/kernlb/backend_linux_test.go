@@ -49,7 +49,7 @@ func TestProbePrintsEachBackend(t *testing.T) {
 	ns := newNS(t)
 	code, out, errs := kernlb(t, ns, "probe")
 	require.Equal(t, exitDone, code, errs)
-	for _, c := range candidates(defaultInstance) {
+	for _, c := range (&options{instance: defaultInstance}).candidates() {
 		require.Contains(t, out, "\n"+c.Name+" ")
 	}
 	code, out, errs = kernlb(t, ns, "probe", "-o", "json")

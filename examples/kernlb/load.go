@@ -39,7 +39,7 @@ func (p *program) load() (servicemodel.State, error) {
 	}
 	s := tracker.State()
 	if n := s.Node(); len(n.Addresses) == 0 {
-		n.Addresses = interfaceAddrs()
+		n.Addresses = interfaceAddrs(p.opts.ipvs.Device)
 		s = s.WithNode(n)
 	}
 	return s, p.invalid(s.Validate())
@@ -70,20 +70,26 @@ func (p *program) classify(err error) error {
 	return err
 }
 
-// interfaceAddrs returns the addresses of this network namespace that others can reach.
-func interfaceAddrs() []netip.Addr {
-	l, err := net.InterfaceAddrs()
+// interfaceAddrs returns the addresses of this network namespace that others can reach, without those of the device that holds service addresses.
+func interfaceAddrs(holder string) []netip.Addr {
+	l, err := net.Interfaces()
 	if err != nil {
 		return nil // the node then has no primary address, which the rules that need one can live with
 	}
 	var out []netip.Addr
-	for _, a := range l {
-		n, ok := a.(*net.IPNet)
-		if !ok {
+	for _, i := range l {
+		addrs, err := i.Addrs()
+		if err != nil || i.Name == holder {
 			continue
 		}
-		if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() {
-			out = append(out, ip.Unmap())
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() {
+				out = append(out, ip.Unmap())
+			}
 		}
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -24,6 +25,7 @@ type options struct {
 	services int
 	endpoint int
 	flow     flowOptions
+	ipvs     ipvs.Config // what flags say of it
 }
 
 const usage = `usage: kernlb COMMAND [flags]
@@ -104,6 +106,10 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.UintVar(&n.bit, "masquerade-bit", 14, "bit `N` of the packet mark, 0 to 31, that asks for masquerading")
 	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
+	fs.StringVar(&o.ipvs.Device, "ipvs-device", "", "ipvs: dummy device `NAME` that holds the addresses of services; it is made if need be (default: none)")
+	fs.BoolVar(&o.ipvs.StrictARP, "ipvs-strict-arp", false, "ipvs: do not answer ARP for the addresses that -ipvs-device holds")
+	fs.IntVar(&o.ipvs.AffinityMask4, "ipvs-affinity-mask4", 0, "ipvs: leading `BITS` of IPv4 addresses by which clients share an endpoint, with session affinity (default: all)")
+	fs.IntVar(&o.ipvs.AffinityMask6, "ipvs-affinity-mask6", 0, "ipvs: the same `BITS` of IPv6 addresses")
 	o.flow.define(fs)
 }
 
@@ -127,6 +133,14 @@ func (o *options) check() error {
 	}
 	if o.endpoint < 1 || o.endpoint > 1<<12 {
 		errs = append(errs, fmt.Errorf("-endpoints: %d: want 1 to %d", o.endpoint, 1<<12))
+	}
+	if o.ipvs.StrictARP && o.ipvs.Device == "" {
+		errs = append(errs, errors.New("-ipvs-strict-arp: it needs -ipvs-device"))
+	}
+	for _, m := range []struct{ family, bits, max int }{{4, o.ipvs.AffinityMask4, 32}, {6, o.ipvs.AffinityMask6, 128}} {
+		if m.bits < 0 || m.bits > m.max {
+			errs = append(errs, fmt.Errorf("-ipvs-affinity-mask%d: %d: want 1 to %d", m.family, m.bits, m.max))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -20,7 +20,7 @@ type supported struct {
 func (p *program) probe(ctx context.Context) error {
 	var rows []supported
 	any := false
-	for _, s := range dataplane.Probe(ctx, candidates(p.opts.instance)...) {
+	for _, s := range dataplane.Probe(ctx, p.opts.candidates()...) {
 		r := supported{Backend: s.Backend, Supported: s.Err == nil}
 		if s.Err != nil {
 			r.Reason = strings.ReplaceAll(s.Err.Error(), "\n", "; ")
