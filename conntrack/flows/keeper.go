@@ -13,14 +13,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Table is what a [Keeper] needs of a [conntrack.Table].
+// Table is what a [Keeper] needs of a [conntrack.Table], or of a [conntrack.Mirror] of one.
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (conntrack.Cleaned, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
 	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
 
-var _ Table = (*conntrack.Table)(nil)
+var _, _ Table = (*conntrack.Table)(nil), (*conntrack.Mirror)(nil)
 
 // Config says what to do with flows. A nil *Config is the zero Config.
 type Config struct {
@@ -188,6 +188,7 @@ func (k *Keeper) add(ctx context.Context, c conntrack.Cleaned) {
 	t := &k.totals
 	t.Dumps += c.Dumps
 	t.Seen += c.Seen
+	t.Lookups += c.Lookups
 	t.Misdirected += c.Misdirected
 	t.Untranslated += c.Untranslated
 	t.Deleted += c.Deleted
@@ -196,7 +197,7 @@ func (k *Keeper) add(ctx context.Context, c conntrack.Cleaned) {
 	t.Duration += c.Duration
 	if c.Deleted > 0 {
 		k.log.InfoContext(ctx, "deleted stale flows", "frontends", len(k.due), "misdirected", c.Misdirected, "untranslated", c.Untranslated,
-			"deleted", c.Deleted, "reset", c.Reset, "seen", c.Seen, "duration", c.Duration)
+			"deleted", c.Deleted, "reset", c.Reset, "seen", c.Seen, "looked up", c.Lookups, "duration", c.Duration)
 	}
 }
 

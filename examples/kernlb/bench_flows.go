@@ -22,15 +22,18 @@ type flowReport struct {
 	OnMachine int          `json:"flows_on_machine"` // a walk over the table passes all of them
 	Cleanings []flowTiming `json:"cleanings"`
 	IdleDumps int          `json:"dumps_without_udp_change"`
+	MirrorMs  float64      `json:"mirror_begin_ms"` // until a mirror has noted all flows
+	Noted     int          `json:"mirror_flows"`
 }
 
-// flowTiming is the cleaning with one question to the kernel.
+// flowTiming is the cleaning with one question to the kernel, or with a mirror.
 type flowTiming struct {
 	Scan    string  `json:"scan"`
 	ApplyMs float64 `json:"apply_ms"` // the whole apply
 	CleanMs float64 `json:"clean_ms"` // the cleaning alone
 	MB      float64 `json:"allocated_mb"`
 	Seen    int     `json:"flows_seen"`
+	Lookups int     `json:"flows_looked_up"`
 	Deleted int     `json:"flows_deleted"`
 }
 
@@ -74,16 +77,16 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 		return nil, err
 	}
 	defer backend.Close()
-	for i, scan := range []struct {
+	for _, scan := range []struct {
 		name string
 		scan conntrack.Scan
 	}{{"auto", conntrack.ScanAuto}, {"port", conntrack.ScanNarrow}, {"protocol", conntrack.ScanProtocol}, {"everything", conntrack.ScanAll}} {
-		t, err := b.cleanOnce(ctx, table, backend, i, scan.scan, r)
-		if err != nil {
+		if err := b.cleanOnce(ctx, table, backend, scan.name, scan.scan, r); err != nil {
 			return nil, err
 		}
-		t.Scan = scan.name
-		r.Cleanings = append(r.Cleanings, t)
+	}
+	if err := b.cleanMirrored(ctx, table, backend, r); err != nil {
+		return nil, err
 	}
 	_, err = backend.Cleanup(ctx)
 	return r, err
@@ -138,23 +141,24 @@ func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 	return s
 }
 
-// cleanOnce replaces the first endpoint of the i-th service.
-func (b *benchmark) cleanOnce(ctx context.Context, table *conntrack.Table, backend dataplane.Backend, i int, scan conntrack.Scan, r *flowReport) (flowTiming, error) {
+// cleanOnce replaces the first endpoint of a service: of another one each time.
+func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend, name string, scan conntrack.Scan, r *flowReport) error {
 	keeper, err := flows.New(table, &flows.Config{Clean: conntrack.CleanOptions{Scan: scan}})
 	if err != nil {
-		return flowTiming{}, err
+		return err
 	}
+	i := len(r.Cleanings)
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 	first, err := e.Apply(ctx, b.flowState(i, 5353)) // looks at everything, for it is the first
 	if first == nil {
-		return flowTiming{}, err
+		return err
 	}
 	if err := b.p.settle(ctx, e, first, err); err != nil {
-		return flowTiming{}, err
+		return err
 	}
 	before := keeper.Totals()
 	if _, err := e.Apply(ctx, b.flowState(i, 5354)); err != nil { // the endpoints of TCP change
-		return flowTiming{}, err
+		return err
 	}
 	r.IdleDumps += keeper.Totals().Dumps - before.Dumps
 	next := b.flowState(i+1, 5354)
@@ -167,8 +171,33 @@ func (b *benchmark) cleanOnce(ctx context.Context, table *conntrack.Table, backe
 	took := time.Since(start)
 	runtime.ReadMemStats(&mem)
 	after := keeper.Totals()
-	return flowTiming{ApplyMs: ms(took), CleanMs: ms(after.Duration - before.Duration), MB: float64(mem.TotalAlloc-allocated) / (1 << 20),
-		Seen: after.Seen - before.Seen, Deleted: after.Deleted - before.Deleted}, err
+	r.Cleanings = append(r.Cleanings, flowTiming{Scan: name, ApplyMs: ms(took), CleanMs: ms(after.Duration - before.Duration),
+		MB: float64(mem.TotalAlloc-allocated) / (1 << 20), Seen: after.Seen - before.Seen, Lookups: after.Lookups - before.Lookups,
+		Deleted: after.Deleted - before.Deleted})
+	return err
+}
+
+// cleanMirrored is cleanOnce with a mirror, which is given the time to note all flows.
+func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table, backend dataplane.Backend, r *flowReport) error {
+	mirror, err := conntrack.NewMirror(table, conntrack.MirrorOptions{})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	start, done := time.Now(), make(chan error, 1)
+	go func() { done <- mirror.Run(ctx) }()
+	for !mirror.Stats().Synced {
+		select {
+		case err := <-done:
+			cancel()
+			return err
+		case <-time.After(time.Millisecond):
+		}
+	}
+	r.MirrorMs, r.Noted = ms(time.Since(start)), mirror.Stats().Flows
+	err = b.cleanOnce(ctx, mirror, backend, "mirror", conntrack.ScanAuto, r)
+	cancel()
+	return errors.Join(err, <-done)
 }
 
 // printFlows prints the figures of cleaning, if there are any.
@@ -178,9 +207,8 @@ func (p *program) printFlows(r *flowReport) error {
 	}
 	fmt.Fprintf(p.stdout, "\none UDP endpoint replaced, %d flows in the table, %d on the machine; %d dumps where no UDP endpoint changed\n", r.InTable, r.OnMachine, r.IdleDumps)
 	for _, t := range r.Cleanings {
-		if _, err := fmt.Fprintf(p.stdout, "asking for %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d deleted\n", t.Scan, t.CleanMs, t.MB, t.Seen, t.Deleted); err != nil {
-			return err
-		}
+		fmt.Fprintf(p.stdout, "by %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d looked up, %d deleted\n", t.Scan, t.CleanMs, t.MB, t.Seen, t.Lookups, t.Deleted)
 	}
-	return nil
+	_, err := fmt.Fprintf(p.stdout, "the mirror had noted %d flows after %.0f ms\n", r.Noted, r.MirrorMs)
+	return err
 }
