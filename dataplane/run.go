@@ -19,7 +19,7 @@ type RunOptions struct {
 	// 5 minutes, negative never.
 	Resync time.Duration
 	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is [ErrUnsettled]; and of each Settle
-	// that failed, with a nil result.
+	// or [Watcher] that failed, with a nil result.
 	Done func(*Result, error)
 }
 
@@ -45,8 +45,8 @@ func (o *RunOptions) withDefaults() RunOptions {
 }
 
 // Run applies the states it receives, the newest first where several wait, until the channel is closed or the context is done. A failed apply is tried
-// again, with the newest state. Work that applies left to time is done when it is due. It runs in the caller's goroutine and starts no other. It returns nil
-// when the channel was closed and the last state applied, otherwise the context's error. What is not due by then is left undone: to see it
+// again, with the newest state. Work that applies left to time is done when it is due. If the backend is a [Watcher], the state is applied again when
+// what it watches changed. Run works in the caller's goroutine; one that watches ends before Run returns. It returns nil when the channel was closed and the last state applied, otherwise the context's error. What is not due by then is left undone: to see it
 // through, call [Engine.Settle] until it returns 0.
 func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State, opts *RunOptions) error {
 	l := &loop{engine: e, opts: opts.withDefaults(), states: states}
@@ -54,6 +54,8 @@ func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State, opts
 	l.timer, l.settle = time.NewTimer(forever), time.NewTimer(forever)
 	defer l.timer.Stop()
 	defer l.settle.Stop()
+	l.watch = newWatch(ctx, e.backend, l.opts.RetryMax)
+	defer l.watch.close()
 	return l.run(ctx)
 }
 
@@ -71,6 +73,7 @@ type loop struct {
 	states <-chan servicemodel.State
 	timer  *time.Timer // the next apply
 	settle *time.Timer // the next Settle
+	watch  *watch
 
 	state  servicemodel.State
 	have   bool // a state was received
@@ -97,6 +100,18 @@ func (l *loop) run(ctx context.Context) error {
 		case <-l.settle.C:
 			l.settleNow(ctx)
 			wait = asBefore
+			continue
+		case err := <-l.watch.failed:
+			l.opts.Done(nil, err)
+			wait = asBefore
+			continue
+		case <-l.watch.changed:
+			wait = asBefore
+			if l.have && !l.want {
+				l.timer.Stop()
+				l.want = true
+				wait = l.minWait()
+			}
 			continue
 		case s, ok := <-l.states:
 			l.timer.Stop()

@@ -1,0 +1,70 @@
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Watcher follows what a backend's kernel state depends on and others change, such as the addresses of the node. A [Backend] may be one;
+// [Engine.Run] watches as long as it runs.
+type Watcher interface {
+	// Watch calls changed each time that applying the same state again may give another result, until ctx is done, which is not an error. It may
+	// call more often, and must not wait for anything else in changed's way: changed returns at once. It is called while other methods run.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// watch is the watching of one Run.
+type watch struct {
+	changed chan struct{}
+	failed  chan error
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+}
+
+// newWatch begins to watch, if the backend is a Watcher. After an error it begins again after a time, and counts that as a change: what happened
+// meanwhile is not known.
+func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
+	w := &watch{changed: make(chan struct{}, 1), failed: make(chan error)}
+	watcher, ok := b.(Watcher)
+	if !ok {
+		w.stop = func() {}
+		return w
+	}
+	ctx, w.stop = context.WithCancel(ctx)
+	w.ended.Go(func() {
+		for {
+			err := watcher.Watch(ctx, w.note)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				select {
+				case w.failed <- fmt.Errorf("watch for changes of the node: %w", err):
+				case <-ctx.Done():
+					return
+				}
+			}
+			if sleep(ctx, again) != nil {
+				return
+			}
+			w.note()
+		}
+	})
+	return w
+}
+
+// note notes a change; several become one.
+func (w *watch) note() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// close ends the watching.
+func (w *watch) close() {
+	w.stop()
+	w.ended.Wait()
+}
