@@ -105,12 +105,14 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
-	found, err := b.net.addresses()
-	if err != nil {
-		return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
-	}
-	if !found.equal(&b.found) {
-		return dataplane.Broken, nil
+	if b.net.changed() {
+		found, err := b.net.addresses()
+		if err != nil {
+			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
+		}
+		if !found.equal(&b.found) {
+			return dataplane.Broken, nil
+		}
 	}
 	for k := range b.held { // any of them: what empties IPVS takes all
 		_, err := b.vs.Service(ctx, k)

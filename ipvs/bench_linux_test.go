@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -34,39 +35,47 @@ func tenEndpoints(i, n int) (l []servicemodel.Endpoint) {
 }
 
 // TestManyServices applies many services, changes one endpoint, and reads all of it back in a new backend, which writes nothing. It logs how
-// long that takes.
+// long that takes, without and with a device.
 func TestManyServices(t *testing.T) {
 	needIPVS(t)
 	for _, n := range []int{100, 1000, 5000} {
-		ns, err := netnstest.NewNS("many")
-		require.NoError(t, err)
-		defer ns.Close()
-		require.NoError(t, ns.SetSysctl("net/ipv4/ip_forward", "1"))
-		b, err := open(ns.Fd())
-		require.NoError(t, err)
-		defer b.Close()
-		e, s := dataplane.New(b, nil), manyServices(n)
-		start := time.Now()
+		for _, cfg := range []ipvs.Config{{}, withDevice} {
+			applyMany(t, n, cfg)
+		}
+	}
+}
+
+func applyMany(t *testing.T, n int, cfg ipvs.Config) {
+	t.Helper()
+	ns, err := netnstest.NewNS("many")
+	require.NoError(t, err)
+	defer ns.Close()
+	require.NoError(t, ns.SetSysctl("net/ipv4/ip_forward", "1"))
+	cfg.NetNS = ns.Fd()
+	b, err := ipvs.New(&cfg)
+	require.NoError(t, err)
+	defer b.Close()
+	e, s := dataplane.New(b, nil), manyServices(n)
+	start := time.Now()
+	_, err = e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	full := time.Since(start)
+	name := servicemodel.Name{Namespace: "default", Name: "s1"}
+	const times = 20
+	start = time.Now()
+	for i := range times {
+		s = s.WithEndpoints(name, tenEndpoints(1, 10-i%2))
 		_, err = e.Apply(t.Context(), s)
 		require.NoError(t, err)
-		full := time.Since(start)
-		name := servicemodel.Name{Namespace: "default", Name: "s1"}
-		const times = 20
-		start = time.Now()
-		for i := range times {
-			s = s.WithEndpoints(name, tenEndpoints(1, 10-i%2))
-			_, err = e.Apply(t.Context(), s)
-			require.NoError(t, err)
-		}
-		one := time.Since(start) / times
-		other, err := open(ns.Fd())
-		require.NoError(t, err)
-		defer other.Close()
-		start = time.Now()
-		r, err := dataplane.New(other, nil).Apply(t.Context(), s)
-		require.NoError(t, err)
-		require.Zero(t, r.Messages)
-		require.Empty(t, r.Drift)
-		t.Logf("%d services: full sync %v, one endpoint changed %v, adopted in %v", n, full, one, time.Since(start))
 	}
+	one := time.Since(start) / times
+	other, err := ipvs.New(&cfg)
+	require.NoError(t, err)
+	defer other.Close()
+	start = time.Now()
+	r, err := dataplane.New(other, nil).Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Zero(t, r.Messages)
+	require.Empty(t, r.Drift)
+	t.Logf("%d services, device %q: full sync %v, one endpoint changed %v, adopted in %v", n, cfg.Device, full, one, time.Since(start))
 }

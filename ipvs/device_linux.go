@@ -36,8 +36,19 @@ func (n *network) list() (msgs [][]byte, err error) {
 	return msgs, nil
 }
 
+// changed reports whether addresses or devices may have changed since they were listed last.
+func (n *network) changed() bool { return n.events.look() }
+
 // addresses reads the addresses of the namespace, and looks for the device. A device that is not a dummy is an error.
 func (n *network) addresses() (*addresses, error) {
+	n.events.look()
+	n.events.suspect = true
+	f, err := n.listAll()
+	n.events.suspect = err != nil
+	return f, err
+}
+
+func (n *network) listAll() (*addresses, error) {
 	f := &addresses{}
 	if err := n.findDevice(f); err != nil {
 		return nil, err

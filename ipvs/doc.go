@@ -25,7 +25,7 @@
 //   - What the host sends to a service it sends from the service's address, and it is always masqueraded. What it sends elsewhere has no address of a service:
 //     those of IPv4 have the scope of the host, those of IPv6 are deprecated.
 //   - With direct routing and tunnels, the host and what has the node as its gateway get no answers: these come from an address that the node takes for its own.
-//   - Each commit lists the addresses of the namespace.
+//   - The kernel compares a new IPv4 address with all others of the device: the first sync of 5,000 takes 0.7 s more.
 //
 // So the conformance suite is not promised with a device: where it fails is other ports, and the host's source address.
 //

@@ -22,6 +22,7 @@ import (
 type network struct {
 	handle  *netlink.Handle
 	socket  *nl.SocketHandle // for addresses: the handle knows no metrics of them
+	events  events
 	ns      int
 	number  uint32 // of the instance: its routing table, the group of its device, the metric of its addresses
 	device  string
@@ -51,6 +52,9 @@ func (n *network) open(c *Config, instance uint32) (err error) {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
 	n.socket = &nl.SocketHandle{Socket: socket}
+	if err := n.events.open(n.ns); err != nil {
+		return err
+	}
 	return n.findDevice(&addresses{})
 }
 
@@ -61,6 +65,7 @@ func (n *network) close() error {
 	if n.socket != nil {
 		n.socket.Close()
 	}
+	n.events.close()
 	if n.ns <= 0 {
 		return nil
 	}

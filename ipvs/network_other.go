@@ -15,6 +15,7 @@ func (n *network) open(*Config, uint32) error {
 	return fmt.Errorf("not supported on this operating system: %w", errors.ErrUnsupported)
 }
 func (n *network) close() error                                  { return nil }
+func (n *network) changed() bool                                 { return true }
 func (n *network) addresses() (*addresses, error)                { return nil, errors.ErrUnsupported }
 func (n *network) unsettled(map[string]string) ([]string, error) { return nil, errors.ErrUnsupported }
 func (n *network) prepare(map[string]string) error               { return errors.ErrUnsupported }
