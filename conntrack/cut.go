@@ -18,6 +18,8 @@ const (
 	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not assigned it,
 	// so nobody listens; a listener would answer them with a reset, too.
 	tombstonePort = 4
+	// cutTries bounds how often a connection is cut that goes on meanwhile.
+	cutTries = 4
 )
 
 // Cut says what became of connections that were to be cut.
@@ -37,8 +39,12 @@ type Cut struct {
 // nf_conntrack_tcp_loose off. So Cut puts two tombstones where the flow was: flows in state CLOSE that
 // translate what either end sends to the node itself, whose TCP has no such connection and answers with a
 // reset, with the right sequence numbers since it takes them from the packet. Then it makes both ends speak,
-// by a segment that TCP must answer with an acknowledgement (see RFC 5961). The kernel takes the reset back
+// by segments that TCP must answer with an acknowledgement (see RFC 5961). The kernel takes the reset back
 // along the tombstone, so it comes from where the peer expects it.
+//
+// A packet can be quicker than the tombstones and make a flow again. Usually it leads elsewhere, where nobody knows the connection, and
+// brings the reset. With IPVS, which remembers connections by itself, it leads to the same endpoint, and the connection would go on: then that
+// flow is cut, too.
 //
 // No healthy connection can be harmed: an end is reset only if its packets run into a tombstone, and one is
 // made only where no flow is. A tombstone lives for 30 seconds, and gives way at once to a new connection
@@ -54,7 +60,7 @@ type Cut struct {
 func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (Cut, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()
-	if err := inBatches(flows, func(batch []Flow) error { return c.bury(ctx, batch) }); err != nil {
+	if err := inBatches(flows, func(batch []Flow) error { return c.cut(ctx, batch) }); err != nil {
 		return c.result, fmt.Errorf("cut connections: %w", explain(err))
 	}
 	if c.silent != nil {
@@ -72,6 +78,31 @@ type cutting struct {
 	silent error // the first reason why an end could not be told
 }
 
+// cut cuts connections, and again those that went on meanwhile.
+func (c *cutting) cut(ctx context.Context, batch []Flow) error {
+	condemned := make([]doomed, len(batch))
+	for i := range batch {
+		condemned[i] = doomed{flow: batch[i], now: batch[i]}
+	}
+	for range cutTries {
+		survivors, err := c.bury(ctx, condemned)
+		if err != nil || len(survivors) == 0 {
+			return err
+		}
+		if condemned, err = c.table.remade(ctx, survivors); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// doomed is a connection that is to be cut.
+type doomed struct {
+	flow  Flow // as it was
+	now   Flow // as it is in the table
+	again bool // it was deleted before, and is counted
+}
+
 // grave is what a connection leaves behind: tombstones for what its client sends and for what its endpoint sends.
 type grave struct {
 	stones [2]Flow
@@ -83,18 +114,19 @@ const (
 	backendSide
 )
 
-// bury replaces the flows by tombstones and makes their ends speak.
-func (c *cutting) bury(ctx context.Context, flows []Flow) error {
+// bury replaces the flows by tombstones and makes their ends speak. It returns those of which a packet made a flow before there was a tombstone for
+// what clients send.
+func (c *cutting) bury(ctx context.Context, flows []doomed) (survivors []Flow, err error) {
 	graves := make([]grave, len(flows))
 	var b nfnl.Batch
 	var parts []part
 	for i := range flows {
-		appendDelete(&b, &flows[i])
+		appendDelete(&b, &flows[i].now)
 		parts = append(parts, part{flow: i, side: -1})
-		if flows[i].Protocol != TCP {
+		if flows[i].flow.Protocol != TCP {
 			continue
 		}
-		graves[i] = c.dig(&flows[i])
+		graves[i] = c.dig(&flows[i].flow)
 		for side := range graves[i].stones {
 			if graves[i].there[side] {
 				appendCreate(&b, &graves[i].stones[side])
@@ -104,7 +136,7 @@ func (c *cutting) bury(ctx context.Context, flows []Flow) error {
 	}
 	refusals, err := c.table.sendAll(ctx, &b)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	gone := make([]bool, len(flows))
 	for _, e := range refusals {
@@ -112,16 +144,18 @@ func (c *cutting) bury(ctx context.Context, flows []Flow) error {
 		switch {
 		case p.side >= 0:
 			graves[p.flow].there[p.side] = false
-			if e.Errno != syscall.EEXIST { // else a packet was quicker and made a flow
+			if e.Errno != syscall.EEXIST {
 				c.fail(&graves[p.flow].stones[p.side], e)
+			} else if p.side == clientSide && !gone[p.flow] {
+				survivors = append(survivors, flows[p.flow].flow)
 			}
 		case e.Errno == syscall.ENOENT:
 			gone[p.flow] = true
 		default:
-			return fmt.Errorf("%s: %w", flows[p.flow], e)
+			return nil, fmt.Errorf("%s: %w", flows[p.flow].flow, e)
 		}
 	}
-	return c.wake(ctx, graves, gone)
+	return survivors, c.wake(ctx, flows, graves, gone)
 }
 
 // part says what a message is about: the deletion of a flow (side -1) or one of its tombstones.
@@ -129,12 +163,14 @@ type part struct{ flow, side int }
 
 // wake makes the ends of the connections that were deleted speak. A flow that was not there any more needs no
 // tombstone: it is taken away again.
-func (c *cutting) wake(ctx context.Context, graves []grave, gone []bool) error {
+func (c *cutting) wake(ctx context.Context, flows []doomed, graves []grave, gone []bool) error {
 	var undo nfnl.Batch
 	for i := range graves {
 		g := &graves[i]
 		if gone[i] {
-			c.result.Gone++
+			if !flows[i].again {
+				c.result.Gone++
+			}
 			for side := range g.stones {
 				if g.there[side] {
 					appendDelete(&undo, &g.stones[side])
@@ -142,7 +178,9 @@ func (c *cutting) wake(ctx context.Context, graves []grave, gone []bool) error {
 			}
 			continue
 		}
-		c.result.Deleted++
+		if !flows[i].again {
+			c.result.Deleted++
+		}
 		if g.there[backendSide] {
 			c.poke(&g.stones[backendSide])
 		}
@@ -155,6 +193,35 @@ func (c *cutting) wake(ctx context.Context, graves []grave, gone []bool) error {
 	}
 	_, err := c.table.sendAll(ctx, &undo)
 	return err
+}
+
+// remade returns those of the connections that go on: a packet of either end made a flow of them again, to the same endpoint. Of a packet of the endpoint
+// it is backwards, since IPVS translates without telling conntrack which way the connection goes.
+func (t *Table) remade(ctx context.Context, flows []Flow) (on []doomed, err error) {
+	var b nfnl.Batch
+	for i := range flows {
+		appendGet(&b, &flows[i])
+	}
+	err = t.conn.QueryAll(ctx, &b, func(i int, m nfnl.Message) error {
+		var now Flow
+		if err := parseFlow(m.Attrs, &now, func(*Flow) bool { return true }); err != nil {
+			return err
+		}
+		if now.TCP == TCPEstablished && leadsTo(&now, &flows[i].Original) == flows[i].Reply.Src {
+			on = append(on, doomed{flow: flows[i], now: now, again: true})
+		}
+		return nil
+	})
+	_, err = refusals(err) // what is not there does not go on
+	return on, err
+}
+
+// leadsTo returns where packets with this tuple go that belong to the flow, in either direction.
+func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
+	if f.Original.Src == packet.Src && f.Original.Dst == packet.Dst {
+		return f.Reply.Src
+	}
+	return f.Original.Src
 }
 
 // dig says what tombstones a connection gets.
@@ -194,13 +261,16 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow
 	}
 }
 
-// poke makes the end whose packets the tombstone catches send one. The segment looks like a reply to it.
+// poke makes the end whose packets the tombstone catches send one. The segments look like replies to it. One is enough, but either can fail to get an
+// answer: see synAck and stray.
 func (c *cutting) poke(stone *Flow) bool {
-	err := c.ends.send(synAck(stone.Reply.Src, stone.Reply.Dst), stone.Reply.Dst.Addr())
-	if err != nil {
-		c.fail(stone, err)
+	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst), stray(stone.Reply.Src, stone.Reply.Dst)} {
+		if err := c.ends.send(packet, stone.Reply.Dst.Addr()); err != nil {
+			c.fail(stone, err)
+			return false
+		}
 	}
-	return err == nil
+	return true
 }
 
 // node returns the node's address towards a peer, invalid if there is no way to it.

@@ -234,6 +234,66 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	}
 }
 
+// Linux answers no more than one segment without data in half a second that is out of place.
+func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
+	t.Parallel()
+	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
+	node, client := cluster.Node, cluster.Pods[0]
+	service := ap("10.96.0.10:80")
+	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
+	table := openIn(t, node.NS)
+	rules(t, node.NS, dnat(TCP, service, at, ""), "")
+	doomed := connect(t, client.NS, netip.AddrPort{}, service, listen(t, cluster.Pods[1], at))
+
+	from := &ends{ns: table.ns}
+	defer from.close()
+	peer := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
+	require.NoError(t, from.send(synAck(service, peer), peer.Addr()))
+	require.NoError(t, doomed.talk(), "it is not impressed")
+	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: service.Addr()}))
+	require.NoError(t, err)
+	require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
+	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
+	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
+}
+
+// A connection of which a packet made a flow again, before there was a tombstone, is cut if it goes on.
+func TestCutFindsConnectionsThatGoOn(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t)
+	open := func(src, dst, endpoint string) Flow {
+		f := flow(TCP, src, dst, endpoint, "")
+		f.TCP = TCPEstablished
+		return f
+	}
+	again := open("10.244.1.1:1001", "10.96.0.10:80", "10.244.0.5:8080")
+	elsewhere := open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.5:8080")
+	reply := open("10.244.1.1:1003", "10.96.0.10:80", "10.244.0.5:8080")
+	buried := open("10.244.1.1:1004", "10.96.0.10:80", "10.244.0.5:8080")
+	ended := open("10.244.1.1:1005", "10.96.0.10:80", "10.244.0.5:8080")
+
+	backwards := reply // as IPVS makes it of what the endpoint sends
+	backwards.Original, backwards.Reply = reply.Reply, reply.Original
+	closed := buried
+	closed.TCP = TCPClose
+	create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards, closed)
+
+	on, err := table.remade(t.Context(), []Flow{again, elsewhere, reply, buried, ended})
+	require.NoError(t, err)
+	require.Len(t, on, 2)
+	require.Equal(t, []Flow{again, reply}, []Flow{on[0].flow, on[1].flow})
+
+	c := cutting{table: table, ends: &ends{ns: table.ns}, nodes: map[netip.Addr]netip.Addr{}}
+	defer c.ends.close()
+	survivors, err := c.bury(t.Context(), on)
+	require.NoError(t, err)
+	require.Empty(t, survivors)
+	require.Zero(t, c.result.Deleted, "they were counted")
+	for _, f := range list(t, table, Filter{}) {
+		require.NotContains(t, []uint32{on[0].now.ID, on[1].now.ID}, f.ID, "%s", f)
+	}
+}
+
 func TestCutOfUDPDeletes(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)

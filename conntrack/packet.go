@@ -13,6 +13,7 @@ const (
 	hopLimit    = 64
 
 	flagSYN = 0x02
+	flagPSH = 0x08
 	flagACK = 0x10
 )
 
@@ -24,18 +25,33 @@ const (
 // not otherwise impressed. SYN alone would be taken for a new connection by what stands in between. The
 // acknowledgement number is 1, not 0, so that conntrack does not take the segment for the answer to a SYN: of
 // the last one it saw in a flow that ctnetlink made, it remembers 0.
-func synAck(src, dst netip.AddrPort) []byte {
-	segment := make([]byte, tcpHeader)
-	binary.BigEndian.PutUint16(segment[0:], src.Port())
-	binary.BigEndian.PutUint16(segment[2:], dst.Port())
-	binary.BigEndian.PutUint32(segment[8:], 1)
-	segment[12] = tcpHeader / 4 << 4
-	segment[13] = flagSYN | flagACK
-	binary.BigEndian.PutUint16(segment[16:], tcpChecksum(src.Addr(), dst.Addr(), segment))
+//
+// Linux does not answer if it has acknowledged a segment that was out of place in the half second before
+// (tcp_invalid_ratelimit): one that came twice or late is enough.
+func synAck(src, dst netip.AddrPort) []byte { return segment(src, dst, flagSYN|flagACK, nil) }
+
+// stray returns an IP packet with a TCP segment that carries data nobody waits for. It is answered with an acknowledgement, too, and by Linux
+// always: tcp_oow_rate_limited in net/ipv4/tcp_input.c makes an exception for data. But a firewall on the way that follows the sequence numbers
+// may take it for invalid. For the data to be taken for real, its sequence and acknowledgement numbers would both have to fit by chance, as those of
+// an attacker who sees nothing of the connection (RFC 5961 section 5).
+func stray(src, dst netip.AddrPort) []byte {
+	return segment(src, dst, flagPSH|flagACK, make([]byte, 2))
+}
+
+// segment returns an IP packet with a TCP segment, with sequence number 0 and acknowledgement number 1. The data are of an even length.
+func segment(src, dst netip.AddrPort, flags byte, data []byte) []byte {
+	s := make([]byte, tcpHeader, tcpHeader+len(data))
+	binary.BigEndian.PutUint16(s[0:], src.Port())
+	binary.BigEndian.PutUint16(s[2:], dst.Port())
+	binary.BigEndian.PutUint32(s[8:], 1)
+	s[12] = tcpHeader / 4 << 4
+	s[13] = flags
+	s = append(s, data...)
+	binary.BigEndian.PutUint16(s[16:], tcpChecksum(src.Addr(), dst.Addr(), s))
 	if src.Addr().Is4() {
-		return append(ipv4(src.Addr(), dst.Addr(), len(segment)), segment...)
+		return append(ipv4(src.Addr(), dst.Addr(), len(s)), s...)
 	}
-	return append(ipv6(src.Addr(), dst.Addr(), len(segment)), segment...)
+	return append(ipv6(src.Addr(), dst.Addr(), len(s)), s...)
 }
 
 // ipv4 returns an IPv4 header (RFC 791). The kernel fills in the identification and the checksum (raw(7),
