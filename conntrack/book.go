@@ -176,8 +176,8 @@ func (b *book[A]) dropLane(at uint32) {
 	}
 }
 
-// flow returns what is known of the flow with a number: who masquerades its client is not. It is false if the number is of no flow any more,
-// and may be of another one than before.
+// flow returns what is known of the flow with a number: who masquerades its client is not. It is false if the number is of no flow
+// any more, and may be of another one than before.
 func (b *book[A]) flow(i uint32) (Flow, bool) {
 	item := b.flows.at(i)
 	if item.lane == 0 {
@@ -203,8 +203,8 @@ func (b *book[A]) to(dst Flow, stale func(*Flow) bool, yield func(uint32)) {
 	}
 }
 
-// from yields the numbers of the flows from one of the ports that nothing translates and that are stale. It passes over all flows, which takes
-// some nanoseconds for each.
+// from yields the numbers of the flows from one of the ports that nothing translates and that are stale. It passes over all flows,
+// which takes some nanoseconds for each.
 func (b *book[A]) from(ports *portSet, stale func(*Flow) bool, yield func(uint32)) {
 	for i := uint32(1); i <= b.flows.used; i++ {
 		item := b.flows.at(i)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// emptyWalk is how many flows the kernel copies in the time it takes to walk over an empty table of 262,144 buckets, and walkShare how
-	// many it walks over in the time it takes to copy one.
+	// emptyWalk is how many flows the kernel copies in the time it takes to walk over an empty table of 262,144 buckets, and
+	// walkShare how many it walks over in the time it takes to copy one.
 	emptyWalk = 4000
 	walkShare = 5
 	// narrowFlows is the size of a table that can be walked over in one go without anybody noticing.
@@ -34,8 +34,8 @@ type Scan uint8
 
 // The questions.
 const (
-	// ScanAuto is ScanNarrow for up to 100,000 flows in the table where that is less work: each port is a walk of its own. Otherwise it is ScanAll
-	// for up to 20,000 flows, and ScanProtocol for more.
+	// ScanAuto is ScanNarrow for up to 100,000 flows in the table where that is less work: each port is a walk of its own.
+	// Otherwise it is ScanAll for up to 20,000 flows, and ScanProtocol for more.
 	ScanAuto Scan = iota
 	// ScanNarrow asks for ports, and addresses of IPv4. It is the fastest, and keeps a CPU busy for the whole walk.
 	ScanNarrow
@@ -73,6 +73,8 @@ type Cleaned struct {
 // of a pass that had begun.
 //
 // A flow that was made again with a valid endpoint while Clean was at it is left alone, see [Table.Delete].
+// Where the table is large and the program runs for long, [Mirror.Clean] does the same faster.
+//
 // Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not overlap:
 // the second may make valid again what the first takes for stale.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {

@@ -19,8 +19,8 @@ var (
 	ErrInterrupted = errors.New("the dump of the conntrack table was interrupted")
 	// ErrNotSupported: there is no conntrack on this operating system or in this kernel.
 	ErrNotSupported = errors.New("conntrack is not supported here")
-	// ErrNoEvents: the kernel does not tell of new flows, because the sysctl nf_conntrack_events is 0, or cannot be read, or the kernel was built
-	// without CONFIG_NF_CONNTRACK_EVENTS.
+	// ErrNoEvents: the kernel does not tell of new flows, because the sysctl nf_conntrack_events is 0, or cannot be read, or the
+	// kernel was built without CONFIG_NF_CONNTRACK_EVENTS.
 	ErrNoEvents = errors.New("conntrack makes no events")
 	// ErrClosed: the table is closed.
 	ErrClosed = errors.New("the conntrack table is closed")

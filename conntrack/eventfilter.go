@@ -30,7 +30,8 @@ const (
 	attrHeader   = 4      // struct nlattr
 )
 
-// eventFilter returns a program for a socket that lets the events of some protocols pass, and what it cannot make sense of: that is left to whoever reads it.
+// eventFilter returns a program for a socket that lets the events of some protocols pass, and what it cannot make sense of: that
+// is left to whoever reads it.
 func eventFilter(protocols []Protocol) []bpfInstruction {
 	program := []bpfInstruction{{code: bpfLoad, k: eventHeaders}}
 	acceptIf := func(k uint32) {

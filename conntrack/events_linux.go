@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventSocket receives events of some protocols. Unlike the socket of a [Follower] it is not watched by the runtime, which would wake up for
-// each event: it is for who looks from time to time.
+// eventSocket receives events of some protocols. Unlike the socket of a [Follower] it is not watched by the runtime, which would
+// wake up for each event: it is for who looks from time to time.
 type eventSocket struct{ fd int }
 
 // openEvents opens an event socket in the network namespace of the calling thread.

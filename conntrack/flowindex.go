@@ -2,8 +2,8 @@ package conntrack
 
 import "github.com/kernlb/kernlb/internal/nfnl"
 
-// flowIndex notes which flows there are and finds those that can be stale. It knows no more of a flow than its original tuple, its ID and who
-// answers. What it notes may be gone; what is there, it must have noted.
+// flowIndex notes which flows there are and finds those that can be stale. It knows no more of a flow than its original tuple, its
+// ID and who answers. What it notes may be gone; what is there, it must have noted.
 type flowIndex struct {
 	v4     book[[4]byte]
 	v6     book[[16]byte]

@@ -149,8 +149,8 @@ func note(f *Flow) string {
 	return g.String()
 }
 
-// While the table is listed, flows come and go. Events come in their order, but late, the list comes in parts that the kernel made some time
-// before. In the end, no flow that is there is missing.
+// While the table is listed, flows come and go. Events come in their order, but late, the list comes in parts that the kernel made
+// some time before. In the end, no flow that is there is missing.
 func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -59,17 +59,6 @@ func list(tb testing.TB, table *Table, filter Filter) []Flow {
 	return all
 }
 
-// keys returns what identifies the flows, sorted.
-func keys(flows []Flow) []string {
-	out := make([]string, len(flows))
-	for i, f := range flows {
-		f.Timeout = 0
-		out[i] = f.String()
-	}
-	slices.Sort(out)
-	return out
-}
-
 // randomTable returns flows that differ in their tuples.
 func randomTable(r *rand.Rand, n int) []Flow {
 	seen := map[[2]Tuple]bool{}

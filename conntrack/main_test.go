@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
@@ -44,4 +45,15 @@ func withPort(a netip.AddrPort, i int) netip.AddrPort {
 		addr = addr.Next()
 	}
 	return netip.AddrPortFrom(addr, uint16(1024+i))
+}
+
+// keys returns what identifies the flows, sorted.
+func keys(flows []Flow) []string {
+	out := make([]string, len(flows))
+	for i, f := range flows {
+		f.Timeout = 0
+		out[i] = f.String()
+	}
+	slices.Sort(out)
+	return out
 }

@@ -28,7 +28,8 @@ func mirrorOf(t *testing.T, table *Table, o MirrorOptions) *Mirror {
 // claimsOf are claims that make the flows to all endpoints but one stale.
 func claimsOf(t *testing.T, f string, p Protocol, backend string) *Matcher {
 	t.Helper()
-	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{ap(f).Addr(), ap(f).Port(), p}, Backends: aps(backend), Untranslated: true}}})
+	frontend := Frontend{ap(f).Addr(), ap(f).Port(), p}
+	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: frontend, Backends: aps(backend), Untranslated: true}}})
 	require.NoError(t, err)
 	return m
 }
@@ -99,7 +100,8 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	x := mirrorOf(t, table, MirrorOptions{})
 	runMirror(t, x)
 	waitSynced(t, x)
-	stale, right := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""), flow(UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
+	stale := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", "")
+	right := flow(UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
 	create(t, table, stale, right)
 	require.Zero(t, x.Stats().Flows)
 	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
@@ -112,12 +114,12 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	again.Reply.Src = right.Reply.Src
 	create(t, table, again)
 	require.Equal(t, Cleaned{}, mustClean(t, x, m))
-	_, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{OriginalSrc: addr("10.0.0.1"), OriginalDst: addr("10.96.0.10")}))
+	_, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: addr("10.96.0.10")}))
 	require.NoError(t, err)
 	create(t, table, stale)
 	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
 	require.Empty(t, list(t, table, Filter{}))
-	require.Zero(t, x.Stats().Flows-1, "one event is not read yet")
+	require.Equal(t, 1, x.Stats().Flows, "one event is not read yet")
 	require.Equal(t, Cleaned{}, mustClean(t, x, m))
 	require.Zero(t, x.Stats().Flows)
 }
@@ -137,7 +139,8 @@ func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 		{TCP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
 		{SCTP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
 	} {
-		got, err := x.Clean(context.Background(), claimsOf(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53"), CleanOptions{Scan: ScanProtocol, KeepOpen: true})
+		m := claimsOf(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53")
+		got, err := x.Clean(context.Background(), m, CleanOptions{Scan: ScanProtocol, KeepOpen: true})
 		require.NoError(t, err)
 		got.Duration = 0
 		require.Equal(t, tc.want, got, tc.protocol)
@@ -262,7 +265,8 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	require.ErrorIs(t, x.Run(ctx), ErrNoEvents)
 }
 
-// Flows that were there before anybody listened may end without an event. They are forgotten when the kernel does not have them, and when they are many.
+// Flows that were there before anybody listened may end without an event. They are forgotten when the kernel does not have them,
+// and when they are many.
 func TestMirrorForgetsTheDead(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)

@@ -13,12 +13,13 @@ import (
 // errDeadFlows says that much of what is noted is no more.
 var errDeadFlows = errors.New("too many flows are noted that are no more")
 
-// Run notes flows until ctx ends, which is not an error. Run it in a goroutine of its own, once at a time; what it holds, it gives back when it
-// returns. It needs CAP_NET_ADMIN and returns [ErrNoEvents] where there are none. Whether it runs or not, Clean works.
+// Run notes flows until ctx ends, which is not an error. Run it in a goroutine of its own, once at a time; what it holds, it gives
+// back when it returns. It needs CAP_NET_ADMIN and returns [ErrNoEvents] where there are none. Whether it runs or not, Clean
+// works.
 //
-// It lists the table once, and again after the kernel had more events than the queue had room for: not at once, but at the earliest after a
-// second, and after ten times as long as the last list took. It looks for events twenty times a second. Events of other protocols do not reach
-// the process: the kernel drops them at the socket (SO_ATTACH_FILTER), after having made them.
+// It lists the table once, and again after the kernel had more events than the queue had room for: not at once, but at the
+// earliest after a second, and after ten times as long as the last list took. It looks for events twenty times a second. Events of
+// other protocols do not reach the process: the kernel drops them at the socket (SO_ATTACH_FILTER), after having made them.
 func (x *Mirror) Run(ctx context.Context) error {
 	if err := x.run(ctx); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("mirror the conntrack table: %w", explain(err))
@@ -123,11 +124,11 @@ func (x *Mirror) follow(ctx context.Context) (listing time.Duration, err error) 
 	}
 }
 
-// reset empties the queue and makes an index for what happens from now on. Only when the queue was empty does the kernel fill it again after a loss
-// (netlink_overrun and netlink_rcv_wake in net/netlink/af_netlink.c).
+// reset empties the queue and makes an index for what happens from now on. Only when the queue was empty does the kernel fill it
+// again after a loss (netlink_overrun and netlink_rcv_wake in net/netlink/af_netlink.c).
 //
-// It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before there was a listener. Those whose first packet is
-// under way would be neither in the list nor in an event.
+// It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before there was a listener. Those
+// whose first packet is under way would be neither in the list nor in an event.
 func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
 	if err := settle(ctx); err != nil {
 		return nil, err
@@ -147,8 +148,9 @@ func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
 	return nil, ctx.Err()
 }
 
-// list notes the flows that are in the table. Meanwhile events are worked in: what is made is noted at least once, by the list or by its event. A flow
-// that ends between the kernel's listing it and its being noted here is noted for too long, which does no harm.
+// list notes the flows that are in the table. Meanwhile events are worked in: what is made is noted at least once, by the list or
+// by its event. A flow that ends between the kernel's listing it and its being noted here is noted for too long, which does no
+// harm.
 func (x *Mirror) list(ctx context.Context, index *flowIndex) error {
 	for _, p := range x.protocols {
 		requests, err := Filter{Protocol: p}.dumps()

@@ -57,10 +57,10 @@ type Claim struct {
 	// are forwarded without translation (IPVS direct routing and tunnels).
 	Untranslated bool
 
-	// Backwards says that flows from the frontend's own address and port are stale, too. Such a flow begins with a late answer: an untranslated flow is
-	// deleted while the answer of whoever had the address is under way, the answer makes a flow of its own, and what the client sends
-	// next is taken for an answer in that. So set it for another cleaning some time after one that deleted untranslated flows. It has no effect on
-	// claims of node addresses: these have flows of their own from any port.
+	// Backwards says that flows from the frontend's own address and port are stale, too. Such a flow begins with a late answer: an
+	// untranslated flow is deleted while the answer of whoever had the address is under way, the answer makes a flow of its own,
+	// and what the client sends next is taken for an answer in that. So set it for another cleaning some time after one that
+	// deleted untranslated flows. It has no effect on claims of node addresses: these have flows of their own from any port.
 	Backwards bool
 }
 
@@ -263,7 +263,8 @@ func (m *Matcher) claim(f *Flow) *claim {
 	return m.claims[Frontend{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
 }
 
-// fromFrontend reports whether the flow comes from where a claim does not want flows from. It needs the protocol and the original tuple only.
+// fromFrontend reports whether the flow comes from where a claim does not want flows from. It needs the protocol and the original
+// tuple only.
 func (m *Matcher) fromFrontend(f *Flow) bool {
 	if !m.backwards {
 		return false
@@ -317,7 +318,8 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	return requests
 }
 
-// destinations returns all places that flows can have been sent to that may be stale, as flows that have no more than that; of some protocols.
+// destinations returns all places that flows can have been sent to that may be stale, as flows that have no more than that; of
+// some protocols.
 func (m *Matcher) destinations(covers func(Protocol) bool) []Flow {
 	var all []Flow
 	add := func(f Frontend, a netip.Addr) {

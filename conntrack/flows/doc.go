@@ -26,6 +26,10 @@
 // Where untranslated flows were deleted, or a frontend is new, the keeper looks again a moment later: an answer that was under way can begin a flow of its own, in which all that
 // the client sends passes for answers. So [Keeper.Settle] has to be called in time, as the engine's Run does; until it has returned 0, not all is done.
 //
+// A pass over the table takes the longer the more flows there are on the machine, half a second for a million. A program that runs for long can give
+// the keeper a [conntrack.Mirror] of the table in its place, and run that: it follows events and finds UDP flows without a pass, and connections that are to be
+// cut if it is told to note their protocols, too.
+//
 // # Connections to endpoints that go
 //
 // TCP and SCTP connections to an endpoint that left are subject to a policy ([servicemodel.ConnectionPolicy]), one for all services in [Config] and

@@ -2,6 +2,7 @@ package flows_test
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
@@ -27,6 +28,27 @@ func Example() {
 		}
 		engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 		return engine.Run(ctx, states, nil) // deletes, drains and cuts when it is time
+	}
+	_ = run
+}
+
+// Where there are many flows, a mirror finds the stale ones. Without it, or if it fails, the keeper works all the same.
+func Example_mirror() {
+	run := func(ctx context.Context, table *conntrack.Table, backend dataplane.Backend, states <-chan sm.State) error {
+		mirror, err := conntrack.NewMirror(table, conntrack.MirrorOptions{})
+		if err != nil {
+			return err
+		}
+		keeper, err := flows.New(mirror, nil)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- mirror.Run(ctx) }()
+		err = dataplane.New(backend, &dataplane.Config{Flows: keeper}).Run(ctx, states, nil)
+		cancel()
+		return errors.Join(err, <-done)
 	}
 	_ = run
 }

@@ -1,0 +1,194 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkMirrorClean is BenchmarkClean with the help of a mirror, and for one flow in place of all that went to an endpoint.
+func BenchmarkMirrorClean(b *testing.B) {
+	table, own := benchTable(b)
+	start := time.Now()
+	mirror := startMirror(b, table, MirrorOptions{})
+	listed := time.Since(start)
+	frontend := Frontend{addr("10.96.0.4"), 53, UDP}
+	stale := Filter{Protocol: UDP, ReplySrc: addr("10.244.4.4")}
+	var all []Flow
+	for f, err := range table.Flows(context.Background(), stale) {
+		require.NoError(b, err)
+		all = append(all, f)
+	}
+	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: frontend, Gone: aps("10.244.4.4:5353")}}})
+	require.NoError(b, err)
+	for _, n := range []int{len(all), 1, 0} {
+		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
+		require.NoError(b, err)
+		_, err = table.Create(context.Background(), All(all[:n]...))
+		require.NoError(b, err)
+		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
+			var use meter
+			for b.Loop() {
+				var got Cleaned
+				use.run(func() { got, err = mirror.Clean(context.Background(), m, CleanOptions{}) })
+				b.StopTimer()
+				require.NoError(b, err)
+				require.Equal(b, n, got.Deleted)
+				require.Zero(b, got.Dumps)
+				_, err = table.Create(context.Background(), All(all[:n]...))
+				require.NoError(b, err)
+				b.StartTimer()
+			}
+			use.report(b)
+			b.ReportMetric(float64(listed.Milliseconds()), "ms-to-begin")
+			b.ReportMetric(float64(own), "flows-in-table")
+			b.ReportMetric(float64(mirror.Stats().Flows), "flows-noted")
+		})
+	}
+}
+
+// What a mirror takes for a flow, and how long for its coming and going.
+func BenchmarkMirrorIndex(b *testing.B) {
+	const n = 1_000_000
+	for _, c := range []struct {
+		name string
+		flow func(i int) Flow
+	}{
+		{"IPv4, 100 frontends of 10 endpoints", func(i int) Flow { return indexed(i, 10, 96, byte(i%100), i/100%10) }},
+		{"IPv4, all to different places", func(i int) Flow { return indexed(i, byte(20+i>>16), byte(i>>8), byte(i), -1) }},
+		{"IPv6, 100 frontends of 10 endpoints", func(i int) Flow { return over6(indexed(i, 10, 96, byte(i%100), i/100%10)) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			var adding, removing time.Duration
+			var size uint64
+			for b.Loop() {
+				var before, after runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				x := newFlowIndex()
+				start := time.Now()
+				for i := range n {
+					f := c.flow(i)
+					x.add(&f)
+				}
+				adding += time.Since(start)
+				require.Equal(b, n, x.len())
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				size = after.HeapAlloc - before.HeapAlloc
+				start = time.Now()
+				for i := range n {
+					f := c.flow(i)
+					x.remove(&f)
+				}
+				removing += time.Since(start)
+				require.Zero(b, x.len())
+				require.Zero(b, x.v4.lanes.n+x.v6.lanes.n)
+			}
+			b.ReportMetric(float64(size)/n, "B/flow")
+			b.ReportMetric(float64(adding.Nanoseconds())/float64(b.N)/n, "ns/added")
+			b.ReportMetric(float64(removing.Nanoseconds())/float64(b.N)/n, "ns/removed")
+		})
+	}
+}
+
+// indexed returns a UDP flow to 10.96.0.0 and so on; to an endpoint, or to nobody's if that is negative.
+func indexed(i int, a, b, c byte, endpoint int) Flow {
+	f := Flow{Protocol: UDP, ID: uint32(i) * 0x9e3779b1}
+	f.Original.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}), uint16(1024+i&0xff))
+	f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{a, b, 0, c}), 53)
+	if endpoint < 0 {
+		f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, a, b, c}), 53)
+	}
+	f.Reply = Tuple{Src: f.Original.Dst, Dst: f.Original.Src}
+	if endpoint >= 0 {
+		f.Reply.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, c, byte(endpoint)}), 5353)
+	}
+	return f
+}
+
+// over6 returns a flow with IPv6 addresses that end in those of f.
+func over6(f Flow) Flow {
+	for _, a := range []*netip.AddrPort{&f.Original.Src, &f.Original.Dst, &f.Reply.Src, &f.Reply.Dst} {
+		b := a.Addr().As16()
+		b[0], b[10], b[11] = 0xfd, 0, 0
+		*a = netip.AddrPortFrom(netip.AddrFrom16(b), a.Port())
+	}
+	return f
+}
+
+// What a mirror costs where flows are made by packets: 200,000 datagrams over loopback, each of a flow of its own.
+func BenchmarkNewFlows(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		mirror *MirrorOptions
+	}{
+		{"nobody listens", nil},
+		{"mirror of UDP", &MirrorOptions{}},
+		{"mirror of SCTP", &MirrorOptions{Protocols: []Protocol{SCTP}}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			const n = 200_000
+			var m meter
+			var took time.Duration
+			noted, losses := 0, 0
+			for b.Loop() {
+				table, ns := newTable(b)
+				rules(b, ns, "", "ct state new accept")
+				require.NoError(b, ns.Do(func() error { return sendEach(1, 0) }))
+				stop := func() {}
+				var mirror *Mirror
+				if c.mirror != nil {
+					var err error
+					mirror, err = NewMirror(table, *c.mirror)
+					require.NoError(b, err)
+					stop = runMirror(b, mirror)
+					waitSynced(b, mirror)
+				}
+				m.run(func() {
+					start := time.Now()
+					require.NoError(b, ns.Do(func() error { return sendEach(n, 1) }))
+					took += time.Since(start)
+					if mirror != nil {
+						time.Sleep(100 * time.Millisecond) // it reads the rest
+						noted, losses = mirror.Stats().Flows, mirror.Stats().Losses
+					}
+				})
+				u, err := table.Usage(context.Background())
+				require.NoError(b, err)
+				require.GreaterOrEqual(b, int(u.Count), n)
+				stop()
+			}
+			b.ReportMetric(n*float64(b.N)/took.Seconds(), "flows/s")
+			b.ReportMetric(1000*m.cpu/m.runs/n, "cpu-us/flow")
+			b.ReportMetric(float64(noted), "noted")
+			b.ReportMetric(float64(losses), "losses")
+		})
+	}
+}
+
+// sendEach sends a datagram to each of n addresses of the loopback network.
+func sendEach(n, from int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	sink := &unix.SockaddrInet4{Port: 5353}
+	if err := unix.Bind(fd, sink); err != nil { // it takes them itself, and drops what does not fit
+		return err
+	}
+	for i := from; i < from+n; i++ {
+		to := &unix.SockaddrInet4{Port: 5353, Addr: [4]byte{127, byte(1 + i>>16), byte(i >> 8), byte(i)}}
+		if err := unix.Sendto(fd, []byte{0}, 0, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
