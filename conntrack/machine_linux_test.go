@@ -114,6 +114,22 @@ func TestAMillionFlows(t *testing.T) {
 		require.Equal(t, left, count())
 		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.cpu, use.allocated, got)
 	}
+
+	var use meter
+	var mirror *Mirror
+	start = time.Now()
+	use.run(func() { mirror = startMirror(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP}}) })
+	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", mirror.Stats().Flows, time.Since(start), use.cpu)
+	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{addr("10.96.0.8"), 53, UDP}, Gone: aps("10.244.8.3:5353")}}})
+	require.NoError(t, err)
+	use = meter{}
+	var got Cleaned
+	use.run(func() { got, err = mirror.Clean(context.Background(), m, CleanOptions{}) })
+	require.NoError(t, err)
+	require.Equal(t, n/services/endpoints, got.Deleted)
+	require.Zero(t, got.Dumps)
+	require.Equal(t, left-got.Deleted, count())
+	t.Logf("mirror: %s, %.0f ms of CPU, %.1f MB allocated: %+v", got.Duration, use.cpu, use.allocated, got)
 }
 
 // Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.
