@@ -213,7 +213,10 @@ func (b *builder) fromItself() rule {
 	return rule{b.f.name + " saddr . ct original protocol . ct original proto-dst @" + kindService + "s", append(load, nftwire.Lookup(kindService+"s", false))}
 }
 
-const stateNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+const (
+	stateNew   = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+	translated = 0x30   // IPS_SRC_NAT, IPS_DST_NAT (enum ip_conntrack_status in include/uapi/linux/netfilter/nf_conntrack_common.h)
+)
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). IPVS works at -98 in the output hook and at 99 in the input hook.
 const (
@@ -272,8 +275,18 @@ func (b *builder) leads(original, steer, isNew, services rule) {
 	halves := b.in(kindService, setRouted)
 	admit := join(isNew, b.verdict(nftwire.VerdictJump, "admit"))
 	elsewhere := join(isNew, b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictJump, "no-service"))
+	backwards := join(b.backwards(), services, b.fibLocal("daddr", nftwire.FIBDaddr, nftwire.CmpNeq), steer)
 	b.chain(chain{"prerouting", "filter", hookPrerouting, prioSteer},
-		join(original, b.flowIn(kindService, kindService+"s"), steer), join(halves, steer), admit, elsewhere)
+		join(original, b.flowIn(kindService, kindService+"s"), steer), backwards, join(halves, steer), admit, elsewhere)
 	b.chain(chain{"output", "route", hookOutput, prioSteer},
-		join(markIs(splitMarks, sentMark), b.verdict(nftwire.VerdictAccept, "")), join(services, original, steer), admit, elsewhere)
+		join(markIs(splitMarks, sentMark), b.verdict(nftwire.VerdictAccept, "")), join(services, original, steer), backwards, admit, elsewhere)
+}
+
+// backwards matches what conntrack takes for answers in a flow that it does not translate. If the first packet that conntrack sees of a connection comes from the
+// endpoint, since the flow was deleted or the table emptied, it makes a flow of it in which the endpoint is the client: IPVS has translated the packet by
+// then, and conntrack expects answers to the service's address. What the client sends is to go to IPVS as before.
+func (b *builder) backwards() rule {
+	reply := rule{"ct direction reply", []nftwire.Expr{nftwire.CT(nftwire.CTDirection, nftwire.Word(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), []byte{1})}}
+	return join(reply, rule{fmt.Sprintf("ct status & 0x%x == 0x0", translated), []nftwire.Expr{nftwire.CT(nftwire.CTStatus, nftwire.Word(0)),
+		nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(translated), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), nftwire.Native32(0))}})
 }
