@@ -249,7 +249,7 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	table, ns := newTable(t)
 	x := mirrorOf(t, table, MirrorOptions{})
 	x.times.check = time.Millisecond
-	if err := table.checkEvents(); err != nil {
+	if err := x.checkEvents(context.Background()); err != nil {
 		t.Skipf("the kernel makes no events in this namespace: %v", err)
 	}
 	done := make(chan error, 1)

@@ -28,7 +28,7 @@ func (x *Mirror) Run(ctx context.Context) error {
 }
 
 func (x *Mirror) run(ctx context.Context) error {
-	if err := x.table.checkEvents(); err != nil {
+	if err := x.checkEvents(ctx); err != nil {
 		return err
 	}
 	if err := x.begin(); err != nil {
@@ -48,6 +48,14 @@ func (x *Mirror) run(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// checkEvents is checkEvents of the table, where nobody may have asked for conntrack before: a request loads its module.
+func (x *Mirror) checkEvents(ctx context.Context) error {
+	if _, err := x.table.usage(ctx); err != nil {
+		return err
+	}
+	return x.table.checkEvents()
 }
 
 // retryable reports whether a new list helps.

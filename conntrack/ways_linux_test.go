@@ -72,7 +72,7 @@ func startMirror(t testing.TB, table *Table, o MirrorOptions) *Mirror {
 // runMirror runs a mirror until the test ends, or the function it returns is called.
 func runMirror(t testing.TB, x *Mirror) (stop func()) {
 	t.Helper()
-	if err := x.table.checkEvents(); err != nil {
+	if err := x.checkEvents(context.Background()); err != nil {
 		t.Skipf("the kernel makes no events in this namespace: %v", err) // before Linux 5.19, user namespaces do not see the setting
 	}
 	ctx, cancel := context.WithCancel(context.Background())
