@@ -37,7 +37,7 @@ type Config struct {
 	// them share an endpoint. 1 to 32 and 1 to 128; zero means all. They do not matter where pods and the host have endpoints of their own.
 	AffinityMask4, AffinityMask6 int
 	// Device is the name of a dummy device that holds the addresses of services: cluster IPs, external IPs and load-balancer IPs. It is
-	// made if it is not there, which needs the kernel module dummy. Empty, the default, means none, and services need none: the package
+	// made if it is not there; a kernel without the module dummy is a [dataplane.ErrMissingModule] then. Empty, the default, means none, and services need none: the package
 	// documentation says what is different with one.
 	Device string
 	// StrictARP keeps the node from answering ARP for the addresses that Device holds, on all links: net.ipv4.conf.all.arp_ignore is set to 1 and

@@ -2,6 +2,7 @@ package ipvs_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -14,10 +15,15 @@ func open(netns int) (dataplane.Backend, error) {
 	return ipvs.New(&ipvs.Config{NetNS: netns})
 }
 
+// loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol whose module is being loaded for somebody else.
+var loading sync.Mutex
+
 // needIPVS skips a test on a kernel without IPVS.
 func needIPVS(t *testing.T) {
 	t.Helper()
 	netnstest.Require(t)
+	loading.Lock()
+	defer loading.Unlock()
 	ns, err := netnstest.NewNS("probe")
 	if err != nil {
 		t.Fatal(err)

@@ -234,7 +234,7 @@ func TestKernelStrictARP(t *testing.T) {
 	}
 	// asks has the client ask on its link who has the address.
 	asks := func() bool {
-		line := strings.Fields(k.insideOut(client, "ip", "-o", "route", "get", k.Node.IPv4.String()))
+		line := strings.Fields(k.inside(client, "ip", "-o", "route", "get", k.Node.IPv4.String()))
 		var dev string
 		for i, w := range line {
 			if w == "dev" {
@@ -247,7 +247,7 @@ func TestKernelStrictARP(t *testing.T) {
 			k.inside(client, "ip", "neigh", "flush", "to", webAddrs[0].String(), "dev", dev)
 		}()
 		out := netnstest.Probe{From: client, Proto: netnstest.TCP, To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
-		neigh := k.insideOut(client, "ip", "neigh", "show", webAddrs[0].String())
+		neigh := k.inside(client, "ip", "neigh", "show", webAddrs[0].String())
 		require.Equal(t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"), "%v: %s", out, neigh)
 		return out.Kind == netnstest.Answered
 	}
@@ -272,12 +272,6 @@ func TestKernelStrictARP(t *testing.T) {
 	k.apply(k.state(web(), "pod2", "pod3"))
 	require.False(t, asks(), "no device")
 	k.requireServed(80, webAddrs...)
-}
-
-// insideOut runs a command in the namespace of a host, and returns its output.
-func (k *kernel) insideOut(h *netnstest.Host, args ...string) string {
-	k.t.Helper()
-	return (&kernel{Cluster: &netnstest.Cluster{Node: h}, t: k.t}).run(args...)
 }
 
 // Connections live through what becomes of the address, the device and the process.

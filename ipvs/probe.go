@@ -30,7 +30,7 @@ func Candidate(cfg *Config) dataplane.Candidate {
 const probeTable = "kernlb.probe"
 
 // probe asks the kernel for IPVS, then has it check the transaction that would write companion tables with everything in them. It does not ask for
-// schedulers: the kernel loads their modules when the first virtual server wants them.
+// schedulers, nor for dummy devices: the kernel loads their modules when the first virtual server wants them, or the device is made.
 func probe(ctx context.Context, cfg *Config) error {
 	c, err := cfg.withDefaults()
 	if err != nil {

@@ -39,10 +39,10 @@ func (k *kernel) routedState(svc *servicemodel.Service, pods, other []string) se
 	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
 
-// inside runs a command in the namespace of a host.
-func (k *kernel) inside(h *netnstest.Host, args ...string) {
+// inside runs a command in the namespace of a host, and returns its output.
+func (k *kernel) inside(h *netnstest.Host, args ...string) string {
 	k.t.Helper()
-	(&kernel{Cluster: &netnstest.Cluster{Node: h}, t: k.t}).run(args...)
+	return (&kernel{Cluster: &netnstest.Cluster{Node: h}, t: k.t}).run(args...)
 }
 
 // holdAddresses gives the addresses to a pod, and starts servers there.
@@ -145,8 +145,10 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	}
 	requests := 0
 	for _, p := range seen.Packets() {
-		require.True(t, p.Outgoing, "an answer passed the node: %v", p)
-		requests++
+		if p.Proto == netnstest.TCP || p.Proto == netnstest.UDP {
+			require.True(t, p.Outgoing, "an answer passed the node: %v", p)
+			requests++
+		}
 	}
 	require.NotZero(t, requests)
 }
