@@ -148,11 +148,12 @@ func (x *Mirror) wants(f *Flow) bool { return x.covers(f.Protocol) }
 // suspects returns the flows of the protocols covered that can be stale, in the index that they are of. It is nil if not all flows
 // are known. Those that were made before the call are: their events are in the queue.
 func (x *Mirror) suspects(m *Matcher) (*flowIndex, []suspect) {
-	if x.table.checkEvents() != nil {
-		return nil, nil
-	}
+	err := x.table.checkEvents()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if err != nil && x.synced {
+		x.lose(err)
+	}
 	if !x.synced || x.drain() != nil {
 		return nil, nil
 	}
@@ -210,12 +211,15 @@ func (x *Mirror) drain() error {
 			err = x.index.apply(x.buf[:n], x.wants)
 		}
 		if err != nil {
-			x.synced, x.broken = false, err
+			x.lose(err)
 			return err
 		}
 	}
 	return nil
 }
+
+// lose notes that the index does not count any more, and why. Run learns of it when it looks for events. The lock is held.
+func (x *Mirror) lose(err error) { x.synced, x.broken = false, err }
 
 // debug logs what a mirror does by itself.
 func (x *Mirror) debug(ctx context.Context, what string, attrs ...slog.Attr) {
