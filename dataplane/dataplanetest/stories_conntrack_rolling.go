@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,7 +29,12 @@ const (
 	rollFirstPort = uint16(20000)
 	// rollPatience is longer than answers take on a busy machine, so that a client has one datagram on its way when its flow is moved.
 	rollPatience = 250 * time.Millisecond
+	// A connection hangs if it waits so long for an answer while the others get so many: on a starved machine all wait.
+	hangTime    = 2 * time.Second
+	hangAnswers = 300
 )
+
+var errHangs = errors.New("hangs, while others get answers")
 
 // rollTime is how long endpoints are replaced: a minute, or what the variable KERNLB_TEST_ROLL says, such as "1m"; short by default.
 func rollTime(t *testing.T) time.Duration {
@@ -84,6 +90,8 @@ type roll struct {
 	next    uint16
 	current []*member
 	leaving []*member // of those that are not in the service any more, the oldest first
+
+	answers atomic.Int64 // of TCP servers
 
 	mu   sync.Mutex
 	uses map[string]int // TCP connections by server
@@ -215,7 +223,7 @@ func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) *caller
 	r.calls.Go(func() {
 		last := time.Now()
 		for ctx.Err() == nil {
-			if err := c.session(ctx, r, from, to, &last); err != nil && ctx.Err() == nil {
+			if err := c.session(ctx, r, from, to, &last); err != nil && (ctx.Err() == nil || errors.Is(err, errHangs)) {
 				c.count(err)
 			}
 		}
@@ -233,13 +241,10 @@ func (c *caller) session(ctx context.Context, r *roll, from string, to netip.Add
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	conn.SetLinger(0)                                                            //nolint:errcheck // leaves no connection in TIME_WAIT
-	defer conn.Close()                                                           //nolint:errcheck // nothing is owed
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // it is closed then
-	defer stop()
-	conn.SetDeadline(time.Now().Add(2 * time.Second)) //nolint:errcheck // reading tells
+	conn.SetLinger(0)  //nolint:errcheck // leaves no connection in TIME_WAIT
+	defer conn.Close() //nolint:errcheck // nothing is owed
 	in := bufio.NewReader(conn)
-	line, err := in.ReadString('\n')
+	line, err := r.await(ctx, conn, in)
 	if err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
@@ -250,18 +255,37 @@ func (c *caller) session(ctx context.Context, r *roll, from string, to netip.Add
 	for {
 		c.worst = max(c.worst, time.Since(*last))
 		*last = time.Now()
-		conn.SetDeadline(time.Now().Add(2 * time.Second)) //nolint:errcheck // reading tells
 		if ctx.Err() != nil {
 			return nil
 		}
 		if _, err := conn.Write([]byte("ping\n")); err != nil {
 			return err
 		}
-		if _, err := in.ReadString('\n'); err != nil {
-			return err
+		if _, err := r.await(ctx, conn, in); err != nil {
+			return fmt.Errorf("%s to %s: %w", conn.LocalAddr(), server, err)
 		}
 		c.pings++
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// await reads a line, until ctx ends or the connection hangs.
+func (r *roll) await(ctx context.Context, conn *net.TCPConn, in *bufio.Reader) (string, error) {
+	start, others := time.Now(), r.answers.Load()
+	for {
+		conn.SetReadDeadline(time.Now().Add(hangTime / 20)) //nolint:errcheck // reading tells
+		line, err := in.ReadString('\n')
+		switch {
+		case err == nil:
+			r.answers.Add(1)
+			return line, nil
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return "", err
+		case time.Since(start) > hangTime && r.answers.Load()-others >= hangAnswers:
+			return "", fmt.Errorf("%w: %s, %d answers", errHangs, time.Since(start), r.answers.Load()-others)
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		}
 	}
 }
 
