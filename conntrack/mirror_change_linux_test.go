@@ -75,6 +75,10 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 // Flows come and go while a mirror begins, loses events and is asked to clean. At any time, it deletes what a pass would have.
 func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 	t.Parallel()
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
 	for _, tc := range []struct {
 		name    string
 		buffer  int
@@ -89,7 +93,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 			x.times = mirrorTimes{read: time.Millisecond, check: 5 * time.Millisecond, pause: 5 * time.Millisecond}
 			stop := func() {}
 			lookups, passes := 0, 0
-			for round := range 60 {
+			for round := range rounds {
 				if round == 0 || r.IntN(tc.restart) == 0 {
 					stop()
 					stop = runMirror(t, x)
@@ -109,7 +113,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 					lookups += got.Lookups
 				}
 			}
-			t.Logf("%d of 60 with a pass, %d flows looked up otherwise, %+v", passes, lookups, x.Stats())
+			t.Logf("%d of %d with a pass, %d flows looked up otherwise, %+v", passes, rounds, lookups, x.Stats())
 		})
 	}
 }
