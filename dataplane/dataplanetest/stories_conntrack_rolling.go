@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -71,7 +72,7 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 			tcp = append(tcp, r.call(ctx, []string{"pod1", "outside1"}[i%2], netip.AddrPortFrom(clusterIP[i/2%2], flowPort)))
 		}
 		udp.start()
-		changes, applies := r.roll(ctx)
+		changes, applies := r.roll(ctx, keeper.Totals)
 		udp.stop()
 		cancel()
 		r.calls.Wait()
@@ -128,7 +129,7 @@ func (r *roll) state() servicemodel.State {
 
 // roll replaces the oldest endpoint, again and again. What ran at an endpoint that is gone ends when the kernel knows: for UDP at once, for TCP when the policy
 // leaves it no connections.
-func (r *roll) roll(ctx context.Context) (changes, applies int) {
+func (r *roll) roll(ctx context.Context, cut func() conntrack.Cleaned) (changes, applies int) {
 	states, ended := make(chan servicemodel.State, 16), make(chan error, 1)
 	applied := make(chan *servicemodel.Table, 1024)
 	go func() {
@@ -153,6 +154,9 @@ func (r *roll) roll(ctx context.Context) (changes, applies int) {
 	}
 	if r.policy.Mode == servicemodel.DrainConnections {
 		time.Sleep(r.policy.Drain + 200*time.Millisecond) // what is left is cut meanwhile
+		for end := time.Now().Add(time.Minute); cut().Reset == 0 && time.Now().Before(end); {
+			time.Sleep(100 * time.Millisecond) // the machine is starved, and the first apply was late
+		}
 	}
 	close(states)
 	if err := <-ended; err != nil {
