@@ -42,9 +42,11 @@ func (n *network) changed() bool { return n.events.look() }
 // addresses reads the addresses of the namespace, and looks for the device. A device that is not a dummy is an error.
 func (n *network) addresses() (*addresses, error) {
 	n.events.look()
-	n.events.suspect = true
+	n.events.suspect.Store(false) // what is noticed from here on may not be in the list
 	f, err := n.listAll()
-	n.events.suspect = err != nil
+	if err != nil {
+		n.events.suspect.Store(true)
+	}
 	return f, err
 }
 

@@ -31,6 +31,7 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil, errors.Is(err, unix.ENOBUFS): // more than the socket can hold
+			b.net.events.suspect.Store(true) // the notice may not have reached that socket yet
 			changed()
 		default:
 			return fmt.Errorf("ipvs: watch addresses: %w", err)
