@@ -92,5 +92,5 @@ func runMirror(t testing.TB, x *Mirror) (stop func()) {
 
 func waitSynced(t testing.TB, x *Mirror) {
 	t.Helper()
-	require.Eventually(t, func() bool { return x.Stats().Synced }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return x.Stats().Synced }, 5*time.Minute, time.Millisecond)
 }
