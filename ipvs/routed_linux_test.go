@@ -186,8 +186,8 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 	}
 }
 
+// It is not parallel, so that it comes first: the modules that it loads make devices in every namespace, such as tunl0, and other tests list devices.
 func TestKernelTunnels(t *testing.T) {
-	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	for _, p := range []string{"pod2", "pod3"} {
 		k.holdAddresses(p, webAddrs...)
