@@ -1,6 +1,7 @@
 # make test      sets up what the tests need, and runs everything, also what needs another kernel (make test-vm)
 # make test-vm   the tests of IPVS, and those that take modules from the kernel, in a virtual machine with Linux 6.1
-# make test-long a million random packets, twenty conformance runs, and a minute of rolling replacement, on nftables and iptables
+# make test-long a million random packets, twenty conformance runs and two with a mirror of the flows, and a minute of rolling replacement, on nftables
+#                and iptables
 # make race      the same packages under the race detector, with less repetition
 # make test-kernel KERNEL=6.12 PKG=./nftables RUN=Kernel
 #                runs tests of packages inside a virtual machine with that kernel; KERNEL may be 5.10, 6.1, 6.12, 7.x, several of them, or all
@@ -41,6 +42,7 @@ LONG_PKG = ./nftables ./iptables
 test-long: setup
 	KERNLB_RANDOM_PACKETS=1000000 KERNLB_RANDOM_SEED=$(SEED) $(GO) test -run TestRandomPackets -parallel 64 -timeout 60m -count 1 $(LONG_PKG)
 	$(GO) test -run TestConformance -timeout 60m -count 20 $(LONG_PKG)
+	KERNLB_TEST_MIRROR=1 $(GO) test -run TestConformance -timeout 60m -count 2 $(LONG_PKG)
 	KERNLB_TEST_ROLL=1m $(GO) test -run 'TestConformance/endpoints_are_replaced_all_the_time' -parallel 1 -timeout 60m -count 1 -v $(LONG_PKG)
 
 race: setup

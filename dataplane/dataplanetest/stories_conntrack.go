@@ -1,9 +1,11 @@
 package dataplanetest
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -53,12 +55,35 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { table.Close() })
-	keeper, err := flows.New(table, &flows.Config{Connections: p})
+	keeper, err := flows.New(mirrored(t, table), &flows.Config{Connections: p})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.engine = dataplane.New(w.backend, &dataplane.Config{Flows: keeper})
 	return table, keeper
+}
+
+// mirrored returns the table; or a mirror of it, which runs, if the variable KERNLB_TEST_MIRROR is set: the outcome is the same.
+func mirrored(t *testing.T, table *conntrack.Table) flows.Table {
+	t.Helper()
+	if os.Getenv("KERNLB_TEST_MIRROR") == "" {
+		return table
+	}
+	m, err := conntrack.NewMirror(table, conntrack.MirrorOptions{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP, conntrack.SCTP}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		t.Logf("mirror: %+v", m.Stats())
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("mirror: %v", err)
+		}
+	})
+	return m
 }
 
 // settle does all that is left to time.
