@@ -73,7 +73,7 @@ func mirrored(t *testing.T, table *conntrack.Table) flows.Table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background()) // that of the test ends before its cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
 	t.Cleanup(func() {
