@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,9 +72,30 @@ func socketIn(netns int) (socket, error) {
 	return sock, err
 }
 
+// netfilterSocket opens a socket of the netfilter protocol. The kernel loads nfnetlink if need be; but while it is loading it for somebody else, it refuses
+// (netlink_create; seen with Linux 5.10).
+func netfilterSocket() (fd int, err error) {
+	for try := range loadTries {
+		if try > 0 {
+			time.Sleep(loadWait)
+		}
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		if err != unix.EPROTONOSUPPORT {
+			return fd, err
+		}
+	}
+	return fd, err
+}
+
+// How often, and how long apart, a module is waited for that somebody else loads.
+const (
+	loadTries = 5
+	loadWait  = 20 * time.Millisecond
+)
+
 // newSocket opens a socket in the network namespace of the calling thread.
 func newSocket() (socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	fd, err := netfilterSocket()
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
