@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -40,16 +41,27 @@ func (d *deadline) stop() {
 // errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
 var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
 
-// bootAgain is boot with a second try for a kernel that hangs before init, as an
-// emulated machine with two processors does once in a while. No program has run
-// then, so this cannot hide a failure of one.
+// bootAgain is boot with a second try where the first says nothing of the programs, see inconclusive.
 func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Result, error) {
 	result, err := o.boot(ctx, p, initrd)
-	if errors.Is(err, errBootTimeout) {
-		o.Log.Warn("the kernel did not get to init; booting once more", "kernel", p.kernel.Release, "limit", o.BootTimeout)
+	if inconclusive(&result, err) {
+		o.Log.Warn("the emulated machine failed; booting once more", "kernel", p.kernel.Release, "reason", err)
 		result, err = o.boot(ctx, p, initrd)
 	}
 	return result, err
+}
+
+// inconclusive reports whether a machine ended in a way that only the emulation can be to blame for: a kernel that hangs or panics before init, when no program
+// has run; and one that executes a breakpoint of its own while it patches its code, which an emulated machine with two processors does once in a while
+// (text_poke_bp in arch/x86/kernel/alternative.c: the other processor is to find either the breakpoint's handler or the new code).
+func inconclusive(r *Result, err error) bool {
+	switch {
+	case errors.Is(err, errBootTimeout):
+		return true
+	case errors.Is(err, ErrPanic):
+		return r.Boot == 0 || strings.Contains(r.KernelLog, "Oops: int3:")
+	}
+	return false
 }
 
 // boot runs the VM and judges how it went.

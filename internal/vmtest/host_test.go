@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,6 +84,26 @@ func TestSessionRefusesWhatIsOutOfOrder(t *testing.T) {
 			s := &session{names: []string{"a"}, output: &bytes.Buffer{}, resultsDir: t.TempDir()}
 			require.ErrorContains(t, play(t, s, c.send), c.want)
 		})
+	}
+}
+
+func TestOnlyWhatTheEmulationDoesIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	panicked := fmt.Errorf("%w: somewhere", ErrPanic)
+	for name, c := range map[string]struct {
+		result Result
+		err    error
+		again  bool
+	}{
+		"the kernel hung before init":       {Result{}, fmt.Errorf("run the VM: %w", errBootTimeout), true},
+		"it panicked before init":           {Result{KernelLog: "Oops: general protection fault"}, panicked, true},
+		"it panicked later":                 {Result{Boot: time.Second, KernelLog: "Oops: general protection fault"}, panicked, false},
+		"it ran into code that it patches":  {Result{Boot: time.Second, KernelLog: "[ 2.1] Oops: int3: 0000 [#1] SMP"}, panicked, true},
+		"the programs took too long":        {Result{Boot: time.Second}, fmt.Errorf("%w: not done", ErrTimeout), false},
+		"a program failed, after a warning": {Result{Boot: time.Second, KernelLog: "Oops: int3: 0000"}, ErrTestsFailed, false},
+		"all went well":                     {Result{Boot: time.Second}, nil, false},
+	} {
+		require.Equal(t, c.again, inconclusive(&c.result, c.err), name)
 	}
 }
 
