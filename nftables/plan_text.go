@@ -211,8 +211,10 @@ func fieldText(r *nftwire.Reader, f *family, fd field) string {
 		return r.Proto().String()
 	case fieldPort:
 		return fmt.Sprint(r.Port())
-	case fieldSlot, fieldMark:
+	case fieldSlot:
 		return fmt.Sprint(r.Native())
+	case fieldMark:
+		return fmt.Sprintf("0x%08x", r.Native())
 	}
 	a, _ := netip.AddrFromSlice(r.Take(fd.len))
 	return a.String()
