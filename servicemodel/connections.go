@@ -1,6 +1,10 @@
 package servicemodel
 
-import "time"
+import (
+	"errors"
+	"strings"
+	"time"
+)
 
 // ConnectionPolicy says what becomes of the connections that an endpoint has when it is taken away from a service: because it is gone, is no longer
 // ready, or is not to be used by this node any more. It is about connections of TCP and SCTP, and about flows of UDP while the endpoint
@@ -40,6 +44,22 @@ func (p ConnectionPolicy) String() string {
 		return "cut"
 	}
 	return "policy " + uitoa(uint16(p.Mode))
+}
+
+// ParseConnectionPolicy returns the policy that s says: "leave", "cut", or how long connections are drained, such as "30s" or "drain 30s".
+func ParseConnectionPolicy(s string) (ConnectionPolicy, error) {
+	switch s {
+	case "leave":
+		return ConnectionPolicy{Mode: LeaveConnections}, nil
+	case "cut":
+		return ConnectionPolicy{Mode: CutConnections}, nil
+	}
+	d, err := time.ParseDuration(strings.TrimPrefix(s, "drain "))
+	p := ConnectionPolicy{Mode: DrainConnections, Drain: d}
+	if err != nil || p.problem() != nil {
+		return ConnectionPolicy{}, errors.New("must be leave, cut, or a time of at least 1s")
+	}
+	return p, nil
 }
 
 // Validate returns what is wrong with the policy, as a [*FieldError]; nil if nothing is.

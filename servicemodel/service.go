@@ -1,7 +1,9 @@
 package servicemodel
 
 import (
+	"errors"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -151,6 +153,30 @@ const (
 	Overflow         Scheduler = "ovf"
 )
 
+// Options of the schedulers that hash the client, [SourceHash] and [Maglev], to be appended in this order: SourceHash + HashPort is
+// "sh+port" (IP_VS_SVC_F_SCHED_SH_PORT, IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h).
+const (
+	// HashPort hashes the client's port, too: its connections are spread.
+	HashPort Scheduler = "+port"
+	// HashFallback takes another endpoint where the chosen one gets no new connections, as one that is drained. Without it these clients are refused.
+	HashFallback Scheduler = "+fallback"
+)
+
+// ParseScheduler returns the scheduler of a name, such as "wrr" or "mh+port".
+func ParseScheduler(s string) (Scheduler, error) {
+	if r := Scheduler(s); r != SchedulerDefault && r.known() {
+		return r, nil
+	}
+	return SchedulerDefault, errors.New("must be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, fo, ovf; sh or mh, with +port, +fallback or both")
+}
+
+// Split returns the scheduler without options, and which it has.
+func (s Scheduler) Split() (name Scheduler, port, fallback bool) {
+	rest, fallback := strings.CutSuffix(string(s), string(HashFallback))
+	rest, port = strings.CutSuffix(rest, string(HashPort))
+	return Scheduler(rest), port, fallback
+}
+
 // Forwarding says how a packet is handed to its endpoint (IP_VS_CONN_F_FWD_MASK in
 // include/uapi/linux/ip_vs.h).
 type Forwarding uint8
@@ -164,6 +190,16 @@ const (
 	// ForwardTunnel sends the packet unchanged inside an IP-in-IP tunnel.
 	ForwardTunnel
 )
+
+// ParseForwarding is the inverse of [Forwarding.String].
+func ParseForwarding(s string) (Forwarding, error) {
+	for _, f := range []Forwarding{ForwardNAT, ForwardDirect, ForwardTunnel} {
+		if s == f.String() {
+			return f, nil
+		}
+	}
+	return 0, errors.New("must be nat, direct or tunnel")
+}
 
 // String returns "nat", "direct" or "tunnel".
 func (f Forwarding) String() string {

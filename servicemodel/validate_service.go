@@ -100,6 +100,10 @@ func (p *problems) checkAffinity(a SessionAffinity) {
 
 // known reports whether s is one of the schedulers that have a name here.
 func (s Scheduler) known() bool {
+	name, port, fallback := s.Split()
+	if port || fallback {
+		return name == SourceHash || name == Maglev
+	}
 	switch s {
 	case SchedulerDefault, Random, RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC, LocalityLCR,
 		SourceHash, DestHash, ShortestDelay, NeverQueue, Maglev, Failover, Overflow:

@@ -24,6 +24,14 @@
 // [Error]. What kube-proxy skips, the tracker skips too: that is a [Problem] of severity [Warning], and the rest of the
 // object is used. See [Config.Strict] for objects that no API server has validated.
 //
+// # Annotations
+//
+// With [Config.Annotations], such as "kernlb.io", annotations of a Service say what Kubernetes has no field for:
+//
+//	kernlb.io/connections   leave, cut, or how long connections are drained: 30s        [servicemodel.Service.Connections]
+//	kernlb.io/forwarding    nat, direct or tunnel                                        [servicemodel.Service.Forwarding]
+//	kernlb.io/scheduler     wrr, lc, mh+port, …                                          [servicemodel.Service.Scheduler]
+//
 // # Services with several EndpointSlices
 //
 // The endpoints of all slices are united. One address may occur several times with different port numbers: those are

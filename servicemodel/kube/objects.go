@@ -25,6 +25,7 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	k := objectKey{kindService, n}
 	r := newReport(k, t.config.Strict)
 	service := translateService(s, r)
+	annotate(service, s.Annotations, t.config.Annotations, r)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -46,6 +46,32 @@ func runServiceCases(t *testing.T, config kube.Config, cases []serviceCase) {
 	}
 }
 
+func TestServiceAnnotations(t *testing.T) {
+	t.Parallel()
+	say := func(pairs ...string) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			s.Annotations = map[string]string{}
+			for i := 0; i < len(pairs); i += 2 {
+				s.Annotations[pairs[i]] = pairs[i+1]
+			}
+		}
+	}
+	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct", "kernlb.io/connections", "30s", "kernlb.io/color", "red")
+	runServiceCases(t, kube.Config{}, []serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
+	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
+		{"all of them", all, func(s *servicemodel.Service) {
+			s.Scheduler, s.Forwarding = servicemodel.Maglev+servicemodel.HashPort, servicemodel.ForwardDirect
+			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: 30 * time.Second}
+		}, nil},
+		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"), unchanged, nil},
+		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast", "kernlb.io/forwarding", "", "kernlb.io/connections", "1ms"), unchanged, []string{
+			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: must be leave, cut, or a time of at least 1s",
+			"warning: Service default/web: metadata.annotations[kernlb.io/forwarding]: must be nat, direct or tunnel",
+			"warning: Service default/web: metadata.annotations[kernlb.io/scheduler]: fast: must be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, fo, ovf; sh or mh, with +port, +fallback or both",
+		}},
+	})
+}
+
 func TestServiceIdentity(t *testing.T) {
 	t.Parallel()
 	runServiceCases(t, kube.Config{}, []serviceCase{

@@ -21,6 +21,11 @@ type Config struct {
 	// kube-proxy). Until the object is known, or if it has none, no pod is told by its address.
 	NodeCIDRs bool
 
+	// Annotations is the prefix of the annotations of Services that say what Kubernetes has no field for; see the package documentation. Empty, the
+	// default, means that annotations mean nothing. What a backend cannot do, it refuses for all services at once: so let annotations count only where
+	// those who write them may do that to the node, or together with a backend that can do it all.
+	Annotations string
+
 	// Strict is for objects that no API server has validated, such as those in files: what an API server would have
 	// refused but kube-proxy skips, such as an external IP that is not an address, is then an error too.
 	Strict bool
