@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -26,9 +27,15 @@ spec:
 // kernlb runs a command line in a namespace, with the manifest as standard input, and returns the exit code and what was printed.
 func kernlb(t *testing.T, ns *netnstest.NS, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return kernlbWith(t, ns, webManifest, args...)
+}
+
+// kernlbWith is kernlb with another manifest.
+func kernlbWith(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
 	require.NoError(t, ns.Do(func() error {
-		p := &program{stdin: strings.NewReader(webManifest), stdout: &out, stderr: &errs}
+		p := &program{stdin: strings.NewReader(manifest), stdout: &out, stderr: &errs}
 		code = p.run(context.WithoutCancel(t.Context()), args)
 		return nil
 	}))
@@ -74,6 +81,31 @@ func TestAutoFindsAgainWhatItChose(t *testing.T) {
 	code, out, errs = kernlb(t, ns, "show", "--backend", "auto", "-o", "json")
 	require.Equal(t, exitDone, code, errs)
 	require.Contains(t, out, `"backend": "iptables"`)
+}
+
+// Only IPVS has schedulers. Where the kernel has no IPVS, that is said, and nothing is applied.
+func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	leastConn := strings.Replace(webManifest, "{name: web, ", `{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1)
+	code, out, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "nftables")
+	require.Equal(t, exitFailed, code, errs)
+	require.Contains(t, errs, "scheduler: lc: ")
+
+	_, probed, _ := kernlb(t, ns, "probe")
+	code, out, errs = kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "auto")
+	if !regexp.MustCompile(`(?m)^ipvs +yes`).MatchString(probed) {
+		require.NotEqual(t, exitDone, code, out)
+		require.Contains(t, errs, "ipvs")
+		_, out, _ = kernlb(t, ns, "show")
+		require.NotContains(t, out, "web")
+		return
+	}
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "ipvs: ")
+	code, out, errs = kernlb(t, ns, "show", "--backend", "auto")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "10.96.0.10:80/tcp")
 }
 
 func TestCleanupWantsToBeToldWhat(t *testing.T) {

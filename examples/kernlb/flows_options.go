@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -46,15 +45,9 @@ func (o *flowOptions) define(fs *flag.FlagSet) {
 // check checks the flags.
 func (o *flowOptions) check() error {
 	var errs []error
-	switch d, err := time.ParseDuration(o.policy); {
-	case o.policy == "leave":
-		o.connections.Mode = servicemodel.LeaveConnections
-	case o.policy == "cut":
-		o.connections.Mode = servicemodel.CutConnections
-	case err != nil || d < time.Second:
-		errs = append(errs, fmt.Errorf("-connections: %q: want leave, cut, or a time of at least 1s", o.policy))
-	default:
-		o.connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: d}
+	var err error
+	if o.connections, err = servicemodel.ParseConnectionPolicy(o.policy); err != nil {
+		errs = append(errs, fmt.Errorf("-connections: %q: %w", o.policy, err))
 	}
 	if o.service != "" && strings.Count(o.service, "/") != 1 {
 		errs = append(errs, fmt.Errorf("-service: %q: want namespace/name", o.service))

@@ -14,7 +14,7 @@ import (
 
 // load reads the manifests into a state. It prints every problem; if one of them is an error, there is no state.
 func (p *program) load() (servicemodel.State, error) {
-	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Strict: true})
+	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations, Strict: true})
 	loader := manifest.NewLoader(tracker)
 	for _, name := range p.opts.files {
 		var err error

@@ -26,6 +26,9 @@ type options struct {
 	endpoint int
 	flow     flowOptions
 	ipvs     ipvs.Config // what flags say of it
+
+	annotations string
+	scheduler   string
 }
 
 const usage = `usage: kernlb COMMAND [flags]
@@ -106,6 +109,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.UintVar(&n.bit, "masquerade-bit", 14, "bit `N` of the packet mark, 0 to 31, that asks for masquerading")
 	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
+	fs.StringVar(&o.annotations, "annotations", "kernlb.io", "`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, or what becomes of connections; empty: they mean nothing")
+	fs.StringVar(&o.scheduler, "ipvs-scheduler", "wrr", "ipvs: `NAME` of the scheduler of services that ask for none, such as lc or mh+port")
+	fs.DurationVar(&o.ipvs.DrainLimit, "ipvs-drain-limit", 0, "ipvs: how long an endpoint that left keeps its TCP connections at most; negative: not at all (default 15m)")
 	fs.StringVar(&o.ipvs.Device, "ipvs-device", "", "ipvs: dummy device `NAME` that holds the addresses of services; it is made if need be (default: none)")
 	fs.BoolVar(&o.ipvs.StrictARP, "ipvs-strict-arp", false, "ipvs: do not answer ARP for the addresses that -ipvs-device holds")
 	fs.IntVar(&o.ipvs.AffinityMask4, "ipvs-affinity-mask4", 0, "ipvs: leading `BITS` of IPv4 addresses by which clients share an endpoint, with session affinity (default: all)")
@@ -133,6 +139,12 @@ func (o *options) check() error {
 	}
 	if o.endpoint < 1 || o.endpoint > 1<<12 {
 		errs = append(errs, fmt.Errorf("-endpoints: %d: want 1 to %d", o.endpoint, 1<<12))
+	}
+	var err error
+	if o.ipvs.Scheduler, err = servicemodel.ParseScheduler(o.scheduler); err != nil {
+		errs = append(errs, fmt.Errorf("-ipvs-scheduler: %q: %w", o.scheduler, err))
+	} else if o.ipvs.Scheduler == servicemodel.Random {
+		errs = append(errs, errors.New("-ipvs-scheduler: random is not one of IPVS"))
 	}
 	if o.ipvs.StrictARP && o.ipvs.Device == "" {
 		errs = append(errs, errors.New("-ipvs-strict-arp: it needs -ipvs-device"))
