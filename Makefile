@@ -19,7 +19,7 @@ KERNELS  ?= all
 PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/nfnl ./internal/ipvsnl
 
 # What must run in a virtual machine: the development kernels of many machines have no IPVS.
-VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./ipvs
+VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm test-long race fuzz bench setup test-kernel test-kernels peers peers-build

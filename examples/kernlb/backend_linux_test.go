@@ -87,10 +87,18 @@ func TestAutoFindsAgainWhatItChose(t *testing.T) {
 func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	leastConn := strings.Replace(webManifest, "{name: web, ", `{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1)
+	leastConn := strings.Replace(webManifest, "{name: web, ", `{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1) + `
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
+`
 	code, out, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "nftables")
-	require.Equal(t, exitFailed, code, errs)
-	require.Contains(t, errs, "scheduler: lc: ")
+	require.Equal(t, exitInvalid, code, errs)
+	require.Contains(t, errs, "scheduler: lc (the ipvs backend can)")
 
 	_, probed, _ := kernlb(t, ns, "probe")
 	code, out, errs = kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "auto")
