@@ -18,8 +18,8 @@ func (e *encoder) anonymous(a anonymous) {
 		return
 	}
 	protocols := []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
-	e.newAnonymous(a.id, nftwire.AnonymousSet, setAnonymous, fieldProto, len(protocols))
-	end := e.beginAnonymous(a.id, nftwire.AnonymousSet)
+	e.newAnonymous(a.id, nftwire.AnonymousSetName, setAnonymous, fieldProto, len(protocols))
+	end := e.beginAnonymous(a.id, nftwire.AnonymousSetName)
 	for _, p := range protocols {
 		n := e.b.Nest(1) // NFTA_LIST_ELEM
 		e.elemKey([]byte{byte(p)})
@@ -30,8 +30,8 @@ func (e *encoder) anonymous(a anonymous) {
 
 // verdictMap appends the anonymous map from numbers to verdicts.
 func (e *encoder) verdictMap(a anonymous) {
-	e.newAnonymous(a.id, nftwire.AnonymousMap, setAnonymous|setMap, fieldSlot, len(a.jumps))
-	end := e.beginAnonymous(a.id, nftwire.AnonymousMap)
+	e.newAnonymous(a.id, nftwire.AnonymousMapName, setAnonymous|setMap, fieldSlot, len(a.jumps))
+	end := e.beginAnonymous(a.id, nftwire.AnonymousMapName)
 	for i, to := range a.jumps {
 		n := e.b.Nest(1)
 		e.elemKey(binary.NativeEndian.AppendUint32(nil, uint32(i)))

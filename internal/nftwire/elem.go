@@ -244,55 +244,23 @@ func (r *Reader) Endpoint(n int) netip.AddrPort {
 // Done reports whether everything was there and nothing is left.
 func (r *Reader) Done() bool { return !r.bad && len(r.Bytes) == 0 }
 
-// Comments. nft keeps them as TLVs in user data; what it does not know there it ignores.
-const (
-	udComment    = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
-	udRest       = 107 // ours: what of a comment is longer than nft takes
-	UserDataHash = 108 // ours: a rule's hash
-	maxComment   = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
-)
-
-// AppendComment appends a comment as user data. nft refuses to load a comment longer than 127 bytes, so the rest of such a one is kept where nft
-// does not look: it survives as long as nobody reloads the ruleset from nft's listing.
-func AppendComment(b []byte, s string) []byte {
-	rest := ""
-	if len(s) > maxComment {
-		s, rest = s[:maxComment], s[maxComment:]
+// LastAddr returns the last address of a prefix: the end of its range.
+func LastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
 	}
-	b = append(b, udComment, byte(len(s)+1))
-	b = append(append(b, s...), 0)
-	if rest != "" {
-		b = append(b, udRest, byte(len(rest)))
-		b = append(b, rest...)
-	}
-	return b
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }
 
-// CommentOf returns the comment in user data.
-func CommentOf(ud []byte) string {
-	var s, rest string
-	WalkUserdata(ud, func(typ byte, v []byte) {
-		switch typ {
-		case udComment:
-			if n := len(v); n > 0 && v[n-1] == 0 {
-				v = v[:n-1]
-			}
-			s = string(v)
-		case udRest:
-			rest = string(v)
+// RangePrefix returns the prefix that is the range from first to last, and false if there is none.
+func RangePrefix(first, last netip.Addr) (netip.Prefix, bool) {
+	for bits := 0; bits <= first.BitLen(); bits++ {
+		p := netip.PrefixFrom(first, bits)
+		if p.Masked().Addr() == first && LastAddr(p) == last {
+			return p, true
 		}
-	})
-	return s + rest
-}
-
-// WalkUserdata calls fn for each TLV in user data.
-func WalkUserdata(ud []byte, fn func(typ byte, v []byte)) {
-	for len(ud) >= 2 {
-		n := int(ud[1])
-		if len(ud) < 2+n {
-			return
-		}
-		fn(ud[0], ud[2:2+n])
-		ud = ud[2+n:]
 	}
+	return netip.Prefix{}, false
 }

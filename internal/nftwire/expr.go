@@ -142,15 +142,15 @@ func Lookup(set string, inverted bool) Expr {
 
 // Names of anonymous sets and maps. The kernel fills in a number.
 const (
-	AnonymousSet = "__set%d"
-	AnonymousMap = "__map%d"
+	AnonymousSetName = "__set%d"
+	AnonymousMapName = "__map%d"
 )
 
 // LookupID is lookup in an anonymous set of the same transaction.
 func LookupID(id uint32) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
-		b.Text(1, AnonymousSet)
+		b.Text(1, AnonymousSetName)
 		b.U32(4, id) // NFTA_LOOKUP_SET_ID
 	})
 }
@@ -160,7 +160,7 @@ func LookupVerdict(id uint32) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
 		b.U32(3, 0) // NFTA_LOOKUP_DREG: NFT_REG_VERDICT
-		b.Text(1, AnonymousMap)
+		b.Text(1, AnonymousMapName)
 		b.U32(4, id)
 	})
 }

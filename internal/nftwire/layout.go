@@ -1,0 +1,153 @@
+package nftwire
+
+import (
+	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Family is what differs between the tables of a backend, "ip" and "ip6".
+type Family struct {
+	Name     string // as nft says it
+	Model    servicemodel.Family
+	NFProto  uint8  // NFPROTO_* (include/uapi/linux/netfilter.h)
+	AddrLen  int    // bytes of an address
+	Saddr    uint32 // offset of the source address in the network header
+	Daddr    uint32 // offset of the destination address
+	Addr     Field  // an address as a field of a set
+	CTSrc    uint32 // NFT_CT_SRC_IP, NFT_CT_SRC_IP6
+	CTDst    uint32 // NFT_CT_DST_IP, NFT_CT_DST_IP6
+	Unreach  uint8  // ICMP code for port unreachable
+	Any      netip.Addr
+	Loopback netip.Prefix
+}
+
+// The two families.
+var (
+	IPv4 = &Family{
+		Name: "ip", Model: servicemodel.IPv4, NFProto: 2, AddrLen: 4, Saddr: 12, Daddr: 16, Addr: fieldIPv4Addr,
+		CTSrc: 19, CTDst: 20, Unreach: 3, Any: netip.IPv4Unspecified(), Loopback: netip.MustParsePrefix("127.0.0.0/8"),
+	}
+	IPv6 = &Family{
+		Name: "ip6", Model: servicemodel.IPv6, NFProto: 10, AddrLen: 16, Saddr: 8, Daddr: 24, Addr: fieldIPv6Addr,
+		CTSrc: 21, CTDst: 22, Unreach: 4, Any: netip.IPv6Unspecified(), Loopback: netip.MustParsePrefix("::1/128"),
+	}
+)
+
+// Families are both families, in the order in which their tables are written.
+var Families = [2]*Family{IPv4, IPv6}
+
+// FamilyIndex returns which of [Families] an address belongs to.
+func FamilyIndex(a netip.Addr) int {
+	if servicemodel.FamilyOf(a) == servicemodel.IPv4 {
+		return 0
+	}
+	return 1
+}
+
+// Field is one field of a set's key or data. In a concatenation, each takes a multiple of four bytes.
+type Field struct {
+	typ    uint32 // enum datatypes of nft (include/datatype.h of nftables)
+	len    int    // in bytes
+	name   string // of the type, as nft says it
+	typeof string // an expression of the type, as nft prints it
+}
+
+var (
+	fieldIPv4Addr = Field{7, 4, "ipv4_addr", "ip daddr"}
+	fieldIPv6Addr = Field{8, 16, "ipv6_addr", "ip6 daddr"}
+)
+
+// Fields besides addresses.
+var (
+	FieldProto = Field{12, 1, "inet_proto", "meta l4proto"}
+	FieldPort  = Field{13, 2, "inet_service", "th dport"}
+	FieldSlot  = Field{4, 4, "integer", "numgen random mod 2"} // a number that numgen draws, in the byte order of the machine
+	FieldMark  = Field{19, 4, "mark", "meta mark"}             // a number, in the byte order of the machine
+)
+
+// Set is a named set or map of a table.
+type Set struct {
+	Name    string
+	Comment string
+	Key     []Field
+	Data    []Field // of a map
+	Flags   uint32  // SetInterval and so on
+	Size    uint32  // how many elements it can have; 0 lets it grow
+	Typeof  bool    // the key ends with a slot, which only a typeof can declare
+}
+
+// Flags of a set (enum nft_set_flags in include/uapi/linux/netfilter/nf_tables.h).
+const (
+	SetInterval = 0x4
+	SetMap      = 0x8
+	SetTimeout  = 0x10
+	SetEval     = 0x20
+	SetConcat   = 0x80
+
+	setAnonymous = 0x3 // NFT_SET_ANONYMOUS | NFT_SET_CONSTANT
+)
+
+// kind is what nft calls the set.
+func (s *Set) kind() string {
+	if s.Data != nil {
+		return "map"
+	}
+	return "set"
+}
+
+// SetSpec is what the kernel says of a set, as far as it tells what the set is: other flags come and go with kernel versions.
+type SetSpec struct {
+	Flags, KeyType, KeyLen, DataType, DataLen uint32
+}
+
+const specFlags = SetInterval | SetMap | SetTimeout
+
+// Spec returns what the kernel is to say of the set.
+func (s *Set) Spec() SetSpec {
+	r := SetSpec{Flags: s.Flags & specFlags, KeyType: concatType(s.Key), KeyLen: concatLen(s.Key)}
+	if s.Data != nil {
+		r.DataType, r.DataLen = concatType(s.Data), concatLen(s.Data)
+	}
+	return r
+}
+
+// concatType packs types as nft does, six bits for each (TYPE_BITS in include/datatype.h of nftables).
+func concatType(fs []Field) uint32 {
+	var t uint32
+	for _, f := range fs {
+		t = t<<6 | f.typ
+	}
+	return t
+}
+
+// concatLen is the length of a key or data: a single field is not padded.
+func concatLen(fs []Field) uint32 {
+	if len(fs) == 1 {
+		return uint32(fs[0].len)
+	}
+	n := 0
+	for _, f := range fs {
+		n += (f.len + 3) &^ 3
+	}
+	return uint32(n)
+}
+
+// Chain is a chain of a table; a base chain has a type.
+type Chain struct {
+	Name string
+	Type string // "nat", "filter", "route"; empty for a chain that is jumped to
+	Hook uint32 // HookPrerouting and so on
+	Prio int32
+}
+
+// Hooks (enum nf_inet_hooks in include/uapi/linux/netfilter.h).
+const (
+	HookPrerouting  = 0
+	HookInput       = 1
+	HookForward     = 2
+	HookOutput      = 3
+	HookPostrouting = 4
+)
+
+var hookNames = [...]string{"prerouting", "input", "forward", "output", "postrouting"}

@@ -1,0 +1,147 @@
+package nftwire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Text writes what is done to one table as commands of nft. Elements are decoded from the bytes that are sent.
+type Text struct {
+	b     *strings.Builder
+	table string // "ip kernlb"
+}
+
+var _ Writer = (*Text)(nil)
+
+// NewText returns a writer for a table of a family.
+func NewText(b *strings.Builder, f *Family, table string) *Text {
+	return &Text{b: b, table: f.Name + " " + table}
+}
+
+// AddTable makes the table.
+func (t *Text) AddTable() { t.b.WriteString("add table " + t.table + "\n") }
+
+// DeleteTable deletes the table.
+func (t *Text) DeleteTable() { t.b.WriteString("delete table " + t.table + "\n") }
+
+// line writes a command about an object of the table.
+func (t *Text) line(command, object string) {
+	t.b.WriteString(command + " " + t.table + " " + object + "\n")
+}
+
+// AddSet makes a set.
+func (t *Text) AddSet(s *Set) {
+	spec := "type " + typeNames(s.Key)
+	switch {
+	case s.Typeof:
+		spec = "typeof " + typeofNames(s.Key) + " : " + typeofNames(s.Data)
+	case s.Data != nil:
+		spec += " : " + typeNames(s.Data)
+	}
+	spec += ";"
+	switch {
+	case s.Flags&SetInterval != 0:
+		spec += " flags interval;"
+	case s.Flags&SetEval != 0:
+		spec += " flags dynamic,timeout;"
+	}
+	if s.Size > 0 {
+		spec += fmt.Sprintf(" size %d;", s.Size)
+	}
+	if s.Comment != "" {
+		spec += fmt.Sprintf(" comment %q;", s.Comment)
+	}
+	t.line("add "+s.kind(), s.Name+" { "+spec+" }")
+}
+
+// DeleteSet deletes a set.
+func (t *Text) DeleteSet(s *Set) { t.line("delete "+s.kind(), s.Name) }
+
+func typeNames(fs []Field) string {
+	return joinFields(fs, func(f Field) string { return f.name })
+}
+
+func typeofNames(fs []Field) string {
+	return joinFields(fs, func(f Field) string { return f.typeof })
+}
+
+func joinFields(fs []Field, text func(Field) string) string {
+	l := make([]string, len(fs))
+	for i, f := range fs {
+		l[i] = text(f)
+	}
+	return strings.Join(l, " . ")
+}
+
+// AddElements adds elements to a set, one a line.
+func (t *Text) AddElements(s *Set, l *ElemList) { t.elements("add element", s, l) }
+
+// DeleteElements deletes elements of a set, one a line.
+func (t *Text) DeleteElements(s *Set, l *ElemList) { t.elements("delete element", s, l) }
+
+func (t *Text) elements(command string, s *Set, l *ElemList) {
+	// The list was encoded by us, so it decodes.
+	_ = DecodeElems(l.Buf, func(e Elem) error {
+		t.line(command, s.Name+" { "+s.ElemText(e)+" }")
+		return nil
+	})
+}
+
+// ElemText writes an element as nft does.
+func (s *Set) ElemText(e Elem) string {
+	text := fieldsText(s.Key, e.Key, e.KeyEnd)
+	if c := CommentOf(e.UserData); c != "" {
+		text += fmt.Sprintf(" comment %q", c)
+	}
+	if s.Data != nil && e.Data != nil {
+		text += " : " + fieldsText(s.Data, e.Data, nil)
+	}
+	return text
+}
+
+// fieldsText writes the fields of a key or data; end is the end of a range.
+func fieldsText(fs []Field, b, end []byte) string {
+	first, last := Reader{Bytes: b}, Reader{Bytes: end}
+	return joinFields(fs, func(f Field) string {
+		s := f.text(&first)
+		if end != nil {
+			if e := f.text(&last); e != s {
+				s += "-" + e
+			}
+		}
+		return s
+	})
+}
+
+// text takes a field, and writes it.
+func (f Field) text(r *Reader) string {
+	switch f {
+	case FieldProto:
+		return r.Proto().String()
+	case FieldPort:
+		return fmt.Sprint(r.Port())
+	case FieldSlot:
+		return fmt.Sprint(r.Native())
+	case FieldMark:
+		return fmt.Sprintf("0x%08x", r.Native())
+	}
+	return r.Addr(f.len).String()
+}
+
+// AddChain makes a chain.
+func (t *Text) AddChain(c *Chain) {
+	spec := c.Name
+	if c.Type != "" {
+		spec += fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", c.Type, hookNames[c.Hook], c.Prio)
+	}
+	t.line("add chain", spec)
+}
+
+// FlushChain deletes the rules of a chain.
+func (t *Text) FlushChain(name string) { t.line("flush chain", name) }
+
+// DeleteChain deletes a chain.
+func (t *Text) DeleteChain(name string) { t.line("delete chain", name) }
+
+// AddRule appends a rule to a chain.
+func (t *Text) AddRule(chain string, r *Rule) { t.line("add rule", chain+" "+r.Text) }

@@ -1,0 +1,135 @@
+package nftwire
+
+import "encoding/binary"
+
+// User data is kept by the kernel for nft and never looked at. nft keeps TLVs there, and ignores those that it does not know.
+
+// In the user data of elements and rules.
+const (
+	udComment    = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
+	udRest       = 107 // ours: what of a comment is longer than nft takes
+	UserDataHash = 108 // ours: a rule's hash
+	maxComment   = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
+)
+
+// AppendComment appends a comment as user data. nft refuses to load a comment longer than 127 bytes, so the rest of such a one is kept where nft
+// does not look: it survives as long as nobody reloads the ruleset from nft's listing.
+func AppendComment(b []byte, s string) []byte {
+	rest := ""
+	if len(s) > maxComment {
+		s, rest = s[:maxComment], s[maxComment:]
+	}
+	b = append(b, udComment, byte(len(s)+1))
+	b = append(append(b, s...), 0)
+	if rest != "" {
+		b = append(b, udRest, byte(len(rest)))
+		b = append(b, rest...)
+	}
+	return b
+}
+
+// CommentOf returns the comment in user data.
+func CommentOf(ud []byte) string {
+	var s, rest string
+	WalkUserdata(ud, func(typ byte, v []byte) {
+		switch typ {
+		case udComment:
+			if n := len(v); n > 0 && v[n-1] == 0 {
+				v = v[:n-1]
+			}
+			s = string(v)
+		case udRest:
+			rest = string(v)
+		}
+	})
+	return s + rest
+}
+
+// WalkUserdata calls fn for each TLV in user data.
+func WalkUserdata(ud []byte, fn func(typ byte, v []byte)) {
+	for len(ud) >= 2 {
+		n := int(ud[1])
+		if len(ud) < 2+n {
+			return
+		}
+		fn(ud[0], ud[2:2+n])
+		ud = ud[2+n:]
+	}
+}
+
+// In the user data of sets (enum nftnl_udata_set_types in libnftnl/udata.h).
+const (
+	udKeyOrder   = 0 // NFTNL_UDATA_SET_KEYBYTEORDER
+	udDataOrder  = 1 // NFTNL_UDATA_SET_DATABYTEORDER
+	udKeyTypeof  = 3 // NFTNL_UDATA_SET_KEY_TYPEOF
+	udDataTypeof = 4 // NFTNL_UDATA_SET_DATA_TYPEOF
+	udSetComment = 7 // NFTNL_UDATA_SET_COMMENT
+)
+
+// setUserdata is what nft keeps about a set to print it as it was declared.
+func setUserdata(s *Set) []byte {
+	b := udU32(nil, udKeyOrder, byteOrder(s.Key))
+	if s.Data != nil {
+		b = udU32(b, udDataOrder, byteOrder(s.Data))
+	}
+	if s.Typeof {
+		b = udTLV(b, udKeyTypeof, typeofFields(s.Key))
+		b = udTLV(b, udDataTypeof, typeofFields(s.Data))
+	}
+	if s.Comment != "" {
+		b = udTLV(b, udSetComment, append([]byte(s.Comment), 0))
+	}
+	return b
+}
+
+// Byte orders (enum byteorder in include/datatype.h of nftables).
+const (
+	orderInvalid = 0 // of a concatenation
+	orderHost    = 1
+	orderNetwork = 2
+)
+
+func byteOrder(fs []Field) uint32 {
+	switch {
+	case len(fs) > 1:
+		return orderInvalid
+	case fs[0] == FieldMark, fs[0] == FieldSlot:
+		return orderHost
+	}
+	return orderNetwork
+}
+
+// typeofFields describes a concatenation of the expressions that load the fields (enum expr_types in include/expression.h of nftables,
+// and the numbers of protocols and header fields in src/proto.c).
+func typeofFields(fs []Field) []byte {
+	var l []byte
+	for i, f := range fs {
+		var one []byte
+		switch f {
+		case fieldIPv4Addr:
+			one = typeofPayload(12, 12) // ip, daddr
+		case fieldIPv6Addr:
+			one = typeofPayload(13, 9) // ip6, daddr
+		case FieldProto:
+			one = udTLV(udU32(nil, 0, 9), 1, udU32(nil, 0, MetaL4Proto)) // EXPR_META
+		case FieldPort:
+			one = typeofPayload(11, 2) // the transport header, dport
+		case FieldSlot:
+			one = udTLV(udU32(nil, 0, 23), 1, udU32(udU32(udU32(nil, 0, 1), 1, 2), 2, 0)) // EXPR_NUMGEN random mod 2 offset 0
+		}
+		l = udTLV(l, byte(i), one)
+	}
+	return udTLV(udU32(nil, 0, 13), 1, l) // EXPR_CONCAT
+}
+
+func typeofPayload(proto, field uint32) []byte {
+	return udTLV(udU32(nil, 0, 7), 1, udU32(udU32(nil, 0, proto), 1, field)) // EXPR_PAYLOAD
+}
+
+func udTLV(b []byte, typ byte, v []byte) []byte {
+	return append(append(b, typ, byte(len(v))), v...)
+}
+
+func udU32(b []byte, typ byte, v uint32) []byte {
+	return binary.NativeEndian.AppendUint32(append(b, typ, 4), v)
+}
