@@ -25,28 +25,28 @@ func newForgetter(p *plan, t *servicemodel.Table) *forgetter {
 	}
 	g := &forgetter{table: t, byKey: [2]map[string][]netip.AddrPort{{}, {}}}
 	for _, f := range p.forget {
-		g.byKey[familyIndex(f.frontend.Key.Addr)][string(nftwire.AppendFrontend(nil, f.frontend.Key))] = f.endpoints
+		g.byKey[nftwire.FamilyIndex(f.frontend.Key.Addr)][string(nftwire.AppendFrontend(nil, f.frontend.Key))] = f.endpoints
 	}
 	return g
 }
 
 // matches reports whether an entry of the affinity map must go: its key is the frontend's address, protocol and port, and the client's address.
 func (g *forgetter) matches(i int, e nftwire.Elem) bool {
-	f := families[i]
-	k := len(e.Key) - f.addrLen // where the client begins
-	if k != f.addrLen+8 {
+	f := nftwire.Families[i]
+	k := len(e.Key) - f.AddrLen // where the client begins
+	if k != f.AddrLen+8 {
 		return false
 	}
 	endpoints, ok := g.byKey[i][string(e.Key[:k])]
 	if !ok {
-		if endpoints, ok = g.byKey[i][string(e.Key[f.addrLen:k])]; !ok {
+		if endpoints, ok = g.byKey[i][string(e.Key[f.AddrLen:k])]; !ok {
 			return false
 		}
 		r := nftwire.Reader{Bytes: e.Key}
-		if g.table.Frontend(r.Frontend(f.any, false)) != nil {
+		if g.table.Frontend(r.Frontend(f.Any, false)) != nil {
 			return false // at this address the port is a service's own, not the node port
 		}
 	}
 	d := nftwire.Reader{Bytes: e.Data}
-	return len(endpoints) == 0 || slices.Contains(endpoints, d.Endpoint(f.addrLen))
+	return len(endpoints) == 0 || slices.Contains(endpoints, d.Endpoint(f.AddrLen))
 }

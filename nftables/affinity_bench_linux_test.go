@@ -35,10 +35,10 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	tb.Helper()
 	p := &plan{table: b.pl.table}
 	for i := range p.families {
-		p.families[i] = familyPlan{f: families[i]}
+		p.families[i] = familyPlan{f: nftwire.Families[i]}
 	}
 	fp := &p.families[0]
-	fp.sets = ipv4.sets(&b.pl.have[0].shape)
+	fp.sets = setsOf(nftwire.IPv4, &b.pl.have[0].shape)
 	fp.ops = map[string]*setOps{}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}
 	for i := range n {
@@ -46,7 +46,7 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)
 		name := affinityMap(i % affinityMaps) // not where the client's hash belongs: nobody comes
 		if fp.ops[name] == nil {
-			fp.ops[name] = &setOps{set: fp.set(name)}
+			fp.ops[name] = new(setOps)
 		}
 		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key), client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: time.Hour})
 	}
@@ -86,7 +86,7 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 func countElements(t *testing.T, b *Backend, set string) (n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		l, err := b.kernel.readElements(t.Context(), ipv4, DefaultTable, set)
+		l, err := b.kernel.readElements(t.Context(), nftwire.IPv4, DefaultTable, set)
 		require.NoError(t, err)
 		keys := map[string]bool{}
 		for _, e := range l {

@@ -39,11 +39,10 @@ func (b *Backend) forgetClients(ctx context.Context, p *plan, g *forgetter) erro
 
 // forgetIn adds what must go from one of the affinity maps.
 func (b *Backend) forgetIn(ctx context.Context, fp *familyPlan, i int, g *forgetter, name string) error {
-	m := fp.set(name)
-	if m == nil {
+	if !fp.has(name) {
 		return nil
 	}
-	ops := &setOps{set: m}
+	ops := new(setOps)
 	if err := b.findClients(ctx, i, g, name, &ops.del); err != nil {
 		return err
 	}
@@ -58,7 +57,7 @@ const findTries = 5
 
 // findClients lists the entries of an affinity map to delete.
 func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name string, to *nftwire.ElemList) error {
-	f := families[i]
+	f := nftwire.Families[i]
 	for try := range findTries {
 		count, err := b.kernel.readCount(ctx, f, b.pl.table, name)
 		if err != nil || count == 0 {
@@ -82,7 +81,7 @@ func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name str
 // not at all. An entry that is about to expire is left out: it would be gone when the transaction comes to it, and fail it.
 func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name string, to *nftwire.ElemList, expect int) (int, error) {
 	const soon = 2000 // milliseconds
-	req := b.kernel.get(families[i], msgGetSetElem, "elements of map", name)
+	req := b.kernel.get(nftwire.Families[i], nftwire.MsgGetSetElem, "elements of map", name)
 	req.Text(1, b.pl.table)
 	req.Text(2, name)
 	seed := maphash.MakeSeed()
@@ -102,18 +101,7 @@ func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name str
 		*to = nftwire.ElemList{}
 		clear(seen)
 	}
-	err := b.kernel.conn.DumpRetry(ctx, req, reset, func(m nfnl.Message) error {
-		it := nfnl.Attrs(m.Attrs)
-		for it.Next() {
-			if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
-				continue
-			}
-			if err := nftwire.DecodeElems(it.Data(), one); err != nil {
-				return err
-			}
-		}
-		return it.Err()
-	})
+	err := b.kernel.conn.DumpRetry(ctx, req, reset, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, one) })
 	return len(seen), err
 }
 
@@ -125,7 +113,7 @@ func (b *Backend) sweep(ctx context.Context, p *plan, g *forgetter, stats *datap
 	}
 	late := &plan{table: p.table}
 	for i := range p.families {
-		late.families[i] = familyPlan{f: families[i], sets: p.families[i].sets, next: p.families[i].next, ops: map[string]*setOps{}}
+		late.families[i] = familyPlan{f: nftwire.Families[i], sets: p.families[i].sets, next: p.families[i].next, ops: map[string]*setOps{}}
 	}
 	if err := b.forgetClients(ctx, late, g); err != nil {
 		return err

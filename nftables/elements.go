@@ -93,7 +93,7 @@ func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *s
 func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 	for _, p := range fe.Sources {
 		first := nftwire.AppendAddr(w.key, p.Masked().Addr())
-		last := nftwire.AppendAddr(nftwire.AppendFrontend(w.data[:0], fe.Key), lastAddr(p))
+		last := nftwire.AppendAddr(nftwire.AppendFrontend(w.data[:0], fe.Key), nftwire.LastAddr(p))
 		to(setSources, nftwire.Elem{Key: first, KeyEnd: last})
 		w.data = last
 	}
@@ -161,16 +161,6 @@ func expand(to []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
 		}
 	}
 	return to
-}
-
-// lastAddr returns the last address of a prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // comment is what the element of a frontend in the registry says about it: "default/web:http node-port cluster local".

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -67,7 +68,7 @@ func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, err
 	if err != nil {
 		return o, err
 	}
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		raw, err := k.readTable(ctx, f, table, true)
 		if err != nil {
 			return o, err
@@ -97,7 +98,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if gen.ID == b.kernel.gen {
 		return dataplane.Intact, nil
 	}
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		raw, err := b.kernel.readTable(ctx, f, b.pl.table, false)
 		if errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
 			return dataplane.Broken, nil
@@ -174,15 +175,13 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	b.observed = false
 	k := &b.kernel
 	k.batch.Reset()
-	for _, f := range families {
+	for _, f := range nftwire.Families {
 		there, err := k.tableExists(ctx, f, b.pl.table)
 		if err != nil {
 			return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 		}
 		if there {
-			e := &encoder{b: &k.batch, f: f, table: b.pl.table, within: "family " + f.name}
-			e.message(msgDelTable, 0, "delete", "table", b.pl.table)
-			k.batch.Text(1, b.pl.table)
+			nftwire.NewEncoder(&k.batch, f, b.pl.table).DeleteTable()
 		}
 	}
 	stats := dataplane.Stats{Messages: k.batch.Len()}

@@ -12,15 +12,15 @@ import (
 )
 
 // get begins a request about the table.
-func (k *kernel) get(f *family, msg uint8, kind, name string) *nfnl.Batch {
+func (k *kernel) get(f *nftwire.Family, msg uint8, kind, name string) *nfnl.Batch {
 	k.req.Reset()
-	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.nfproto, 0, nfnl.Object{Verb: "read", Kind: kind, Name: name})
+	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: kind, Name: name})
 	return &k.req
 }
 
 // tableExists asks for a table.
-func (k *kernel) tableExists(ctx context.Context, f *family, table string) (bool, error) {
-	req := k.get(f, msgGetTable, "table", f.name+" "+table)
+func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table string) (bool, error) {
+	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
 	req.Text(1, table)
 	_, err := k.conn.Query(ctx, req)
 	if errors.Is(err, unix.ENOENT) {
@@ -30,12 +30,12 @@ func (k *kernel) tableExists(ctx context.Context, f *family, table string) (bool
 }
 
 // readTable reads a table, its elements only if asked for; nil if there is none.
-func (k *kernel) readTable(ctx context.Context, f *family, table string, elements bool) (*rawTable, error) {
+func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string, elements bool) (*rawTable, error) {
 	there, err := k.tableExists(ctx, f, table)
 	if err != nil || !there {
 		return nil, err
 	}
-	raw := &rawTable{sets: map[string]rawSet{}, counts: map[string]int{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
+	raw := &rawTable{sets: map[string]nftwire.SetSpec{}, counts: map[string]int{}, chains: map[string]nftwire.Chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
 	if err := k.readSets(ctx, f, table, raw); err != nil {
 		return nil, err
 	}
@@ -59,37 +59,37 @@ func (k *kernel) readTable(ctx context.Context, f *family, table string, element
 	return raw, nil
 }
 
-func (k *kernel) readSets(ctx context.Context, f *family, table string, raw *rawTable) error {
-	req := k.get(f, msgGetSet, "sets of table", f.name+" "+table)
+func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, table string, raw *rawTable) error {
+	req := k.get(f, nftwire.MsgGetSet, "sets of table", f.Name+" "+table)
 	req.Text(1, table) // NFTA_SET_TABLE
 	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		name, s, count, err := decodeSet(m.Attrs)
+		s, err := nftwire.DecodeSet(m.Attrs)
 		if err == nil {
-			raw.sets[name] = s
+			raw.sets[s.Name] = s.Spec
 		}
-		if count >= 0 {
-			raw.counts[name] = count
+		if s.Count >= 0 {
+			raw.counts[s.Name] = s.Count
 		}
 		return err
 	})
 }
 
-func (k *kernel) readChains(ctx context.Context, f *family, table string, raw *rawTable) error {
-	req := k.get(f, msgGetChain, "chains of table", f.name+" "+table)
+func (k *kernel) readChains(ctx context.Context, f *nftwire.Family, table string, raw *rawTable) error {
+	req := k.get(f, nftwire.MsgGetChain, "chains of table", f.Name+" "+table)
 	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		of, c, err := decodeChain(m.Attrs)
+		of, c, err := nftwire.DecodeChain(m.Attrs)
 		if err == nil && of == table { // the kernel dumps those of all tables
-			raw.chains[c.name] = c
+			raw.chains[c.Name] = c
 		}
 		return err
 	})
 }
 
-func (k *kernel) readRules(ctx context.Context, f *family, table string, raw *rawTable) error {
-	req := k.get(f, msgGetRule, "rules of table", f.name+" "+table)
+func (k *kernel) readRules(ctx context.Context, f *nftwire.Family, table string, raw *rawTable) error {
+	req := k.get(f, nftwire.MsgGetRule, "rules of table", f.Name+" "+table)
 	req.Text(1, table) // NFTA_RULE_TABLE
 	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		of, c, hash, err := decodeRule(m.Attrs)
+		of, c, hash, err := nftwire.DecodeRule(m.Attrs)
 		if err == nil && of == table {
 			raw.hashes[c] = append(raw.hashes[c], hash)
 		}
@@ -98,8 +98,8 @@ func (k *kernel) readRules(ctx context.Context, f *family, table string, raw *ra
 }
 
 // readLearnt reads how often a client was remembered: only rules that learn have counters.
-func (k *kernel) readLearnt(ctx context.Context, f *family, table string) (n uint64, err error) {
-	req := k.get(f, msgGetRule, "counters of table", f.name+" "+table)
+func (k *kernel) readLearnt(ctx context.Context, f *nftwire.Family, table string) (n uint64, err error) {
+	req := k.get(f, nftwire.MsgGetRule, "counters of table", f.Name+" "+table)
 	req.Text(1, table) // NFTA_RULE_TABLE
 	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {
 		packets, err := decodeCounters(m.Attrs)
@@ -110,38 +110,29 @@ func (k *kernel) readLearnt(ctx context.Context, f *family, table string) (n uin
 }
 
 // readCount asks how many elements a set has; -1 if the kernel does not say.
-func (k *kernel) readCount(ctx context.Context, f *family, table, set string) (int, error) {
-	req := k.get(f, msgGetSet, "set", set)
+func (k *kernel) readCount(ctx context.Context, f *nftwire.Family, table, set string) (int, error) {
+	req := k.get(f, nftwire.MsgGetSet, "set", set)
 	req.Text(1, table)
 	req.Text(2, set)
 	replies, err := k.conn.Query(ctx, req)
 	if err != nil || len(replies) == 0 {
 		return -1, err
 	}
-	_, _, count, err := decodeSet(replies[0].Attrs)
-	return count, err
+	s, err := nftwire.DecodeSet(replies[0].Attrs)
+	return s.Count, err
 }
 
 // readElements reads the elements of a set. Their bytes are copied out of the receive buffer, message by message.
-func (k *kernel) readElements(ctx context.Context, f *family, table, set string) ([]nftwire.Elem, error) {
+func (k *kernel) readElements(ctx context.Context, f *nftwire.Family, table, set string) ([]nftwire.Elem, error) {
 	var l []nftwire.Elem
-	req := k.get(f, msgGetSetElem, "elements of set", set)
+	req := k.get(f, nftwire.MsgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
 	err := k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		it := nfnl.Attrs(m.Attrs)
-		for it.Next() {
-			if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
-				continue
-			}
-			if err := nftwire.DecodeElems(bytes.Clone(it.Data()), func(e nftwire.Elem) error {
-				l = append(l, e)
-				return nil
-			}); err != nil {
-				return err
-			}
-		}
-		return it.Err()
+		return nftwire.DecodeElements(bytes.Clone(m.Attrs), func(e nftwire.Elem) error {
+			l = append(l, e)
+			return nil
+		})
 	})
 	return l, err
 }

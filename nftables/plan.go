@@ -29,33 +29,32 @@ type plan struct {
 }
 
 type familyPlan struct {
-	f *family
+	f *nftwire.Family
 	// next is the skeleton after the plan.
 	next skeleton
 	// rebuild deletes the table first.
 	rebuild bool
 	// create creates the table and its sets; without it, newSets are added to those that are there.
 	create   bool
-	newSets  []*set
-	goneSets []*set
+	newSets  []*nftwire.Set
+	goneSets []*nftwire.Set
 	// program is written anew if not nil.
-	program    *program
+	program    nftwire.Program
 	goneChains []string
 	// newRules are added to their chains; with a program there are none.
 	newRules []chainRule
-	sets     []*set // all sets after the plan, in their order
+	sets     []*nftwire.Set // all sets after the plan, in their order
 	ops      map[string]*setOps
 }
 
 // chainRule is a rule to append to a chain.
 type chainRule struct {
 	chain string
-	rule  rule
+	rule  nftwire.Rule
 }
 
 // setOps are the changes to the elements of one set.
 type setOps struct {
-	set      *set
 	del, add nftwire.ElemList
 }
 
@@ -88,14 +87,14 @@ type planner struct {
 func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	pl.c, pl.p = c, &plan{table: pl.table}
 	pl.need, pl.miss = [2]shape{}, [2]bool{}
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		pl.p.families[i] = familyPlan{f: f, next: pl.have[i], ops: map[string]*setOps{}}
 	}
 	if err := pl.check(); err != nil {
 		return nil, err
 	}
 	pl.needs()
-	for i := range families {
+	for i := range nftwire.Families {
 		pl.family(i)
 	}
 	pl.forgetMoved()
@@ -116,14 +115,14 @@ func (pl *planner) needs() {
 			}
 		}
 	}
-	for i := range families {
+	for i := range nftwire.Families {
 		pl.miss[i] = !pl.have[i].shape.covers(&pl.need[i])
 	}
 }
 
 // needsOf adds what a frontend needs.
 func (pl *planner) needsOf(fe *servicemodel.Frontend) {
-	s := &pl.need[familyIndex(fe.Key.Addr)]
+	s := &pl.need[nftwire.FamilyIndex(fe.Key.Addr)]
 	k := kindIndex(fe.Key)
 	internal, external := pools(pl.c.New, fe)
 	for e, p := range []*servicemodel.Pool{internal, external} {
@@ -149,7 +148,7 @@ func (pl *planner) family(i int) {
 		pl.write(i, rules)
 		return
 	}
-	fp.sets = fp.f.sets(&have.shape)
+	fp.sets = setsOf(fp.f, &have.shape)
 	if have.stale || pl.c.Rules != nil || pl.miss[i] && !pl.grow(i, rules) {
 		pl.reshape(i, rules)
 	}
@@ -157,8 +156,8 @@ func (pl *planner) family(i int) {
 }
 
 // wanted reports whether a family that has no table needs one: for what is new to it.
-func (pl *planner) wanted(f *family) bool {
-	isNew := func(fc servicemodel.FrontendChange) bool { return fc.New != nil && fc.New.Key.Family() == f.model }
+func (pl *planner) wanted(f *nftwire.Family) bool {
+	isNew := func(fc servicemodel.FrontendChange) bool { return fc.New != nil && fc.New.Key.Family() == f.Model }
 	return slices.ContainsFunc(pl.c.Frontends, isNew) || len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
 }
 
@@ -187,7 +186,7 @@ func (pl *planner) grow(i int, rules servicemodel.Rules) bool {
 		return false
 	}
 	oldSets := fp.sets
-	fp.sets = fp.f.sets(&next)
+	fp.sets = setsOf(fp.f, &next)
 	fp.newSets = missing(fp.sets, oldSets)
 	fp.newRules = newRules(newProgram(fp.f, rules, have), newProgram(fp.f, rules, &next))
 	fp.next.shape = next
@@ -195,18 +194,18 @@ func (pl *planner) grow(i int, rules servicemodel.Rules) bool {
 }
 
 // newRules lists the rules that new has and old has not.
-func newRules(old, new *program) []chainRule {
+func newRules(old, new nftwire.Program) []chainRule {
 	had := map[uint64]bool{}
-	for _, c := range old.chains {
-		for _, h := range c.hashes() {
+	for _, c := range old {
+		for _, h := range c.Hashes() {
 			had[h] = true
 		}
 	}
 	var l []chainRule
-	for _, c := range new.chains {
-		for _, r := range c.rules {
-			if !had[r.hash()] {
-				l = append(l, chainRule{c.name, r})
+	for _, c := range new {
+		for _, r := range c.Rules {
+			if !had[r.Hash()] {
+				l = append(l, chainRule{c.Name, r})
 			}
 		}
 	}
@@ -219,7 +218,7 @@ func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 	pl.needsAll(i)
 	next := pl.need[i]
 	oldSets := fp.sets
-	fp.sets = fp.f.sets(&next)
+	fp.sets = setsOf(fp.f, &next)
 	fp.newSets = missing(fp.sets, oldSets)
 	fp.goneSets = missing(oldSets, fp.sets)
 	fp.program = newProgram(fp.f, rules, &next)
@@ -231,27 +230,27 @@ func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 func (pl *planner) needsAll(i int) {
 	pl.need[i] = shape{}
 	for fe := range pl.c.New.Frontends() {
-		if fe.Key.Family() == families[i].model {
+		if fe.Key.Family() == nftwire.Families[i].Model {
 			pl.needsOf(fe)
 		}
 	}
 }
 
-func missing(from, in []*set) []*set {
-	var l []*set
+func missing(from, in []*nftwire.Set) []*nftwire.Set {
+	var l []*nftwire.Set
 	for _, s := range from {
-		if !slices.ContainsFunc(in, func(o *set) bool { return o.name == s.name }) {
+		if !slices.ContainsFunc(in, func(o *nftwire.Set) bool { return o.Name == s.Name }) {
 			l = append(l, s)
 		}
 	}
 	return l
 }
 
-func goneChains(old, new *program) []string {
+func goneChains(old, new nftwire.Program) []string {
 	var l []string
-	for _, c := range old.chains {
-		if !slices.ContainsFunc(new.chains, func(o programChain) bool { return o.name == c.name }) {
-			l = append(l, c.name)
+	for _, c := range old {
+		if !slices.ContainsFunc(new, func(o nftwire.ProgramChain) bool { return o.Name == c.Name }) {
+			l = append(l, c.Name)
 		}
 	}
 	return l
@@ -263,29 +262,29 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	pl.needsAll(i)
 	fp.create = true
 	fp.next = skeleton{exists: true, shape: pl.need[i]}
-	fp.sets = fp.f.sets(&fp.next.shape)
+	fp.sets = setsOf(fp.f, &fp.next.shape)
 	fp.newSets = fp.sets
 	fp.program = newProgram(fp.f, rules, &fp.next.shape)
 	t, add := pl.c.New, pl.sink(i, false)
 	for fe := range t.Frontends() {
-		if fe.Key.Family() == fp.f.model {
+		if fe.Key.Family() == fp.f.Model {
 			pl.added(fe, add)
 		}
 	}
 	for a := range t.ClusterIPs() {
-		if familyIndex(a) == i {
+		if nftwire.FamilyIndex(a) == i {
 			pl.address(setClusterIPs, a, add)
 		}
 	}
 	for a := range t.Hairpins() {
-		if familyIndex(a) == i {
+		if nftwire.FamilyIndex(a) == i {
 			pl.address(setHairpins, a, add)
 		}
 	}
 	pl.w.writeSettings(rules, add)
 	for _, s := range fp.newSets {
-		if ops := fp.ops[s.name]; ops != nil && s.size == 0 && s.flags&setInterval == 0 {
-			s.size = pl.capacity(ops.add.Len)
+		if ops := fp.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nftwire.SetInterval == 0 {
+			s.Size = pl.capacity(ops.add.Len)
 		}
 	}
 }
@@ -306,7 +305,7 @@ func (pl *planner) sink(i int, del bool) sink {
 	return func(name string, e nftwire.Elem) {
 		ops := fp.ops[name]
 		if ops == nil {
-			ops = &setOps{set: fp.set(name)}
+			ops = new(setOps)
 			fp.ops[name] = ops
 		}
 		if del {
@@ -317,14 +316,9 @@ func (pl *planner) sink(i int, del bool) sink {
 	}
 }
 
-// set returns the set of that name after the plan; nil for one that goes.
-func (fp *familyPlan) set(name string) *set {
-	for _, s := range fp.sets {
-		if s.name == name {
-			return s
-		}
-	}
-	return nil
+// has reports whether there is a set of that name after the plan.
+func (fp *familyPlan) has(set string) bool {
+	return slices.ContainsFunc(fp.sets, func(s *nftwire.Set) bool { return s.Name == set })
 }
 
 // check refuses what cannot be expressed.

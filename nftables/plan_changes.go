@@ -10,7 +10,7 @@ import (
 
 // changes plans the elements that differ.
 func (pl *planner) changes(i int) {
-	f := families[i]
+	f := nftwire.Families[i]
 	del, add := pl.sink(i, true), pl.sink(i, false)
 	pl.undrift(i)
 	pl.frontends(i, del, add)
@@ -23,7 +23,7 @@ func (pl *planner) changes(i int) {
 	}
 	fp := &pl.p.families[i]
 	for _, s := range fp.goneSets { // they go with their elements
-		delete(fp.ops, s.name)
+		delete(fp.ops, s.Name)
 	}
 }
 
@@ -53,10 +53,10 @@ func (pl *planner) frontends(i int, del, add sink) {
 	for _, fc := range pl.c.Frontends {
 		switch {
 		case fc.Old == nil:
-			if familyIndex(fc.New.Key.Addr) == i {
+			if nftwire.FamilyIndex(fc.New.Key.Addr) == i {
 				pl.added(fc.New, add)
 			}
-		case familyIndex(fc.Old.Key.Addr) != i:
+		case nftwire.FamilyIndex(fc.Old.Key.Addr) != i:
 		case fc.New == nil:
 			pl.removed(fc.Old, del)
 		default:
@@ -119,10 +119,10 @@ func (pl *planner) slots(fe *servicemodel.Frontend, external bool, old, new *ser
 }
 
 // poolChanges plans the frontends that did not change themselves but use a pool that did.
-func (pl *planner) poolChanges(f *family, del, add sink) {
+func (pl *planner) poolChanges(f *nftwire.Family, del, add sink) {
 	var last servicemodel.PortName
 	for _, pc := range pl.c.Pools {
-		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.model {
+		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.Model {
 			continue // its frontends came, went or changed
 		}
 		if pc.New.ID.Service == last {
@@ -131,7 +131,7 @@ func (pl *planner) poolChanges(f *family, del, add sink) {
 		last = pc.New.ID.Service
 		for _, fe := range pl.c.New.FrontendsOf(last) {
 			old := pl.c.Old.Frontend(fe.Key)
-			if fe.Key.Family() == f.model && old != nil && old.Equal(fe) {
+			if fe.Key.Family() == f.Model && old != nil && old.Equal(fe) {
 				pl.changed(fe, fe, del, add)
 			}
 		}
@@ -141,7 +141,7 @@ func (pl *planner) poolChanges(f *family, del, add sink) {
 // addresses plans a set of addresses.
 func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChange, del, add sink) {
 	for _, ac := range changes {
-		if familyIndex(ac.Addr) != i {
+		if nftwire.FamilyIndex(ac.Addr) != i {
 			continue
 		}
 		to := del

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"strings"
 
@@ -10,43 +9,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// program is the fixed part of a table: its chains and rules. It depends on the node-wide rules and on which features are in use, never on
-// what the services are.
-type program struct {
-	chains []programChain
-}
-
-type programChain struct {
-	chain
-	rules []rule
-}
-
-// rule is a rule as nft writes it, and as the kernel takes it. A test holds the two against each other.
-type rule struct {
-	text  string
-	exprs []nftwire.Expr
-	anon  []anonymous
-}
-
-// hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be told from what should be there
-// without understanding expressions. The text determines the expressions, so it is what is hashed.
-func (r *rule) hash() uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(r.text))
-	return h.Sum64()
-}
-
 // builder makes the rules of one family.
 type builder struct {
-	f     *family
+	f     *nftwire.Family
 	rules servicemodel.Rules
 	shape *shape
-	prog  program
+	prog  nftwire.Program
 	anon  uint16 // how many anonymous sets there are
 }
 
-// newProgram returns the program of a table.
-func newProgram(f *family, r servicemodel.Rules, s *shape) *program {
+// newProgram returns the program of a table: its chains and rules. It depends on the node-wide rules and on which features are in use, never on
+// what the services are.
+func newProgram(f *nftwire.Family, r servicemodel.Rules, s *shape) nftwire.Program {
 	b := &builder{f: f, rules: r, shape: s}
 	for i, k := range kinds {
 		b.balance(k, true, s.sizes[i][1])
@@ -60,32 +34,7 @@ func newProgram(f *family, r servicemodel.Rules, s *shape) *program {
 		b.learn()
 	}
 	b.hooks()
-	return &b.prog
-}
-
-func (b *builder) chain(c chain, rules ...rule) {
-	b.prog.chains = append(b.prog.chains, programChain{c, rules})
-}
-
-// part is a piece of a rule: text and expressions.
-type part struct {
-	text  string
-	exprs []nftwire.Expr
-	anon  []anonymous
-}
-
-func join(parts ...part) rule {
-	var r rule
-	var text []string
-	for _, p := range parts {
-		if p.text != "" {
-			text = append(text, p.text)
-		}
-		r.exprs = append(r.exprs, p.exprs...)
-		r.anon = append(r.anon, p.anon...)
-	}
-	r.text = strings.Join(text, " ")
-	return r
+	return b.prog
 }
 
 // loadKey loads the key of a frontend into the registers from NFT_REG_1 on, and returns the length loaded.
@@ -94,21 +43,21 @@ func (b *builder) loadKey(k *kind) (string, []nftwire.Expr, int) {
 	if k == kindNodePort {
 		return "meta l4proto . th dport", []nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(4))}, 8
 	}
-	n := f.addrLen
-	return f.name + " daddr . meta l4proto . th dport",
-		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.daddr, n, nftwire.Word(0)), nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))}, n + 8
+	n := f.AddrLen
+	return f.Name + " daddr . meta l4proto . th dport",
+		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.Daddr, n, nftwire.Word(0)), nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))}, n + 8
 }
 
 // in matches packets to a frontend in the kind's set.
-func (b *builder) in(k *kind, set string) part {
+func (b *builder) in(k *kind, set string) nftwire.Rule {
 	text, exprs, _ := b.loadKey(k)
-	return part{text: text + " @" + set, exprs: append(exprs, nftwire.Lookup(set, false))}
+	return nftwire.Rule{Text: text + " @" + set, Exprs: append(exprs, nftwire.Lookup(set, false))}
 }
 
 // dnatMap sends packets to where the map says for a key; no entry, no match.
-func (b *builder) dnatMap(key string, load []nftwire.Expr, name string) part {
-	return part{text: fmt.Sprintf("dnat %s to %s map @%s", b.f.name, key, name),
-		exprs: append(load, nftwire.LookupMap(name), nftwire.DNAT(b.f.nfproto, nftwire.Word(0), nftwire.Word(b.f.addrLen)))}
+func (b *builder) dnatMap(key string, load []nftwire.Expr, name string) nftwire.Rule {
+	return nftwire.Rule{Text: fmt.Sprintf("dnat %s to %s map @%s", b.f.Name, key, name),
+		Exprs: append(load, nftwire.LookupMap(name), nftwire.DNAT(b.f.NFProto, nftwire.Word(0), nftwire.Word(b.f.AddrLen)))}
 }
 
 // The names of the chains that draw a slot end so.
@@ -123,45 +72,45 @@ func (b *builder) balance(k *kind, external bool, sizes []int) {
 	if external {
 		size, eps, name = setExternalSize, setExternalEps, k.prefix+externalBalance
 	}
-	var rules []rule
+	var rules []nftwire.Rule
 	for _, n := range sizes {
 		text, load, l := b.loadKey(k)
-		rules = append(rules, join(
+		rules = append(rules, nftwire.Join(
 			b.in(k, fmt.Sprint(k.prefix, size, n)),
 			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n), append(load, nftwire.NumgenRandom(n, nftwire.Word(l))), k.prefix+eps)))
 	}
-	b.chain(chain{name: name}, rules...)
+	b.prog.Add(name, rules...)
 }
 
 // kind makes the chain that packets to the frontends of a kind go to, once in a connection's life.
 func (b *builder) kind(k *kind) {
 	notPods, fromHost := b.notFromPods(), b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpEq)
-	rules := []rule{
-		join(b.in(k, k.prefix+setMasqAll), b.mark()),
-		join(b.in(k, k.prefix+setMasqNotPods), notPods, b.mark()),
-		join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
+	rules := []nftwire.Rule{
+		nftwire.Join(b.in(k, k.prefix+setMasqAll), b.mark()),
+		nftwire.Join(b.in(k, k.prefix+setMasqNotPods), notPods, b.mark()),
+		nftwire.Join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
 	}
 	if len(b.shape.affinity) > 0 {
-		rules = append(rules, join(b.byClient(b.f.name+" saddr", nftwire.Payload(nftwire.BaseNetwork, b.f.saddr, b.f.addrLen, nftwire.Word(nftwire.Hashed)), nftwire.VerdictJump, chainRemembered)))
+		rules = append(rules, nftwire.Join(b.byClient(b.f.Name+" saddr", nftwire.Payload(nftwire.BaseNetwork, b.f.Saddr, b.f.AddrLen, nftwire.Word(nftwire.Hashed)), nftwire.VerdictJump, chainRemembered)))
 	}
 	rules = append(rules,
-		join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictGoto, k.prefix+externalBalance)),
-		join(b.verdict(nftwire.VerdictGoto, k.prefix+balanceSuffix)))
-	b.chain(chain{name: k.chain}, rules...)
+		nftwire.Join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictGoto, k.prefix+externalBalance)),
+		nftwire.Join(b.verdict(nftwire.VerdictGoto, k.prefix+balanceSuffix)))
+	b.prog.Add(k.chain, rules...)
 }
 
 // notFromPods matches packets that do not come from pods; all packets, if pods cannot be told.
-func (b *builder) notFromPods() part {
+func (b *builder) notFromPods() nftwire.Rule {
 	d := b.rules.LocalPods
-	var p part
+	var p nftwire.Rule
 	add := func(text string, exprs ...nftwire.Expr) {
-		p.text = strings.TrimSpace(p.text + " " + text)
-		p.exprs = append(p.exprs, exprs...)
+		p.Text = strings.TrimSpace(p.Text + " " + text)
+		p.Exprs = append(p.Exprs, exprs...)
 	}
 	for _, c := range d.CIDRs {
-		if servicemodel.FamilyOf(c.Addr()) == b.f.model {
-			q := b.prefix("saddr", b.f.saddr, c, nftwire.CmpNeq)
-			add(q.text, q.exprs...)
+		if servicemodel.FamilyOf(c.Addr()) == b.f.Model {
+			q := b.prefix("saddr", b.f.Saddr, c, nftwire.CmpNeq)
+			add(q.Text, q.Exprs...)
 		}
 	}
 	if d.Bridge != "" {
@@ -178,50 +127,50 @@ func (b *builder) notFromPods() part {
 const ifNameSize = 16 // IFNAMSIZ
 
 // prefix matches an address of the network header that is in p, or is not.
-func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) part {
+func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) nftwire.Rule {
 	p = p.Masked()
 	sign := " "
 	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
-	text := b.f.name + " " + name + sign + strings.TrimSuffix(p.String(), fmt.Sprintf("/%d", b.f.addrLen*8))
+	text := b.f.Name + " " + name + sign + strings.TrimSuffix(p.String(), fmt.Sprintf("/%d", b.f.AddrLen*8))
 	addr := nftwire.AppendAddr(nil, p.Addr())
-	load := nftwire.Payload(nftwire.BaseNetwork, offset, b.f.addrLen, nftwire.Word(0))
-	if p.Bits() == b.f.addrLen*8 {
-		return part{text: text, exprs: []nftwire.Expr{load, nftwire.Compare(op, nftwire.Word(0), addr)}}
+	load := nftwire.Payload(nftwire.BaseNetwork, offset, b.f.AddrLen, nftwire.Word(0))
+	if p.Bits() == b.f.AddrLen*8 {
+		return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{load, nftwire.Compare(op, nftwire.Word(0), addr)}}
 	}
 	if p.Bits()%8 == 0 && p.Bits() > 0 { // as nft does: the leading bytes are enough
 		n := p.Bits() / 8
-		return part{text: text, exprs: []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, n, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), addr[:n])}}
+		return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, n, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), addr[:n])}}
 	}
-	mask := make([]byte, b.f.addrLen)
+	mask := make([]byte, b.f.AddrLen)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
-	return part{text: text, exprs: []nftwire.Expr{load, nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))), nftwire.Compare(op, nftwire.Word(0), addr)}}
+	return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{load, nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))), nftwire.Compare(op, nftwire.Word(0), addr)}}
 }
 
 // fib matches the type of an address: local to this host, or not.
-func (b *builder) fib(name string, flag, op uint32) part {
+func (b *builder) fib(name string, flag, op uint32) nftwire.Rule {
 	sign := " "
 	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
-	return part{text: "fib " + name + " type" + sign + "local", exprs: []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
+	return nftwire.Rule{Text: "fib " + name + " type" + sign + "local", Exprs: []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
 }
 
-func (b *builder) mark() part {
+func (b *builder) mark() nftwire.Rule {
 	m := b.rules.MasqueradeMark
-	return part{text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
-		exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^m), nftwire.Native32(m)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
+	return nftwire.Rule{Text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
+		Exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^m), nftwire.Native32(m)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
 }
 
-func (b *builder) verdict(code int32, to string) part {
+func (b *builder) verdict(code int32, to string) nftwire.Rule {
 	text := map[int32]string{nftwire.VerdictJump: "jump " + to, nftwire.VerdictGoto: "goto " + to, nftwire.VerdictDrop: "drop"}[code]
-	return part{text: text, exprs: []nftwire.Expr{nftwire.Verdict(code, to)}}
+	return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{nftwire.Verdict(code, to)}}
 }
 
-func (b *builder) reject() part {
-	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.name]
-	return part{text: "reject with " + icmp + " port-unreachable", exprs: []nftwire.Expr{nftwire.Reject(b.f.unreach)}}
+func (b *builder) reject() nftwire.Rule {
+	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.Name]
+	return nftwire.Rule{Text: "reject with " + icmp + " port-unreachable", Exprs: []nftwire.Expr{nftwire.Reject(b.f.Unreach)}}
 }

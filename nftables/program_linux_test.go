@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 func TestProgramIsWhatItsTextSays(t *testing.T) {
@@ -25,7 +26,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				ns, b := newNS(t)
 				p := programPlan(&tc.shape, tc.rules)
 				if tc.newer && strings.Contains(nft(t, ns, program, "", "--version"), "v1.0.6") {
-					p.families[1] = familyPlan{f: ipv6}
+					p.families[1] = familyPlan{f: nftwire.IPv6}
 				}
 				b.kernel.gen = 0
 				_, err := b.send(t.Context(), p)
@@ -43,11 +44,11 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				require.Equal(t, got, nft(t, ns3, program, "", "list", "ruleset"), "listed, and loaded again")
 
 				// The kernel has the same bytes, whoever wrote them.
-				for i, f := range families {
+				for i, f := range nftwire.Families {
 					if !p.families[i].create {
 						continue
 					}
-					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), f), dumpRules(t, newBackend(t, ns, nil), f), "expressions of table %s", f.name)
+					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), f), dumpRules(t, newBackend(t, ns, nil), f), "expressions of table %s", f.Name)
 				}
 			}
 		})
@@ -68,10 +69,10 @@ func loadsRanges(t *testing.T, program string) bool {
 }
 
 // dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without the numbers of anonymous sets.
-func dumpRules(t *testing.T, b *Backend, f *family) []string {
+func dumpRules(t *testing.T, b *Backend, f *nftwire.Family) []string {
 	t.Helper()
 	var l []string
-	req := b.kernel.get(f, msgGetRule, "rules", "")
+	req := b.kernel.get(f, nftwire.MsgGetRule, "rules", "")
 	req.Text(1, DefaultTable)
 	require.NoError(t, b.kernel.conn.Dump(t.Context(), req, func(m nfnl.Message) error {
 		it := nfnl.Attrs(m.Attrs)

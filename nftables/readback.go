@@ -14,16 +14,11 @@ import (
 
 // rawTable is a table of the kernel, as dumped.
 type rawTable struct {
-	sets   map[string]rawSet
+	sets   map[string]nftwire.SetSpec
 	counts map[string]int // by set, how many elements the kernel says it has; Linux 6.16 and newer say it
-	chains map[string]chain
+	chains map[string]nftwire.Chain
 	hashes map[string][]uint64       // by chain, the hash of each rule; 0 for a rule without one
 	elems  map[string][]nftwire.Elem // by set
-}
-
-// rawSet is what the kernel says of a set.
-type rawSet struct {
-	flags, keyType, keyLen, dataType, dataLen uint32
 }
 
 // observed is what was made of one table.
@@ -36,7 +31,7 @@ type observed struct {
 }
 
 // shapeOf reads the features in use off the names of the sets.
-func shapeOf(sets map[string]rawSet) shape {
+func shapeOf(sets map[string]nftwire.SetSpec) shape {
 	var s shape
 	for name := range sets {
 		for i, k := range kinds {
@@ -65,7 +60,7 @@ func number(name, prefix string) (int, bool) {
 }
 
 // readSkeleton compares the sets, chains and rules of a table with what they should be. raw is nil if there is no such table.
-func readSkeleton(f *family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
+func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
 	if raw == nil {
 		return skeleton{}, nil
 	}
@@ -73,73 +68,54 @@ func readSkeleton(f *family, raw *rawTable, rules servicemodel.Rules) (skeleton,
 	var why []string
 	broken := func(format string, args ...any) {
 		sk.broken = true
-		why = append(why, fmt.Sprintf("table "+f.name+": "+format, args...))
+		why = append(why, fmt.Sprintf("table "+f.Name+": "+format, args...))
 	}
-	want := f.sets(&sk.shape)
+	want := setsOf(f, &sk.shape)
 	for _, s := range want {
-		got, ok := raw.sets[s.name]
+		got, ok := raw.sets[s.Name]
 		if !ok {
-			broken("set %s is missing", s.name)
-		} else if got != rawOf(s) {
-			broken("set %s is of another type", s.name)
+			broken("set %s is missing", s.Name)
+		} else if got != s.Spec() {
+			broken("set %s is of another type", s.Name)
 		}
 	}
 	for _, name := range sortedKeys(raw.sets) {
-		if !strings.HasPrefix(name, "__") && !slices.ContainsFunc(want, func(s *set) bool { return s.name == name }) {
+		if !strings.HasPrefix(name, "__") && !slices.ContainsFunc(want, func(s *nftwire.Set) bool { return s.Name == name }) {
 			broken("set %s does not belong", name)
 		}
 	}
 	prog := newProgram(f, rules, &sk.shape)
-	for _, c := range prog.chains {
-		if got, ok := raw.chains[c.name]; !ok {
-			broken("chain %s is missing", c.name)
-		} else if got != c.chain {
-			broken("chain %s has another hook", c.name)
+	for _, c := range prog {
+		if got, ok := raw.chains[c.Name]; !ok {
+			broken("chain %s is missing", c.Name)
+		} else if got != c.Chain {
+			broken("chain %s has another hook", c.Name)
 		}
 	}
 	for _, name := range sortedKeys(raw.chains) {
-		if !slices.ContainsFunc(prog.chains, func(c programChain) bool { return c.name == name }) {
+		if !slices.ContainsFunc(prog, func(c nftwire.ProgramChain) bool { return c.Name == name }) {
 			broken("chain %s does not belong", name)
 		}
 	}
 	if sk.broken {
 		return sk, why
 	}
-	for _, c := range prog.chains {
-		got, want := raw.hashes[c.name], c.hashes()
-		if strings.HasSuffix(c.name, balanceSuffix) { // no two of its rules match the same packet: they stand in the order in which they were needed
+	for _, c := range prog {
+		got, want := raw.hashes[c.Name], c.Hashes()
+		if strings.HasSuffix(c.Name, balanceSuffix) { // no two of its rules match the same packet: they stand in the order in which they were needed
 			slices.Sort(got)
 			slices.Sort(want)
 		}
 		if !slices.Equal(got, want) {
 			sk.stale = true
-			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.name, c.name))
+			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.Name, c.Name))
 		}
 	}
 	return sk, why
 }
 
-func (c *programChain) hashes() []uint64 {
-	var l []uint64
-	for i := range c.rules {
-		l = append(l, c.rules[i].hash())
-	}
-	return l
-}
-
-// comparableFlags are the flags of a set that say what it is; others come and go with kernel versions.
-const comparableFlags = setInterval | setMap | setTimeout
-
-func rawOf(s *set) rawSet {
-	r := rawSet{flags: s.flags & comparableFlags, keyType: concatType(s.key), keyLen: uint32(keyLen(s.key))}
-	if s.data != nil {
-		r.dataType, r.dataLen = concatType(s.data), uint32(keyLen(s.data))
-	}
-	return r
-}
-
 // read makes of a table what the model knows, and finds what does not fit.
-func read(f *family, raw *rawTable) (*observed, error) {
+func read(f *nftwire.Family, raw *rawTable) (*observed, error) {
 	o := &observed{drift: map[string]*nftwire.ElemList{}}
 	if raw == nil {
 		return o, nil
@@ -154,7 +130,7 @@ func read(f *family, raw *rawTable) (*observed, error) {
 	o.skeleton, o.driftText = readSkeleton(f, raw, o.rules)
 	if err != nil {
 		o.broken = true
-		o.driftText = append(o.driftText, fmt.Sprintf("table %s: %v", f.name, err))
+		o.driftText = append(o.driftText, fmt.Sprintf("table %s: %v", f.Name, err))
 	}
 	if o.broken {
 		o.rules = servicemodel.Rules{}
@@ -170,7 +146,7 @@ func read(f *family, raw *rawTable) (*observed, error) {
 
 // reading is the reading of one table.
 type reading struct {
-	f     *family
+	f     *nftwire.Family
 	elems map[string]map[string]*found // by set and key
 	slots map[string]map[string][]netip.AddrPort
 	fes   []*servicemodel.Frontend
@@ -189,7 +165,7 @@ var errRehashed = errors.New("the kernel was rehashing a set while it was read")
 
 // newReading indexes what was dumped. Right after many elements were added, the kernel moves a set to a larger hash table in the background; a
 // dump meanwhile can hold elements twice and lack others, without a sign of it.
-func newReading(f *family, raw *rawTable) (*reading, error) {
+func newReading(f *nftwire.Family, raw *rawTable) (*reading, error) {
 	r := &reading{f: f, elems: map[string]map[string]*found{}, pools: map[servicemodel.PoolID]*servicemodel.Pool{}, w: newWriter()}
 	for name, l := range raw.elems {
 		m := make(map[string]*found, len(l))
@@ -231,8 +207,8 @@ func (r *reading) addresses(set string) []netip.Addr {
 	var l []netip.Addr
 	for _, e := range r.elems[set] {
 		rd := nftwire.Reader{Bytes: e.Key}
-		a := rd.Addr(r.f.addrLen)
-		if set == setHairpins && rd.Addr(r.f.addrLen) != a || !rd.Done() {
+		a := rd.Addr(r.f.AddrLen)
+		if set == setHairpins && rd.Addr(r.f.AddrLen) != a || !rd.Done() {
 			continue
 		}
 		e.seen = true
@@ -243,24 +219,24 @@ func (r *reading) addresses(set string) []netip.Addr {
 
 // unseen turns into drift whatever has no place.
 func (r *reading) unseen(o *observed) {
-	sets := r.f.sets(&o.shape)
+	sets := setsOf(r.f, &o.shape)
 	for _, s := range sets {
-		if isAffinityMap(s.name) {
+		if isAffinityMap(s.Name) {
 			continue
 		}
-		m := r.elems[s.name]
+		m := r.elems[s.Name]
 		for _, k := range sortedKeys(m) {
 			e := m[k]
 			if e.seen {
 				continue
 			}
-			l := o.drift[s.name]
+			l := o.drift[s.Name]
 			if l == nil {
 				l = &nftwire.ElemList{}
-				o.drift[s.name] = l
+				o.drift[s.Name] = l
 			}
 			l.Add(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd, Data: e.Data})
-			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.name, s.name, elemText(r.f, s, e.Elem)))
+			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.Name, s.Name, s.ElemText(e.Elem)))
 		}
 	}
 }

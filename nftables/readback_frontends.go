@@ -44,7 +44,7 @@ func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 		}
 		slot := binary.NativeEndian.Uint32(e.Key[n:])
 		d := nftwire.Reader{Bytes: e.Data}
-		ep := d.Endpoint(r.f.addrLen)
+		ep := d.Endpoint(r.f.AddrLen)
 		if slot >= maxSlots || !d.Done() {
 			continue
 		}
@@ -61,7 +61,7 @@ func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 // frontend reads one frontend; nil if it cannot be understood.
 func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	rd := nftwire.Reader{Bytes: e.Key}
-	key := rd.Frontend(r.f.any, k == kindNodePort)
+	key := rd.Frontend(r.f.Any, k == kindNodePort)
 	if !rd.Done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
 		return nil
 	}
@@ -92,28 +92,17 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 func (r *reading) sources(key []byte) []netip.Prefix {
 	l := []netip.Prefix{}
 	for _, e := range r.elems[setSources] {
-		if len(e.Key) != len(key)+r.f.addrLen || len(e.KeyEnd) != len(e.Key) || string(e.Key[:len(key)]) != string(key) {
+		if len(e.Key) != len(key)+r.f.AddrLen || len(e.KeyEnd) != len(e.Key) || string(e.Key[:len(key)]) != string(key) {
 			continue
 		}
 		first, _ := netip.AddrFromSlice(e.Key[len(key):])
 		last, _ := netip.AddrFromSlice(e.KeyEnd[len(key):])
-		if p, ok := rangePrefix(first, last); ok {
+		if p, ok := nftwire.RangePrefix(first, last); ok {
 			l = append(l, p)
 		}
 	}
 	slices.SortFunc(l, netip.Prefix.Compare)
 	return l
-}
-
-// rangePrefix returns the prefix that is the range from first to last.
-func rangePrefix(first, last netip.Addr) (netip.Prefix, bool) {
-	for bits := 0; bits <= first.BitLen(); bits++ {
-		p := netip.PrefixFrom(first, bits)
-		if p.Masked().Addr() == first && lastAddr(p) == last {
-			return p, true
-		}
-	}
-	return netip.Prefix{}, false
 }
 
 // pool reads the pool that a frontend balances over, unless another frontend's was read before.

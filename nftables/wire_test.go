@@ -56,21 +56,18 @@ func FuzzDecode(f *testing.F) {
 			l = append(l, e)
 			return nil
 		})
-		_, _, _, _ = decodeSet(data)
-		_, _, _ = decodeChain(data)
-		_, _, _, _ = decodeRule(data)
 		_, _ = decodeCounters(data)
 		_ = nftwire.CommentOf(data)
-		for _, fam := range families {
-			raw := &rawTable{sets: map[string]rawSet{}, chains: map[string]chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
+		for _, fam := range nftwire.Families {
+			raw := &rawTable{sets: map[string]nftwire.SetSpec{}, chains: map[string]nftwire.Chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
 			rules := programCases[0].rules
 			s := shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}
-			for _, st := range fam.sets(&s) {
-				raw.sets[st.name] = rawOf(st)
-				raw.elems[st.name] = l
+			for _, st := range setsOf(fam, &s) {
+				raw.sets[st.Name] = st.Spec()
+				raw.elems[st.Name] = l
 			}
-			for _, c := range newProgram(fam, rules, &s).chains {
-				raw.chains[c.name] = c.chain
+			for _, c := range newProgram(fam, rules, &s) {
+				raw.chains[c.Name] = c.Chain
 			}
 			raw.elems[setSettings] = []nftwire.Elem{{Key: nftwire.Native32(1), UserData: nftwire.AppendComment(nil, "masquerade-mark 0x4000")}}
 			if o, err := read(fam, raw); err == nil {

@@ -99,7 +99,8 @@ func (e *Encoder) AddSet(s *Set) {
 	if s.Size > 0 || s.Flags&SetConcat != 0 {
 		e.setDesc(s)
 	}
-	b.Attr(13, setUserdata(s)) // NFTA_SET_USERDATA
+	var ud [maxUserdata]byte
+	b.Attr(13, appendSetUserdata(ud[:0], s)) // NFTA_SET_USERDATA
 }
 
 // setDesc appends NFTA_SET_DESC: the size, and for ranges of concatenations the length of each field.
@@ -112,7 +113,7 @@ func (e *Encoder) setDesc(s *Set) {
 		c := e.b.Nest(2) // NFTA_SET_DESC_CONCAT
 		for _, f := range s.Key {
 			l := e.b.Nest(1)
-			e.b.U32(1, uint32(f.len)) // NFTA_SET_FIELD_LEN
+			e.b.U32(1, uint32(fieldTypes[f].len)) // NFTA_SET_FIELD_LEN
 			e.b.End(l)
 		}
 		e.b.End(c)
@@ -183,7 +184,9 @@ func (e *Encoder) AddRule(chain string, r *Rule) {
 		x(e.b)
 	}
 	e.b.End(l)
-	e.b.Attr(7, binary.BigEndian.AppendUint64([]byte{UserDataHash, 8}, r.Hash())) // NFTA_RULE_USERDATA
+	ud := [10]byte{UserDataHash, 8}
+	binary.BigEndian.PutUint64(ud[2:], r.Hash())
+	e.b.Attr(7, ud[:]) // NFTA_RULE_USERDATA
 }
 
 // anonymousSet appends a set that the next rule looks up.
@@ -222,8 +225,8 @@ func (e *Encoder) newAnonymous(id uint32, name string, flags uint32, key Field, 
 	e.message(msgNewSet, nfnl.FlagCreate, "add", "set", name)
 	e.b.Text(2, name)
 	e.b.U32(3, flags)
-	e.b.U32(4, key.typ)
-	e.b.U32(5, uint32(key.len))
+	e.b.U32(4, fieldTypes[key].typ)
+	e.b.U32(5, uint32(fieldTypes[key].len))
 	if flags&SetMap != 0 {
 		e.b.U32(6, dataTypeVerdict)
 		e.b.U32(7, 16) // NFTA_SET_DATA_LEN: sizeof(struct nft_verdict)

@@ -46,25 +46,35 @@ func FamilyIndex(a netip.Addr) int {
 }
 
 // Field is one field of a set's key or data. In a concatenation, each takes a multiple of four bytes.
-type Field struct {
-	typ    uint32 // enum datatypes of nft (include/datatype.h of nftables)
-	len    int    // in bytes
-	name   string // of the type, as nft says it
-	typeof string // an expression of the type, as nft prints it
+type Field uint8
+
+const (
+	fieldIPv4Addr Field = iota
+	fieldIPv6Addr
+	// FieldProto is a protocol of IP.
+	FieldProto
+	// FieldPort is a port.
+	FieldPort
+	// FieldSlot is a number that numgen draws, in the byte order of the machine.
+	FieldSlot
+	// FieldMark is a number, in the byte order of the machine.
+	FieldMark
+)
+
+// fieldTypes says what fields are: the number and name of the type in nft (enum datatypes in include/datatype.h of nftables), the length
+// in bytes, and an expression of the type as nft prints it.
+var fieldTypes = [...]struct {
+	typ          uint32
+	len          int
+	name, typeof string
+}{
+	fieldIPv4Addr: {7, 4, "ipv4_addr", "ip daddr"},
+	fieldIPv6Addr: {8, 16, "ipv6_addr", "ip6 daddr"},
+	FieldProto:    {12, 1, "inet_proto", "meta l4proto"},
+	FieldPort:     {13, 2, "inet_service", "th dport"},
+	FieldSlot:     {4, 4, "integer", "numgen random mod 2"},
+	FieldMark:     {19, 4, "mark", "meta mark"},
 }
-
-var (
-	fieldIPv4Addr = Field{7, 4, "ipv4_addr", "ip daddr"}
-	fieldIPv6Addr = Field{8, 16, "ipv6_addr", "ip6 daddr"}
-)
-
-// Fields besides addresses.
-var (
-	FieldProto = Field{12, 1, "inet_proto", "meta l4proto"}
-	FieldPort  = Field{13, 2, "inet_service", "th dport"}
-	FieldSlot  = Field{4, 4, "integer", "numgen random mod 2"} // a number that numgen draws, in the byte order of the machine
-	FieldMark  = Field{19, 4, "mark", "meta mark"}             // a number, in the byte order of the machine
-)
 
 // Set is a named set or map of a table.
 type Set struct {
@@ -116,7 +126,7 @@ func (s *Set) Spec() SetSpec {
 func concatType(fs []Field) uint32 {
 	var t uint32
 	for _, f := range fs {
-		t = t<<6 | f.typ
+		t = t<<6 | fieldTypes[f].typ
 	}
 	return t
 }
@@ -124,11 +134,11 @@ func concatType(fs []Field) uint32 {
 // concatLen is the length of a key or data: a single field is not padded.
 func concatLen(fs []Field) uint32 {
 	if len(fs) == 1 {
-		return uint32(fs[0].len)
+		return uint32(fieldTypes[fs[0]].len)
 	}
 	n := 0
 	for _, f := range fs {
-		n += (f.len + 3) &^ 3
+		n += (fieldTypes[f].len + 3) &^ 3
 	}
 	return uint32(n)
 }

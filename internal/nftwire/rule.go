@@ -59,8 +59,15 @@ func (c *ProgramChain) Hashes() []uint64 {
 	return l
 }
 
-// Add appends a chain.
-func (p *Program) Add(c Chain, rules ...Rule) { *p = append(*p, ProgramChain{c, rules}) }
+// Add appends a chain that other chains jump to.
+func (p *Program) Add(name string, rules ...Rule) {
+	*p = append(*p, ProgramChain{Chain{Name: name}, rules})
+}
+
+// AddBase appends a base chain.
+func (p *Program) AddBase(name, typ string, hook uint32, prio int32, rules ...Rule) {
+	*p = append(*p, ProgramChain{Chain{name, typ, hook, prio}, rules})
+}
 
 // WriteChains adds the chains: all of them before any rule, since rules jump to chains.
 func (p Program) WriteChains(w Writer) {

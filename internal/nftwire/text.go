@@ -58,11 +58,11 @@ func (t *Text) AddSet(s *Set) {
 func (t *Text) DeleteSet(s *Set) { t.line("delete "+s.kind(), s.Name) }
 
 func typeNames(fs []Field) string {
-	return joinFields(fs, func(f Field) string { return f.name })
+	return joinFields(fs, func(f Field) string { return fieldTypes[f].name })
 }
 
 func typeofNames(fs []Field) string {
-	return joinFields(fs, func(f Field) string { return f.typeof })
+	return joinFields(fs, func(f Field) string { return fieldTypes[f].typeof })
 }
 
 func joinFields(fs []Field, text func(Field) string) string {
@@ -125,7 +125,7 @@ func (f Field) text(r *Reader) string {
 	case FieldMark:
 		return fmt.Sprintf("0x%08x", r.Native())
 	}
-	return r.Addr(f.len).String()
+	return r.Addr(fieldTypes[f].len).String()
 }
 
 // AddChain makes a chain.

@@ -4,6 +4,8 @@ import "encoding/binary"
 
 // User data is kept by the kernel for nft and never looked at. nft keeps TLVs there, and ignores those that it does not know.
 
+const maxUserdata = 256 // NFT_USERDATA_MAXLEN
+
 // In the user data of elements and rules.
 const (
 	udComment    = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
@@ -66,9 +68,9 @@ const (
 	udSetComment = 7 // NFTNL_UDATA_SET_COMMENT
 )
 
-// setUserdata is what nft keeps about a set to print it as it was declared.
-func setUserdata(s *Set) []byte {
-	b := udU32(nil, udKeyOrder, byteOrder(s.Key))
+// appendSetUserdata appends what nft keeps about a set to print it as it was declared.
+func appendSetUserdata(b []byte, s *Set) []byte {
+	b = udU32(b, udKeyOrder, byteOrder(s.Key))
 	if s.Data != nil {
 		b = udU32(b, udDataOrder, byteOrder(s.Data))
 	}

@@ -1,0 +1,113 @@
+package nftables
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
+)
+
+var _ dataplane.Plan = (*plan)(nil)
+
+// Stats counts what the plan sends.
+func (p *plan) Stats() dataplane.Stats {
+	var b nfnl.Batch
+	p.encode(&b)
+	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: p.elements()}
+}
+
+// elements counts the elements and rules that the plan adds and deletes one by one.
+func (p *plan) elements() int {
+	n := 0
+	for i := range p.families {
+		fp := &p.families[i]
+		for _, ops := range fp.ops {
+			n += ops.del.Len + ops.add.Len
+		}
+		n += len(fp.newRules)
+	}
+	return n
+}
+
+// encode appends the plan to a batch.
+func (p *plan) encode(b *nfnl.Batch) {
+	for i := range p.families {
+		fp := &p.families[i]
+		fp.write(nftwire.NewEncoder(b, fp.f, p.table))
+	}
+}
+
+// String is the plan in nft's language, in the order in which it is sent.
+func (p *plan) String() string {
+	var b strings.Builder
+	for i := range p.families {
+		fp := &p.families[i]
+		fp.write(nftwire.NewText(&b, fp.f, p.table))
+	}
+	for _, f := range p.forget {
+		fmt.Fprintf(&b, "# forget clients of %s\n", f)
+	}
+	return b.String()
+}
+
+// write writes what is done to one table.
+func (fp *familyPlan) write(w nftwire.Writer) {
+	if fp.rebuild {
+		w.DeleteTable()
+	}
+	if fp.create {
+		w.AddTable()
+	}
+	for _, s := range fp.newSets {
+		w.AddSet(s)
+	}
+	for _, s := range fp.sets {
+		if ops := fp.ops[s.Name]; ops != nil {
+			w.DeleteElements(s, &ops.del)
+		}
+	}
+	for _, s := range fp.sets {
+		if ops := fp.ops[s.Name]; ops != nil {
+			w.AddElements(s, &ops.add)
+		}
+	}
+	if fp.program != nil {
+		fp.writeProgram(w)
+	}
+	for i := range fp.newRules {
+		w.AddRule(fp.newRules[i].chain, &fp.newRules[i].rule)
+	}
+	for _, s := range fp.goneSets {
+		w.DeleteSet(s)
+	}
+}
+
+// writeProgram writes the program, in place of the one that is there. Chains go last, when no rule jumps to them any more.
+func (fp *familyPlan) writeProgram(w nftwire.Writer) {
+	fp.program.WriteChains(w)
+	if !fp.create {
+		for i := range fp.program {
+			w.FlushChain(fp.program[i].Name)
+		}
+		for _, name := range fp.goneChains {
+			w.FlushChain(name)
+		}
+	}
+	fp.program.WriteRules(w)
+	for _, name := range fp.goneChains {
+		w.DeleteChain(name)
+	}
+}
+
+func (f forget) String() string {
+	s := f.frontend.Key.String()
+	for i, ep := range f.endpoints {
+		if i == 0 {
+			s += " given"
+		}
+		s += " " + ep.String()
+	}
+	return s
+}
