@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -131,7 +132,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if gen.ID == b.gen {
 		return dataplane.Intact, nil
 	}
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		there, err := b.tableExists(ctx, f)
 		if err != nil {
 			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
@@ -208,9 +209,9 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	}
 	b.observed = false
 	b.batch.Reset()
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		if b.exists[i] {
-			(&encoder{b: &b.batch, f: f, table: b.cfg.Table}).delTable()
+			nftwire.NewEncoder(&b.batch, f, b.cfg.Table).DeleteTable()
 		}
 	}
 	var ops []op

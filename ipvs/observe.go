@@ -60,7 +60,7 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 	}
 	o := &dataplane.Observation{}
 	var raws [2]*rawTable
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		if raws[i], err = b.readTable(ctx, f); err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 	c := servicemodel.Contents{}
 	known := b.sysctls
 	b.records, b.sysctls, b.addrs = map[servicemodel.FrontendKey]*record{}, map[string]string{}, nil
-	for i, f := range families {
+	for i, f := range nftwire.Families {
 		b.exists[i], b.whole[i] = raws[i] != nil, false
 		if raws[i] == nil {
 			continue
@@ -98,7 +98,7 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 			err = b.interpret(f, raws[i], rules, &c)
 		}
 		if err != nil {
-			o.Drift = append(o.Drift, fmt.Sprintf("table %s %s: %v", f.name, b.cfg.Table, err))
+			o.Drift = append(o.Drift, fmt.Sprintf("table %s %s: %v", f.Name, b.cfg.Table, err))
 			continue
 		}
 		b.whole[i] = true
@@ -172,23 +172,23 @@ func (b *Backend) readSettings(raw *rawTable) (servicemodel.Rules, error) {
 }
 
 // interpret makes records of the registries, and requires that all else is what follows from them.
-func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, c *servicemodel.Contents) error {
+func (b *Backend) interpret(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules, c *servicemodel.Contents) error {
 	if err := requireProgram(f, raw, rules); err != nil {
 		return err
 	}
 	var records []*record
 	want := map[string]map[string]nftwire.Elem{}
-	for _, s := range f.sets() {
-		if raw.elems[s.name] == nil {
-			return fmt.Errorf("set %s is missing", s.name)
+	for _, s := range setsOf(f) {
+		if raw.elems[s.Name] == nil {
+			return fmt.Errorf("set %s is missing", s.Name)
 		}
-		want[s.name] = map[string]nftwire.Elem{}
+		want[s.Name] = map[string]nftwire.Elem{}
 	}
 	sources := b.readSources(f, raw)
 	for _, kind := range kinds {
 		for key, e := range raw.elems[kind+"s"] {
 			rd := nftwire.Reader{Bytes: []byte(key)}
-			k := rd.Frontend(f.any, kind == kindNodePort)
+			k := rd.Frontend(f.Any, kind == kindNodePort)
 			if !rd.Done() {
 				return fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
 			}
@@ -205,7 +205,7 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 	}
 	for _, s := range []string{setClusterIPs, setHairpins, setNodeAddrs} {
 		for key := range raw.elems[s] {
-			a, ok := netip.AddrFromSlice([]byte(key)[:f.addrLen])
+			a, ok := netip.AddrFromSlice([]byte(key)[:f.AddrLen])
 			if !ok {
 				return fmt.Errorf("set %s: a key of %d bytes", s, len(key))
 			}
@@ -239,27 +239,23 @@ func (b *Backend) interpret(f *family, raw *rawTable, rules servicemodel.Rules, 
 }
 
 // requireProgram requires that the rules are those of the settings.
-func requireProgram(f *family, raw *rawTable, rules servicemodel.Rules) error {
+func requireProgram(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) error {
 	for _, ch := range newProgram(f, rules) {
-		var want []uint64
-		for i := range ch.rules {
-			want = append(want, ch.rules[i].hash())
-		}
-		if !slices.Equal(want, raw.rules[ch.name]) {
-			return fmt.Errorf("chain %s is not as it should be", ch.name)
+		if !slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
+			return fmt.Errorf("chain %s is not as it should be", ch.Name)
 		}
 	}
 	return nil
 }
 
 // readSources reads the source ranges of frontends.
-func (b *Backend) readSources(f *family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
+func (b *Backend) readSources(f *nftwire.Family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
 	m := map[servicemodel.FrontendKey][]netip.Prefix{}
 	for _, e := range raw.elems[setSources] {
 		first, last := nftwire.Reader{Bytes: e.Key}, nftwire.Reader{Bytes: e.KeyEnd}
-		k := first.Frontend(f.any, false)
-		last.Frontend(f.any, false)
-		if p, ok := rangeOf(first.Addr(f.addrLen), last.Addr(f.addrLen)); ok && first.Done() && last.Done() {
+		k := first.Frontend(f.Any, false)
+		last.Frontend(f.Any, false)
+		if p, ok := nftwire.RangePrefix(first.Addr(f.AddrLen), last.Addr(f.AddrLen)); ok && first.Done() && last.Done() {
 			m[k] = append(m[k], p)
 		}
 	}

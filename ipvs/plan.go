@@ -40,9 +40,9 @@ type plan struct {
 
 type tablePlan struct {
 	rebuild, create bool
-	program         []programChain
+	program         nftwire.Program
 	del, add        map[string]*nftwire.ElemList
-	sets            []*set
+	sets            []*nftwire.Set
 }
 
 func (tp *tablePlan) sink(m map[string]*nftwire.ElemList) func(string, nftwire.Elem) {
@@ -66,7 +66,7 @@ func (b *Backend) affected(c *servicemodel.ChangeSet, addrs []netip.Addr) []serv
 		}
 		m[f.Key] = true
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) { // it comes before a node port of the same number
-			any := families[familyIndex(f.Key.Addr)].any
+			any := nftwire.Families[nftwire.FamilyIndex(f.Key.Addr)].Any
 			m[servicemodel.FrontendKey{Addr: any, Protocol: f.Key.Protocol, Port: f.Key.Port}] = true
 		}
 	}
@@ -140,7 +140,7 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 			p.servers[k] = nil
 		}
 	}
-	for i := range families {
+	for i := range nftwire.Families {
 		b.planTable(p, i, c, keys)
 	}
 	b.planDevice(p)
@@ -214,11 +214,11 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 
 // planTable plans one companion table.
 func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
-	f, tp := families[i], &p.tables[i]
+	f, tp := nftwire.Families[i], &p.tables[i]
 	tp.del, tp.add = map[string]*nftwire.ElemList{}, map[string]*nftwire.ElemList{}
 	del, add := tp.sink(tp.del), tp.sink(tp.add)
 	address := func(to func(string, nftwire.Elem), set string, a netip.Addr) {
-		if familyIndex(a) != i {
+		if nftwire.FamilyIndex(a) != i {
 			return
 		}
 		key := nftwire.AppendAddr(nil, a)
@@ -233,7 +233,7 @@ func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []se
 	}
 	for _, k := range keys {
 		old, now := b.records[k], p.records[k]
-		if familyIndex(k.Addr) == i && !old.equal(now) {
+		if nftwire.FamilyIndex(k.Addr) == i && !old.equal(now) {
 			diffElements(old, now, del, add)
 		}
 	}
@@ -259,17 +259,17 @@ func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []se
 			address(add, setNodeAddrs, a)
 		}
 	}
-	tp.sets = f.sets()
+	tp.sets = setsOf(f)
 }
 
 // writeTable plans a table from nothing.
 func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func(string, nftwire.Elem), address func(func(string, nftwire.Elem), string, netip.Addr)) {
 	tp := &p.tables[i]
 	tp.rebuild, tp.create = b.exists[i], true
-	tp.sets = families[i].sets()
-	tp.program = newProgram(families[i], c.New.Rules())
+	tp.sets = setsOf(nftwire.Families[i])
+	tp.program = newProgram(nftwire.Families[i], c.New.Rules())
 	for fe := range c.New.Frontends() {
-		if familyIndex(fe.Key.Addr) != i {
+		if nftwire.FamilyIndex(fe.Key.Addr) != i {
 			continue
 		}
 		r := p.records[fe.Key]

@@ -3,35 +3,40 @@ package ipvs
 import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
 // encode appends the messages about the companion tables.
 func (p *plan) encode(b *nfnl.Batch) {
-	for i, f := range families {
-		tp := &p.tables[i]
-		e := &encoder{b: b, f: f, table: p.table}
-		if tp.rebuild {
-			e.delTable()
-		}
-		if tp.create {
-			e.newTable()
-			for _, s := range tp.sets {
-				e.newSet(s)
-			}
-		}
+	for i, f := range nftwire.Families {
+		p.tables[i].write(nftwire.NewEncoder(b, f, p.table))
+	}
+}
+
+// write writes what is done to a companion table.
+func (tp *tablePlan) write(w nftwire.Writer) {
+	if tp.rebuild {
+		w.DeleteTable()
+	}
+	if tp.create {
+		w.AddTable()
 		for _, s := range tp.sets {
-			if l := tp.del[s.name]; l != nil {
-				e.elements(s.name, l, true)
-			}
+			w.AddSet(s)
 		}
-		for _, s := range tp.sets {
-			if l := tp.add[s.name]; l != nil {
-				e.elements(s.name, l, false)
-			}
+	}
+	for _, s := range tp.sets {
+		if l := tp.del[s.Name]; l != nil {
+			w.DeleteElements(s, l)
 		}
-		if tp.create {
-			e.program(tp.program)
+	}
+	for _, s := range tp.sets {
+		if l := tp.add[s.Name]; l != nil {
+			w.AddElements(s, l)
 		}
+	}
+	if tp.create {
+		tp.program.WriteChains(w)
+		tp.program.WriteRules(w)
 	}
 }
 

@@ -144,27 +144,7 @@ func (r *record) elements(to func(set string, e nftwire.Elem)) {
 		to(setRestricted, nftwire.Elem{Key: key})
 		for _, p := range f.Sources {
 			to(setSources, nftwire.Elem{Key: nftwire.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
-				KeyEnd: nftwire.AppendAddr(key[:len(key):len(key)], lastAddr(p))})
+				KeyEnd: nftwire.AppendAddr(key[:len(key):len(key)], nftwire.LastAddr(p))})
 		}
 	}
-}
-
-// lastAddr returns the last address of a prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
-
-// rangeOf returns the prefix from first to last, and false if there is none.
-func rangeOf(first, last netip.Addr) (netip.Prefix, bool) {
-	for n := 0; n <= first.BitLen(); n++ {
-		if p := netip.PrefixFrom(first, n); p.Masked().Addr() == first && lastAddr(p) == last {
-			return p, true
-		}
-	}
-	return netip.Prefix{}, false
 }

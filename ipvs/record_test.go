@@ -30,7 +30,7 @@ func TestRangesArePrefixes(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"10.0.0.0/8", "192.0.2.1/32", "0.0.0.0/0", "2001:db8::/33"} {
 		p := netip.MustParsePrefix(s)
-		got, ok := rangeOf(p.Addr(), lastAddr(p))
+		got, ok := nftwire.RangePrefix(p.Addr(), nftwire.LastAddr(p))
 		require.True(t, ok)
 		require.Equal(t, p, got)
 	}
