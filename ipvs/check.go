@@ -33,7 +33,7 @@ func check(c *servicemodel.ChangeSet) error {
 		}
 	}
 	for _, pc := range c.Pools {
-		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault && !schedulers[p.Scheduler] {
+		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault && !schedules(p.Scheduler) {
 			refuse("service "+p.ID.Service.String(), "scheduler", string(p.Scheduler), "the nftables and iptables backends can")
 		}
 	}

@@ -81,7 +81,7 @@ func (c *Config) withDefaults() (Config, error) {
 	if r.Scheduler == servicemodel.SchedulerDefault {
 		r.Scheduler = servicemodel.WeightedRR
 	}
-	if !schedulers[r.Scheduler] {
+	if !schedules(r.Scheduler) {
 		return r, fmt.Errorf("ipvs: scheduler %q: not one of IPVS", r.Scheduler)
 	}
 	if r.AffinityMask4 < 0 || r.AffinityMask4 > 32 {
@@ -103,6 +103,12 @@ func (c *Config) withDefaults() (Config, error) {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
 	return r, nil
+}
+
+// schedules reports whether IPVS has the scheduler. Which options there are, the model says.
+func schedules(s servicemodel.Scheduler) bool {
+	name, port, fallback := s.Split()
+	return schedulers[name] && (!port && !fallback || name == servicemodel.SourceHash || name == servicemodel.Maglev)
 }
 
 // schedulers are those of IPVS (net/netfilter/ipvs/ip_vs_*.c).

@@ -2,8 +2,12 @@ package ipvs_test
 
 import (
 	"errors"
+	"os"
+	"runtime"
 	"sync"
 	"testing"
+
+	"github.com/vishvananda/netns"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
@@ -12,7 +16,31 @@ import (
 )
 
 func open(netns int) (dataplane.Backend, error) {
-	return ipvs.New(&ipvs.Config{NetNS: netns})
+	b, err := ipvs.New(&ipvs.Config{NetNS: netns})
+	if err != nil {
+		return nil, err
+	}
+	return b, steady(netns)
+}
+
+// steady keeps Linux 7.x from resizing its table of connections. While it does, it may not find what it remembers of a client with session affinity, which is then
+// given another endpoint; see the limits in the package documentation. Kernels before have a table of a fixed size.
+func steady(ns int) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	if err := netns.Set(netns.NsHandle(ns)); err != nil {
+		return err
+	}
+	err = os.WriteFile("/proc/sys/net/ipv4/vs/conn_lfactor", []byte("8"), 0)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, netns.Set(home))
 }
 
 // loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol whose module is being loaded for somebody else.

@@ -85,5 +85,8 @@
 //   - IPVS does not see it when somebody else cuts a connection, such as package conntrack/flows: its endpoint is waited for until the drain limit.
 //   - Direct routing and tunnels are never masqueraded.
 //   - Link-local addresses take no node ports.
+//   - Linux 7.x resizes its table of connections as their number grows, and may then not find what it remembers of a client with session affinity, which is
+//     given another endpoint: two in a hundred clients, where 120 new ones open some 2,000 connections within seconds (7.2); none with the sysctl
+//     net.ipv4.vs.conn_lfactor at 8, which leaves the table small.
 //   - IPVS forgets a UDP flow together with its endpoint: the next datagram of the client is dropped, and the one after it gets another endpoint.
 package ipvs

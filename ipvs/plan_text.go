@@ -73,8 +73,15 @@ func (o op) String() string {
 				s += " -M " + o.svc.Netmask.Text(k.Family)
 			}
 		}
+		var options []string
+		if o.svc.Flags&ipvsnl.FlagHashPort != 0 {
+			options = append(options, o.svc.Scheduler+"-port")
+		}
 		if o.svc.Flags&ipvsnl.FlagFallback != 0 {
-			s += " -b " + o.svc.Scheduler + "-fallback"
+			options = append(options, o.svc.Scheduler+"-fallback")
+		}
+		if options != nil {
+			s += " -b " + strings.Join(options, ",")
 		}
 	case ipvsnl.CommandNewDestination, ipvsnl.CommandSetDestination:
 		s += fmt.Sprintf(" -r %s %s -w %d", o.dest.DestinationKey, ipvsadmMethods[o.dest.Forward], o.dest.Weight)

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -17,11 +18,13 @@ type server struct {
 }
 
 // The flags of our virtual servers hold more than the kernel looks at: the instance in the high half, and the scheduler that the
-// model asked for, as its place in order, in four bits. The kernel keeps what it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
+// model asked for, as its place in order, in four bits, and its options. The kernel keeps what it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
 const (
 	instanceMask   = 0xffff0000
 	schedulerMask  = 0x0f00
 	schedulerShift = 8
+	askedPort      = 0x1000
+	askedFallback  = 0x2000
 )
 
 var schedulerOrder = []servicemodel.Scheduler{
@@ -82,16 +85,12 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	if p != nil {
 		want = p.Scheduler
 	}
-	s.svc.Flags |= ipvsnl.ServiceFlags(max(0, slices.Index(schedulerOrder, want)) << schedulerShift)
-	s.svc.Scheduler = string(want)
-	if want == servicemodel.SchedulerDefault {
-		s.svc.Scheduler = string(b.cfg.Scheduler)
-	}
+	s.svc.Flags |= asked(want)
+	s.schedule(cmp.Or(want, b.cfg.Scheduler))
 	switch {
 	case fe.Affinity > 0 && byMark:
 		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so clients are told apart by a hash instead.
-		s.svc.Scheduler = string(servicemodel.Maglev)
-		s.svc.Flags |= ipvsnl.FlagFallback
+		s.schedule(servicemodel.Maglev + servicemodel.HashFallback)
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
@@ -113,11 +112,45 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	return s
 }
 
+// asked returns the flags that keep what scheduler the model asked for.
+func asked(want servicemodel.Scheduler) ipvsnl.ServiceFlags {
+	name, port, fallback := want.Split()
+	f := ipvsnl.ServiceFlags(max(0, slices.Index(schedulerOrder, name)) << schedulerShift)
+	if port {
+		f |= askedPort
+	}
+	if fallback {
+		f |= askedFallback
+	}
+	return f
+}
+
+// schedule sets the scheduler of a virtual server, and its options.
+func (s *server) schedule(with servicemodel.Scheduler) {
+	name, port, fallback := with.Split()
+	s.svc.Scheduler = string(name)
+	s.svc.Flags &^= schedulerOptions
+	if port {
+		s.svc.Flags |= ipvsnl.FlagHashPort
+	}
+	if fallback {
+		s.svc.Flags |= ipvsnl.FlagFallback
+	}
+}
+
+const schedulerOptions = ipvsnl.FlagHashPort | ipvsnl.FlagFallback
+
 // pool is what a virtual server says of a pool: its destinations in use. Nil if there is none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id}
 	if i := int(s.svc.Flags&schedulerMask) >> schedulerShift; i < len(schedulerOrder) {
 		p.Scheduler = schedulerOrder[i]
+	}
+	if s.svc.Flags&askedPort != 0 {
+		p.Scheduler += servicemodel.HashPort
+	}
+	if s.svc.Flags&askedFallback != 0 {
+		p.Scheduler += servicemodel.HashFallback
 	}
 	for _, k := range sortedDests(s.dests) {
 		d := s.dests[k]
@@ -141,8 +174,8 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 // configuredAs is the virtual server of s if the configuration were that of want.
 func (s *server) configuredAs(want *server) ipvsnl.Service {
 	svc := s.svc
-	if svc.Flags == want.svc.Flags { // they hold the scheduler that the model asks for
-		svc.Scheduler, svc.Netmask = want.svc.Scheduler, want.svc.Netmask
+	if svc.Flags&^schedulerOptions == want.svc.Flags&^schedulerOptions { // they hold the scheduler that the model asks for
+		svc.Scheduler, svc.Netmask, svc.Flags = want.svc.Scheduler, want.svc.Netmask, want.svc.Flags
 	}
 	return svc
 }
