@@ -92,8 +92,8 @@ func DecodeRule(attrs []byte) (table, chain string, hash uint64, err error) {
 		case 2:
 			chain = it.Text()
 		case 7:
-			WalkUserdata(it.Data(), func(typ byte, v []byte) {
-				if typ == UserDataHash && len(v) == 8 {
+			walkUserdata(it.Data(), func(typ byte, v []byte) {
+				if typ == udHash && len(v) == 8 {
 					hash = binary.BigEndian.Uint64(v)
 				}
 			})

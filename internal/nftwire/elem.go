@@ -76,8 +76,8 @@ func (l *ElemList) lastCut() int {
 	return l.cuts[len(l.cuts)-1]
 }
 
-// Chunks calls fn with the elements of each message.
-func (l *ElemList) Chunks(fn func(elems []byte)) {
+// chunks calls fn with the elements of each message.
+func (l *ElemList) chunks(fn func(elems []byte)) {
 	start := 0
 	for _, cut := range l.cuts {
 		fn(l.Buf[start:cut])
@@ -114,8 +114,8 @@ func putAttrHeader(b []byte, length int, typ uint16) {
 	binary.NativeEndian.PutUint16(b[2:], typ)
 }
 
-// DecodeElem decodes the data of one NFTA_LIST_ELEM. The slices point into it.
-func DecodeElem(data []byte) (Elem, error) {
+// decodeElem decodes the data of one NFTA_LIST_ELEM. The slices point into it.
+func decodeElem(data []byte) (Elem, error) {
 	var e Elem
 	it := nfnl.Attrs(data)
 	for it.Next() {
@@ -150,7 +150,7 @@ func dataOf(it *nfnl.AttrIter) []byte {
 func DecodeElems(list []byte, fn func(Elem) error) error {
 	it := nfnl.Attrs(list)
 	for it.Next() {
-		e, err := DecodeElem(it.Data())
+		e, err := decodeElem(it.Data())
 		if err != nil {
 			return err
 		}
@@ -173,15 +173,15 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, v[:]...)
 }
 
-// AppendPort appends a port.
-func AppendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
+// appendPort appends a port.
+func appendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
 
 // AppendFrontend appends the key of a frontend: address, protocol and port, or only the latter two for a node port.
 func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
 	if !k.NodePort() {
 		b = AppendAddr(b, k.Addr)
 	}
-	return AppendPort(append(b, byte(k.Protocol), 0, 0, 0), k.Port)
+	return appendPort(append(b, byte(k.Protocol), 0, 0, 0), k.Port)
 }
 
 // AppendSlot appends the number of a slot.
@@ -189,7 +189,7 @@ func AppendSlot(b []byte, slot int) []byte { return binary.NativeEndian.AppendUi
 
 // AppendEndpoint appends an address and a port.
 func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
-	return AppendPort(AppendAddr(b, ep.Addr()), ep.Port())
+	return appendPort(AppendAddr(b, ep.Addr()), ep.Port())
 }
 
 // Reader takes fields off a key or data. After the first mistake it only returns zero values.
@@ -198,8 +198,8 @@ type Reader struct {
 	bad   bool
 }
 
-// Take takes so many bytes.
-func (r *Reader) Take(n int) []byte {
+// take takes so many bytes.
+func (r *Reader) take(n int) []byte {
 	if len(r.Bytes) < n {
 		r.bad = true
 		return make([]byte, n)
@@ -211,18 +211,18 @@ func (r *Reader) Take(n int) []byte {
 
 // Addr takes an address of so many bytes.
 func (r *Reader) Addr(n int) netip.Addr {
-	a, _ := netip.AddrFromSlice(r.Take(n))
+	a, _ := netip.AddrFromSlice(r.take(n))
 	return a
 }
 
 // Proto takes a protocol.
-func (r *Reader) Proto() servicemodel.Protocol { return servicemodel.Protocol(r.Take(4)[0]) }
+func (r *Reader) Proto() servicemodel.Protocol { return servicemodel.Protocol(r.take(4)[0]) }
 
 // Port takes a port.
-func (r *Reader) Port() uint16 { return binary.BigEndian.Uint16(r.Take(4)) }
+func (r *Reader) Port() uint16 { return binary.BigEndian.Uint16(r.take(4)) }
 
 // Native takes a number in the byte order of the machine.
-func (r *Reader) Native() uint32 { return binary.NativeEndian.Uint32(r.Take(4)) }
+func (r *Reader) Native() uint32 { return binary.NativeEndian.Uint32(r.take(4)) }
 
 // Frontend takes the key of a frontend of the family of an unspecified address, which stands for it if it is a node port.
 func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.FrontendKey {

@@ -61,7 +61,7 @@ func TestElementListsAreCutIntoMessages(t *testing.T) {
 		l.Add(Elem{Key: Native32(uint32(i))})
 	}
 	n, size := 0, 0
-	l.Chunks(func(b []byte) {
+	l.chunks(func(b []byte) {
 		require.LessOrEqual(t, len(b), messageRoom+64)
 		require.NoError(t, DecodeElems(b, func(Elem) error { n++; return nil }))
 		size += len(b)
@@ -110,6 +110,6 @@ func FuzzDecode(f *testing.F) {
 			_ = CommentOf(e.UserData)
 			return nil
 		})
-		WalkUserdata(data, func(byte, []byte) {})
+		walkUserdata(data, func(byte, []byte) {})
 	})
 }

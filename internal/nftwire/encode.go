@@ -136,7 +136,7 @@ func (e *Encoder) AddElements(s *Set, l *ElemList) {
 func (e *Encoder) DeleteElements(s *Set, l *ElemList) { e.elements(msgDelSetElem, 0, "delete", s, l) }
 
 func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *ElemList) {
-	l.Chunks(func(elems []byte) {
+	l.chunks(func(elems []byte) {
 		e.message(typ, flags, verb, s.kind(), s.Name)
 		e.b.Text(2, s.Name) // NFTA_SET_ELEM_LIST_SET
 		m := e.b.Nest(3)    // NFTA_SET_ELEM_LIST_ELEMENTS
@@ -184,7 +184,7 @@ func (e *Encoder) AddRule(chain string, r *Rule) {
 		x(e.b)
 	}
 	e.b.End(l)
-	ud := [10]byte{UserDataHash, 8}
+	ud := [10]byte{udHash, 8}
 	binary.BigEndian.PutUint64(ud[2:], r.Hash())
 	e.b.Attr(7, ud[:]) // NFTA_RULE_USERDATA
 }
@@ -196,8 +196,8 @@ func (e *Encoder) anonymousSet(a *AnonymousSet) {
 		return
 	}
 	protocols := []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
-	e.newAnonymous(a.ID, AnonymousSetName, setAnonymous, FieldProto, len(protocols))
-	end := e.beginAnonymous(a.ID, AnonymousSetName)
+	e.newAnonymous(a.ID, anonymousSet, setAnonymous, FieldProto, len(protocols))
+	end := e.beginAnonymous(a.ID, anonymousSet)
 	for _, p := range protocols {
 		n := e.b.Nest(1) // NFTA_LIST_ELEM
 		dataValue(e.b, elemKey, []byte{byte(p)})
@@ -208,13 +208,13 @@ func (e *Encoder) anonymousSet(a *AnonymousSet) {
 
 // verdictMap appends the anonymous map from numbers to verdicts.
 func (e *Encoder) verdictMap(a *AnonymousSet) {
-	e.newAnonymous(a.ID, AnonymousMapName, setAnonymous|SetMap, FieldSlot, len(a.Jumps))
-	end := e.beginAnonymous(a.ID, AnonymousMapName)
+	e.newAnonymous(a.ID, anonymousMap, setAnonymous|SetMap, FieldSlot, len(a.Jumps))
+	end := e.beginAnonymous(a.ID, anonymousMap)
 	for i, to := range a.Jumps {
 		n := e.b.Nest(1)
 		dataValue(e.b, elemKey, Native32(uint32(i)))
 		d := e.b.Nest(elemData)
-		DataVerdict(e.b, to)
+		dataVerdict(e.b, to)
 		e.b.End(d)
 		e.b.End(n)
 	}
@@ -257,7 +257,7 @@ var describeElem = nfnl.DescribeFunc(func(msg []byte, offset int) string {
 		if step.Type != 1 { // NFTA_LIST_ELEM
 			continue
 		}
-		if e, err := DecodeElem(step.Data); err == nil && e.Key != nil {
+		if e, err := decodeElem(step.Data); err == nil && e.Key != nil {
 			if c := CommentOf(e.UserData); c != "" {
 				return fmt.Sprintf("element %x (%s)", e.Key, c)
 			}

@@ -71,7 +71,7 @@ func MetaSet(key, reg uint32) Expr {
 	})
 }
 
-// Keys of ct (enum nft_ct_keys); those of addresses are in family.
+// Keys of ct (enum nft_ct_keys); those of addresses are in [Family].
 const (
 	CTState     = 0
 	CTDirection = 1
@@ -142,15 +142,15 @@ func Lookup(set string, inverted bool) Expr {
 
 // Names of anonymous sets and maps. The kernel fills in a number.
 const (
-	AnonymousSetName = "__set%d"
-	AnonymousMapName = "__map%d"
+	anonymousSet = "__set%d"
+	anonymousMap = "__map%d"
 )
 
-// LookupID is lookup in an anonymous set of the same transaction.
+// LookupID is [Lookup] in an anonymous set of the same transaction.
 func LookupID(id uint32) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
-		b.Text(1, AnonymousSetName)
+		b.Text(1, anonymousSet)
 		b.U32(4, id) // NFTA_LOOKUP_SET_ID
 	})
 }
@@ -160,7 +160,7 @@ func LookupVerdict(id uint32) Expr {
 	return expression("lookup", func(b *nfnl.Batch) {
 		b.U32(2, 1)
 		b.U32(3, 0) // NFTA_LOOKUP_DREG: NFT_REG_VERDICT
-		b.Text(1, AnonymousMapName)
+		b.Text(1, anonymousMap)
 		b.U32(4, id)
 	})
 }
@@ -262,13 +262,13 @@ func Verdict(code int32, chain string) Expr {
 	return expression("immediate", func(b *nfnl.Batch) {
 		b.U32(1, 0) // NFTA_IMMEDIATE_DREG: NFT_REG_VERDICT
 		d := b.Nest(2)
-		DataVerdict(b, VerdictTo{code, chain})
+		dataVerdict(b, VerdictTo{code, chain})
 		b.End(d)
 	})
 }
 
-// DataVerdict appends NFTA_DATA_VERDICT.
-func DataVerdict(b *nfnl.Batch, to VerdictTo) {
+// dataVerdict appends NFTA_DATA_VERDICT.
+func dataVerdict(b *nfnl.Batch, to VerdictTo) {
 	v := b.Nest(2)
 	b.U32(1, uint32(to.Code))
 	if to.Chain != "" {

@@ -8,10 +8,10 @@ const maxUserdata = 256 // NFT_USERDATA_MAXLEN
 
 // In the user data of elements and rules.
 const (
-	udComment    = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
-	udRest       = 107 // ours: what of a comment is longer than nft takes
-	UserDataHash = 108 // ours: a rule's hash
-	maxComment   = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
+	udComment  = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
+	udRest     = 107 // ours: what of a comment is longer than nft takes
+	udHash     = 108 // ours: a rule's hash
+	maxComment = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
 )
 
 // AppendComment appends a comment as user data. nft refuses to load a comment longer than 127 bytes, so the rest of such a one is kept where nft
@@ -33,7 +33,7 @@ func AppendComment(b []byte, s string) []byte {
 // CommentOf returns the comment in user data.
 func CommentOf(ud []byte) string {
 	var s, rest string
-	WalkUserdata(ud, func(typ byte, v []byte) {
+	walkUserdata(ud, func(typ byte, v []byte) {
 		switch typ {
 		case udComment:
 			if n := len(v); n > 0 && v[n-1] == 0 {
@@ -47,8 +47,8 @@ func CommentOf(ud []byte) string {
 	return s + rest
 }
 
-// WalkUserdata calls fn for each TLV in user data.
-func WalkUserdata(ud []byte, fn func(typ byte, v []byte)) {
+// walkUserdata calls fn for each TLV in user data.
+func walkUserdata(ud []byte, fn func(typ byte, v []byte)) {
 	for len(ud) >= 2 {
 		n := int(ud[1])
 		if len(ud) < 2+n {
