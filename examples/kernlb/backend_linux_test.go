@@ -96,12 +96,12 @@ addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 `
-	code, out, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "nftables")
+	code, _, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "nftables")
 	require.Equal(t, exitInvalid, code, errs)
 	require.Contains(t, errs, "scheduler: lc (the ipvs backend can)")
 
 	_, probed, _ := kernlb(t, ns, "probe")
-	code, out, errs = kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "auto")
+	code, out, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "auto")
 	if !regexp.MustCompile(`(?m)^ipvs +yes`).MatchString(probed) {
 		require.NotEqual(t, exitDone, code, out)
 		require.Contains(t, errs, "ipvs")
