@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -9,41 +10,55 @@ import (
 
 // addressScenarios are about where services answer, and to whom.
 func addressScenarios() []Scenario {
+	return slices.Concat(nodePortScenarios(), otherAddressScenarios())
+}
+
+// withNode is a state with the service and one endpoint, on a node that is edited.
+func withNode(edit func(*servicemodel.Node)) servicemodel.State {
+	n := podCIDRs(thisNode())
+	edit(&n)
+	return state(n, web(), eps("pod2"))
+}
+
+// nodePortScenarios are about where node ports answer.
+func nodePortScenarios() []Scenario {
 	outsideFacing := pair(netnstest.NodeOutsideIPv4, netnstest.NodeOutsideIPv6)
 	underlay := pair(netnstest.NodeUnderlayIPv4, netnstest.NodeUnderlayIPv6)
-	at := func(edit func(*servicemodel.Node)) servicemodel.State {
-		n := podCIDRs(thisNode())
-		edit(&n)
-		return state(n, web(), eps("pod2"))
-	}
 	yes := to(NodeSource, "pod2")
 	return []Scenario{
 		{Name: "node ports answer at every address of the node", Line: "2.7",
-			Steps: []Step{{State: at(func(*servicemodel.Node) {}), Checks: checks(
+			Steps: []Step{{State: withNode(func(*servicemodel.Node) {}), Checks: checks(
 				ask("outside1", nodeIP, nodePort, yes), ask("outside1", nodeIP2, nodePort, yes), ask("outside1", outsideFacing, nodePort, yes),
 				ask("pod1", underlay, nodePort, yes), ask("node", nodeIP2, nodePort, yes))}}},
 		{Name: "node ports answer at the addresses in the CIDRs only", Line: "2.7",
-			Steps: []Step{{State: at(func(n *servicemodel.Node) {
+			Steps: []Step{{State: withNode(func(n *servicemodel.Node) {
 				n.NodePortAddresses.CIDRs = prefixes("192.0.2.11/32", "198.51.100.0/24", "2001:db8:2::11/128")
 			}), Checks: checks(
 				ask("outside1", nodeIP2, nodePort, yes), ask("outside1", nodeIP, nodePort, untouched),
 				askFamily(0, "outside1", outsideFacing, nodePort, yes), askFamily(1, "outside1", outsideFacing, nodePort, untouched))}}},
 		{Name: "CIDRs of one family leave the other unrestricted", Line: "2.7",
-			Steps: []Step{{State: at(func(n *servicemodel.Node) { n.NodePortAddresses.CIDRs = prefixes("192.0.2.11/32") }), Checks: checks(
+			Steps: []Step{{State: withNode(func(n *servicemodel.Node) { n.NodePortAddresses.CIDRs = prefixes("192.0.2.11/32") }), Checks: checks(
 				askFamily(0, "outside1", nodeIP, nodePort, untouched), askFamily(1, "outside1", nodeIP, nodePort, yes))}}},
 		{Name: "node ports answer at the primary addresses only", Line: "2.7",
-			Steps: []Step{{State: at(func(n *servicemodel.Node) { n.NodePortAddresses.Primary = true }), Checks: checks(
+			Steps: []Step{{State: withNode(func(n *servicemodel.Node) { n.NodePortAddresses.Primary = true }), Checks: checks(
 				ask("outside1", nodeIP, nodePort, yes), ask("outside1", nodeIP2, nodePort, untouched), ask("node", outsideFacing, nodePort, untouched))}}},
 		{Name: "primary, without an address of the family, answers nowhere", Line: "2.7",
-			Steps: []Step{{State: at(func(n *servicemodel.Node) {
+			Steps: []Step{{State: withNode(func(n *servicemodel.Node) {
 				n.NodePortAddresses.Primary, n.Addresses = true, n.Addresses[:1]
 			}), Checks: checks(
 				askFamily(0, "outside1", nodeIP, nodePort, yes), askFamily(1, "outside1", nodeIP, nodePort, untouched))}}},
 		{Name: "node ports do not answer at loopback addresses", Line: "2.8",
-			Steps: []Step{{State: at(func(*servicemodel.Node) {}), Checks: askFamily(0, "node", pair("127.0.0.1", "::1"), nodePort, untouched)[:1]}}},
+			Steps: []Step{{State: withNode(func(*servicemodel.Node) {}), Checks: askFamily(0, "node", pair("127.0.0.1", "::1"), nodePort, untouched)[:1]}}},
 		{Name: "a node port of another protocol is not touched", Line: "1.2",
 			Steps: []Step{{State: state(thisNode(), web(func(s *servicemodel.Service) { s.Ports = s.Ports[:1] }), eps("pod2")), Checks: checks(
 				ask("outside1", nodeIP, nodePort, to(NodeSource, "pod2"))[:1], ask("outside1", nodeIP, nodePort, untouched)[1:2])}}},
+	}
+}
+
+// otherAddressScenarios are about the addresses of services, and what is beside them.
+func otherAddressScenarios() []Scenario {
+	yes := to(NodeSource, "pod2")
+	return []Scenario{
 		{Name: "an address of a service comes before a node port", Line: "2.7",
 			Steps: []Step{{State: and(state(thisNode(), web(), eps("pod2")), web(named("b", clusterIP2), func(s *servicemodel.Service) {
 				s.ExternalIPs = nodeIP[:]
@@ -59,7 +74,7 @@ func addressScenarios() []Scenario {
 			Steps: []Step{{State: state(thisNode(), web(), eps("pod2")), Checks: checks(
 				ask("pod1", externalIP, 81, untouched), ask("outside1", lbIP, 81, untouched), ask("node", lbIP, 81, untouched))}}},
 		{Name: "unused addresses of the service CIDR are dropped", Line: "2.6",
-			Steps: []Step{{State: at(func(n *servicemodel.Node) {
+			Steps: []Step{{State: withNode(func(n *servicemodel.Node) {
 				n.ServiceCIDRs = prefixes(netnstest.ServiceCIDRv4, netnstest.ServiceCIDRv6)
 			}), Checks: checks(ask("pod1", unusedIP, servicePort, dropped), ask("node", unusedIP, servicePort, dropped),
 				ask("pod1", clusterIP, servicePort, to(OwnSource, "pod2")), ask("pod1", clusterIP, 81, rejected))}}},
@@ -86,9 +101,9 @@ func addressScenarios() []Scenario {
 			Steps: []Step{{State: state(masqueradeAll(podCIDRs(thisNode())), web(externalLocal), eps("pod2", "remote1")), Checks: checks(
 				ask("outside1", lbIP, servicePort, to(OwnSource, "pod2")), ask("pod1", lbIP, servicePort, to(OwnSource, "pod2", "remote1")))}}},
 		{Name: "another bit of the mark", Line: "2.1",
-			Steps: []Step{{State: at(func(n *servicemodel.Node) { n.MasqueradeMark = 1 << 31 }), Checks: ask("outside1", lbIP, servicePort, yes)}}},
+			Steps: []Step{{State: withNode(func(n *servicemodel.Node) { n.MasqueradeMark = 1 << 31 }), Checks: ask("outside1", lbIP, servicePort, yes)}}},
 		{Name: "what is not for a service is not touched", Line: "2.1",
-			Steps: []Step{{State: at(func(*servicemodel.Node) {}), Checks: checks(
+			Steps: []Step{{State: withNode(func(*servicemodel.Node) {}), Checks: checks(
 				ask("pod1", hostAddrs("pod3"), PortA, untouched), ask("outside1", hostAddrs("pod3"), PortA, untouched),
 				ask("node", hostAddrs("remote1"), PortB, untouched), ask("pod1", pair("203.0.113.99", "2001:db8:113::99"), servicePort, untouched))}}},
 	}
