@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -164,7 +165,7 @@ func (b *Backend) readSettings(raw *rawTable) (servicemodel.Rules, error) {
 		}
 		rest = append(rest, l)
 	}
-	r, err := nftwire.ParseSettings(rest)
+	r, err := settings.Parse(rest)
 	if err == nil && r.MasqueradeMark == 0 {
 		err = errors.New("settings are missing")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -294,7 +295,7 @@ func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func
 }
 
 func (b *Backend) settingLines(r servicemodel.Rules) []string {
-	l := nftwire.Settings(r)
+	l := settings.Lines(r)
 	for _, name := range slices.Sorted(maps.Keys(b.sysctls)) {
 		l = append(l, settingSysctl+" "+name+" "+b.sysctls[name])
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -199,7 +200,7 @@ func (r *reading) settings() (servicemodel.Rules, error) {
 		e.seen = true
 		lines = append(lines, nftwire.CommentOf(e.UserData))
 	}
-	return nftwire.ParseSettings(lines)
+	return settings.Parse(lines)
 }
 
 // addresses reads a set of addresses.

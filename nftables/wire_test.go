@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -36,7 +37,7 @@ func TestCommentsRoundTrip(t *testing.T) {
 func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
-		got, err := nftwire.ParseSettings(nftwire.Settings(tc.rules))
+		got, err := settings.Parse(settings.Lines(tc.rules))
 		require.NoError(t, err)
 		require.True(t, tc.rules.Equal(got), "%+v", got)
 	}

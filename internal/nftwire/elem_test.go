@@ -90,14 +90,6 @@ func TestReadersTakeWhatWasAppended(t *testing.T) {
 	require.True(t, r.Done())
 }
 
-func TestSettingsThatAreNotKnownAreNamed(t *testing.T) {
-	t.Parallel()
-	for _, line := range []string{"pod-cidr nonsense", "masquerade-mark -1", "what is this"} {
-		_, err := ParseSettings([]string{line})
-		require.ErrorContains(t, err, line)
-	}
-}
-
 // Whatever the kernel says, decoding it is an error or not, and never a panic.
 func FuzzDecode(f *testing.F) {
 	seed, _ := hex.DecodeString(elemBytes)

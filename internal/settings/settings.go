@@ -1,0 +1,90 @@
+// Package settings writes the node-wide rules as lines of text, which backends keep in the kernel where nothing acts on them: they tell a person what the rules were made
+// for, and the next process what it finds.
+package settings
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const (
+	mark        = "masquerade-mark"
+	podCIDR     = "pod-cidr"
+	podBridge   = "pod-bridge"
+	podPrefix   = "pod-interface-prefix"
+	nodePorts   = "node-ports"
+	serviceCIDR = "service-cidr"
+	localhost   = "localhost-node-ports"
+)
+
+// Lines returns node-wide rules as lines. The zero Rules, of a table that was never written, have none.
+func Lines(r servicemodel.Rules) []string {
+	if r.MasqueradeMark == 0 {
+		return nil
+	}
+	l := []string{fmt.Sprintf("%s 0x%x", mark, r.MasqueradeMark)}
+	for _, p := range r.LocalPods.CIDRs {
+		l = append(l, podCIDR+" "+p.String())
+	}
+	if r.LocalPods.Bridge != "" {
+		l = append(l, podBridge+" "+r.LocalPods.Bridge)
+	}
+	if r.LocalPods.InterfacePrefix != "" {
+		l = append(l, podPrefix+" "+r.LocalPods.InterfacePrefix)
+	}
+	for _, p := range r.NodePorts {
+		l = append(l, nodePorts+" "+p.String())
+	}
+	for _, p := range r.ServiceCIDRs {
+		l = append(l, serviceCIDR+" "+p.String())
+	}
+	if r.LocalhostNodePorts {
+		l = append(l, localhost)
+	}
+	return l
+}
+
+// Parse is the inverse of [Lines]. It fails on a line that it does not know, and names it.
+func Parse(lines []string) (servicemodel.Rules, error) {
+	var r servicemodel.Rules
+	for _, line := range lines {
+		name, v, _ := strings.Cut(line, " ")
+		var err error
+		switch name {
+		case mark:
+			var m uint64
+			m, err = strconv.ParseUint(v, 0, 32)
+			r.MasqueradeMark = uint32(m)
+		case podCIDR:
+			r.LocalPods.CIDRs, err = appendPrefix(r.LocalPods.CIDRs, v)
+		case podBridge:
+			r.LocalPods.Bridge = v
+		case podPrefix:
+			r.LocalPods.InterfacePrefix = v
+		case nodePorts:
+			r.NodePorts, err = appendPrefix(r.NodePorts, v)
+		case serviceCIDR:
+			r.ServiceCIDRs, err = appendPrefix(r.ServiceCIDRs, v)
+		case localhost:
+			r.LocalhostNodePorts = true
+		default:
+			err = fmt.Errorf("unknown setting")
+		}
+		if err != nil {
+			return servicemodel.Rules{}, fmt.Errorf("setting %q: %w", line, err)
+		}
+	}
+	return r, nil
+}
+
+func appendPrefix(l []netip.Prefix, s string) ([]netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return nil, err
+	}
+	return append(l, p), nil
+}
