@@ -7,11 +7,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // ends reaches the ends of connections from the node. Its sockets are made in the namespace when first used.
 type ends struct {
-	ns      *netns
+	ns      *threadns.NS
 	sockets map[endSocket]int
 }
 
@@ -28,7 +30,7 @@ func (e *ends) socket(kind endSocket) (int, error) {
 		protocol = unix.IPPROTO_RAW
 	}
 	fd := -1
-	err := e.ns.do(func() (err error) {
+	err := e.ns.Do(func() (err error) {
 		fd, err = unix.Socket(kind.domain, kind.typ|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 		return err
 	})

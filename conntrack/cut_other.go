@@ -2,10 +2,12 @@
 
 package conntrack
 
+import "github.com/kernlb/kernlb/internal/threadns"
+
 import "net/netip"
 
 // ends reaches the ends of connections. It cannot here.
-type ends struct{ ns *netns }
+type ends struct{ ns *threadns.NS }
 
 func (e *ends) source(netip.Addr) (netip.Addr, error) { return netip.Addr{}, ErrNotSupported }
 

@@ -88,7 +88,7 @@ func (t *Table) Follow(opts FollowOptions) (*Follower, error) {
 		return nil, fmt.Errorf("follow the conntrack table: %w", err)
 	}
 	var conn *netlink.Conn
-	err = t.ns.do(func() (err error) {
+	err = t.ns.Do(func() (err error) {
 		conn, err = netlink.Dial(netlinkNetfilter, &netlink.Config{MessageBufferSize: eventSize})
 		return err
 	})

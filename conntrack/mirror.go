@@ -80,7 +80,7 @@ func NewMirror(t *Table, o MirrorOptions) (*Mirror, error) {
 		times: mirrorTimes{read: 50 * time.Millisecond, check: time.Minute, pause: time.Second},
 	}
 	x.open = func(o eventOptions) (source eventSource, err error) {
-		err = t.ns.do(func() (err error) {
+		err = t.ns.Do(func() (err error) {
 			source, err = openEvents(o)
 			return err
 		})

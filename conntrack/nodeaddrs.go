@@ -11,7 +11,7 @@ import (
 // link-local ones left out, sorted: what [Change.NodeAddrs] should be if node ports answer in these ranges.
 func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 	var found []net.Addr
-	err := t.ns.do(func() (err error) {
+	err := t.ns.Do(func() (err error) {
 		found, err = net.InterfaceAddrs()
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // Config says where to look for flows.
@@ -21,7 +22,7 @@ type Config struct {
 
 // Table is the conntrack table of one network namespace. Its methods may be called by many goroutines.
 type Table struct {
-	ns   *netns
+	ns   *threadns.NS
 	conn *nfnl.Conn // for requests; each dump has a connection of its own
 	log  *slog.Logger
 }
@@ -29,23 +30,23 @@ type Table struct {
 // Open opens the conntrack table of a network namespace. Reading and changing it needs CAP_NET_ADMIN in the
 // user namespace that owns it.
 func Open(cfg Config) (*Table, error) {
-	ns, err := openNetNS(cfg.NetNS)
+	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))
 	}
 	t := &Table{ns: ns, log: cfg.Logger}
 	if t.conn, err = t.dial(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the conntrack table: %w", explain(err)), ns.close())
+		return nil, errors.Join(fmt.Errorf("open the conntrack table: %w", explain(err)), ns.Close())
 	}
 	return t, nil
 }
 
 // Close ends the use of the table. Iterations in progress go on to their end.
-func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.close()) }
+func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.Close()) }
 
 // dial opens a connection in the table's namespace.
 func (t *Table) dial() (conn *nfnl.Conn, err error) {
-	err = t.ns.do(func() (err error) {
+	err = t.ns.Do(func() (err error) {
 		conn, err = nfnl.Dial(&nfnl.Config{Logger: t.log})
 		return err
 	})

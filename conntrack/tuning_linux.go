@@ -24,7 +24,7 @@ const cpuList = "/sys/devices/system/cpu/present"
 // readSettings reads those settings that the kernel has.
 func (t *Table) readSettings() (map[string]uint64, error) {
 	now := map[string]uint64{}
-	err := t.ns.do(func() error {
+	err := t.ns.Do(func() error {
 		for _, name := range settings {
 			text, err := os.ReadFile(path.Join(sysctlDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func (t *Table) readSettings() (map[string]uint64, error) {
 
 // checkEvents returns [ErrNoEvents] unless the kernel makes events where somebody listens.
 func (t *Table) checkEvents() error {
-	return t.ns.do(func() error {
+	return t.ns.Do(func() error {
 		text, err := os.ReadFile(path.Join(sysctlDir, eventsSetting))
 		switch {
 		case err != nil:
@@ -58,7 +58,7 @@ func (t *Table) checkEvents() error {
 
 // writeSetting sets one setting.
 func (t *Table) writeSetting(name string, value uint64) error {
-	return t.ns.do(func() error {
+	return t.ns.Do(func() error {
 		return os.WriteFile(path.Join(sysctlDir, name), []byte(strconv.FormatUint(value, 10)), 0)
 	})
 }

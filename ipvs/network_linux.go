@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // network is the rest of the network namespace: addresses and the device that holds ours, the route that leads packets to IPVS, sysctls.
@@ -23,7 +24,7 @@ type network struct {
 	handle  *netlink.Handle
 	socket  *nl.SocketHandle // for addresses: the handle knows no metrics of them
 	events  events
-	ns      int
+	ns      *threadns.NS
 	number  uint32 // of the instance: its routing table, the group of its device, the metric of its addresses
 	device  string
 	index   int // of the device, 0 while there is none
@@ -34,25 +35,19 @@ type network struct {
 const rulePriority = 107
 
 func (n *network) open(c *Config, instance uint32) (err error) {
-	fd := c.NetNS
-	n.ns, n.number, n.device, n.sysctls = -1, instanceNumber(instance), c.Device, wantedSysctls(c.StrictARP)
-	if fd == 0 {
-		n.ns, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	} else {
-		n.ns, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	}
-	if err != nil {
+	n.number, n.device, n.sysctls = instanceNumber(instance), c.Device, wantedSysctls(c.StrictARP)
+	if n.ns, err = threadns.Open(c.NetNS); err != nil {
 		return fmt.Errorf("network namespace: %w", err)
 	}
-	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.ns), unix.NETLINK_ROUTE); err != nil {
+	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.ns.FD()), unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
-	socket, err := nl.GetNetlinkSocketAt(netns.NsHandle(n.ns), netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.GetNetlinkSocketAt(netns.NsHandle(n.ns.FD()), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
 	n.socket = &nl.SocketHandle{Socket: socket}
-	if err := n.events.open(n.ns); err != nil {
+	if err := n.events.open(n.ns.FD()); err != nil {
 		return err
 	}
 	return n.findDevice(&addresses{})
@@ -66,11 +61,11 @@ func (n *network) close() error {
 		n.socket.Close()
 	}
 	n.events.close()
-	if n.ns <= 0 {
+	if n.ns == nil {
 		return nil
 	}
-	err := unix.Close(n.ns)
-	n.ns = -1
+	err := n.ns.Close()
+	n.ns = nil
 	return err
 }
 
@@ -108,7 +103,7 @@ func (n *network) unsettled(had map[string]string) (l []string, err error) {
 			l = append(l, "the route that leads packets to IPVS is missing")
 		}
 	}
-	return l, n.inside(func() error {
+	return l, n.ns.Do(func() error {
 		for _, name := range slices.Sorted(maps.Keys(n.sysctls)) {
 			v, err := readSysctl(name)
 			switch {
@@ -176,7 +171,7 @@ func (n *network) prepare(had map[string]string) error {
 			return fmt.Errorf("add rule: %w", err)
 		}
 	}
-	return n.inside(func() error {
+	return n.ns.Do(func() error {
 		for name, want := range n.sysctls {
 			v, err := readSysctl(name)
 			if err != nil {
@@ -219,7 +214,7 @@ func (n *network) restore(had map[string]string) error {
 			return fmt.Errorf("delete route: %w", err)
 		}
 	}
-	return n.inside(func() error {
+	return n.ns.Do(func() error {
 		for name, v := range had {
 			if err := writeSysctl(name, v); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -227,29 +222,4 @@ func (n *network) restore(had map[string]string) error {
 		}
 		return nil
 	})
-}
-
-// inside calls f on a thread that is in the namespace: what lies under /proc/sys/net is looked up in the network namespace of the thread
-// that opens it (net_ctl_header_lookup in net/sysctl_net.c).
-func (n *network) inside(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			defer unix.Close(own)
-			err = unix.Setns(n.ns, unix.CLONE_NEWNET)
-		}
-		if err != nil {
-			runtime.UnlockOSThread()
-			result <- err
-			return
-		}
-		result <- f()
-		// A thread that cannot go back ends with its goroutine.
-		if unix.Setns(own, unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-	}()
-	return <-result
 }

@@ -14,7 +14,7 @@ import (
 //
 // [dataplane.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
 func (b *Backend) Watch(ctx context.Context, changed func()) error {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: b.net.ns})
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: b.net.ns.FD()})
 	if err != nil {
 		return fmt.Errorf("ipvs: watch addresses: %w", err)
 	}

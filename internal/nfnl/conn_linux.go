@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // errRestart is how the kernel refuses a transaction made for another generation.
@@ -38,37 +39,16 @@ func openSocket(netns int) (socket, error) {
 	if netns == 0 {
 		return newSocket()
 	}
-	type result struct {
-		sock socket
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		sock, err := socketIn(netns)
-		done <- result{sock, err}
-	}()
-	r := <-done
-	return r.sock, r.err
-}
-
-// socketIn opens a socket in the network namespace netns. It is for a goroutine of its own: if the thread cannot be
-// brought back, it stays locked and the runtime ends it with the goroutine.
-func socketIn(netns int) (socket, error) {
-	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/net")
+	ns, err := threadns.Open(netns)
 	if err != nil {
-		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("open the network namespace of the thread: %w", err)
+		return nil, err
 	}
-	defer home.Close()
-	if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("enter the network namespace: %w", err)
-	}
-	sock, err := newSocket()
-	if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-		runtime.UnlockOSThread()
-	}
+	defer ns.Close() //nolint:errcheck // nothing was written
+	var sock socket
+	err = ns.Do(func() (err error) {
+		sock, err = newSocket()
+		return err
+	})
 	return sock, err
 }
 

@@ -1,4 +1,5 @@
-package conntrack
+// Package threadns does something in another network namespace: a thread goes there and comes back.
+package threadns
 
 import (
 	"fmt"
@@ -11,15 +12,15 @@ import (
 // threadNetNS is the network namespace of the calling thread.
 const threadNetNS = "/proc/thread-self/ns/net"
 
-// netns is a network namespace that is held open.
-type netns struct {
+// NS is a network namespace that is held open.
+type NS struct {
 	file *os.File
 	dev  uint64
 	ino  uint64
 }
 
-// openNetNS holds the network namespace fd, or that of the calling thread for 0.
-func openNetNS(fd int) (*netns, error) {
+// Open holds the network namespace of a file descriptor, or that of the calling thread for 0.
+func Open(fd int) (*NS, error) {
 	var file *os.File
 	switch {
 	case fd < 0:
@@ -41,14 +42,18 @@ func openNetNS(fd int) (*netns, error) {
 		file.Close()
 		return nil, fmt.Errorf("NetNS: stat: %w", err)
 	}
-	return &netns{file: file, dev: st.Dev, ino: st.Ino}, nil
+	return &NS{file: file, dev: st.Dev, ino: st.Ino}, nil
 }
 
-func (n *netns) close() error { return n.file.Close() }
+// Close lets go of the namespace.
+func (n *NS) Close() error { return n.file.Close() }
 
-// do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN; nothing is
+// FD is a file descriptor of the namespace, until it is closed.
+func (n *NS) FD() int { return int(n.file.Fd()) }
+
+// Do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN; nothing is
 // entered if the calling thread is there already, as it is in a program that never leaves its own.
-func (n *netns) do(fn func() error) error {
+func (n *NS) Do(fn func() error) error {
 	runtime.LockOSThread()
 	var st unix.Stat_t
 	if err := unix.Stat(threadNetNS, &st); err == nil && st.Dev == n.dev && st.Ino == n.ino {
@@ -61,9 +66,9 @@ func (n *netns) do(fn func() error) error {
 	return <-done
 }
 
-// enter is do for a goroutine of its own: if the thread cannot be brought back, it stays locked, and the
+// enter is Do for a goroutine of its own: if the thread cannot be brought back, it stays locked, and the
 // runtime ends it with the goroutine.
-func (n *netns) enter(fn func() error) error {
+func (n *NS) enter(fn func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open(threadNetNS)
 	if err != nil {
@@ -71,7 +76,7 @@ func (n *netns) enter(fn func() error) error {
 		return fmt.Errorf("open the network namespace of the thread: %w", err)
 	}
 	defer home.Close()
-	if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter the network namespace: %w", err)
 	}

@@ -1,0 +1,23 @@
+//go:build !linux
+
+// Package threadns does something in another network namespace: there are none on this operating system.
+package threadns
+
+import "errors"
+
+// NS is a network namespace. There are none here.
+type NS struct{}
+
+// Open fails.
+func Open(int) (*NS, error) { return nil, errNotSupported }
+
+// Close does nothing.
+func (n *NS) Close() error { return nil }
+
+// FD is no file descriptor.
+func (n *NS) FD() int { return -1 }
+
+// Do fails.
+func (n *NS) Do(func() error) error { return errNotSupported }
+
+var errNotSupported = errors.New("there are no network namespaces on this operating system")
