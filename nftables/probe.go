@@ -10,17 +10,7 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return dataplane.Candidate{
-		Name:  Name,
-		Probe: func(ctx context.Context) error { return probe(ctx, cfg) },
-		Open: func() (dataplane.Backend, error) {
-			b, err := New(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return b, nil
-		},
-	}
+	return kernelprobe.Candidate(Name, func(ctx context.Context) error { return probe(ctx, cfg) }, func() (*Backend, error) { return New(cfg) })
 }
 
 // probeTable is the name of the tables that the kernel is asked about.

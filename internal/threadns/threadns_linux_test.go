@@ -1,0 +1,38 @@
+package threadns
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestItRunsWhereTheThreadIsAlready(t *testing.T) {
+	t.Parallel()
+	ns, err := Open(0)
+	require.NoError(t, err)
+	there, err := os.Readlink(threadNetNS)
+	require.NoError(t, err)
+	failure := errors.New("failure")
+	var here string
+	require.ErrorIs(t, ns.Do(func() error {
+		here, err = os.Readlink(threadNetNS)
+		return errors.Join(err, failure)
+	}), failure)
+	require.Equal(t, there, here)
+	require.NoError(t, ns.Close())
+}
+
+func TestWhatIsNoNamespaceIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := Open(-1)
+	require.EqualError(t, err, "NetNS: -1 is not a file descriptor")
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer null.Close()
+	ns, err := Open(int(null.Fd()))
+	require.NoError(t, err)
+	defer ns.Close()
+	require.ErrorContains(t, ns.Do(func() error { return nil }), "enter the network namespace")
+}
