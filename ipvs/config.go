@@ -28,7 +28,7 @@ type Config struct {
 	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and so the instance. Empty means
 	// [DefaultTable]. It starts with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
 	Table string
-	// Scheduler is the scheduler of services that leave it to the backend. Empty means "wrr": round robin, by weight.
+	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty means "wrr": round robin, by weight.
 	Scheduler servicemodel.Scheduler
 	// DrainLimit is how long an endpoint that left keeps its TCP connections at most. Zero means [DefaultDrainLimit]; negative means
 	// not at all. It counts anew after a restart of the program.
