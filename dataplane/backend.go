@@ -16,12 +16,17 @@ type Backend interface {
 	// Name is the backend's name: "nftables", "iptables" or "ipvs".
 	Name() string
 
-	// Check reports what of the change set this backend cannot express, as *[UnsupportedError] values joined. It looks at what changes only,
-	// and touches nothing.
+	// Check reports what of the change set this backend cannot express, or cannot write since something
+	// foreign is in the way, as *[UnsupportedError] and *[CollisionError] values joined, each with the
+	// service that it is about. It looks at what changes only, may know what was observed, and
+	// touches nothing. What it does not report, Plan and Commit do not refuse.
 	Check(c *servicemodel.ChangeSet) error
 
-	// Observe reads what the kernel holds for this instance.
-	Observe(ctx context.Context) (*Observation, error)
+	// Observe reads what the kernel holds for this instance. want is the table that the caller is
+	// about to make of it, nil if there is none: a hint with which a backend may read faster, by
+	// asking for what is wanted. What is in the observation does not depend on it, except that an
+	// observation with a hint may be [Observation.Unread].
+	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
 	// Integrity tells cheaply, in time that does not grow with the number of services, whether the kernel still holds what
 	// the last Observe or Commit left there.
@@ -49,6 +54,19 @@ type Observation struct {
 	// Drift describes, one line each, what is there but does not belong, or is there in part only. The next commit puts
 	// it right, also if its change set is empty.
 	Drift []string
+	// Unread says that the kernel holds more, which belongs to nothing in Table or in want and which
+	// only an observation without a hint finds.
+	Unread bool
+}
+
+// Locker is a [Backend] that can keep other writers of the same instance waiting, in this process and in
+// others. It is a matter of fairness only: what commits write is right without it, but a writer that
+// reads for long would conflict again and again with one that writes often.
+type Locker interface {
+	// Lock waits for its turn, at most for a time that the backend bounds, and returns what ends the
+	// turn. After that time, it returns as if it had its turn: whoever holds it may be stuck.
+	// The error is that of the context.
+	Lock(ctx context.Context) (unlock func(), err error)
 }
 
 // Integrity is what can be told about the kernel's state without reading all of it.

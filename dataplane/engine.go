@@ -108,23 +108,34 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	start := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var r *Result
-	var unsettled error // with a result, an error is no reason to begin again
-	err := retry(ctx, "apply", func() (err error) {
-		if r, err = e.apply(ctx, s); r != nil {
-			unsettled, err = err, nil
-		}
-		return err
-	})
+	unlock, err := e.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
+	var r *Result
+	err = retry(ctx, "apply", func() (err error) {
+		r, err = e.apply(ctx, s)
+		return err
+	})
+	unlock()
+	if err != nil {
+		return nil, err
+	}
+	r.Settle, err = e.settle(ctx)
 	r.Duration = time.Since(start)
 	e.report(ctx, r)
-	return r, unsettled
+	return r, err
 }
 
-// apply returns a result if the kernel holds the state.
+// lock keeps other writers of the instance waiting until unlock is called, where the backend can.
+func (e *Engine) lock(ctx context.Context) (unlock func(), err error) {
+	if l, ok := e.backend.(Locker); ok {
+		return l.Lock(ctx)
+	}
+	return func() {}, nil
+}
+
+// apply makes the kernel hold the state.
 func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	c, observed, err := e.compare(ctx, s)
 	if err != nil {
@@ -139,8 +150,7 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	}
 	e.resolved, e.kernel, e.drift = c.New, c.New, nil
 	e.changed(s, c)
-	r.Settle, err = e.settle(ctx)
-	return r, err
+	return r, nil
 }
 
 // compare resolves a state and compares it with the kernel.
@@ -149,7 +159,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State) (c *servicem
 	if err != nil {
 		return nil, false, err
 	}
-	if observed, err = e.lookAt(ctx); err != nil {
+	if observed, err = e.lookAt(ctx, t); err != nil {
 		return nil, false, err
 	}
 	if e.kernel != e.resolved { // the kernel was read since the last apply
@@ -160,7 +170,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State) (c *servicem
 }
 
 // lookAt makes sure that what the kernel holds is known, and reports whether it had to be read for that.
-func (e *Engine) lookAt(ctx context.Context) (bool, error) {
+func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, error) {
 	if e.known {
 		i, err := e.backend.Integrity(ctx)
 		if err != nil {
@@ -172,14 +182,14 @@ func (e *Engine) lookAt(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
-	return true, e.observe(ctx)
+	return true, e.observe(ctx, want)
 }
 
-// observe reads the kernel.
-func (e *Engine) observe(ctx context.Context) error {
+// observe reads the kernel, given what it is about to hold, if that is known.
+func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	e.known = false
 	start := time.Now()
-	o, err := e.backend.Observe(ctx)
+	o, err := e.backend.Observe(ctx, want)
 	if err != nil {
 		return err
 	}
@@ -230,7 +240,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := retry(ctx, "observe", func() error { return e.observe(ctx) }); err != nil {
+	if err := retry(ctx, "observe", func() error { return e.observe(ctx, nil) }); err != nil {
 		return nil, err
 	}
 	return &Observation{Table: e.kernel, Drift: e.drift}, nil
@@ -247,8 +257,18 @@ func (e *Engine) Resync() {
 func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	unlock, err := e.lock(ctx)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer unlock()
 	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
-	return e.backend.Cleanup(ctx)
+	var stats Stats
+	err = retry(ctx, "cleanup", func() (err error) {
+		stats, err = e.backend.Cleanup(ctx)
+		return err
+	})
+	return stats, err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

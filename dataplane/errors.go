@@ -3,6 +3,8 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Errors that callers act on; find them with errors.Is.
@@ -12,12 +14,31 @@ var (
 	ErrConflict = errors.New("kernel state was changed by another program")
 	// ErrUnsupported says that a backend cannot express what was asked for. It is matched by every [UnsupportedError].
 	ErrUnsupported = errors.New("not supported by the backend")
+	// ErrCollision says that something that is not the instance's is where something of a service
+	// must be. It is matched by every [CollisionError].
+	ErrCollision = errors.New("something foreign is in the way")
 )
+
+// CollisionError names a kernel object that is in the way of a service and is not the instance's.
+type CollisionError struct {
+	Backend string            // the backend's name
+	Service servicemodel.Name // whose way it is in
+	Object  string            // such as "virtual server 192.0.2.1:80/tcp"
+}
+
+// Error returns "ipvs: service default/web: virtual server 192.0.2.1:80/tcp is not ours".
+func (e *CollisionError) Error() string {
+	return fmt.Sprintf("%s: service %s: %s is not ours", e.Backend, e.Service, e.Object)
+}
+
+// Is makes every CollisionError match [ErrCollision].
+func (e *CollisionError) Is(target error) bool { return target == ErrCollision }
 
 // UnsupportedError names a field that a backend cannot express.
 type UnsupportedError struct {
-	Backend string // the backend's name
-	Object  string // such as "service default/web:http"
+	Backend string            // the backend's name
+	Service servicemodel.Name // the service that asks for it; zero if the node does
+	Object  string            // such as "service default/web:http"
 	Field   string // such as "scheduler"
 	Value   string // such as "lc"
 	Hint    string // what could express it, or from which kernel on; may be empty

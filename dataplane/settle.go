@@ -41,7 +41,7 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if _, ok := e.backend.(Settler); ok && !e.known {
-		if err := e.observe(ctx); err != nil {
+		if err := e.observe(ctx, nil); err != nil {
 			return 0, fmt.Errorf("%w: %w", ErrUnsettled, err)
 		}
 	}
@@ -59,11 +59,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		}
 	}
 	if s, ok := e.backend.(Settler); ok {
-		n, err := s.Settle(ctx)
-		if err != nil {
-			e.known = false
-		}
-		take(n, err)
+		take(e.settleBackend(ctx, s))
 	}
 	if e.flows != nil {
 		take(e.flows.Settle(ctx))
@@ -72,6 +68,18 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		return next, fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
 	}
 	return next, nil
+}
+
+func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
+	unlock, err := e.lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	if next, err = s.Settle(ctx); err != nil {
+		e.known = false
+	}
+	return next, err
 }
 
 // changed tells the flows of what the kernel holds now. They must learn of every step that the kernel took: what they were told last may not be where this

@@ -36,7 +36,7 @@ func opened(tb testing.TB, cfg Config) (*Backend, *netnstest.NS, *sm.Table) {
 	b, err := New(&cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
-	o, err := b.Observe(context.Background())
+	o, err := b.Observe(context.Background(), nil)
 	require.NoError(tb, err)
 	require.Empty(tb, o.Drift)
 	return b, ns, o.Table
@@ -106,7 +106,7 @@ func benchmarkKernel(bench *testing.B, n int, s sm.State) {
 	bench.Run(fmt.Sprintf("observe/%d", n), func(bench *testing.B) {
 		start := cpu()
 		for bench.Loop() {
-			o, err := b.Observe(context.Background())
+			o, err := b.Observe(context.Background(), nil)
 			require.NoError(bench, err)
 			require.Empty(bench, o.Drift)
 		}
@@ -144,7 +144,7 @@ func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.Stat
 	b, err := New(&Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(bench, err)
 	defer b.Close()
-	o, err := b.Observe(context.Background())
+	o, err := b.Observe(context.Background(), nil)
 	require.NoError(bench, err)
 	to := netip.AddrPortFrom(c.Pods[1].IPv4, 53)
 	if n > 0 {

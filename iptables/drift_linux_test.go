@@ -57,7 +57,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			}
 			require.Contains(t, strings.Join(r.Drift, "\n"), damage.drift)
 			require.Equal(t, before, save(t, ns, families[0]))
-			o, err := b.Observe(t.Context())
+			o, err := b.Observe(t.Context(), nil)
 			require.NoError(t, err)
 			require.Empty(t, o.Drift)
 		})
@@ -197,7 +197,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		require.NotEmpty(t, r.Drift)
 		require.NoError(t, other.Close())
 		want = [2]string{save(t, ns, families[0]), save(t, ns, families[1])}
-		o, err := b.Observe(t.Context())
+		o, err := b.Observe(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, o.Drift, "seed %d", seed)
 		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table) // where a slot was lost, another may stand there

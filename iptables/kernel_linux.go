@@ -50,7 +50,7 @@ func (b *Backend) Close() error { return errors.Join(b.kernel.sysctl.close(), b.
 const observeTries = 8
 
 // Observe reads both tables of both families.
-func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
 	b.observed = false
 	var err error
 	for range observeTries {

@@ -21,7 +21,7 @@ func notSupported(what string) error {
 func (k *kernel) open(*Config) error { return notSupported("open") }
 
 // Observe is not supported on this operating system.
-func (b *Backend) Observe(context.Context) (*dataplane.Observation, error) {
+func (b *Backend) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
 	return nil, notSupported("observe")
 }
 

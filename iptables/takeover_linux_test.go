@@ -111,7 +111,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 				}
 			}
 			requireTakenOver(t, c)
-			o, err := b.Observe(t.Context())
+			o, err := b.Observe(t.Context(), nil)
 			require.NoError(t, err)
 			require.Empty(t, o.Drift)
 			requireOthersStay(t, c)

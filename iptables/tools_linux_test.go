@@ -184,7 +184,7 @@ func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 			p.run(t, otherNS, p.save(t, ns, f), toolName(f.model)+"-restore")
 		}
 		require.NoError(t, otherNS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-		o, err := other.Observe(t.Context())
+		o, err := other.Observe(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, o.Drift)
 		requireSameTable(t, want, o.Table)
@@ -241,7 +241,7 @@ func TestThePlanCanBeRestored(t *testing.T) {
 			p.restorePlan(t, ns, plan.String())
 			_, err = b.Commit(t.Context(), c)
 			require.NoError(t, err)
-			o, err := planned.Observe(t.Context())
+			o, err := planned.Observe(t.Context(), nil)
 			require.NoError(t, err)
 			require.Empty(t, o.Drift)
 			requireSameTable(t, next, o.Table)

@@ -204,7 +204,7 @@ func (b *Backend) cleanDevices() error {
 // Cleanup removes the virtual servers and companion tables of the instance, its route and rule, its device and addresses, and restores sysctls.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
-	if _, err := b.Observe(ctx); err != nil {
+	if _, err := b.Observe(ctx, nil); err != nil {
 		return dataplane.Stats{}, err
 	}
 	b.observed = false

@@ -299,7 +299,7 @@ func TestKernelSysctlsAreRestoredAfterAFailedCommit(t *testing.T) {
 	defer b.Close()
 	table, err := servicemodel.Resolve(nil, k.state(web(), "pod2"))
 	require.NoError(t, err)
-	_, err = b.Observe(t.Context())
+	_, err = b.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -309,7 +309,7 @@ func TestKernelSysctlsAreRestoredAfterAFailedCommit(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "1", v, "the commit got that far")
 
-	_, err = b.Observe(t.Context())
+	_, err = b.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	_, err = b.Commit(t.Context(), servicemodel.Diff(nil, table))
 	require.NoError(t, err)

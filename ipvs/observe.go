@@ -22,7 +22,7 @@ import (
 const observeTries = 8
 
 // Observe reads the companion tables and the virtual servers of the instance.
-func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
 	b.observed = false
 	var err error
 	for try := range observeTries {

@@ -40,7 +40,7 @@ func (b *Backend) Close() error { return b.kernel.conn.Close() }
 const observeTries = 8
 
 // Observe reads both tables.
-func (b *Backend) Observe(ctx context.Context) (*dataplane.Observation, error) {
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
 	b.observed = false
 	var err error
 	for try := range observeTries {

@@ -140,7 +140,7 @@ func (m *Memory) Check(c *servicemodel.ChangeSet) error {
 
 // Observe reads the kernel. The table is made anew of its contents, as it is by a backend that decodes what it reads: it knows of no
 // state, no conflicts and no health checks.
-func (m *Memory) Observe(ctx context.Context) (*dataplane.Observation, error) {
+func (m *Memory) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
 	if err := m.enter(ctx, CallObserve); err != nil {
 		return nil, err
 	}

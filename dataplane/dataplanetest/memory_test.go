@@ -29,7 +29,7 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 func observed(t *testing.T, k *Kernel) (*Memory, *servicemodel.Table) {
 	t.Helper()
 	m := NewMemory(k)
-	o, err := m.Observe(t.Context())
+	o, err := m.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	return m, o.Table
 }
@@ -126,7 +126,7 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			_, err = m.Commit(t.Context(), servicemodel.Diff(a, b))
 			require.Equal(t, c.conflict, errors.Is(err, dataplane.ErrConflict), "%v", err)
 
-			o, err := m.Observe(t.Context())
+			o, err := m.Observe(t.Context(), nil)
 			require.NoError(t, err)
 			requireIntegrity(t, m, dataplane.Intact)
 			k.Touch()
@@ -141,7 +141,7 @@ func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
 	k := &Kernel{}
 	k.AddDrift("first", "second")
 	m := NewMemory(k)
-	o, err := m.Observe(t.Context())
+	o, err := m.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"first", "second"}, o.Drift)
 	k.AddDrift("third")
@@ -166,11 +166,11 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 	c := servicemodel.Diff(empty, memoryTable(t, "pod1"))
 	calls := map[Call]func(context.Context) error{
 		CallCheck:     func(context.Context) error { return m.Check(c) },
-		CallObserve:   func(ctx context.Context) error { _, err := m.Observe(ctx); return err },
+		CallObserve:   func(ctx context.Context) error { _, err := m.Observe(ctx, nil); return err },
 		CallIntegrity: func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
 		CallPlan:      func(context.Context) error { _, err := m.Plan(c); return err },
 		CallCommit: func(ctx context.Context) error {
-			if _, err := m.Observe(ctx); err != nil {
+			if _, err := m.Observe(ctx, nil); err != nil {
 				return err
 			}
 			_, err := m.Commit(ctx, servicemodel.Diff(m.Kernel().Table(), m.Kernel().Table()))

@@ -101,7 +101,7 @@ func holds(ctx context.Context, c dataplane.Candidate) int {
 		return 0
 	}
 	defer b.Close()
-	o, err := b.Observe(ctx)
+	o, err := b.Observe(ctx, nil)
 	if err != nil {
 		return 0
 	}

@@ -61,7 +61,7 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 		b, err := c.Open()
 		require.NoError(t, err)
 		defer b.Close()
-		o, err := b.Observe(t.Context())
+		o, err := b.Observe(t.Context(), nil)
 		require.NoError(t, err)
 		require.Zero(t, o.Table.Len())
 		require.Empty(t, o.Drift)

@@ -1,0 +1,75 @@
+package threadns
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Not parallel: the namespace is that of the tests, and there is one lock on it.
+func TestOneHasItsTurnAtATime(t *testing.T) {
+	ns, err := Open(0)
+	require.NoError(t, err)
+	defer ns.Close()
+	a, err := OpenTurn(0)
+	require.NoError(t, err)
+	b, err := OpenTurn(ns.FD())
+	require.NoError(t, err)
+	defer b.Close()
+
+	release, err := a.Take(t.Context(), time.Minute)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = b.Take(ctx, time.Minute)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	free := make(chan time.Time, 1)
+	go func() {
+		time.Sleep(20 * time.Millisecond)
+		free <- time.Now()
+		release()
+	}()
+	release, err = b.Take(t.Context(), time.Minute)
+	require.NoError(t, err)
+	require.True(t, (<-free).Before(time.Now()))
+	require.ErrorIs(t, unix.Flock(ns.FD(), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	release()
+
+	_, err = a.Take(t.Context(), 0)
+	require.NoError(t, err)
+	require.NoError(t, a.Close(), "who closes gives it back")
+	release, err = b.Take(t.Context(), time.Minute)
+	require.NoError(t, err)
+	release()
+}
+
+func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
+	a, err := OpenTurn(0)
+	require.NoError(t, err)
+	defer a.Close()
+	b, err := OpenTurn(0)
+	require.NoError(t, err)
+	defer b.Close()
+	release, err := a.Take(t.Context(), 0)
+	require.NoError(t, err)
+
+	without, err := b.Take(t.Context(), 5*time.Millisecond)
+	require.NoError(t, err)
+	without()
+	require.ErrorIs(t, unix.Flock(int(b.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK, "a has it still")
+	require.True(t, b.stuck)
+	start := time.Now()
+	_, err = b.Take(t.Context(), time.Minute)
+	require.NoError(t, err)
+	require.Less(t, time.Since(start), 10*time.Second, "whoever waited in vain does not wait again")
+
+	release()
+	release, err = b.Take(t.Context(), time.Minute)
+	require.NoError(t, err)
+	require.False(t, b.stuck)
+	release()
+}
