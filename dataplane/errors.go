@@ -39,9 +39,9 @@ type UnsupportedError struct {
 	Backend string            // the backend's name
 	Service servicemodel.Name // the service that asks for it; zero if the node does
 	Object  string            // such as "service default/web:http"
-	Field   string // such as "scheduler"
-	Value   string // such as "lc"
-	Hint    string // what could express it, or from which kernel on; may be empty
+	Field   string            // such as "scheduler"
+	Value   string            // such as "lc"
+	Hint    string            // what could express it, or from which kernel on; may be empty
 }
 
 // Error returns "nftables cannot express service default/web:http: scheduler: lc (hint)".
