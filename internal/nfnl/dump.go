@@ -26,6 +26,17 @@ const (
 // a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again. A set that was
 // made with a size (NFTA_SET_DESC_SIZE) is not rehashed.
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
+	return c.dumpAs(ctx, req, fn, false)
+}
+
+// DumpOwn is [Conn.Dump] for what nobody else changes, such as the elements of a set of one's own: commits of others
+// change the generation, by which the kernel tells that a dump was interrupted, but not what is dumped. Whether
+// it was changed after all, the caller must find out in another way.
+func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) error {
+	return c.dumpAs(ctx, req, fn, true)
+}
+
+func (c *Conn) dumpAs(ctx context.Context, req *Batch, fn func(Message) error, own bool) error {
 	if err := req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
@@ -34,14 +45,14 @@ func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) err
 	}
 	defer c.end()
 	start := time.Now()
-	err := c.dump(ctx, req, fn)
+	err := c.dump(ctx, req, fn, own)
 	c.debug(ctx, "dump", req, start, err)
 	return err
 }
 
 // dump is Dump when it is its turn.
-func (c *Conn) dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	d := dump{req: req, fn: fn, seq: c.reserve(1)}
+func (c *Conn) dump(ctx context.Context, req *Batch, fn func(Message) error, own bool) error {
+	d := dump{req: req, fn: fn, seq: c.reserve(1), own: own}
 	req.number(0, 1, d.seq)
 	flags := req.setFlags(0, FlagDump)
 	err := c.send(req.buf[beginLen:])
@@ -82,6 +93,7 @@ type dump struct {
 	seq uint32
 	gen uint16 // of the messages so far, when started
 	any bool   // there has been a message
+	own bool   // it cannot be interrupted by commits of others
 }
 
 // take works on one datagram. It reports whether the dump is over.
@@ -114,7 +126,7 @@ func (d *dump) part(p packet) error {
 		return fmt.Errorf("dump: %w", err)
 	}
 	moved := m.Subsys == SubsysNFTables && d.any && m.ResID != d.gen
-	if moved || p.flags&FlagIntr != 0 {
+	if !d.own && (moved || p.flags&FlagIntr != 0) {
 		return d.interrupted()
 	}
 	d.gen, d.any = m.ResID, true
@@ -129,7 +141,7 @@ func (d *dump) last(p packet) error {
 		return fmt.Errorf("dump: %w", err)
 	case v.errno != 0:
 		return messageError(d.req, 0, v)
-	case p.flags&FlagIntr != 0:
+	case !d.own && p.flags&FlagIntr != 0:
 		return d.interrupted()
 	}
 	return nil
