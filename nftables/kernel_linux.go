@@ -34,7 +34,13 @@ func (k *kernel) open(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
+	k.turn, err = threadns.OpenTurn(c.NetNS)
+	if err == nil { // without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables
+		if _, e := conn.GenID(context.Background()); errors.Is(e, unix.EPERM) {
+			err = errors.Join(e, k.turn.Close())
+		}
+	}
+	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
 	k.conn = conn
