@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rcu"
 )
 
 const (
@@ -111,7 +112,7 @@ func (c *cleaning) run(ctx context.Context) error {
 	if c.matcher.Empty() {
 		return nil
 	}
-	if err := settle(ctx); err != nil {
+	if err := rcu.Wait(ctx); err != nil {
 		return err
 	}
 	done, err := c.lookUp(ctx)

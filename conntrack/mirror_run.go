@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rcu"
 )
 
 // errDeadFlows says that much of what is noted is no more.
@@ -138,7 +139,7 @@ func (x *Mirror) follow(ctx context.Context) (listing time.Duration, err error) 
 // It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before there was a listener. Those
 // whose first packet is under way would be neither in the list nor in an event.
 func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
-	if err := settle(ctx); err != nil {
+	if err := rcu.Wait(ctx); err != nil {
 		return nil, err
 	}
 	x.mu.Lock()

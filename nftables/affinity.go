@@ -8,45 +8,153 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// forgetter decides which clients must be forgotten.
-type forgetter struct {
+// sweep decides which clients must be forgotten.
+type sweep struct {
 	table *servicemodel.Table
-	// by the key of the frontend, as in the sets; the endpoints to forget, none for all
-	byKey [2]map[string][]netip.AddrPort
-	// looked says that the family's map was read, and learnt what the counters said before.
-	looked [2]bool
-	learnt [2]uint64
+	// byKey says it for frontends, by family and by their key in the sets.
+	byKey [2]map[string]forget
+	// all says that clients of other frontends must be forgotten, too.
+	all bool
 }
 
-// newForgetter prepares what a plan wants forgotten; nil if that is nothing.
-func newForgetter(p *plan, t *servicemodel.Table) *forgetter {
-	if len(p.forget) == 0 {
-		return nil
-	}
-	g := &forgetter{table: t, byKey: [2]map[string][]netip.AddrPort{{}, {}}}
+// sweepAfter returns the sweep after a commit that led to a table.
+func sweepAfter(p *plan, t *servicemodel.Table) *sweep {
+	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}}
 	for _, f := range p.forget {
-		g.byKey[nftwire.FamilyIndex(f.frontend.Key.Addr)][string(nftwire.AppendFrontend(nil, f.frontend.Key))] = f.endpoints
+		s.add(f)
 	}
-	return g
+	return s
 }
 
-// matches reports whether an entry of the affinity map must go: its key is the frontend's address, protocol and port, and the client's address.
-func (g *forgetter) matches(i int, e nftwire.Elem) bool {
+// sweepAll returns the sweep that leaves no client but those with an endpoint that everybody may be given. It
+// is for when it is not known what changed.
+func sweepAll(t *servicemodel.Table) *sweep {
+	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}, all: true}
+	for fe := range t.Frontends() {
+		if fe.Affinity == 0 {
+			continue
+		}
+		internal, external := usable(t, fe)
+		s.add(forget{fe, slices.DeleteFunc(internal, func(e netip.AddrPort) bool { return !slices.Contains(external, e) }), true})
+	}
+	return s
+}
+
+func (s *sweep) add(f forget) {
+	s.byKey[nftwire.FamilyIndex(f.frontend.Key.Addr)][string(nftwire.AppendFrontend(nil, f.frontend.Key))] = f
+}
+
+// takes reports whether an entry of an affinity map must go: its key is the frontend's address, protocol and
+// port, and the client's address.
+func (s *sweep) takes(i int, e nftwire.Elem) bool {
 	f := nftwire.Families[i]
 	k := len(e.Key) - f.AddrLen // where the client begins
 	if k != f.AddrLen+8 {
 		return false
 	}
-	endpoints, ok := g.byKey[i][string(e.Key[:k])]
+	forget, ok := s.byKey[i][string(e.Key[:k])]
 	if !ok {
-		if endpoints, ok = g.byKey[i][string(e.Key[f.AddrLen:k])]; !ok {
-			return false
-		}
 		r := nftwire.Reader{Bytes: e.Key}
-		if g.table.Frontend(r.Frontend(f.Any, false)) != nil {
-			return false // at this address the port is a service's own, not the node port
+		if s.table.Frontend(r.Frontend(f.Any, false)) != nil {
+			return s.all // at this address the port is a service's own, not the node port
+		}
+		if forget, ok = s.byKey[i][string(e.Key[f.AddrLen:k])]; !ok {
+			return s.all
 		}
 	}
 	d := nftwire.Reader{Bytes: e.Data}
-	return len(endpoints) == 0 || slices.Contains(endpoints, d.Endpoint(f.AddrLen))
+	return forget.takes(d.Endpoint(f.AddrLen))
+}
+
+// forget is affinity of a frontend that must be forgotten, since it leads to an endpoint that is no longer to
+// be used: to one of the endpoints or, with others, to any but them.
+type forget struct {
+	frontend  *servicemodel.Frontend
+	endpoints []netip.AddrPort
+	others    bool
+}
+
+func (f *forget) takes(ep netip.AddrPort) bool { return slices.Contains(f.endpoints, ep) != f.others }
+
+// forgetAll forgets all clients of a frontend.
+func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, others: true} }
+
+// forgetChanged forgets the affinity to endpoints that a frontend no longer has for clients of some origin.
+func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
+	if old.Affinity == 0 {
+		return
+	}
+	if new.Affinity == 0 {
+		pl.p.forget = append(pl.p.forget, forgetAll(old))
+		return
+	}
+	oldInternal, oldExternal := usable(pl.c.Old, old)
+	newInternal, newExternal := usable(pl.c.New, new)
+	gone := append(without(oldInternal, newInternal), without(oldExternal, newExternal)...)
+	if len(gone) > 0 {
+		slices.SortFunc(gone, netip.AddrPort.Compare)
+		pl.p.forget = append(pl.p.forget, forget{frontend: new, endpoints: slices.Compact(gone)})
+	}
+}
+
+// without returns what is in l and not in other.
+func without(l, other []netip.AddrPort) []netip.AddrPort {
+	var rest []netip.AddrPort
+	for _, ep := range l {
+		if !slices.Contains(other, ep) {
+			rest = append(rest, ep)
+		}
+	}
+	return rest
+}
+
+// forgetMoved forgets all clients of frontends that treat origins differently, when pods are told in another
+// way: what was a pod may be an outside client now, with other endpoints or none.
+func (pl *planner) forgetMoved() {
+	r := pl.c.Rules
+	if r == nil || r.Old.MasqueradeMark == 0 {
+		return
+	}
+	old, new := r.Old, r.New
+	old.MasqueradeMark, old.NodePorts, old.ServiceCIDRs = new.MasqueradeMark, new.NodePorts, new.ServiceCIDRs
+	if old.Equal(new) {
+		return
+	}
+	for fe := range pl.c.New.Frontends() {
+		if fe.Affinity > 0 && fe.Internal != fe.External {
+			pl.p.forget = append(pl.p.forget, forgetAll(fe))
+		}
+	}
+}
+
+// usable returns the endpoints that clients of a frontend may be given: those inside, and those outside.
+func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal, external []netip.AddrPort) {
+	in, out := pools(t, fe)
+	internal = endpointsOf(in)
+	if fe.External == fe.Internal {
+		return internal, internal
+	}
+	return internal, endpointsOf(out)
+}
+
+func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
+	if p == nil {
+		return nil
+	}
+	l := make([]netip.AddrPort, len(p.Slots))
+	for i, s := range p.Slots {
+		l[i] = s.Endpoint
+	}
+	return l
+}
+
+// leavesClients reports whether the affinity maps may have clients to be forgotten when the plan is done.
+func (p *plan) leavesClients() bool {
+	for _, f := range p.forget {
+		fp := &p.families[nftwire.FamilyIndex(f.frontend.Key.Addr)]
+		if !fp.create && fp.has(affinityMap(0)) {
+			return true
+		}
+	}
+	return false
 }

@@ -33,7 +33,7 @@ func affinityState(n, replaced int) servicemodel.State {
 // rememberClients writes n clients into the affinity map, as if they had come, given the endpoints in turn.
 func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	tb.Helper()
-	p := &plan{table: b.pl.table}
+	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false)}
 	for i := range p.families {
 		p.families[i] = familyPlan{f: nftwire.Families[i]}
 	}
@@ -52,6 +52,7 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	}
 	_, err := b.send(tb.Context(), p)
 	require.NoError(tb, err)
+	b.pl.version = p.next
 }
 
 func affinityBackend(tb testing.TB) *Backend {
@@ -76,9 +77,8 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 		require.NoError(b, err)
 		rememberClients(b, backend, 60000, 10)
 		b.StartTimer()
-		r, err := e.Apply(b.Context(), affinityState(10, 3))
+		_, err = e.Apply(b.Context(), affinityState(10, 3))
 		require.NoError(b, err)
-		require.GreaterOrEqual(b, r.Elements, 6000)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
 	r, err := e.Apply(t.Context(), affinityState(10, 3))
 	require.NoError(t, err)
 	require.Equal(t, 900, countClients(), "those given the endpoint that left are gone")
-	require.Greater(t, r.Elements, 100)
+	require.Zero(t, r.Settle)
 
 	r, err = e.Apply(t.Context(), affinityState(11, 3))
 	require.NoError(t, err)

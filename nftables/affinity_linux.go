@@ -1,126 +1,192 @@
 package nftables
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"hash/maphash"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"golang.org/x/sys/unix"
+
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/rcu"
 )
 
-// forgetClients adds to the plan the deletion of the clients that lead to endpoints no longer to be used.
-func (b *Backend) forgetClients(ctx context.Context, p *plan, g *forgetter) error {
-	if g == nil {
-		return nil
+// Settle forgets the clients of endpoints that earlier commits took away: when it has returned, no new
+// connection reaches such an endpoint, and none can bring it back. It costs nothing if no frontend with
+// affinity lost an endpoint. What was begun by a process that ended is ended here.
+func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
+	if !b.observed || !b.pl.version.unswept {
+		return 0, nil
 	}
-	for i := range p.families {
-		fp := &p.families[i]
-		if fp.create || len(b.pl.have[i].shape.affinity) == 0 || len(g.byKey[i]) == 0 {
+	for i, f := range nftwire.Families {
+		if !b.pl.have[i].exists || len(b.pl.have[i].shape.affinity) == 0 || !b.sweep.all && len(b.sweep.byKey[i]) == 0 {
 			continue
 		}
-		learnt, err := b.kernel.readLearnt(ctx, fp.f, b.pl.table)
+		if err := b.sweepFamily(ctx, i); err != nil {
+			return 0, b.failed("forget clients in table "+f.Name, err)
+		}
+	}
+	if err := b.swept(ctx); err != nil {
+		return 0, b.failed("note that clients were forgotten", err)
+	}
+	return 0, nil
+}
+
+// sweepTries bounds how often the affinity maps of a family are read. Two or three times are enough,
+// unless the kernel keeps moving them to other hash tables (see readClients).
+const sweepTries = 20
+
+// sweepFamily deletes entries until none is there that must go. An entry can come back: a packet that was
+// sent where the entry led before it was deleted is learnt after. It goes through the rules in one RCU
+// read-side section, so it is waited for before each reading. Only entries make entries that must go:
+// once a reading finds none, and nobody was under way when it began, none can come.
+func (b *Backend) sweepFamily(ctx context.Context, i int) error {
+	var learnt uint64
+	sure, clean := false, 0
+	for try := range sweepTries {
+		if err := rcu.Wait(ctx); err != nil {
+			return err
+		}
+		now, err := b.kernel.readLearnt(ctx, nftwire.Families[i], b.pl.table)
 		if err != nil {
 			return err
 		}
-		if g.looked[i] && learnt == g.learnt[i] {
-			continue // nobody was remembered since the map was read
+		if try > 0 && sure && now == learnt {
+			return nil // nobody was learnt since before the last reading
 		}
-		g.looked[i], g.learnt[i] = true, learnt
-		for n := range affinityMaps {
-			if err := b.forgetIn(ctx, fp, i, g, affinityMap(n)); err != nil {
-				return err
-			}
+		learnt = now
+		var found int
+		if found, sure, err = b.sweepMaps(ctx, i); err != nil {
+			return err
+		}
+		if clean++; found > 0 {
+			clean = 0
+		}
+		if clean == 2 || clean == 1 && sure {
+			return nil
 		}
 	}
-	return nil
+	return fmt.Errorf("affinity maps were read %d times, and still have clients that must be forgotten", sweepTries)
 }
 
-// forgetIn adds what must go from one of the affinity maps.
-func (b *Backend) forgetIn(ctx context.Context, fp *familyPlan, i int, g *forgetter, name string) error {
-	if !fp.has(name) {
-		return nil
+// sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that must go. It
+// returns how many it found, and whether it is sure to have seen all.
+func (b *Backend) sweepMaps(ctx context.Context, i int) (found int, sure bool, err error) {
+	sure = true
+	for n := range affinityMaps {
+		name := affinityMap(n)
+		keys, all, err := b.findClients(ctx, i, name)
+		if err == nil {
+			err = b.forgetClients(ctx, i, name, keys)
+		}
+		if err != nil {
+			return found, false, fmt.Errorf("map %s: %w", name, err)
+		}
+		found += len(keys)
+		sure = sure && all
 	}
-	ops := new(setOps)
-	if err := b.findClients(ctx, i, g, name, &ops.del); err != nil {
-		return err
-	}
-	if ops.del.Len > 0 {
-		fp.ops[name] = ops
-	}
-	return nil
+	return found, sure, nil
 }
 
 // findTries bounds how often an affinity map is read since the kernel was rehashing it.
 const findTries = 5
 
-// findClients lists the entries of an affinity map to delete.
-func (b *Backend) findClients(ctx context.Context, i int, g *forgetter, name string, to *nftwire.ElemList) error {
-	f := nftwire.Families[i]
+// findClients returns the keys of the entries of an affinity map that must go, and whether it is sure to
+// have seen all entries: it saw as many as the kernel says there are. It can have seen all and be unsure,
+// since the kernel counts those that have expired until it collects them.
+func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][]byte, sure bool, err error) {
 	for try := range findTries {
-		count, err := b.kernel.readCount(ctx, f, b.pl.table, name)
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, false, context.Cause(ctx)
+			case <-time.After(time.Duration(try) * 5 * time.Millisecond):
+			}
+		}
+		count, err := b.kernel.readCount(ctx, nftwire.Families[i], b.pl.table, name)
 		if err != nil || count == 0 {
-			return err
+			return nil, true, err
 		}
-		*to = nftwire.ElemList{}
-		distinct, err := b.readClients(ctx, i, g, name, to, max(count, 0))
-		if err != nil || count < 0 || distinct >= count {
-			return err
+		var seen, twice int
+		if keys, seen, twice, err = b.readClients(ctx, i, name); err != nil {
+			return nil, false, err
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(time.Duration(1+try) * 5 * time.Millisecond):
+		if twice == 0 {
+			return keys, count > 0 && seen >= count, nil
 		}
 	}
-	return nil // clients come and go while it is read: this is as good as it gets
+	return keys, false, nil
 }
 
-// readClients reads an affinity map once and returns how many different entries it saw: while the map is rehashed, some come twice and as many
-// not at all. An entry that is about to expire is left out: it would be gone when the transaction comes to it, and fail it.
-func (b *Backend) readClients(ctx context.Context, i int, g *forgetter, name string, to *nftwire.ElemList, expect int) (int, error) {
-	const soon = 2000 // milliseconds
+// readClients reads an affinity map once and returns the keys of the entries that must go, how many
+// different entries it saw, and how many of them it saw twice: while the kernel moves the map to another
+// hash table, a dump has some entries twice and as many not at all.
+func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][]byte, seen, twice int, err error) {
 	req := b.kernel.get(nftwire.Families[i], nftwire.MsgGetSetElem, "elements of map", name)
-	req.Text(1, b.pl.table)
-	req.Text(2, name)
+	req.Text(1, b.pl.table) // NFTA_SET_ELEM_LIST_TABLE
+	req.Text(2, name)       // NFTA_SET_ELEM_LIST_SET
 	seed := maphash.MakeSeed()
-	seen := make(map[uint64]struct{}, expect)
+	hashes := map[uint64]struct{}{}
 	one := func(e nftwire.Elem) error {
 		h := maphash.Bytes(seed, e.Key)
-		if _, twice := seen[h]; twice {
+		if _, ok := hashes[h]; ok {
+			twice++
 			return nil
 		}
-		seen[h] = struct{}{}
-		if e.Expiry > soon && g.matches(i, e) {
-			to.Add(nftwire.Elem{Key: e.Key})
+		hashes[h] = struct{}{}
+		if b.sweep.takes(i, e) {
+			keys = append(keys, bytes.Clone(e.Key))
 		}
 		return nil
 	}
-	reset := func() {
-		*to = nftwire.ElemList{}
-		clear(seen)
-	}
-	err := b.kernel.conn.DumpRetry(ctx, req, reset, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, one) })
-	return len(seen), err
+	err = b.kernel.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, one) })
+	return keys, len(hashes), twice, err
 }
 
-// sweep deletes the clients that were given an endpoint between the reading of the map and the commit that took the endpoint away. None
-// can come after that.
-func (b *Backend) sweep(ctx context.Context, p *plan, g *forgetter, stats *dataplane.Stats) error {
-	if g == nil {
+// forgetClients deletes entries of an affinity map. One that expires before the transaction comes to it
+// makes the transaction fail: then each half is a transaction of its own, down to the one that is gone.
+func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys [][]byte) error {
+	if len(keys) == 0 {
 		return nil
 	}
-	late := &plan{table: p.table}
-	for i := range p.families {
-		late.families[i] = familyPlan{f: nftwire.Families[i], sets: p.families[i].sets, next: p.families[i].next, ops: map[string]*setOps{}}
+	var l nftwire.ElemList
+	for _, k := range keys {
+		l.Add(nftwire.Elem{Key: k})
 	}
-	if err := b.forgetClients(ctx, late, g); err != nil {
+	k := &b.kernel
+	k.batch.Reset()
+	nftwire.NewEncoder(&k.batch, nftwire.Families[i], b.pl.table).DeleteElements(&nftwire.Set{Name: name}, &l)
+	err := k.conn.Commit(ctx, &k.batch, 0)
+	if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	s, err := b.send(ctx, late)
-	stats.Messages += s.Messages
-	stats.Bytes += s.Bytes
-	stats.Elements += s.Elements
+	if len(keys) == 1 {
+		return nil
+	}
+	half := len(keys) / 2
+	if err := b.forgetClients(ctx, i, name, keys[:half]); err != nil {
+		return err
+	}
+	return b.forgetClients(ctx, i, name, keys[half:])
+}
+
+// swept replaces the version by one that says that nothing is to be swept. If another writer committed
+// meanwhile, the mark is his to take away, since he may have left clients to be forgotten, too.
+func (b *Backend) swept(ctx context.Context) error {
+	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(b.pl.first, false), mark: true}
+	k.batch.Reset()
+	p.encode(&k.batch)
+	err := k.conn.Commit(ctx, &k.batch, 0)
+	if errors.Is(err, unix.ENOENT) {
+		b.observed = false
+		return nil
+	}
+	if err == nil {
+		b.pl.version, b.sweep = p.next, nil
+	}
 	return err
 }

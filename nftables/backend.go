@@ -6,6 +6,7 @@ import (
 	"regexp"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -47,7 +48,11 @@ func (c *Config) logger() *slog.Logger {
 	return c.Logger
 }
 
-var _ dataplane.Backend = (*Backend)(nil)
+var (
+	_ dataplane.Backend = (*Backend)(nil)
+	_ dataplane.Settler = (*Backend)(nil)
+	_ dataplane.Locker  = (*Backend)(nil)
+)
 
 // Backend keeps the services of one instance in nf_tables. Its methods must not be called at the same time.
 type Backend struct {
@@ -60,6 +65,10 @@ type Backend struct {
 	observed bool
 	// crowded says that a set was full: the tables are to be made anew, larger.
 	crowded bool
+	// looks rations the looks for changes by hand.
+	looks ration.Ration
+	// sweep is what is left to Settle if the version is unswept.
+	sweep *sweep
 }
 
 // New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that this
@@ -69,7 +78,7 @@ func New(cfg *Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity}}
+	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity, first: firstVersion()}}
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w", err)
 	}
@@ -91,14 +100,21 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 }
 
 // merge makes one observation of what was read of both tables, and remembers it as what the kernel holds.
-func (b *Backend) merge(read [2]*observed) (*dataplane.Observation, error) {
+// Tables without a version are made anew, both of them: without it, what another writer does in one of them
+// would not be noticed.
+func (b *Backend) merge(read [2]*observed, v version) (*dataplane.Observation, error) {
 	var c servicemodel.Contents
 	obs := &dataplane.Observation{}
+	anew := b.crowded
 	if b.crowded {
 		obs.Drift = append(obs.Drift, "a set is full")
 	}
+	if v.number == 0 && (read[0].exists || read[1].exists) {
+		anew = true
+		obs.Drift = append(obs.Drift, "the tables have no version")
+	}
 	for i, o := range read {
-		if b.crowded {
+		if anew {
 			read[i] = &observed{skeleton: skeleton{exists: o.exists, broken: true}}
 			continue
 		}
@@ -124,15 +140,47 @@ func (b *Backend) merge(read [2]*observed) (*dataplane.Observation, error) {
 		b.pl.have[i], b.pl.drift[i] = o.skeleton, o.drift
 	}
 	b.rules, b.observed = c.Rules, true
+	b.pl.version, b.sweep = v, nil
+	if v.unswept {
+		b.sweep = sweepAll(t)
+	}
 	obs.Table = t
 	return obs, nil
+}
+
+// count brings the numbers of elements to what they are after a plan.
+func (sk *skeleton) count(fp *familyPlan) {
+	for _, s := range fp.goneSets {
+		delete(sk.counts, s.Name)
+	}
+	if sk.counts == nil {
+		return
+	}
+	for name, ops := range fp.ops {
+		sk.counts[name] += ops.add.Len - ops.del.Len
+	}
+	for _, s := range fp.newSets {
+		sk.counts[s.Name] += 0
+	}
 }
 
 // committed remembers what the kernel holds after a plan.
 func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 	for i := range p.families {
-		b.pl.have[i] = p.families[i].next
+		fp := &p.families[i]
+		b.pl.have[i] = fp.next
+		b.pl.have[i].count(fp)
 		b.pl.drift[i] = nil
 	}
 	b.rules, b.crowded = c.New.Rules(), false
+	if p.empty() {
+		return
+	}
+	b.pl.version = p.next
+	switch {
+	case p.have.unswept: // by an earlier commit, or by this one as well
+		b.sweep = sweepAll(c.New)
+	case p.next.unswept:
+		b.sweep = sweepAfter(p, c.New)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -20,7 +21,8 @@ type kernel struct {
 	batch nfnl.Batch // what is being committed
 	req   nfnl.Batch // requests that read
 	// gen is the generation of the ruleset that was last looked at or made.
-	gen uint32
+	gen  uint32
+	turn *threadns.Turn
 }
 
 func (k *kernel) open(cfg *Config) error {
@@ -29,14 +31,28 @@ func (k *kernel) open(cfg *Config) error {
 		c.NetNS = cfg.NetNS
 	}
 	conn, err := nfnl.Dial(&c)
+	if err != nil {
+		return err
+	}
+	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
+		return errors.Join(err, conn.Close())
+	}
 	k.conn = conn
-	return err
+	return nil
 }
 
 // Close closes the socket and leaves the kernel as it is.
-func (b *Backend) Close() error { return b.kernel.conn.Close() }
+func (b *Backend) Close() error { return errors.Join(b.kernel.turn.Close(), b.kernel.conn.Close()) }
 
-// observeTries bounds how often a reading is begun again since somebody committed meanwhile.
+// patience is how long other writers of the namespace are waited for.
+const patience = 10 * time.Second
+
+// Lock waits until no other writer of the network namespace has its turn, 10 seconds at most.
+func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
+	return b.kernel.turn.Take(ctx, patience)
+}
+
+// observeTries bounds how often a reading is begun again since the instance was changed meanwhile.
 const observeTries = 8
 
 // Observe reads both tables.
@@ -52,8 +68,9 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 			}
 		}
 		var o [2]*observed
-		if o, err = b.kernel.observe(ctx, b.pl.table); err == nil {
-			return b.merge(o)
+		var v version
+		if o, v, err = b.kernel.observe(ctx, b.pl.table); err == nil {
+			return b.merge(o, v)
 		}
 		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, errRehashed) {
 			return nil, fmt.Errorf("nftables: observe: %w", err)
@@ -62,60 +79,98 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	return nil, fmt.Errorf("nftables: observe: tried %d times: %w: %w", observeTries, dataplane.ErrConflict, err)
 }
 
-// observe reads both tables once. It fails with one of the errors that Observe tries again for if something moved meanwhile.
-func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, err error) {
-	before, err := k.conn.GenID(ctx)
+// observe reads both tables once. It fails with one of the errors that Observe tries again for if the
+// instance was changed meanwhile.
+func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, v version, err error) {
+	gen, err := k.conn.GenID(ctx)
 	if err != nil {
-		return o, err
+		return o, v, err
+	}
+	if v, err = k.readVersion(ctx, table); err != nil {
+		return o, v, err
 	}
 	for i, f := range nftwire.Families {
 		raw, err := k.readTable(ctx, f, table, true)
 		if err != nil {
-			return o, err
+			return o, v, err
 		}
 		if o[i], err = read(f, raw); err != nil {
-			return o, err
+			return o, v, err
 		}
 	}
-	after, err := k.conn.GenID(ctx)
-	if err == nil && before.ID != after.ID {
+	after, err := k.readVersion(ctx, table)
+	if err == nil && after != v {
 		err = nfnl.ErrDumpInterrupted
 	}
-	k.gen = after.ID
-	return o, err
+	k.gen = gen.ID
+	return o, v, err
 }
 
-// Integrity compares the ruleset's generation with the one known. If somebody committed, it looks whether tables, chains, rules and sets are still ours; of elements it
-// says nothing.
+// Integrity tells whether the instance is as the last Observe or Commit left it. Where nobody committed to
+// nf_tables since, it is. Otherwise the version tells whether somebody wrote to the instance as we do, and
+// a look at the tables whether somebody did by hand: whether chains, rules and sets are ours and, on Linux
+// 6.16 and newer, sets have as many elements as they should. Looks are rationed, so that a neighbour that
+// commits without end costs little; without one it is Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
 	gen, err := b.kernel.conn.GenID(ctx)
+	if err == nil && gen.ID == b.kernel.gen {
+		return dataplane.Intact, nil
+	}
+	i := dataplane.Broken
+	if err == nil {
+		i, err = b.look(ctx)
+	}
 	if err != nil {
 		return dataplane.Broken, fmt.Errorf("nftables: integrity: %w", err)
 	}
-	if gen.ID == b.kernel.gen {
-		return dataplane.Intact, nil
+	if i == dataplane.Intact {
+		b.kernel.gen = gen.ID
 	}
+	return i, nil
+}
+
+// look tells what became of the instance while others committed.
+func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
+	if ours, err := b.kernel.hasVersion(ctx, b.pl.table, b.pl.version); err != nil || !ours {
+		return dataplane.Broken, err
+	}
+	start := time.Now()
+	if !b.looks.Allow(start) {
+		return dataplane.Touched, nil
+	}
+	defer func() { b.looks.Spend(time.Since(start)) }()
+	result := dataplane.Intact
 	for i, f := range nftwire.Families {
 		raw, err := b.kernel.readTable(ctx, f, b.pl.table, false)
-		if errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
+		switch {
+		case errors.Is(err, unix.ENOENT):
 			return dataplane.Broken, nil
-		}
-		if err != nil {
-			return dataplane.Broken, fmt.Errorf("nftables: integrity: %w", err)
+		case errors.Is(err, nfnl.ErrDumpInterrupted):
+			return dataplane.Touched, nil
+		case err != nil:
+			return dataplane.Broken, err
 		}
 		sk, _ := readSkeleton(f, raw, b.rules)
 		if sk.exists != b.pl.have[i].exists || sk.broken || sk.stale || !sk.shape.equal(&b.pl.have[i].shape) {
 			return dataplane.Broken, nil
 		}
+		for name, n := range b.pl.have[i].counts {
+			got, told := sk.counts[name]
+			if !told {
+				result = dataplane.Touched
+			} else if got != n {
+				return dataplane.Broken, nil
+			}
+		}
 	}
-	b.kernel.gen = gen.ID
-	return dataplane.Touched, nil
+	return result, nil
 }
 
-// Commit writes a change set in one transaction.
+// Commit writes a change set in one transaction. What is left to [Backend.Settle] is marked in the kernel by
+// the same transaction.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -125,18 +180,11 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if err != nil {
 		return dataplane.Stats{}, err
 	}
-	forget := newForgetter(p, c.New)
-	if err := b.forgetClients(ctx, p, forget); err != nil {
-		return dataplane.Stats{}, b.failed("forget clients", err)
-	}
 	stats, err := b.send(ctx, p)
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	b.committed(p, c)
-	if err := b.sweep(ctx, p, forget, &stats); err != nil {
-		return stats, b.failed("forget clients", err)
-	}
 	stats.Duration = time.Since(start)
 	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
@@ -152,9 +200,10 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 		return stats, nil
 	}
 	stats.Bytes = k.batch.Size()
-	if err := k.conn.Commit(ctx, &k.batch, k.gen); err != nil {
+	if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
 		return stats, err
 	}
+	// If somebody else committed since we last looked, the generation is another than this: we look.
 	k.gen = nfnl.NextGenID(k.gen)
 	return stats, nil
 }
@@ -163,7 +212,7 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
 	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
-	if errors.Is(err, nfnl.ErrGenerationChanged) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("nftables: %s: %w", doing, err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -34,6 +35,12 @@ func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
 func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	return dataplane.Stats{}, notSupported("commit")
 }
+
+// Lock is not supported on this operating system.
+func (b *Backend) Lock(context.Context) (unlock func(), err error) { return nil, notSupported("lock") }
+
+// Settle is not supported on this operating system.
+func (b *Backend) Settle(context.Context) (time.Duration, error) { return 0, notSupported("settle") }
 
 // Cleanup is not supported on this operating system.
 func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {

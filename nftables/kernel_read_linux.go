@@ -29,6 +29,36 @@ func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table strin
 	return err == nil, err
 }
 
+// readVersion reads the version of an instance. Where the table is not there, or its set is not, there is none.
+func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
+	elems, err := k.readElements(ctx, nftwire.IPv4, table, setVersion)
+	if errors.Is(err, unix.ENOENT) {
+		return version{}, nil
+	}
+	return versionOf(elems), err
+}
+
+// hasVersion asks whether a version is there still; if none was, whether there is none.
+func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool, error) {
+	if v.number == 0 {
+		now, err := k.readVersion(ctx, table)
+		return now == v, err
+	}
+	req := k.get(nftwire.IPv4, nftwire.MsgGetSetElem, "element of set", setVersion)
+	req.Text(1, table)      // NFTA_SET_ELEM_LIST_TABLE
+	req.Text(2, setVersion) // NFTA_SET_ELEM_LIST_SET
+	var l nftwire.ElemList
+	l.Add(nftwire.Elem{Key: v.key()})
+	m := req.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
+	req.Raw(l.Buf)
+	req.End(m)
+	_, err := k.conn.Query(ctx, req)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // readTable reads a table, its elements only if asked for; nil if there is none.
 func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string, elements bool) (*rawTable, error) {
 	there, err := k.tableExists(ctx, f, table)
@@ -49,7 +79,7 @@ func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string,
 		return raw, nil
 	}
 	for name := range raw.sets {
-		if isAffinityMap(name) || len(name) > 2 && name[:2] == "__" {
+		if isAffinityMap(name) || isAnonymous(name) || name == setVersion {
 			continue
 		}
 		if raw.elems[name], err = k.readElements(ctx, f, table, name); err != nil {
@@ -128,7 +158,7 @@ func (k *kernel) readElements(ctx context.Context, f *nftwire.Family, table, set
 	req := k.get(f, nftwire.MsgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
-	err := k.conn.Dump(ctx, req, func(m nfnl.Message) error {
+	err := k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		return nftwire.DecodeElements(bytes.Clone(m.Attrs), func(e nftwire.Elem) error {
 			l = append(l, e)
 			return nil

@@ -72,6 +72,9 @@ func affinityMap(i int) string { return "affinity-" + strconv.Itoa(i) }
 // isAffinityMap reports whether a set is one of these.
 func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }
 
+// isAnonymous reports whether a set belongs to a rule: the kernel names it.
+func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
+
 // shape is what a table's program depends on, besides the rules: which features its services use. The objects that serve a feature
 // exist only if some service uses it.
 type shape struct {
@@ -133,6 +136,9 @@ func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 		l = append(l,
 			&nftwire.Set{Name: k.prefix + setEndpoints, Key: slot, Data: endpoint, Flags: nftwire.SetMap, Typeof: true, Comment: "endpoints, by slot"},
 			&nftwire.Set{Name: k.prefix + setExternalEps, Key: slot, Data: endpoint, Flags: nftwire.SetMap, Typeof: true, Comment: "endpoints for outside clients only, by slot"})
+	}
+	if f == nftwire.IPv4 {
+		l = append(l, versionSet())
 	}
 	for i, k := range kinds {
 		l = append(l, &nftwire.Set{Name: k.registry, Key: keys[i], Comment: "every frontend"})

@@ -18,6 +18,8 @@ type skeleton struct {
 	shape  shape
 	stale  bool // the rules are not those of the shape and the observed node-wide rules
 	broken bool // sets or chains are missing or of another kind: only making the table anew helps
+	// counts is how many elements each set has, as far as it is known, but for what rules add.
+	counts map[string]int
 }
 
 // plan is what a commit sends: for each family, in this order, the table, its sets, the elements to delete and to add, the chains with
@@ -26,6 +28,23 @@ type plan struct {
 	table    string
 	families [2]familyPlan
 	forget   []forget
+	// have is the version that the plan is for, and next the one that it leads to.
+	have, next version
+	// mark says that the version is replaced although nothing else changes: by one with another mark.
+	mark bool
+}
+
+// empty reports whether there is nothing to send.
+func (p *plan) empty() bool {
+	if p.mark {
+		return false
+	}
+	for i := range p.families {
+		if !p.families[i].empty() {
+			return false
+		}
+	}
+	return true
 }
 
 type familyPlan struct {
@@ -47,6 +66,19 @@ type familyPlan struct {
 	ops      map[string]*setOps
 }
 
+// empty reports whether nothing is done to the table.
+func (fp *familyPlan) empty() bool {
+	if fp.rebuild || fp.create || fp.program != nil || len(fp.newSets)+len(fp.goneSets)+len(fp.newRules) > 0 {
+		return false
+	}
+	for _, ops := range fp.ops {
+		if ops.del.Len+ops.add.Len > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // chainRule is a rule to append to a chain.
 type chainRule struct {
 	chain string
@@ -58,18 +90,14 @@ type setOps struct {
 	del, add nftwire.ElemList
 }
 
-// forget is affinity that must be forgotten, since it leads to an endpoint that is no longer to be used: of one frontend,
-// to one of the endpoints given or, if there are none, to any.
-type forget struct {
-	frontend  *servicemodel.Frontend
-	endpoints []netip.AddrPort
-}
-
 // planner makes plans. It is pure: what the kernel holds is given to it.
 type planner struct {
 	table string
 	w     *writer
 	have  [2]skeleton
+	// version is the version in the kernel, and first the one to begin with.
+	version version
+	first   uint32
 	// drift are elements that must go besides, by family and set.
 	drift [2]map[string]*nftwire.ElemList
 	// capacity is how many elements a set is made for that begins with n; 0 lets it grow.
@@ -98,6 +126,8 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
 		pl.family(i)
 	}
 	pl.forgetMoved()
+	pl.p.have = pl.version
+	pl.p.next = pl.version.next(pl.first, pl.version.unswept || pl.p.leavesClients())
 	return pl.p, nil
 }
 
@@ -155,8 +185,12 @@ func (pl *planner) family(i int) {
 	pl.changes(i)
 }
 
-// wanted reports whether a family that has no table needs one: for what is new to it.
+// wanted reports whether a family that has no table needs one: for what is new to it. The table of IPv4 has
+// the version, and is there if any is.
 func (pl *planner) wanted(f *nftwire.Family) bool {
+	if f == nftwire.IPv4 && (pl.have[1].exists || pl.wanted(nftwire.IPv6)) {
+		return true
+	}
 	isNew := func(fc servicemodel.FrontendChange) bool { return fc.New != nil && fc.New.Key.Family() == f.Model }
 	return slices.ContainsFunc(pl.c.Frontends, isNew) || len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
 }
@@ -261,7 +295,7 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	fp := &pl.p.families[i]
 	pl.needsAll(i)
 	fp.create = true
-	fp.next = skeleton{exists: true, shape: pl.need[i]}
+	fp.next = skeleton{exists: true, shape: pl.need[i], counts: map[string]int{setVersion: 1}}
 	fp.sets = setsOf(fp.f, &fp.next.shape)
 	fp.newSets = fp.sets
 	fp.program = newProgram(fp.f, rules, &fp.next.shape)

@@ -78,7 +78,7 @@ func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 	pl.slots(fe, false, internal, nil, del, nil)
 	pl.slots(fe, true, external, nil, del, nil)
 	if fe.Affinity > 0 {
-		pl.p.forget = append(pl.p.forget, forget{frontend: fe})
+		pl.p.forget = append(pl.p.forget, forgetAll(fe))
 	}
 }
 
@@ -159,71 +159,4 @@ func (pl *planner) address(name string, a netip.Addr, to sink) {
 	}
 	pl.w.key = key
 	to(name, nftwire.Elem{Key: key})
-}
-
-// forgetChanged forgets the affinity to endpoints that a frontend no longer has for all of its clients.
-func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
-	if old.Affinity == 0 {
-		return
-	}
-	if new.Affinity == 0 {
-		pl.p.forget = append(pl.p.forget, forget{frontend: old})
-		return
-	}
-	var gone []netip.AddrPort
-	for _, ep := range usable(pl.c.Old, old, false) {
-		if !slices.Contains(usable(pl.c.New, new, true), ep) {
-			gone = append(gone, ep)
-		}
-	}
-	if len(gone) > 0 {
-		slices.SortFunc(gone, netip.AddrPort.Compare)
-		pl.p.forget = append(pl.p.forget, forget{new, gone})
-	}
-}
-
-// forgetMoved forgets all clients of frontends that treat origins differently, when pods are told in another way: what was a pod may be
-// an outside client now, with other endpoints or none.
-func (pl *planner) forgetMoved() {
-	r := pl.c.Rules
-	if r == nil || r.Old.MasqueradeMark == 0 {
-		return
-	}
-	old, new := r.Old, r.New
-	old.MasqueradeMark, old.NodePorts, old.ServiceCIDRs = new.MasqueradeMark, new.NodePorts, new.ServiceCIDRs
-	if old.Equal(new) {
-		return
-	}
-	for fe := range pl.c.New.Frontends() {
-		if fe.Affinity > 0 && fe.Internal != fe.External {
-			pl.p.forget = append(pl.p.forget, forget{frontend: fe})
-		}
-	}
-}
-
-// usable returns the endpoints that a client of fe may have been given; with all, only those that any client may have been given, wherever it is.
-func usable(t *servicemodel.Table, fe *servicemodel.Frontend, all bool) []netip.AddrPort {
-	internal, external := pools(t, fe)
-	if external == nil && !fe.External.Balances() && fe.External != fe.Internal && all {
-		return nil
-	}
-	var l []netip.AddrPort
-	if internal != nil {
-		for _, s := range internal.Slots {
-			l = append(l, s.Endpoint)
-		}
-	}
-	if external == nil {
-		return l
-	}
-	both := l[:0:0]
-	for _, s := range external.Slots {
-		if !all || slices.Contains(l, s.Endpoint) {
-			both = append(both, s.Endpoint)
-		}
-	}
-	if all {
-		return both
-	}
-	return append(l, both...)
 }

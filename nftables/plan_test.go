@@ -67,7 +67,7 @@ func TestPlansAreGolden(t *testing.T) {
 		{"8-no-endpoints", base.WithEndpoints(name, nil)},
 		{"9-gone", base.WithoutService(name)},
 	}
-	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity}
+	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 41}
 	var table *servicemodel.Table
 	for _, step := range steps {
 		next, err := servicemodel.Resolve(table, step.state)
@@ -87,6 +87,8 @@ func TestPlansAreGolden(t *testing.T) {
 		for i := range p.families {
 			pl.have[i] = p.families[i].next
 		}
+		require.Equal(t, pl.version, p.have)
+		pl.version = version{number: p.next.number} // and swept
 		table = next
 	}
 }

@@ -33,23 +33,37 @@ func (p *plan) elements() int {
 
 // encode appends the plan to a batch.
 func (p *plan) encode(b *nfnl.Batch) {
-	for i := range p.families {
-		fp := &p.families[i]
-		fp.write(nftwire.NewEncoder(b, fp.f, p.table))
-	}
+	p.write(func(f *nftwire.Family) nftwire.Writer { return nftwire.NewEncoder(b, f, p.table) })
 }
 
 // String is the plan in nft's language, in the order in which it is sent.
 func (p *plan) String() string {
 	var b strings.Builder
-	for i := range p.families {
-		fp := &p.families[i]
-		fp.write(nftwire.NewText(&b, fp.f, p.table))
-	}
+	p.write(func(f *nftwire.Family) nftwire.Writer { return nftwire.NewText(&b, f, p.table) })
 	for _, f := range p.forget {
 		fmt.Fprintf(&b, "# forget clients of %s\n", f)
 	}
 	return b.String()
+}
+
+// write writes what is done to both tables. The version of before goes first: the table that has it may be
+// deleted after that.
+func (p *plan) write(to func(f *nftwire.Family) nftwire.Writer) {
+	if p.empty() {
+		return
+	}
+	var old, new nftwire.ElemList
+	if p.have.number != 0 {
+		p.have.appendTo(&old)
+		to(nftwire.IPv4).DeleteElements(versionSet(), &old)
+	}
+	for i := range p.families {
+		if fp := &p.families[i]; fp.f != nil {
+			fp.write(to(fp.f))
+		}
+	}
+	p.next.appendTo(&new)
+	to(nftwire.IPv4).AddElements(versionSet(), &new)
 }
 
 // write writes what is done to one table.
@@ -103,10 +117,15 @@ func (fp *familyPlan) writeProgram(w nftwire.Writer) {
 
 func (f forget) String() string {
 	s := f.frontend.Key.String()
-	for i, ep := range f.endpoints {
-		if i == 0 {
-			s += " given"
-		}
+	switch {
+	case len(f.endpoints) == 0:
+		return s
+	case f.others:
+		s += " given others than"
+	default:
+		s += " given"
+	}
+	for _, ep := range f.endpoints {
 		s += " " + ep.String()
 	}
 	return s

@@ -61,9 +61,17 @@ func (b *builder) noEndpoints() {
 }
 
 const (
-	stateNew   = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
-	statusDNAT = 1 << 5 // IPS_DST_NAT
+	stateNew        = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+	statusConfirmed = 1 << 3 // IPS_CONFIRMED
+	statusDNAT      = 1 << 5 // IPS_DST_NAT
 )
+
+// unconfirmed matches the first packet of a flow, for which an endpoint was just chosen. Further packets may
+// follow it without an answer, such as a SYN that is sent again, when that endpoint is long gone.
+func unconfirmed() nftwire.Rule {
+	return nftwire.Rule{Text: "ct status ! confirmed", Exprs: []nftwire.Expr{nftwire.CT(nftwire.CTStatus, nftwire.Word(0)),
+		nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(statusConfirmed), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpEq, nftwire.Word(0), nftwire.Native32(0))}}
+}
 
 func ctBit(text string, key, bit uint32) nftwire.Rule {
 	return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{nftwire.CT(key, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(bit), nftwire.Native32(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), nftwire.Native32(0))}}
@@ -81,8 +89,9 @@ func (b *builder) hooks() {
 	b.prog.AddBase("nat-prerouting", "nat", nftwire.HookPrerouting, prioDNAT, nftwire.Join(jump("dispatch")))
 	b.prog.AddBase("nat-output", "nat", nftwire.HookOutput, prioDNAT, nftwire.Join(jump("dispatch")))
 	if len(b.shape.affinity) > 0 {
-		b.prog.AddBase("learn-prerouting", "filter", nftwire.HookPrerouting, prioLearn, nftwire.Join(isNew, isDNAT, jump(chainLearn)))
-		b.prog.AddBase("learn-output", "filter", nftwire.HookOutput, prioLearn, nftwire.Join(isNew, isDNAT, jump(chainLearn)))
+		first := nftwire.Join(isNew, isDNAT, unconfirmed(), jump(chainLearn))
+		b.prog.AddBase("learn-prerouting", "filter", nftwire.HookPrerouting, prioLearn, first)
+		b.prog.AddBase("learn-output", "filter", nftwire.HookOutput, prioLearn, first)
 	}
 	b.prog.AddBase("filter-input", "filter", nftwire.HookInput, prioFilter, nftwire.Join(isNew, jump("no-endpoints")), nftwire.Join(isNew, jump("nodeport-no-endpoints")))
 	b.prog.AddBase("filter-forward", "filter", nftwire.HookForward, prioFilter, nftwire.Join(isNew, jump("no-endpoints")), nftwire.Join(isNew, jump("no-service")))

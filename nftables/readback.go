@@ -65,7 +65,12 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 	if raw == nil {
 		return skeleton{}, nil
 	}
-	sk := skeleton{exists: true, shape: shapeOf(raw.sets)}
+	sk := skeleton{exists: true, shape: shapeOf(raw.sets), counts: map[string]int{}}
+	for name, n := range raw.counts {
+		if !isAffinityMap(name) && !isAnonymous(name) {
+			sk.counts[name] = n
+		}
+	}
 	var why []string
 	broken := func(format string, args ...any) {
 		sk.broken = true
@@ -81,7 +86,7 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 		}
 	}
 	for _, name := range sortedKeys(raw.sets) {
-		if !strings.HasPrefix(name, "__") && !slices.ContainsFunc(want, func(s *nftwire.Set) bool { return s.Name == name }) {
+		if !isAnonymous(name) && !slices.ContainsFunc(want, func(s *nftwire.Set) bool { return s.Name == name }) {
 			broken("set %s does not belong", name)
 		}
 	}
@@ -222,7 +227,7 @@ func (r *reading) addresses(set string) []netip.Addr {
 func (r *reading) unseen(o *observed) {
 	sets := setsOf(r.f, &o.shape)
 	for _, s := range sets {
-		if isAffinityMap(s.Name) {
+		if isAffinityMap(s.Name) || s.Name == setVersion {
 			continue
 		}
 		m := r.elems[s.Name]

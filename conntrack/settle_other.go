@@ -1,7 +1,0 @@
-//go:build !linux
-
-package conntrack
-
-import "context"
-
-func settle(context.Context) error { return ErrNotSupported }

@@ -1,0 +1,72 @@
+package nftables
+
+import (
+	"math/rand/v2"
+
+	"github.com/kernlb/kernlb/internal/nftwire"
+)
+
+// version says which state of the instance the kernel holds. Every transaction of ours deletes the
+// element of the version before and adds the next: whoever committed for the same instance meanwhile
+// makes the deletion fail with ENOENT, and so the whole transaction, while other programs may commit
+// what they like. (The generation of nf_tables is one for the network namespace: each commit of
+// anybody changes it.)
+type version struct {
+	// number counts commits, from a random number on, so that tables that were deleted and made again
+	// do not come to a number that somebody remembers. Zero means that there is no version.
+	number uint32
+	// unswept says that the affinity maps may have clients of endpoints that are gone: a commit took
+	// endpoints away, and its sweep has not ended.
+	unswept bool
+}
+
+// commentUnswept is the comment of the version's element if it is unswept.
+const commentUnswept = "affinity to be swept"
+
+// setVersion is the name of the set that holds the version. It is in the table of IPv4, which is there
+// whenever the instance is.
+const setVersion = "version"
+
+func versionSet() *nftwire.Set {
+	return &nftwire.Set{Name: setVersion, Key: []nftwire.Field{nftwire.FieldMark}, Comment: "of what both tables hold"}
+}
+
+// key is the key of the version's element.
+func (v version) key() []byte { return nftwire.Native32(v.number) }
+
+// next returns the version after v; first is the first of all.
+func (v version) next(first uint32, unswept bool) version {
+	n := version{v.number + 1, unswept}
+	if v.number == 0 {
+		n.number = first
+	}
+	if n.number == 0 { // zero is none
+		n.number = 1
+	}
+	return n
+}
+
+// appendTo adds the version's element to a list.
+func (v version) appendTo(l *nftwire.ElemList) {
+	e := nftwire.Elem{Key: v.key()}
+	if v.unswept {
+		e.UserData = nftwire.AppendComment(nil, commentUnswept)
+	}
+	l.Add(e)
+}
+
+// versionOf returns the version that the elements of its set say; none if they are not one.
+func versionOf(elems []nftwire.Elem) version {
+	if len(elems) != 1 {
+		return version{}
+	}
+	r := nftwire.Reader{Bytes: elems[0].Key}
+	v := version{r.Native(), nftwire.CommentOf(elems[0].UserData) == commentUnswept}
+	if !r.Done() {
+		return version{}
+	}
+	return v
+}
+
+// firstVersion returns the number of the first version of an instance.
+func firstVersion() uint32 { return rand.Uint32() | 1 }
