@@ -86,14 +86,14 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 func countElements(t *testing.T, b *Backend, set string) (n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		l, err := b.kernel.readElements(t.Context(), nftwire.IPv4, DefaultTable, set)
-		require.NoError(t, err)
 		keys := map[string]bool{}
-		for _, e := range l {
+		n = 0
+		require.NoError(t, b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, set, func(e nftwire.Elem) error {
 			keys[string(e.Key)] = true
-		}
-		n = len(l)
-		return len(keys) == len(l)
+			n++
+			return nil
+		}))
+		return len(keys) == n
 	}, 5*time.Second, 5*time.Millisecond, "set %s is moved without end", set)
 	return n
 }

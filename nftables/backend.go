@@ -102,7 +102,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 // merge makes one observation of what was read of both tables, and remembers it as what the kernel holds.
 // Tables without a version are made anew, both of them: without it, what another writer does in one of them
 // would not be noticed.
-func (b *Backend) merge(read [2]*observed, v version) (*dataplane.Observation, error) {
+func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) (*dataplane.Observation, error) {
 	var c servicemodel.Contents
 	obs := &dataplane.Observation{}
 	anew := b.crowded
@@ -127,12 +127,13 @@ func (b *Backend) merge(read [2]*observed, v version) (*dataplane.Observation, e
 			c.Rules = o.rules
 		}
 		obs.Drift = append(obs.Drift, o.driftText...)
+		obs.Unread = obs.Unread || o.unread
 		c.Frontends = append(c.Frontends, o.contents.Frontends...)
 		c.Pools = append(c.Pools, o.contents.Pools...)
 		c.ClusterIPs = append(c.ClusterIPs, o.contents.ClusterIPs...)
 		c.Hairpins = append(c.Hairpins, o.contents.Hairpins...)
 	}
-	t, err := servicemodel.NewTable(c)
+	t, err := assemble(want, [2]*part{read[0].part, read[1].part}, c)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)
 	}

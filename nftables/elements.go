@@ -123,6 +123,15 @@ func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []neti
 	}
 }
 
+// appendAddrKey appends the key of an address in a set of addresses.
+func appendAddrKey(b []byte, set string, a netip.Addr) []byte {
+	b = nftwire.AppendAddr(b, a)
+	if set == setHairpins { // source and destination
+		b = nftwire.AppendAddr(b, a)
+	}
+	return b
+}
+
 // pools returns the pools that fe balances over: one for everybody or for internal traffic, and one for external traffic if
 // that has its own. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (internal, external *servicemodel.Pool) {

@@ -23,7 +23,15 @@ type kernel struct {
 	// gen is the generation of the ruleset that was last looked at or made.
 	gen  uint32
 	turn *threadns.Turn
+	// askers ask for elements, at the same time.
+	askers [2]*asker
+	// dumpable is how many elements of a set that grows with the endpoints may be dumped to find those
+	// that nobody asked for, by a reading that is given what is wanted.
+	dumpable int
 }
+
+// dumpable elements are dumped in some 20 ms; four times as many take ten times as long.
+const dumpable = 1 << 14
 
 func (k *kernel) open(cfg *Config) error {
 	var c nfnl.Config
@@ -34,21 +42,27 @@ func (k *kernel) open(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	k.turn, err = threadns.OpenTurn(c.NetNS)
-	if err == nil { // without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables
-		if _, e := conn.GenID(context.Background()); errors.Is(e, unix.EPERM) {
-			err = errors.Join(e, k.turn.Close())
-		}
+	// Without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables.
+	if _, err := conn.GenID(context.Background()); errors.Is(err, unix.EPERM) {
+		return errors.Join(err, conn.Close())
 	}
+	second, err := nfnl.Dial(&c)
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	k.conn = conn
+	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
+		return errors.Join(err, conn.Close(), second.Close())
+	}
+	k.conn, k.dumpable = conn, dumpable
+	k.askers = [2]*asker{{conn: conn}, {conn: second}}
 	return nil
 }
 
-// Close closes the socket and leaves the kernel as it is.
-func (b *Backend) Close() error { return errors.Join(b.kernel.turn.Close(), b.kernel.conn.Close()) }
+// Close closes the sockets and leaves the kernel as it is.
+func (b *Backend) Close() error {
+	k := &b.kernel
+	return errors.Join(k.turn.Close(), k.conn.Close(), k.askers[1].conn.Close())
+}
 
 // patience is how long other writers of the namespace are waited for.
 const patience = 10 * time.Second
@@ -61,8 +75,11 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 // observeTries bounds how often a reading is begun again since the instance was changed meanwhile.
 const observeTries = 8
 
-// Observe reads both tables.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
+// Observe reads both tables. What is wanted it asks for, which takes time linear in the number of elements; a dump takes quadratic time.
+// What else there is shows in the numbers of elements, which Linux 6.16 and newer tell. An observation
+// is Unread where there are more endpoints than those found, of which only a dump of a large map would tell more; on older
+// kernels it may always be so.
+func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation, error) {
 	b.observed = false
 	var err error
 	for try := range observeTries {
@@ -75,8 +92,8 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 		}
 		var o [2]*observed
 		var v version
-		if o, v, err = b.kernel.observe(ctx, b.pl.table); err == nil {
-			return b.merge(o, v)
+		if o, v, err = b.kernel.observe(ctx, b.pl.table, want); err == nil {
+			return b.merge(o, v, want)
 		}
 		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, errRehashed) {
 			return nil, fmt.Errorf("nftables: observe: %w", err)
@@ -87,7 +104,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 
 // observe reads both tables once. It fails with one of the errors that Observe tries again for if the
 // instance was changed meanwhile.
-func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, v version, err error) {
+func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.Table) (o [2]*observed, v version, err error) {
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {
 		return o, v, err
@@ -96,11 +113,7 @@ func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, v v
 		return o, v, err
 	}
 	for i, f := range nftwire.Families {
-		raw, err := k.readTable(ctx, f, table, true)
-		if err != nil {
-			return o, v, err
-		}
-		if o[i], err = read(f, raw); err != nil {
+		if o[i], err = k.observeTable(ctx, f, table, want); err != nil {
 			return o, v, err
 		}
 	}
@@ -110,6 +123,28 @@ func (k *kernel) observe(ctx context.Context, table string) (o [2]*observed, v v
 	}
 	k.gen = gen.ID
 	return o, v, err
+}
+
+// observeTable reads one table.
+func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table string, want *servicemodel.Table) (*observed, error) {
+	raw, err := k.readTable(ctx, f, table)
+	if err != nil {
+		return nil, err
+	}
+	if raw != nil {
+		if _, ok := raw.sets[setSettings]; ok {
+			err = k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) { raw.add(setSettings, cloneElem(e)) })
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return read(f, raw, func(o *observed) error {
+		s := newSift(f, raw, &o.shape, want)
+		err := k.readWanted(ctx, s)
+		o.part, o.unread = &part{s.gone, s.pools, s.addrs}, s.unread
+		return err
+	})
 }
 
 // Integrity tells whether the instance is as the last Observe or Commit left it. Where nobody committed to
@@ -150,7 +185,7 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 	defer func() { b.looks.Spend(time.Since(start)) }()
 	result := dataplane.Intact
 	for i, f := range nftwire.Families {
-		raw, err := b.kernel.readTable(ctx, f, b.pl.table, false)
+		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return dataplane.Broken, nil

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 
@@ -9,6 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // get begins a request about the table.
@@ -31,7 +31,11 @@ func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table strin
 
 // readVersion reads the version of an instance. Where the table is not there, or its set is not, there is none.
 func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
-	elems, err := k.readElements(ctx, nftwire.IPv4, table, setVersion)
+	var elems []nftwire.Elem
+	err := k.dumpElements(ctx, nftwire.IPv4, table, setVersion, func(e nftwire.Elem) error {
+		elems = append(elems, cloneElem(e))
+		return nil
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return version{}, nil
 	}
@@ -59,70 +63,100 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 	return err == nil, err
 }
 
-// readTable reads a table, its elements only if asked for; nil if there is none.
-func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string, elements bool) (*rawTable, error) {
-	there, err := k.tableExists(ctx, f, table)
-	if err != nil || !there {
+// readTable reads what a table is made of, apart from elements; nil if there is none. Nothing of that is disturbed by what others
+// commit to other tables: sets and rules are dumped by table, chains are asked for by name.
+func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string) (*rawTable, error) {
+	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
+	req.Text(1, table)
+	replies, err := k.conn.Query(ctx, req)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil || len(replies) == 0 {
 		return nil, err
 	}
-	raw := &rawTable{sets: map[string]nftwire.SetSpec{}, counts: map[string]int{}, chains: map[string]nftwire.Chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
-	if err := k.readSets(ctx, f, table, raw); err != nil {
+	info, err := nftwire.DecodeTable(replies[0].Attrs)
+	if err != nil {
 		return nil, err
 	}
-	if err := k.readChains(ctx, f, table, raw); err != nil {
+	raw := newRawTable(table)
+	raw.dormant = info.Dormant
+	if err := k.readSets(ctx, f, raw); err != nil {
 		return nil, err
 	}
-	if err := k.readRules(ctx, f, table, raw); err != nil {
+	if err := k.readChains(ctx, f, raw); err != nil {
 		return nil, err
 	}
-	if !elements {
-		return raw, nil
-	}
-	for name := range raw.sets {
-		if isAffinityMap(name) || isAnonymous(name) || name == setVersion {
-			continue
-		}
-		if raw.elems[name], err = k.readElements(ctx, f, table, name); err != nil {
+	if len(raw.chains)+len(raw.sets) != info.Use {
+		if err := k.readAllChains(ctx, f, raw); err != nil {
 			return nil, err
 		}
 	}
-	return raw, nil
+	return raw, k.readRules(ctx, f, raw)
 }
 
-func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, table string, raw *rawTable) error {
-	req := k.get(f, nftwire.MsgGetSet, "sets of table", f.Name+" "+table)
-	req.Text(1, table) // NFTA_SET_TABLE
-	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
+func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+	req := k.get(f, nftwire.MsgGetSet, "sets of table", f.Name+" "+raw.name)
+	req.Text(1, raw.name) // NFTA_SET_TABLE
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		s, err := nftwire.DecodeSet(m.Attrs)
-		if err == nil {
-			raw.sets[s.Name] = s.Spec
+		if err != nil {
+			return err
 		}
+		raw.sets[s.Name] = s.Spec
 		if s.Count >= 0 {
 			raw.counts[s.Name] = s.Count
 		}
-		return err
+		return nil
 	})
 }
 
-func (k *kernel) readChains(ctx context.Context, f *nftwire.Family, table string, raw *rawTable) error {
-	req := k.get(f, nftwire.MsgGetChain, "chains of table", f.Name+" "+table)
-	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		of, c, err := nftwire.DecodeChain(m.Attrs)
-		if err == nil && of == table { // the kernel dumps those of all tables
-			raw.chains[c.Name] = c
-		}
-		return err
-	})
+// readChains asks for the chains that the table should have.
+func (k *kernel) readChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+	sh := shapeOf(raw.sets)
+	k.req.Reset()
+	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) { // the rules do not tell which chains there are
+		k.req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
+		k.req.Text(1, raw.name) // NFTA_CHAIN_TABLE
+		k.req.Text(3, c.Name)   // NFTA_CHAIN_NAME
+	}
+	err := k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error { return raw.addChain(m.Attrs) })
+	return unlessMissing(err)
 }
 
-func (k *kernel) readRules(ctx context.Context, f *nftwire.Family, table string, raw *rawTable) error {
-	req := k.get(f, nftwire.MsgGetRule, "rules of table", f.Name+" "+table)
-	req.Text(1, table) // NFTA_RULE_TABLE
-	return k.conn.Dump(ctx, req, func(m nfnl.Message) error {
-		of, c, hash, err := nftwire.DecodeRule(m.Attrs)
-		if err == nil && of == table {
-			raw.hashes[c] = append(raw.hashes[c], hash)
+// unlessMissing returns err, nil if all of it says that objects are not there.
+func unlessMissing(err error) error {
+	var all nfnl.OpErrors
+	var one *nfnl.OpError
+	switch {
+	case errors.As(err, &all):
+	case errors.As(err, &one):
+		all = nfnl.OpErrors{one}
+	}
+	for _, e := range all {
+		if e.Errno != unix.ENOENT {
+			return err
 		}
+	}
+	if len(all) == 0 {
+		return err
+	}
+	return nil
+}
+
+// readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may skip some while others
+// commit: those are found by the next look.
+func (k *kernel) readAllChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+	req := k.get(f, nftwire.MsgGetChain, "chains of table", f.Name+" "+raw.name)
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return raw.addChain(m.Attrs) })
+}
+
+func (k *kernel) readRules(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+	req := k.get(f, nftwire.MsgGetRule, "rules of table", f.Name+" "+raw.name)
+	req.Text(1, raw.name) // NFTA_RULE_TABLE
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+		_, c, hash, err := nftwire.DecodeRule(m.Attrs)
+		raw.hashes[c] = append(raw.hashes[c], hash)
 		return err
 	})
 }
@@ -152,17 +186,10 @@ func (k *kernel) readCount(ctx context.Context, f *nftwire.Family, table, set st
 	return s.Count, err
 }
 
-// readElements reads the elements of a set. Their bytes are copied out of the receive buffer, message by message.
-func (k *kernel) readElements(ctx context.Context, f *nftwire.Family, table, set string) ([]nftwire.Elem, error) {
-	var l []nftwire.Elem
+// dumpElements calls fn with each element of a set. Its bytes are valid until fn returns.
+func (k *kernel) dumpElements(ctx context.Context, f *nftwire.Family, table, set string, fn func(nftwire.Elem) error) error {
 	req := k.get(f, nftwire.MsgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
-	err := k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
-		return nftwire.DecodeElements(bytes.Clone(m.Attrs), func(e nftwire.Elem) error {
-			l = append(l, e)
-			return nil
-		})
-	})
-	return l, err
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, fn) })
 }

@@ -153,10 +153,6 @@ func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChan
 }
 
 func (pl *planner) address(name string, a netip.Addr, to sink) {
-	key := nftwire.AppendAddr(pl.w.key[:0], a)
-	if name == setHairpins {
-		key = nftwire.AppendAddr(key, a)
-	}
-	pl.w.key = key
-	to(name, nftwire.Elem{Key: key})
+	pl.w.key = appendAddrKey(pl.w.key[:0], name, a)
+	to(name, nftwire.Elem{Key: pl.w.key})
 }

@@ -13,13 +13,50 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rawTable is a table of the kernel, as dumped.
+// rawTable is a table of the kernel, as it was read.
 type rawTable struct {
-	sets   map[string]nftwire.SetSpec
-	counts map[string]int // by set, how many elements the kernel says it has; Linux 6.16 and newer say it
-	chains map[string]nftwire.Chain
-	hashes map[string][]uint64       // by chain, the hash of each rule; 0 for a rule without one
-	elems  map[string][]nftwire.Elem // by set
+	name    string
+	dormant bool
+	sets    map[string]nftwire.SetSpec
+	counts  map[string]int // by set, how many elements the kernel says it has; Linux 6.16 and newer say it
+	chains  map[string]nftwire.Chain
+	hashes  map[string][]uint64          // by chain, the hash of each rule; 0 for a rule without one
+	elems   map[string]map[string]*found // by set and key
+}
+
+// found is an element of the kernel.
+type found struct {
+	nftwire.Elem
+	seen bool // it has its place in the model
+}
+
+func newRawTable(name string) *rawTable {
+	return &rawTable{name: name, sets: map[string]nftwire.SetSpec{}, counts: map[string]int{}, chains: map[string]nftwire.Chain{},
+		hashes: map[string][]uint64{}, elems: map[string]map[string]*found{}}
+}
+
+// add adds an element of a set, unless it is there. It reports whether it was not.
+func (raw *rawTable) add(set string, e nftwire.Elem) bool {
+	m := raw.elems[set]
+	if m == nil {
+		m = map[string]*found{}
+		raw.elems[set] = m
+	}
+	key := string(e.Key) + string(e.KeyEnd)
+	if m[key] != nil {
+		return false
+	}
+	m[key] = &found{Elem: e}
+	return true
+}
+
+// addChain adds a chain, if it is one of the table.
+func (raw *rawTable) addChain(attrs []byte) error {
+	table, c, err := nftwire.DecodeChain(attrs)
+	if err == nil && table == raw.name {
+		raw.chains[c.Name] = c
+	}
+	return err
 }
 
 // observed is what was made of one table.
@@ -29,6 +66,10 @@ type observed struct {
 	contents  servicemodel.Contents
 	drift     map[string]*nftwire.ElemList
 	driftText []string
+	// part is what is there of the wanted table, if one was read with it; contents is the rest.
+	part *part
+	// unread says that there is more.
+	unread bool
 }
 
 // shapeOf reads the features in use off the names of the sets.
@@ -76,6 +117,9 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 		sk.broken = true
 		why = append(why, fmt.Sprintf("table "+f.Name+": "+format, args...))
 	}
+	if raw.dormant {
+		broken("it is dormant")
+	}
 	want := setsOf(f, &sk.shape)
 	for _, s := range want {
 		got, ok := raw.sets[s.Name]
@@ -95,7 +139,7 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 		if got, ok := raw.chains[c.Name]; !ok {
 			broken("chain %s is missing", c.Name)
 		} else if got != c.Chain {
-			broken("chain %s has another hook", c.Name)
+			broken("chain %s has another hook or policy", c.Name)
 		}
 	}
 	for _, name := range sortedKeys(raw.chains) {
@@ -120,16 +164,15 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 	return sk, why
 }
 
-// read makes of a table what the model knows, and finds what does not fit.
-func read(f *nftwire.Family, raw *rawTable) (*observed, error) {
+// read makes of a table what the model knows, and finds what does not fit. raw is nil if there is no such table. elements reads the
+// elements into raw; what it reads apart from that is its own business.
+func read(f *nftwire.Family, raw *rawTable, elements func(*observed) error) (*observed, error) {
 	o := &observed{drift: map[string]*nftwire.ElemList{}}
 	if raw == nil {
 		return o, nil
 	}
-	r, err := newReading(f, raw)
-	if err != nil {
-		return nil, err
-	}
+	r := &reading{f: f, elems: raw.elems, pools: map[servicemodel.PoolID]*servicemodel.Pool{}, w: newWriter()}
+	var err error
 	if o.rules, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
 		err = fmt.Errorf("no settings")
 	}
@@ -141,6 +184,9 @@ func read(f *nftwire.Family, raw *rawTable) (*observed, error) {
 	if o.broken {
 		o.rules = servicemodel.Rules{}
 		return o, nil
+	}
+	if err := elements(o); err != nil {
+		return nil, err
 	}
 	r.frontends()
 	o.contents = r.verified()
@@ -155,38 +201,15 @@ type reading struct {
 	f     *nftwire.Family
 	elems map[string]map[string]*found // by set and key
 	slots map[string]map[string][]netip.AddrPort
-	fes   []*servicemodel.Frontend
-	pools map[servicemodel.PoolID]*servicemodel.Pool
-	w     *writer
-}
-
-// found is an element of the kernel.
-type found struct {
-	nftwire.Elem
-	seen bool // it has its place in the model
+	// ranges are the source ranges, by the key of the frontend.
+	ranges map[string][]netip.Prefix
+	fes    []*servicemodel.Frontend
+	pools  map[servicemodel.PoolID]*servicemodel.Pool
+	w      *writer
 }
 
 // errRehashed says that a dump has an element twice, or other than as many as it should have.
 var errRehashed = errors.New("the kernel was rehashing a set while it was read")
-
-// newReading indexes what was dumped. Right after many elements were added, the kernel moves a set to a larger hash table in the background; a
-// dump meanwhile can hold elements twice and lack others, without a sign of it.
-func newReading(f *nftwire.Family, raw *rawTable) (*reading, error) {
-	r := &reading{f: f, elems: map[string]map[string]*found{}, pools: map[servicemodel.PoolID]*servicemodel.Pool{}, w: newWriter()}
-	for name, l := range raw.elems {
-		m := make(map[string]*found, len(l))
-		all := make([]found, len(l))
-		for i, e := range l {
-			all[i].Elem = e
-			m[string(e.Key)+string(e.KeyEnd)] = &all[i]
-		}
-		if count, ok := raw.counts[name]; len(m) != len(l) || ok && count != len(l) {
-			return nil, fmt.Errorf("set %s: %w", name, errRehashed)
-		}
-		r.elems[name] = m
-	}
-	return r, nil
-}
 
 func (r *reading) has(set string, key []byte) bool {
 	_, ok := r.elems[set][string(key)]
@@ -212,13 +235,10 @@ func (r *reading) settings() (servicemodel.Rules, error) {
 func (r *reading) addresses(set string) []netip.Addr {
 	var l []netip.Addr
 	for _, e := range r.elems[set] {
-		rd := nftwire.Reader{Bytes: e.Key}
-		a := rd.Addr(r.f.AddrLen)
-		if set == setHairpins && rd.Addr(r.f.AddrLen) != a || !rd.Done() {
-			continue
+		if a, ok := addressIn(r.f, set, e.Elem); ok {
+			e.seen = true
+			l = append(l, a)
 		}
-		e.seen = true
-		l = append(l, a)
 	}
 	return l
 }

@@ -12,6 +12,7 @@ import (
 
 // frontends reads the frontends and their pools, as far as they can be understood.
 func (r *reading) frontends() {
+	r.ranges = r.readRanges()
 	r.slots = map[string]map[string][]netip.AddrPort{}
 	for _, k := range kinds {
 		for _, rest := range []string{setEndpoints, setExternalEps} {
@@ -88,19 +89,26 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	return fe
 }
 
-// sources reads the ranges of a restricted frontend.
-func (r *reading) sources(key []byte) []netip.Prefix {
-	l := []netip.Prefix{}
+// readRanges collects the source ranges by the key of their frontend.
+func (r *reading) readRanges() map[string][]netip.Prefix {
+	m := map[string][]netip.Prefix{}
 	for _, e := range r.elems[setSources] {
-		if len(e.Key) != len(key)+r.f.AddrLen || len(e.KeyEnd) != len(e.Key) || string(e.Key[:len(key)]) != string(key) {
+		n := len(e.Key) - r.f.AddrLen
+		if n < 0 || len(e.KeyEnd) != len(e.Key) {
 			continue
 		}
-		first, _ := netip.AddrFromSlice(e.Key[len(key):])
-		last, _ := netip.AddrFromSlice(e.KeyEnd[len(key):])
+		first, _ := netip.AddrFromSlice(e.Key[n:])
+		last, _ := netip.AddrFromSlice(e.KeyEnd[n:])
 		if p, ok := nftwire.RangePrefix(first, last); ok {
-			l = append(l, p)
+			m[string(e.Key[:n])] = append(m[string(e.Key[:n])], p)
 		}
 	}
+	return m
+}
+
+// sources returns the ranges of a restricted frontend.
+func (r *reading) sources(key []byte) []netip.Prefix {
+	l := append([]netip.Prefix{}, r.ranges[string(key)]...)
 	slices.SortFunc(l, netip.Prefix.Compare)
 	return l
 }
@@ -118,12 +126,8 @@ func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, 
 		return
 	}
 	p := &servicemodel.Pool{ID: id}
-	for i, ep := range list {
-		if i > 0 && list[i-1] == ep {
-			p.Slots[len(p.Slots)-1].Weight++
-			continue
-		}
-		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: ep, Weight: 1})
+	for _, ep := range list {
+		appendSlot(p, ep)
 	}
 	r.pools[id] = p
 }

@@ -60,18 +60,21 @@ func FuzzDecode(f *testing.F) {
 		_, _ = decodeCounters(data)
 		_ = nftwire.CommentOf(data)
 		for _, fam := range nftwire.Families {
-			raw := &rawTable{sets: map[string]nftwire.SetSpec{}, chains: map[string]nftwire.Chain{}, hashes: map[string][]uint64{}, elems: map[string][]nftwire.Elem{}}
+			raw := newRawTable(DefaultTable)
 			rules := programCases[0].rules
 			s := shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}
 			for _, st := range setsOf(fam, &s) {
 				raw.sets[st.Name] = st.Spec()
-				raw.elems[st.Name] = l
+				for _, e := range l {
+					raw.add(st.Name, e)
+				}
 			}
 			for _, c := range newProgram(fam, rules, &s) {
 				raw.chains[c.Name] = c.Chain
 			}
-			raw.elems[setSettings] = []nftwire.Elem{{Key: nftwire.Native32(1), UserData: nftwire.AppendComment(nil, "masquerade-mark 0x4000")}}
-			if o, err := read(fam, raw); err == nil {
+			raw.elems[setSettings] = nil
+			raw.add(setSettings, nftwire.Elem{Key: nftwire.Native32(1), UserData: nftwire.AppendComment(nil, "masquerade-mark 0x4000")})
+			if o, err := read(fam, raw, func(*observed) error { return nil }); err == nil {
 				for name, list := range o.drift {
 					require.NotEmpty(t, name)
 					require.NoError(t, nftwire.DecodeElems(list.Buf, func(nftwire.Elem) error { return nil }))

@@ -19,6 +19,10 @@ const receiveSize = 64 << 10
 // data, as the kernel accounts them.
 const ackSize = 2 << 10
 
+// manySize is how large a datagram can be where many are received at once: elements of sets, with
+// names and user data, have less than 700 bytes, errors with text little more than 100.
+const manySize = 1 << 10
+
 // Config says where and how to open a connection. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of a network namespace (an open /proc/…/ns/net or a bind mount of one),
@@ -40,7 +44,9 @@ type Conn struct {
 	seq     uint32 // the next sequence number
 	dumpSeq uint32 // the dump that is not over, 0 if none; the kernel may have more of it
 	rx      []byte
-	own     Batch // for requests that Conn makes itself
+	sizes   [receiveSize / manySize]int // of the datagrams in rx, where each has a part of it
+	wire    []byte                      // what a Lookup sends
+	own     Batch                       // for requests that Conn makes itself
 }
 
 // socket is the kernel's side. The tests put a fake one in its place.
@@ -50,6 +56,9 @@ type socket interface {
 	// recv takes a datagram out of the receive queue. It returns errEmpty if there is none and errOverrun if
 	// the kernel could not queue one.
 	recv(p []byte) (int, error)
+	// recvMany is recv of one datagram or more, each to a part of p with manySize bytes. It sets the
+	// sizes of as many as it returns; a larger one was cut off.
+	recvMany(p []byte, sizes []int) (int, error)
 	close() error
 	// limits returns the size of the largest datagram and of the receive queue.
 	limits() (send, queue int)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,14 @@ const sendOverhead = 32
 type kernelSocket struct {
 	fd          int
 	size, queue int // see socket.limits
+	many        [receiveSize / manySize]mmsghdr
+	iov         [receiveSize / manySize]unix.Iovec
+}
+
+// mmsghdr is struct mmsghdr of recvmmsg(2).
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32
 }
 
 // openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0. A socket
@@ -146,6 +155,34 @@ func (s *kernelSocket) recv(p []byte) (int, error) {
 			return 0, errOverrun
 		default:
 			return 0, os.NewSyscallError("recvfrom", err)
+		}
+	}
+}
+
+// recvMany receives with one system call: for answers of a hundred bytes that takes half the time.
+func (s *kernelSocket) recvMany(p []byte, sizes []int) (int, error) {
+	for i := range sizes {
+		s.iov[i].Base = &p[i*manySize]
+		s.iov[i].SetLen(manySize)
+		s.many[i].hdr.Iov = &s.iov[i]
+		s.many[i].hdr.SetIovlen(1)
+	}
+	for {
+		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.many[0])),
+			uintptr(len(sizes)), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
+		switch err {
+		case 0:
+			for i := range n {
+				sizes[i] = int(s.many[i].n)
+			}
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errEmpty
+		case unix.ENOBUFS:
+			return 0, errOverrun
+		default:
+			return 0, os.NewSyscallError("recvmmsg", err)
 		}
 	}
 }

@@ -43,6 +43,23 @@ func (f *fakeKernel) recv(p []byte) (int, error) {
 	return len(data), nil
 }
 
+func (f *fakeKernel) recvMany(p []byte, sizes []int) (int, error) {
+	for i := range sizes {
+		n, err := f.recv(p[i*manySize : (i+1)*manySize])
+		if err != nil && i > 0 {
+			if err != errEmpty {
+				f.pending = append([]any{err}, f.pending...)
+			}
+			return i, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		sizes[i] = n
+	}
+	return len(sizes), nil
+}
+
 func (f *fakeKernel) close() error { f.closed = true; return nil }
 
 func (f *fakeKernel) limits() (send, queue int) { return f.size, f.queue }

@@ -6,6 +6,31 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
+// TableInfo is what the kernel says of a table.
+type TableInfo struct {
+	// Dormant says that the chains of the table are not in effect.
+	Dormant bool
+	// Use is how many chains, sets, objects and flow tables it has.
+	Use int
+}
+
+const tableDormant = 1 // NFT_TABLE_F_DORMANT
+
+// DecodeTable decodes the attributes of a table.
+func DecodeTable(attrs []byte) (TableInfo, error) {
+	var t TableInfo
+	it := nfnl.Attrs(attrs)
+	for it.Next() {
+		switch it.Type() {
+		case 2: // NFTA_TABLE_FLAGS
+			t.Dormant = it.U32()&tableDormant != 0
+		case 3: // NFTA_TABLE_USE
+			t.Use = int(it.U32())
+		}
+	}
+	return t, it.Err()
+}
+
 // SetInfo is what the kernel says of a set.
 type SetInfo struct {
 	Name string
@@ -75,6 +100,8 @@ func DecodeChain(attrs []byte) (table string, c Chain, err error) {
 			if err := h.Err(); err != nil {
 				return "", c, err
 			}
+		case 5: // NFTA_CHAIN_POLICY
+			c.Drops = it.U32() == 0 // NF_DROP
 		case 7:
 			c.Type = it.Text()
 		}

@@ -69,6 +69,9 @@ func (l *ElemList) Add(e Elem) {
 	l.Len++
 }
 
+// Reset empties the list and keeps its memory.
+func (l *ElemList) Reset() { *l = ElemList{Buf: l.Buf[:0], cuts: l.cuts[:0]} }
+
 func (l *ElemList) lastCut() int {
 	if len(l.cuts) == 0 {
 		return 0

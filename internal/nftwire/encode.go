@@ -17,6 +17,18 @@ const (
 	MsgGetSetElem = 13
 )
 
+// AppendLookup appends a request for the elements of a set that have the keys of l, for
+// [nfnl.Conn.Lookup]. l must be short enough for one message.
+func AppendLookup(b *nfnl.Batch, f *Family, table string, s *Set, l *ElemList) {
+	b.Message(nfnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
+		nfnl.Object{Verb: "read", Kind: "elements of " + s.kind(), Name: s.Name, Within: table, Part: describeElem})
+	b.Text(1, table)
+	b.Text(2, s.Name)
+	m := b.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
+	b.Raw(l.Buf)
+	b.End(m)
+}
+
 // Messages that change.
 const (
 	msgNewTable   = 0

@@ -149,6 +149,8 @@ type Chain struct {
 	Type string // "nat", "filter", "route"; empty for a chain that is jumped to
 	Hook uint32 // HookPrerouting and so on
 	Prio int32
+	// Drops says that the policy of a base chain is drop. Ours accept.
+	Drops bool
 }
 
 // Hooks (enum nf_inet_hooks in include/uapi/linux/netfilter.h).

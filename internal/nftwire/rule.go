@@ -66,7 +66,7 @@ func (p *Program) Add(name string, rules ...Rule) {
 
 // AddBase appends a base chain.
 func (p *Program) AddBase(name, typ string, hook uint32, prio int32, rules ...Rule) {
-	*p = append(*p, ProgramChain{Chain{name, typ, hook, prio}, rules})
+	*p = append(*p, ProgramChain{Chain{Name: name, Type: typ, Hook: hook, Prio: prio}, rules})
 }
 
 // WriteChains adds the chains: all of them before any rule, since rules jump to chains.
