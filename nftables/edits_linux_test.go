@@ -1,0 +1,160 @@
+package nftables
+
+import (
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// editedState uses each sort of set.
+func editedState() servicemodel.State {
+	svc := goldenService(func(s *servicemodel.Service) {
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.10")}}
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Minute}
+	})
+	return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).
+		WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
+}
+
+// handEdits are what an administrator can do to a table.
+var handEdits = []struct{ name, nft string }{
+	{"the ruleset is flushed", "flush ruleset"},
+	{"the table is flushed", "flush table ip kernlb"},
+	{"the table is deleted", "delete table ip kernlb"},
+	{"the table is dormant", "add table ip kernlb { flags dormant; }"},
+	{"a base chain has another policy", "add chain ip kernlb filter-input { policy drop; }"},
+	{"a chain is flushed", "flush chain ip kernlb service-balance"},
+	{"a rule is added", "add rule ip kernlb dispatch accept"},
+	{"a rule is inserted", "insert rule ip kernlb nat-prerouting accept"},
+	{"a rule is deleted", "delete rule ip kernlb nat-prerouting handle HANDLE(nat-prerouting)"},
+	{"a rule is replaced", "replace rule ip kernlb nat-prerouting handle HANDLE(nat-prerouting) accept"},
+	{"a chain is added", "add chain ip kernlb mine"},
+	{"a set is added", "add set ip kernlb mine { type ipv4_addr; }"},
+	{"a frontend is deleted", "delete element ip kernlb services { 10.96.0.10 . tcp . 80 }"},
+	{"an endpoint is deleted", "delete element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 1 }"},
+	{"an endpoint is added", "add element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080 }"},
+	{"an endpoint of nobody is added", "add element ip kernlb service-endpoints { 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
+	{"a membership is deleted", "delete element ip kernlb service-size-2 { 10.96.0.10 . tcp . 80 }"},
+	{"a membership is added", "add element ip kernlb service-drop { 10.96.0.10 . tcp . 80 }"},
+	{"an affinity timeout is deleted", "delete element ip kernlb service-affinity-60 { 10.96.0.10 . tcp . 80 }"},
+	{"a cluster IP is deleted", "delete element ip kernlb cluster-ips { 10.96.0.10 }"},
+	{"a hairpin is deleted", "delete element ip kernlb hairpins { 10.244.1.1 . 10.244.1.1 }"},
+	{"a source range is added", "add element ip kernlb sources { 203.0.113.10 . tcp . 80 . 0.0.0.0-255.255.255.255 }"},
+	{"a restriction is deleted", "delete element ip kernlb restricted { 203.0.113.10 . tcp . 80 }"},
+	{"a setting is deleted", "delete element ip kernlb settings { 0x00000001 }"},
+	{"the version is deleted", "flush set ip kernlb version"},
+	{"there are two versions", "add element ip kernlb version { 0x00000007 }"},
+}
+
+// What somebody does by hand is noticed by the next apply of a program that runs, and of one that begins, and
+// put right by it: the ruleset is the one that it was.
+func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("nft is not installed (Debian package nftables)")
+	}
+	for _, tc := range handEdits {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			for _, running := range []bool{true, false} {
+				ns, b := newNS(t)
+				list := func() string {
+					all := nft(t, ns, program, "", "list", "ruleset")
+					before, rest, _ := strings.Cut(all, "set version {")
+					_, after, _ := strings.Cut(rest, "}\n")
+					return before + after
+				}
+				e := dataplane.New(b, nil)
+				s := editedState()
+				_, err := e.Apply(t.Context(), s)
+				require.NoError(t, err)
+				want := list()
+
+				edit := tc.nft
+				if chain, ok := strings.CutPrefix(edit[strings.Index(edit, "handle ")+1:], "andle HANDLE("); ok {
+					chain = chain[:strings.Index(chain, ")")]
+					edit = strings.ReplaceAll(edit, "HANDLE("+chain+")", firstHandle(t, nft(t, ns, program, "", "-a", "list", "chain", "ip", "kernlb", chain)))
+				}
+				nft(t, ns, program, edit, "-f", "-")
+				if !running {
+					e = dataplane.New(newBackend(t, ns, nil), nil)
+				}
+				r, err := e.Apply(t.Context(), s)
+				require.NoError(t, err)
+				require.True(t, r.Observed)
+				require.NotZero(t, r.Messages, "running: %v", running)
+				require.Equal(t, want, list(), "running: %v", running)
+
+				r, err = e.Apply(t.Context(), s)
+				require.NoError(t, err)
+				require.Zero(t, r.Messages)
+				require.False(t, r.Observed)
+			}
+		})
+	}
+}
+
+// firstHandle returns the handle of the first rule of a chain in nft's listing.
+func firstHandle(t *testing.T, listing string) string {
+	t.Helper()
+	for _, l := range strings.Split(listing, "\n") {
+		if before, handle, ok := strings.Cut(l, " # handle "); ok && !strings.HasSuffix(before, "{") {
+			return handle
+		}
+	}
+	t.Fatalf("no rule in\n%s", listing)
+	return ""
+}
+
+// Looks for edits are rationed while somebody else commits without end: what was edited is found when the
+// ration allows it.
+func TestLooksAreRationed(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	other := newBackend(t, ns, &Config{Table: "other"})
+	e, oe := dataplane.New(b, nil), dataplane.New(other, nil)
+	s := editedState()
+	_, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	b.looks = ration.Ration{}
+	b.looks.Allow(time.Now())
+	b.looks.Spend(time.Hour)
+	_, err = oe.Apply(t.Context(), s)
+	require.NoError(t, err)
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Touched, i)
+
+	require.NoError(t, editSet(t, b, "service-drop"))
+	i, err = b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Touched, i)
+	b.looks = ration.Ration{}
+	i, err = b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+}
+
+// editSet adds a frontend of nobody to a set of the table of IPv4.
+func editSet(t *testing.T, b *Backend, name string) error {
+	t.Helper()
+	var l nftwire.ElemList
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"), Protocol: servicemodel.TCP, Port: 80}
+	l.Add(nftwire.Elem{Key: nftwire.AppendFrontend(nil, k)})
+	var batch nfnl.Batch
+	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: name}, &l)
+	return b.kernel.conn.Commit(t.Context(), &batch, 0)
+}
