@@ -227,6 +227,9 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
+// keptBatch is how many bytes of memory are kept for the next commit.
+const keptBatch = 1 << 20
+
 // send commits a plan.
 func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
@@ -237,7 +240,11 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 		return stats, nil
 	}
 	stats.Bytes = k.batch.Size()
-	if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
+	err := k.conn.Commit(ctx, &k.batch, 0)
+	if stats.Bytes > keptBatch {
+		k.batch = nfnl.Batch{}
+	}
+	if err != nil {
 		return stats, err
 	}
 	// If somebody else committed since we last looked, the generation is another than this: we look.

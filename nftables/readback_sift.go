@@ -21,7 +21,6 @@ type sift struct {
 	raw   *rawTable      // is given what is left over
 	w     *writer
 	findings
-	units []unit // of want, those that can be asked for
 	// unread says that a set has elements that were not read.
 	unread bool
 }
@@ -32,13 +31,6 @@ func newSift(f *nftwire.Family, raw *rawTable, sh *shape, want *servicemodel.Tab
 		s.index[set.Name] = i
 	}
 	s.findings = newFindings(len(s.sets))
-	for _, u := range unitsOf(f, want) {
-		if u.expressible(want) {
-			s.units = append(s.units, u)
-		} else {
-			s.gone = append(s.gone, u...)
-		}
-	}
 	return s
 }
 
