@@ -26,7 +26,12 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 		if !b.pl.have[i].exists || len(b.pl.have[i].shape.affinity) == 0 || !b.sweep.all && len(b.sweep.byKey[i]) == 0 {
 			continue
 		}
-		if err := b.sweepFamily(ctx, i); err != nil {
+		err := b.sweepFamily(ctx, i)
+		if errors.Is(err, unix.ENOENT) { // another writer took the maps away: what he left is marked anew
+			b.observed = false
+			return 0, nil
+		}
+		if err != nil {
 			return 0, b.failed("forget clients in table "+f.Name, err)
 		}
 	}

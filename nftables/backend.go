@@ -161,7 +161,9 @@ func (sk *skeleton) count(fp *familyPlan) {
 		sk.counts[name] += ops.add.Len - ops.del.Len
 	}
 	for _, s := range fp.newSets {
-		sk.counts[s.Name] += 0
+		if !isAffinityMap(s.Name) {
+			sk.counts[s.Name] += 0
+		}
 	}
 }
 

@@ -43,9 +43,19 @@
 // # Session affinity
 //
 // The affinity maps lead from client and frontend to the endpoint the client was given: one lookup, however many endpoints there are. A hash of the client's address
-// tells which of the sixteen maps; together they remember 262,144 clients. They are written by rules after DNAT, from what conntrack knows of the flow, and each
-// new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it. When an endpoint leaves, the
-// entries that lead to it are deleted in the same transaction.
+// tells which of the sixteen maps. They are written by rules after DNAT, from what conntrack knows of the flow: by its first packet only, for which an
+// endpoint was just chosen. Each new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it.
+//
+// When an endpoint leaves, the transaction that takes it away marks the version with "affinity to be swept", and [Backend.Settle], which an engine calls
+// after each commit, deletes the entries that lead to the endpoint: it waits until packets that were under way are through, reads the maps, deletes,
+// and begins again until it finds none. Then the mark goes. From then on no new connection reaches the endpoint, and none can bring it back. A
+// sweep that was interrupted is ended by whoever comes next. It takes 10 to 20 ms more than an apply without
+// affinity, and some 70 ms for 60,000 clients.
+//
+// The maps hold 262,144 clients of each family, all services together (28 MB). An entry is made by one SYN or datagram, which may have a forged source: at
+// 10,000 of these a second the maps are full after 26 s. Then clients that are remembered stay so, and further ones, of any service, are
+// balanced and not remembered until entries expire. Where that matters, rate-limit new connections in front (a table with a
+// lower priority), or shorten the timeouts.
 //
 // nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a map update with a key or data over 16 bytes. On Linux 6.12
 // and newer stable kernels it cannot load source ranges either: it reverses the one byte of the protocol, which these kernels refuse.
@@ -63,8 +73,14 @@
 //
 // # Transactions
 //
-// A change is one transaction, which carries the ruleset's generation id: it is refused if anybody committed since the kernel was last looked
-// at. Nothing is ever half written.
+// A change is one transaction; nothing is ever half written. The set "version", in the table of IPv4, has one element, which each transaction deletes and
+// replaces by the next. So the transaction of a program that does not know the last one fails as a whole, reads again, and begins again. Commits of other
+// programs do not matter. Programs that write to one instance take turns (flock on the network namespace, for ten seconds at most),
+// so that none fails again and again.
+//
+// What somebody did by hand is noticed before the next change: where the generation of nf_tables is another than ours, tables, chains, rules and, on Linux
+// 6.16 and newer, the numbers of elements are compared with what they should be; eight times at once, then once a second, or as often as takes a
+// twentieth of the time.
 //
 // The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose listing loads again. It never runs nft.
 package nftables

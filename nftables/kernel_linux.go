@@ -42,6 +42,10 @@ func (k *kernel) open(cfg *Config) error {
 	if err != nil {
 		return err
 	}
+	// Without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables.
+	if _, err := conn.GenID(context.Background()); errors.Is(err, unix.EPERM) {
+		return errors.Join(err, conn.Close())
+	}
 	second, err := nfnl.Dial(&c)
 	if err != nil {
 		return errors.Join(err, conn.Close())

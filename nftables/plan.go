@@ -295,7 +295,10 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	fp := &pl.p.families[i]
 	pl.needsAll(i)
 	fp.create = true
-	fp.next = skeleton{exists: true, shape: pl.need[i], counts: map[string]int{setVersion: 1}}
+	fp.next = skeleton{exists: true, shape: pl.need[i], counts: map[string]int{}}
+	if fp.f == nftwire.IPv4 {
+		fp.next.counts[setVersion] = 1
+	}
 	fp.sets = setsOf(fp.f, &fp.next.shape)
 	fp.newSets = fp.sets
 	fp.program = newProgram(fp.f, rules, &fp.next.shape)

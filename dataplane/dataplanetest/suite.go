@@ -17,7 +17,7 @@ func Run(t *testing.T, open Open) {
 			s.run(t, ws)
 		})
 	}
-	for _, s := range slices.Concat(stories, flowStories) {
+	for _, s := range slices.Concat(stories, affinityStories, flowStories) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			tellStory(t, open, s)

@@ -1,0 +1,207 @@
+package dataplanetest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// KilledOptions say what happens beside the program that is killed, and what must hold.
+type KilledOptions struct {
+	// Kills is how often the program is killed. Zero means 200, and 30 in short mode.
+	Kills int
+	// Partial says that the backend has no transactions: after a kill, the kernel may hold a mixture of the
+	// state before and the state that was being applied.
+	Partial bool
+}
+
+// killedChild is set in the process that is to be killed: to the number of the first state that it applies.
+// Its network namespace is file descriptor 3, and it reports on file descriptor 4.
+const killedChild = "KERNLB_TEST_KILLED"
+
+// Killed starts a program that applies one state after the other, and kills it at a random moment, again and
+// again. What the kernel holds then is the state that it held before or the one that was being applied.
+// Now and then everything is flushed meanwhile, or another program applies a state. After each kill, the next
+// apply makes the kernel hold what is wanted. The test must do nothing before it calls Killed, which makes it parallel.
+func Killed(t *testing.T, open Open, states []servicemodel.State, o KilledOptions) {
+	if first := os.Getenv(killedChild); first != "" {
+		applyUntilKilled(open, states, first)
+	}
+	t.Parallel()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	k := &killing{t: t, open: open, ns: ns, states: states, rng: rand.New(rand.NewPCG(1, 2))}
+	if o.Kills == 0 {
+		if o.Kills = 200; testing.Short() {
+			o.Kills = 30
+		}
+	}
+	for i := range o.Kills {
+		possible := k.round(i)
+		if !o.Partial && !t.Failed() {
+			if _, err := holdsOne(t.Context(), open, ns, possible); err != nil {
+				t.Errorf("kill %d: %v", i, err)
+			}
+		}
+		wanted := k.any()
+		if err := k.apply(wanted); err != nil {
+			t.Errorf("kill %d: the next apply: %v", i, err)
+		} else if _, err := holdsOne(t.Context(), open, ns, []servicemodel.State{wanted}); err != nil {
+			t.Errorf("kill %d: after the next apply: %v", i, err)
+		}
+		if t.Failed() {
+			return
+		}
+		k.held = wanted
+	}
+	t.Logf("%d kills: %d while a state was being applied; %d flushes, %d other writers", o.Kills, k.during, k.flushes, k.others)
+}
+
+// killing is a test by Killed.
+type killing struct {
+	t      *testing.T
+	open   Open
+	ns     *netnstest.NS
+	states []servicemodel.State
+	rng    *rand.Rand
+	held   servicemodel.State // what the kernel holds before a round
+
+	during, flushes, others int
+}
+
+func (k *killing) any() servicemodel.State { return k.states[k.rng.IntN(len(k.states))] }
+
+// apply applies a state as a program that does nothing else.
+func (k *killing) apply(s servicemodel.State) error {
+	b, err := k.open(k.ns.Fd())
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	_, err = dataplane.New(b, nil).Apply(k.t.Context(), s)
+	return err
+}
+
+// round starts the program and kills it, and returns the states that the kernel may hold after that.
+func (k *killing) round(i int) []servicemodel.State {
+	t := k.t
+	t.Helper()
+	first := k.rng.IntN(len(k.states))
+	report, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer report.Close()
+	netns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", k.ns.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer netns.Close()
+	process, err := os.StartProcess("/proc/self/exe", []string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
+		Env:   append(os.Environ(), killedChild+"="+strconv.Itoa(first)),
+		Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
+	})
+	theirs.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(report)
+	if _, err := in.ReadString('\n'); err != nil { // it begins
+		t.Fatalf("kill %d: the program did not begin: %v", i, err)
+	}
+	var possible []servicemodel.State
+	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(15*time.Millisecond)))
+	switch k.rng.IntN(5) {
+	case 0:
+		k.flushes++
+		if err := k.cleanup(); err != nil {
+			t.Errorf("kill %d: flush: %v", i, err)
+		}
+		possible = append(possible, servicemodel.State{})
+	case 1:
+		k.others++
+		s := k.any()
+		if err := k.apply(s); err != nil {
+			t.Errorf("kill %d: the other writer: %v", i, err)
+		}
+		possible = append(possible, s)
+	}
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return append(possible, k.begun(in, first)...)
+}
+
+// cleanup removes the instance, as another program would.
+func (k *killing) cleanup() error {
+	b, err := k.open(k.ns.Fd())
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	_, err = dataplane.New(b, nil).Cleanup(k.t.Context())
+	return err
+}
+
+// begun reads what the program reported, and returns the last state that it applied, or that the kernel held
+// before, and the one that it was applying.
+func (k *killing) begun(in io.Reader, first int) []servicemodel.State {
+	all, err := io.ReadAll(in)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	begun, done := strings.Count(string(all), "begin\n")+1, strings.Count(string(all), "done\n")
+	l := []servicemodel.State{k.held}
+	if done > 0 {
+		l[0] = k.states[(first+done-1)%len(k.states)]
+	}
+	if begun > done {
+		k.during++
+		l = append(l, k.states[(first+begun-1)%len(k.states)])
+	}
+	return l
+}
+
+// applyUntilKilled applies states until the process is killed.
+func applyUntilKilled(open Open, states []servicemodel.State, from string) {
+	report := os.NewFile(4, "report")
+	fail := func(err error) {
+		fmt.Fprintln(os.Stderr, "the program that is to be killed:", err)
+		os.Exit(1)
+	}
+	first, err := strconv.Atoi(from)
+	if err != nil {
+		fail(err)
+	}
+	b, err := open(3)
+	if err != nil {
+		fail(err)
+	}
+	engine := dataplane.New(b, nil)
+	for i := first; ; i++ {
+		fmt.Fprintln(report, "begin")
+		_, err := engine.Apply(context.Background(), states[i%len(states)])
+		if err != nil {
+			fail(err)
+		}
+		fmt.Fprintln(report, "done")
+	}
+}

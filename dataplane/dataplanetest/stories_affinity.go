@@ -1,0 +1,215 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// affinityStories are about clients that must not be led back to an endpoint that was taken away.
+var affinityStories = []story{
+	{"a client does not go back to a silent endpoint that is gone", silentEndpointGoes(false)},
+	{"a client does not go back to a silent endpoint that is gone, flows being kept", silentEndpointGoes(true)},
+	{"no new connection reaches an endpoint that was taken away, affinity of a second", neverBack(time.Second, false)},
+	{"no new connection reaches an endpoint that was taken away, affinity of two seconds", neverBack(2*time.Second, false)},
+	{"no new connection reaches an endpoint that was taken away, affinity of an hour", neverBack(time.Hour, false)},
+	{"no new connection reaches an endpoint that another process took away", neverBack(time.Hour, true)},
+}
+
+// silentPort is a port where packets arrive and nobody answers.
+const silentPort uint16 = 9999
+
+// silence makes a host accept packets to silentPort, and answer none: nobody reads the datagrams, and a
+// listener with a full queue drops what else comes (tcp_conn_request in net/ipv4/tcp_input.c).
+func (w *world) silence(t *testing.T, host string) {
+	t.Helper()
+	h := w.hosts[host]
+	if err := h.NS.SetSysctl("net/core/somaxconn", "0"); err != nil {
+		t.Fatal(err)
+	}
+	err := h.NS.Do(func() error {
+		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+			at := netip.AddrPortFrom(a, silentPort)
+			udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { udp.Close() })
+			tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { tcp.Close() })
+			conn, err := net.DialTimeout("tcp", at.String(), time.Second)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("silence %s: %v", host, err)
+	}
+}
+
+// silentClients are hosts that send to silent endpoints.
+var silentClients = []string{"pod1", "outside1", "node"}
+
+// silentEndpointGoes replaces an endpoint that answers nothing by one that does, while clients send it
+// datagrams and try to connect. A SYN is sent again after a second.
+func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
+	return func(t *testing.T, w *world) {
+		if kept {
+			w.keepFlows(t, servicemodel.ConnectionPolicy{})
+		}
+		w.silence(t, "pod2")
+		silent := each(eps("pod2"), func(e *servicemodel.Endpoint) {
+			for i := range e.Ports {
+				e.Ports[i].Port = silentPort
+			}
+		})
+		s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), silent)
+		w.apply(t, s)
+
+		ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer stop()
+		var sending sync.WaitGroup
+		for _, from := range silentClients {
+			for _, f := range families {
+				to := netip.AddrPortFrom(clusterIP[f], servicePort).String()
+				sending.Go(func() { w.hosts[from].NS.Do(func() error { return connectTo(ctx, to) }) }) //nolint:errcheck // it fails
+				sending.Go(func() { w.hosts[from].NS.Do(func() error { return sendTo(ctx, to) }) })    //nolint:errcheck // refused at most
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		w.apply(t, and(s, web(sticky(time.Hour)), eps("pod3")))
+		sending.Wait()
+
+		for _, from := range silentClients {
+			for _, f := range families {
+				for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
+					to := netip.AddrPortFrom(clusterIP[f], servicePort)
+					count := w.shares(t, from, p, to, 3)
+					if count[serverName("pod3", PortA)] != 3 {
+						t.Errorf("%s from %s to %s: only pod3 is left, got %v", p, from, to, count)
+					}
+				}
+			}
+		}
+	}
+}
+
+// connectTo tries to connect until the context ends.
+func connectTo(ctx context.Context, to string) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// sendTo sends datagrams of one flow, one after the other, until the context ends.
+func sendTo(ctx context.Context, to string) error {
+	conn, err := net.Dial("udp", to)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for ctx.Err() == nil {
+		conn.Write([]byte("a line\n")) //nolint:errcheck // it may be refused for a moment
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// turnover is how long endpoints are replaced while clients connect.
+const turnover = 2500 * time.Millisecond
+
+// neverBack takes endpoints away and gives them back, one after the other, while clients connect as fast as
+// they can: what is sent after an apply returned, and before the next begins, reaches only what was left.
+func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *world) {
+	return func(t *testing.T, w *world) {
+		sets := [][]string{{"pod2", "pod3"}, {"pod3"}, {"pod3", "remote1"}, {"remote1"}, {"remote1", "pod2"}, {"pod2"}}
+		var now atomic.Pointer[[]string] // what was applied last; nil while an apply is under way
+		base := state(podCIDRs(thisNode()), web(sticky(timeout)), eps(sets[0]...))
+		w.apply(t, base)
+
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var clientsDone sync.WaitGroup
+		var checked atomic.Int64
+		for _, from := range clients {
+			for _, f := range families {
+				for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
+					probe := netnstest.Probe{From: w.hosts[from], Proto: netnstest.Protocol(p), To: netip.AddrPortFrom(clusterIP[f], servicePort)}
+					clientsDone.Go(func() {
+						for ctx.Err() == nil {
+							before := now.Load()
+							got := probe.Send(ctx)
+							if before == nil || now.Load() != before || got.Kind == netnstest.Failed {
+								continue
+							}
+							checked.Add(1)
+							if err := oneOf(got, *before); err != nil {
+								t.Errorf("%s: %v", probe, err)
+								return
+							}
+						}
+					})
+				}
+			}
+		}
+		changes := 0
+		for end := time.Now().Add(turnover); time.Now().Before(end); changes++ {
+			set := sets[(changes+1)%len(sets)]
+			now.Store(nil)
+			w.applyBy(t, and(base, web(sticky(timeout)), eps(set...)), processes)
+			now.Store(&set)
+			time.Sleep(50 * time.Millisecond)
+		}
+		stop()
+		clientsDone.Wait()
+		t.Logf("%d changes, %d connections checked", changes, checked.Load())
+		if checked.Load() < int64(changes) {
+			t.Errorf("%d changes, but only %d connections were checked", changes, checked.Load())
+		}
+	}
+}
+
+// applyBy applies a state with the world's engine, or as a process that does nothing else.
+func (w *world) applyBy(t *testing.T, s servicemodel.State, process bool) {
+	t.Helper()
+	if !process {
+		w.apply(t, s)
+		return
+	}
+	b, err := w.open(w.Node.NS.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := dataplane.New(b, nil).Apply(t.Context(), s); err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+}
+
+// oneOf reports an outcome that is not an answer of one of the hosts.
+func oneOf(got netnstest.Outcome, hosts []string) error {
+	for _, h := range hosts {
+		if got.Kind == netnstest.Answered && got.Server == serverName(h, PortA) {
+			return nil
+		}
+	}
+	return fmt.Errorf("only %v are left, got %s", hosts, got)
+}
