@@ -131,13 +131,16 @@ func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table stri
 	if err != nil {
 		return nil, err
 	}
-	if raw != nil {
-		if _, ok := raw.sets[setSettings]; ok {
-			err = k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) { raw.add(setSettings, cloneElem(e)) })
+	return k.observeElements(ctx, f, raw, want)
+}
+
+// observeElements reads the elements of a table, as far as they matter; raw is nil if there is none.
+func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *rawTable, want *servicemodel.Table) (*observed, error) {
+	if raw != nil && raw.has(setSettings) {
+		err := k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) { raw.add(setSettings, cloneElem(e)) })
+		if err != nil {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	return read(f, raw, func(o *observed) error {
 		s := newSift(f, raw, &o.shape, want)

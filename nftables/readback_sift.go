@@ -104,7 +104,8 @@ func (s *sift) expects(set int, e nftwire.Elem) bool {
 		if strings.HasSuffix(name, setExternalEps) {
 			p = external
 		}
-		return p != nil && slotIn(e) < slotCount(p)
+		slot := slotIn(e)
+		return p != nil && slot < slotCount(p) && bytes.Equal(e.Key, nftwire.AppendSlot(nftwire.AppendFrontend(nil, key), slot))
 	}
 	expected := false
 	s.w.frontend(s.want, fe, func(in string, x nftwire.Elem) {
