@@ -83,7 +83,11 @@ func (a *asker) sort(sets int, c *chunk) {
 func (j *job) do(ctx context.Context, a *asker, s *sift, w *writer, c *chunk, r *findings, force bool) error {
 	c.reset()
 	for _, u := range j.units {
-		c.addUnit(s, w, u)
+		if u.expressible(s.want) {
+			c.addUnit(s, w, u)
+		} else {
+			r.gone = append(r.gone, u...)
+		}
 	}
 	for _, addr := range j.addrs {
 		c.addAddr(s, j.set, addr)
@@ -91,7 +95,7 @@ func (j *job) do(ctx context.Context, a *asker, s *sift, w *writer, c *chunk, r 
 	if err := a.ask(ctx, s, c); err != nil {
 		return err
 	}
-	r.judge(s, c, j.units, force)
+	r.judge(s, c, force)
 	r.judgeAddrs(j, c)
 	return nil
 }
@@ -167,7 +171,7 @@ func (k *kernel) run(ctx context.Context, s *sift, jobs []job, force bool) (*fin
 
 // readWanted reads the elements of a table: it asks for those that are wanted, and finds the others.
 func (k *kernel) readWanted(ctx context.Context, s *sift) error {
-	r, err := k.run(ctx, s, append(jobsFor(s.units), addrJobs(s.f, s.want)...), false)
+	r, err := k.run(ctx, s, append(jobsFor(unitsOf(s.f, s.want)), addrJobs(s.f, s.want)...), false)
 	if err != nil {
 		return err
 	}

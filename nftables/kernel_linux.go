@@ -131,13 +131,16 @@ func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table stri
 	if err != nil {
 		return nil, err
 	}
-	if raw != nil {
-		if _, ok := raw.sets[setSettings]; ok {
-			err = k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) { raw.add(setSettings, cloneElem(e)) })
+	return k.observeElements(ctx, f, raw, want)
+}
+
+// observeElements reads the elements of a table, as far as they matter; raw is nil if there is none.
+func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *rawTable, want *servicemodel.Table) (*observed, error) {
+	if raw != nil && raw.has(setSettings) {
+		err := k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) { raw.add(setSettings, cloneElem(e)) })
+		if err != nil {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	return read(f, raw, func(o *observed) error {
 		s := newSift(f, raw, &o.shape, want)
@@ -231,6 +234,9 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
+// keptBatch is how many bytes of memory are kept for the next commit.
+const keptBatch = 1 << 20
+
 // send commits a plan.
 func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
@@ -241,7 +247,11 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 		return stats, nil
 	}
 	stats.Bytes = k.batch.Size()
-	if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
+	err := k.conn.Commit(ctx, &k.batch, 0)
+	if stats.Bytes > keptBatch {
+		k.batch = nfnl.Batch{}
+	}
+	if err != nil {
 		return stats, err
 	}
 	// If somebody else committed since we last looked, the generation is another than this: we look.

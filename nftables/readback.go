@@ -35,6 +35,12 @@ func newRawTable(name string) *rawTable {
 		hashes: map[string][]uint64{}, elems: map[string]map[string]*found{}}
 }
 
+// has reports whether there is a set of that name.
+func (raw *rawTable) has(set string) bool {
+	_, ok := raw.sets[set]
+	return ok
+}
+
 // add adds an element of a set, unless it is there. It reports whether it was not.
 func (raw *rawTable) add(set string, e nftwire.Elem) bool {
 	m := raw.elems[set]
@@ -188,6 +194,7 @@ func read(f *nftwire.Family, raw *rawTable, elements func(*observed) error) (*ob
 	if err := elements(o); err != nil {
 		return nil, err
 	}
+	r.affinity = o.shape.affinity
 	r.frontends()
 	o.contents = r.verified()
 	o.contents.ClusterIPs = r.addresses(setClusterIPs)
@@ -203,9 +210,11 @@ type reading struct {
 	slots map[string]map[string][]netip.AddrPort
 	// ranges are the source ranges, by the key of the frontend.
 	ranges map[string][]netip.Prefix
-	fes    []*servicemodel.Frontend
-	pools  map[servicemodel.PoolID]*servicemodel.Pool
-	w      *writer
+	// affinity are the timeouts in use, sorted.
+	affinity []uint32
+	fes      []*servicemodel.Frontend
+	pools    map[servicemodel.PoolID]*servicemodel.Pool
+	w        *writer
 }
 
 // errRehashed says that a dump has an element twice, or other than as many as it should have.

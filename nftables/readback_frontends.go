@@ -66,6 +66,9 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	if !rd.Done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
 		return nil
 	}
+	if string(nftwire.AppendFrontend(nil, key)) != string(e.Key) { // with other padding it is another element
+		return nil
+	}
 	fe, err := parseComment(nftwire.CommentOf(e.UserData), key)
 	if err != nil {
 		return nil
@@ -78,9 +81,9 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	case r.has(k.prefix+setMasqHost, e.Key):
 		fe.Masquerade = servicemodel.FromHost
 	}
-	for name := range r.elems {
-		if n, ok := number(name, k.prefix+setAffinity); ok && r.has(name, e.Key) {
-			fe.Affinity = time.Duration(n) * time.Second
+	for _, seconds := range r.affinity { // it may be in several by somebody's hand: then the longest
+		if r.has(affinityName(k, seconds), e.Key) {
+			fe.Affinity = time.Duration(seconds) * time.Second
 		}
 	}
 	if k == kindService && r.has(setRestricted, e.Key) {

@@ -21,7 +21,6 @@ type sift struct {
 	raw   *rawTable      // is given what is left over
 	w     *writer
 	findings
-	units []unit // of want, those that can be asked for
 	// unread says that a set has elements that were not read.
 	unread bool
 }
@@ -32,13 +31,6 @@ func newSift(f *nftwire.Family, raw *rawTable, sh *shape, want *servicemodel.Tab
 		s.index[set.Name] = i
 	}
 	s.findings = newFindings(len(s.sets))
-	for _, u := range unitsOf(f, want) {
-		if u.expressible(want) {
-			s.units = append(s.units, u)
-		} else {
-			s.gone = append(s.gone, u...)
-		}
-	}
 	return s
 }
 
@@ -112,7 +104,8 @@ func (s *sift) expects(set int, e nftwire.Elem) bool {
 		if strings.HasSuffix(name, setExternalEps) {
 			p = external
 		}
-		return p != nil && slotIn(e) < slotCount(p)
+		slot := slotIn(e)
+		return p != nil && slot < slotCount(p) && bytes.Equal(e.Key, nftwire.AppendSlot(nftwire.AppendFrontend(nil, key), slot))
 	}
 	expected := false
 	s.w.frontend(s.want, fe, func(in string, x nftwire.Elem) {

@@ -95,28 +95,28 @@ func (a *asked) elem() nftwire.Elem {
 	return e
 }
 
-// run is part of the elements that are asked for: those of one unit, and among them the slots of
-// one frontend in one map.
-type run struct{ from, to int }
+// unitRun says which elements of a chunk are those of a unit.
+type unitRun struct {
+	unit     unit
+	from, to int
+}
 
-// slotRun are the slots of a pool, as one frontend has them.
+// slotRun says which elements of a chunk are the slots of a pool, as one frontend has them.
 type slotRun struct {
-	pool *servicemodel.Pool
-	run
+	pool     *servicemodel.Pool
+	from, to int
 }
 
 // chunk is a number of elements to ask for at once. It is reused for its memory.
 type chunk struct {
 	elems []asked
 	bytes []byte // of their keys and so on
-	units []run
+	units []unitRun
 	slots []slotRun // of all units, in order
 	eps   []netip.AddrPort
 }
 
 func (c *chunk) reset() {
-	clear(c.elems)
-	clear(c.slots)
 	*c = chunk{elems: c.elems[:0], bytes: c.bytes[:0], units: c.units[:0], slots: c.slots[:0], eps: c.eps}
 }
 
@@ -156,10 +156,10 @@ func (c *chunk) addUnit(s *sift, w *writer, u unit) {
 			begin := len(c.elems)
 			c.eps = expand(c.eps[:0], p)
 			w.slots(fe, i == 1, nil, c.eps, nil, to)
-			c.slots = append(c.slots, slotRun{p, run{begin, len(c.elems)}})
+			c.slots = append(c.slots, slotRun{p, begin, len(c.elems)})
 		}
 	}
-	c.units = append(c.units, run{from, len(c.elems)})
+	c.units = append(c.units, unitRun{u, from, len(c.elems)})
 }
 
 // findings are what became of the units and addresses that were asked for.
@@ -182,16 +182,16 @@ type leftover struct {
 }
 
 // judge sorts the units of a chunk. With force, none counts as whole.
-func (r *findings) judge(s *sift, c *chunk, units []unit, force bool) {
+func (r *findings) judge(s *sift, c *chunk, force bool) {
 	slots := c.slots
-	for i, u := range c.units {
+	for _, u := range c.units {
 		elems := c.elems[u.from:u.to]
 		n := 0
 		for n < len(slots) && slots[n].to <= u.to {
 			n++
 		}
 		if !r.whole(s, c, elems, slots[:n]) || force {
-			r.gone = append(r.gone, units[i]...)
+			r.gone = append(r.gone, u.unit...)
 			r.leave(s, elems)
 		}
 		slots = slots[n:]

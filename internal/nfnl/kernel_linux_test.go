@@ -392,3 +392,54 @@ func TestGoroutinesTakeTurns(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, 5000+workers*rounds, len(dumpNumbers(t, c)))
 }
+
+// appendQuestions writes messages that ask for the numbers from begin to end.
+func appendQuestions(b *Batch, begin, end uint32) {
+	appendRange(b, begin, end)
+	for i := range b.Len() {
+		native.PutUint16(b.message(i)[4:], uint16(SubsysNFTables)<<8|unix.NFT_MSG_GETSETELEM)
+		native.PutUint16(b.message(i)[6:], FlagRequest)
+	}
+}
+
+func TestLookupFindsElements(t *testing.T) {
+	t.Parallel()
+	for _, queue := range []int{0, 256 << 10, 8 << 10} { // the last one is so small that answers are lost
+		c := dialNew(t)
+		commitNumbers(t, c, 3000)
+		if queue > 0 {
+			sock := c.sock.(*kernelSocket)
+			_, err := sock.buffer(queue, unix.SO_RCVBUF, unix.SO_RCVBUF)
+			require.NoError(t, err)
+		}
+		var b Batch
+		appendQuestions(&b, 1000, 8000)
+		require.Greater(t, b.Len(), 1)
+		next, found := uint32(1000), map[uint32]bool{}
+		require.NoError(t, c.Lookup(t.Context(), &b, func(_, _ int, m Message, ok bool) error {
+			require.Equal(t, next < 3000, ok)
+			next++
+			if !ok {
+				return nil
+			}
+			return readNumbers(m, found)
+		}))
+		require.EqualValues(t, 8000, next)
+		require.Len(t, found, 2000)
+		require.True(t, found[1000] && found[2999])
+	}
+}
+
+func TestLookupInAListThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	c := dialNew(t)
+	var b Batch
+	appendQuestions(&b, 0, 10)
+	n := 0
+	require.NoError(t, c.Lookup(t.Context(), &b, func(_, _ int, _ Message, ok bool) error {
+		require.False(t, ok)
+		n++
+		return nil
+	}))
+	require.Equal(t, 10, n)
+}

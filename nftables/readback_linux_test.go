@@ -1,0 +1,253 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// dumpAll is the reading that the others are held against: it dumps everything and knows of nothing that is wanted.
+func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
+	var o [2]*observed
+	v, err := b.kernel.readVersion(ctx, b.pl.table)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range nftwire.Families {
+		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
+		if err != nil {
+			return nil, err
+		}
+		if raw != nil {
+			if err := dumpSets(ctx, b, f, raw); err != nil {
+				return nil, err
+			}
+		}
+		if o[i], err = read(f, raw, func(*observed) error { return nil }); err != nil {
+			return nil, err
+		}
+	}
+	return b.merge(o, v, nil)
+}
+
+// dumpSets dumps all sets of a table into raw.
+func dumpSets(ctx context.Context, b *Backend, f *nftwire.Family, raw *rawTable) error {
+	for name := range raw.sets {
+		if isAnonymous(name) || isAffinityMap(name) || name == setVersion {
+			continue
+		}
+		err := b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nftwire.Elem) error {
+			raw.add(name, cloneElem(e))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askAll observes as on a kernel that does not tell how many elements sets have.
+func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*dataplane.Observation, error) {
+	var o [2]*observed
+	v, err := b.kernel.readVersion(ctx, b.pl.table)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range nftwire.Families {
+		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
+		if err != nil {
+			return nil, err
+		}
+		if raw != nil {
+			clear(raw.counts)
+		}
+		if o[i], err = b.kernel.observeElements(ctx, f, raw, want); err != nil {
+			return nil, err
+		}
+	}
+	return b.merge(o, v, want)
+}
+
+// vandal changes elements by hand.
+type vandal struct {
+	t *testing.T
+	b *Backend
+	r *rand.Rand
+}
+
+// strike does one thing to one of the tables, if the kernel lets it.
+func (v *vandal) strike() {
+	f := nftwire.Families[v.r.IntN(2)]
+	raw, err := v.b.kernel.readTable(v.t.Context(), f, DefaultTable)
+	require.NoError(v.t, err)
+	if raw == nil {
+		return
+	}
+	require.NoError(v.t, dumpSets(v.t.Context(), v.b, f, raw))
+	sh := shapeOf(raw.sets)
+	var sets []*nftwire.Set
+	for _, s := range setsOf(f, &sh) {
+		if isRead(s.Name) && len(raw.elems[s.Name]) > 0 {
+			sets = append(sets, s)
+		}
+	}
+	if len(sets) == 0 {
+		return
+	}
+	s := sets[v.r.IntN(len(sets))]
+	keys := sortedKeys(raw.elems[s.Name])
+	e := raw.elems[s.Name][keys[v.r.IntN(len(keys))]].Elem
+	var b nfnl.Batch
+	enc := nftwire.NewEncoder(&b, f, DefaultTable)
+	one := func(e nftwire.Elem) *nftwire.ElemList {
+		l := &nftwire.ElemList{}
+		l.Add(e)
+		return l
+	}
+	other := cloneElem(e)
+	switch v.r.IntN(7) {
+	case 0: // an element goes
+		enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+	case 1: // another key
+		other.Key[v.r.IntN(len(other.Key))] ^= 1
+		enc.AddElements(s, one(other))
+	case 2: // other data, or another comment
+		enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		if other.Data != nil {
+			other.Data[v.r.IntN(len(other.Data))] ^= 1
+		} else if c := nftwire.CommentOf(e.UserData); c != "" {
+			for _, word := range []string{"cluster", "local", "drop", "reject"} {
+				if strings.HasSuffix(c, word) {
+					c = strings.TrimSuffix(c, word) + []string{"local", "drop", "cluster", ""}[v.r.IntN(4)]
+					break
+				}
+			}
+			other.UserData = nftwire.AppendComment(nil, c)
+		}
+		enc.AddElements(s, one(other))
+	case 3, 4: // the element is also in, or only in, another set
+		like := slices.DeleteFunc(slices.Clone(setsOf(f, &sh)), func(o *nftwire.Set) bool {
+			return o.Name == s.Name || !slices.Equal(o.Key, s.Key) || !slices.Equal(o.Data, s.Data) || !isRead(o.Name)
+		})
+		if len(like) == 0 {
+			return
+		}
+		if v.r.IntN(2) == 0 {
+			enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		}
+		enc.AddElements(like[v.r.IntN(len(like))], one(e))
+	case 5: // a set is emptied
+		l := &nftwire.ElemList{}
+		for _, k := range keys {
+			x := raw.elems[s.Name][k]
+			l.Add(nftwire.Elem{Key: x.Key, KeyEnd: x.KeyEnd})
+		}
+		enc.DeleteElements(s, l)
+	case 6: // the comment of one frontend is given to another
+		x := raw.elems[s.Name][keys[v.r.IntN(len(keys))]]
+		if bytes.Equal(x.Key, e.Key) || len(x.UserData) == 0 {
+			return
+		}
+		enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		other.UserData = x.UserData
+		enc.AddElements(s, one(other))
+	}
+	_ = v.b.kernel.conn.Commit(v.t.Context(), &b, 0) // the kernel may refuse it: it is there already, for example
+}
+
+// requireSame requires that two observations say the same, and leave their backends with the same idea of the kernel.
+func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend, how string) {
+	t.Helper()
+	require.Equal(t, want.Drift, got.Drift, how)
+	require.True(t, want.Table.Equal(got.Table), "%s: %s", how, servicemodel.Diff(want.Table, got.Table))
+	require.False(t, got.Unread, how)
+	require.Equal(t, wb.pl.drift, gb.pl.drift, how)
+	for i := range wb.pl.have {
+		w, g := wb.pl.have[i], gb.pl.have[i]
+		w.counts, g.counts = nil, nil
+		require.Equal(t, w, g, how)
+	}
+}
+
+// Whatever somebody did to the elements, a reading that asks for what is wanted says what a dump of everything says, whatever is wanted;
+// and the next apply puts everything right.
+func TestReadingsAgree(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 8
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			open := func() *Backend { return newBackend(t, ns, nil) }
+			r := rand.New(rand.NewPCG(seed, 7))
+			g := randstate.New(randomConfig(), r)
+			s := g.State()
+			for range 3 {
+				e := dataplane.New(b, nil)
+				for range 4 {
+					_, err := e.Apply(t.Context(), s)
+					require.NoError(t, err)
+					s = g.Change(s)
+				}
+				for range r.IntN(5) {
+					(&vandal{t, open(), r}).strike()
+				}
+				requireAgreement(t, open, g, s)
+				_, err := dataplane.New(b, nil).Apply(t.Context(), s)
+				require.NoError(t, err)
+				o, err := dumpAll(t.Context(), open())
+				require.NoError(t, err)
+				require.Empty(t, o.Drift)
+				want, err := servicemodel.Resolve(nil, s)
+				require.NoError(t, err)
+				want = want.Arrange(o.Table)
+				require.Empty(t, servicemodel.Diff(o.Table, want).Frontends)
+				require.Empty(t, servicemodel.Diff(o.Table, want).Pools)
+			}
+		})
+	}
+}
+
+// requireAgreement compares readings that want s, states near it, other states, and nothing.
+func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source, s servicemodel.State) {
+	t.Helper()
+	plain := open()
+	all, err := dumpAll(t.Context(), plain)
+	require.NoError(t, err)
+	near := s
+	for range 6 {
+		near = g.Change(near)
+	}
+	for how, state := range map[string]*servicemodel.State{"the same": &s, "near": &near, "empty": {}, "nothing": nil} {
+		var want *servicemodel.Table
+		if state != nil {
+			want, err = servicemodel.Resolve(nil, *state)
+			require.NoError(t, err)
+		}
+		b := open()
+		got, err := b.Observe(t.Context(), want)
+		require.NoError(t, err)
+		requireSame(t, all, got, plain, b, how)
+
+		b = open()
+		got, err = askAll(t.Context(), b, want)
+		require.NoError(t, err)
+		requireSame(t, all, got, plain, b, how+", without counts")
+	}
+}
