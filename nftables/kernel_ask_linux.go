@@ -189,6 +189,9 @@ func (k *kernel) readWanted(ctx context.Context, s *sift) error {
 	if err := k.readSlots(ctx, s); err != nil {
 		return err
 	}
+	if err := k.readHairpins(ctx, s); err != nil {
+		return err
+	}
 	for i, set := range s.sets {
 		if !isRead(set.Name) || !isLarge(set.Name) || s.complete(i) {
 			continue
@@ -217,14 +220,6 @@ func (k *kernel) readDoubtful(ctx context.Context, s *sift) error {
 // readSlots asks for the slots of the frontends that are left over. Where a map is dumped anyway, there is no need.
 func (k *kernel) readSlots(ctx context.Context, s *sift) error {
 	c := &chunk{}
-	flush := func() error {
-		err := k.askers[0].ask(ctx, s, c)
-		if err == nil {
-			s.slots(c)
-		}
-		c.reset()
-		return err
-	}
 	for _, kind := range kinds {
 		if _, told := s.raw.counts[kind.prefix+setEndpoints]; !told && s.want == nil {
 			continue
@@ -233,12 +228,42 @@ func (k *kernel) readSlots(ctx context.Context, s *sift) error {
 			if s.addSlots(c, kind.registry, []byte(key)); len(c.elems) < chunkAddrs {
 				continue
 			}
-			if err := flush(); err != nil {
+			if err := k.askLeft(ctx, s, c); err != nil {
 				return err
 			}
 		}
 	}
-	return flush()
+	return k.askLeft(ctx, s, c)
+}
+
+// readHairpins asks for the hairpins of endpoints that were found and are not wanted.
+func (k *kernel) readHairpins(ctx context.Context, s *sift) error {
+	set := s.position(setHairpins)
+	if _, told := s.raw.counts[setHairpins]; !told || set < 0 {
+		return nil // it is dumped
+	}
+	c := &chunk{}
+	for _, a := range s.unwantedAddrs() {
+		key := nftwire.AppendAddr(nil, a)
+		c.add(set, nftwire.Elem{Key: append(key, key...)})
+		if len(c.elems) < chunkAddrs {
+			continue
+		}
+		if err := k.askLeft(ctx, s, c); err != nil {
+			return err
+		}
+	}
+	return k.askLeft(ctx, s, c)
+}
+
+// askLeft asks for elements that are not wanted, and takes over those that are there.
+func (k *kernel) askLeft(ctx context.Context, s *sift, c *chunk) error {
+	err := k.askers[0].ask(ctx, s, c)
+	if err == nil {
+		s.left(c)
+	}
+	c.reset()
+	return err
 }
 
 // readOthers dumps a set and keeps the elements that were not asked for.

@@ -199,8 +199,34 @@ func (s *sift) addSlots(c *chunk, registry string, key []byte) {
 	}
 }
 
-// slots takes over the slots that were asked for with addSlots.
-func (s *sift) slots(c *chunk) {
+// unwantedAddrs returns the addresses of endpoints that were found and that are not wanted as hairpins.
+func (s *sift) unwantedAddrs() []netip.Addr {
+	seen := map[netip.Addr]bool{}
+	var l []netip.Addr
+	note := func(a netip.Addr) {
+		if a.IsValid() && !seen[a] && !s.want.HasHairpin(a) {
+			seen[a] = true
+			l = append(l, a)
+		}
+	}
+	for _, pc := range s.pools {
+		for _, slot := range pc.New.Slots {
+			note(slot.Endpoint.Addr())
+		}
+	}
+	for _, k := range kinds {
+		for _, set := range []string{k.prefix + setEndpoints, k.prefix + setExternalEps} {
+			for _, e := range s.raw.elems[set] {
+				r := nftwire.Reader{Bytes: e.Data}
+				note(r.Endpoint(s.f.AddrLen).Addr())
+			}
+		}
+	}
+	return l
+}
+
+// left takes over the elements that were asked for and are there, although they are not wanted.
+func (s *sift) left(c *chunk) {
 	for i := range c.elems {
 		if a := &c.elems[i]; a.found && s.raw.add(s.sets[a.set].Name, cloneElem(a.elem())) {
 			s.found[a.set]++
