@@ -120,7 +120,7 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	var chain []servicemodel.Name
 	for i := range 9 {
 		s = s.WithService(at81(1+i, shared))
-		others = others.WithoutService(serviceName(1 + i)).WithEndpoints(serviceName(1+i), nil)
+		others = others.WithoutService(serviceName(1+i)).WithEndpoints(serviceName(1+i), nil)
 		chain = append(chain, serviceName(1+i))
 	}
 	r := b.requireRefused(t, s, chain...)

@@ -326,8 +326,9 @@ func (pl *planner) check() error { return check(pl.c) }
 
 func check(c *servicemodel.ChangeSet) error {
 	var errs []error
-	refuse := func(object, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: object, Field: field, Value: value, Hint: hint})
+	refuse := func(name servicemodel.PortName, field, value, hint string) {
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: name.Name, Object: "service " + name.String(),
+			Field: field, Value: value, Hint: hint})
 	}
 	for _, fc := range c.Frontends {
 		if fe := fc.New; fe != nil {
@@ -339,19 +340,19 @@ func check(c *servicemodel.ChangeSet) error {
 		if p == nil {
 			continue
 		}
-		object := "service " + p.ID.Service.String()
 		if p.Scheduler != servicemodel.SchedulerDefault && p.Scheduler != servicemodel.Random {
-			refuse(object, "scheduler", string(p.Scheduler), "the ipvs backend can")
+			refuse(p.ID.Service, "scheduler", string(p.Scheduler), "the ipvs backend can")
 		}
 		if p.Forwarding != servicemodel.ForwardNAT {
-			refuse(object, "forwarding", p.Forwarding.String(), "the ipvs backend can")
+			refuse(p.ID.Service, "forwarding", p.Forwarding.String(), "the ipvs backend can")
 		}
 		if n := slotCount(p); n > maxSlots {
-			refuse(object, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
+			refuse(p.ID.Service, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
 		}
 	}
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		refuse("node", "localhostNodePorts", "true", "the iptables backend can")
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts", Value: "true",
+			Hint: "the iptables backend can"})
 	}
 	return errors.Join(errs...)
 }
@@ -359,18 +360,17 @@ func check(c *servicemodel.ChangeSet) error {
 // maxSlots bounds the elements of one pool.
 const maxSlots = 1 << 16
 
-func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, hint string)) {
-	object := "service " + fe.Service.String()
+func checkFrontend(fe *servicemodel.Frontend, refuse func(name servicemodel.PortName, field, value, hint string)) {
 	switch fe.Masquerade {
 	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost | servicemodel.FromOutside:
 	default:
-		refuse(object, "masquerade", fe.Masquerade.String(), "")
+		refuse(fe.Service, "masquerade", fe.Masquerade.String(), "")
 	}
 	if fe.Sources != nil && fe.Key.NodePort() {
-		refuse(object, "sources", "on a node port", "")
+		refuse(fe.Service, "sources", "on a node port", "")
 	}
 	if n := len(comment(fe)); n > maxUserdata {
-		refuse(object, "name", fe.Service.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
+		refuse(fe.Service, "name", fe.Service.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
 	}
 }
 
