@@ -326,12 +326,13 @@ func (pl *planner) check() error { return check(pl.c) }
 
 func check(c *servicemodel.ChangeSet) error {
 	var errs []error
-	refuse := func(name servicemodel.PortName, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: name.Name, Object: "service " + name.String(),
-			Field: field, Value: value, Hint: hint})
+	var about servicemodel.Name // the service being checked; zero for the node
+	refuse := func(object, field, value, hint string) {
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: about, Object: object, Field: field, Value: value, Hint: hint})
 	}
 	for _, fc := range c.Frontends {
 		if fe := fc.New; fe != nil {
+			about = fe.Service.Name
 			checkFrontend(fe, refuse)
 		}
 	}
@@ -340,19 +341,21 @@ func check(c *servicemodel.ChangeSet) error {
 		if p == nil {
 			continue
 		}
+		about = p.ID.Service.Name
+		object := "service " + p.ID.Service.String()
 		if p.Scheduler != servicemodel.SchedulerDefault && p.Scheduler != servicemodel.Random {
-			refuse(p.ID.Service, "scheduler", string(p.Scheduler), "the ipvs backend can")
+			refuse(object, "scheduler", string(p.Scheduler), "the ipvs backend can")
 		}
 		if p.Forwarding != servicemodel.ForwardNAT {
-			refuse(p.ID.Service, "forwarding", p.Forwarding.String(), "the ipvs backend can")
+			refuse(object, "forwarding", p.Forwarding.String(), "the ipvs backend can")
 		}
 		if n := slotCount(p); n > maxSlots {
-			refuse(p.ID.Service, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
+			refuse(object, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
 		}
 	}
+	about = servicemodel.Name{}
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts", Value: "true",
-			Hint: "the iptables backend can"})
+		refuse("node", "localhostNodePorts", "true", "the iptables backend can")
 	}
 	return errors.Join(errs...)
 }
@@ -360,17 +363,18 @@ func check(c *servicemodel.ChangeSet) error {
 // maxSlots bounds the elements of one pool.
 const maxSlots = 1 << 16
 
-func checkFrontend(fe *servicemodel.Frontend, refuse func(name servicemodel.PortName, field, value, hint string)) {
+func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, hint string)) {
+	object := "service " + fe.Service.String()
 	switch fe.Masquerade {
 	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost | servicemodel.FromOutside:
 	default:
-		refuse(fe.Service, "masquerade", fe.Masquerade.String(), "")
+		refuse(object, "masquerade", fe.Masquerade.String(), "")
 	}
 	if fe.Sources != nil && fe.Key.NodePort() {
-		refuse(fe.Service, "sources", "on a node port", "")
+		refuse(object, "sources", "on a node port", "")
 	}
 	if n := len(comment(fe)); n > maxUserdata {
-		refuse(fe.Service, "name", fe.Service.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
+		refuse(object, "name", fe.Service.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
 	}
 }
 
