@@ -12,10 +12,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// How often is measured: each single change, the one beside a neighbour, and adopting.
+// How often is measured: each single change, those at the pace of the neighbour, and adopting.
 const (
 	benchRuns = 101
-	busyRuns  = 301
+	pacedRuns = 301
 	adoptRuns = 3
 )
 
@@ -60,6 +60,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	b.report.OneEndpoint = b.small(ctx, benchRuns, b.replaceEndpoint)
 	b.report.Scale = b.small(ctx, benchRuns, b.scale)
 	b.report.OneService = b.small(ctx, benchRuns, b.oneService)
+	b.report.Paced = b.small(ctx, pacedRuns, b.replaceAtPace)
 	b.report.Adopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
 	b.besideNeighbour(ctx)
 	if b.err == nil {
@@ -103,10 +104,7 @@ func (b *benchmark) besideNeighbour(ctx context.Context) {
 		return
 	}
 	start := time.Now()
-	b.report.BusyOneEndpoint = b.small(ctx, busyRuns, func(i int) servicemodel.State {
-		time.Sleep(neighbourPause + time.Duration(i%10)*time.Millisecond) // it has committed since, and may just do so
-		return b.replaceEndpoint(i)
-	})
+	b.report.BusyPaced = b.small(ctx, pacedRuns, b.replaceAtPace)
 	b.report.BusyAdopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
 	took := time.Since(start)
 	commits, err := n.close()
@@ -174,6 +172,12 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	eps := slices.Clone(b.state.Endpoints(n))
 	eps[i%len(eps)].Addr = benchFreshAddr(i)
 	return b.state.WithEndpoints(n, eps)
+}
+
+// replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just do so again.
+func (b *benchmark) replaceAtPace(i int) servicemodel.State {
+	time.Sleep(neighbourPause + time.Duration(i%10)*time.Millisecond)
+	return b.replaceEndpoint(i)
 }
 
 // scale gives a service one endpoint more, and takes it away again.

@@ -18,12 +18,14 @@ type report struct {
 	OneEndpoint timing `json:"one_endpoint"`
 	Scale       timing `json:"scale"`
 	OneService  timing `json:"one_service"`
+	// Paced is one endpoint replaced each 20 ms or more, while the program sleeps in between.
+	Paced timing `json:"one_endpoint_paced"`
 
 	// Adopt is until a new process, which finds what is there, has changed one endpoint.
 	Adopt large `json:"adopt"`
 
 	// The same beside a neighbour that commits to nf_tables 50 times a second.
-	BusyOneEndpoint  timing  `json:"busy_one_endpoint"`
+	BusyPaced        timing  `json:"busy_one_endpoint_paced"`
 	BusyAdopt        large   `json:"busy_adopt"`
 	NeighbourCommits float64 `json:"neighbour_commits_per_second"`
 
@@ -72,11 +74,12 @@ nothing changed      %v
 one endpoint replaced%v
 one more, one less   %v
 a service more, less %v
+one replaced in %d ms%v
 adopt, one replaced  %v
 beside a neighbour that commits %.0f times a second:
-one endpoint replaced%v
+one replaced in %d ms%v
 adopt, one replaced  %v
-`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService, r.Adopt,
-		r.NeighbourCommits, r.BusyOneEndpoint, r.BusyAdopt)
+`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService, neighbourPause.Milliseconds(), r.Paced, r.Adopt,
+		r.NeighbourCommits, neighbourPause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
 	return err
 }
