@@ -82,7 +82,7 @@ func (b *benchmark) open(ctx context.Context) {
 		return
 	}
 	b.report.Backend = b.backend.Name()
-	b.engine = dataplane.New(b.backend, nil)
+	b.engine = dataplane.New(b.backend, b.p.engineConfig())
 }
 
 // close ends the engine, and forgets all that it knew.
