@@ -27,8 +27,8 @@ type Backend interface {
 	// faster, by asking for what is in it. What is in the observation does not depend on it, except
 	// that an observation with a hint may be [Observation.Unread].
 	//
-	// An error that wraps [ErrConflict] says that others were in the way; what was known before is
-	// still what Integrity and Commit begin from then.
+	// An error that wraps [ErrConflict] says that others were in the way. What was known before is then
+	// still what Commit begins from, unless Integrity says Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
 	// Integrity tells cheaply, in time that does not grow with the number of services, whether the
@@ -110,10 +110,9 @@ type Stats struct {
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
 }
 
-// add adds what another commit cost.
+// add adds what another commit sent.
 func (s *Stats) add(o Stats) {
 	s.Messages += o.Messages
 	s.Bytes += o.Bytes
 	s.Elements += o.Elements
-	s.Duration += o.Duration
 }

@@ -50,12 +50,16 @@ func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, er
 
 // verify reads the kernel for a suspicion that may be unfounded: a neighbour who commits without end
 // makes for one in each apply. Each time that nothing is found, the next suspicion waits twice as
-// long. Where others are in the way of the reading, what is known is good enough until then.
+// long. Where others are in the way of the reading, what is known is good enough until then, unless it
+// is broken by now.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (bool, error) {
 	before, wait, start := e.kernel, e.look.wait, time.Now()
 	err := e.observe(ctx, want)
 	switch {
 	case errors.Is(err, ErrConflict):
+		if i, errLook := e.backend.Integrity(ctx); errLook != nil || i == Broken {
+			return true, err
+		}
 		e.known = true
 		e.look = look{at: time.Now(), took: time.Since(start), suspect: true}
 	case err != nil:

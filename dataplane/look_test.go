@@ -89,6 +89,30 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
+		b.Before(dataplanetest.CallObserve, func(context.Context) error {
+			b.Before(dataplanetest.CallObserve, nil)
+			newBench(b.Kernel()).apply(t, services(1)) // another writer
+			return dataplane.ErrConflict
+		})
+		r = b.apply(t, s)
+		require.True(t, r.Observed, "what is known is not good enough if it is broken")
+		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
+
+		b.Kernel().Touch()
+		time.Sleep(time.Hour)
+		reads := b.Calls(dataplanetest.CallObserve)
+		b.Fail(dataplanetest.CallObserve, 1, dataplane.ErrConflict)
+		b.Before(dataplanetest.CallIntegrity, func(context.Context) error {
+			if b.Calls(dataplanetest.CallObserve) == reads {
+				return nil
+			}
+			return errRefused
+		})
+		require.True(t, b.apply(t, s).Observed, "nor if that cannot be told")
+		b.Before(dataplanetest.CallIntegrity, nil)
+
+		b.Kernel().Touch()
+		time.Sleep(time.Hour)
 		b.Fail(dataplanetest.CallObserve, 1, errRefused)
 		_, err := b.engine.Apply(t.Context(), s)
 		require.ErrorIs(t, err, errRefused, "any other failure is one")
