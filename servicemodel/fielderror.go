@@ -2,7 +2,7 @@ package servicemodel
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with errors.Join; find them with errors.As.
 type FieldError struct {
-	Service Name   // the service whose definition or endpoints it is about; zero if it is about the node
+	Service Name   // the service whose definition or endpoints State.Validate found it in; zero if it is not in any
 	Object  string // what it is about, such as "service default/web" or "node"
 	Field   string // the path of the field, such as "ports[1].nodePort"
 	Value   string // the offending value as text; empty if it is the absence that offends
