@@ -22,22 +22,33 @@ type Backend interface {
 	// touches nothing. What it does not report, Plan and Commit do not refuse.
 	Check(c *servicemodel.ChangeSet) error
 
-	// Observe reads what the kernel holds for this instance. want is the table that the caller is
-	// about to make of it, nil if there is none: a hint with which a backend may read faster, by
-	// asking for what is wanted. What is in the observation does not depend on it, except that an
-	// observation with a hint may be [Observation.Unread].
+	// Observe reads what the kernel holds for this instance. want is a table that the caller expects
+	// there or is about to make of it, nil if there is none: a hint with which a backend may read
+	// faster, by asking for what is in it. What is in the observation does not depend on it, except
+	// that an observation with a hint may be [Observation.Unread].
+	//
+	// An error that wraps [ErrConflict] says that others were in the way. What was known before is then
+	// still what Commit begins from, unless Integrity says Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
-	// Integrity tells cheaply, in time that does not grow with the number of services, whether the kernel still holds what
-	// the last Observe or Commit left there.
+	// Integrity tells cheaply, in time that does not grow with the number of services, whether the
+	// kernel still holds what the last Observe or Commit left there. A neighbour that commits, and
+	// changes nothing of ours, never makes for Broken, and does not make it fail.
 	Integrity(ctx context.Context) (Integrity, error)
 
 	// Plan renders what Commit would send, without sending it.
 	Plan(c *servicemodel.ChangeSet) (Plan, error)
 
-	// Commit writes the change set, whose Old is the table of the last observation or commit, and what the last
-	// observation reported as drift. With one kernel transaction either all of it takes effect or none. After an error
-	// the kernel must be observed again. An error that wraps [ErrConflict] says that somebody else changed the kernel meanwhile.
+	// Commit writes the change set, whose Old equals the table of the last observation or commit, and
+	// what the last observation reported as drift. With one kernel transaction either all of it takes
+	// effect or none; a backend with more says so in its documentation. It returns once the kernel has
+	// it, and fails only if the kernel may not: what comes after that and can fail, such as forgetting
+	// clients, is left to [Settler].
+	//
+	// An error that wraps [ErrConflict] says that another writer of the instance, or somebody by hand,
+	// changed what the change set begins from, or that something foreign has come in its way since
+	// Check. A neighbour's commit alone is no conflict. After any error the kernel must be observed
+	// again before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
 	// Cleanup removes every trace of the instance from the kernel. Nothing there is not an error.
@@ -73,11 +84,13 @@ type Locker interface {
 type Integrity int
 
 const (
-	// Intact means that nobody but this backend changed anything.
+	// Intact means that nothing of ours was changed by anybody but this backend.
 	Intact Integrity = iota
-	// Touched means that somebody changed something, not necessarily ours; our skeleton is in place.
+	// Touched means that somebody committed, that no other writer of the instance did, and that our
+	// skeleton is in place. An element may have been changed by hand.
 	Touched
-	// Broken means that at least part of ours is gone or replaced.
+	// Broken means that at least part of ours is gone or replaced, or that another writer of the
+	// instance committed. It is reason to read at once.
 	Broken
 )
 
@@ -95,4 +108,11 @@ type Stats struct {
 	Bytes    int           // bytes sent
 	Elements int           // set elements, rules or destinations that were added, changed or deleted one by one
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
+}
+
+// add adds what another commit sent.
+func (s *Stats) add(o Stats) {
+	s.Messages += o.Messages
+	s.Bytes += o.Bytes
+	s.Elements += o.Elements
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,11 @@ import (
 
 // Config tunes an [Engine]. A nil *Config is the zero Config.
 type Config struct {
-	// Logger gets a record for each apply that changed something, and for drift. Nil means silence.
+	// Strict refuses a state as a whole if one of its services is refused. By default that service is
+	// left out, and everything else is applied; see [Engine.Apply].
+	Strict bool
+	// Logger gets a record for each apply that changed something, for drift, and for each service that
+	// is refused. Nil means silence.
 	Logger *slog.Logger
 	// Flows is told of each change and looks after the flows that it leaves stale. Nil means nobody does.
 	Flows Flows
@@ -24,6 +29,7 @@ type Engine struct {
 	backend Backend
 	log     *slog.Logger
 	flows   Flows
+	strict  bool
 
 	mu sync.Mutex
 	// resolved is the table of the last state, from which the next is resolved.
@@ -31,22 +37,14 @@ type Engine struct {
 	// kernel is the table that the kernel holds; valid only if known.
 	kernel *servicemodel.Table
 	known  bool
+	unread bool // the kernel holds more, that nobody wants
 	drift  []string
 	look   look
+	// refused are the services that the last apply left out.
+	refused []Refusal
 	// told is the table that the flows were last told of.
 	told *servicemodel.Table
 }
-
-// look is when and at what cost the kernel was last read.
-type look struct {
-	at      time.Time
-	took    time.Duration
-	suspect bool // somebody committed since
-}
-
-// readShare bounds the time spent on reading the kernel again and again while others keep committing: after a reading that took t,
-// the next comes after readShare times t, unless ours was visibly damaged.
-const readShare = 20
 
 // New returns an engine on a backend. Closing the backend stays with the caller.
 func New(b Backend, cfg *Config) *Engine {
@@ -54,28 +52,11 @@ func New(b Backend, cfg *Config) *Engine {
 	if cfg == nil {
 		return e
 	}
-	if e.flows = cfg.Flows; cfg.Logger != nil {
+	e.strict, e.flows = cfg.Strict, cfg.Flows
+	if cfg.Logger != nil {
 		e.log = cfg.Logger
 	}
 	return e
-}
-
-// Result says what an apply did.
-type Result struct {
-	// Backend is the backend's name.
-	Backend string
-	// Counts counts what was added, changed and removed.
-	servicemodel.Counts
-	// Changes is what was applied.
-	Changes *servicemodel.ChangeSet
-	// Drift is what was found in the kernel that did not belong, and was put right.
-	Drift []string
-	// Observed says that the kernel was read.
-	Observed bool
-	// Settle is how long until there is work to be done with [Engine.Settle]; 0: none is left.
-	Settle time.Duration
-	// Stats is what was sent to the kernel by the commit; the duration is that of the whole apply.
-	Stats
 }
 
 // tries bounds how often something begins again because somebody else committed.
@@ -97,27 +78,27 @@ func retry(ctx context.Context, doing string, f func() error) error {
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
-// Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing differs, nothing is written. After an error the
-// kernel holds what it held before, unless the backend says otherwise; the next Apply starts from what is really there.
+// Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing differs,
+// nothing is written. After an error the kernel holds what it held before, unless the backend says
+// otherwise; the next Apply starts from what is really there.
+//
+// A service that is invalid, that the backend cannot express, or that something foreign in the kernel
+// is in the way of, is refused: it is left out as a whole, with all its ports and addresses, and
+// [Result.Refused] says why. Everything else is applied. So what the kernel holds depends on the state
+// alone, and is the same after a restart. (To leave such a service as it was would send connections to
+// endpoints that nobody updates, whose addresses may belong to somebody else by now.) Each apply
+// begins with the whole state again, so a service comes in by itself as soon as it can.
+//
+// What is wrong with the node, or with any service if [Config.Strict] is set, refuses the state: the
+// kernel is not touched, and the error joins a *servicemodel.FieldError, *[UnsupportedError] or
+// *[CollisionError] for each problem.
 //
 // One error comes with a result: [ErrUnsettled]. Then the kernel holds the state.
-//
-// Invalid states give an error that joins a *servicemodel.FieldError for each problem, states that the backend cannot express one that joins
-// *UnsupportedError values; in both cases the kernel is not touched.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	start := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	unlock, err := e.lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var r *Result
-	err = retry(ctx, "apply", func() (err error) {
-		r, err = e.apply(ctx, s)
-		return err
-	})
-	unlock()
+	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +106,27 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	r.Duration = time.Since(start)
 	e.report(ctx, r)
 	return r, err
+}
+
+// applyInTurn makes the kernel hold the state, while other writers of the instance wait.
+func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result, error) {
+	unlock, err := e.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var r *Result
+	err = retry(ctx, "apply", func() (err error) {
+		r, err = e.apply(ctx, s)
+		return err
+	})
+	if err == nil && e.unread {
+		err = retry(ctx, "apply, remove what nobody wants", func() error { return e.applyRest(ctx, r) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // lock keeps other writers of the instance waiting until unlock is called, where the backend can.
@@ -135,70 +137,14 @@ func (e *Engine) lock(ctx context.Context) (unlock func(), err error) {
 	return func() {}, nil
 }
 
-// apply makes the kernel hold the state.
-func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
-	c, observed, err := e.compare(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	r := &Result{Backend: e.backend.Name(), Counts: c.Counts(), Changes: c, Drift: e.drift, Observed: observed}
-	if !c.Empty() || len(e.drift) > 0 {
-		if r.Stats, err = e.backend.Commit(ctx, c); err != nil {
-			e.known = false
-			return nil, err
-		}
-	}
-	e.resolved, e.kernel, e.drift = c.New, c.New, nil
-	e.changed(s, c)
-	return r, nil
-}
-
-// compare resolves a state and compares it with the kernel.
-func (e *Engine) compare(ctx context.Context, s servicemodel.State) (c *servicemodel.ChangeSet, observed bool, err error) {
-	t, err := servicemodel.Resolve(e.resolved, s)
-	if err != nil {
-		return nil, false, err
-	}
-	if observed, err = e.lookAt(ctx, t); err != nil {
-		return nil, false, err
-	}
-	if e.kernel != e.resolved { // the kernel was read since the last apply
-		t = t.Arrange(e.kernel)
-	}
-	c = servicemodel.Diff(e.kernel, t)
-	return c, observed, e.backend.Check(c)
-}
-
-// lookAt makes sure that what the kernel holds is known, and reports whether it had to be read for that.
-func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, error) {
-	if e.known {
-		i, err := e.backend.Integrity(ctx)
-		if err != nil {
-			return false, err
-		}
-		e.look.suspect = e.look.suspect || i == Touched
-		due := e.look.suspect && time.Since(e.look.at) > readShare*e.look.took
-		if i != Broken && !due {
-			return false, nil
-		}
-	}
-	return true, e.observe(ctx, want)
-}
-
-// observe reads the kernel, given what it is about to hold, if that is known.
-func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
-	e.known = false
-	start := time.Now()
-	o, err := e.backend.Observe(ctx, want)
-	if err != nil {
-		return err
-	}
-	e.kernel, e.drift, e.known = o.Table, o.Drift, true
-	e.look = look{at: time.Now(), took: time.Since(start)}
-	return nil
-}
-
 func (e *Engine) report(ctx context.Context, r *Result) {
+	for _, f := range r.Refused {
+		i, found := slices.BinarySearchFunc(e.refused, f.Service, func(o Refusal, n servicemodel.Name) int { return o.Service.Compare(n) })
+		if !found || e.refused[i].Err.Error() != f.Err.Error() {
+			e.log.WarnContext(ctx, "service refused", "backend", r.Backend, "service", f.Service.String(), "reason", f.Err)
+		}
+	}
+	e.refused = r.Refused
 	if len(r.Drift) > 0 {
 		e.log.WarnContext(ctx, "repaired drift", "backend", r.Backend, "objects", len(r.Drift), "first", r.Drift[0])
 	}
@@ -208,32 +154,23 @@ func (e *Engine) report(ctx context.Context, r *Result) {
 	}
 }
 
-// Preview is what an apply would do.
-type Preview struct {
-	// Changes is what would change, and Drift what would be put right.
-	Changes *servicemodel.ChangeSet
-	Drift   []string
-	// Plan is what would be sent to the kernel.
-	Plan Plan
-}
-
 // Plan returns what Apply would do with the state, and touches nothing. It fails as Apply would.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var c *servicemodel.ChangeSet
+	var p *proposal
 	err := retry(ctx, "plan", func() (err error) {
-		c, _, err = e.compare(ctx, s)
+		p, err = e.compare(ctx, s, false)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	p, err := e.backend.Plan(c)
+	plan, err := e.backend.Plan(p.changes)
 	if err != nil {
 		return nil, err
 	}
-	return &Preview{Changes: c, Drift: e.drift, Plan: p}, nil
+	return &Preview{Changes: p.changes, Drift: e.drift, Plan: plan, Refused: p.refused, Conflicts: p.conflicts()}, nil
 }
 
 // Observe reads what the kernel holds.
@@ -262,7 +199,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	defer unlock()
-	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
+	e.known, e.unread, e.resolved, e.kernel, e.drift, e.told = false, false, nil, nil, nil, nil
 	var stats Stats
 	err = retry(ctx, "cleanup", func() (err error) {
 		stats, err = e.backend.Cleanup(ctx)

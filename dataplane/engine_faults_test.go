@@ -25,7 +25,7 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 		others := 3
 		b.Before(dataplanetest.CallCommit, func(context.Context) error {
 			if others--; others >= 0 {
-				b.Kernel().Lose(frontendKey(others + 1))
+				newBench(b.Kernel()).apply(t, services(others))
 			}
 			return nil
 		})
@@ -72,8 +72,7 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		b.Before(dataplanetest.CallCommit, func(context.Context) error {
-			b.Kernel().Touch()
-			return nil
+			return fmt.Errorf("the version is another: %w", dataplane.ErrConflict)
 		})
 		_, err := b.engine.Apply(t.Context(), services(2))
 		require.ErrorIs(t, err, dataplane.ErrConflict)
@@ -86,9 +85,8 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		b.Before(dataplanetest.CallCommit, func(context.Context) error {
-			b.Kernel().Touch()
 			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
-			return nil
+			return dataplane.ErrConflict
 		})
 		_, err = b.engine.Apply(ctx, services(3))
 		require.ErrorIs(t, err, errRefused, "the cause of the end of the context, while waiting for the next try")
@@ -201,11 +199,12 @@ func TestAChangeOfWhatOthersTookIsAConflictAndRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
 		slowReads(b, time.Second)
-		b.apply(t, services(2))
+		b.apply(t, services(3))
 		b.Kernel().Lose(frontendKey(1))
-		r := b.apply(t, services(3))
+		b.Kernel().Lose(frontendKey(3))
+		r := b.apply(t, services(2))
 		require.True(t, r.Observed, "although it is not time to read yet")
-		require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
 	})
 }
 

@@ -103,19 +103,11 @@ func TestARestartTellsHealthChecksAndWritesNothing(t *testing.T) {
 	require.Zero(t, r.Counts)
 }
 
-func TestBadStatesTouchNothing(t *testing.T) {
+func TestAStrictEngineRefusesBadStatesAsAWhole(t *testing.T) {
 	t.Parallel()
-	b, good := newBench(nil), services(2)
+	b, good := newStrictBench(), services(2)
 	b.apply(t, good)
-	b.Refuse(func(c *servicemodel.ChangeSet) error {
-		var errs []error
-		for _, f := range c.Frontends {
-			if f.New != nil && f.New.Key.Port == 81 {
-				errs = append(errs, &dataplane.UnsupportedError{Backend: "memory", Object: f.New.Service.String(), Field: "port", Value: "81", Hint: "use 80"})
-			}
-		}
-		return errors.Join(errs...)
-	})
+	b.Refuse(refusePort81)
 	invalid := service(2)
 	invalid.Ports[0].Port = 0
 	unsupported := service(2)
@@ -130,7 +122,7 @@ func TestBadStatesTouchNothing(t *testing.T) {
 
 		_, err = b.engine.Apply(t.Context(), good.WithService(unsupported))
 		require.ErrorIs(t, err, dataplane.ErrUnsupported)
-		require.ErrorContains(t, err, "memory cannot express default/svc-2:http: port: 81 (use 80)")
+		require.ErrorContains(t, err, "memory cannot express service default/svc-2:http: port: 81 (use 80)")
 		_, err = b.engine.Plan(t.Context(), good.WithService(unsupported))
 		require.ErrorIs(t, err, dataplane.ErrUnsupported)
 		requireHolds(t, b.Kernel(), good)

@@ -1,6 +1,7 @@
 package dataplane_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -22,6 +23,24 @@ type bench struct {
 func newBench(k *dataplanetest.Kernel) *bench {
 	m := dataplanetest.NewMemory(k)
 	return &bench{m, dataplane.New(m, nil)}
+}
+
+// newStrictBench returns a strict engine on a kernel of its own.
+func newStrictBench() *bench {
+	m := dataplanetest.NewMemory(nil)
+	return &bench{m, dataplane.New(m, &dataplane.Config{Strict: true})}
+}
+
+// refusePort81 is a check of a backend that cannot express frontends of port 81.
+func refusePort81(c *servicemodel.ChangeSet) error {
+	var errs []error
+	for _, f := range c.Frontends {
+		if f.New != nil && f.New.Key.Port == 81 {
+			errs = append(errs, &dataplane.UnsupportedError{Backend: "memory", Service: f.New.Service.Name,
+				Object: "service " + f.New.Service.String(), Field: "port", Value: "81", Hint: "use 80"})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // apply applies a state, which must succeed and leave the kernel with it.

@@ -55,43 +55,68 @@ func Probe(ctx context.Context, candidates ...Candidate) []Support {
 	return l
 }
 
-// Choose opens the first candidate that the kernel supports and that can express the state. The error joins what speaks against
-// each; it matches [ErrUnsupported] if some backend only lacks what the state asks for. A state that is not valid gives the error of
-// [servicemodel.Resolve], and nothing is asked.
+// Choose opens the first candidate that the kernel supports and that can express the state, for an engine
+// with the configuration cfg. If none can express all of it, it is the one that refuses the fewest
+// services, the first among equals, or nobody if the engine is strict. The error joins what speaks
+// against each; it matches [ErrUnsupported] if some backend only lacks what the state asks for. If the
+// node is not valid, or a service and the engine is strict, it is that of [servicemodel.Resolve], and
+// nothing is asked.
 //
 // It does not look at what any backend holds. A program that goes from one backend to another cleans up behind itself, with
 // [Engine.Cleanup] on the backend it leaves, after it has applied its state to the new one.
-func Choose(ctx context.Context, s servicemodel.State, candidates ...Candidate) (Backend, error) {
-	t, err := servicemodel.Resolve(nil, s)
+func Choose(ctx context.Context, s servicemodel.State, cfg *Config, candidates ...Candidate) (Backend, error) {
+	d := draft{state: s, strict: cfg != nil && cfg.Strict}
+	t, err := d.resolve(nil)
 	if err != nil {
 		return nil, err
 	}
 	c := servicemodel.Diff(nil, t)
 	errs := []error{errors.New("no backend")}
+	var best Backend
+	var fewest int
 	for _, candidate := range candidates {
-		b, err := candidate.open(ctx, c)
-		if err == nil {
-			return b, nil
+		b, refused, err := candidate.open(ctx, d, c)
+		if ctx.Err() != nil && err != nil {
+			break
 		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		errs = append(errs, err)
+		if best == nil || refused < fewest {
+			b, best, fewest = best, b, refused
+		}
+		if b != nil {
+			errs = append(errs, b.Close())
+		}
+		if fewest == 0 {
+			break
+		}
 	}
-	return nil, errors.Join(errs...)
+	switch {
+	case best == nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case best == nil:
+		return nil, errors.Join(errs...)
+	}
+	return best, nil
 }
 
-// open opens the candidate if it is supported and can express the changes.
-func (c *Candidate) open(ctx context.Context, changes *servicemodel.ChangeSet) (Backend, error) {
+// open opens the candidate if it is supported and can express the changes, which lead to the state of
+// the draft, except for some services. It returns how many those are.
+func (c *Candidate) open(ctx context.Context, d draft, changes *servicemodel.ChangeSet) (Backend, int, error) {
 	if err := c.Probe(ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.Name, err)
+		return nil, 0, fmt.Errorf("%s: %w", c.Name, err)
 	}
 	b, err := c.Open()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
+	d.refused = nil
 	if err := b.Check(changes); err != nil {
-		return nil, errors.Join(err, b.Close())
+		if err := d.leaveOut(err); err != nil {
+			return nil, 0, errors.Join(err, b.Close())
+		}
 	}
-	return b, nil
+	return b, len(d.refused), nil
 }

@@ -40,8 +40,15 @@ func (f *fakeCandidate) candidate() dataplane.Candidate {
 
 var (
 	errModule = fmt.Errorf("%w nft_numgen", dataplane.ErrMissingModule)
-	errCannot = &dataplane.UnsupportedError{Backend: "nftables", Object: "service default/web:http", Field: "scheduler", Value: "lc"}
+	errOne    = refused(1)
+	errTwo    = errors.Join(refused(1), refused(2))
+	errCannot = &dataplane.UnsupportedError{Backend: "nftables", Object: "node", Field: "localhostNodePorts", Value: "true"}
 )
+
+// refused says that a backend cannot express service i.
+func refused(i int) error {
+	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i), Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
+}
 
 func TestProbeAsksEachInTheirOrder(t *testing.T) {
 	t.Parallel()
@@ -61,16 +68,27 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 		list   []*fakeCandidate
 		want   string // the backend chosen, "" for none
 		errors []error
+		cfg    dataplane.Config
 	}{
-		{"all can", []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}}, "nftables", nil},
-		{"the kernel lacks something of the first", []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}}, "iptables", nil},
-		{"only the last can express the state", []*fakeCandidate{{name: "nftables", cannot: errCannot}, {name: "iptables", cannot: errCannot}, {name: "ipvs"}},
-			"ipvs", nil},
-		{"the one that could is not supported", []*fakeCandidate{{name: "nftables", cannot: errCannot}, {name: "ipvs", err: dataplane.ErrNoPermission}}, "",
-			[]error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
-		{"none is supported", []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables", err: dataplane.ErrKernelTooOld}}, "",
-			[]error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
-		{"there is none", nil, "", nil},
+		{name: "all can", list: []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}}, want: "nftables"},
+		{name: "the kernel lacks something of the first",
+			list: []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}}, want: "iptables"},
+		{name: "only the last can express the state",
+			list: []*fakeCandidate{{name: "nftables", cannot: errOne}, {name: "iptables", cannot: errCannot}, {name: "ipvs"}}, want: "ipvs"},
+		{name: "none can express all of it: the one that refuses the fewest",
+			list: []*fakeCandidate{{name: "nftables", cannot: errTwo}, {name: "iptables", cannot: errOne}, {name: "ipvs", cannot: errOne}}, want: "iptables"},
+		{name: "the first refuses the fewest",
+			list: []*fakeCandidate{{name: "nftables", cannot: errOne}, {name: "ipvs", cannot: errTwo}, {name: "iptables", err: errModule}}, want: "nftables"},
+		{name: "none can express all of it, for a strict engine",
+			list:   []*fakeCandidate{{name: "nftables", cannot: errOne}, {name: "ipvs", err: dataplane.ErrNoPermission}},
+			errors: []error{errOne, dataplane.ErrUnsupported, dataplane.ErrNoPermission}, cfg: dataplane.Config{Strict: true}},
+		{name: "the node is what cannot be expressed",
+			list:   []*fakeCandidate{{name: "nftables", cannot: errCannot}, {name: "ipvs", err: dataplane.ErrNoPermission}},
+			errors: []error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
+		{name: "none is supported",
+			list:   []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables", err: dataplane.ErrKernelTooOld}},
+			errors: []error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
+		{name: "there is none"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +96,7 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 			for _, f := range tt.list {
 				candidates = append(candidates, f.candidate())
 			}
-			b, err := dataplane.Choose(t.Context(), servicemodel.State{}, candidates...)
+			b, err := dataplane.Choose(t.Context(), services(2), &tt.cfg, candidates...)
 			if tt.want == "" {
 				require.ErrorContains(t, err, "no backend")
 				for _, e := range tt.errors {
@@ -102,10 +120,18 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 	t.Parallel()
 	f := &fakeCandidate{name: "nftables"}
 	s := servicemodel.State{}.WithService(&servicemodel.Service{})
-	_, err := dataplane.Choose(t.Context(), s, f.candidate())
+	_, err := dataplane.Choose(t.Context(), s, &dataplane.Config{Strict: true}, f.candidate())
 	var field *servicemodel.FieldError
 	require.ErrorAs(t, err, &field)
 	require.Zero(t, f.probed)
+}
+
+func TestAnInvalidServiceIsNoReasonToChooseNobody(t *testing.T) {
+	t.Parallel()
+	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(&servicemodel.Service{Name: serviceName(2), Ports: make([]servicemodel.ServicePort, 1)})
+	b, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
+	require.NoError(t, err)
+	require.Equal(t, "nftables", b.Name())
 }
 
 func TestChoosingEndsWithItsContext(t *testing.T) {
@@ -114,7 +140,7 @@ func TestChoosingEndsWithItsContext(t *testing.T) {
 	gone := errors.New("gone home")
 	one, two := &fakeCandidate{name: "nftables", err: errModule}, &fakeCandidate{name: "iptables"}
 	cancel(gone)
-	_, err := dataplane.Choose(ctx, servicemodel.State{}, one.candidate(), two.candidate())
+	_, err := dataplane.Choose(ctx, servicemodel.State{}, nil, one.candidate(), two.candidate())
 	require.ErrorIs(t, err, gone)
 	require.Zero(t, two.probed)
 }
@@ -128,7 +154,7 @@ func ExampleChoose() {
 	for _, s := range dataplane.Probe(context.Background(), candidates...) {
 		fmt.Println(s)
 	}
-	backend, err := dataplane.Choose(context.Background(), servicemodel.State{}, candidates...)
+	backend, err := dataplane.Choose(context.Background(), servicemodel.State{}, nil, candidates...)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -40,11 +40,6 @@ var ErrUnsettled = errors.New("applied, but not settled")
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, ok := e.backend.(Settler); ok && !e.known {
-		if err := e.observe(ctx, nil); err != nil {
-			return 0, fmt.Errorf("%w: %w", ErrUnsettled, err)
-		}
-	}
 	return e.settle(ctx)
 }
 
@@ -70,12 +65,18 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	return next, nil
 }
 
+// settleBackend lets the backend settle what is due, from what the kernel is known to hold.
 func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
 	unlock, err := e.lock(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
+	if !e.known {
+		if err := e.observe(ctx, nil); err != nil {
+			return 0, err
+		}
+	}
 	if next, err = s.Settle(ctx); err != nil {
 		e.known = false
 	}

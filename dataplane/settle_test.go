@@ -119,6 +119,7 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	_, err = e.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
 	require.ErrorIs(t, err, errRefused)
+	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
 	b.fail(nil)
 	_, err = e.Apply(t.Context(), services(1))
 	require.NoError(t, err)

@@ -165,7 +165,7 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	k := &b.kernel
 	k.batch.Reset()
 	nftwire.NewEncoder(&k.batch, nftwire.Families[i], b.pl.table).DeleteElements(&nftwire.Set{Name: name}, &l)
-	err := k.conn.Commit(ctx, &k.batch, 0)
+	err := k.commit(ctx)
 	if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
@@ -185,7 +185,7 @@ func (b *Backend) swept(ctx context.Context) error {
 	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(b.pl.first, false), mark: true}
 	k.batch.Reset()
 	p.encode(&k.batch)
-	err := k.conn.Commit(ctx, &k.batch, 0)
+	err := k.commit(ctx)
 	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return nil

@@ -244,16 +244,19 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 		return stats, nil
 	}
 	stats.Bytes = k.batch.Size()
+	return stats, k.commit(ctx)
+}
+
+// commit sends the batch as one transaction.
+func (k *kernel) commit(ctx context.Context) error {
 	err := k.conn.Commit(ctx, &k.batch, 0)
-	if stats.Bytes > keptBatch {
+	if k.batch.Size() > keptBatch {
 		k.batch = nfnl.Batch{}
 	}
-	if err != nil {
-		return stats, err
+	if err == nil { // if somebody else committed since we last looked, the generation is another, and we look
+		k.gen = nfnl.NextGenID(k.gen)
 	}
-	// If somebody else committed since we last looked, the generation is another than this: we look.
-	k.gen = nfnl.NextGenID(k.gen)
-	return stats, nil
+	return err
 }
 
 // failed wraps an error after which the kernel must be observed again.

@@ -363,11 +363,13 @@ func (pl *planner) check() error { return check(pl.c) }
 
 func check(c *servicemodel.ChangeSet) error {
 	var errs []error
+	var about servicemodel.Name // the service being checked; zero for the node
 	refuse := func(object, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: object, Field: field, Value: value, Hint: hint})
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: about, Object: object, Field: field, Value: value, Hint: hint})
 	}
 	for _, fc := range c.Frontends {
 		if fe := fc.New; fe != nil {
+			about = fe.Service.Name
 			checkFrontend(fe, refuse)
 		}
 	}
@@ -376,6 +378,7 @@ func check(c *servicemodel.ChangeSet) error {
 		if p == nil {
 			continue
 		}
+		about = p.ID.Service.Name
 		object := "service " + p.ID.Service.String()
 		if p.Scheduler != servicemodel.SchedulerDefault && p.Scheduler != servicemodel.Random {
 			refuse(object, "scheduler", string(p.Scheduler), "the ipvs backend can")
@@ -387,6 +390,7 @@ func check(c *servicemodel.ChangeSet) error {
 			refuse(object, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
 		}
 	}
+	about = servicemodel.Name{}
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
 		refuse("node", "localhostNodePorts", "true", "the iptables backend can")
 	}

@@ -130,6 +130,7 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			var unsupported *dataplane.UnsupportedError
 			require.ErrorAs(t, check(c), &unsupported)
 			require.Equal(t, tc.field, unsupported.Field)
+			require.Equal(t, tc.edit != nil, unsupported.Service == svc.Name, "%+v", unsupported)
 			_, err = (&planner{table: DefaultTable, w: newWriter(), capacity: capacity}).plan(c)
 			require.ErrorIs(t, err, dataplane.ErrUnsupported)
 		})

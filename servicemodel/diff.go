@@ -38,19 +38,12 @@ func Diff(old, new *Table) *ChangeSet {
 	return c
 }
 
-// diffSlots returns the slots that differ. A nil pool has no slots.
-func diffSlots(old, new *Pool) []SlotChange {
-	var a, b []Slot
-	if old != nil {
-		a = old.Slots
-	}
-	if new != nil {
-		b = new.Slots
-	}
-	var changes []SlotChange
+// diffSlots returns the slots that differ, if both pools are there.
+func diffSlots(old, new *Pool) (changes []SlotChange) {
 	if old == nil || new == nil {
-		changes = make([]SlotChange, 0, len(a)+len(b))
+		return nil
 	}
+	a, b := old.Slots, new.Slots
 	for i := range max(len(a), len(b)) {
 		c := SlotChange{Index: i}
 		if i < len(a) {

@@ -2,10 +2,11 @@ package servicemodel
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with errors.Join; find them with errors.As.
 type FieldError struct {
-	Object string // what it is about, such as "service default/web" or "node"
-	Field  string // the path of the field, such as "ports[1].nodePort"
-	Value  string // the offending value as text; empty if it is the absence that offends
-	Reason string // what is wrong
+	Service Name   // the service whose definition or endpoints State.Validate found it in; zero if it is not in any
+	Object  string // what it is about, such as "service default/web" or "node"
+	Field   string // the path of the field, such as "ports[1].nodePort"
+	Value   string // the offending value as text; empty if it is the absence that offends
+	Reason  string // what is wrong
 }
 
 // Error returns "service default/web: ports[1].nodePort: 0x: reason".

@@ -30,12 +30,16 @@ func Resolve(prev *Table, s State) (*Table, error) {
 		return nil, err
 	}
 	if !prev.remembers() || len(edits) > bulkThreshold && len(edits) > s.Len()/4 {
-		return rebuild(prev, s), nil
+		if prev.remembers() {
+			edits = s.editsSince(State{})
+		}
+		return rebuild(prev, s, edits), nil
 	}
 
-	m := mover{resolver: resolver{view: old.view}, state: s, t: *prev, footprints: old.footprints}
+	t := *prev
+	m := mover{resolver: resolver{view: old.view}, state: s, t: &t, footprints: old.footprints}
 	if old.state.node != s.node {
-		m.t.rules = s.Node().rules()
+		t.rules = s.Node().rules()
 		if v := s.Node().view(); v != old.view {
 			// Every service is looked at anew, and so are those that are gone.
 			gone := filter(edits, func(e edit) bool { return e.service == nil })
@@ -45,8 +49,8 @@ func Resolve(prev *Table, s State) (*Table, error) {
 		}
 	}
 	m.move(edits)
-	m.t.memory = &memory{state: s, view: m.view, footprints: m.footprints}
-	return &m.t, nil
+	t.memory = &memory{state: s, view: m.view, footprints: m.footprints}
+	return &t, nil
 }
 
 // bulkThreshold is how many services must differ before making all maps anew can be cheaper than editing them.

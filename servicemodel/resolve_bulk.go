@@ -9,11 +9,10 @@ import (
 
 // rebuild resolves every service and makes all maps anew, in time little more than linear. What equals its counterpart
 // in prev, which may be nil, is shared with it, entry by entry. The result is the one that moving there service by
-// service would give.
-func rebuild(prev *Table, s State) *Table {
-	b := bulk{resolver: resolver{view: s.Node().view()}, prev: prev}
+// service would give. edits are all that there is in s.
+func rebuild(prev *Table, s State, edits []edit) *Table {
+	b := bulk{resolver: resolver{view: s.Node().view()}, prev: prev, t: &Table{}}
 	b.t.rules = s.Node().rules()
-	edits := s.editsSince(State{})
 	resolved := make([]resolution, len(edits))
 	for i, e := range edits {
 		resolved[i] = b.resolve(e.service, e.endpoints, b.oldClaims(e.name))
@@ -34,13 +33,13 @@ func rebuild(prev *Table, s State) *Table {
 	b.t.owned, b.t.pools, b.t.health = b.owned.Map(), b.pools.Map(), b.health.Map()
 	b.t.clusterIPs, b.t.hairpins = countAddrs(b.clusterIPs), countAddrs(b.hairpins)
 	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map()}
-	return &b.t
+	return b.t
 }
 
 type bulk struct {
 	resolver
 	prev *Table
-	t    Table
+	t    *Table // no part of the bulk, which would live as long
 	lost map[*Frontend]bool
 
 	owned                persist.Builder[PortName, []*Frontend, portOrder]

@@ -20,7 +20,7 @@ func (f footprint) equal(o footprint) bool {
 type mover struct {
 	resolver
 	state      State
-	t          Table // the table being made
+	t          *Table // the table being made; no part of the mover, which would live as long
 	footprints footprints
 	disturbed  []Name // services of which a claim changed, or began to win or to lose
 }

@@ -32,8 +32,9 @@ func validate(s State, edits []edit, node bool) error {
 
 // problems collects what is wrong with one object after the other.
 type problems struct {
-	object func() string // the name of the object being checked
-	found  []error
+	service Name          // the service being checked; zero if it is the node
+	object  func() string // the name of the object being checked
+	found   []error
 }
 
 func (p *problems) add(field string, value any, reason string) {
@@ -41,7 +42,7 @@ func (p *problems) add(field string, value any, reason string) {
 	if value != nil {
 		text = fmt.Sprint(value)
 	}
-	p.found = append(p.found, &FieldError{Object: p.object(), Field: field, Value: text, Reason: reason})
+	p.found = append(p.found, &FieldError{Service: p.service, Object: p.object(), Field: field, Value: text, Reason: reason})
 }
 
 // path returns the path of a field in an element of a list.

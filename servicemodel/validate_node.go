@@ -7,7 +7,7 @@ import (
 
 // checkNode checks the node.
 func (p *problems) checkNode(n Node) {
-	p.object = func() string { return "node" }
+	p.service, p.object = Name{}, func() string { return "node" }
 	for i, a := range n.Addresses {
 		p.checkAddr("addresses", i, "", a, anyUnicast)
 	}

@@ -7,7 +7,7 @@ import (
 
 // checkService checks a service.
 func (p *problems) checkService(s *Service) {
-	p.object = func() string { return "service " + s.Name.String() }
+	p.service, p.object = s.Name, func() string { return "service " + s.Name.String() }
 	p.checkName(s.Name)
 	p.checkPorts(s)
 	p.checkClusterIPs(s)
@@ -114,7 +114,7 @@ func (s Scheduler) known() bool {
 
 // checkEndpoints checks a service's endpoints, and the name if nobody else does.
 func (p *problems) checkEndpoints(name Name, eps []Endpoint, checkName bool) {
-	p.object = func() string { return "endpoints " + name.String() }
+	p.service, p.object = name, func() string { return "endpoints " + name.String() }
 	if checkName && len(eps) > 0 {
 		p.checkName(name)
 	}

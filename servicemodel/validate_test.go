@@ -202,3 +202,18 @@ func TestProblemsOfAllObjectsAreReportedInOrder(t *testing.T) {
 		"endpoints default/b: endpoints[0].addr: required",
 	}, s.Validate())
 }
+
+func TestProblemsNameTheServiceThatTheyAreAbout(t *testing.T) {
+	t.Parallel()
+	bad := webService(func(s *sm.Service) { s.Scheduler = "fastest" })
+	other := sm.Name{Namespace: "default", Name: "other"}
+	node := sm.Node{MasqueradeMark: 3}
+	err := sm.State{}.WithNode(node).WithService(bad).WithEndpoints(other, []sm.Endpoint{endpoint("127.0.0.1")}).Validate()
+	var about []sm.Name
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+		var field *sm.FieldError
+		require.ErrorAs(t, e, &field)
+		about = append(about, field.Service)
+	}
+	require.Equal(t, []sm.Name{{}, other, web}, about)
+}

@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +15,8 @@ import (
 
 // Memory is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that embed kernlb test with it, on any OS and without
 // privileges, what they hand to an engine, and what they do when it fails. It keeps the contract of a backend strictly: a commit that
-// does not begin from what was last observed or committed is an error, one that somebody else came before is a [dataplane.ErrConflict].
+// does not begin from what was last observed or committed is an error, one that another backend on the same kernel came before, or that changes what
+// somebody has changed by hand, is a [dataplane.ErrConflict].
 //
 // Its methods may be called by many goroutines. It must be made by [NewMemory].
 type Memory struct {
@@ -28,8 +30,9 @@ type Memory struct {
 	held    *servicemodel.Table // what the last Observe or Commit left in the kernel
 	drift   []string            // what the last Observe reported, until it is committed
 	seen    uint64              // the kernel's generation at the last Observe or Commit
-	checked uint64              // the same, or that of an Integrity since
+	version uint64              // the kernel's version then
 	known   bool                // there was an Observe, and no failed Commit since
+	hints   bool                // Observe heeds its hint
 }
 
 var _ dataplane.Backend = (*Memory)(nil)
@@ -96,6 +99,14 @@ func (m *Memory) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.refuse = f
 }
 
+// HeedHints makes Observe read what it is asked for only, where it is given a hint: the observation is
+// then [dataplane.Observation.Unread] if the kernel holds anything else.
+func (m *Memory) HeedHints(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hints = on
+}
+
 // enter counts a call and returns the error that it is to fail with.
 func (m *Memory) enter(ctx context.Context, c Call) error {
 	m.mu.Lock()
@@ -140,7 +151,7 @@ func (m *Memory) Check(c *servicemodel.ChangeSet) error {
 
 // Observe reads the kernel. The table is made anew of its contents, as it is by a backend that decodes what it reads: it knows of no
 // state, no conflicts and no health checks.
-func (m *Memory) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
+func (m *Memory) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation, error) {
 	if err := m.enter(ctx, CallObserve); err != nil {
 		return nil, err
 	}
@@ -152,12 +163,20 @@ func (m *Memory) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane
 	if err != nil {
 		return nil, fmt.Errorf("memory: observe: %w", err)
 	}
-	m.held, m.drift, m.known = t, slices.Clone(m.kernel.drift), true
-	m.seen, m.checked = m.kernel.generation, m.kernel.generation
-	return &dataplane.Observation{Table: t, Drift: slices.Clone(m.drift)}, nil
+	o := &dataplane.Observation{Table: t, Drift: slices.Clone(m.kernel.drift)}
+	if m.hints && want != nil {
+		if o.Table, err = within(t, want); err != nil {
+			return nil, fmt.Errorf("memory: observe: %w", err)
+		}
+		o.Unread = len(o.Drift) > 0 || !o.Table.Equal(t)
+		o.Drift = nil
+	}
+	m.held, m.drift, m.known = o.Table, slices.Clone(o.Drift), true
+	m.seen, m.version = m.kernel.generation, m.kernel.version
+	return o, nil
 }
 
-// Integrity compares the kernel's generation with that of the last Observe or Commit. It does not tell of a failed commit: to observe after
+// Integrity compares the kernel's version and generation with those of the last Observe or Commit. It does not tell of a failed commit: to observe after
 // one is the caller's duty, and another commit without it an error.
 func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
@@ -167,9 +186,8 @@ func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	defer m.mu.Unlock()
 	m.kernel.mu.Lock()
 	defer m.kernel.mu.Unlock()
-	m.checked = m.kernel.generation
 	switch {
-	case m.kernel.broken > m.seen:
+	case m.kernel.version != m.version, m.kernel.broken > m.seen:
 		return dataplane.Broken, nil
 	case m.kernel.generation != m.seen:
 		return dataplane.Touched, nil
@@ -231,20 +249,21 @@ func (m *Memory) write(c *servicemodel.ChangeSet) error {
 		return fmt.Errorf("memory: commit: the change set does not begin from what was last observed or committed, but from that and\n%s",
 			servicemodel.Diff(m.held, old))
 	}
-	k := m.kernel
-	if k.generation != m.checked || !old.Equal(k.table) {
+	k, own := m.kernel, *c
+	own.Health = nil // no kernel holds those
+	if k.version != m.version || own.From(k.table).String() != own.String() {
 		return fmt.Errorf("memory: commit: %w", dataplane.ErrConflict)
 	}
-	t, err := contents(k.table.Apply(c))
-	if err != nil {
+	if m.held, err = contents(c.New); err != nil {
 		return fmt.Errorf("memory: commit: %w", err)
 	}
 	if m.plan(c) != "" {
 		k.generation++
+		k.version++
 	}
-	k.table = t
+	k.table = k.table.Apply(&own)
 	k.drift = slices.DeleteFunc(k.drift, func(d string) bool { return slices.Contains(m.drift, d) })
-	m.held, m.seen, m.checked = t, k.generation, k.generation
+	m.seen, m.version = k.generation, k.version
 	return nil
 }
 
@@ -261,6 +280,7 @@ func (m *Memory) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	stats := m.plan(servicemodel.Diff(m.kernel.table, nil)).Stats()
 	if stats.Messages > 0 {
 		m.kernel.generation++
+		m.kernel.version++
 	}
 	m.kernel.table, m.kernel.drift = nil, nil
 	m.held, m.drift, m.known = nil, nil, false
@@ -279,6 +299,22 @@ func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
 		ClusterIPs: slices.Collect(t.ClusterIPs()),
 		Hairpins:   slices.Collect(t.Hairpins()),
 	})
+}
+
+// within returns what of t is in want, too: frontends and pools by their identity.
+func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
+	return servicemodel.NewTable(servicemodel.Contents{
+		Rules:      t.Rules(),
+		Frontends:  only(t.Frontends(), func(f *servicemodel.Frontend) bool { return want.Frontend(f.Key) != nil }),
+		Pools:      only(t.Pools(), func(p *servicemodel.Pool) bool { return want.Pool(p.ID) != nil }),
+		ClusterIPs: only(t.ClusterIPs(), want.HasClusterIP),
+		Hairpins:   only(t.Hairpins(), want.HasHairpin),
+	})
+}
+
+// only returns the elements that keep is true of.
+func only[T any](all iter.Seq[T], keep func(T) bool) []T {
+	return slices.DeleteFunc(slices.Collect(all), func(e T) bool { return !keep(e) })
 }
 
 // memoryPlan is the text of a plan: a message for each line.

@@ -14,7 +14,8 @@ type Kernel struct {
 	table      *servicemodel.Table
 	drift      []string
 	generation uint64 // counts what anybody wrote
-	broken     uint64 // the generation of the last flush
+	version    uint64 // counts what backends wrote, and the flushes
+	broken     uint64 // the generation of the last damage to the skeleton
 }
 
 // Table returns what the kernel holds, which has no health checks. Nil is an empty table.
@@ -38,6 +39,7 @@ func (k *Kernel) Touch() { k.change(func() {}) }
 func (k *Kernel) Flush() {
 	k.change(func() {
 		k.table, k.drift, k.broken = nil, nil, k.generation
+		k.version++
 	})
 }
 

@@ -93,7 +93,7 @@ func TestMemoryTellsConflicts(t *testing.T) {
 		name     string
 		foreign  func(*testing.T, *Kernel)
 		want     dataplane.Integrity
-		conflict bool // also after Integrity was asked
+		conflict bool
 	}{
 		{"somebody committed something else", func(_ *testing.T, k *Kernel) { k.Touch() }, dataplane.Touched, false},
 		{"somebody left something", func(_ *testing.T, k *Kernel) { k.AddDrift("a chain") }, dataplane.Touched, false},
@@ -103,14 +103,14 @@ func TestMemoryTellsConflicts(t *testing.T) {
 				require.False(t, k.Lose(f.Key))
 				return
 			}
-		}, dataplane.Touched, true},
+		}, dataplane.Touched, false},
 		{"somebody deleted everything", func(_ *testing.T, k *Kernel) { k.Flush() }, dataplane.Broken, true},
 		{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) { k.Break() }, dataplane.Broken, false},
 		{"another backend committed", func(t *testing.T, k *Kernel) {
 			m, held := observed(t, k)
 			_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "pod3")))
 			require.NoError(t, err)
-		}, dataplane.Touched, true},
+		}, dataplane.Broken, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +131,12 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			requireIntegrity(t, m, dataplane.Intact)
 			k.Touch()
 			_, err = m.Commit(t.Context(), servicemodel.Diff(o.Table, a))
-			require.ErrorIs(t, err, dataplane.ErrConflict, "between reading and writing")
+			require.NoError(t, err, "what a neighbour commits is no conflict")
+			for f := range a.Frontends() {
+				k.Lose(f.Key)
+			}
+			_, err = m.Commit(t.Context(), servicemodel.Diff(a, nil))
+			require.ErrorIs(t, err, dataplane.ErrConflict, "what is to be removed is not there")
 		})
 	}
 }
@@ -198,6 +203,41 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 	for _, name := range []Call{CallObserve, CallIntegrity, CallCommit, CallCleanup} {
 		require.ErrorIs(t, calls[name](ctx), context.Canceled)
 	}
+}
+
+func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	k := &Kernel{}
+	m, empty := observed(t, k)
+	one, two := memoryTable(t, "pod1"), memoryTable(t, "pod1", "pod2")
+	_, err := m.Commit(t.Context(), servicemodel.Diff(empty, two))
+	require.NoError(t, err)
+	part, err := servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(), Frontends: slices.Collect(two.Frontends())[:1]})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name  string
+		heed  bool
+		want  *servicemodel.Table
+		found int
+		rest  bool
+	}{
+		{"hints are not heeded", false, part, two.Len(), false},
+		{"there is none", true, nil, two.Len(), false},
+		{"all is wanted", true, two, two.Len(), false},
+		{"a pool is wanted otherwise", true, one, two.Len(), len(slices.Collect(two.Hairpins())) > len(slices.Collect(one.Hairpins()))},
+		{"a part is wanted", true, part, 1, true},
+	} {
+		m.HeedHints(c.heed)
+		o, err := m.Observe(t.Context(), c.want)
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.found, o.Table.Len(), c.name)
+		require.Equal(t, c.rest, o.Unread, c.name)
+	}
+	k.AddDrift("a chain")
+	o, err := m.Observe(t.Context(), two)
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	require.True(t, o.Unread)
 }
 
 func TestMemoryRefusesOnDemand(t *testing.T) {

@@ -208,11 +208,11 @@ func affinityEnds(t *testing.T, w *world) {
 func adopts(t *testing.T, w *world) {
 	s := and(state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)), eps("pod2", "remote1")), web(named("other", clusterIP2)), eps("pod3"))
 	w.apply(t, s)
-	w.engine = dataplane.New(w.backend, nil) // it remembers nothing
+	w.engine = w.newEngine(nil)
 	if r := w.apply(t, s); !r.Changes.Empty() || r.Messages != 0 || len(r.Drift) != 0 || !r.Observed {
 		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Messages, r.Drift, r.Changes)
 	}
-	w.engine = dataplane.New(w.backend, nil)
+	w.engine = w.newEngine(nil)
 	r := w.apply(t, and(s, web(named("other", clusterIP2)), eps("pod1")))
 	if n := len(r.Changes.Frontends); n != 0 || len(r.Changes.Pools) == 0 {
 		t.Errorf("one endpoint replaced after a restart changes pools only:\n%s", r.Changes)

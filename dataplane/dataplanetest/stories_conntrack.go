@@ -12,7 +12,6 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -59,7 +58,7 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.engine = dataplane.New(w.backend, &dataplane.Config{Flows: keeper})
+	w.engine = w.newEngine(keeper)
 	return table, keeper
 }
 
@@ -338,7 +337,7 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	w.apply(t, flowState(flowEndpoints("pod3")))
 	all.requireAll(t, serverName("pod3", flowTarget))
 
-	w.engine = dataplane.New(w.backend, nil) // as one that is killed before it cleans up
+	w.engine = w.newEngine(nil) // as one that is killed before it cleans up
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	stale := len(all)
 	if w.ipvs() { // which moves a flow itself: the next datagram ends it and is lost, the one after it begins another

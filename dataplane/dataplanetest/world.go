@@ -55,8 +55,13 @@ func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
 		c.Close()
 		return nil, err
 	}
-	w.engine = dataplane.New(w.backend, nil)
+	w.engine = w.newEngine(nil)
 	return w, nil
+}
+
+// newEngine returns an engine that remembers nothing. It is strict: what is left out would not be tested.
+func (w *world) newEngine(f dataplane.Flows) *dataplane.Engine {
+	return dataplane.New(w.backend, &dataplane.Config{Strict: true, Flows: f})
 }
 
 // serve starts the servers of a host. The outside clients serve nothing.

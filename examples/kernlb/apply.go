@@ -23,6 +23,13 @@ type summary struct {
 	Repaired []string `json:"repaired,omitempty"`
 	Deleted  int      `json:"flows_deleted,omitempty"`
 	Reset    int      `json:"connections_reset,omitempty"`
+	Refused  []reason `json:"refused,omitempty"`
+}
+
+// reason is why a service was refused.
+type reason struct {
+	Service string `json:"service"`
+	Reason  string `json:"reason"`
 }
 
 func (p *program) apply(ctx context.Context) error {
@@ -41,23 +48,41 @@ func (p *program) apply(ctx context.Context) error {
 		if r == nil {
 			return err
 		}
-		p.warnConflicts(r.Changes.New)
+		p.warnConflicts(r.Conflicts)
 		if chosen {
 			p.warnOthers(ctx)
 		}
 		err = p.settle(ctx, e, r, err)
 		sum := summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
-			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift}
+			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift, Refused: p.refused(r.Refused)}
 		if keeper != nil {
 			sum.Deleted, sum.Reset = keeper.Totals().Deleted, keeper.Totals().Reset
 		}
-		return errors.Join(p.summarize(sum), err)
+		return errors.Join(p.summarize(sum), err, p.complete())
 	})
 }
 
+// refused prints each service that was left out, with the reason.
+func (p *program) refused(l []dataplane.Refusal) (reasons []reason) {
+	for _, r := range l {
+		fmt.Fprintf(p.stderr, "refused: %v\n", r)
+		reasons = append(reasons, reason{r.Service.String(), r.Err.Error()})
+		p.incomplete = true
+	}
+	return reasons
+}
+
+// complete returns an error if something was left out.
+func (p *program) complete() error {
+	if p.incomplete {
+		return errIncomplete
+	}
+	return nil
+}
+
 // warnConflicts names the services that lost an address to another one.
-func (p *program) warnConflicts(t *servicemodel.Table) {
-	for c := range t.Conflicts() {
+func (p *program) warnConflicts(l []servicemodel.Conflict) {
+	for _, c := range l {
 		fmt.Fprintf(p.stderr, "warning: %s is claimed by %s and %s: %s has it\n", c.Key, c.Winner, c.Loser, c.Winner)
 	}
 }
@@ -93,12 +118,12 @@ func (p *program) plan(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.warnConflicts(v.Changes.New)
-		return p.printPlan(v)
+		p.warnConflicts(v.Conflicts)
+		return errors.Join(p.printPlan(v, p.refused(v.Refused)), p.complete())
 	})
 }
 
-func (p *program) printPlan(v *dataplane.Preview) error {
+func (p *program) printPlan(v *dataplane.Preview, refused []reason) error {
 	stats, counts := v.Plan.Stats(), v.Changes.Counts()
 	if p.opts.output == "json" {
 		return p.printJSON(struct {
@@ -106,7 +131,7 @@ func (p *program) printPlan(v *dataplane.Preview) error {
 			Changes string `json:"changes"`
 			Kernel  string `json:"kernel"`
 		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed, Removed: counts.Removed,
-			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift}, v.Changes.String(), v.Plan.String()})
+			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift, Refused: refused}, v.Changes.String(), v.Plan.String()})
 	}
 	if stats.Messages == 0 && len(v.Drift) == 0 {
 		_, err := fmt.Fprintln(p.stdout, "nothing would change")

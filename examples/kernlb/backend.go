@@ -44,7 +44,7 @@ func backendNames() []string {
 func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend, error) {
 	l := p.opts.candidates()
 	if p.opts.backend == auto {
-		b, err := dataplane.Choose(ctx, s, l...)
+		b, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
 		if err == nil {
 			p.opts.backend = b.Name()
 		}
@@ -74,7 +74,12 @@ func (p *program) withEngine(ctx context.Context, s servicemodel.State, f func(c
 		return p.classify(err)
 	}
 	defer b.Close()
-	return p.classify(f(ctx, dataplane.New(b, &dataplane.Config{Flows: p.keeper})))
+	return p.classify(f(ctx, dataplane.New(b, p.engineConfig())))
+}
+
+// engineConfig is what the flags say of engines.
+func (p *program) engineConfig() *dataplane.Config {
+	return &dataplane.Config{Strict: !p.opts.goOn, Flows: p.keeper}
 }
 
 // warnOthers names the other backends in which the instance has services. It is for a backend that was chosen: the choice may have been another

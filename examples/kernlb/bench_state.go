@@ -3,24 +3,9 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"runtime/metrics"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// sample notes the size of the live and not yet swept heap. Reading this metric does not stop the program.
-func (h *heapWatch) sample() {
-	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(s)
-	if v := s[0].Value.Uint64(); v > h.peak.Load() {
-		h.peak.Store(v)
-	}
-}
-
-func (h *heapWatch) stop() {
-	close(h.quit)
-	<-h.done
-}
 
 // benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes. One in ten has session affinity, and a load-balancer IP
 // with source ranges and external traffic policy Local.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/internal/manifest"
@@ -12,7 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// load reads the manifests into a state. It prints every problem; if one of them is an error, there is no state.
+// load reads the manifests into a state. It prints every problem; if one of them is an error, there is no state, or with
+// -keep-going one without that object.
 func (p *program) load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations, Strict: true})
 	loader := manifest.NewLoader(tracker)
@@ -35,15 +37,24 @@ func (p *program) load() (servicemodel.State, error) {
 		fmt.Fprintf(p.stderr, "skipped: %s\n", s)
 	}
 	if r.Err() != nil {
-		return servicemodel.State{}, fmt.Errorf("%w: see above", errInvalid)
+		if !p.opts.goOn || slices.ContainsFunc(r.Problems, ofNoObject) {
+			return servicemodel.State{}, fmt.Errorf("%w: see above", errInvalid)
+		}
+		p.incomplete = true
 	}
 	s := tracker.State()
 	if n := s.Node(); len(n.Addresses) == 0 {
 		n.Addresses = interfaceAddrs(p.opts.ipvs.Device)
 		s = s.WithNode(n)
 	}
+	if p.opts.goOn {
+		return s, nil // the engine finds what is invalid
+	}
 	return s, p.invalid(s.Validate())
 }
+
+// ofNoObject reports whether a problem hides which objects there are, so that nothing can be left out for it.
+func ofNoObject(p manifest.Problem) bool { return p.Severity == kube.Error && p.Object == "" }
 
 // invalid prints every problem of a state and returns one error for them.
 func (p *program) invalid(err error) error {

@@ -10,7 +10,8 @@
 //	kernlb bench               measures the library in a namespace of its own
 //
 // Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for wrong usage or invalid input, in
-// which case every problem was printed and the kernel was not touched.
+// which case every problem was printed and the kernel was not touched. With -keep-going, services that are invalid or that the backend
+// refuses are left out and printed, everything else is done, and the exit code is 1.
 package main
 
 import (
@@ -33,8 +34,12 @@ const (
 	exitInvalid = 2
 )
 
-// errInvalid marks wrong usage and invalid input.
-var errInvalid = errors.New("invalid input")
+var (
+	// errInvalid marks wrong usage and invalid input.
+	errInvalid = errors.New("invalid input")
+	// errIncomplete says that something was left out. The rest was done.
+	errIncomplete = errors.New("done, but for what was refused: see above")
+)
 
 // program is one run: where it reads and prints, and what it was told.
 type program struct {
@@ -43,6 +48,8 @@ type program struct {
 	stderr io.Writer
 	opts   options
 	keeper dataplane.Flows // of the engines; nil: flows are left alone
+	// incomplete says that -keep-going left something out.
+	incomplete bool
 }
 
 // commands are the commands by name.

@@ -20,7 +20,7 @@ type kernlb struct {
 
 func newKernlb(s *settings, b dataplane.Backend) *kernlb {
 	return &kernlb{
-		engine: dataplane.New(b, nil),
+		engine: dataplane.New(b, &dataplane.Config{Strict: true}),
 		tracker: kube.NewTracker(kube.Config{Node: servicemodel.Node{
 			Name: nodeName, Addresses: s.NodeAddrs, ServiceCIDRs: s.ServiceCIDRs,
 			LocalPods: servicemodel.PodDetector{CIDRs: s.ClusterCIDRs},

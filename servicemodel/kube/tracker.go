@@ -22,8 +22,8 @@ type Config struct {
 	NodeCIDRs bool
 
 	// Annotations is the prefix of the annotations of Services that say what Kubernetes has no field for; see the package documentation. Empty, the
-	// default, means that annotations mean nothing. What a backend cannot do, it refuses for all services at once: so let annotations count only where
-	// those who write them may do that to the node, or together with a backend that can do it all.
+	// default, means that annotations mean nothing. A service that asks for what the backend cannot do
+	// is refused: an engine leaves it out, or refuses the whole state if it is strict.
 	Annotations string
 
 	// Strict is for objects that no API server has validated, such as those in files: what an API server would have

@@ -1,0 +1,118 @@
+package dataplane
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// apply makes the kernel hold the state, as far as it was read.
+func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
+	p, err := e.compare(ctx, s, true)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Backend: e.backend.Name(), Observed: p.observed, Refused: p.refused, Conflicts: p.conflicts(), state: p.state}
+	r.Changes, r.Counts = p.changes, p.changes.Counts()
+	return r, e.commit(ctx, r, p.changes)
+}
+
+// applyRest reads what an observation with a hint has left unread, and removes it. What is wanted is
+// in the kernel by then.
+func (e *Engine) applyRest(ctx context.Context, r *Result) error {
+	if err := e.observe(ctx, nil); err != nil {
+		return err
+	}
+	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
+	if err := e.commit(ctx, r, c); err != nil {
+		return err
+	}
+	n := c.Counts()
+	r.Rest = c
+	r.Added, r.Changed, r.Removed = r.Added+n.Added, r.Changed+n.Changed, r.Removed+n.Removed
+	return nil
+}
+
+// commit writes the changes and what the last observation reported as drift, and notes what the kernel
+// holds then.
+func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
+	if !c.Empty() || len(e.drift) > 0 {
+		stats, err := e.backend.Commit(ctx, c)
+		if err != nil {
+			e.known = false
+			return err
+		}
+		r.Stats.add(stats)
+	}
+	r.Drift = append(r.Drift, e.drift...)
+	e.resolved, e.kernel, e.drift = c.New, c.New, nil
+	e.changed(r.state, c)
+	return nil
+}
+
+// proposal is what is to be done for a state.
+type proposal struct {
+	draft
+	changes  *servicemodel.ChangeSet
+	observed bool // the kernel was read
+}
+
+func (p *proposal) conflicts() []servicemodel.Conflict {
+	return slices.Collect(p.changes.New.Conflicts())
+}
+
+// compare resolves a state and compares it with the kernel. hint says that reading what is wanted is
+// enough for now.
+func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
+	p := &proposal{draft: draft{state: s, strict: e.strict}}
+	t, err := p.resolve(e.resolved)
+	if err != nil {
+		return nil, err
+	}
+	var want *servicemodel.Table
+	if hint {
+		want = t
+	}
+	if p.observed, err = e.lookAt(ctx, want); err != nil {
+		return nil, err
+	}
+	t = e.arranged(t)
+	p.changes = servicemodel.Diff(e.kernel, t)
+	accepted, err := e.accepted(p, t)
+	if err != nil {
+		return nil, err
+	}
+	if accepted != t {
+		p.changes = servicemodel.Diff(e.kernel, e.arranged(accepted))
+	}
+	return p, nil
+}
+
+// accepted returns the table t of the proposal without the services that the backend refuses. A service
+// that is left out may have kept another one from an address; that is all that is new in the next
+// round. Each round leaves out at least one service.
+func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Table, error) {
+	for c := p.changes; ; {
+		err := e.backend.Check(c)
+		if err == nil {
+			return t, nil
+		}
+		if err := p.leaveOut(err); err != nil {
+			return nil, err
+		}
+		next, err := p.resolve(t)
+		if err != nil {
+			return nil, err
+		}
+		c, t = servicemodel.Diff(t, next).From(e.kernel), next
+	}
+}
+
+// arranged returns t with slots as they are in the kernel, if the kernel was read since the last apply.
+func (e *Engine) arranged(t *servicemodel.Table) *servicemodel.Table {
+	if e.kernel == e.resolved {
+		return t
+	}
+	return t.Arrange(e.kernel)
+}

@@ -1,0 +1,133 @@
+package dataplane_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// besideANeighbour applies a change each second for as long as asked for, after a foreign commit each, and
+// returns the times since the start at which the kernel was read.
+func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []time.Duration) {
+	t.Helper()
+	start := time.Now()
+	for i := 0; time.Since(start) < during; i++ {
+		time.Sleep(time.Second)
+		b.Kernel().Touch()
+		began := time.Since(start)
+		r, err := b.engine.Apply(t.Context(), services(1).WithEndpoints(serviceName(1), endpoints(byte(1+i%2))))
+		require.NoError(t, err)
+		require.Len(t, r.Changes.Pools, 1)
+		if r.Observed {
+			reads = append(reads, began)
+		}
+	}
+	return reads
+}
+
+func TestANeighbourIsReadForLessAndLessOften(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		slowReads(b, time.Second)
+		b.apply(t, services(1).WithEndpoints(serviceName(1), endpoints(9)))
+		require.Equal(t, seconds(21, 63, 145, 307, 609, 911), besideANeighbour(t, b, 20*time.Minute)[:6],
+			"after 20 times the reading, then twice as long each time, up to 5 minutes")
+		b.requireCalls(t, 1+6, b.Calls(dataplanetest.CallCommit))
+
+		// Something was there for once: from then on it is looked for as at first.
+		b.Kernel().AddDrift("a chain of nobody")
+		time.Sleep(5 * time.Minute)
+		require.Equal(t, []string{"a chain of nobody"}, b.apply(t, services(1)).Drift)
+		require.Equal(t, seconds(21, 63), besideANeighbour(t, b, 100*time.Second))
+	})
+}
+
+func TestAReadingThatTakesLongIsNoMoreThanItsShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		slowReads(b, time.Minute)
+		b.apply(t, services(1))
+		require.Equal(t, seconds(20*60+1, 41*60+2), besideANeighbour(t, b, time.Hour))
+	})
+}
+
+func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		slowReads(b, time.Second)
+		b.apply(t, services(2))
+		require.True(t, b.Kernel().Lose(frontendKey(2)))
+		b.Before(dataplanetest.CallObserve, func(context.Context) error {
+			time.Sleep(2 * time.Second)
+			return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
+		})
+		time.Sleep(time.Minute)
+		s := services(2).WithEndpoints(serviceName(1), endpoints(9))
+		for _, wait := range []time.Duration{0, time.Second, 39 * time.Second} {
+			time.Sleep(wait)
+			r, err := b.engine.Apply(t.Context(), s)
+			require.NoError(t, err)
+			require.False(t, r.Observed, "what is known is good enough")
+		}
+		b.requireCalls(t, 2, 2)
+		slowReads(b, time.Second)
+		time.Sleep(time.Second)
+		r := b.apply(t, s)
+		require.True(t, r.Observed, "and is tried again after its share of time")
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+
+		b.Kernel().Touch()
+		time.Sleep(time.Hour)
+		b.Before(dataplanetest.CallObserve, func(context.Context) error {
+			b.Before(dataplanetest.CallObserve, nil)
+			newBench(b.Kernel()).apply(t, services(1)) // another writer
+			return dataplane.ErrConflict
+		})
+		r = b.apply(t, s)
+		require.True(t, r.Observed, "what is known is not good enough if it is broken")
+		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
+
+		b.Kernel().Touch()
+		time.Sleep(time.Hour)
+		reads := b.Calls(dataplanetest.CallObserve)
+		b.Fail(dataplanetest.CallObserve, 1, dataplane.ErrConflict)
+		b.Before(dataplanetest.CallIntegrity, func(context.Context) error {
+			if b.Calls(dataplanetest.CallObserve) == reads {
+				return nil
+			}
+			return errRefused
+		})
+		require.True(t, b.apply(t, s).Observed, "nor if that cannot be told")
+		b.Before(dataplanetest.CallIntegrity, nil)
+
+		b.Kernel().Touch()
+		time.Sleep(time.Hour)
+		b.Fail(dataplanetest.CallObserve, 1, errRefused)
+		_, err := b.engine.Apply(t.Context(), s)
+		require.ErrorIs(t, err, errRefused, "any other failure is one")
+		require.True(t, b.apply(t, s).Observed)
+	})
+}
+
+func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.apply(t, services(2))
+		newBench(b.Kernel()).apply(t, services(1)) // another writer
+		b.Fail(dataplanetest.CallObserve, 3, dataplane.ErrConflict)
+		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Counts)
+		b.requireCalls(t, 5, 2)
+	})
+}

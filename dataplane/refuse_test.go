@@ -1,0 +1,309 @@
+package dataplane_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// at81 is service i at port 81, which refusePort81 refuses.
+func at81(i int, change ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := service(i)
+	s.Ports[0].Port = 81
+	for _, f := range change {
+		f(s)
+	}
+	return s
+}
+
+// invalid is service i, without the number of its port.
+func invalid(i int) *servicemodel.Service {
+	s := service(i)
+	s.Ports[0].Port = 0
+	return s
+}
+
+// requireRefused requires which services an apply refused, and that the kernel holds the state without them.
+func (b *bench) requireRefused(t *testing.T, s servicemodel.State, want ...servicemodel.Name) *dataplane.Result {
+	t.Helper()
+	r, err := b.engine.Apply(t.Context(), s)
+	require.NoError(t, err)
+	var refused []servicemodel.Name
+	for _, f := range r.Refused {
+		refused = append(refused, f.Service)
+		s = s.WithoutService(f.Service).WithEndpoints(f.Service, nil)
+	}
+	require.Equal(t, want, refused)
+	requireHolds(t, b.Kernel(), s)
+	return r
+}
+
+func TestOneBadServiceHoldsBackNobody(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Refuse(refusePort81)
+	s := services(4)
+	b.requireRefused(t, s)
+
+	s = s.WithService(invalid(2)).WithService(at81(3)).WithService(service(5)).WithEndpoints(serviceName(5), endpoints(1, 2))
+	r := b.requireRefused(t, s, serviceName(2), serviceName(3))
+	require.Equal(t, servicemodel.Counts{Added: 1, Removed: 2}, r.Counts, "those that were there before are left out, too")
+	var field *servicemodel.FieldError
+	require.ErrorAs(t, r.Refused[0].Err, &field)
+	require.Equal(t, "ports[0].port", field.Field)
+	require.ErrorIs(t, r.Refused[1].Err, dataplane.ErrUnsupported)
+	require.Equal(t, "default/svc-3: memory cannot express service default/svc-3:http: port: 81 (use 80)", r.Refused[1].String())
+
+	p, err := b.engine.Plan(t.Context(), s.WithEndpoints(serviceName(1), endpoints(9)))
+	require.NoError(t, err)
+	require.Equal(t, r.Refused, p.Refused)
+	require.Equal(t, servicemodel.Counts{Changed: 1, Removed: 1}, p.Changes.Counts())
+
+	r = b.requireRefused(t, s, serviceName(2), serviceName(3))
+	require.True(t, r.Changes.Empty())
+	restarted := newBench(b.Kernel())
+	restarted.Refuse(refusePort81)
+	r = restarted.requireRefused(t, s, serviceName(2), serviceName(3))
+	require.True(t, r.Changes.Empty(), "what the kernel holds depends on the state alone: %s", r.Changes)
+
+	s = s.WithService(service(2))
+	r = b.requireRefused(t, s, serviceName(3))
+	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts, "it comes in by itself")
+	b.Refuse(nil)
+	require.Equal(t, servicemodel.Counts{Added: 1}, b.requireRefused(t, s).Counts, "as soon as it can")
+	b.requireCalls(t, 1, 4)
+}
+
+func TestAServiceIsLeftOutAsAWhole(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Refuse(refusePort81)
+	s := services(2)
+	two := service(2)
+	two.Ports = append(two.Ports, servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP, Port: 81},
+		servicemodel.ServicePort{Name: "c", Protocol: servicemodel.UDP, Port: 81})
+	r := b.requireRefused(t, s.WithService(two), serviceName(2))
+	require.Equal(t, 2, strings.Count(r.Refused[0].Err.Error(), "port: 81"), "every problem is named: %v", r.Refused[0].Err)
+	require.Equal(t, 1, b.Kernel().Table().Len())
+
+	nobody := servicemodel.Name{Namespace: "no", Name: "service"}
+	bad := endpoints(1, 2)
+	bad[1].Addr = netip.MustParseAddr("127.0.0.1")
+	b.requireRefused(t, s.WithEndpoints(nobody, bad).WithEndpoints(serviceName(1), bad), serviceName(1), nobody)
+}
+
+// Services that claim one address come up for a check one after the other, each when the one before is left out.
+func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	checked := 0
+	b.Refuse(func(c *servicemodel.ChangeSet) error {
+		checked += len(c.Frontends)
+		return refusePort81(c)
+	})
+	shared := func(s *servicemodel.Service) { s.ClusterIPs, s.ExternalIPs = nil, []netip.Addr{clusterIP(200)} }
+	const n = 60
+	s, others := services(n), services(n)
+	var chain []servicemodel.Name
+	for i := range 9 {
+		s = s.WithService(at81(1+i, shared))
+		others = others.WithoutService(serviceName(1+i)).WithEndpoints(serviceName(1+i), nil)
+		chain = append(chain, serviceName(1+i))
+	}
+	r := b.requireRefused(t, s, chain...)
+	require.Empty(t, r.Conflicts)
+	requireHolds(t, b.Kernel(), others)
+	require.LessOrEqual(t, checked, n+2*len(chain), "what was checked is not checked again")
+
+	// The last one, which is good, has the address in the end. It is known what the kernel holds there.
+	checked = 0
+	last := service(50)
+	last.ExternalIPs = []netip.Addr{clusterIP(200)}
+	last.Ports[0].Port = 82
+	first := at81(1, shared)
+	first.Ports = append(first.Ports, servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP, Port: 82})
+	b.requireRefused(t, s.WithService(last).WithService(first), chain...)
+	require.NotNil(t, b.Kernel().Table().Frontend(servicemodel.FrontendKey{Addr: clusterIP(200), Protocol: servicemodel.TCP, Port: 82}))
+	require.LessOrEqual(t, checked, 3*len(chain))
+}
+
+func TestCollisionsLeaveOutTheirService(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Refuse(func(c *servicemodel.ChangeSet) error {
+		for _, f := range c.Frontends {
+			if f.New != nil && f.New.Key == frontendKey(2) {
+				return fmt.Errorf("look: %w", &dataplane.CollisionError{Backend: "memory", Service: f.New.Service.Name, Object: f.New.Key.String()})
+			}
+		}
+		return nil
+	})
+	r := b.requireRefused(t, services(3), serviceName(2))
+	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+	require.ErrorContains(t, r.Refused[0].Err, "memory: service default/svc-2: 10.96.0.2:80/tcp is not ours")
+}
+
+func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.requireRefused(t, services(2))
+	bad := services(3).WithService(invalid(1)).WithNode(servicemodel.Node{MasqueradeMark: 3})
+	_, err := b.engine.Apply(t.Context(), bad)
+	require.ErrorContains(t, err, "node: masqueradeMark: 0x3: must be exactly one bit")
+	require.ErrorContains(t, err, "service default/svc-1: ports[0].port", "all problems are named")
+
+	for _, problem := range []error{
+		&dataplane.UnsupportedError{Backend: "memory", Object: "node", Field: "localhostNodePorts", Value: "true"},
+		errors.Join(refused(1), &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(99)}),
+		errRefused,
+	} {
+		b.Refuse(func(*servicemodel.ChangeSet) error { return problem })
+		_, err = b.engine.Apply(t.Context(), services(3))
+		require.ErrorIs(t, err, problem)
+	}
+	requireHolds(t, b.Kernel(), services(2))
+	b.Refuse(func(*servicemodel.ChangeSet) error { return refused(1) })
+	_, err = b.engine.Apply(t.Context(), services(3))
+	require.ErrorIs(t, err, dataplane.ErrUnsupported, "it is refused although it is left out: that must end")
+}
+
+func TestConflictsAreInTheResult(t *testing.T) {
+	t.Parallel()
+	b, s := newBench(nil), services(2)
+	thief := service(3)
+	thief.ExternalIPs = []netip.Addr{clusterIP(1)}
+	r := b.requireRefused(t, s.WithService(thief))
+	require.Len(t, r.Conflicts, 1)
+	require.Equal(t, "10.96.0.1:80/tcp: default/svc-1:http wins over default/svc-3:http", r.Conflicts[0].String())
+	p, err := b.engine.Plan(t.Context(), s.WithService(thief))
+	require.NoError(t, err)
+	require.Equal(t, r.Conflicts, p.Conflicts)
+	require.Empty(t, b.requireRefused(t, s).Conflicts)
+}
+
+func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
+	t.Parallel()
+	m, f := dataplanetest.NewMemory(nil), &told{}
+	e := dataplane.New(m, &dataplane.Config{Flows: f})
+	_, err := e.Apply(t.Context(), services(3).WithService(invalid(2)))
+	require.NoError(t, err)
+	require.Len(t, f.states, 1)
+	require.True(t, f.states[0].Service(serviceName(2)) == nil && f.states[0].Endpoints(serviceName(2)) == nil)
+	require.Equal(t, 2, f.states[0].Len())
+}
+
+func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
+	t.Parallel()
+	var buf bytes.Buffer
+	m := dataplanetest.NewMemory(nil)
+	m.Refuse(refusePort81)
+	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(slog.NewTextHandler(&buf, nil))})
+	s := services(3).WithService(at81(2))
+	for _, step := range []struct {
+		state servicemodel.State
+		lines int
+	}{{s, 1}, {s, 0}, {s.WithService(at81(1)), 1}, {s.WithService(invalid(2)), 1}, {services(3), 0}, {s, 1}} {
+		buf.Reset()
+		_, err := e.Apply(t.Context(), step.state)
+		require.NoError(t, err)
+		require.Equal(t, step.lines, strings.Count(buf.String(), "service refused"), buf.String())
+	}
+	require.Contains(t, buf.String(), `level=WARN msg="service refused" backend=memory service=default/svc-2 reason="memory cannot express`)
+}
+
+func TestRunSaysWhatIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{})
+		r.Refuse(refusePort81)
+		r.states <- services(3).WithService(at81(2))
+		r.at(time.Second)
+		require.NoError(t, r.errs[0])
+		require.Len(t, r.results[0].Refused, 1)
+		r.Refuse(nil) // what was in the way has gone
+		r.at(301 * time.Second)
+		require.Equal(t, seconds(0, 300), r.applies, "a refused service is no failure that is tried again at once")
+		require.Empty(t, r.results[1].Refused)
+		requireHolds(t, r.Kernel(), services(3).WithService(at81(2)))
+	})
+}
+
+// turns is a backend in memory whose turns are counted.
+type turns struct {
+	*settling
+	held, taken int
+	err         error
+}
+
+func (l *turns) Lock(ctx context.Context) (func(), error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	l.held, l.taken = l.held+1, l.taken+1
+	return func() { l.held-- }, context.Cause(ctx)
+}
+
+func TestWritersTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &turns{settling: &settling{Memory: dataplanetest.NewMemory(nil)}}
+		e := dataplane.New(l, nil)
+		for _, c := range []dataplanetest.Call{dataplanetest.CallObserve, dataplanetest.CallCommit, dataplanetest.CallCleanup} {
+			l.Before(c, func(context.Context) error {
+				require.Equal(t, 1, l.held, c)
+				return nil
+			})
+		}
+		_, err := e.Apply(t.Context(), services(1))
+		require.NoError(t, err)
+		require.Equal(t, 2, l.taken, "one for the apply, one for what the backend settles")
+		_, err = e.Cleanup(t.Context())
+		require.NoError(t, err)
+		l.Fail(dataplanetest.CallCleanup, 1, errRefused)
+		_, err = e.Cleanup(t.Context())
+		require.ErrorIs(t, err, errRefused)
+		l.Fail(dataplanetest.CallCommit, 1, errRefused)
+		_, err = e.Apply(t.Context(), services(1))
+		require.ErrorIs(t, err, errRefused)
+		require.Zero(t, l.held, "no turn outlives its call")
+
+		l.err = errRefused // such as the context's
+		commits := l.Calls(dataplanetest.CallCommit)
+		_, err = e.Apply(t.Context(), services(2))
+		require.ErrorIs(t, err, errRefused)
+		_, err = e.Cleanup(t.Context())
+		require.ErrorIs(t, err, errRefused)
+		_, err = e.Settle(t.Context())
+		require.ErrorIs(t, err, errRefused)
+		require.Equal(t, commits, l.Calls(dataplanetest.CallCommit))
+	})
+}
+
+func TestCleanupIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.apply(t, services(2))
+		b.Fail(dataplanetest.CallCleanup, 3, dataplane.ErrConflict)
+		stats, err := b.engine.Cleanup(t.Context())
+		require.NoError(t, err)
+		require.Positive(t, stats.Messages)
+		require.Zero(t, b.Kernel().Table().Len())
+		b.Fail(dataplanetest.CallCleanup, 100, dataplane.ErrConflict)
+		_, err = b.engine.Cleanup(t.Context())
+		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.ErrorContains(t, err, "cleanup: tried 8 times: ")
+	})
+}

@@ -1,0 +1,151 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// newHinted returns an engine that remembers nothing on a backend that finds what it is asked for.
+func newHinted(k *dataplanetest.Kernel) *bench {
+	b := newBench(k)
+	b.HeedHints(true)
+	return b
+}
+
+func TestWhatIsWantedComesFirst(t *testing.T) {
+	t.Parallel()
+	old := newBench(nil)
+	old.apply(t, services(3))
+	old.Kernel().AddDrift("a chain of nobody")
+
+	b, f := newHinted(old.Kernel()), &told{}
+	b.engine = dataplane.New(b.Memory, &dataplane.Config{Flows: f})
+	next := services(4).WithoutService(serviceName(1)).WithEndpoints(serviceName(2), endpoints(9))
+	var held []int
+	b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		held = append(held, b.Kernel().Table().Len())
+		return nil
+	})
+	r := b.apply(t, next)
+	require.Equal(t, []int{3, 4}, held, "the new service is there before the old one goes")
+	b.requireCalls(t, 2, 2)
+	require.Empty(t, b.Kernel().Drift())
+	require.Equal(t, []string{"a chain of nobody"}, r.Drift)
+	require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 2}, r.Counts)
+	require.NotContains(t, r.Changes.String(), "svc-1:")
+	require.Contains(t, r.Rest.String(), "- frontend 10.96.0.1:80/tcp")
+	require.Equal(t, servicemodel.Counts{Removed: 1}, r.Rest.Counts())
+	texts := ""
+	for _, c := range f.changes {
+		texts += c.String()
+	}
+	require.Contains(t, texts, "- pool default/svc-1:http/tcp", "flows are told of both")
+	require.Contains(t, texts, "+ frontend 10.96.0.4:80/tcp")
+
+	r = b.apply(t, next)
+	require.Nil(t, r.Rest)
+	require.False(t, r.Observed)
+	b.requireCalls(t, 2, 2)
+}
+
+func TestNothingUnwantedNeedsNoSecondReading(t *testing.T) {
+	t.Parallel()
+	old := newBench(nil)
+	old.apply(t, services(3))
+	b := newHinted(old.Kernel())
+	require.Nil(t, b.apply(t, services(4)).Rest)
+	b.requireCalls(t, 1, 1)
+
+	// What is left of the kernel by a hint is nothing to begin another apply from.
+	b = newHinted(old.Kernel())
+	b.Refuse(func(*servicemodel.ChangeSet) error { return errRefused })
+	_, err := b.engine.Apply(t.Context(), services(1))
+	require.ErrorIs(t, err, errRefused)
+	b.Refuse(nil)
+	p, err := b.engine.Plan(t.Context(), services(3))
+	require.NoError(t, err)
+	require.Equal(t, servicemodel.Counts{Removed: 1}, p.Changes.Counts(), "a plan shows all of it")
+	b.requireCalls(t, 2, 0)
+	r := b.apply(t, services(3))
+	require.Nil(t, r.Rest)
+	require.False(t, r.Observed)
+
+	// Nothing that anybody wants is missing, and something is there that nobody wants.
+	b = newHinted(old.Kernel())
+	r = b.apply(t, services(2))
+	require.True(t, r.Changes.Empty())
+	require.Equal(t, servicemodel.Counts{Removed: 1}, r.Rest.Counts())
+	b.requireCalls(t, 2, 1)
+}
+
+func TestTheRestIsTriedAgainByItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old := newBench(nil)
+		old.apply(t, services(3))
+		b := newHinted(old.Kernel())
+		commits := 0
+		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+			if commits++; commits == 2 || commits == 3 {
+				return dataplane.ErrConflict
+			}
+			return nil
+		})
+		r := b.apply(t, services(4).WithoutService(serviceName(1)))
+		require.Equal(t, servicemodel.Counts{Added: 1, Removed: 1}, r.Counts)
+		b.requireCalls(t, 4, 4)
+		require.Equal(t, 1, b.Calls(dataplanetest.CallCheck), "what is wanted is not compared again")
+
+		b = newHinted(old.Kernel())
+		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+			if b.Calls(dataplanetest.CallCommit) == 2 {
+				return errRefused
+			}
+			return nil
+		})
+		_, err := b.engine.Apply(t.Context(), services(5).WithoutService(serviceName(2)))
+		require.ErrorIs(t, err, errRefused)
+		require.NotNil(t, b.Kernel().Table().Frontend(frontendKey(5)))
+		require.True(t, b.apply(t, services(1)).Observed)
+	})
+}
+
+func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newHinted(nil)
+		b.apply(t, services(3))
+		b.Kernel().Touch()
+		time.Sleep(time.Hour)
+		r := b.apply(t, services(2))
+		require.True(t, r.Observed)
+		require.Nil(t, r.Rest, "what is known to be there is no rest")
+		b.requireCalls(t, 2, 2)
+	})
+}
+
+func TestAnEndedContextEndsBetweenTheSteps(t *testing.T) {
+	t.Parallel()
+	old := newBench(nil)
+	old.apply(t, services(3))
+	b := newHinted(old.Kernel())
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("gone home")
+	b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		defer cancel(gone)
+		return nil
+	})
+	_, err := b.engine.Apply(ctx, services(4).WithoutService(serviceName(1)))
+	require.ErrorIs(t, err, gone)
+	b.Before(dataplanetest.CallCommit, nil)
+	b.apply(t, services(4).WithoutService(serviceName(1)))
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// report is what bench prints. Times are those of the public API, from changed state to committed kernel; messages are those of one such change.
+type report struct {
+	Backend   string `json:"backend"`
+	Services  int    `json:"services"`
+	Endpoints int    `json:"endpoints"`
+
+	FullSync large `json:"full_sync"`
+
+	Noop        timing `json:"noop"`
+	OneEndpoint timing `json:"one_endpoint"`
+	Scale       timing `json:"scale"`
+	OneService  timing `json:"one_service"`
+	// Paced is one endpoint replaced each 20 ms or more, while the program sleeps in between.
+	Paced timing `json:"one_endpoint_paced"`
+
+	// Adopt is until a new process, which finds what is there, has changed one endpoint.
+	Adopt large `json:"adopt"`
+
+	// The same beside a neighbour that commits to nf_tables 50 times a second.
+	BusyPaced        timing  `json:"busy_one_endpoint_paced"`
+	BusyAdopt        large   `json:"busy_adopt"`
+	NeighbourCommits float64 `json:"neighbour_commits_per_second"`
+
+	Flows *flowReport `json:"flows,omitempty"` // with -flows
+}
+
+// timing is how long a small change takes.
+type timing struct {
+	MedianUs float64 `json:"median_us"`
+	P99Us    float64 `json:"p99_us"`
+	Messages int     `json:"messages"` // at most
+}
+
+func newTiming(times []time.Duration, messages int) timing {
+	slices.Sort(times)
+	us := func(i int) float64 { return float64(times[i].Nanoseconds()) / 1000 }
+	return timing{us(len(times) / 2), us(len(times) * 99 / 100), messages}
+}
+
+func (t timing) String() string {
+	return fmt.Sprintf("%10.1f µs %10.1f µs  %5d messages", t.MedianUs, t.P99Us, t.Messages)
+}
+
+// large is how long a large change takes, the median of all runs, and the peak of the heap in all of them.
+type large struct {
+	Ms         float64 `json:"ms"`
+	Messages   int     `json:"messages"` // of the last run
+	Bytes      int     `json:"bytes"`
+	PeakHeapMB float64 `json:"peak_heap_mb"`
+}
+
+func (l large) String() string {
+	return fmt.Sprintf("%10.1f ms %13s  %5d messages, %d bytes; peak heap %.1f MB", l.Ms, "", l.Messages, l.Bytes, l.PeakHeapMB)
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (p *program) printReport(r *report) error {
+	if p.opts.output == "json" {
+		return p.printJSON(r)
+	}
+	_, err := fmt.Fprintf(p.stdout, `%s, %d services of %d endpoints
+                           median           p99
+full sync            %v
+nothing changed      %v
+one endpoint replaced%v
+one more, one less   %v
+a service more, less %v
+one replaced in %d ms%v
+adopt, one replaced  %v
+beside a neighbour that commits %.0f times a second:
+one replaced in %d ms%v
+adopt, one replaced  %v
+`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService, neighbourPause.Milliseconds(), r.Paced, r.Adopt,
+		r.NeighbourCommits, neighbourPause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
+	return err
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// serviceManifest is a service with one endpoint, and what else its metadata and spec say.
+func serviceManifest(name, ip, metadata, spec string) string {
+	return strings.NewReplacer("NAME", name, "ADDRESS", ip, "METADATA", metadata, "SPEC", spec).Replace(`
+---
+apiVersion: v1
+kind: Service
+metadata: {name: NAME, namespace: default, METADATA}
+spec: {clusterIP: ADDRESS, ports: [{name: http, port: 80, protocol: TCP}], SPEC}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: NAME, namespace: default, labels: {kubernetes.io/service-name: NAME}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
+`)
+}
+
+func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	manifest := serviceManifest("good", "10.96.0.1", "", "") + serviceManifest("lc", "10.96.0.2", "annotations: {kernlb.io/scheduler: lc}", "") +
+		serviceManifest("thief", "10.96.0.3", "", "externalIPs: [10.96.0.1]") + serviceManifest("bad", "10.96.0.4", "", "externalIPs: [nowhere]")
+	for _, backend := range []string{"nftables", "auto"} {
+		code, out, errs := kernlbWith(t, ns, manifest, "apply", "-f", "-", "-backend", backend)
+		require.Equal(t, exitInvalid, code, errs)
+		require.Contains(t, errs, "Service default/bad: spec.externalIPs[0]: nowhere")
+		require.Empty(t, out)
+	}
+	without := strings.Replace(manifest, "nowhere", "192.0.2.4", 1)
+	code, _, errs := kernlbWith(t, ns, without, "apply", "-f", "-")
+	require.Equal(t, exitInvalid, code, errs)
+	require.Contains(t, errs, "error: nftables cannot express service default/lc:http: scheduler: lc")
+	code, out, _ := kernlb(t, ns, "show")
+	require.Equal(t, exitDone, code)
+	require.NotContains(t, out, "10.96.0", "nothing was applied")
+
+	for _, command := range []string{"plan", "apply", "plan"} {
+		code, _, errs = kernlbWith(t, ns, manifest, command, "-f", "-", "-keep-going")
+		require.Equal(t, exitFailed, code, errs)
+		require.Contains(t, errs, "refused: default/lc: nftables cannot express service default/lc:http: scheduler: lc (the ipvs backend can)\n")
+		require.Contains(t, errs, "error: standard input:")
+		require.Contains(t, errs, "warning: 10.96.0.1:80/tcp is claimed by default/good:http and default/thief:http: default/good:http has it\n")
+		require.Contains(t, errs, "kernlb "+command+": done, but for what was refused: see above\n")
+	}
+	code, out, errs = kernlbWith(t, ns, manifest, "plan", "-f", "-", "-keep-going", "-o", "json")
+	require.Equal(t, exitFailed, code, errs)
+	require.Contains(t, out, `"service": "default/lc"`)
+	_, out, _ = kernlb(t, ns, "show")
+	require.Contains(t, out, "10.96.0.1:80/tcp")
+	require.Contains(t, out, "10.96.0.3:80/tcp")
+	require.NotContains(t, out, "10.96.0.2")
+	require.NotContains(t, out, "10.96.0.4")
+
+	code, _, errs = kernlbWith(t, ns, without, "apply", "-f", "-", "-keep-going", "-annotations", "")
+	require.Equal(t, exitDone, code, errs)
+	code, _, errs = kernlbWith(t, ns, "kind: [", "apply", "-f", "-", "-keep-going")
+	require.Equal(t, exitInvalid, code, "nobody knows what it was: %s", errs)
+	_, out, _ = kernlb(t, ns, "show")
+	require.Contains(t, out, "10.96.0.4:80/tcp")
+}

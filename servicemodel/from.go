@@ -1,0 +1,64 @@
+package servicemodel
+
+import "net/netip"
+
+// From returns what leads from old to c.New, of the objects that c changes: a part of Diff(old, c.New)
+// that costs as much as c is large. It is for looking at what is new in one of several attempts to
+// leave the same table.
+func (c *ChangeSet) From(old *Table) *ChangeSet {
+	a, b := old.orEmpty(), c.New.orEmpty()
+	part := &ChangeSet{Old: old, New: c.New}
+	if c.Rules != nil && !a.rules.Equal(b.rules) {
+		part.Rules = &RulesChange{Old: a.rules, New: b.rules}
+	}
+	for _, f := range c.Frontends {
+		key := either(f.Old, f.New).Key
+		was, is := a.Frontend(key), b.Frontend(key)
+		if was != is && (was == nil || is == nil || !was.Equal(is)) {
+			part.Frontends = append(part.Frontends, FrontendChange{Old: was, New: is})
+		}
+	}
+	for _, p := range c.Pools {
+		id := either(p.Old, p.New).ID
+		was, is := a.Pool(id), b.Pool(id)
+		if was != is && (was == nil || is == nil || !was.Equal(is)) {
+			part.Pools = append(part.Pools, PoolChange{Old: was, New: is, Slots: diffSlots(was, is)})
+		}
+	}
+	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.HasClusterIP, b.HasClusterIP)
+	part.Hairpins = addrsFrom(c.Hairpins, a.HasHairpin, b.HasHairpin)
+	for _, h := range c.Health {
+		name := either(h.Old, h.New).Service
+		was, is := a.healthCheck(name), b.healthCheck(name)
+		if was != nil && is == nil || is != nil && (was == nil || *was != *is) {
+			part.Health = append(part.Health, HealthChange{Old: was, New: is})
+		}
+	}
+	return part
+}
+
+// either returns the one of two that is not nil.
+func either[T any](old, new *T) *T {
+	if old != nil {
+		return old
+	}
+	return new
+}
+
+// addrsFrom returns the changes of the addresses that are named in changes.
+func addrsFrom(changes []AddrChange, was, is func(netip.Addr) bool) (part []AddrChange) {
+	for _, c := range changes {
+		if now := is(c.Addr); now != was(c.Addr) {
+			part = append(part, AddrChange{Addr: c.Addr, Added: now})
+		}
+	}
+	return part
+}
+
+// healthCheck returns the health check of a service, nil if there is none.
+func (t *Table) healthCheck(n Name) *HealthCheck {
+	if h, ok := t.health.Get(n); ok {
+		return &h
+	}
+	return nil
+}
