@@ -54,7 +54,7 @@ func FuzzParseRecord(f *testing.F) {
 func FuzzElements(f *testing.F) {
 	var l nftwire.ElemList
 	l.Add(nftwire.Elem{Key: []byte{10, 96, 0, 10}, UserData: nftwire.AppendComment(nil, "x")})
-	f.Add(l.Buf)
+	f.Add(l.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
 		if err := nftwire.DecodeElems(b, func(e nftwire.Elem) error { n++; _ = nftwire.CommentOf(e.UserData); return nil }); err == nil {

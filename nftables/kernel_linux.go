@@ -234,9 +234,6 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
-// keptBatch is how many bytes of memory are kept for the next commit.
-const keptBatch = 1 << 20
-
 // send commits a plan.
 func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel

@@ -48,15 +48,11 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 		now, err := k.readVersion(ctx, table)
 		return now == v, err
 	}
-	req := k.get(nftwire.IPv4, nftwire.MsgGetSetElem, "element of set", setVersion)
-	req.Text(1, table)      // NFTA_SET_ELEM_LIST_TABLE
-	req.Text(2, setVersion) // NFTA_SET_ELEM_LIST_SET
 	var l nftwire.ElemList
 	l.Add(nftwire.Elem{Key: v.key()})
-	m := req.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
-	req.Raw(l.Buf)
-	req.End(m)
-	_, err := k.conn.Query(ctx, req)
+	k.req.Reset()
+	nftwire.AppendLookup(&k.req, nftwire.IPv4, table, versionSet(), &l)
+	_, err := k.conn.Query(ctx, &k.req)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}

@@ -31,11 +31,7 @@ func (pl *planner) changes(i int) {
 func (pl *planner) undrift(i int) {
 	del := pl.sink(i, true)
 	for _, name := range sortedKeys(pl.drift[i]) {
-		// The list was encoded by us from what was decoded, so it decodes again.
-		_ = nftwire.DecodeElems(pl.drift[i][name].Buf, func(e nftwire.Elem) error {
-			del(name, e)
-			return nil
-		})
+		pl.drift[i][name].Each(func(e nftwire.Elem) { del(name, e) })
 	}
 }
 

@@ -31,8 +31,25 @@ func (p *plan) elements() int {
 	return n
 }
 
+// keptBatch is how many bytes of memory are kept for the next batch.
+const keptBatch = 1 << 20
+
+// size is about how many bytes the plan takes.
+func (p *plan) size() int {
+	n := 0
+	for i := range p.families {
+		for _, ops := range p.families[i].ops {
+			n += ops.del.Size() + ops.add.Size()
+		}
+	}
+	return n
+}
+
 // encode appends the plan to a batch.
 func (p *plan) encode(b *nfnl.Batch) {
+	if n := p.size(); n > keptBatch {
+		b.Grow(n + n/64)
+	}
 	p.write(func(f *nftwire.Family) nftwire.Writer { return nftwire.NewEncoder(b, f, p.table) })
 }
 

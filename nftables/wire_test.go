@@ -47,7 +47,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	var elems nftwire.ElemList
 	elems.Add(nftwire.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, UserData: nftwire.AppendComment(nil, "a/b cluster-ip cluster")})
-	f.Add(elems.Buf)
+	f.Add(elems.Bytes())
 	var b nfnl.Batch
 	programPlan(&programCases[1].shape, programCases[1].rules).encode(&b)
 	f.Add(b.Bytes()[:2000])
@@ -77,7 +77,7 @@ func FuzzDecode(f *testing.F) {
 			if o, err := read(fam, raw, func(*observed) error { return nil }); err == nil {
 				for name, list := range o.drift {
 					require.NotEmpty(t, name)
-					require.NoError(t, nftwire.DecodeElems(list.Buf, func(nftwire.Elem) error { return nil }))
+					require.NoError(t, nftwire.DecodeElems(list.Bytes(), func(nftwire.Elem) error { return nil }))
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package nftwire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"time"
@@ -35,22 +36,36 @@ type Elem struct {
 
 // ElemList holds encoded elements, each an NFTA_LIST_ELEM as it goes on the wire.
 type ElemList struct {
-	Buf  []byte
-	Len  int
-	cuts []int // where a message must end so that none is too long
+	Len    int
+	blocks [][]byte // what goes into a message each
 }
 
-// messageRoom is how many bytes of elements go into a message. It is far below what an attribute can hold
-// (65,535), and above what makes the number of messages matter.
+// messageRoom is how many bytes of elements go into a message, and one element more. It is far below what an
+// attribute can hold (65,535), and above what makes the number of messages matter.
 const messageRoom = 32 << 10
+
+// blockSize is the memory of a block that follows a full one. Blocks do not grow by being copied, for
+// long lists are what takes most memory when a table is written.
+const blockSize = messageRoom + 1<<10
 
 // Add appends an element.
 func (l *ElemList) Add(e Elem) {
-	start := len(l.Buf)
-	if last := l.lastCut(); start-last > messageRoom {
-		l.cuts = append(l.cuts, start)
+	last := len(l.blocks) - 1
+	if last < 0 || len(l.blocks[last]) > messageRoom {
+		var block []byte
+		if last >= 0 {
+			block = make([]byte, 0, blockSize)
+		}
+		l.blocks = append(l.blocks, block)
+		last++
 	}
-	b := append(l.Buf, 0, 0, 0, 0)
+	l.blocks[last] = appendElem(l.blocks[last], e)
+	l.Len++
+}
+
+func appendElem(b []byte, e Elem) []byte {
+	start := len(b)
+	b = append(b, 0, 0, 0, 0)
 	b = appendData(b, elemKey, e.Key)
 	if e.KeyEnd != nil {
 		b = appendData(b, elemKeyEnd, e.KeyEnd)
@@ -65,29 +80,45 @@ func (l *ElemList) Add(e Elem) {
 		b = appendAttr(b, elemUserdata, e.UserData)
 	}
 	putAttrHeader(b[start:], len(b)-start, 1|nested) // NFTA_LIST_ELEM
-	l.Buf = b
-	l.Len++
+	return b
 }
 
-// Reset empties the list and keeps its memory.
-func (l *ElemList) Reset() { *l = ElemList{Buf: l.Buf[:0], cuts: l.cuts[:0]} }
-
-func (l *ElemList) lastCut() int {
-	if len(l.cuts) == 0 {
-		return 0
+// Reset empties the list and keeps the memory of its first block.
+func (l *ElemList) Reset() {
+	if len(l.blocks) > 0 {
+		l.blocks = append(l.blocks[:0], l.blocks[0][:0])
 	}
-	return l.cuts[len(l.cuts)-1]
+	l.Len = 0
+}
+
+// Size returns the number of bytes that the elements take.
+func (l *ElemList) Size() int {
+	n := 0
+	for _, b := range l.blocks {
+		n += len(b)
+	}
+	return n
+}
+
+// Bytes returns the elements as they go on the wire, in one piece.
+func (l *ElemList) Bytes() []byte { return bytes.Join(l.blocks, nil) }
+
+// Each calls fn for every element. The list was encoded by us, so it decodes.
+func (l *ElemList) Each(fn func(Elem)) {
+	for _, b := range l.blocks {
+		_ = DecodeElems(b, func(e Elem) error {
+			fn(e)
+			return nil
+		})
+	}
 }
 
 // chunks calls fn with the elements of each message.
 func (l *ElemList) chunks(fn func(elems []byte)) {
-	start := 0
-	for _, cut := range l.cuts {
-		fn(l.Buf[start:cut])
-		start = cut
-	}
-	if start < len(l.Buf) {
-		fn(l.Buf[start:])
+	for _, b := range l.blocks {
+		if len(b) > 0 {
+			fn(b)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func TestElementBytes(t *testing.T) {
 	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}
 	var l ElemList
 	l.Add(Elem{Key: AppendSlot(AppendFrontend(nil, k), 3), Data: AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080")), UserData: AppendComment(nil, "x")})
-	require.Equal(t, elemBytes, hex.EncodeToString(l.Buf))
+	require.Equal(t, elemBytes, hex.EncodeToString(l.Bytes()))
 }
 
 func TestElementsRoundTrip(t *testing.T) {
@@ -42,7 +42,7 @@ func TestElementsRoundTrip(t *testing.T) {
 		l.Add(e)
 	}
 	var out []Elem
-	require.NoError(t, DecodeElems(l.Buf, func(e Elem) error {
+	require.NoError(t, DecodeElems(l.Bytes(), func(e Elem) error {
 		out = append(out, e)
 		return nil
 	}))
@@ -67,7 +67,11 @@ func TestElementListsAreCutIntoMessages(t *testing.T) {
 		size += len(b)
 	})
 	require.Equal(t, 5000, n)
-	require.Equal(t, len(l.Buf), size)
+	require.Equal(t, l.Size(), size)
+	require.Len(t, l.Bytes(), size)
+	l.Reset()
+	require.Zero(t, l.Len+l.Size())
+	l.chunks(func([]byte) { t.Error("an empty list has a message") })
 }
 
 func TestReadersTakeWhatWasAppended(t *testing.T) {

@@ -25,7 +25,9 @@ func AppendLookup(b *nfnl.Batch, f *Family, table string, s *Set, l *ElemList) {
 	b.Text(1, table)
 	b.Text(2, s.Name)
 	m := b.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
-	b.Raw(l.Buf)
+	for _, block := range l.blocks {
+		b.Raw(block)
+	}
 	b.End(m)
 }
 

@@ -80,11 +80,7 @@ func (t *Text) AddElements(s *Set, l *ElemList) { t.elements("add element", s, l
 func (t *Text) DeleteElements(s *Set, l *ElemList) { t.elements("delete element", s, l) }
 
 func (t *Text) elements(command string, s *Set, l *ElemList) {
-	// The list was encoded by us, so it decodes.
-	_ = DecodeElems(l.Buf, func(e Elem) error {
-		t.line(command, s.Name+" { "+s.ElemText(e)+" }")
-		return nil
-	})
+	l.Each(func(e Elem) { t.line(command, s.Name+" { "+s.ElemText(e)+" }") })
 }
 
 // ElemText writes an element as nft does.
