@@ -14,6 +14,8 @@ type reading struct {
 	raw   *raw
 	c     servicemodel.Contents
 	pools map[servicemodel.PoolID]*servicemodel.Pool // nil for one that is not whole
+	// localnetBefore is what the settings say of the sysctl route_localnet.
+	localnetBefore bool
 }
 
 // contents reads everything. Without settings there is no instance, only perhaps one that somebody else left.
@@ -22,11 +24,11 @@ func (r *reading) contents() servicemodel.Contents {
 	if settings == nil {
 		return servicemodel.Contents{}
 	}
-	rules, err := parseSettings(settings.rules)
+	rules, before, err := parseSettings(settings.rules)
 	if err != nil {
 		return servicemodel.Contents{}
 	}
-	r.c.Rules = rules
+	r.c.Rules, r.localnetBefore = rules, before
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
 	for i := range families {
 		r.frontends(uint8(i))

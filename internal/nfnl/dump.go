@@ -34,14 +34,33 @@ func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) err
 	}
 	defer c.end()
 	start := time.Now()
-	err := c.dump(ctx, req, fn)
+	err := c.dump(ctx, &dump{req: req, fn: fn})
 	c.debug(ctx, "dump", req, start, err)
 	return err
 }
 
+// DumpThrough is [Conn.Dump] that goes on to the end where that is interrupted. It reports whether it
+// was: then objects may have been seen twice or not at all, but for those that nobody could change and
+// that lie where nothing came or went.
+func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
+	if err := req.single(); err != nil {
+		return false, fmt.Errorf("dump: %w", err)
+	}
+	if err := c.begin(ctx); err != nil {
+		return false, fmt.Errorf("dump: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	d := dump{req: req, fn: fn, through: true}
+	err := c.dump(ctx, &d)
+	c.debug(ctx, "dump", req, start, err)
+	return d.torn, err
+}
+
 // dump is Dump when it is its turn.
-func (c *Conn) dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	d := dump{req: req, fn: fn, seq: c.reserve(1)}
+func (c *Conn) dump(ctx context.Context, d *dump) error {
+	req := d.req
+	d.seq = c.reserve(1)
 	req.number(0, 1, d.seq)
 	flags := req.setFlags(0, FlagDump)
 	err := c.send(req.buf[beginLen:])
@@ -82,6 +101,9 @@ type dump struct {
 	seq uint32
 	gen uint16 // of the messages so far, when started
 	any bool   // there has been a message
+
+	through bool // go on if interrupted
+	torn    bool // it was
 }
 
 // take works on one datagram. It reports whether the dump is over.
@@ -115,7 +137,9 @@ func (d *dump) part(p packet) error {
 	}
 	moved := m.Subsys == SubsysNFTables && d.any && m.ResID != d.gen
 	if moved || p.flags&FlagIntr != 0 {
-		return d.interrupted()
+		if err := d.interrupted(); err != nil {
+			return err
+		}
 	}
 	d.gen, d.any = m.ResID, true
 	return d.fn(m)
@@ -135,8 +159,11 @@ func (d *dump) last(p packet) error {
 	return nil
 }
 
-// interrupted returns ErrDumpInterrupted and what was being dumped.
+// interrupted returns ErrDumpInterrupted and what was being dumped, unless the dump goes on.
 func (d *dump) interrupted() error {
+	if d.torn = true; d.through {
+		return nil
+	}
 	return fmt.Errorf("%s: %w", d.req.msgs[0].obj.label(0), ErrDumpInterrupted)
 }
 
