@@ -51,4 +51,3 @@ func (k *kernel) probeExtension(ctx context.Context, f *family, x extension, tar
 	_, err := k.conn.Query(ctx, &k.reader.req)
 	return err
 }
-

@@ -34,8 +34,8 @@ type kernelState struct {
 type plan struct {
 	l       *layout
 	version *renewal             // nil if the version stays
-	tables [2][len(tables)]bool // to be made
-	chains []*chainChange
+	tables  [2][len(tables)]bool // to be made
+	chains  []*chainChange
 	needed  map[chainID]bool
 	next    *state
 	// localnet says what becomes of the sysctl route_localnet.
