@@ -205,6 +205,8 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 		require.NoError(bench, err)
 		require.NoError(bench, other.Close())
 	}
+	_, err = e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads what the others did
+	require.NoError(bench, err)
 	for i := 0; bench.Loop(); i++ {
 		s = anotherEndpoint(s, i)
 		start := time.Now()

@@ -96,8 +96,7 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 			return nil, nil, err
 		}
 		b.kernel.gen = gen
-		b.kernel.readings.left = 0
-		b.kernel.readings.costs(time.Since(start))
+		b.kernel.readings.restart(time.Now(), time.Since(start))
 		return o, r, nil
 	}
 	return nil, nil, err

@@ -30,3 +30,9 @@ func (r *ration) take(now time.Time) bool {
 
 // costs notes how long the last took.
 func (r *ration) costs(d time.Duration) { r.cost = max(d, time.Microsecond) }
+
+// restart has what is allowed gather anew from now on, as it was done without being asked.
+func (r *ration) restart(now time.Time, cost time.Duration) {
+	r.left, r.at = 0, now
+	r.costs(cost)
+}
