@@ -54,6 +54,7 @@ func writeUntilKilled(seed string) int {
 		}
 		for err == nil {
 			_, err = e.Apply(context.Background(), states[rng.IntN(len(states))])
+			time.Sleep(time.Duration(rng.IntN(2000)) * time.Microsecond)
 		}
 	}
 	fmt.Println(err)
