@@ -270,10 +270,9 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	for i := range errs[1:] {
 		group.Go(func() {
 			conn, err := nfnl.Dial(&nfnl.Config{NetNS: k.sysctl.ns.FD()})
-			if err == nil {
-				err = errors.Join(work(newReader(conn)), conn.Close())
+			if err == nil { // otherwise, the one that is open does it all
+				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
 			}
-			errs[1+i] = err
 		})
 	}
 	errs[0] = work(k.reader)
