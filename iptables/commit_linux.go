@@ -112,11 +112,11 @@ func (b *Backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, e
 	for range commitTries {
 		stats, err = b.transact(ctx, p)
 		if !conflicts(err) {
-			break
+			return stats, err
 		}
 		same, asked := b.kernel.stillAt(ctx, b.l, b.found.versions)
 		if asked != nil || !same {
-			break
+			return stats, errors.Join(err, asked)
 		}
 	}
 	return stats, err

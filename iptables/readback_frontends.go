@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -77,8 +78,7 @@ func (r *reading) walk(i uint8, id treeID, fn func(*rule)) {
 
 // isStep reports whether a chain is one of the tree.
 func (d *dispatch) isStep(chain string) bool {
-	p := d.names.prefix + "-" + d.step + "-"
-	return len(chain) > len(p) && chain[:len(p)] == p
+	return strings.HasPrefix(chain, d.names.prefix+"-"+d.step+"-")
 }
 
 // addresses reads a tree of addresses. Each has exactly the rule it should have, or it is not counted.
@@ -157,7 +157,7 @@ func (r *reading) sources(i uint8, fe *servicemodel.Frontend, found *rule) bool 
 	if !fe.Internal.Balances() && !fe.External.Balances() {
 		chain = r.filterSources(i, fe.Key)
 	}
-	if len(chain) <= len(prefix) || chain[:len(prefix)] != prefix {
+	if !strings.HasPrefix(chain, prefix) {
 		return true
 	}
 	t := nat
