@@ -74,7 +74,7 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 		(&encoder{batch: &k.batch}).encodeVersion(&r, b.l)
 		err = k.conn.Commit(ctx, &k.batch, gen.ID)
 		if err == nil {
-			b.found.versions, b.found.unversioned = []uint32{r.next}, false
+			b.found.versions = []uint32{r.next}
 			return nil
 		}
 		if !errors.Is(err, nfnl.ErrGenerationChanged) {

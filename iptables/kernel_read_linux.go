@@ -73,10 +73,9 @@ const listTries = 3
 // listChains adds the chains of a family to r, without their rules. It reports whether all were listed
 // in one go; if not, some may be missing, and some may be gone.
 func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, err error) {
-	for try := 0; try < listTries && !whole && err == nil; try++ {
+	for range listTries {
 		rd.request(i, msgGetChain, "list", "chains")
-		var torn bool
-		torn, err = rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
+		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
 			c, err := decodeChain(m.Attrs)
 			if t, ok := tableNamed(c.table); err == nil && ok {
 				c.table = t.String()
@@ -84,9 +83,11 @@ func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, 
 			}
 			return err
 		})
-		whole = !torn
+		if err != nil || !torn {
+			return !torn, err
+		}
 	}
-	return whole, err
+	return false, nil
 }
 
 func tableNamed(name string) (tableID, bool) {
