@@ -40,8 +40,8 @@ func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) s
 
 var httpPort = sm.EndpointPort{Name: "http", Protocol: sm.TCP, Port: backendPort}
 
-// A SYN goes to a pod that is dead, and is sent again after the pod was taken away: the connection stays
-// where it was, and no new one of the client goes there.
+// A SYN goes to a pod that is dead, and is sent again after the pod was taken away: the
+// connection stays where it was, and no new one of the client goes there.
 func TestASynSentAgainRemembersNothing(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
@@ -104,8 +104,8 @@ func TestShortTimeouts(t *testing.T) {
 	}
 }
 
-// As with kube-proxy, an endpoint that was taken away and comes back knows nobody, and clients that were
-// given another meanwhile stay there.
+// As with kube-proxy, an endpoint that was taken away and comes back knows nobody, and clients
+// that were given another meanwhile stay there.
 func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -147,8 +147,8 @@ func remembered(
 	return string(text)
 }
 
-// A client sends datagrams that nobody answers, from one port. Once its endpoint was taken away and its
-// flow forgotten, they go to another, and stay there.
+// A client sends datagrams that nobody answers, from one port. Once its endpoint was taken away
+// and its flow forgotten, they go to another, and stay there.
 func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)

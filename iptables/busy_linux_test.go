@@ -25,8 +25,8 @@ type neighbour struct {
 	done    chan struct{}
 }
 
-// startNeighbour starts a neighbour that commits what change appends, of which odd rounds undo even
-// ones.
+// startNeighbour starts a neighbour that commits what change appends, of which odd rounds undo
+// even ones.
 func startNeighbour(
 	tb testing.TB, ns *netnstest.NS, every time.Duration, change func(e *encoder, odd bool),
 ) *neighbour {
@@ -87,8 +87,8 @@ func anotherEndpoint(s sm.State, i int) sm.State {
 	return s.WithEndpoints(name, eps)
 }
 
-// Neighbours that commit without end, to tables of their own and to the chains that are shared, make no
-// apply fail, are not disturbed, and what is in the kernel in the end is right.
+// Neighbours that commit without end, to tables of their own and to the chains that are shared,
+// make no apply fail, are not disturbed, and what is in the kernel in the end is right.
 func TestABusyNeighbourChangesNothing(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -126,8 +126,8 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 	require.NotContains(t, save(t, ns, families[0]), "KUBE-")
 }
 
-// newSharedNeighbour starts a neighbour that inserts a rule at the beginning of PREROUTING and INPUT, and
-// then deletes it again, by its handle as iptables does.
+// newSharedNeighbour starts a neighbour that inserts a rule at the beginning of PREROUTING and
+// INPUT, and then deletes it again, by its handle as iptables does.
 func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *neighbour {
 	tb.Helper()
 	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
@@ -172,8 +172,9 @@ func (e *encoder) addExistingBaseChain(t tableID, name string) {
 	}
 }
 
-// BenchmarkBusyNeighbour measures one change and an adoption, on a quiet kernel and while a neighbour
-// commits 50 times a second. The times are not to be compared across machines, but with each other.
+// BenchmarkBusyNeighbour measures one change and an adoption, on a quiet kernel and while a
+// neighbour commits 50 times a second. The times are not to be compared across machines, but
+// with each other.
 func BenchmarkBusyNeighbour(bench *testing.B) {
 	for _, n := range []int{2000, 10000} {
 		for _, busy := range []bool{false, true} {

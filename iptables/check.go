@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// maxServiceName is how long the name of a service port may be. Kubernetes allows 191 bytes: 63 each for
-// namespace, name and port. The longest comments have up to 62 more.
+// maxServiceName is how long the name of a service port may be. Kubernetes allows 191 bytes: 63
+// each for namespace, name and port. The longest comments have up to 62 more.
 const maxServiceName = maxComment - 62
 
 // check reports what of a change set cannot be expressed.

@@ -29,9 +29,10 @@ func usualMasquerade(k servicemodel.Kind) servicemodel.Origins {
 	return servicemodel.FromAnywhere
 }
 
-// frontendComment describes a frontend: "default/web:http cluster IP", and whatever is not usual about
-// it as name=value. Where the name is so long that the words do not fit, numbers stand for them:
-// "verdict=2/0" for "internal=cluster external=reject", "masquerade=5" for "masquerade=pods,outside".
+// frontendComment describes a frontend: "default/web:http cluster IP", and whatever is not usual
+// about it as name=value. Where the name is so long that the words do not fit, numbers stand for
+// them: "verdict=2/0" for "internal=cluster external=reject", "masquerade=5" for
+// "masquerade=pods,outside".
 func frontendComment(f *servicemodel.Frontend) string {
 	if s := describeFrontend(f, false); len(s) <= maxComment {
 		return s

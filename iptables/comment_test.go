@@ -38,7 +38,8 @@ func TestFrontendsAsComments(t *testing.T) {
 	}
 }
 
-// Where the name is as long as Kubernetes allows, whatever is unusual about a frontend still fits.
+// Where the name is as long as Kubernetes allows, whatever is unusual about a frontend still
+// fits.
 func TestCommentsOfTheLongestNames(t *testing.T) {
 	t.Parallel()
 	long := func(c string) string { return strings.Repeat(c, 63) }

@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// write plans a change set and commits it. If r is given, the plan also removes what is then empty.
+// write plans a change set and commits it. If r is given, the plan also removes what is then
+// empty.
 func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
 	dataplane.Stats, *plan, error,
 ) {
@@ -30,8 +31,8 @@ func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 	return stats, p, err
 }
 
-// lookAtGuards finds out what there is about route_localnet, if node ports begin or cease to answer at
-// localhost: others may have changed it since the kernel was observed.
+// lookAtGuards finds out what there is about route_localnet, if node ports begin or cease to
+// answer at localhost: others may have changed it since the kernel was observed.
 func (b *Backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
 	next := c.New.Rules()
 	was, want := b.l.localhost(families[0], &b.state.rules), b.l.localhost(families[0], &next)
@@ -52,9 +53,10 @@ func (b *Backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) e
 // versionTries bounds how often it is tried to give a version to an instance that has none.
 const versionTries = 20
 
-// giveVersion gives a version to an instance that lost it, by "iptables -X", or never had one. Nothing
-// in the instance tells two writers that do so at the same time from each other, so here, and in no
-// other transaction, it is the generation of the ruleset that must not have changed.
+// giveVersion gives a version to an instance that lost it, by "iptables -X", or never had one.
+// Nothing in the instance tells two writers that do so at the same time from each other, so
+// here, and in no other transaction, it is the generation of the ruleset that must not have
+// changed.
 func (b *Backend) giveVersion(ctx context.Context) error {
 	k := &b.kernel
 	for range versionTries {
@@ -84,8 +86,8 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 	return fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
 }
 
-// send commits a plan. The sysctl that lets packets to loopback addresses in is on only while the rule
-// that guards them is there.
+// send commits a plan. The sysctl that lets packets to loopback addresses in is on only while
+// the rule that guards them is there.
 func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	if p.localnet == sysctlOff {
@@ -100,8 +102,8 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	return stats, err
 }
 
-// commitTries bounds how often a transaction is sent again since somebody else changed rules in a chain
-// that is shared, between the look at the handles and the commit.
+// commitTries bounds how often a transaction is sent again since somebody else changed rules in
+// a chain that is shared, between the look at the handles and the commit.
 const commitTries = 5
 
 // commit sends the transaction of a plan.
@@ -135,7 +137,8 @@ func (b *Backend) transact(ctx context.Context, p *plan) (dataplane.Stats, error
 	if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
 		return dataplane.Stats{}, err
 	}
-	// If anybody else committed as well, the generation is a later one, and the next look finds out.
+	// If anybody else committed as well, the generation is a later one, and the next look finds
+	// out.
 	k.gen = nfnl.NextGenID(k.gen)
 	if k.batch.Size() > keepBatch {
 		k.batch = nfnl.Batch{}

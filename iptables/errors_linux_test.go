@@ -25,7 +25,8 @@ func (c endingContext) Err() error {
 	return nil
 }
 
-// requireFails runs an operation that ends before each of its requests in turn: every time it must say so.
+// requireFails runs an operation that ends before each of its requests in turn: every time it
+// must say so.
 func requireFails(t *testing.T, prepare func(), operation func(context.Context) error) {
 	t.Helper()
 	run := func(n int64) (asked int64, err error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET, include/uapi/linux/netfilter/nfnetlink_compat.h).
-// Asking loads their modules.
+// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
+// include/uapi/linux/netfilter/nfnetlink_compat.h). Asking loads their modules.
 func (k *kernel) probe(ctx context.Context) error {
 	for _, f := range families {
 		for _, x := range []struct {
@@ -29,7 +29,8 @@ func (k *kernel) probe(ctx context.Context) error {
 			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
 				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
 			case x.lacks == nil:
-				return fmt.Errorf("the kernel has no %s revision %d for %s: %w", x.name, x.revision, f.name, errors.ErrUnsupported)
+				return fmt.Errorf("the kernel has no %s revision %d for %s: %w",
+					x.name, x.revision, f.name, errors.ErrUnsupported)
 			default:
 				*x.lacks = true
 			}
@@ -39,15 +40,17 @@ func (k *kernel) probe(ctx context.Context) error {
 }
 
 func (k *kernel) probeExtension(ctx context.Context, f *family, x extension, target bool) error {
-	k.reader.req.Reset()
-	k.reader.req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.nfproto, 0, nfnl.Object{Verb: "find", Kind: "extension", Name: x.name})
-	k.reader.req.Text(1, x.name)    // NFTA_COMPAT_NAME
-	k.reader.req.U32(2, x.revision) // NFTA_COMPAT_REV
+	req := &k.reader.req
+	req.Reset()
+	object := nfnl.Object{Verb: "find", Kind: "extension", Name: x.name}
+	req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.nfproto, 0, object)
+	req.Text(1, x.name)    // NFTA_COMPAT_NAME
+	req.U32(2, x.revision) // NFTA_COMPAT_REV
 	typ := uint32(0)
 	if target {
 		typ = 1
 	}
-	k.reader.req.U32(3, typ) // NFTA_COMPAT_TYPE
-	_, err := k.conn.Query(ctx, &k.reader.req)
+	req.U32(3, typ) // NFTA_COMPAT_TYPE
+	_, err := k.conn.Query(ctx, req)
 	return err
 }

@@ -19,7 +19,8 @@ type kernel struct {
 	conn   *nfnl.Conn
 	reader *reader
 	batch  nfnl.Batch // what is being committed
-	// gen is the generation of the ruleset up to which it is known that nobody changed anything of ours.
+	// gen is the generation of the ruleset up to which it is known that nobody changed anything
+	// of ours.
 	gen      uint32
 	sysctl   sysctl
 	turn     *threadns.Turn
@@ -62,13 +63,14 @@ func (b *Backend) Close() error { return b.kernel.close() }
 // patience is how long a writer waits for its turn.
 const patience = 10 * time.Second
 
-// Lock waits for the turn of this writer among all that work in the network namespace, for 10 seconds at
-// most. The error is that of the context.
+// Lock waits for the turn of this writer among all that work in the network namespace, for 10
+// seconds at most. The error is that of the context.
 func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, patience)
 }
 
-// observeTries bounds how often a reading is begun again since another writer of the instance committed.
+// observeTries bounds how often a reading is begun again since another writer of the instance
+// committed.
 const observeTries = 8
 
 // Observe reads both tables of both families.
@@ -92,23 +94,21 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 		if err != nil {
 			return nil, nil, err
 		}
-		if o, err = b.adopt(r); err != nil {
-			return nil, nil, err
-		}
 		b.kernel.gen = gen
 		b.kernel.readings.restart(time.Now(), time.Since(start))
-		return o, r, nil
+		o, err = b.adopt(r)
+		return o, r, err
 	}
 	return nil, nil, err
 }
 
-// Integrity compares the ruleset's generation with the one known. If somebody committed, it asks for the
-// version of the instance, which tells whether another writer did. If not, it looks for what people do by
-// hand, at most every twentieth of the time: whether the fixed chains, our jumps among them, are as they
-// should be, and whether there are as many chains and rules as there should be. Only a rule in a chain of
-// a service that took the place of another is not seen by that; for its sake it says Touched now and
-// then, once a hundred times what a reading takes has passed since the last. Where node ports answer at
-// localhost, the sysctl counts, too.
+// Integrity compares the ruleset's generation with the one known. If somebody committed, it asks
+// for the version of the instance, which tells whether another writer did. If not, it looks for
+// what people do by hand, at most every twentieth of the time: whether the fixed chains, our
+// jumps among them, are as they should be, and whether there are as many chains and rules as
+// there should be. Only a rule in a chain of a service that took the place of another is not
+// seen by that; for its sake it says Touched now and then, once a hundred times what a reading
+// takes has passed since the last. Where node ports answer at localhost, the sysctl counts, too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
@@ -155,8 +155,8 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return dataplane.Intact, nil
 }
 
-// look reports whether all is as it should be, as far as that can be told without reading the rules of
-// services. It is not certain if the list of chains was interrupted each time.
+// look reports whether all is as it should be, as far as that can be told without reading the
+// rules of services. It is not certain if the list of chains was interrupted each time.
 func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 	if whole, err = b.skeletonWhole(ctx); !whole || err != nil {
 		return whole, true, err
@@ -168,7 +168,8 @@ func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 			return true, false, err
 		}
 	}
-	return b.l.usesOf(r) == b.found.uses && len(b.l.versionsOf(r)) == len(b.found.versions), true, nil
+	one := len(b.l.versionsOf(r)) == len(b.found.versions)
+	return one && b.l.usesOf(r) == b.found.uses, true, nil
 }
 
 // skeletonWhole reports whether the fixed chains are as they should be.
@@ -211,8 +212,9 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
-// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are left with
-// nothing in them. Chains that somebody else's rules lead to stay, KUBE-MARK-MASQ with what is in it.
+// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are left
+// with nothing in them. Chains that somebody else's rules lead to stay, KUBE-MARK-MASQ with what
+// is in it.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
@@ -237,9 +239,9 @@ func (b *Backend) failed(doing string, err error) error {
 	return fmt.Errorf("iptables: %s: %w", doing, err)
 }
 
-// conflicts reports whether the kernel refused a transaction since somebody changed something: what was
-// to be deleted or inserted before is gone, what was to be made is there, or a rule leads to what was
-// to go.
+// conflicts reports whether the kernel refused a transaction since somebody changed something:
+// what was to be deleted or inserted before is gone, what was to be made is there, or a rule
+// leads to what was to go.
 func conflicts(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }

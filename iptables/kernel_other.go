@@ -36,7 +36,9 @@ func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.St
 }
 
 // Lock is not supported on this operating system.
-func (b *Backend) Lock(context.Context) (unlock func(), err error) { return nil, notSupported("lock") }
+func (b *Backend) Lock(context.Context) (unlock func(), err error) {
+	return nil, notSupported("lock")
+}
 
 // Cleanup is not supported on this operating system.
 func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {

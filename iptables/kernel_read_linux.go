@@ -16,11 +16,12 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// Reading needs no quiet kernel. What belongs to the instance changes only with its version, which is
-// compared before and after; so the rules of its chains, asked for chain by chain, are right whoever
-// commits meanwhile. Of chains that others change too, those are read again that were changed while they
-// were read. The list of chains tells which are to be read: if it was interrupted each time, a chain may
-// be missing in it, so chains that rules lead to are read as well.
+// Reading needs no quiet kernel. What belongs to the instance changes only with its version,
+// which is compared before and after; so the rules of its chains, asked for chain by chain, are
+// right whoever commits meanwhile. Of chains that others change too, those are read again that
+// were changed while they were read. The list of chains tells which are to be read: if it was
+// interrupted each time, a chain may be missing in it, so chains that rules lead to are read as
+// well.
 
 // reader asks for chains and rules, over a connection of its own.
 type reader struct {
@@ -30,7 +31,11 @@ type reader struct {
 }
 
 func newReader(conn *nfnl.Conn) *reader {
-	return &reader{conn: conn, decoders: [2]*decoder{newDecoder(families[0]), newDecoder(families[1])}}
+	rd := &reader{conn: conn}
+	for i, f := range families {
+		rd.decoders[i] = newDecoder(f)
+	}
+	return rd
 }
 
 func (rd *reader) request(i uint8, msg uint8, verb, kind string) {
@@ -70,8 +75,8 @@ const readTries = 10
 // listTries bounds how often the chains are listed again.
 const listTries = 3
 
-// listChains adds the chains of a family to r, without their rules. It reports whether all were listed
-// in one go; if not, some may be missing, and some may be gone.
+// listChains adds the chains of a family to r, without their rules. It reports whether all were
+// listed in one go; if not, some may be missing, and some may be gone.
 func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, err error) {
 	for range listTries {
 		rd.request(i, msgGetChain, "list", "chains")
@@ -99,9 +104,9 @@ func tableNamed(name string) (tableID, bool) {
 	return 0, false
 }
 
-// dumpRules calls fn for each rule of a chain, and reports whether it was interrupted. A chain that is
-// not there has no rules. Chain by chain it goes fastest: for each part of a dump the kernel walks the
-// rules from the first (nf_tables_dump_rules in nf_tables_api.c).
+// dumpRules calls fn for each rule of a chain, and reports whether it was interrupted. A chain
+// that is not there has no rules. Chain by chain it goes fastest: for each part of a dump the
+// kernel walks the rules from the first (nf_tables_dump_rules in nf_tables_api.c).
 func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule)) (bool, error) {
 	rd.request(id.family, msgGetRule, "list rules of", "chain")
 	rd.req.Text(attrRuleTable, id.table.String())
@@ -158,8 +163,8 @@ func rulesOf(found []foundRule) []rule {
 	return l
 }
 
-// readAll reads what the tables hold of the instance, and what of others matters to it. The generation
-// is that from before.
+// readAll reads what the tables hold of the instance, and what of others matters to it. The
+// generation is that from before.
 func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {
@@ -242,7 +247,8 @@ func (r *raw) addMissing(l *layout, read []chainID) {
 	for _, id := range read {
 		for _, rule := range r.chain(id).rules {
 			if to := rule.leads(id); l.names.leadable(to.name) && r.chain(to) == nil {
-				r.put(to, &rawChain{foundChain: foundChain{table: to.table.String(), name: to.name}})
+				found := foundChain{table: to.table.String(), name: to.name}
+				r.put(to, &rawChain{foundChain: found})
 			}
 		}
 	}
@@ -251,8 +257,8 @@ func (r *raw) addMissing(l *layout, read []chainID) {
 // chainsForReader is how many chains are worth a connection and a thread.
 const chainsForReader = 256
 
-// fillAll reads the rules of chains, of many over several connections at a time: a dump runs under RCU
-// only, so that they do not wait for each other.
+// fillAll reads the rules of chains, of many over several connections at a time: a dump runs
+// under RCU only, so that they do not wait for each other.
 func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) error {
 	var next atomic.Int64
 	work := func(rd *reader) error {
@@ -281,8 +287,8 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	return errors.Join(errs...)
 }
 
-// handles reads the handles of the rules that a plan changes, and makes sure that they are those it was
-// made for.
+// handles reads the handles of the rules that a plan changes, and makes sure that they are those
+// it was made for.
 func (b *Backend) handles(ctx context.Context, p *plan) (map[chainID]handles, error) {
 	edited := p.edited()
 	known := make(map[chainID]handles, len(edited))

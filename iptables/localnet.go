@@ -6,21 +6,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The sysctl route_localnet belongs to the guards: rules in chains KUBE-FIREWALL that drop what comes
-// from elsewhere for a loopback address. Whoever wants node ports at localhost puts a guard, then turns
-// the sysctl on; kube-proxy does, and each instance of this backend. Where it is on and there is no
-// guard, it was the administrator who turned it on. That is what is recorded before it is touched, in
-// KUBE-SETTINGS and in the transaction that brings the guard: on, if it is on without any guard; else off.
+// The sysctl route_localnet belongs to the guards: rules in chains KUBE-FIREWALL that drop what
+// comes from elsewhere for a loopback address. Whoever wants node ports at localhost puts a
+// guard, then turns the sysctl on; kube-proxy does, and each instance of this backend. Where it
+// is on and there is no guard, it was the administrator who turned it on. That is what is
+// recorded before it is touched, in KUBE-SETTINGS and in the transaction that brings the guard:
+// on, if it is on without any guard; else off.
 //
-// When node ports no longer answer at localhost, it is turned off, unless it was on before or another
-// guard is there: then others rely on it, and it stays on. So whoever puts the last guard away turns it
-// off. If somebody turned it on for himself while it was on, nothing tells.
+// When node ports no longer answer at localhost, it is turned off, unless it was on before or
+// another guard is there: then others rely on it, and it stays on. So whoever puts the last
+// guard away turns it off. If somebody turned it on for himself while it was on, nothing tells.
 
 // localnet is what there is about the sysctl route_localnet.
 type localnet struct {
 	on bool
-	// before says that it was on before node ports answered at localhost, or, while they do not, that it is
-	// on and nobody's guard is there.
+	// before says that it was on before node ports answered at localhost, or, while they do not,
+	// that it is on and nobody's guard is there.
 	before bool
 	// guarded says that a chain of somebody else has a guard.
 	guarded bool

@@ -20,8 +20,8 @@ type kernelState struct {
 	needed map[chainID]bool
 	// localnet is what there is about the sysctl route_localnet.
 	localnet localnet
-	// versions are the versions of the instance, of which there should be one, and nextVersion is what
-	// the next commit makes it. unversioned says that there is an instance without one.
+	// versions are the versions of the instance, of which there should be one, and nextVersion
+	// is what the next commit makes it. unversioned says that there is an instance without one.
 	versions    []uint32
 	nextVersion uint32
 	unversioned bool
@@ -29,8 +29,8 @@ type kernelState struct {
 	uses uses
 }
 
-// plan is what a commit sends. In this order: tables, the version, chains that are new, rules, chains
-// that are gone.
+// plan is what a commit sends. In this order: tables, the version, chains that are new, rules,
+// chains that are gone.
 type plan struct {
 	l       *layout
 	version *renewal             // nil if the version stays
@@ -265,9 +265,9 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	return h, true
 }
 
-// sweep adds to a plan that removes everything of ours the base chains and tables that then have nothing
-// in them. Base chains that we do not use stay, unless they go with their table. Where somebody else put
-// something there meanwhile, the kernel refuses the plan.
+// sweep adds to a plan that removes everything of ours the base chains and tables that then have
+// nothing in them. Base chains that we do not use stay, unless they go with their table. Where
+// somebody else put something there meanwhile, the kernel refuses the plan.
 func (p *plan) sweep(r *raw) {
 	if p.version == nil {
 		return

@@ -2,9 +2,9 @@ package iptables
 
 import "time"
 
-// ration bounds how often something is done that costs time, so that a neighbour that commits without
-// end makes nobody slow: a share of the time that passes, and a number at once after a pause. The zero
-// ration allows nothing. It is not safe for use by several goroutines.
+// ration bounds how often something is done that costs time, so that a neighbour that commits
+// without end makes nobody slow: a share of the time that passes, and a number at once after a
+// pause. The zero ration allows nothing. It is not safe for use by several goroutines.
 type ration struct {
 	// share: what took t is allowed once for each share times t that passes.
 	share int

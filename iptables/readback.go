@@ -78,7 +78,8 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 	o.kernel.unversioned = len(versions) == 0 && r.chain(chainID{0, nat, l.names.settings()}) != nil
 	if o.state.present[0] {
 		if len(versions) == 0 {
-			o.text = append(o.text, fmt.Sprintf("%s is missing", chainID{0, nat, l.names.prefix + "-" + kindVersion}))
+			missing := chainID{0, nat, l.names.prefix + "-" + kindVersion}
+			o.text = append(o.text, fmt.Sprintf("%s is missing", missing))
 			return
 		}
 		surplus = versions[1:]
@@ -108,8 +109,8 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	}
 }
 
-// compareTable looks at the chains of a table one by one: whether they are wanted, and whether rules of
-// others lead to them.
+// compareTable looks at the chains of a table one by one: whether they are wanted, and whether
+// rules of others lead to them.
 func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted changes) {
 	chains := r.tables[i][t].chains
 	ours := map[string]int{} // how many of our rules lead to a chain
@@ -139,7 +140,8 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ch
 		}
 	}
 	for name, c := range chains {
-		if foreign := int(c.use) - len(c.rules) - ours[name]; foreign > 0 && l.names.leadable(name) {
+		foreign := int(c.use) - len(c.rules) - ours[name]
+		if foreign > 0 && l.names.leadable(name) {
 			o.kernel.needed[chainID{i, t, name}] = true
 		}
 	}

@@ -67,7 +67,8 @@ func TestRulesThatLeadToAKey(t *testing.T) {
 	}
 }
 
-// The rules of a pool are read from the last to the first; those that are no endpoint are passed over.
+// The rules of a pool are read from the last to the first; those that are no endpoint are passed
+// over.
 func TestRulesOfAPool(t *testing.T) {
 	t.Parallel()
 	r := readingOf(newMemory())
@@ -112,8 +113,8 @@ func TestRulesOfAPool(t *testing.T) {
 	require.Equal(t, sm.RoundRobin, p.Scheduler)
 }
 
-// A frontend that lacks a chain, or whose rule says something else than it should, is not read; all the
-// others are.
+// A frontend that lacks a chain, or whose rule says something else than it should, is not read;
+// all the others are.
 func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	t.Parallel()
 	s := manyServices(40, 3)

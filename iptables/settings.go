@@ -8,12 +8,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// localnetBefore is the setting that says what the sysctl route_localnet was before node ports answered
-// at localhost, 0 or 1: it is not one of the node's rules, and is there only as long as they do.
+// localnetBefore is the setting that says what the sysctl route_localnet was before node ports
+// answered at localhost, 0 or 1: it is not one of the node's rules, and is there only as long as
+// they do.
 const localnetBefore = "route-localnet-before"
 
-// settingRules returns the rules of the chain that keeps the node-wide rules: nothing jumps there, and
-// each rule is a comment.
+// settingRules returns the rules of the chain that keeps the node-wide rules: nothing jumps
+// there, and each rule is a comment.
 func (l *layout) settingRules(s *state) []rule {
 	var rules []rule
 	for _, line := range settings.Lines(s.rules) {
@@ -29,7 +30,8 @@ func (l *layout) settingRules(s *state) []rule {
 	return rules
 }
 
-// parseSettings is the inverse of settingRules. Where it is not said what route_localnet was, it was off.
+// parseSettings is the inverse of settingRules. Where it is not said what route_localnet was, it
+// was off.
 func parseSettings(rules []rule) (r servicemodel.Rules, before bool, err error) {
 	var lines []string
 	for i := range rules {

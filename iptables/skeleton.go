@@ -65,7 +65,8 @@ func (l *layout) fixed(f *family, s *state) []fixedChain {
 		{table: filter, name: n.forward(), rules: l.forward(r)},
 	}
 	if f.model == servicemodel.IPv4 {
-		chains = append(chains, fixedChain{table: nat, name: n.settings(), rules: l.settingRules(s)})
+		settings := fixedChain{table: nat, name: n.settings(), rules: l.settingRules(s)}
+		chains = append(chains, settings)
 	}
 	if l.localhost(f, r) {
 		chains = append(chains, fixedChain{table: filter, name: n.localnet(), rules: []rule{guard(f)}, shared: true})

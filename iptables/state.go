@@ -31,7 +31,8 @@ type state struct {
 	// present says which families have rules at all.
 	present [2]bool
 	trees   [2][treeCount]*tree
-	// localnetBefore says that the sysctl route_localnet was on before node ports answered at localhost.
+	// localnetBefore says that the sysctl route_localnet was on before node ports answered at
+	// localhost.
 	localnetBefore bool
 }
 
@@ -97,8 +98,8 @@ type stepper struct {
 	place    int                    // of the last chain of a unit
 }
 
-// step returns the state after a change set. before is what the sysctl route_localnet was before node
-// ports answered at localhost, or is if they do not.
+// step returns the state after a change set. before is what the sysctl route_localnet was before
+// node ports answered at localhost, or is if they do not.
 func (l *layout) step(old *state, c *servicemodel.ChangeSet, before bool) (*state, changes) {
 	s := &stepper{l: l, old: old, c: c, out: changes{}, edit: &edit{}}
 	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnetBefore: before}

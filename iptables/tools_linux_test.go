@@ -88,8 +88,8 @@ func runTool(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string)
 // versionNumber is a version of an instance.
 var versionNumber = regexp.MustCompile(`-VERSION-[0-9a-f]{8}`)
 
-// save returns what iptables-save prints, without the lines that have the time in them, and with the same
-// version always.
+// save returns what iptables-save prints, without the lines that have the time in them, and with
+// the same version always.
 func (p toolset) save(t *testing.T, ns *netnstest.NS, f *family) string {
 	t.Helper()
 	out := p.run(t, ns, "", toolName(f.model)+"-save")

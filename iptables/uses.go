@@ -2,14 +2,14 @@ package iptables
 
 import "hash/maphash"
 
-// Uses. The kernel tells with each chain how many rules it has and how many rules lead to it, in one
-// number (NFTA_CHAIN_USE), and lists ten thousand chains in some milliseconds. So it can be noticed
-// cheaply that rules came or went in chains of services, though not in which, nor that a rule took the
-// place of another. What is kept of all these numbers is a sum of products with a hash of the chain's
-// identity, from which that of a change follows.
+// Uses. The kernel tells with each chain how many rules it has and how many rules lead to it, in
+// one number (NFTA_CHAIN_USE), and lists ten thousand chains in some milliseconds. So it can be
+// noticed cheaply that rules came or went in chains of services, though not in which, nor that a
+// rule took the place of another. What is kept of all these numbers is a sum of products with a
+// hash of the chain's identity, from which that of a change follows.
 
-// uses is a sum over the chains of an instance but for shared ones: hash of the chain times one more
-// than its number.
+// uses is a sum over the chains of an instance but for shared ones: hash of the chain times one
+// more than its number.
 type uses uint64
 
 // counts reports whether a chain is among those that are counted.
@@ -34,8 +34,8 @@ func (l *layout) usesOf(r *raw) (u uses) {
 	return u
 }
 
-// change counts what a plan does to a chain. A chain that something foreign leads to is emptied, but
-// stays.
+// change counts what a plan does to a chain. A chain that something foreign leads to is emptied,
+// but stays.
 func (u *uses) change(l *layout, x *chainChange, needed bool) {
 	if !x.shared {
 		n := len(x.after) - len(x.before)
@@ -55,5 +55,6 @@ func (u *uses) change(l *layout, x *chainChange, needed bool) {
 	}
 }
 
-// leads returns the chain that a rule of a chain jumps or goes to; one without a name if there is none.
+// leads returns the chain that a rule of a chain jumps or goes to; one without a name if there
+// is none.
 func (r *rule) leads(from chainID) chainID { return chainID{from.family, from.table, r.chain} }

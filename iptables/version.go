@@ -8,19 +8,20 @@ import (
 	"strings"
 )
 
-// The version of an instance. Each commit gives the instance another version, in the same transaction:
-// it deletes the one that it knows, which must be there, and makes the next, which must not. So of two
-// writers that know the same version one succeeds, and the kernel refuses the other's whole transaction
-// with ENOENT, whatever anybody else commits in between. And whoever finds the version that he left
-// there knows that no other writer of the instance was there since.
+// The version of an instance. Each commit gives the instance another version, in the same
+// transaction: it deletes the one that it knows, which must be there, and makes the next, which
+// must not. So of two writers that know the same version one succeeds, and the kernel refuses
+// the other's whole transaction with ENOENT, whatever anybody else commits in between. And
+// whoever finds the version that he left there knows that no other writer of the instance was
+// there since.
 //
 // A version is an empty chain of table nat of IPv4, where every instance has its settings:
-// KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so that the number is part of what is
-// compared; a rule would have to be deleted by its handle, and handles begin anew with a table that is
-// made anew. iptables shows the chain, saves it and restores it, kube-proxy and kubelet do not look at
-// it. Numbers are drawn at random for each commit rather than counted: who restores rules of last week
-// restores the version of last week, and counting on from there would repeat versions that other
-// writers may still know.
+// KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so that the number is part of
+// what is compared; a rule would have to be deleted by its handle, and handles begin anew with a
+// table that is made anew. iptables shows the chain, saves it and restores it, kube-proxy and
+// kubelet do not look at it. Numbers are drawn at random for each commit rather than counted:
+// who restores rules of last week restores the version of last week, and counting on from there
+// would repeat versions that other writers may still know.
 
 // kindVersion is the second part of the names of versions.
 const kindVersion = "VERSION"
@@ -43,8 +44,8 @@ func (n names) parseVersion(chain string) (uint32, bool) {
 // newVersion returns a version that hardly anybody knows.
 func newVersion() uint32 { return rand.Uint32() }
 
-// versionsOf returns the versions that are there, in order. There should be one; there are more after
-// rules were restored without the others being flushed.
+// versionsOf returns the versions that are there, in order. There should be one; there are more
+// after rules were restored without the others being flushed.
 func (l *layout) versionsOf(r *raw) []uint32 {
 	var versions []uint32
 	for name := range r.tables[0][nat].chains {
@@ -71,7 +72,8 @@ func (k *kernelState) renew(present bool) *renewal {
 	return &renewal{gone: k.versions, next: k.nextVersion, made: present}
 }
 
-// encodeVersion comes first in a transaction, so that the error of a writer that is late tells why.
+// encodeVersion comes first in a transaction, so that the error of a writer that is late tells
+// why.
 func (e *encoder) encodeVersion(r *renewal, l *layout) {
 	e.f = families[0]
 	for _, v := range r.gone {

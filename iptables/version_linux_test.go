@@ -73,8 +73,8 @@ func TestALostVersionIsReplaced(t *testing.T) {
 	requireAdopts(t, ns, s, r.Changes.New)
 }
 
-// What the kernel lists of uses is what follows from the commits, through any sequence of changes, so
-// that a look finds nothing where nothing is.
+// What the kernel lists of uses is what follows from the commits, through any sequence of
+// changes, so that a look finds nothing where nothing is.
 func TestALookFindsNothingWhereNothingIs(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -148,8 +148,8 @@ func TestNowAndThenEverythingIsRead(t *testing.T) {
 	}
 }
 
-// The sysctl is as it was before once node ports no longer answer at localhost, whichever process ends
-// it; where others rely on it, it stays on.
+// The sysctl is as it was before once node ports no longer answer at localhost, whichever
+// process ends it; where others rely on it, it stays on.
 func TestRouteLocalnetIsRestored(t *testing.T) {
 	t.Parallel()
 	node := testNode()

@@ -52,7 +52,8 @@ func (e *encoder) addTable(t tableID) {
 
 // deleteTable deletes a table that has nothing in it; EBUSY says that it has.
 func (e *encoder) deleteTable(t tableID) {
-	e.message(msgDelTable, nfnl.FlagNonRec, t, nfnl.Object{Verb: "delete", Kind: "table", Name: t.String()})
+	object := nfnl.Object{Verb: "delete", Kind: "table", Name: t.String()}
+	e.message(msgDelTable, nfnl.FlagNonRec, t, object)
 }
 
 // Attributes of a chain (NFTA_CHAIN_*).
@@ -81,10 +82,11 @@ func (e *encoder) addBaseChain(t tableID, c baseChain) {
 	e.batch.Text(attrChainType, t.String()) // the types are called as the tables are
 }
 
-// deleteChain deletes a chain that has no rules and that no rule leads to; EBUSY says that it has, or
-// one does, and ENOENT that it is not there.
+// deleteChain deletes a chain that has no rules and that no rule leads to; EBUSY says that it
+// has, or one does, and ENOENT that it is not there.
 func (e *encoder) deleteChain(t tableID, name string) {
-	e.message(msgDelChain, nfnl.FlagNonRec, t, nfnl.Object{Verb: "delete", Kind: "chain", Name: name})
+	object := nfnl.Object{Verb: "delete", Kind: "chain", Name: name}
+	e.message(msgDelChain, nfnl.FlagNonRec, t, object)
 	e.batch.Text(attrChainName, name)
 }
 

@@ -24,8 +24,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// envWriter makes the test program a writer, which applies states in the network namespace of file
-// descriptor 3 until it is killed. Its value is the seed.
+// envWriter makes the test program a writer, which applies states in the network namespace of
+// file descriptor 3 until it is killed. Its value is the seed.
 const envWriter = "KERNLB_TEST_IPTABLES_WRITER"
 
 // writerStates are the states that writers apply, on different nodes.
@@ -42,7 +42,8 @@ func writerStates() []sm.State {
 	return l
 }
 
-// writeUntilKilled is what the test program does as a writer. It says so once it knows the kernel.
+// writeUntilKilled is what the test program does as a writer. It says so once it knows the
+// kernel.
 func writeUntilKilled(seed string) int {
 	n, _ := strconv.ParseUint(seed, 10, 64)
 	rng := rand.New(rand.NewPCG(n, 1))
@@ -123,8 +124,8 @@ func flush(t *testing.T, ns *netnstest.NS, f *family, of tableID) {
 	require.NoError(t, conn.Commit(t.Context(), &batch, 0))
 }
 
-// Killed at any moment, a writer leaves the old state or the new one. The next apply ends at the wanted
-// one, whoever flushed or wrote in between.
+// Killed at any moment, a writer leaves the old state or the new one. The next apply ends at the
+// wanted one, whoever flushed or wrote in between.
 func TestKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
@@ -168,8 +169,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 // unlocked is a backend that waits for nobody.
 type unlocked struct{ dataplane.Backend }
 
-// Two writers that write without pause get their turns, and the kernel ends at the state of one of them.
-// Without turns, what they write is right all the same, though one may give up.
+// Two writers that write without pause get their turns, and the kernel ends at the state of one
+// of them. Without turns, what they write is right all the same, though one may give up.
 func TestTwoWritersTakeTurns(t *testing.T) {
 	t.Parallel()
 	for _, turns := range []bool{true, false} {

@@ -39,9 +39,9 @@ func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) err
 	return err
 }
 
-// DumpThrough is [Conn.Dump] that goes on to the end where that is interrupted. It reports whether it
-// was: then objects may have been seen twice or not at all, but for those that nobody could change and
-// that lie where nothing came or went.
+// DumpThrough is [Conn.Dump] that goes on to the end where that is interrupted. It reports
+// whether it was: then objects may have been seen twice or not at all, but for those that nobody
+// could change and that lie where nothing came or went.
 func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
 	if err := req.single(); err != nil {
 		return false, fmt.Errorf("dump: %w", err)
