@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -259,4 +260,33 @@ func TestTheLongestNames(t *testing.T) {
 		runTool(t, ns, saved, toolName(f.model)+"-restore")
 	}
 	requireAdopts(t, ns, want, r.Changes.New)
+}
+
+// Chains of the same names in other tables are nobody's business.
+func TestOtherTablesDoNotMatter(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	defer conn.Close()
+	for _, f := range families {
+		var batch nfnl.Batch
+		object := nfnl.Object{Verb: "add", Kind: "table", Name: "other"}
+		batch.Message(nfnl.SubsysNFTables, msgNewTable, nfnl.FlagCreate, f.nfproto, 0, object)
+		batch.Text(1, "other")
+		for _, name := range []string{"KUBE-SERVICES", "KUBE-SETTINGS", "KUBE-VERSION-00000001"} {
+			batch.Message(nfnl.SubsysNFTables, msgNewChain, nfnl.FlagCreate, f.nfproto, 0, object)
+			batch.Text(attrChainTable, "other")
+			batch.Text(attrChainName, name)
+		}
+		require.NoError(t, conn.Commit(t.Context(), &batch, 0))
+	}
+	for _, s := range []sm.State{{}, webService()} {
+		r, err := dataplane.New(b, nil).Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.Empty(t, r.Drift)
+		whole, certain, err := b.look(t.Context())
+		require.NoError(t, err)
+		require.True(t, whole && certain)
+	}
 }
