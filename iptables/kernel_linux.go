@@ -165,7 +165,7 @@ func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 	for i := range families {
 		listed, err := b.kernel.reader.listChains(ctx, uint8(i), r)
 		if err != nil || !listed {
-			return true, false, err
+			return true, listed, err
 		}
 	}
 	one := len(b.l.versionsOf(r)) == len(b.found.versions)

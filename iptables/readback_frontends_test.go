@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -169,4 +170,27 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	require.Empty(t, gone, "what is no source range does not matter")
 	gone = damage(func(m *memory) { delete(nat0(m), l.names.service(kindCluster, webName, "")) })
 	require.Len(t, gone, 4, "all that lead to the pool")
+}
+
+// Source ranges of frontends that are rejected are found down the tree in filter, among many.
+func TestSourceRangesAmongMany(t *testing.T) {
+	t.Parallel()
+	s := sm.State{}.WithNode(testNode())
+	for i := range 300 {
+		s = s.WithService(&sm.Service{
+			Name:            svcName(fmt.Sprint("s", i)),
+			Ports:           []sm.ServicePort{{Protocol: sm.TCP, Port: uint16(80 + i%3)}},
+			ClusterIPs:      []netip.Addr{spread(i)},
+			LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: netip.AddrFrom4([4]byte{203, 0, byte(113 + i%2), byte(i / 2)})}},
+			LoadBalancerSourceRanges: []netip.Prefix{
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), 32),
+			},
+		})
+	}
+	m, l := newMemory(), newLayout(DefaultPrefix)
+	m.apply(l, planFor(t, s)[0])
+	o, err := l.interpret(m.list())
+	require.NoError(t, err)
+	require.Empty(t, o.text)
+	requireSameTable(t, resolve(t, nil, s).Arrange(o.state.table), o.state.table)
 }
