@@ -12,14 +12,14 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// endingContext ends when it was asked so many times: before some request to the kernel.
+// endingContext fails one request to the kernel: the one before which it was asked so many times.
 type endingContext struct {
 	context.Context
 	left *atomic.Int64
 }
 
 func (c endingContext) Err() error {
-	if c.left.Add(-1) < 0 {
+	if c.left.Add(-1) == -1 {
 		return context.Canceled
 	}
 	return nil
@@ -42,7 +42,7 @@ func requireFails(t *testing.T, prepare func(), operation func(context.Context) 
 	require.NotZero(t, requests)
 	for n := range requests {
 		_, err := run(n)
-		require.ErrorIs(t, err, context.Canceled, "ended before request %d of %d", n, requests)
+		require.ErrorIs(t, err, context.Canceled, "request %d of %d fails", n, requests)
 	}
 }
 
