@@ -47,7 +47,8 @@ var (
 
 // refused says that a backend cannot express service i.
 func refused(i int) error {
-	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i), Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
+	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i),
+		Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
 }
 
 func TestProbeAsksEachInTheirOrder(t *testing.T) {
@@ -128,7 +129,7 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 
 func TestAnInvalidServiceIsNoReasonToChooseNobody(t *testing.T) {
 	t.Parallel()
-	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(&servicemodel.Service{Name: serviceName(2), Ports: make([]servicemodel.ServicePort, 1)})
+	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(invalid(2))
 	b, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
 	require.NoError(t, err)
 	require.Equal(t, "nftables", b.Name())

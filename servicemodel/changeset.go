@@ -27,8 +27,8 @@ type FrontendChange struct{ Old, New *Frontend }
 // PoolChange is a pool added (Old nil), removed (New nil) or changed.
 type PoolChange struct {
 	Old, New *Pool
-	// Slots are the slots that differ, by index, of a pool that is in both tables. Of an added or removed
-	// pool all slots come or go, and the list is empty.
+	// Slots are the slots that differ, by index, of a pool that is in both tables. Of an added or
+	// removed pool all slots come or go, and the list is empty.
 	Slots []SlotChange
 }
 

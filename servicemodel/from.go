@@ -2,9 +2,9 @@ package servicemodel
 
 import "net/netip"
 
-// From returns what leads from old to c.New, of the objects that c changes: a part of Diff(old, c.New)
-// that costs as much as c is large. It is for looking at what is new in one of several attempts to
-// leave the same table.
+// From returns what leads from old to c.New, of the objects that c changes: a part of Diff(old,
+// c.New) that costs as much as c is large. It is for looking at what is new in one of several
+// attempts to leave the same table.
 func (c *ChangeSet) From(old *Table) *ChangeSet {
 	a, b := old.orEmpty(), c.New.orEmpty()
 	part := &ChangeSet{Old: old, New: c.New}

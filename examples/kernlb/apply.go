@@ -54,7 +54,8 @@ func (p *program) apply(ctx context.Context) error {
 		}
 		err = p.settle(ctx, e, r, err)
 		sum := summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
-			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift, Refused: p.refused(r.Refused)}
+			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift,
+			Refused: p.refused(r.Refused)}
 		if keeper != nil {
 			sum.Deleted, sum.Reset = keeper.Totals().Deleted, keeper.Totals().Reset
 		}

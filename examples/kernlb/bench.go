@@ -174,7 +174,8 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	return b.state.WithEndpoints(n, eps)
 }
 
-// replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just do so again.
+// replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just
+// do so again.
 func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 	time.Sleep(neighbourPause + time.Duration(i%10)*time.Millisecond)
 	return b.replaceEndpoint(i)
