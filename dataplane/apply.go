@@ -30,9 +30,7 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	if err := e.commit(ctx, r, c); err != nil {
 		return err
 	}
-	n := c.Counts()
-	r.Rest = c
-	r.Added, r.Changed, r.Removed = r.Added+n.Added, r.Changed+n.Changed, r.Removed+n.Removed
+	r.Rest, r.Counts = c, r.Counts.Plus(c.Counts())
 	return nil
 }
 

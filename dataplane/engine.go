@@ -122,7 +122,9 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 		return err
 	})
 	if err == nil && e.unread {
-		err = retry(ctx, "apply, remove what nobody wants", func() error { return e.applyRest(ctx, r) })
+		err = retry(ctx, "apply, remove what nobody wants", func() error {
+			return e.applyRest(ctx, r)
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -173,7 +175,8 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 		return nil, err
 	}
 	return &Preview{
-		Changes: p.changes, Drift: e.drift, Plan: plan, Refused: p.refused, Conflicts: p.conflicts(),
+		Changes: p.changes, Drift: e.drift, Plan: plan,
+		Refused: p.refused, Conflicts: p.conflicts(),
 	}, nil
 }
 

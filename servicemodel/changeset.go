@@ -78,6 +78,11 @@ func (c *ChangeSet) Counts() Counts {
 	return n
 }
 
+// Plus returns the sums of n and o.
+func (n Counts) Plus(o Counts) Counts {
+	return Counts{Added: n.Added + o.Added, Changed: n.Changed + o.Changed, Removed: n.Removed + o.Removed}
+}
+
 func (n *Counts) count(was, is bool) {
 	switch {
 	case !was:

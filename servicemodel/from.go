@@ -22,7 +22,8 @@ func (c *ChangeSet) From(old *Table) *ChangeSet {
 		id := either(p.Old, p.New).ID
 		was, is := a.Pool(id), b.Pool(id)
 		if was != is && (was == nil || is == nil || !was.Equal(is)) {
-			part.Pools = append(part.Pools, PoolChange{Old: was, New: is, Slots: diffSlots(was, is)})
+			change := PoolChange{Old: was, New: is, Slots: diffSlots(was, is)}
+			part.Pools = append(part.Pools, change)
 		}
 	}
 	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.HasClusterIP, b.HasClusterIP)

@@ -153,7 +153,9 @@ func (m *Memory) Check(c *servicemodel.ChangeSet) error {
 
 // Observe reads the kernel. The table is made anew of its contents, as it is by a backend that decodes what it reads: it knows of no
 // state, no conflicts and no health checks.
-func (m *Memory) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation, error) {
+func (m *Memory) Observe(
+	ctx context.Context, want *servicemodel.Table,
+) (*dataplane.Observation, error) {
 	if err := m.enter(ctx, CallObserve); err != nil {
 		return nil, err
 	}
@@ -311,7 +313,9 @@ func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 		Frontends: only(t.Frontends(), func(f *servicemodel.Frontend) bool {
 			return want.Frontend(f.Key) != nil
 		}),
-		Pools:      only(t.Pools(), func(p *servicemodel.Pool) bool { return want.Pool(p.ID) != nil }),
+		Pools: only(t.Pools(), func(p *servicemodel.Pool) bool {
+			return want.Pool(p.ID) != nil
+		}),
 		ClusterIPs: only(t.ClusterIPs(), want.HasClusterIP),
 		Hairpins:   only(t.Hairpins(), want.HasHairpin),
 	})
