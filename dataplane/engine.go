@@ -206,7 +206,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	defer unlock()
-	e.known, e.unread, e.resolved, e.kernel, e.drift, e.told = false, false, nil, nil, nil, nil
+	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
 	var stats Stats
 	err = retry(ctx, "cleanup", func() (err error) {
 		stats, err = e.backend.Cleanup(ctx)

@@ -49,8 +49,8 @@ func (d *draft) leaveOut(err error) error {
 	}
 	problems := map[servicemodel.Name][]error{}
 	for _, p := range leaves(err, nil) {
-		name, ok := serviceOf(p)
-		if !ok || d.state.Service(name) == nil && d.state.Endpoints(name) == nil {
+		name := serviceOf(p)
+		if d.state.Service(name) == nil && d.state.Endpoints(name) == nil {
 			return err
 		}
 		problems[name] = append(problems[name], p)
@@ -74,18 +74,18 @@ func leaves(err error, to []error) []error {
 	return append(to, err)
 }
 
-// serviceOf returns the service that a problem is about, and false if it is no problem of a state.
-func serviceOf(err error) (servicemodel.Name, bool) {
+// serviceOf returns the service that a problem is about; zero if it is about anything else.
+func serviceOf(err error) servicemodel.Name {
 	var field *servicemodel.FieldError
 	var unsupported *UnsupportedError
 	var collision *CollisionError
 	switch {
 	case errors.As(err, &field):
-		return field.Service, true
+		return field.Service
 	case errors.As(err, &unsupported):
-		return unsupported.Service, true
+		return unsupported.Service
 	case errors.As(err, &collision):
-		return collision.Service, true
+		return collision.Service
 	}
-	return servicemodel.Name{}, false
+	return servicemodel.Name{}
 }

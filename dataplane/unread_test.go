@@ -133,6 +133,22 @@ func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
 	})
 }
 
+func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+	old := newBench(nil)
+	old.apply(t, services(3))
+	b := newHinted(old.Kernel())
+	b.Before(dataplanetest.CallObserve, func(context.Context) error {
+		if b.Calls(dataplanetest.CallObserve) == 2 {
+			return errRefused
+		}
+		return nil
+	})
+	_, err := b.engine.Apply(t.Context(), services(2))
+	require.ErrorIs(t, err, errRefused)
+	require.Equal(t, servicemodel.Counts{Removed: 1}, b.apply(t, services(2)).Counts)
+}
+
 func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	old := newBench(nil)
