@@ -171,7 +171,7 @@ func (l *lookup) rest() {
 
 // replies reads the answers to a datagram: until there is one to everything or the queue is empty.
 func (c *Conn) replies(l *lookup, first uint32) error {
-	for l.open >= 0 {
+	for l.open > 0 {
 		n, err := c.sock.recvMany(c.rx, c.sizes[:])
 		if err == errOverrun {
 			l.lost = true

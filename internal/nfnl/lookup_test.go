@@ -175,6 +175,22 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)
 }
 
+// Where so much is asked for that there is no room for any answer, less is asked for.
+func TestLookupAsksForLess(t *testing.T) {
+	t.Parallel()
+	lists := [][]uint32{numbersTo(40)}
+	l := &lister{room: 1 << 20}
+	c, _ := dialFake(func(r []packet) []any {
+		if len(r[0].body) > 10*8 {
+			return []any{errOverrun}
+		}
+		return l.answer(r)
+	})
+	fn, done := told(t, lists)
+	require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
+	done()
+}
+
 func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 	t.Parallel()
 	stop := errors.New("stop")
