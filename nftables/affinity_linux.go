@@ -22,18 +22,13 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || !b.pl.version.unswept {
 		return 0, nil
 	}
-	for i, f := range nftwire.Families {
-		if !b.pl.have[i].exists || len(b.pl.have[i].shape.affinity) == 0 || !b.sweep.all && len(b.sweep.byKey[i]) == 0 {
-			continue
-		}
-		err := b.sweepFamily(ctx, i)
-		if errors.Is(err, unix.ENOENT) { // another writer took the maps away: what he left is marked anew
-			b.observed = false
-			return 0, nil
-		}
-		if err != nil {
-			return 0, b.failed("forget clients in table "+f.Name, err)
-		}
+	err := b.sweepTables(ctx)
+	if errors.Is(err, unix.ENOENT) { // another writer took the maps away: what he left is marked anew
+		b.observed = false
+		return 0, nil
+	}
+	if err != nil {
+		return 0, b.failed("forget clients", err)
 	}
 	if err := b.swept(ctx); err != nil {
 		return 0, b.failed("note that clients were forgotten", err)
@@ -41,41 +36,71 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// sweepTries bounds how often the affinity maps of a family are read. Two or three times are enough,
-// unless the kernel keeps moving them to other hash tables (see readClients).
+// sweepTries bounds how often the affinity maps are read. Two or three times are enough, unless the kernel
+// keeps moving them to other hash tables (see readClients).
 const sweepTries = 20
 
-// sweepFamily deletes entries until none is there that must go. An entry can come back: a packet that was
+// sweepTables deletes entries until none is there that must go. An entry can come back: a packet that was
 // sent where the entry led before it was deleted is learnt after. It goes through the rules in one RCU
 // read-side section, so it is waited for before each reading. Only entries make entries that must go:
 // once a reading finds none, and nobody was under way when it began, none can come.
-func (b *Backend) sweepFamily(ctx context.Context, i int) error {
-	var learnt uint64
-	sure, clean := false, 0
-	for try := range sweepTries {
+func (b *Backend) sweepTables(ctx context.Context) error {
+	var left []*familySweep
+	for i := range nftwire.Families {
+		if have := &b.pl.have[i]; have.exists && len(have.shape.affinity) > 0 && (b.sweep.all || len(b.sweep.byKey[i]) > 0) {
+			left = append(left, &familySweep{family: i})
+		}
+	}
+	for range sweepTries {
+		if len(left) == 0 {
+			return nil
+		}
 		if err := rcu.Wait(ctx); err != nil {
 			return err
 		}
-		now, err := b.kernel.readLearnt(ctx, nftwire.Families[i], b.pl.table)
-		if err != nil {
-			return err
+		var again []*familySweep
+		for _, fs := range left {
+			if err := b.sweepFamily(ctx, fs); err != nil {
+				return fmt.Errorf("table %s: %w", nftwire.Families[fs.family].Name, err)
+			}
+			if !fs.done {
+				again = append(again, fs)
+			}
 		}
-		if try > 0 && sure && now == learnt {
-			return nil // nobody was learnt since before the last reading
-		}
-		learnt = now
-		var found int
-		if found, sure, err = b.sweepMaps(ctx, i); err != nil {
-			return err
-		}
-		if clean++; found > 0 {
-			clean = 0
-		}
-		if clean == 2 || clean == 1 && sure {
-			return nil
-		}
+		left = again
 	}
 	return fmt.Errorf("affinity maps were read %d times, and still have clients that must be forgotten", sweepTries)
+}
+
+// familySweep is how far the sweep of one table is.
+type familySweep struct {
+	family int
+	learnt uint64 // how many packets were learnt from before the last reading
+	sure   bool   // the last reading saw all entries
+	clean  int    // how many readings in a row found nothing
+	done   bool
+}
+
+// sweepFamily reads the maps of a table, deletes what must go, and tells whether that was all.
+func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
+	learnt, err := b.kernel.readLearnt(ctx, nftwire.Families[fs.family], b.pl.table)
+	if err != nil {
+		return err
+	}
+	if fs.sure && learnt == fs.learnt {
+		fs.done = true // nobody was learnt since before the last reading
+		return nil
+	}
+	found, sure, err := b.sweepMaps(ctx, fs.family)
+	if err != nil {
+		return err
+	}
+	fs.learnt, fs.sure, fs.clean = learnt, sure, fs.clean+1
+	if found > 0 {
+		fs.clean = 0
+	}
+	fs.done = fs.clean == 2 || fs.clean == 1 && sure
+	return nil
 }
 
 // sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that must go. It
