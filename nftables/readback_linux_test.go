@@ -19,7 +19,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// dumpAll is the reading that the others are held against: it dumps everything and knows of nothing that is wanted.
+// dumpAll is the reading that the others are held against: it dumps everything and knows of nothing
+// that is wanted.
 func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
 	var o [2]*observed
 	v, err := b.kernel.readVersion(ctx, b.pl.table)
@@ -169,7 +170,8 @@ func (v *vandal) strike() {
 	_ = v.b.kernel.conn.Commit(v.t.Context(), &b, 0) // the kernel may refuse it: it is there already, for example
 }
 
-// requireSame requires that two observations say the same, and leave their backends with the same idea of the kernel.
+// requireSame requires that two observations say the same, and leave their backends with the same
+// idea of the kernel.
 func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
@@ -183,8 +185,8 @@ func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend
 	}
 }
 
-// Whatever somebody did to the elements, a reading that asks for what is wanted says what a dump of everything says, whatever is wanted;
-// and the next apply puts everything right.
+// Whatever somebody did to the elements, a reading that asks for what is wanted says what a dump of
+// everything says, whatever is wanted; and the next apply puts everything right.
 func TestReadingsAgree(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(40)
@@ -253,8 +255,9 @@ func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source, s
 	}
 }
 
-// A map that is too large to be dumped may have endpoints that belong to nothing: a reading that knows what is wanted says that there is
-// more, one that does not names it, and the next commit puts it right.
+// A map that is too large to be dumped may have endpoints that belong to nothing: a reading that
+// knows what is wanted says that there is more, one that does not names it, and the next commit
+// puts it right.
 func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -305,7 +308,8 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.Empty(t, servicemodel.Diff(o.Table, more).Pools)
 }
 
-// A set is read again if the kernel was moving it meanwhile: a dump then has other than as many elements as the set, or some twice.
+// A set is read again if the kernel was moving it meanwhile: a dump then has other than as many
+// elements as the set, or some twice.
 func TestDumpsAreCounted(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -329,4 +333,20 @@ func TestDumpsAreCounted(t *testing.T) {
 	raw.counts["services"] = 0
 	require.NoError(t, dump())
 	require.Zero(t, n, "an empty set is not dumped")
+}
+
+// Chains are asked for before the node-wide rules are known.
+func TestRulesDoNotTellWhichChainsThereAre(t *testing.T) {
+	t.Parallel()
+	names := func(p nftwire.Program) (l []string) {
+		for _, c := range p {
+			l = append(l, c.Name)
+		}
+		return l
+	}
+	for _, tc := range programCases {
+		for _, f := range nftwire.Families {
+			require.Equal(t, names(newProgram(f, servicemodel.Rules{}, &tc.shape)), names(newProgram(f, tc.rules, &tc.shape)))
+		}
+	}
 }
