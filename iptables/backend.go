@@ -49,7 +49,10 @@ func (c *Config) logger() *slog.Logger {
 	return c.Logger
 }
 
-var _ dataplane.Backend = (*Backend)(nil)
+var (
+	_ dataplane.Backend = (*Backend)(nil)
+	_ dataplane.Locker  = (*Backend)(nil)
+)
 
 // errNotObserved says that the engine's contract was broken: nothing is known of the kernel.
 var errNotObserved = errors.New("iptables: the kernel was not observed since the backend was opened or a commit failed")
@@ -95,7 +98,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 }
 
 func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
-	next, ch := b.l.step(b.state, c)
+	next, ch := b.l.step(b.state, c, b.found.localnet.before)
 	return b.l.plan(&b.found, b.state, next, ch)
 }
 
@@ -117,7 +120,15 @@ func (b *Backend) committed(p *plan) {
 			b.found.tables[i][t] = b.found.tables[i][t] || p.tables[i][t]
 		}
 	}
+	if p.version != nil {
+		b.found.versions, b.found.nextVersion = nil, newVersion()
+		b.found.unversioned = false
+		if p.version.made {
+			b.found.versions = []uint32{p.version.next}
+		}
+	}
 	for _, x := range p.chains {
+		b.found.uses.change(b.l, x, p.needed[x.id])
 		switch {
 		case x.shared && x.removes():
 			delete(b.found.shared, x.id)
@@ -128,9 +139,9 @@ func (b *Backend) committed(p *plan) {
 	b.found.drift = nil
 	switch p.localnet {
 	case sysctlOn:
-		b.found.routeLocalnet = true
+		b.found.localnet.on = true
 	case sysctlOff:
-		b.found.routeLocalnet = false
+		b.found.localnet.on = false
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// maxServiceName is how long the name of a service port may be: the longest comments have it and up to 90 bytes more.
-const maxServiceName = maxComment - 90
+// maxServiceName is how long the name of a service port may be. Kubernetes allows 191 bytes: 63
+// each for namespace, name and port. The longest comments have up to 62 more.
+const maxServiceName = maxComment - 62
 
 // check reports what of a change set cannot be expressed.
 func check(c *servicemodel.ChangeSet, lacks *lacking) error {
@@ -42,7 +43,8 @@ type checker struct {
 
 func (k *checker) refuse(n servicemodel.PortName, field, value, hint string) {
 	k.errs = append(k.errs, &dataplane.UnsupportedError{
-		Backend: Name, Object: "service " + n.String(), Field: field, Value: value, Hint: hint,
+		Backend: Name, Service: n.Name, Object: "service " + n.String(),
+		Field: field, Value: value, Hint: hint,
 	})
 }
 

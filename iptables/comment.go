@@ -29,16 +29,33 @@ func usualMasquerade(k servicemodel.Kind) servicemodel.Origins {
 	return servicemodel.FromAnywhere
 }
 
-// frontendComment describes a frontend: "default/web:http cluster IP", and whatever is not usual about it as name=value.
+// frontendComment describes a frontend: "default/web:http cluster IP", and whatever is not usual
+// about it as name=value. Where the name is so long that the words do not fit, numbers stand for
+// them: "verdict=2/0" for "internal=cluster external=reject", "masquerade=5" for
+// "masquerade=pods,outside".
 func frontendComment(f *servicemodel.Frontend) string {
+	if s := describeFrontend(f, false); len(s) <= maxComment {
+		return s
+	}
+	return describeFrontend(f, true)
+}
+
+func describeFrontend(f *servicemodel.Frontend, numbers bool) string {
 	s := f.Service.String() + " " + kindWords[f.Kind]
 	switch {
+	case f.Internal == servicemodel.BalanceCluster && f.External == servicemodel.BalanceCluster:
+	case numbers:
+		s += " verdict=" + strconv.Itoa(int(f.Internal)) + "/" + strconv.Itoa(int(f.External))
 	case f.Internal != f.External:
 		s += " internal=" + f.Internal.String() + " external=" + f.External.String()
-	case f.Internal != servicemodel.BalanceCluster:
+	default:
 		s += " verdict=" + f.Internal.String()
 	}
-	if f.Masquerade != usualMasquerade(f.Kind) {
+	switch {
+	case f.Masquerade == usualMasquerade(f.Kind):
+	case numbers:
+		s += " masquerade=" + strconv.Itoa(int(f.Masquerade))
+	default:
 		s += " masquerade=" + f.Masquerade.String()
 	}
 	if f.Affinity != 0 {
@@ -77,8 +94,12 @@ func parseFrontend(comment string, k servicemodel.FrontendKey) (*servicemodel.Fr
 func setAttribute(f *servicemodel.Frontend, name, value string) (ok bool) {
 	switch name {
 	case "verdict":
-		f.Internal, ok = named(value, servicemodel.BalanceLocal)
-		f.External = f.Internal
+		internal, external, two := strings.Cut(value, "/")
+		if f.Internal, ok = named(internal, servicemodel.BalanceLocal); !two || !ok {
+			f.External = f.Internal
+			return ok
+		}
+		f.External, ok = named(external, servicemodel.BalanceLocal)
 	case "internal":
 		f.Internal, ok = named(value, servicemodel.BalanceLocal)
 	case "external":
@@ -91,13 +112,13 @@ func setAttribute(f *servicemodel.Frontend, name, value string) (ok bool) {
 	return ok
 }
 
-// named finds the value, from 0 to last, whose name is s.
+// named finds the value, from 0 to last, whose name or number is s.
 func named[T interface {
 	~uint8
 	String() string
 }](s string, last T) (T, bool) {
 	for v := T(0); v <= last; v++ {
-		if v.String() == s {
+		if v.String() == s || strconv.Itoa(int(v)) == s {
 			return v, true
 		}
 	}

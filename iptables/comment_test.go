@@ -3,6 +3,7 @@ package iptables
 import (
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,39 @@ func TestFrontendsAsComments(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, f.Equal(got), "%+v", got)
 	}
+}
+
+// Where the name is as long as Kubernetes allows, whatever is unusual about a frontend still
+// fits.
+func TestCommentsOfTheLongestNames(t *testing.T) {
+	t.Parallel()
+	long := func(c string) string { return strings.Repeat(c, 63) }
+	name := sm.PortName{
+		Name: sm.Name{Namespace: long("n"), Name: long("s")}, Port: long("p"), Protocol: sm.TCP,
+	}
+	require.Len(t, name.String(), maxServiceName)
+	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
+	for kind := range kindWords {
+		for m := range sm.FromAnywhere + 1 {
+			for in := range sm.BalanceLocal + 1 {
+				for out := range sm.BalanceLocal + 1 {
+					f := &sm.Frontend{
+						Key: key, Service: name, Kind: sm.Kind(kind), Internal: in, External: out,
+						Masquerade: m, Affinity: 86400 * time.Second,
+					}
+					c := frontendComment(f)
+					require.LessOrEqual(t, len(c), maxComment)
+					got, err := parseFrontend(c, key)
+					require.NoError(t, err)
+					require.True(t, f.Equal(got), "%s: %+v", c, got)
+				}
+			}
+		}
+	}
+	p := &sm.Pool{
+		ID: sm.PoolID{Service: name}, Scheduler: sm.RoundRobin, Slots: []sm.Slot{{Weight: 65535}},
+	}
+	require.LessOrEqual(t, len(slotComment(p, 0)), maxComment)
 }
 
 func TestCommentsThatAreNotOurs(t *testing.T) {
@@ -91,15 +125,20 @@ func TestSettingsAsComments(t *testing.T) {
 		{MasqueradeMark: 1 << 31, LocalPods: sm.PodDetector{InterfacePrefix: "cali"}},
 		{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "cni0"}},
 	} {
-		got, err := parseSettings(settingRules(r))
-		require.NoError(t, err)
-		require.True(t, r.Equal(got), "%+v", got)
+		for _, before := range []bool{false, true} {
+			l := newLayout(DefaultPrefix)
+			rules := l.settingRules(&state{rules: r, localnetBefore: before})
+			got, was, err := parseSettings(rules)
+			require.NoError(t, err)
+			require.True(t, r.Equal(got), "%+v", got)
+			require.Equal(t, before && r.LocalhostNodePorts, was)
+		}
 	}
 	for _, c := range []string{"", "colour blue", "pod-cidr x", "masquerade-mark many"} {
-		_, err := parseSettings([]rule{{comment: "masquerade-mark 0x4000"}, {comment: c}})
+		_, _, err := parseSettings([]rule{{comment: "masquerade-mark 0x4000"}, {comment: c}})
 		require.Error(t, err, c)
 	}
-	_, err := parseSettings(nil)
+	_, _, err := parseSettings(nil)
 	require.Error(t, err)
 }
 

@@ -81,7 +81,7 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 		if !s.present[i] {
 			continue
 		}
-		for _, c := range l.fixed(f, &s.rules) {
+		for _, c := range l.fixed(f, s) {
 			fn(chainID{uint8(i), c.table, c.name}, c.rules, c.shared)
 		}
 		for id, d := range l.dispatch[i] {

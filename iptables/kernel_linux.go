@@ -10,18 +10,23 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // kernel is the connection to nf_tables: the only part of the package that has a socket.
 type kernel struct {
-	conn  *nfnl.Conn
-	batch nfnl.Batch // what is being committed
-	req   nfnl.Batch // requests that read
-	// gen is the generation of the ruleset that was last looked at or made.
-	gen    uint32
-	sysctl sysctl
-	lacks  lacking
+	conn   *nfnl.Conn
+	reader *reader
+	batch  nfnl.Batch // what is being committed
+	// gen is the generation of the ruleset up to which it is known that nobody changed anything
+	// of ours.
+	gen      uint32
+	sysctl   sysctl
+	turn     *threadns.Turn
+	lacks    lacking
+	looks    ration // at the skeleton and the uses
+	readings ration // of everything, while others keep committing
 }
 
 func (k *kernel) open(cfg *Config) error {
@@ -33,69 +38,138 @@ func (k *kernel) open(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	k.conn = conn
+	k.conn, k.reader = conn, newReader(conn)
+	k.looks = ration{share: 20, most: 8, left: 8}
+	k.readings = ration{share: 100, most: 1}
 	if err := k.sysctl.open(c.NetNS); err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	if err := k.probe(context.Background()); err != nil {
+	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
 		return errors.Join(err, k.sysctl.close(), conn.Close())
+	}
+	if err := k.probe(context.Background()); err != nil {
+		return errors.Join(err, k.close())
 	}
 	return nil
 }
 
-// Close closes the socket and leaves the kernel as it is.
-func (b *Backend) Close() error { return errors.Join(b.kernel.sysctl.close(), b.kernel.conn.Close()) }
+func (k *kernel) close() error {
+	return errors.Join(k.turn.Close(), k.sysctl.close(), k.conn.Close())
+}
 
-// observeTries bounds how often a reading is begun again since somebody committed meanwhile.
+// Close closes the socket and leaves the kernel as it is.
+func (b *Backend) Close() error { return b.kernel.close() }
+
+// patience is how long a writer waits for its turn.
+const patience = 10 * time.Second
+
+// Lock waits for the turn of this writer among all that work in the network namespace, for 10
+// seconds at most. The error is that of the context.
+func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
+	return b.kernel.turn.Take(ctx, patience)
+}
+
+// observeTries bounds how often a reading is begun again since another writer of the instance
+// committed.
 const observeTries = 8
 
 // Observe reads both tables of both families.
 func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
+	o, _, err := b.observe(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("iptables: observe: %w", err)
+	}
+	return o, nil
+}
+
+func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw, err error) {
 	b.observed = false
-	var err error
+	start := time.Now()
 	for range observeTries {
-		var r *raw
 		var gen uint32
-		r, gen, err = b.kernel.readAll(ctx)
+		r, gen, err = b.kernel.readAll(ctx, b.l)
 		if errors.Is(err, dataplane.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("iptables: observe: %w", err)
+			return nil, nil, err
 		}
 		b.kernel.gen = gen
-		return b.adopt(r)
+		b.kernel.readings.restart(time.Now(), time.Since(start))
+		o, err = b.adopt(r)
+		return o, r, err
 	}
-	return nil, fmt.Errorf("iptables: observe: %w", err)
+	return nil, nil, err
 }
 
-// Integrity compares the ruleset's generation with the one known. If somebody committed, it looks whether the fixed chains, our jumps among
-// them, are as they should be; of the chains of services it says nothing. Where node ports answer at localhost, the sysctl counts, too.
+// Integrity compares the ruleset's generation with the one known. If somebody committed, it asks
+// for the version of the instance, which tells whether another writer did. If not, it looks for
+// what people do by hand, at most every twentieth of the time: whether the fixed chains, our
+// jumps among them, are as they should be, and whether there are as many chains and rules as
+// there should be. Only a rule in a chain of a service that took the place of another is not
+// seen by that; for its sake it says Touched now and then, once a hundred times what a reading
+// takes has passed since the last. Where node ports answer at localhost, the sysctl counts, too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+	i, err := b.integrity(ctx)
+	if err != nil {
+		return dataplane.Broken, fmt.Errorf("iptables: integrity: %w", err)
+	}
+	return i, nil
+}
+
+func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
-	gen, err := b.kernel.conn.GenID(ctx)
+	k := &b.kernel
+	gen, err := k.conn.GenID(ctx)
 	if err != nil {
-		return dataplane.Broken, fmt.Errorf("iptables: integrity: %w", err)
+		return dataplane.Broken, err
 	}
 	if b.l.localhost(families[0], &b.state.rules) {
-		if on, err := b.kernel.sysctl.get(); err != nil || !on {
+		if on, err := k.sysctl.get(); err != nil || !on {
 			return dataplane.Broken, err
 		}
 	}
-	if gen.ID == b.kernel.gen {
+	if gen.ID == k.gen {
 		return dataplane.Intact, nil
 	}
-	whole, err := b.skeletonWhole(ctx)
-	if err != nil {
-		return dataplane.Broken, fmt.Errorf("iptables: integrity: %w", err)
+	if same, err := k.stillAt(ctx, b.l, b.found.versions); err != nil || !same {
+		return dataplane.Broken, err
 	}
-	if !whole {
-		return dataplane.Broken, nil
+	start := time.Now()
+	if !k.looks.take(start) {
+		return dataplane.Intact, nil
 	}
-	b.kernel.gen = gen.ID
-	return dataplane.Touched, nil
+	whole, certain, err := b.look(ctx)
+	k.looks.costs(time.Since(start))
+	switch {
+	case err != nil || !whole:
+		return dataplane.Broken, err
+	case certain:
+		k.gen = gen.ID
+	}
+	if k.readings.take(start) {
+		return dataplane.Touched, nil
+	}
+	return dataplane.Intact, nil
+}
+
+// look reports whether all is as it should be, as far as that can be told without reading the
+// rules of services. It is not certain if the list of chains was interrupted each time.
+func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
+	if whole, err = b.skeletonWhole(ctx); !whole || err != nil {
+		return whole, true, err
+	}
+	r := &raw{}
+	for i := range families {
+		listed, err := b.kernel.reader.listChains(ctx, uint8(i), r)
+		if err != nil || !listed {
+			return true, listed, err
+		}
+	}
+	one := len(b.l.versionsOf(r)) == len(b.found.versions)
+	return one && b.l.usesOf(r) == b.found.uses, true, nil
 }
 
 // skeletonWhole reports whether the fixed chains are as they should be.
@@ -104,20 +178,16 @@ func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
 		if !b.state.present[i] {
 			continue
 		}
-		for _, c := range b.l.fixed(f, &b.state.rules) {
+		for _, c := range b.l.fixed(f, b.state) {
 			id := chainID{uint8(i), c.table, c.name}
-			found, err := b.kernel.readRules(ctx, id)
-			if errors.Is(err, nfnl.ErrDumpInterrupted) {
-				return false, nil
+			found, err := b.kernel.reader.sharedRules(ctx, id)
+			if errors.Is(err, dataplane.ErrConflict) {
+				continue // others keep changing it: another look will tell
 			}
 			if err != nil {
 				return false, err
 			}
-			rules := make([]rule, len(found))
-			for j := range found {
-				rules[j] = found[j].rule
-			}
-			if !sameRules(b.l.ours(id, rules, c.rules, c.shared), c.rules) {
+			if !sameRules(b.l.ours(id, rulesOf(found), c.rules, c.shared), c.rules) {
 				return false, nil
 			}
 		}
@@ -131,8 +201,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	p := b.plan(c)
-	stats, err := b.send(ctx, p)
+	stats, p, err := b.write(ctx, c, nil)
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
@@ -143,81 +212,36 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
-// send commits a plan. The sysctl that lets packets to loopback addresses in is on only while the rule that guards them is there.
-func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
-	k := &b.kernel
-	if p.localnet == sysctlOff {
-		if err := k.sysctl.set(false); err != nil {
-			return dataplane.Stats{}, err
-		}
-	}
-	stats, err := b.commit(ctx, p)
-	if err == nil && p.localnet == sysctlOn {
-		err = k.sysctl.set(true)
-	}
-	return stats, err
-}
-
-func (b *Backend) commit(ctx context.Context, p *plan) (dataplane.Stats, error) {
-	if p.empty() {
-		return dataplane.Stats{}, nil
-	}
-	known, err := b.handles(ctx, p)
+// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are left
+// with nothing in them. Chains that somebody else's rules lead to stay, KUBE-MARK-MASQ with what
+// is in it.
+func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+	start := time.Now()
+	_, r, err := b.observe(ctx)
 	if err != nil {
-		return dataplane.Stats{}, err
+		return dataplane.Stats{}, fmt.Errorf("iptables: cleanup: %w", err)
 	}
-	k := &b.kernel
-	k.batch.Reset()
-	p.encode(&k.batch, known)
-	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
-	if stats.Messages == 0 {
-		return dataplane.Stats{}, nil
+	stats, _, err := b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
+	if err != nil {
+		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
-	if err := k.conn.Commit(ctx, &k.batch, k.gen); err != nil {
-		return stats, err
-	}
-	if k.gen++; k.gen == 0 { // as the kernel does (nf_tables_commit in nf_tables_api.c)
-		k.gen = 1
-	}
-	if k.batch.Size() > keepBatch {
-		k.batch = nfnl.Batch{}
-	}
+	b.observed = false
+	stats.Duration = time.Since(start)
 	return stats, nil
 }
 
-// keepBatch is the size up to which the memory of a batch is kept for the next.
-const keepBatch = 1 << 20
-
-// failed wraps an error after which the kernel must be observed again. EBUSY says that a rule of somebody else leads to a chain that was to
-// go.
+// failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
-	if errors.Is(err, nfnl.ErrGenerationChanged) || errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
-		errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) {
+	if conflicts(err) {
 		return fmt.Errorf("iptables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("iptables: %s: %w", doing, err)
 }
 
-// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are left with nothing in them. Chains that somebody
-// else's rules lead to stay, KUBE-MARK-MASQ with what is in it.
-func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
-	start := time.Now()
-	r, gen, err := b.kernel.readAll(ctx)
-	if err != nil {
-		return dataplane.Stats{}, fmt.Errorf("iptables: cleanup: %w", err)
-	}
-	b.kernel.gen = gen
-	if _, err := b.adopt(r); err != nil {
-		return dataplane.Stats{}, err
-	}
-	p := b.plan(servicemodel.Diff(b.state.table, nil))
-	p.sweep(r)
-	stats, err := b.send(ctx, p)
-	b.observed = false
-	if err != nil {
-		return dataplane.Stats{}, b.failed("cleanup", err)
-	}
-	stats.Duration = time.Since(start)
-	return stats, nil
+// conflicts reports whether the kernel refused a transaction since somebody changed something:
+// what was to be deleted or inserted before is gone, what was to be made is there, or a rule
+// leads to what was to go.
+func conflicts(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }

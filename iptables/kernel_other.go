@@ -35,6 +35,11 @@ func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.St
 	return dataplane.Stats{}, notSupported("commit")
 }
 
+// Lock is not supported on this operating system.
+func (b *Backend) Lock(context.Context) (unlock func(), err error) {
+	return nil, notSupported("lock")
+}
+
 // Cleanup is not supported on this operating system.
 func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 	return dataplane.Stats{}, notSupported("cleanup")

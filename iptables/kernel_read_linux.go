@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -13,106 +16,83 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET, include/uapi/linux/netfilter/nfnetlink_compat.h).
-// Asking loads their modules.
-func (k *kernel) probe(ctx context.Context) error {
-	for _, f := range families {
-		for _, x := range []struct {
-			extension
-			target bool
-			lacks  *bool // nil: nothing works without
-		}{
-			{xtConntrack, false, nil}, {xtAddrtype, false, nil}, {xtStatistic, false, nil},
-			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil}, {xtREJECT, true, nil},
-			{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
-		} {
-			err := k.probeExtension(ctx, f, x.extension, x.target)
-			switch {
-			case err == nil:
-			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
-				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
-			case x.lacks == nil:
-				return fmt.Errorf("the kernel has no %s revision %d for %s: %w", x.name, x.revision, f.name, errors.ErrUnsupported)
-			default:
-				*x.lacks = true
-			}
-		}
-	}
-	return nil
+// Reading needs no quiet kernel. What belongs to the instance changes only with its version,
+// which is compared before and after; so the rules of its chains, asked for chain by chain, are
+// right whoever commits meanwhile. Of chains that others change too, those are read again that
+// were changed while they were read. The list of chains tells which are to be read: if it was
+// interrupted each time, a chain may be missing in it, so chains that rules lead to are read as
+// well.
+
+// reader asks for chains and rules, over a connection of its own.
+type reader struct {
+	conn     *nfnl.Conn
+	req      nfnl.Batch
+	decoders [2]*decoder
 }
 
-func (k *kernel) probeExtension(ctx context.Context, f *family, x extension, target bool) error {
-	k.req.Reset()
-	k.req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.nfproto, 0, nfnl.Object{Verb: "find", Kind: "extension", Name: x.name})
-	k.req.Text(1, x.name)    // NFTA_COMPAT_NAME
-	k.req.U32(2, x.revision) // NFTA_COMPAT_REV
-	typ := uint32(0)
-	if target {
-		typ = 1
+func newReader(conn *nfnl.Conn) *reader {
+	rd := &reader{conn: conn}
+	for i, f := range families {
+		rd.decoders[i] = newDecoder(f)
 	}
-	k.req.U32(3, typ) // NFTA_COMPAT_TYPE
-	_, err := k.conn.Query(ctx, &k.req)
-	return err
+	return rd
 }
 
-// readAll reads all tables, at one generation of the ruleset, which it returns.
-func (k *kernel) readAll(ctx context.Context) (*raw, uint32, error) {
-	before, err := k.conn.GenID(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	r := &raw{}
-	for i := range families {
-		if err := k.readFamily(ctx, i, r); err != nil {
-			if errors.Is(err, nfnl.ErrDumpInterrupted) {
-				err = fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
-			}
-			return nil, 0, err
-		}
-	}
-	after, err := k.conn.GenID(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	if before.ID != after.ID {
-		return nil, 0, fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
-	}
-	r.routeLocalnet, err = k.sysctl.get()
-	return r, after.ID, err
-}
-
-func (k *kernel) readFamily(ctx context.Context, i int, r *raw) error {
+func (rd *reader) request(i uint8, msg uint8, verb, kind string) {
+	rd.req.Reset()
 	f := families[i]
-	k.request(f, msgGetTable, "list", "tables")
-	err := k.conn.Dump(ctx, &k.req, func(m nfnl.Message) error {
-		it := nfnl.Attrs(m.Attrs)
-		for it.Next() {
-			if t, ok := tableNamed(it.Text()); it.Type() == 1 && ok {
-				r.tables[i][t] = rawTable{exists: true, chains: map[string]*rawChain{}}
+	object := nfnl.Object{Verb: verb, Kind: kind, Within: "family " + f.name}
+	rd.req.Message(nfnl.SubsysNFTables, msg, 0, f.nfproto, 0, object)
+}
+
+// exists asks for one object by the request that was begun.
+func (rd *reader) exists(ctx context.Context) (bool, error) {
+	_, err := rd.conn.Query(ctx, &rd.req)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// hasTable reports whether a table is there.
+func (rd *reader) hasTable(ctx context.Context, i uint8, t tableID) (bool, error) {
+	rd.request(i, msgGetTable, "get", "table")
+	rd.req.Text(1, t.String()) // NFTA_TABLE_NAME
+	return rd.exists(ctx)
+}
+
+// hasChain reports whether a chain is there.
+func (rd *reader) hasChain(ctx context.Context, id chainID) (bool, error) {
+	rd.request(id.family, msgGetChain, "get", "chain")
+	rd.req.Text(attrChainTable, id.table.String())
+	rd.req.Text(attrChainName, id.name)
+	return rd.exists(ctx)
+}
+
+// readTries bounds how often something is read again since somebody changed it meanwhile.
+const readTries = 10
+
+// listTries bounds how often the chains are listed again.
+const listTries = 3
+
+// listChains adds the chains of a family to r, without their rules. It reports whether all were
+// listed in one go; if not, some may be missing, and some may be gone.
+func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, err error) {
+	for range listTries {
+		rd.request(i, msgGetChain, "list", "chains")
+		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
+			c, err := decodeChain(m.Attrs)
+			if t, ok := tableNamed(c.table); err == nil && ok {
+				c.table = t.String()
+				r.put(chainID{i, t, c.name}, &rawChain{foundChain: c})
 			}
-		}
-		return it.Err()
-	})
-	if err != nil {
-		return err
-	}
-	k.request(f, msgGetChain, "list", "chains")
-	err = k.conn.Dump(ctx, &k.req, func(m nfnl.Message) error {
-		c, err := decodeChain(m.Attrs)
-		if t, ok := tableNamed(c.table); err == nil && ok && r.tables[i][t].exists {
-			r.tables[i][t].chains[c.name] = &rawChain{foundChain: c}
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, t := range tables {
-		if err := k.readTable(ctx, f, t, &r.tables[i][t]); err != nil {
 			return err
+		})
+		if err != nil || !torn {
+			return !torn, err
 		}
 	}
-	return nil
+	return false, nil
 }
 
 func tableNamed(name string) (tableID, bool) {
@@ -124,55 +104,200 @@ func tableNamed(name string) (tableID, bool) {
 	return 0, false
 }
 
-// readTable reads the rules of a table, chain by chain: for each part of a dump the kernel walks the rules from the first
-// (nf_tables_dump_rules in nf_tables_api.c), which takes longer than many requests do when there are thousands.
-func (k *kernel) readTable(ctx context.Context, f *family, t tableID, r *rawTable) error {
-	d := newDecoder(f)
-	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
-		c := r.chains[name]
-		err := k.dumpRules(ctx, d, t, name, func(found foundRule) { c.rules = append(c.rules, found.rule) })
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dumpRules calls fn for each rule of a chain.
-func (k *kernel) dumpRules(ctx context.Context, d *decoder, t tableID, chain string, fn func(foundRule)) error {
-	k.request(d.f, msgGetRule, "list rules of", "chain")
-	k.req.Text(attrRuleTable, t.String())
-	k.req.Text(attrRuleChain, chain)
-	return k.conn.Dump(ctx, &k.req, func(m nfnl.Message) error {
+// dumpRules calls fn for each rule of a chain, and reports whether it was interrupted. A chain
+// that is not there has no rules. Chain by chain it goes fastest: for each part of a dump the
+// kernel walks the rules from the first (nf_tables_dump_rules in nf_tables_api.c).
+func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule)) (bool, error) {
+	rd.request(id.family, msgGetRule, "list rules of", "chain")
+	rd.req.Text(attrRuleTable, id.table.String())
+	rd.req.Text(attrRuleChain, id.name)
+	d := rd.decoders[id.family]
+	torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
 		found, err := d.decodeRuleMessage(m.Attrs)
 		if err == nil {
 			fn(found)
 		}
 		return err
 	})
-}
-
-func (k *kernel) request(f *family, msg uint8, verb, kind string) {
-	k.req.Reset()
-	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.nfproto, 0, nfnl.Object{Verb: verb, Kind: kind, Within: "family " + f.name})
-}
-
-// readRules reads the rules of one chain. A chain that is not there has none.
-func (k *kernel) readRules(ctx context.Context, id chainID) ([]foundRule, error) {
-	var l []foundRule
-	err := k.dumpRules(ctx, newDecoder(families[id.family]), id.table, id.name, func(found foundRule) { l = append(l, found) })
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
+		err = nil
 	}
+	return torn, err
+}
+
+// rules reads the rules of a chain that only the instance changes.
+func (rd *reader) rules(ctx context.Context, id chainID) (l []foundRule, err error) {
+	_, err = rd.dumpRules(ctx, id, func(found foundRule) { l = append(l, found) })
 	return l, err
 }
 
-// handles reads the handles of the rules that a plan changes, and makes sure that they are those it was made for.
+// sharedRules reads the rules of a chain that others change, too: again, if they did meanwhile.
+func (rd *reader) sharedRules(ctx context.Context, id chainID) ([]foundRule, error) {
+	for range readTries {
+		var l []foundRule
+		torn, err := rd.dumpRules(ctx, id, func(found foundRule) { l = append(l, found) })
+		if err != nil || !torn {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("%s keeps changing: %w", id, dataplane.ErrConflict)
+}
+
+// fill reads the rules of a chain.
+func (rd *reader) fill(ctx context.Context, l *layout, id chainID, c *rawChain) error {
+	if !l.names.owned(id.name) {
+		found, err := rd.sharedRules(ctx, id)
+		c.rules = rulesOf(found)
+		return err
+	}
+	c.rules = make([]rule, 0, c.use)
+	_, err := rd.dumpRules(ctx, id, func(found foundRule) { c.rules = append(c.rules, found.rule) })
+	return err
+}
+
+func rulesOf(found []foundRule) []rule {
+	l := make([]rule, len(found))
+	for i := range found {
+		l[i] = found[i].rule
+	}
+	return l
+}
+
+// readAll reads what the tables hold of the instance, and what of others matters to it. The
+// generation is that from before.
+func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
+	gen, err := k.conn.GenID(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	r := &raw{}
+	for i := range families {
+		for _, t := range tables {
+			if r.tables[i][t].exists, err = k.reader.hasTable(ctx, uint8(i), t); err != nil {
+				return nil, 0, err
+			}
+		}
+		if _, err := k.reader.listChains(ctx, uint8(i), r); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := k.readChains(ctx, l, r); err != nil {
+		return nil, 0, err
+	}
+	same, err := k.stillAt(ctx, l, l.versionsOf(r))
+	if err == nil && !same {
+		err = fmt.Errorf("another writer of the instance committed: %w", dataplane.ErrConflict)
+	}
+	if err == nil {
+		r.routeLocalnet, err = k.sysctl.get()
+	}
+	return r, gen.ID, err
+}
+
+// stillAt reports whether the versions of the instance are those given.
+func (k *kernel) stillAt(ctx context.Context, l *layout, versions []uint32) (bool, error) {
+	for _, v := range versions {
+		if there, err := k.reader.hasChain(ctx, l.versionID(v)); err != nil || !there {
+			return false, err
+		}
+	}
+	if len(versions) > 0 {
+		return true, nil
+	}
+	var r raw
+	_, err := k.reader.listChains(ctx, 0, &r)
+	return len(l.versionsOf(&r)) == 0, err
+}
+
+// wanted reports whether the rules of a chain matter.
+func (l *layout) wanted(id chainID) bool {
+	n := l.names
+	return n.owned(id.name) || n.localnet() == id.name || isBase(id.table, id.name) ||
+		id.in(0, filter) && mayGuard(id.name)
+}
+
+// readChains reads the rules of all chains in r that matter, and of those that they lead to.
+func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
+	done := map[*rawChain]bool{}
+	for {
+		var ids []chainID
+		for i := range families {
+			for _, t := range tables {
+				for name, c := range r.tables[i][t].chains {
+					if id := (chainID{uint8(i), t, name}); !done[c] && l.wanted(id) {
+						done[c] = true
+						ids = append(ids, id)
+					}
+				}
+			}
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		slices.SortFunc(ids, chainID.compare)
+		if err := k.fillAll(ctx, l, r, ids); err != nil {
+			return err
+		}
+		r.addMissing(l, ids)
+	}
+}
+
+// addMissing adds the chains of ours that rules lead to and that are not in the list.
+func (r *raw) addMissing(l *layout, read []chainID) {
+	for _, id := range read {
+		for _, rule := range r.chain(id).rules {
+			if to := rule.leads(id); l.names.leadable(to.name) && r.chain(to) == nil {
+				found := foundChain{table: to.table.String(), name: to.name}
+				r.put(to, &rawChain{foundChain: found})
+			}
+		}
+	}
+}
+
+// chainsForReader is how many chains are worth a connection and a thread.
+const chainsForReader = 256
+
+// fillAll reads the rules of chains, of many over several connections at a time: a dump runs
+// under RCU only, so that they do not wait for each other.
+func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) error {
+	var next atomic.Int64
+	work := func(rd *reader) error {
+		for {
+			n := int(next.Add(1)) - 1
+			if n >= len(ids) {
+				return nil
+			}
+			if err := rd.fill(ctx, l, ids[n], r.chain(ids[n])); err != nil {
+				return err
+			}
+		}
+	}
+	errs := make([]error, 1+min(len(ids)/chainsForReader, runtime.GOMAXPROCS(0)-1))
+	var group sync.WaitGroup
+	for i := range errs[1:] {
+		group.Go(func() {
+			conn, err := nfnl.Dial(&nfnl.Config{NetNS: k.sysctl.ns.FD()})
+			if err == nil { // otherwise, the one that is open does it all
+				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
+			}
+		})
+	}
+	errs[0] = work(k.reader)
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// handles reads the handles of the rules that a plan changes, and makes sure that they are those
+// it was made for.
 func (b *Backend) handles(ctx context.Context, p *plan) (map[chainID]handles, error) {
 	edited := p.edited()
 	known := make(map[chainID]handles, len(edited))
 	for _, x := range edited {
-		found, err := b.kernel.readRules(ctx, x.id)
+		read := b.kernel.reader.rules
+		if x.shared {
+			read = b.kernel.reader.sharedRules
+		}
+		found, err := read(ctx, x.id)
 		if err != nil {
 			return nil, err
 		}
@@ -183,4 +308,26 @@ func (b *Backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 		known[x.id] = h
 	}
 	return known, nil
+}
+
+// readGuards reads what there is about the sysctl route_localnet.
+func (k *kernel) readGuards(ctx context.Context, l *layout) (localnet, error) {
+	r := &raw{}
+	if _, err := k.reader.listChains(ctx, 0, r); err != nil {
+		return localnet{}, err
+	}
+	chains := r.tables[0][filter].chains
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		if !mayGuard(name) {
+			continue
+		}
+		found, err := k.reader.sharedRules(ctx, chainID{0, filter, name})
+		if err != nil {
+			return localnet{}, err
+		}
+		chains[name].rules = rulesOf(found)
+	}
+	var err error
+	r.routeLocalnet, err = k.sysctl.get()
+	return l.localnetOf(r), err
 }

@@ -111,7 +111,11 @@ func (n names) settings() string     { return n.prefix + "-SETTINGS" }
 func (n names) forward() string      { return n.prefix + "-FORWARD" }
 func (n names) sourceRanges() string { return n.prefix + "-PROXY-FIREWALL" }
 func (n names) clusterIPs() string   { return n.prefix + "-CLUSTER-IPS" }
-func (n names) localnet() string     { return n.prefix + "-FIREWALL" }
+func (n names) localnet() string     { return n.prefix + guardSuffix }
+
+// guardSuffix is how the names of chains end that have a guard of route_localnet: those of all
+// instances, of kube-proxy and of kubelet.
+const guardSuffix = "-FIREWALL"
 
 // Kinds of chains of one service port each.
 const (
@@ -179,6 +183,9 @@ func (n names) owned(chain string) bool {
 	}
 	return false
 }
+
+// leadable reports whether rules may lead to a chain that is ours to delete.
+func (n names) leadable(chain string) bool { return n.owned(chain) || chain == n.localnet() }
 
 // entry reports whether a jump from a base chain to the chain is ours.
 func (n names) entry(chain string) bool {

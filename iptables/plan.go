@@ -18,16 +18,26 @@ type kernelState struct {
 	drift map[chainID]*chainChange
 	// needed are chains of ours that rules of others lead to.
 	needed map[chainID]bool
-	// routeLocalnet is the sysctl.
-	routeLocalnet bool
+	// localnet is what there is about the sysctl route_localnet.
+	localnet localnet
+	// versions are the versions of the instance, of which there should be one, and nextVersion
+	// is what the next commit makes it. unversioned says that there is an instance without one.
+	versions    []uint32
+	nextVersion uint32
+	unversioned bool
+	// uses sums up how many rules there are and where they lead.
+	uses uses
 }
 
-// plan is what a commit sends. In this order: tables, chains that are new, rules, chains that are gone.
+// plan is what a commit sends. In this order: tables, the version, chains that are new, rules,
+// chains that are gone.
 type plan struct {
-	tables [2][len(tables)]bool // to be made
-	chains []*chainChange
-	needed map[chainID]bool
-	next   *state
+	l       *layout
+	version *renewal             // nil if the version stays
+	tables  [2][len(tables)]bool // to be made
+	chains  []*chainChange
+	needed  map[chainID]bool
+	next    *state
 	// localnet says what becomes of the sysctl route_localnet.
 	localnet sysctlChange
 	// gone are tables that go altogether.
@@ -45,7 +55,7 @@ const (
 
 // plan makes the plan that leads from a state, and what else the kernel holds, to the state after the changes.
 func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
-	p := &plan{needed: k.needed, next: next}
+	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
 		x, stepped := ch[id]
 		if !stepped {
@@ -62,25 +72,21 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 		}
 	}
 	p.chains = ch.sorted()
+	if present := next.present[0]; len(p.chains) > 0 || present != (len(k.versions) == 1) {
+		p.version = k.renew(present)
+		p.tables[0][nat] = present && !k.tables[0][nat]
+	}
 	for _, x := range p.chains {
 		if x.exists && !k.tables[x.id.family][x.id.table] {
 			p.tables[x.id.family][x.id.table] = true
 		}
 	}
-	want := l.localhost(families[0], &next.rules)
-	switch {
-	case want && !k.routeLocalnet:
-		p.localnet = sysctlOn
-	case !want && l.localhost(families[0], &old.rules) && k.routeLocalnet:
-		p.localnet = sysctlOff
-	}
+	p.localnet = l.planLocalnet(k, &old.rules, &next.rules)
 	return p
 }
 
 // empty reports whether nothing is to be sent.
-func (p *plan) empty() bool {
-	return len(p.chains) == 0 && len(p.base) == 0 && p.gone == [2][len(tables)]bool{}
-}
+func (p *plan) empty() bool { return p.version == nil }
 
 // ruleset returns the rules before and after.
 func (x *chainChange) ruleset() []rule { return append(slices.Clone(x.before), x.after...) }
@@ -116,6 +122,9 @@ func (p *plan) encode(b *nfnl.Batch, known map[chainID]handles) {
 				e.addTable(t)
 			}
 		}
+	}
+	if p.version != nil {
+		e.encodeVersion(p.version, p.l)
 	}
 	for _, x := range p.chains {
 		if x.creates() {
@@ -256,10 +265,11 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	return h, true
 }
 
-// sweep adds to a plan that removes everything of ours the base chains and tables that then have nothing in them. Base chains that we do
-// not use stay, unless they go with their table.
+// sweep adds to a plan that removes everything of ours the base chains and tables that then have
+// nothing in them. Base chains that we do not use stay, unless they go with their table. Where
+// somebody else put something there meanwhile, the kernel refuses the plan.
 func (p *plan) sweep(r *raw) {
-	if len(p.chains) == 0 {
+	if p.version == nil {
 		return
 	}
 	going, own := map[chainID]bool{}, map[chainID]int{}
@@ -271,14 +281,16 @@ func (p *plan) sweep(r *raw) {
 		for _, t := range tables {
 			table := &r.tables[i][t]
 			left := 0
-			var base []chainID
+			var base, others []chainID
 			for _, name := range slices.Sorted(maps.Keys(table.chains)) {
 				id, c := chainID{uint8(i), t, name}, table.chains[name]
-				switch accepts := c.base && c.policy == verdictAccept && len(c.rules) == own[id]; {
+				_, version := p.l.names.parseVersion(name)
+				switch accepts := c.base && c.policy == verdictAccept && int(c.use) == own[id]; {
 				case accepts && isBase(t, name):
 					base = append(base, id)
 				case accepts:
-				case !going[id]:
+					others = append(others, id)
+				case !going[id] && !version:
 					left++
 				}
 			}
@@ -286,6 +298,8 @@ func (p *plan) sweep(r *raw) {
 			case !table.exists:
 			case left == 0:
 				p.gone[i][t] = true
+				p.base = append(p.base, others...)
+				fallthrough
 			default:
 				p.base = append(p.base, base...)
 			}

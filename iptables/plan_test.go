@@ -38,11 +38,12 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 	var plans []*plan
 	for _, s := range states {
 		next := resolve(t, table, s)
-		st, ch := l.step(old, sm.Diff(table, next))
+		st, ch := l.step(old, sm.Diff(table, next), k.localnet.before)
 		p := l.plan(k, old, st, ch)
 		plans = append(plans, p)
 		b := Backend{l: l, state: old, found: *k}
 		b.committed(p)
+		b.found.nextVersion = uint32(len(plans)) // not at random, so that the text is the same
 		old, table, k = b.state, next, &b.found
 	}
 	return plans
@@ -138,7 +139,7 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	more := replaced.WithEndpoints(name, append(eps, another))
 	plans := planFor(t, s, replaced, more, more.WithoutService(name))
 	require.Greater(t, plans[0].Stats().Messages, 2000*12)
-	require.Equal(t, 1, plans[1].Stats().Messages, "one rule replaced")
-	require.Equal(t, 1, plans[2].Stats().Messages, "one rule inserted")
+	require.Equal(t, 3, plans[1].Stats().Messages, "one rule replaced, and the version")
+	require.Equal(t, 3, plans[2].Stats().Messages, "one rule inserted, and the version")
 	require.Less(t, plans[3].Stats().Messages, 60)
 }

@@ -49,6 +49,10 @@ func (p *plan) tableText(i uint8, t tableID) string {
 			}
 		}
 	}
+	versioned := p.version != nil && p.l.versionID(0).in(i, t)
+	if versioned && p.version.made {
+		fmt.Fprintf(&b, ":%s - [0:0]\n", p.l.names.version(p.version.next))
+	}
 	mine(func(x *chainChange) {
 		if x.creates() && !isBase(t, x.id.name) { // iptables makes base chains of itself
 			fmt.Fprintf(&b, ":%s - [0:0]\n", x.id.name)
@@ -69,6 +73,11 @@ func (p *plan) tableText(i uint8, t tableID) string {
 			fmt.Fprintf(&b, "-X %s\n", x.id.name)
 		}
 	})
+	if versioned {
+		for _, v := range p.version.gone {
+			fmt.Fprintf(&b, "-X %s\n", p.l.names.version(v))
+		}
+	}
 	return b.String()
 }
 

@@ -22,11 +22,21 @@ type rawChain struct {
 
 // raw is what the kernel tells of all tables.
 type raw struct {
-	tables        [2][len(tables)]rawTable
+	tables [2][len(tables)]rawTable
+	// routeLocalnet is the sysctl.
 	routeLocalnet bool
 }
 
 func (r *raw) chain(id chainID) *rawChain { return r.tables[id.family][id.table].chains[id.name] }
+
+// put adds a chain.
+func (r *raw) put(id chainID, c *rawChain) {
+	t := &r.tables[id.family][id.table]
+	if t.exists = true; t.chains == nil {
+		t.chains = map[string]*rawChain{}
+	}
+	t.chains[id.name] = c
+}
 
 // observed is what a reading of the kernel means.
 type observed struct {
@@ -44,16 +54,39 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 		return nil, fmt.Errorf("what the kernel holds: %w", err)
 	}
 	o := &observed{}
+	local := l.localnetOf(r)
+	if l.localhost(families[0], &reading.c.Rules) {
+		local.before = reading.localnetBefore
+	}
 	var wanted changes // from nothing: every chain that should be there
-	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table))
+	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table), local.before)
 	o.kernel = kernelState{
-		shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{}, routeLocalnet: r.routeLocalnet,
+		shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{},
+		localnet: local, versions: l.versionsOf(r), nextVersion: newVersion(), uses: l.usesOf(r),
 	}
 	l.compare(r, o, wanted)
+	l.compareVersions(r, o)
 	if l.localhost(families[0], &o.state.rules) && !r.routeLocalnet {
 		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
 	}
 	return o, nil
+}
+
+// compareVersions looks whether there is one version, or none where there is nothing.
+func (l *layout) compareVersions(r *raw, o *observed) {
+	versions, surplus := o.kernel.versions, o.kernel.versions
+	o.kernel.unversioned = len(versions) == 0 && r.chain(chainID{0, nat, l.names.settings()}) != nil
+	if o.state.present[0] {
+		if len(versions) == 0 {
+			missing := chainID{0, nat, l.names.prefix + "-" + kindVersion}
+			o.text = append(o.text, fmt.Sprintf("%s is missing", missing))
+			return
+		}
+		surplus = versions[1:]
+	}
+	for _, v := range surplus {
+		o.text = append(o.text, fmt.Sprintf("%s does not belong", l.versionID(v)))
+	}
 }
 
 // compare holds what should be there against what is.
@@ -76,38 +109,40 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	}
 }
 
-// compareTable looks at the chains of a table one by one: whether they are wanted, and what rules of others there are.
+// compareTable looks at the chains of a table one by one: whether they are wanted, and whether
+// rules of others lead to them.
 func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted changes) {
 	chains := r.tables[i][t].chains
+	ours := map[string]int{} // how many of our rules lead to a chain
 	for _, name := range slices.Sorted(maps.Keys(chains)) {
 		c, id := chains[name], chainID{i, t, name}
-		shared := isBase(t, name) || name == l.names.localnet()
-		owned := l.names.owned(name)
+		rules := c.rules
 		switch {
-		case shared:
+		case isBase(t, name), name == l.names.localnet():
 			o.kernel.shared[id] = c.rules
-			if own := l.ours(id, c.rules, nil, true); wanted[id] == nil && len(own) > 0 {
-				o.drifted(&chainChange{id: id, shared: true, existed: true, before: own})
+			var want []rule
+			if w := wanted[id]; w != nil {
+				want = w.after
 			}
-		case owned && wanted[id] == nil:
+			rules = l.ours(id, c.rules, want, true)
+			if len(want) == 0 && len(rules) > 0 {
+				o.drifted(&chainChange{id: id, shared: true, existed: true, before: rules})
+			}
+		case !l.names.owned(name):
+			rules = nil
+		case wanted[id] == nil:
 			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
 		}
-		if !owned {
-			l.noteNeeded(o, id, c.rules, wanted[id])
+		for j := range rules {
+			if to := rules[j].chain; to != "" {
+				ours[to]++
+			}
 		}
 	}
-}
-
-// noteNeeded notes which of our chains the rules of others in a chain lead to.
-func (l *layout) noteNeeded(o *observed, id chainID, rules []rule, wanted *chainChange) {
-	var want []rule
-	if wanted != nil {
-		want = wanted.after
-	}
-	for i := range rules {
-		to := rules[i].chain
-		if (l.names.owned(to) || to == l.names.localnet()) && !l.own(id, &rules[i], want) {
-			o.kernel.needed[chainID{id.family, id.table, to}] = true
+	for name, c := range chains {
+		foreign := int(c.use) - len(c.rules) - ours[name]
+		if foreign > 0 && l.names.leadable(name) {
+			o.kernel.needed[chainID{i, t, name}] = true
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -14,6 +15,8 @@ type reading struct {
 	raw   *raw
 	c     servicemodel.Contents
 	pools map[servicemodel.PoolID]*servicemodel.Pool // nil for one that is not whole
+	// localnetBefore is what the settings say of the sysctl route_localnet.
+	localnetBefore bool
 }
 
 // contents reads everything. Without settings there is no instance, only perhaps one that somebody else left.
@@ -22,11 +25,11 @@ func (r *reading) contents() servicemodel.Contents {
 	if settings == nil {
 		return servicemodel.Contents{}
 	}
-	rules, err := parseSettings(settings.rules)
+	rules, before, err := parseSettings(settings.rules)
 	if err != nil {
 		return servicemodel.Contents{}
 	}
-	r.c.Rules = rules
+	r.c.Rules, r.localnetBefore = rules, before
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
 	for i := range families {
 		r.frontends(uint8(i))
@@ -75,8 +78,7 @@ func (r *reading) walk(i uint8, id treeID, fn func(*rule)) {
 
 // isStep reports whether a chain is one of the tree.
 func (d *dispatch) isStep(chain string) bool {
-	p := d.names.prefix + "-" + d.step + "-"
-	return len(chain) > len(p) && chain[:len(p)] == p
+	return strings.HasPrefix(chain, d.names.prefix+"-"+d.step+"-")
 }
 
 // addresses reads a tree of addresses. Each has exactly the rule it should have, or it is not counted.
@@ -155,7 +157,7 @@ func (r *reading) sources(i uint8, fe *servicemodel.Frontend, found *rule) bool 
 	if !fe.Internal.Balances() && !fe.External.Balances() {
 		chain = r.filterSources(i, fe.Key)
 	}
-	if len(chain) <= len(prefix) || chain[:len(prefix)] != prefix {
+	if !strings.HasPrefix(chain, prefix) {
 		return true
 	}
 	t := nat

@@ -26,8 +26,36 @@ func newMemory() *memory {
 	return m
 }
 
+// list returns what is there, with the uses that the kernel would tell.
+func (m *memory) list() *raw {
+	for i := range families {
+		for _, t := range tables {
+			chains := m.raw.tables[i][t].chains
+			for _, c := range chains {
+				c.use = uint32(len(c.rules))
+			}
+			for _, c := range chains {
+				for j := range c.rules {
+					if to := chains[c.rules[j].chain]; to != nil {
+						to.use++
+					}
+				}
+			}
+		}
+	}
+	return &m.raw
+}
+
 // apply does what a plan says.
 func (m *memory) apply(l *layout, p *plan) {
+	if p.version != nil {
+		for _, v := range p.version.gone {
+			delete(m.raw.tables[0][nat].chains, l.names.version(v))
+		}
+		if p.version.made {
+			m.raw.put(l.versionID(p.version.next), &rawChain{})
+		}
+	}
 	for _, x := range p.chains {
 		chains := m.raw.tables[x.id.family][x.id.table].chains
 		if x.removes() {
@@ -102,13 +130,13 @@ func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 			l, m := newLayout(DefaultPrefix), newMemory()
 			s := g.State()
 			for range 25 {
-				o, err := l.interpret(&m.raw)
+				o, err := l.interpret(m.list())
 				require.NoError(t, err)
 				want := resolve(t, nil, s).Arrange(o.state.table)
-				next, ch := l.step(o.state, sm.Diff(o.state.table, want))
+				next, ch := l.step(o.state, sm.Diff(o.state.table, want), o.kernel.localnet.before)
 				m.apply(l, l.plan(&o.kernel, o.state, next, ch))
 
-				o, err = l.interpret(&m.raw)
+				o, err = l.interpret(m.list())
 				require.NoError(t, err)
 				require.Empty(t, o.text)
 				requireSameTable(t, want, o.state.table)
@@ -128,7 +156,7 @@ func TestManyDriftedChainsAreSummedUp(t *testing.T) {
 	for i := range 500 {
 		m.raw.tables[0][nat].chains["KUBE-SEP-"+hash(fmt.Sprint(i))] = &rawChain{}
 	}
-	o, err := newLayout(DefaultPrefix).interpret(&m.raw)
+	o, err := newLayout(DefaultPrefix).interpret(m.list())
 	require.NoError(t, err)
 	require.Len(t, o.summary(), maxDrift+1)
 	require.Equal(t, "and 450 more chains", o.summary()[maxDrift])

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"hash/maphash"
 	"net/netip"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -24,10 +25,11 @@ const (
 type layout struct {
 	names    names
 	dispatch [2][treeCount]*dispatch
+	seed     maphash.Seed // of uses
 }
 
 func newLayout(prefix string) *layout {
-	l := &layout{names: names{prefix}}
+	l := &layout{names: names{prefix}, seed: maphash.MakeSeed()}
 	n := l.names
 	for i, f := range families {
 		a := addrLen(f.model)
@@ -54,8 +56,8 @@ type fixedChain struct {
 }
 
 // fixed returns the fixed chains of a family, but for those that a tree begins in.
-func (l *layout) fixed(f *family, r *servicemodel.Rules) []fixedChain {
-	n := l.names
+func (l *layout) fixed(f *family, s *state) []fixedChain {
+	n, r := l.names, &s.rules
 	chains := []fixedChain{
 		{table: nat, name: n.markMasq(), rules: []rule{l.mark(r)}},
 		{table: nat, name: n.masqOffPod(), rules: l.masqOffPod(f, r)},
@@ -63,7 +65,8 @@ func (l *layout) fixed(f *family, r *servicemodel.Rules) []fixedChain {
 		{table: filter, name: n.forward(), rules: l.forward(r)},
 	}
 	if f.model == servicemodel.IPv4 {
-		chains = append(chains, fixedChain{table: nat, name: n.settings(), rules: settingRules(*r)})
+		settings := fixedChain{table: nat, name: n.settings(), rules: l.settingRules(s)}
+		chains = append(chains, settings)
 	}
 	if l.localhost(f, r) {
 		chains = append(chains, fixedChain{table: filter, name: n.localnet(), rules: []rule{guard(f)}, shared: true})

@@ -16,6 +16,9 @@ type chainID struct {
 	name   string
 }
 
+// in reports whether the chain is in a table of a family.
+func (c chainID) in(family uint8, t tableID) bool { return c.family == family && c.table == t }
+
 // compare orders chains by family, table and name.
 func (c chainID) compare(o chainID) int {
 	return cmp.Or(cmp.Compare(c.family, o.family), cmp.Compare(c.table, o.table), cmp.Compare(c.name, o.name))
@@ -28,6 +31,9 @@ type state struct {
 	// present says which families have rules at all.
 	present [2]bool
 	trees   [2][treeCount]*tree
+	// localnetBefore says that the sysctl route_localnet was on before node ports answered at
+	// localhost.
+	localnetBefore bool
 }
 
 // chainChange is what becomes of one chain.
@@ -92,10 +98,11 @@ type stepper struct {
 	place    int                    // of the last chain of a unit
 }
 
-// step returns the state after a change set.
-func (l *layout) step(old *state, c *servicemodel.ChangeSet) (*state, changes) {
+// step returns the state after a change set. before is what the sysctl route_localnet was before
+// node ports answered at localhost, or is if they do not.
+func (l *layout) step(old *state, c *servicemodel.ChangeSet, before bool) (*state, changes) {
 	s := &stepper{l: l, old: old, c: c, out: changes{}, edit: &edit{}}
-	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees}
+	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnetBefore: before}
 	s.services()
 	s.addresses()
 	for i := range families {
@@ -293,7 +300,7 @@ func (s *stepper) fixed(i int) {
 		if !st.present[i] {
 			return
 		}
-		for _, c := range s.l.fixed(families[i], &st.rules) {
+		for _, c := range s.l.fixed(families[i], st) {
 			id := chainID{uint8(i), c.table, c.name}
 			put(id, c.rules)
 			s.out.of(id).shared = c.shared

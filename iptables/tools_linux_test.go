@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -84,12 +85,17 @@ func runTool(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string)
 	return toolset("").run(t, ns, stdin, name, args...)
 }
 
-// save returns what iptables-save prints, without the lines that have the time in them.
+// versionNumber is a version of an instance.
+var versionNumber = regexp.MustCompile(`-VERSION-[0-9a-f]{8}`)
+
+// save returns what iptables-save prints, without the lines that have the time in them, and with
+// the same version always.
 func (p toolset) save(t *testing.T, ns *netnstest.NS, f *family) string {
 	t.Helper()
 	out := p.run(t, ns, "", toolName(f.model)+"-save")
 	lines := strings.SplitAfter(out, "\n")
-	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "#") }), "")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "#") })
+	return versionNumber.ReplaceAllString(strings.Join(lines, ""), "-VERSION-00000000")
 }
 
 func save(t *testing.T, ns *netnstest.NS, f *family) string {

@@ -62,11 +62,11 @@ func requireOurBytes(t *testing.T, p toolset) {
 			p.run(t, ns, text+"COMMIT\n", toolName(f.model)+"-restore")
 
 			var raw [][]byte
-			k := &b.kernel
-			k.request(f, msgGetRule, "list rules of", "chain")
-			k.req.Text(attrRuleTable, table.String())
-			k.req.Text(attrRuleChain, "CHAIN")
-			require.NoError(t, k.conn.Dump(t.Context(), &k.req, func(m nfnl.Message) error {
+			rd := b.kernel.reader
+			rd.request(uint8(i), msgGetRule, "list rules of", "chain")
+			rd.req.Text(attrRuleTable, table.String())
+			rd.req.Text(attrRuleChain, "CHAIN")
+			require.NoError(t, rd.conn.Dump(t.Context(), &rd.req, func(m nfnl.Message) error {
 				it := nfnl.Attrs(m.Attrs)
 				for it.Next() {
 					if it.Type() == attrRuleExpressions {
@@ -75,7 +75,7 @@ func requireOurBytes(t *testing.T, p toolset) {
 				}
 				return it.Err()
 			}))
-			found, err := k.readRules(t.Context(), chainID{uint8(i), table, "CHAIN"})
+			found, err := rd.rules(t.Context(), chainID{uint8(i), table, "CHAIN"})
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {
@@ -104,7 +104,7 @@ func TestTheKernelKeepsRules(t *testing.T) {
 				e.appendRuleTo(table, "CHAIN", &rules[j])
 			}
 			require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-			found, err := b.kernel.readRules(t.Context(), chainID{uint8(i), table, "CHAIN"})
+			found, err := b.kernel.reader.rules(t.Context(), chainID{uint8(i), table, "CHAIN"})
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {

@@ -50,8 +50,10 @@ func (e *encoder) addTable(t tableID) {
 	e.batch.U32(2, 0) // NFTA_TABLE_FLAGS
 }
 
+// deleteTable deletes a table that has nothing in it; EBUSY says that it has.
 func (e *encoder) deleteTable(t tableID) {
-	e.message(msgDelTable, 0, t, nfnl.Object{Verb: "delete", Kind: "table", Name: t.String()})
+	object := nfnl.Object{Verb: "delete", Kind: "table", Name: t.String()}
+	e.message(msgDelTable, nfnl.FlagNonRec, t, object)
 }
 
 // Attributes of a chain (NFTA_CHAIN_*).
@@ -60,6 +62,7 @@ const (
 	attrChainName   = 3
 	attrChainHook   = 4
 	attrChainPolicy = 5
+	attrChainUse    = 6
 	attrChainType   = 7
 )
 
@@ -79,8 +82,11 @@ func (e *encoder) addBaseChain(t tableID, c baseChain) {
 	e.batch.Text(attrChainType, t.String()) // the types are called as the tables are
 }
 
+// deleteChain deletes a chain that has no rules and that no rule leads to; EBUSY says that it
+// has, or one does, and ENOENT that it is not there.
 func (e *encoder) deleteChain(t tableID, name string) {
-	e.message(msgDelChain, 0, t, nfnl.Object{Verb: "delete", Kind: "chain", Name: name})
+	object := nfnl.Object{Verb: "delete", Kind: "chain", Name: name}
+	e.message(msgDelChain, nfnl.FlagNonRec, t, object)
 	e.batch.Text(attrChainName, name)
 }
 
@@ -152,6 +158,7 @@ type foundChain struct {
 	hook        uint32
 	priority    int32
 	policy      uint32
+	use         uint32 // rules in it and rules that lead to it
 	kind        string
 }
 
@@ -166,6 +173,8 @@ func decodeChain(data []byte) (foundChain, error) {
 			c.name = it.Text()
 		case attrChainPolicy:
 			c.policy = it.U32()
+		case attrChainUse:
+			c.use = it.U32()
 		case attrChainType:
 			c.kind = it.Text()
 		case attrChainHook:

@@ -82,6 +82,11 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				_, err := e.Apply(t.Context(), s)
 				require.NoError(t, err)
 				want := list()
+				count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable, "services")
+				require.NoError(t, err)
+				if running && count < 0 && strings.Contains(tc.nft, "element ") && !strings.Contains(tc.nft, "version") {
+					continue // before Linux 6.16 it is noticed later: see dataplane.Touched
+				}
 
 				edit := tc.nft
 				if chain, ok := strings.CutPrefix(edit[strings.Index(edit, "handle ")+1:], "andle HANDLE("); ok {

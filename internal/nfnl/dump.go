@@ -26,17 +26,6 @@ const (
 // a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again. A set that was
 // made with a size (NFTA_SET_DESC_SIZE) is not rehashed.
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	return c.dumpAs(ctx, req, fn, false)
-}
-
-// DumpOwn is [Conn.Dump] for what nobody else changes, such as the elements of a set of one's own: commits of others
-// change the generation, by which the kernel tells that a dump was interrupted, but not what is dumped. Whether
-// it was changed after all, the caller must find out in another way.
-func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) error {
-	return c.dumpAs(ctx, req, fn, true)
-}
-
-func (c *Conn) dumpAs(ctx context.Context, req *Batch, fn func(Message) error, own bool) error {
 	if err := req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
@@ -45,14 +34,33 @@ func (c *Conn) dumpAs(ctx context.Context, req *Batch, fn func(Message) error, o
 	}
 	defer c.end()
 	start := time.Now()
-	err := c.dump(ctx, req, fn, own)
+	err := c.dump(ctx, &dump{req: req, fn: fn})
 	c.debug(ctx, "dump", req, start, err)
 	return err
 }
 
+// DumpThrough is [Conn.Dump] that goes on to the end where that is interrupted. It reports
+// whether it was: then objects may have been seen twice or not at all, but for those that nobody
+// could change and that lie where nothing came or went.
+func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
+	if err := req.single(); err != nil {
+		return false, fmt.Errorf("dump: %w", err)
+	}
+	if err := c.begin(ctx); err != nil {
+		return false, fmt.Errorf("dump: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	d := dump{req: req, fn: fn, through: true}
+	err := c.dump(ctx, &d)
+	c.debug(ctx, "dump", req, start, err)
+	return d.torn, err
+}
+
 // dump is Dump when it is its turn.
-func (c *Conn) dump(ctx context.Context, req *Batch, fn func(Message) error, own bool) error {
-	d := dump{req: req, fn: fn, seq: c.reserve(1), own: own}
+func (c *Conn) dump(ctx context.Context, d *dump) error {
+	req := d.req
+	d.seq = c.reserve(1)
 	req.number(0, 1, d.seq)
 	flags := req.setFlags(0, FlagDump)
 	err := c.send(req.buf[beginLen:])
@@ -93,7 +101,9 @@ type dump struct {
 	seq uint32
 	gen uint16 // of the messages so far, when started
 	any bool   // there has been a message
-	own bool   // it cannot be interrupted by commits of others
+
+	through bool // go on if interrupted
+	torn    bool // it was
 }
 
 // take works on one datagram. It reports whether the dump is over.
@@ -126,8 +136,10 @@ func (d *dump) part(p packet) error {
 		return fmt.Errorf("dump: %w", err)
 	}
 	moved := m.Subsys == SubsysNFTables && d.any && m.ResID != d.gen
-	if !d.own && (moved || p.flags&FlagIntr != 0) {
-		return d.interrupted()
+	if moved || p.flags&FlagIntr != 0 {
+		if err := d.interrupted(); err != nil {
+			return err
+		}
 	}
 	d.gen, d.any = m.ResID, true
 	return d.fn(m)
@@ -141,14 +153,17 @@ func (d *dump) last(p packet) error {
 		return fmt.Errorf("dump: %w", err)
 	case v.errno != 0:
 		return messageError(d.req, 0, v)
-	case !d.own && p.flags&FlagIntr != 0:
+	case p.flags&FlagIntr != 0:
 		return d.interrupted()
 	}
 	return nil
 }
 
-// interrupted returns ErrDumpInterrupted and what was being dumped.
+// interrupted returns ErrDumpInterrupted and what was being dumped, unless the dump goes on.
 func (d *dump) interrupted() error {
+	if d.torn = true; d.through {
+		return nil
+	}
 	return fmt.Errorf("%s: %w", d.req.msgs[0].obj.label(0), ErrDumpInterrupted)
 }
 

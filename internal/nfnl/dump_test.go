@@ -68,6 +68,44 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 	}
 }
 
+func TestADumpGoesOnThroughInterruptions(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		answer func(seq uint32) []any
+		want   int
+		torn   bool
+		err    error
+	}{
+		{"none", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7), done(seq, 0, 0)}
+		}, 2, false, nil},
+		{"a message says so", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7), done(seq, 0, 0)}
+		}, 2, true, nil},
+		{"the end says so", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), done(seq, FlagIntr, 0)}
+		}, 1, true, nil},
+		{"the generation shows it", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8), reply(seq, FlagMulti, 8), done(seq, 0, 0)}
+		}, 3, true, nil},
+		{"refused all the same", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti|FlagIntr, 7), done(seq, 0, syscall.ENOENT)}
+		}, 1, true, syscall.ENOENT},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := dialFake(func(r []packet) []any { return tt.answer(r[0].seq) })
+			n := 0
+			torn, err := c.DumpThrough(t.Context(), numbered(1), func(Message) error { n++; return nil })
+			require.ErrorIs(t, err, tt.err)
+			require.Equal(t, tt.torn, torn)
+			require.Equal(t, tt.want, n)
+			require.Zero(t, c.dumpSeq)
+		})
+	}
+}
+
 func TestInterruptedDumpsAreRetried(t *testing.T) {
 	t.Parallel()
 	for _, failures := range []int{0, 1, 3, dumpAttempts} {

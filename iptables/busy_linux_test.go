@@ -1,0 +1,224 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// neighbour is another program that commits to nf_tables, without end until the test is over.
+type neighbour struct {
+	conn    *nfnl.Conn
+	commits atomic.Int64
+	stop    context.CancelFunc
+	done    chan struct{}
+}
+
+// startNeighbour starts a neighbour that commits what change appends, of which odd rounds undo
+// even ones.
+func startNeighbour(
+	tb testing.TB, ns *netnstest.NS, every time.Duration, change func(e *encoder, odd bool),
+) *neighbour {
+	tb.Helper()
+	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	require.NoError(tb, err)
+	ctx, stop := context.WithCancel(context.Background())
+	n := &neighbour{conn: conn, stop: stop, done: make(chan struct{})}
+	go n.run(ctx, tb, every, change)
+	tb.Cleanup(n.end)
+	return n
+}
+
+func (n *neighbour) run(
+	ctx context.Context, tb testing.TB, every time.Duration, change func(e *encoder, odd bool),
+) {
+	defer close(n.done)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for odd := false; ctx.Err() == nil; odd = !odd {
+		var batch nfnl.Batch
+		change(&encoder{batch: &batch, f: families[0]}, odd)
+		err := n.conn.Commit(context.Background(), &batch, 0)
+		assert.NoError(tb, err, "the neighbour is not disturbed")
+		n.commits.Add(1)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (n *neighbour) end() {
+	n.stop()
+	<-n.done
+	_ = n.conn.Close()
+}
+
+// inItsOwnTable adds and deletes a chain of a table of its own.
+func inItsOwnTable(e *encoder, odd bool) {
+	object := nfnl.Object{Verb: "add", Kind: "table", Name: "neighbour"}
+	e.batch.Message(nfnl.SubsysNFTables, msgNewTable, nfnl.FlagCreate, e.f.nfproto, 0, object)
+	e.batch.Text(1, "neighbour")
+	msg, flags := uint8(msgNewChain), nfnl.FlagCreate|nfnl.FlagExcl
+	if odd {
+		msg, flags = msgDelChain, 0
+	}
+	e.batch.Message(nfnl.SubsysNFTables, msg, flags, e.f.nfproto, 0, object)
+	e.batch.Text(attrChainTable, "neighbour")
+	e.batch.Text(attrChainName, "chain")
+}
+
+// anotherEndpoint returns the state with another endpoint of one service.
+func anotherEndpoint(s sm.State, i int) sm.State {
+	name := svcName("service-3")
+	eps := slices.Clone(s.Endpoints(name))
+	eps[3].Addr = endpoint(3, 20+i%20)
+	return s.WithEndpoints(name, eps)
+}
+
+// Neighbours that commit without end, to tables of their own and to the chains that are shared,
+// make no apply fail, are not disturbed, and what is in the kernel in the end is right.
+func TestABusyNeighbourChangesNothing(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	e := dataplane.New(b, nil)
+	s := manyServices(300, 4)
+	_, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	own := startNeighbour(t, ns, time.Millisecond, inItsOwnTable)
+	shared := newSharedNeighbour(t, ns, 2*time.Millisecond)
+	observed := 0
+	for i := range 60 {
+		s = anotherEndpoint(s, i)
+		if i%10 == 0 { // rules in shared chains change
+			node := s.Node()
+			node.LocalhostNodePorts = !node.LocalhostNodePorts
+			s = s.WithNode(node)
+		}
+		r, err := e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.Empty(t, r.Drift)
+		if r.Observed {
+			observed++
+		}
+		if i%20 == 19 {
+			requireAdopts(t, ns, s, r.Changes.New)
+		}
+	}
+	require.LessOrEqual(t, observed, 3, "what neighbours do is no reason to read everything")
+	require.Greater(t, own.commits.Load(), int64(20))
+	require.Greater(t, shared.commits.Load(), int64(10))
+	_, err = e.Cleanup(t.Context())
+	require.NoError(t, err)
+	own.end()
+	shared.end()
+	require.NotContains(t, save(t, ns, families[0]), "KUBE-")
+}
+
+// newSharedNeighbour starts a neighbour that inserts a rule at the beginning of PREROUTING and
+// INPUT, and then deletes it again, by its handle as iptables does.
+func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *neighbour {
+	tb.Helper()
+	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	rd := newReader(conn)
+	return startNeighbour(tb, ns, every, func(e *encoder, odd bool) {
+		for _, c := range []struct {
+			t    tableID
+			name string
+		}{{nat, "PREROUTING"}, {filter, "INPUT"}} {
+			theirs := rule{proto: sm.TCP, ports: single(9), target: targetReturn}
+			e.addTable(c.t)
+			if !odd {
+				e.addExistingBaseChain(c.t, c.name)
+				e.insertRule(c.t, c.name, 0, &theirs)
+				continue
+			}
+			found, err := rd.sharedRules(context.Background(), chainID{0, c.t, c.name})
+			assert.NoError(tb, err)
+			for i := range found {
+				if found[i].rule.same(&theirs) {
+					e.deleteRule(c.t, c.name, found[i].handle)
+				}
+			}
+		}
+	})
+}
+
+// addExistingBaseChain makes a base chain that may be there.
+func (e *encoder) addExistingBaseChain(t tableID, name string) {
+	for _, c := range baseChains(t) {
+		if c.name == name {
+			e.message(msgNewChain, nfnl.FlagCreate, t, nfnl.Object{Kind: "chain", Name: name})
+			e.batch.Text(attrChainName, name)
+			m := e.batch.Nest(attrChainHook)
+			e.batch.U32(1, c.hook)
+			e.batch.U32(2, uint32(c.priority))
+			e.batch.End(m)
+			e.batch.Text(attrChainType, t.String())
+		}
+	}
+}
+
+// BenchmarkBusyNeighbour measures one change and an adoption, on a quiet kernel and while a
+// neighbour commits 50 times a second. The times are not to be compared across machines, but
+// with each other.
+func BenchmarkBusyNeighbour(bench *testing.B) {
+	for _, n := range []int{2000, 10000} {
+		for _, busy := range []bool{false, true} {
+			bench.Run(fmt.Sprintf("services=%d/busy=%t", n, busy), func(bench *testing.B) {
+				benchmarkBusy(bench, n, busy)
+			})
+		}
+	}
+}
+
+func benchmarkBusy(bench *testing.B, n int, busy bool) {
+	bench.Helper()
+	b, ns, _ := opened(bench, Config{})
+	e := dataplane.New(b, nil)
+	s := manyServices(n, 10)
+	_, err := e.Apply(context.Background(), s)
+	require.NoError(bench, err)
+	if busy {
+		startNeighbour(bench, ns, 20*time.Millisecond, inItsOwnTable)
+	}
+	var took, adopting []time.Duration
+	for i := range 5 {
+		other, err := New(&Config{NetNS: ns.Fd()})
+		require.NoError(bench, err)
+		s = anotherEndpoint(s, i)
+		start := time.Now()
+		_, err = dataplane.New(other, nil).Apply(context.Background(), s)
+		adopting = append(adopting, time.Since(start))
+		require.NoError(bench, err)
+		require.NoError(bench, other.Close())
+	}
+	_, err = e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads what the others did
+	require.NoError(bench, err)
+	for i := 0; bench.Loop(); i++ {
+		s = anotherEndpoint(s, i)
+		start := time.Now()
+		_, err := e.Apply(context.Background(), s)
+		took = append(took, time.Since(start))
+		require.NoError(bench, err)
+	}
+	slices.Sort(took)
+	slices.Sort(adopting)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	bench.ReportMetric(ms(took[len(took)/2]), "p50-ms")
+	bench.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
+	bench.ReportMetric(ms(adopting[len(adopting)/2]), "adopt-ms")
+}

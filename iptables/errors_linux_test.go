@@ -1,0 +1,149 @@
+package iptables
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// endingContext fails one request to the kernel: the one before which it was asked so many times.
+type endingContext struct {
+	context.Context
+	left *atomic.Int64
+}
+
+func (c endingContext) Err() error {
+	if c.left.Add(-1) == -1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// requireFails runs an operation that ends before each of its requests in turn: every time it
+// must say so.
+func requireFails(t *testing.T, prepare func(), operation func(context.Context) error) {
+	t.Helper()
+	run := func(n int64) (asked int64, err error) {
+		prepare()
+		c := endingContext{t.Context(), &atomic.Int64{}}
+		c.left.Store(n)
+		err = operation(c)
+		return n - c.left.Load(), err
+	}
+	const many = 1 << 20
+	requests, err := run(many)
+	require.NoError(t, err)
+	require.NotZero(t, requests)
+	for n := range requests {
+		_, err := run(n)
+		require.ErrorIs(t, err, context.Canceled, "request %d of %d fails", n, requests)
+	}
+}
+
+// Whatever request to the kernel fails, the operation says so.
+func TestEveryFailureIsTold(t *testing.T) {
+	t.Parallel()
+	node := testNode()
+	node.LocalhostNodePorts = true
+	with := webService().WithNode(node)
+	observed := func(t *testing.T, b *Backend) *sm.Table {
+		o, err := b.Observe(t.Context(), nil)
+		require.NoError(t, err)
+		return o.Table
+	}
+	commit := func(t *testing.T, b *Backend, s sm.State) {
+		table := observed(t, b)
+		_, err := b.Commit(t.Context(), sm.Diff(table, resolve(t, table, s)))
+		require.NoError(t, err)
+	}
+	for _, c := range []struct {
+		name    string
+		prepare func(t *testing.T, b *Backend, ns *netnstest.NS)
+		run     func(ctx context.Context, t *testing.T, b *Backend) error
+	}{
+		{"observe", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, with) },
+			func(ctx context.Context, _ *testing.T, b *Backend) error {
+				_, err := b.Observe(ctx, nil)
+				return err
+			}},
+		{"observe nothing", func(*testing.T, *Backend, *netnstest.NS) {},
+			func(ctx context.Context, _ *testing.T, b *Backend) error {
+				_, err := b.Observe(ctx, nil)
+				return err
+			}},
+		{"integrity", func(t *testing.T, b *Backend, _ *netnstest.NS) {
+			commit(t, b, with)
+			b.kernel.gen, b.kernel.looks.left = 0, 8
+		}, func(ctx context.Context, t *testing.T, b *Backend) error {
+			i, err := b.Integrity(ctx)
+			require.Equal(t, err != nil, i == dataplane.Broken)
+			return err
+		}},
+		{"integrity of nothing", func(t *testing.T, b *Backend, _ *netnstest.NS) {
+			observed(t, b)
+			b.kernel.gen, b.kernel.looks.left = 0, 8
+		}, func(ctx context.Context, _ *testing.T, b *Backend) error {
+			_, err := b.Integrity(ctx)
+			return err
+		}},
+		{"commit", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, webService()) },
+			func(ctx context.Context, t *testing.T, b *Backend) error {
+				_, err := b.Commit(ctx, sm.Diff(b.state.table, resolve(t, b.state.table, with)))
+				require.Equal(t, err == nil, b.observed)
+				return err
+			}},
+		{"commit without a version", func(t *testing.T, b *Backend, ns *netnstest.NS) {
+			commit(t, b, webService())
+			for _, v := range b.found.versions {
+				runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(v))
+			}
+			observed(t, b)
+		}, func(ctx context.Context, t *testing.T, b *Backend) error {
+			_, err := b.Commit(ctx, sm.Diff(b.state.table, resolve(t, b.state.table, with)))
+			return err
+		}},
+		{"cleanup", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, with) },
+			func(ctx context.Context, _ *testing.T, b *Backend) error {
+				_, err := b.Cleanup(ctx)
+				return err
+			}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b, ns, _ := opened(t, Config{})
+			requireFails(t, func() { c.prepare(t, b, ns) }, func(ctx context.Context) error {
+				return c.run(ctx, t, b)
+			})
+		})
+	}
+}
+
+// A backend that is closed says so, and a context that has ended ends the wait for a turn.
+func TestClosedAndEnded(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	other, err := New(&Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	unlock, err := b.Lock(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = other.Lock(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	unlock()
+	unlock, err = other.Lock(t.Context())
+	require.NoError(t, err)
+	unlock()
+	require.NoError(t, other.Close())
+	_, err = other.Observe(t.Context(), nil)
+	require.Error(t, err)
+	i, err := other.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i, "nothing is known")
+}

@@ -1,0 +1,56 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
+// include/uapi/linux/netfilter/nfnetlink_compat.h). Asking loads their modules.
+func (k *kernel) probe(ctx context.Context) error {
+	for _, f := range families {
+		for _, x := range []struct {
+			extension
+			target bool
+			lacks  *bool // nil: nothing works without
+		}{
+			{xtConntrack, false, nil}, {xtAddrtype, false, nil}, {xtStatistic, false, nil},
+			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil}, {xtREJECT, true, nil},
+			{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
+		} {
+			err := k.probeExtension(ctx, f, x.extension, x.target)
+			switch {
+			case err == nil:
+			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
+				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
+			case x.lacks == nil:
+				return fmt.Errorf("the kernel has no %s revision %d for %s: %w",
+					x.name, x.revision, f.name, errors.ErrUnsupported)
+			default:
+				*x.lacks = true
+			}
+		}
+	}
+	return nil
+}
+
+func (k *kernel) probeExtension(ctx context.Context, f *family, x extension, target bool) error {
+	req := &k.reader.req
+	req.Reset()
+	object := nfnl.Object{Verb: "find", Kind: "extension", Name: x.name}
+	req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.nfproto, 0, object)
+	req.Text(1, x.name)    // NFTA_COMPAT_NAME
+	req.U32(2, x.revision) // NFTA_COMPAT_REV
+	typ := uint32(0)
+	if target {
+		typ = 1
+	}
+	req.U32(3, typ) // NFTA_COMPAT_TYPE
+	_, err := k.conn.Query(ctx, req)
+	return err
+}
