@@ -139,6 +139,9 @@ func addressIn(f *nftwire.Family, set string, e nftwire.Elem) (netip.Addr, bool)
 // with them: more elements of their frontends, or frontends that say that they are of the same
 // service port.
 func (s *sift) doubtful() []unit {
+	if s.want == nil {
+		return nil
+	}
 	doubted := map[servicemodel.PortName]bool{}
 	for _, fe := range s.gone {
 		doubted[fe.Service] = true
