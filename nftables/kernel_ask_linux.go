@@ -17,9 +17,9 @@ import (
 const (
 	chunkUnits = 128
 	chunkAddrs = 2048
-	// askEntries is how many elements one message asks for, so that they fit into it (see
-	// [nftwire.AppendLookup]).
-	askEntries = 256
+	// askEntries is how many elements one message asks for. The kernel stops at the first that is not
+	// there: with short messages a datagram finds out about many of those. Longer ones are not faster.
+	askEntries = 20
 )
 
 // asker asks for elements, through a connection of its own.
@@ -59,7 +59,8 @@ func (a *asker) ask(ctx context.Context, s *sift, c *chunk) error {
 	})
 }
 
-// sort puts the elements of a chunk in the order of their sets. Those of sets that are not there are left out.
+// sort puts the elements of a chunk in the order of their sets. Those of sets that are not there
+// are left out.
 func (a *asker) sort(sets int, c *chunk) {
 	starts := make([]int, sets+1)
 	for i := range c.elems {
@@ -80,7 +81,8 @@ func (a *asker) sort(sets int, c *chunk) {
 }
 
 // do asks for a job's elements and judges the answers.
-func (j *job) do(ctx context.Context, a *asker, s *sift, w *writer, c *chunk, r *findings, force bool) error {
+func (j *job) do(ctx context.Context, a *asker, s *sift, w *writer, c *chunk, r *findings,
+	force bool) error {
 	c.reset()
 	for _, u := range j.units {
 		if u.expressible(s.want) {
@@ -136,8 +138,8 @@ func addrJobs(f *nftwire.Family, want *servicemodel.Table) []job {
 	return l
 }
 
-// run does jobs, in parallel. The kernel answers two that ask at the same time in half the time: readers hold no lock
-// (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
+// run does jobs, in parallel. The kernel answers two that ask at the same time in half the time:
+// readers hold no lock (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *kernel) run(ctx context.Context, s *sift, jobs []job, force bool) (*findings, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -169,7 +171,8 @@ func (k *kernel) run(ctx context.Context, s *sift, jobs []job, force bool) (*fin
 	return &all, context.Cause(ctx)
 }
 
-// readWanted reads the elements of a table: it asks for those that are wanted, and finds the others.
+// readWanted reads the elements of a table: it asks for those that are wanted, and finds the
+// others.
 func (k *kernel) readWanted(ctx context.Context, s *sift) error {
 	r, err := k.run(ctx, s, append(jobsFor(unitsOf(s.f, s.want)), addrJobs(s.f, s.want)...), false)
 	if err != nil {
@@ -217,7 +220,8 @@ func (k *kernel) readDoubtful(ctx context.Context, s *sift) error {
 	return err
 }
 
-// readSlots asks for the slots of the frontends that are left over. Where a map is dumped anyway, there is no need.
+// readSlots asks for the slots of the frontends that are left over. Where a map is dumped anyway,
+// there is no need.
 func (k *kernel) readSlots(ctx context.Context, s *sift) error {
 	c := &chunk{}
 	for _, kind := range kinds {
@@ -276,9 +280,11 @@ func (k *kernel) readOthers(ctx context.Context, s *sift, set int) error {
 	})
 }
 
-// dumpSet reads all elements of a set. Right after many elements were added, the kernel moves a set to a larger hash table in
-// the background; a dump meanwhile can hold elements twice and lack others, without a sign of it.
-func (k *kernel) dumpSet(ctx context.Context, f *nftwire.Family, raw *rawTable, name string, fn func(nftwire.Elem)) error {
+// dumpSet reads all elements of a set. Right after many elements were added, the kernel moves a set
+// to a larger hash table in the background; a dump meanwhile can hold elements twice and lack
+// others, without a sign of it.
+func (k *kernel) dumpSet(ctx context.Context, f *nftwire.Family, raw *rawTable, name string,
+	fn func(nftwire.Elem)) error {
 	count, told := raw.counts[name]
 	if told && count == 0 {
 		return nil

@@ -75,10 +75,10 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 // observeTries bounds how often a reading is begun again since the instance was changed meanwhile.
 const observeTries = 8
 
-// Observe reads both tables. What is wanted it asks for, which takes time linear in the number of elements; a dump takes quadratic time.
-// What else there is shows in the numbers of elements, which Linux 6.16 and newer tell. An observation
-// is Unread where there are more endpoints than those found, of which only a dump of a large map would tell more; on older
-// kernels it may always be so.
+// Observe reads both tables. What is wanted it asks for, which takes time linear in the number of
+// elements; a dump takes quadratic time. What else there is shows in the numbers of elements, which
+// Linux 6.16 and newer tell. An observation is Unread where there are more endpoints than those found,
+// of which only a dump of a large map would tell more; on older kernels it always is, with large maps.
 func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation, error) {
 	b.observed = false
 	var err error
@@ -104,7 +104,8 @@ func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 
 // observe reads both tables once. It fails with one of the errors that Observe tries again for if the
 // instance was changed meanwhile.
-func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.Table) (o [2]*observed, v version, err error) {
+func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.Table) (
+	o [2]*observed, v version, err error) {
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {
 		return o, v, err
@@ -126,7 +127,8 @@ func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.T
 }
 
 // observeTable reads one table.
-func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table string, want *servicemodel.Table) (*observed, error) {
+func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table string,
+	want *servicemodel.Table) (*observed, error) {
 	raw, err := k.readTable(ctx, f, table)
 	if err != nil {
 		return nil, err
@@ -135,9 +137,12 @@ func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table stri
 }
 
 // observeElements reads the elements of a table, as far as they matter; raw is nil if there is none.
-func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *rawTable, want *servicemodel.Table) (*observed, error) {
+func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *rawTable,
+	want *servicemodel.Table) (*observed, error) {
 	if raw != nil && raw.has(setSettings) {
-		err := k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) { raw.add(setSettings, cloneElem(e)) })
+		err := k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) {
+			raw.add(setSettings, cloneElem(e))
+		})
 		if err != nil {
 			return nil, err
 		}

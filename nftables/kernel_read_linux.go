@@ -36,7 +36,8 @@ func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table strin
 	return err == nil, err
 }
 
-// readVersion reads the version of an instance. Where the table is not there, or its set is not, there is none.
+// readVersion reads the version of an instance. Where the table is not there, or its set is not,
+// there is none.
 func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
 	var elems []nftwire.Elem
 	err := k.dumpElements(ctx, nftwire.IPv4, table, setVersion, func(e nftwire.Elem) error {
@@ -66,8 +67,9 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 	return err == nil, err
 }
 
-// readTable reads what a table is made of, apart from elements; nil if there is none. Nothing of that is disturbed by what others
-// commit to other tables: sets and rules are dumped by table, chains are asked for by name.
+// readTable reads what a table is made of, apart from elements; nil if there is none. Nothing of
+// that is disturbed by what others commit to other tables: sets and rules are dumped by table,
+// chains are asked for by name.
 func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string) (*rawTable, error) {
 	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
 	req.Text(1, table)
@@ -118,13 +120,16 @@ func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable)
 func (k *kernel) readChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
 	sh := shapeOf(raw.sets)
 	k.req.Reset()
-	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) { // the rules do not tell which chains there are
-		k.req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
+	// Which chains there are does not depend on the node-wide rules.
+	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) {
+		k.req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, f.NFProto, 0,
+			nfnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
 		k.req.Text(1, raw.name) // NFTA_CHAIN_TABLE
 		k.req.Text(3, c.Name)   // NFTA_CHAIN_NAME
 	}
-	err := k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error { return raw.addChain(m.Attrs) })
-	return unlessMissing(err)
+	return unlessMissing(k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error {
+		return raw.addChain(m.Attrs)
+	}))
 }
 
 // unlessMissing returns err, nil if all of it says that objects are not there.
@@ -147,8 +152,8 @@ func unlessMissing(err error) error {
 	return nil
 }
 
-// readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may skip some while others
-// commit: those are found by the next look.
+// readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may
+// skip some while others commit: those are found by the next look.
 func (k *kernel) readAllChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
 	req := k.get(f, nftwire.MsgGetChain, "chains of table", f.Name+" "+raw.name)
 	return k.dump(ctx, req, func(m nfnl.Message) error { return raw.addChain(m.Attrs) })
@@ -190,9 +195,12 @@ func (k *kernel) readCount(ctx context.Context, f *nftwire.Family, table, set st
 }
 
 // dumpElements calls fn with each element of a set. Its bytes are valid until fn returns.
-func (k *kernel) dumpElements(ctx context.Context, f *nftwire.Family, table, set string, fn func(nftwire.Elem) error) error {
+func (k *kernel) dumpElements(ctx context.Context, f *nftwire.Family, table, set string,
+	fn func(nftwire.Elem) error) error {
 	req := k.get(f, nftwire.MsgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
-	return k.dump(ctx, req, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, fn) })
+	return k.dump(ctx, req, func(m nfnl.Message) error {
+		return nftwire.DecodeElements(m.Attrs, fn)
+	})
 }

@@ -18,10 +18,11 @@ type rawTable struct {
 	name    string
 	dormant bool
 	sets    map[string]nftwire.SetSpec
-	counts  map[string]int // by set, how many elements the kernel says it has; Linux 6.16 and newer say it
-	chains  map[string]nftwire.Chain
-	hashes  map[string][]uint64          // by chain, the hash of each rule; 0 for a rule without one
-	elems   map[string]map[string]*found // by set and key
+	// counts is how many elements each set has, which Linux 6.16 and newer say.
+	counts map[string]int
+	chains map[string]nftwire.Chain
+	hashes map[string][]uint64          // by chain, the hash of each rule; 0 for a rule without one
+	elems  map[string]map[string]*found // by set and key
 }
 
 // found is an element of the kernel.
@@ -31,8 +32,9 @@ type found struct {
 }
 
 func newRawTable(name string) *rawTable {
-	return &rawTable{name: name, sets: map[string]nftwire.SetSpec{}, counts: map[string]int{}, chains: map[string]nftwire.Chain{},
-		hashes: map[string][]uint64{}, elems: map[string]map[string]*found{}}
+	return &rawTable{name: name, sets: map[string]nftwire.SetSpec{}, counts: map[string]int{},
+		chains: map[string]nftwire.Chain{}, hashes: map[string][]uint64{},
+		elems: map[string]map[string]*found{}}
 }
 
 // has reports whether there is a set of that name.
@@ -170,8 +172,8 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 	return sk, why
 }
 
-// read makes of a table what the model knows, and finds what does not fit. raw is nil if there is no such table. elements reads the
-// elements into raw; what it reads apart from that is its own business.
+// read makes of a table what the model knows, and finds what does not fit. raw is nil if there is no
+// such table. elements reads the elements into raw, those that it does not find in their place itself.
 func read(f *nftwire.Family, raw *rawTable, elements func(*observed) error) (*observed, error) {
 	o := &observed{drift: map[string]*nftwire.ElemList{}}
 	if raw == nil {

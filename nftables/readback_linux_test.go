@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +19,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// dumpAll is the reading that the others are held against: it dumps everything and knows of nothing that is wanted.
+// dumpAll is the reading that the others are held against: it dumps everything and knows of nothing
+// that is wanted.
 func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
 	var o [2]*observed
 	v, err := b.kernel.readVersion(ctx, b.pl.table)
@@ -168,7 +170,8 @@ func (v *vandal) strike() {
 	_ = v.b.kernel.conn.Commit(v.t.Context(), &b, 0) // the kernel may refuse it: it is there already, for example
 }
 
-// requireSame requires that two observations say the same, and leave their backends with the same idea of the kernel.
+// requireSame requires that two observations say the same, and leave their backends with the same
+// idea of the kernel.
 func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
@@ -182,8 +185,8 @@ func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend
 	}
 }
 
-// Whatever somebody did to the elements, a reading that asks for what is wanted says what a dump of everything says, whatever is wanted;
-// and the next apply puts everything right.
+// Whatever somebody did to the elements, a reading that asks for what is wanted says what a dump of
+// everything says, whatever is wanted; and the next apply puts everything right.
 func TestReadingsAgree(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(40)
@@ -249,5 +252,101 @@ func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source, s
 		got, err = askAll(t.Context(), b, want)
 		require.NoError(t, err)
 		requireSame(t, all, got, plain, b, how+", without counts")
+	}
+}
+
+// A map that is too large to be dumped may have endpoints that belong to nothing: a reading that
+// knows what is wanted says that there is more, one that does not names it, and the next commit
+// puts it right.
+func TestMoreThanWasAskedForIsUnread(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	e := dataplane.New(b, nil)
+	s := editedState()
+	r, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	want := r.Changes.New
+	observe := func(want *servicemodel.Table) *dataplane.Observation {
+		b := newBackend(t, ns, nil)
+		b.kernel.dumpable = -1
+		o, err := b.Observe(t.Context(), want)
+		require.NoError(t, err)
+		return o
+	}
+	o := observe(want)
+	require.False(t, o.Unread)
+	require.Empty(t, o.Drift)
+	require.True(t, servicemodel.Diff(o.Table, want).Empty())
+
+	stray := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: servicemodel.TCP, Port: 80}
+	var l nftwire.ElemList
+	l.Add(nftwire.Elem{Key: nftwire.AppendSlot(nftwire.AppendFrontend(nil, stray), 2), Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
+	var batch nfnl.Batch
+	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: "service-endpoints"}, &l)
+	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+
+	o = observe(want)
+	require.True(t, o.Unread)
+	require.Empty(t, o.Drift)
+	require.True(t, servicemodel.Diff(o.Table, want).Empty())
+	o = observe(nil)
+	require.False(t, o.Unread)
+	require.Contains(t, o.Drift, "table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
+
+	// What is wanted where the stray is, is found to be in its place.
+	third := s.WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2", "10.244.1.3"))
+	more, err := servicemodel.Resolve(want, third)
+	require.NoError(t, err)
+	o = observe(more)
+	require.Contains(t, o.Drift, "table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
+	fresh := newBackend(t, ns, nil)
+	fresh.kernel.dumpable = -1
+	_, err = dataplane.New(fresh, nil).Apply(t.Context(), third)
+	require.NoError(t, err)
+	o = observe(nil)
+	require.Empty(t, o.Drift)
+	require.Empty(t, servicemodel.Diff(o.Table, more).Pools)
+}
+
+// A set is read again if the kernel was moving it meanwhile: a dump then has other than as many
+// elements as the set, or some twice.
+func TestDumpsAreCounted(t *testing.T) {
+	t.Parallel()
+	_, b := newNS(t)
+	_, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
+	require.NoError(t, err)
+	k := &b.kernel
+	raw, err := k.readTable(t.Context(), nftwire.IPv4, DefaultTable)
+	require.NoError(t, err)
+	n := 0
+	dump := func() error {
+		n = 0
+		return k.dumpSet(t.Context(), nftwire.IPv4, raw, "services", func(nftwire.Elem) { n++ })
+	}
+	require.NoError(t, dump())
+	require.Equal(t, raw.counts["services"], n)
+	raw.counts["services"]++
+	require.ErrorIs(t, dump(), errRehashed)
+	delete(raw.counts, "services")
+	require.NoError(t, dump())
+	require.Equal(t, 2, n)
+	raw.counts["services"] = 0
+	require.NoError(t, dump())
+	require.Zero(t, n, "an empty set is not dumped")
+}
+
+// Chains are asked for before the node-wide rules are known.
+func TestRulesDoNotTellWhichChainsThereAre(t *testing.T) {
+	t.Parallel()
+	names := func(p nftwire.Program) (l []string) {
+		for _, c := range p {
+			l = append(l, c.Name)
+		}
+		return l
+	}
+	for _, tc := range programCases {
+		for _, f := range nftwire.Families {
+			require.Equal(t, names(newProgram(f, servicemodel.Rules{}, &tc.shape)), names(newProgram(f, tc.rules, &tc.shape)))
+		}
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sift is the reading of the elements of one table. First the kernel is asked for those that are wanted. The number of elements of a
-// set says whether it has others; then it is dumped. What is left over after all that is read as if nothing were wanted: see [read].
+// sift is the reading of the elements of one table. First the kernel is asked for those that are
+// wanted. The number of elements of a set says whether it has others; then it is dumped. What is
+// left over after all that is read as if nothing were wanted: see [read].
 type sift struct {
 	f     *nftwire.Family
 	want  *servicemodel.Table // nil if nothing is
@@ -26,7 +27,8 @@ type sift struct {
 }
 
 func newSift(f *nftwire.Family, raw *rawTable, sh *shape, want *servicemodel.Table) *sift {
-	s := &sift{f: f, want: want, sets: setsOf(f, sh), index: map[string]int{}, raw: raw, w: newWriter()}
+	s := &sift{f: f, want: want, sets: setsOf(f, sh), raw: raw, w: newWriter()}
+	s.index = make(map[string]int, len(s.sets))
 	for i, set := range s.sets {
 		s.index[set.Name] = i
 	}
@@ -48,7 +50,8 @@ func (s *sift) position(set string) int {
 
 // isLarge reports whether a set grows with the endpoints rather than with the services.
 func isLarge(name string) bool {
-	return strings.HasSuffix(name, setEndpoints) || strings.HasSuffix(name, setExternalEps) || name == setHairpins
+	return strings.HasSuffix(name, setEndpoints) || strings.HasSuffix(name, setExternalEps) ||
+		name == setHairpins
 }
 
 // isRead reports whether the elements of a set say what services there are.
@@ -89,9 +92,12 @@ func (s *sift) keyOf(set int, e nftwire.Elem) (servicemodel.FrontendKey, bool) {
 func (s *sift) expects(set int, e nftwire.Elem) bool {
 	name := s.sets[set].Name
 	switch name {
-	case setClusterIPs, setHairpins:
+	case setClusterIPs:
 		a, ok := addressIn(s.f, name, e)
-		return ok && (name == setClusterIPs && s.want.HasClusterIP(a) || name == setHairpins && s.want.HasHairpin(a))
+		return ok && s.want.HasClusterIP(a)
+	case setHairpins:
+		a, ok := addressIn(s.f, name, e)
+		return ok && s.want.HasHairpin(a)
 	}
 	key, ok := s.keyOf(set, e)
 	fe := s.want.Frontend(key)
@@ -105,11 +111,13 @@ func (s *sift) expects(set int, e nftwire.Elem) bool {
 			p = external
 		}
 		slot := slotIn(e)
-		return p != nil && slot < slotCount(p) && bytes.Equal(e.Key, nftwire.AppendSlot(nftwire.AppendFrontend(nil, key), slot))
+		return p != nil && slot < slotCount(p) &&
+			bytes.Equal(e.Key, nftwire.AppendSlot(nftwire.AppendFrontend(nil, key), slot))
 	}
 	expected := false
 	s.w.frontend(s.want, fe, func(in string, x nftwire.Elem) {
-		expected = expected || in == name && bytes.Equal(x.Key, e.Key) && bytes.Equal(x.KeyEnd, e.KeyEnd)
+		expected = expected || in == name && bytes.Equal(x.Key, e.Key) &&
+			bytes.Equal(x.KeyEnd, e.KeyEnd)
 	})
 	return expected
 }
@@ -127,9 +135,13 @@ func addressIn(f *nftwire.Family, set string, e nftwire.Elem) (netip.Addr, bool)
 	return a, r.Done()
 }
 
-// doubtful returns the units that count as whole although elements are left over that have to do with them: more elements of their
-// frontends, or frontends that say that they are of the same service port.
+// doubtful returns the units that count as whole although elements are left over that have to do
+// with them: more elements of their frontends, or frontends that say that they are of the same
+// service port.
 func (s *sift) doubtful() []unit {
+	if s.want == nil {
+		return nil
+	}
 	doubted := map[servicemodel.PortName]bool{}
 	for _, fe := range s.gone {
 		doubted[fe.Service] = true
@@ -170,13 +182,16 @@ func (s *sift) doubted(units []unit, r *findings) {
 	for _, u := range units {
 		ports[u[0].Service] = true
 	}
-	s.pools = slices.DeleteFunc(s.pools, func(c servicemodel.PoolChange) bool { return ports[c.Old.ID.Service] })
+	s.pools = slices.DeleteFunc(s.pools, func(c servicemodel.PoolChange) bool {
+		return ports[c.Old.ID.Service]
+	})
 	clear(r.found) // they were counted
 	r.pools = nil
 	s.take(r)
 }
 
-// addSlots adds to a chunk the slots of a frontend that is left over, as many as the sets say that it has.
+// addSlots adds to a chunk the slots of a frontend that is left over, as many as the sets say that
+// it has.
 func (s *sift) addSlots(c *chunk, registry string, key []byte) {
 	k := kindService
 	if registry == kindNodePort.registry {
@@ -199,7 +214,8 @@ func (s *sift) addSlots(c *chunk, registry string, key []byte) {
 	}
 }
 
-// unwantedAddrs returns the addresses of endpoints that were found and that are not wanted as hairpins.
+// unwantedAddrs returns the addresses of endpoints that were found and that are not wanted as
+// hairpins.
 func (s *sift) unwantedAddrs() []netip.Addr {
 	seen := map[netip.Addr]bool{}
 	var l []netip.Addr
@@ -241,9 +257,11 @@ type part struct {
 	addrs map[string][]netip.Addr
 }
 
-// assemble returns the table that is in the kernel: what is there of the wanted one, which shares its memory with that, and
-// what is left over. A family without a part has nothing of the wanted table.
-func assemble(want *servicemodel.Table, parts [2]*part, left servicemodel.Contents) (*servicemodel.Table, error) {
+// assemble returns the table that is in the kernel: what is there of the wanted one, which shares
+// its memory with that, and what is left over. A family without a part has nothing of the wanted
+// table.
+func assemble(want *servicemodel.Table, parts [2]*part, left servicemodel.Contents) (
+	*servicemodel.Table, error) {
 	if want == nil || parts[0] == nil && parts[1] == nil {
 		return servicemodel.NewTable(left)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A reading that knows what is wanted asks the kernel for the elements of that. It judges by units: what
-// is there of a unit as wanted, apart from the endpoints, needs no further reading.
+// A reading that knows what is wanted asks the kernel for the elements of that. It judges by units:
+// what is there of a unit as wanted, apart from the endpoints, needs no further reading.
 
 // unit are the frontends of one service port in one family. They share pools.
 type unit []*servicemodel.Frontend
@@ -42,7 +42,8 @@ func unitOf(f *nftwire.Family, t *servicemodel.Table, port servicemodel.PortName
 	return unit(all[from:to])
 }
 
-// expressible reports whether the backend can express a unit: only then do its elements say what it is.
+// expressible reports whether the backend can express a unit: only then do its elements say what it
+// is.
 func (u unit) expressible(t *servicemodel.Table) bool {
 	ok := true
 	for _, fe := range u {
@@ -117,7 +118,7 @@ type chunk struct {
 }
 
 func (c *chunk) reset() {
-	*c = chunk{elems: c.elems[:0], bytes: c.bytes[:0], units: c.units[:0], slots: c.slots[:0], eps: c.eps}
+	c.elems, c.bytes, c.units, c.slots = c.elems[:0], c.bytes[:0], c.units[:0], c.slots[:0]
 }
 
 // keep copies bytes.
@@ -165,8 +166,8 @@ func (c *chunk) addUnit(s *sift, w *writer, u unit) {
 // findings are what became of the units and addresses that were asked for.
 type findings struct {
 	found []int // by set, how many of the elements asked for are there
-	// gone are the wanted frontends that are not there or not whole. Elements that are there of them
-	// are left over.
+	// gone are the wanted frontends that are not there or not whole. Elements that are there of
+	// them are left over.
 	gone []*servicemodel.Frontend
 	// pools are those of whole units that are not as wanted.
 	pools []servicemodel.PoolChange
@@ -237,8 +238,8 @@ func (r *findings) leave(s *sift, elems []asked) {
 	}
 }
 
-// whole reports whether all elements of a unit are there, and as wanted but for the endpoints in slots, and
-// notes which pools have other endpoints than wanted.
+// whole reports whether all elements of a unit are there, and as wanted but for the endpoints in
+// slots, and notes which pools have other endpoints than wanted.
 func (r *findings) whole(s *sift, c *chunk, elems []asked, slots []slotRun) bool {
 	for i := range elems {
 		if !elems[i].found || !elems[i].same && s.sets[elems[i].set].Data == nil {
@@ -266,7 +267,8 @@ func (r *findings) whole(s *sift, c *chunk, elems []asked, slots []slotRun) bool
 	return true
 }
 
-// poolIn returns the pool that the slots of a frontend say, want itself if it is that; nil if they make no sense.
+// poolIn returns the pool that the slots of a frontend say, want itself if it is that; nil if they
+// make no sense.
 func poolIn(f *nftwire.Family, slots []asked, want *servicemodel.Pool) *servicemodel.Pool {
 	same := want.Scheduler == servicemodel.SchedulerDefault && want.Forwarding == servicemodel.ForwardNAT
 	for i := range slots {
@@ -295,7 +297,8 @@ func endpointIn(f *nftwire.Family, data []byte) (netip.AddrPort, bool) {
 	return ep, d.Done() && bytes.Equal(nftwire.AppendEndpoint(again[:0], ep), data)
 }
 
-// appendSlot adds one element's endpoint to a pool: those that follow each other are one slot with a weight.
+// appendSlot adds one element's endpoint to a pool: those that follow each other are one slot with
+// a weight.
 func appendSlot(p *servicemodel.Pool, ep netip.AddrPort) {
 	if n := len(p.Slots); n > 0 && p.Slots[n-1].Endpoint == ep {
 		p.Slots[n-1].Weight++

@@ -11,17 +11,18 @@ import (
 // answers should fit into the processor's caches.
 const lookupWindow = 256
 
-// Lookup asks for entries of lists, such as elements of sets (NFT_MSG_GETSETELEM). Each message of b
-// ends with a nested attribute, and each attribute in that is an entry to ask for. fn is told of every
-// entry, those of one message in their order: the message's position in b, the entry's in
-// the message, the kernel's reply, and whether there is one. Without, the entry, or the list itself,
-// is not there. The reply is valid until fn returns; fn must not use the connection, and its error
+// Lookup asks for entries of lists, such as elements of sets (NFT_MSG_GETSETELEM). Each message of
+// b ends with a nested attribute, and each attribute in that is an entry to ask for. fn is told of
+// every entry, those of one message in their order: the message's position in b, the entry's in the
+// message, the kernel's reply, and whether there is one. Without, the entry, or the list itself, is
+// not there. The reply is valid until fn returns; fn must not use the connection, and its error
 // ends the work.
 //
-// The kernel answers each entry with a datagram of its own and stops at the first that it does not have
-// (nf_tables_getsetelem in net/netfilter/nf_tables_api.c): then Lookup asks for those after it.
-// It also asks again for what the receive queue had no room for, less at a time.
-func (c *Conn) Lookup(ctx context.Context, b *Batch, fn func(i, entry int, m Message, found bool) error) error {
+// The kernel answers each entry with a datagram of its own and stops at the first that it does not
+// have (nf_tables_getsetelem in net/netfilter/nf_tables_api.c): then Lookup asks for those after
+// it. It also asks again for what the receive queue had no room for, less at a time.
+func (c *Conn) Lookup(ctx context.Context, b *Batch,
+	fn func(i, entry int, m Message, found bool) error) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("look up: %w", err)
 	}
@@ -36,7 +37,8 @@ func (c *Conn) Lookup(ctx context.Context, b *Batch, fn func(i, entry int, m Mes
 }
 
 // lookup is Lookup when it is its turn.
-func (c *Conn) lookup(ctx context.Context, b *Batch, fn func(i, entry int, m Message, found bool) error) error {
+func (c *Conn) lookup(ctx context.Context, b *Batch,
+	fn func(i, entry int, m Message, found bool) error) error {
 	l := lookup{b: b, fn: fn, wire: c.wire}
 	defer func() { c.wire = l.wire }()
 	_, queue := c.sock.limits()
@@ -171,7 +173,7 @@ func (l *lookup) rest() {
 
 // replies reads the answers to a datagram: until there is one to everything or the queue is empty.
 func (c *Conn) replies(l *lookup, first uint32) error {
-	for l.open >= 0 {
+	for l.open > 0 {
 		n, err := c.sock.recvMany(c.rx, c.sizes[:])
 		if err == errOverrun {
 			l.lost = true
@@ -187,7 +189,8 @@ func (c *Conn) replies(l *lookup, first uint32) error {
 		for i, size := range c.sizes[:n] {
 			slot := c.rx[i*manySize : (i+1)*manySize]
 			if size > len(slot) {
-				return fmt.Errorf("look up: %w: a datagram of %d bytes, more than %d", ErrMalformed, size, len(slot))
+				return fmt.Errorf("look up: %w: a datagram of %d bytes, more than %d",
+					ErrMalformed, size, len(slot))
 			}
 			if err := l.take(slot[:size], first); err != nil {
 				return err

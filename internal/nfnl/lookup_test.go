@@ -17,7 +17,8 @@ type lister struct {
 	errnos map[uint32]syscall.Errno
 }
 
-// answer answers each entry with a datagram of its own, and stops at the first of a message that it does not have.
+// answer answers each entry with a datagram of its own, and stops at the first of a message that it
+// does not have.
 func (l *lister) answer(request []packet) (data []any) {
 	room := l.room
 	add := func(p []byte) bool {
@@ -175,6 +176,22 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)
 }
 
+// Where so much is asked for that there is no room for any answer, less is asked for.
+func TestLookupAsksForLess(t *testing.T) {
+	t.Parallel()
+	lists := [][]uint32{numbersTo(40)}
+	l := &lister{room: 1 << 20}
+	c, _ := dialFake(func(r []packet) []any {
+		if len(r[0].body) > 10*8 {
+			return []any{errOverrun}
+		}
+		return l.answer(r)
+	})
+	fn, done := told(t, lists)
+	require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
+	done()
+}
+
 func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 	t.Parallel()
 	stop := errors.New("stop")
@@ -194,6 +211,7 @@ func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 		"try again":        {replying(func(seq uint32) any { return answer(seq, syscall.EAGAIN, "", 0) }), asking([]uint32{2}), ErrAnswersLost},
 		"malformed":        {replying(func(uint32) any { return []byte{1} }), asking([]uint32{2}), ErrMalformed},
 		"without nfgenmsg": {replying(func(seq uint32) any { return reply(seq, 0, 0)[:headerLen] }), asking([]uint32{2}), ErrMalformed},
+		"too large":        {replying(func(seq uint32) any { return append(reply(seq, 0, 2), make([]byte, manySize)...) }), asking([]uint32{2}), ErrMalformed},
 		"a short error":    {replying(func(seq uint32) any { return done(seq, 0, 0)[:headerLen] }), asking([]uint32{2}), ErrMalformed},
 		"the receiver's":   {replying(func(uint32) any { return stop }), asking([]uint32{2}), stop},
 		"the caller":       {(&lister{room: 100}).answer, asking([]uint32{8, 2}), stop},

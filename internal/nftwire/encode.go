@@ -21,7 +21,7 @@ const (
 // [nfnl.Conn.Lookup]. l must be short enough for one message.
 func AppendLookup(b *nfnl.Batch, f *Family, table string, s *Set, l *ElemList) {
 	b.Message(nfnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
-		nfnl.Object{Verb: "read", Kind: "elements of " + s.kind(), Name: s.Name, Within: table, Part: describeElem})
+		nfnl.Object{Verb: "read elements of", Kind: s.kind(), Name: s.Name, Within: table, Part: describeElem})
 	b.Text(1, table)
 	b.Text(2, s.Name)
 	m := b.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
