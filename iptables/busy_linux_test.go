@@ -222,3 +222,28 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 	bench.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
 	bench.ReportMetric(ms(adopting[len(adopting)/2]), "adopt-ms")
 }
+
+// A neighbour so busy that the chains are never listed in one go is no reason to read everything, and a
+// new process reads all the same what is there.
+func TestTheListOfChainsIsNeverWhole(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	s := manyServices(1500, 1)
+	want := apply(t, b, s)
+	startNeighbour(t, ns, 20*time.Microsecond, inItsOwnTable)
+	require.Eventually(t, func() bool {
+		gen := b.kernel.gen
+		whole, certain, err := b.look(t.Context())
+		require.NoError(t, err)
+		require.True(t, whole)
+		if certain {
+			return false
+		}
+		b.kernel.looks.left = 1
+		i, err := b.Integrity(t.Context())
+		require.NoError(t, err)
+		require.NotEqual(t, dataplane.Broken, i)
+		return gen == b.kernel.gen
+	}, time.Minute, time.Millisecond)
+	requireAdopts(t, ns, s, want)
+}
