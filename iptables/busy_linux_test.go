@@ -251,3 +251,27 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	requireAdopts(t, ns, s, want)
 }
+
+// What is missing in a list that was interrupted is asked for by name.
+func TestChainsThatTheListLacks(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	want := apply(t, b, richState(t, 9))
+	require.NoError(t, ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	r := &raw{routeLocalnet: true}
+	for i := range families {
+		require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, uint8(i), r))
+		for _, name := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {
+			c := r.chain(chainID{uint8(i), nat, name})
+			require.NotNil(t, c)
+			require.True(t, c.base)
+		}
+	}
+	r.put(b.l.versionID(b.found.versions[0]), &rawChain{})
+	require.NoError(t, b.kernel.readChains(t.Context(), b.l, r))
+	o, err := b.l.interpret(r)
+	require.NoError(t, err)
+	require.Empty(t, o.text)
+	requireSameTable(t, want.Arrange(o.state.table), o.state.table)
+	require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, 0, r), "nothing is missing")
+}
