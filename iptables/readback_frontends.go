@@ -85,7 +85,7 @@ func (d *dispatch) isStep(chain string) bool {
 func (r *reading) addresses(i uint8, id treeID, want func(netip.Addr) rule) []netip.Addr {
 	var l []netip.Addr
 	r.walk(i, id, func(found *rule) {
-		if !found.dst.IsValid() || !found.dst.IsSingleIP() {
+		if !found.dst.IsSingleIP() {
 			return
 		}
 		w := want(found.dst.Addr())
@@ -127,7 +127,7 @@ func (r *reading) key(i uint8, id treeID, found *rule) (servicemodel.FrontendKey
 		return k, !found.dst.IsValid()
 	}
 	k.Addr = found.dst.Addr()
-	return k, found.dst.IsValid() && found.dst.IsSingleIP()
+	return k, found.dst.IsSingleIP()
 }
 
 func unspecified(f *family) netip.Addr {
