@@ -26,7 +26,22 @@ const (
 // a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again. A set that was
 // made with a size (NFTA_SET_DESC_SIZE) is not rehashed.
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	if err := req.single(); err != nil {
+	return c.runDump(ctx, &dump{req: req, fn: fn})
+}
+
+// DumpThrough is Dump for objects that nobody changes meanwhile, as the caller makes sure of by
+// other means: it goes on where the kernel says that something changed. The kernel says so of any
+// transaction in the network namespace, also of one about other tables. Dumps of the elements of
+// one set, and of the sets and the rules of one table, count what is in that table only
+// (nf_tables_dump_set, nf_tables_dump_sets, nf_tables_dump_rules), so that such a transaction
+// cannot make them skip anything; dumps of chains and of tables count all of them.
+func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) error {
+	return c.runDump(ctx, &dump{req: req, fn: fn, through: true})
+}
+
+// runDump waits for its turn and dumps.
+func (c *Conn) runDump(ctx context.Context, d *dump) error {
+	if err := d.req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	if err := c.begin(ctx); err != nil {
@@ -34,14 +49,15 @@ func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) err
 	}
 	defer c.end()
 	start := time.Now()
-	err := c.dump(ctx, req, fn)
-	c.debug(ctx, "dump", req, start, err)
+	err := c.dump(ctx, d)
+	c.debug(ctx, "dump", d.req, start, err)
 	return err
 }
 
 // dump is Dump when it is its turn.
-func (c *Conn) dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	d := dump{req: req, fn: fn, seq: c.reserve(1)}
+func (c *Conn) dump(ctx context.Context, d *dump) error {
+	req := d.req
+	d.seq = c.reserve(1)
 	req.number(0, 1, d.seq)
 	flags := req.setFlags(0, FlagDump)
 	err := c.send(req.buf[beginLen:])
@@ -82,6 +98,8 @@ type dump struct {
 	seq uint32
 	gen uint16 // of the messages so far, when started
 	any bool   // there has been a message
+
+	through bool // interruptions do not matter
 }
 
 // take works on one datagram. It reports whether the dump is over.
@@ -114,7 +132,7 @@ func (d *dump) part(p packet) error {
 		return fmt.Errorf("dump: %w", err)
 	}
 	moved := m.Subsys == SubsysNFTables && d.any && m.ResID != d.gen
-	if moved || p.flags&FlagIntr != 0 {
+	if !d.through && (moved || p.flags&FlagIntr != 0) {
 		return d.interrupted()
 	}
 	d.gen, d.any = m.ResID, true
@@ -129,7 +147,7 @@ func (d *dump) last(p packet) error {
 		return fmt.Errorf("dump: %w", err)
 	case v.errno != 0:
 		return messageError(d.req, 0, v)
-	case p.flags&FlagIntr != 0:
+	case !d.through && p.flags&FlagIntr != 0:
 		return d.interrupted()
 	}
 	return nil
