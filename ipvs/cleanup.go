@@ -30,6 +30,7 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	if err != nil {
 		return dataplane.Stats{}, err
 	}
+	b.comp = newCompanion()
 	b.leaving = map[drainKey]time.Time{}
 	stats.Duration = time.Since(start)
 	return stats, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"syscall"
 	"time"
 
@@ -129,8 +130,8 @@ func (b *Backend) readServers(ctx context.Context) error {
 	return nil
 }
 
-// readNetwork reads the addresses, and what sysctls are; also what other instances have found of
-// those that are not recorded yet.
+// readNetwork reads the addresses, and what sysctls are. What those were that the companion does not
+// record, other instances may have recorded, or this process, if somebody has deleted the table.
 func (b *Backend) readNetwork(ctx context.Context, comp *companion) error {
 	found, err := b.net.addresses()
 	if err != nil {
@@ -140,12 +141,15 @@ func (b *Backend) readNetwork(ctx context.Context, comp *companion) error {
 	if b.sysctls.now, err = b.net.readSysctls(b.sysctls.wanted); err != nil {
 		return err
 	}
-	b.sysctls.others = nil
+	b.sysctls.before = nil
 	for name := range b.sysctls.wanted {
 		if _, known := comp.sysctls[name]; !known {
-			b.sysctls.others, err = b.othersSysctls(ctx)
+			b.sysctls.before, err = b.othersSysctls(ctx)
 			break
 		}
+	}
+	if b.sysctls.before != nil {
+		maps.Copy(b.sysctls.before, b.comp.sysctls)
 	}
 	return err
 }

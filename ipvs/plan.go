@@ -185,7 +185,7 @@ func (b *Backend) planSysctls(p *plan) {
 		}
 		p.settle = true
 		p.sysctls[name] = b.sysctls.now[name]
-		if was, known := b.sysctls.others[name]; known { // it is their doing what it is now
+		if was, known := b.sysctls.before[name]; known && b.sysctls.now[name] == b.sysctls.wanted[name] {
 			p.sysctls[name] = was
 		}
 	}

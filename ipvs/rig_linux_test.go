@@ -105,19 +105,22 @@ func (r *rig) servers() []string {
 }
 
 // state returns what the kernel holds, apart from the version.
-func (r *rig) state() string {
+func (r *rig) state() []string {
 	r.t.Helper()
-	var l []string
-	for line := range strings.Lines(r.run("nft list ruleset")) {
-		l = append(l, line)
-	}
+	tables := strings.SplitAfter(r.run("nft list ruleset"), "\n}\n")
+	slices.Sort(tables) // one that is written anew is listed last
+	l := r.servers()
 	inVersion := false
-	l = slices.DeleteFunc(l, func(line string) bool {
+	for line := range strings.Lines(strings.Join(tables, "")) {
 		inVersion = strings.Contains(line, "set version {") || inVersion && !strings.HasPrefix(line, "\t}")
-		return inVersion
-	})
-	return strings.Join(r.servers(), "\n") + strings.Join(l, "") + r.run("ip rule") + r.run("ip -6 rule") +
-		r.run("ip route show table all") + r.run("ip -6 route show table all") + r.run("ip address")
+		if !inVersion {
+			l = append(l, line)
+		}
+	}
+	for _, command := range []string{"ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip address"} {
+		l = append(l, r.run(command))
+	}
+	return l
 }
 
 // apply applies a state, and requires that applying it again in a backend of its own writes nothing.

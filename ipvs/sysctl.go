@@ -18,7 +18,7 @@ import (
 type sysctls struct {
 	wanted map[string]string // under /proc/sys, to these values
 	now    map[string]string // what they were when they were read
-	others map[string]string // what other instances have recorded that they were
+	before map[string]string // what those were that are not recorded, if it is known otherwise
 }
 
 const (
