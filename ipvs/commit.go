@@ -44,6 +44,7 @@ func (b *Backend) steps(p *plan) []step {
 	return []step{
 		{"begin in the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageRestrict) }},
 		{"prepare the network", func(context.Context) error { return b.prepare(p) }},
+		{"wait for packets", func(ctx context.Context) error { return p.awaitPackets(ctx) }},
 		{"add to virtual servers", func(ctx context.Context) error { return b.submit(ctx, p.up) }},
 		{"commit the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageOpen) }},
 		{"release addresses", func(context.Context) error { return b.release(&p.device) }},
@@ -99,6 +100,15 @@ func changedByOthers(err error) bool {
 		return false
 	}
 	return e.Errno == syscall.ENOENT || e.Errno == syscall.EEXIST
+}
+
+// awaitPackets waits until what the plan has begun to restrict holds for all packets, if it
+// restricts anything: else one that has passed the companion before would find what is added now.
+func (p *plan) awaitPackets(ctx context.Context) error {
+	if !p.restricts || len(p.up) == 0 {
+		return nil
+	}
+	return awaitPackets(ctx)
 }
 
 // prepare makes the device, and settles the rule, the route and the sysctls. What these were is in

@@ -2,6 +2,7 @@ package ipvs_test
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -22,6 +23,9 @@ import (
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
+
+// A process takes a second to start in an emulated machine.
+var kills = flag.Int("kills", 40, "how often a process is killed")
 
 // envChild makes the test binary a program that applies states: its number, and how many.
 const envChild = "KERNLB_TEST_IPVS_CHILD"
@@ -109,13 +113,9 @@ func (k *kernel) held() map[string][]string {
 func TestKernelProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{DrainLimit: -1})
-	times := 200
-	if testing.Short() {
-		times = 20
-	}
 	rest := []string{"10.244.9.1", "10.244.7.7"}
 	states := map[int]int{}
-	for n := range times {
+	for n := range *kills {
 		k.apply(podState(rest))
 		cmd, lines := startChild(t, k.Node.NS, 1, 1000)
 		var second *exec.Cmd
@@ -131,7 +131,7 @@ func TestKernelProcessesAreKilled(t *testing.T) {
 			}
 			last <- i
 		}()
-		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+		time.Sleep(time.Duration(rand.IntN(120)) * time.Millisecond)
 		if n%4 == 2 {
 			k.run([][]string{{"nft", "flush", "ruleset"}, {"ipvsadm", "-C"}}[n/4%2]...)
 		}

@@ -3,10 +3,13 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 )
+
+func awaitPackets(context.Context) error { return errors.ErrUnsupported }
 
 // network is not there.
 type network struct{ index int }

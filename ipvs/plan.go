@@ -22,7 +22,8 @@ type op struct {
 //
 //  1. restrict: the companion gets to know what is new, and what source ranges become
 //  2. the rule, the route and the sysctls; what these were is in the companion by now
-//  3. up: what adds to IPVS
+//  3. up: what adds to IPVS; if there are new source ranges, when no packet is under way any more
+//     that came before them
 //  4. open: the companion's frontends become as they are wanted
 //  5. addresses are released and bound
 //  6. down: what takes away from IPVS; sysctls that are no longer wanted are restored
@@ -31,14 +32,15 @@ type op struct {
 // The first and the last transaction replace the version of the instance. Transactions between
 // which nothing is sent are one.
 type plan struct {
-	table    string
-	up, down []op
-	stages   [3]stage
-	versions [3]version // of the companion after each stage
-	device   devicePlan
-	settle   bool     // the rule, the route and the sysctls are looked after
-	restore  []string // sysctls
-	mark     uint32   // the last that was given to a frontend
+	table     string
+	up, down  []op
+	stages    [3]stage
+	versions  [3]version // of the companion after each stage
+	device    devicePlan
+	restricts bool     // a source range becomes known to the companion
+	settle    bool     // the rule, the route and the sysctls are looked after
+	restore   []string // sysctls
+	mark      uint32   // the last that was given to a frontend
 
 	// What is known of the kernel afterwards.
 	servers map[ipvsnl.ServiceKey]*server // nil for one that goes
