@@ -15,12 +15,14 @@ import (
 
 // adopt makes a table of the records and the virtual servers that are as they say.
 func (b *Backend) adopt(o *dataplane.Observation) (*dataplane.Observation, error) {
-	c := servicemodel.Contents{Rules: b.comp.rules, ClusterIPs: b.comp.clusterIPs, Hairpins: b.comp.hairpins}
+	c := servicemodel.Contents{Rules: b.comp.rules, ClusterIPs: b.comp.clusterIPs,
+		Hairpins: b.comp.hairpins}
 	if err := b.judge(o, &c); err != nil {
 		return nil, err
 	}
 	b.noteMarks()
-	if addrs := nodePortAddrs(b.found.node, c.Rules); !slices.Equal(addrs, b.comp.addrs) && len(b.comp.records) > 0 {
+	if addrs := nodePortAddrs(b.found.node, c.Rules); !slices.Equal(addrs, b.comp.addrs) &&
+		len(b.comp.records) > 0 {
 		o.Drift = append(o.Drift, "the node's addresses have changed")
 	}
 	unsettled, err := b.unsettled()
@@ -174,7 +176,9 @@ func (b *Backend) findPools(r *record, found map[servicemodel.PoolID]*servicemod
 	k := r.fe.Key
 	if k.NodePort() {
 		for _, a := range b.found.node {
-			if a.Is4() == k.Addr.Is4() && b.comp.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}] == nil {
+			if a.Is4() == k.Addr.Is4() &&
+				b.comp.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol,
+					Port: k.Port}] == nil {
 				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), netip.AddrPortFrom(a, k.Port)))
 			}
 		}

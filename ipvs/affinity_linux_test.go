@@ -33,14 +33,16 @@ func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 	k := newKernel(t, ipvs.Config{})
 	server := func(from *netnstest.Host, to netip.Addr) string {
 		t.Helper()
-		out := netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.AddrPortFrom(to, 80), Timeout: 5 * time.Second}.Send(t.Context())
+		out := netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.AddrPortFrom(to, 80),
+			Timeout: 5 * time.Second}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, out.Kind, out)
 		return out.Server
 	}
 	for _, timeout := range []time.Duration{time.Second, 3 * time.Hour} {
 		svc := web(sticky(timeout))
 		k.apply(k.state(svc, "pod2", "pod3"))
-		conns, err := netnstest.OpenConns(t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0], 80), 3)
+		conns, err := netnstest.OpenConns(t.Context(), k.pods["pod1"],
+			netip.AddrPortFrom(webAddrs[0], 80), 3)
 		require.NoError(t, err)
 		require.Len(t, conns.Servers(), 1)
 		for range 4 {
@@ -62,14 +64,15 @@ func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 	}
 }
 
-// A client whose endpoint does not answer is given another when that is taken away, though its first
-// packet is sent again.
+// A client whose endpoint does not answer is given another when that is taken away, though its
+// first packet is sent again.
 func TestKernelAffinityForgetsDeadEndpoints(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	svc := web(sticky(time.Hour))
 	k.inside(k.pods["pod2"], "nft", "add table inet mute")
-	k.inside(k.pods["pod2"], "nft", "add chain inet mute input { type filter hook input priority 0 ; }")
+	k.inside(k.pods["pod2"], "nft",
+		"add chain inet mute input { type filter hook input priority 0 ; }")
 	k.inside(k.pods["pod2"], "nft", "add rule inet mute input tcp dport 8080 drop")
 	k.apply(k.state(svc, "pod2"))
 	var fd int
@@ -88,7 +91,8 @@ func TestKernelAffinityForgetsDeadEndpoints(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	k.apply(k.state(svc, "pod3"))
 	for range 4 {
-		out := netnstest.Probe{From: client, Proto: netnstest.TCP, To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
+		out := netnstest.Probe{From: client, Proto: netnstest.TCP,
+			To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
 		require.Equal(t, "pod3", out.Server, out)
 		time.Sleep(500 * time.Millisecond) // the first packet is sent again meanwhile
 	}
@@ -144,7 +148,8 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 		}
 		return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 	}
-	sinks := map[string]*atomic.Int64{"pod2": sink(t, k.pods["pod2"], 514), "pod3": sink(t, k.pods["pod3"], 514)}
+	sinks := map[string]*atomic.Int64{"pod2": sink(t, k.pods["pod2"], 514),
+		"pod3": sink(t, k.pods["pod3"], 514)}
 	_, err = e.Apply(t.Context(), state("pod2"))
 	require.NoError(t, err)
 
@@ -168,13 +173,15 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 	}))
 	is, other := "pod2", "pod3"
 	for range 6 {
-		require.Eventually(t, func() bool { return sinks[is].Load() > 20 }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return sinks[is].Load() > 20 }, 10*time.Second,
+			5*time.Millisecond)
 		_, err = e.Apply(t.Context(), state(other))
 		require.NoError(t, err)
 		time.Sleep(20 * time.Millisecond) // what has arrived is read
 		before := sinks[is].Load()
 		sinks[other].Store(0)
-		require.Eventually(t, func() bool { return sinks[other].Load() > 20 }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return sinks[other].Load() > 20 }, 10*time.Second,
+			5*time.Millisecond)
 		require.Equal(t, before, sinks[is].Load())
 		is, other = other, is
 	}

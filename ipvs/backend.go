@@ -81,7 +81,8 @@ func New(cfg *Config) (*Backend, error) {
 }
 
 func newBackend(c Config) *Backend {
-	return &Backend{cfg: c, instance: instanceFlag(c.Table), comp: newCompanion(), leaving: map[drainKey]time.Time{},
+	return &Backend{cfg: c, instance: instanceFlag(c.Table), comp: newCompanion(),
+		leaving: map[drainKey]time.Time{},
 		sysctls: sysctls{wanted: wantedSysctls(c.StrictARP)}, looks: looks{left: looksAtOnce}}
 }
 

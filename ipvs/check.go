@@ -15,7 +15,8 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(check(c), b.collisions(c))
 }
 
-// collisions reports the virtual servers of others that are in the way of what a commit looks after.
+// collisions reports the virtual servers of others that are in the way of what a commit looks
+// after.
 func (b *Backend) collisions(c *servicemodel.ChangeSet) error {
 	if len(b.foreign) == 0 {
 		return nil
@@ -29,8 +30,9 @@ func (b *Backend) collisions(c *servicemodel.ChangeSet) error {
 		}
 		for _, s := range b.servers(c.New, fe, addrs, 0) {
 			if b.foreign[s.svc.ServiceKey] {
-				errs = append(errs, &dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
-					Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})
+				errs = append(errs,
+					&dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
+						Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})
 			}
 		}
 	}
@@ -41,7 +43,9 @@ func (b *Backend) collisions(c *servicemodel.ChangeSet) error {
 func check(c *servicemodel.ChangeSet) error {
 	var errs []error
 	refuse := func(of servicemodel.PortName, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: of.Name, Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
+		errs = append(errs,
+			&dataplane.UnsupportedError{Backend: Name, Service: of.Name,
+				Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
 	}
 	for _, fc := range c.Frontends {
 		fe := fc.New
@@ -59,15 +63,19 @@ func check(c *servicemodel.ChangeSet) error {
 	}
 	for _, pc := range c.Pools {
 		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault && !schedules(p.Scheduler) {
-			refuse(p.ID.Service, "scheduler", string(p.Scheduler), "the nftables and iptables backends can")
+			refuse(p.ID.Service, "scheduler", string(p.Scheduler),
+				"the nftables and iptables backends can")
 		}
 	}
 	for _, r := range routedElsewhere(c) {
-		refuse(r.fe.Service, "forwarding", r.what, "packets arrive as they were sent: endpoints listen at the address and port of the service")
+		refuse(r.fe.Service, "forwarding", r.what,
+			"packets arrive as they were sent: endpoints listen at the address and port of the service")
 	}
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts", Value: "true",
-			Hint: "the iptables backend can"})
+		errs = append(errs,
+			&dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts",
+				Value: "true",
+				Hint:  "the iptables backend can"})
 	}
 	return errors.Join(errs...)
 }

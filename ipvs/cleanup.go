@@ -39,12 +39,12 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 // cleanupSteps are the parts of a cleanup, in their order.
 func (b *Backend) cleanupSteps(p *plan) []step {
 	return []step{
-		{"begin in the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageRestrict) }},
-		{"delete virtual servers", func(ctx context.Context) error { return b.submit(ctx, p.down) }},
+		{"begin in the companion tables", b.stage(p, stageRestrict)},
+		{"delete virtual servers", b.send(p.down)},
 		{"remove devices", func(context.Context) error { return b.release(&p.device) }},
 		{"delete the rule and the route", func(context.Context) error { return b.net.unlead() }},
-		{"restore sysctls", func(ctx context.Context) error { return b.restore(ctx, p.restore) }},
-		{"delete the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageEnd) }},
+		{"restore sysctls", b.restoring(p.restore)},
+		{"delete the companion tables", b.stage(p, stageEnd)},
 	}
 }
 
@@ -54,7 +54,8 @@ func (b *Backend) planCleanup() (*plan, error) {
 	p := b.newPlan()
 	p.restore = slices.Sorted(maps.Keys(b.comp.sysctls))
 	for _, k := range slices.SortedFunc(maps.Keys(b.held), ipvsnl.ServiceKey.Compare) {
-		p.down = append(p.down, op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
+		p.down = append(p.down,
+			op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
 	}
 	made, err := b.net.made()
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 )
 
 // Commit writes a change set, in the order that the package documentation gives: what restricts
-// before what opens, what is new before what is old. If it fails or is killed, each virtual server is
-// as it was, as it is wanted, or on the way between: what is new is there, and what is old not gone yet.
+// before what opens, what is new before what is old. If it fails or is killed, each virtual server
+// is as it was, as it is wanted, or on the way between: what is new is there, and what is old not
+// gone yet.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -29,7 +30,8 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	}
 	b.committed(p, c)
 	stats.Duration = time.Since(start)
-	b.cfg.Logger.Debug("committed", "backend", Name, "table", b.cfg.Table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	b.cfg.Logger.Debug("committed", "backend", Name, "table", b.cfg.Table, "messages",
+		stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 
@@ -42,17 +44,32 @@ type step struct {
 // steps are the parts of a commit, in their order.
 func (b *Backend) steps(p *plan) []step {
 	return []step{
-		{"begin in the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageRestrict) }},
+		{"begin in the companion tables", b.stage(p, stageRestrict)},
 		{"prepare the network", func(context.Context) error { return b.prepare(p) }},
-		{"wait for packets", func(ctx context.Context) error { return p.awaitPackets(ctx) }},
-		{"add to virtual servers", func(ctx context.Context) error { return b.submit(ctx, p.up) }},
-		{"commit the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageOpen) }},
+		{"wait for packets", p.awaitPackets},
+		{"add to virtual servers", b.send(p.up)},
+		{"commit the companion tables", b.stage(p, stageOpen)},
 		{"release addresses", func(context.Context) error { return b.release(&p.device) }},
 		{"bind addresses", func(context.Context) error { return b.bind(&p.device) }},
-		{"take away from virtual servers", func(ctx context.Context) error { return b.submit(ctx, p.down) }},
-		{"restore sysctls", func(ctx context.Context) error { return b.restore(ctx, p.restore) }},
-		{"end in the companion tables", func(ctx context.Context) error { return b.commitStage(ctx, p, stageEnd) }},
+		{"take away from virtual servers", b.send(p.down)},
+		{"restore sysctls", b.restoring(p.restore)},
+		{"end in the companion tables", b.stage(p, stageEnd)},
 	}
+}
+
+// stage commits one of the transactions of a plan.
+func (b *Backend) stage(p *plan, s int) func(context.Context) error {
+	return func(ctx context.Context) error { return b.commitStage(ctx, p, s) }
+}
+
+// send sends commands to IPVS.
+func (b *Backend) send(ops []op) func(context.Context) error {
+	return func(ctx context.Context) error { return b.submit(ctx, ops) }
+}
+
+// restoring restores sysctls.
+func (b *Backend) restoring(names []string) func(context.Context) error {
+	return func(ctx context.Context) error { return b.restore(ctx, names) }
 }
 
 // run takes steps. After an error the kernel must be observed again.
@@ -92,8 +109,8 @@ func (b *Backend) commitStage(ctx context.Context, p *plan, s int) error {
 }
 
 // changedByOthers reports whether a transaction failed since something is there that was not, or is
-// gone that was there: the version or, after somebody's edit, other elements. A rule that the kernel
-// lacks a module for fails with ENOENT as well.
+// gone that was there: the version or, after somebody's edit, other elements. A rule that the
+// kernel lacks a module for fails with ENOENT as well.
 func changedByOthers(err error) bool {
 	var e *nfnl.OpError
 	if !errors.As(err, &e) || strings.HasPrefix(e.Object, "rule ") {
@@ -153,8 +170,8 @@ func (b *Backend) bind(d *devicePlan) error {
 	return nil
 }
 
-// submitAtOnce is how many commands are sent between two looks at the version: if another writer has
-// taken over, the rest is not sent.
+// submitAtOnce is how many commands are sent between two looks at the version: if another writer
+// has taken over, the rest is not sent.
 const submitAtOnce = 1024
 
 // submit sends commands to IPVS.
@@ -198,7 +215,8 @@ func (b *Backend) submitSome(ctx context.Context, ops []op) error {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
-	for _, conflict := range []error{errTaken, nfnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved} {
+	for _, conflict := range []error{errTaken, nfnl.ErrGenerationChanged, ipvsnl.ErrExists,
+		ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved} {
 		if errors.Is(err, conflict) {
 			return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 		}

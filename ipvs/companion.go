@@ -33,8 +33,10 @@ func newCompanion() companion {
 
 // equal reports whether the tables hold the same.
 func (c *companion) equal(o *companion) bool {
-	return c.version == o.version && c.exists == o.exists && c.whole == o.whole && c.rules.Equal(o.rules) &&
-		slices.Equal(c.clusterIPs, o.clusterIPs) && slices.Equal(c.hairpins, o.hairpins) && slices.Equal(c.addrs, o.addrs) &&
+	return c.version == o.version && c.exists == o.exists && c.whole == o.whole &&
+		c.rules.Equal(o.rules) &&
+		slices.Equal(c.clusterIPs, o.clusterIPs) && slices.Equal(c.hairpins, o.hairpins) &&
+		slices.Equal(c.addrs, o.addrs) &&
 		maps.EqualFunc(c.records, o.records, (*record).equal) && maps.Equal(c.sysctls, o.sysctls)
 }
 
@@ -102,7 +104,8 @@ func (c *companion) take(f *nftwire.Family, raw *rawTable) error {
 }
 
 // elements are those that a table of the family holds, by set.
-func (c *companion) elements(f *nftwire.Family, records []*record) map[string]map[string]nftwire.Elem {
+func (c *companion) elements(f *nftwire.Family,
+	records []*record) map[string]map[string]nftwire.Elem {
 	want := map[string]map[string]nftwire.Elem{}
 	add := func(set string, e nftwire.Elem) {
 		if want[set] == nil {
@@ -164,18 +167,21 @@ func (c *companion) takeAddrs(f *nftwire.Family, raw *rawTable) error {
 }
 
 // requireElements requires that the sets of a table hold these elements.
-func requireElements(f *nftwire.Family, raw *rawTable, want map[string]map[string]nftwire.Elem) error {
+func requireElements(f *nftwire.Family, raw *rawTable,
+	want map[string]map[string]nftwire.Elem) error {
 	for _, s := range setsOf(f) {
 		if s == versionSet {
 			continue
 		}
 		have := raw.elems[s.Name]
 		if len(have) != len(want[s.Name]) {
-			return fmt.Errorf("set %s has %d elements, want %d", s.Name, len(have), len(want[s.Name]))
+			return fmt.Errorf("set %s has %d elements, want %d", s.Name, len(have),
+				len(want[s.Name]))
 		}
 		for k, e := range want[s.Name] {
 			h, ok := have[k]
-			if !ok || !bytes.Equal(e.Data, h.Data) || nftwire.CommentOf(e.UserData) != nftwire.CommentOf(h.UserData) {
+			if !ok || !bytes.Equal(e.Data, h.Data) ||
+				nftwire.CommentOf(e.UserData) != nftwire.CommentOf(h.UserData) {
 				return fmt.Errorf("set %s is not as it should be", s.Name)
 			}
 		}
@@ -183,7 +189,8 @@ func requireElements(f *nftwire.Family, raw *rawTable, want map[string]map[strin
 	return nil
 }
 
-// requireProgram requires that the table is in force, and has our sets, chains and rules and no others.
+// requireProgram requires that the table is in force, and has our sets, chains and rules and no
+// others.
 func requireProgram(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) error {
 	if raw.flags&tableDormant != 0 {
 		return errors.New("it is dormant")
@@ -196,7 +203,8 @@ func requireProgram(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) 
 	prog := newProgram(f, rules)
 	for _, ch := range prog {
 		have := raw.chains[ch.Name]
-		if have.Chain != ch.Chain || ch.Type != "" && have.policy != policyAccept || !slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
+		if have.Chain != ch.Chain || ch.Type != "" && have.policy != policyAccept ||
+			!slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
 			return fmt.Errorf("chain %s is not as it should be", ch.Name)
 		}
 	}
@@ -268,7 +276,9 @@ const (
 func settingElems(r servicemodel.Rules) []nftwire.Elem {
 	var l []nftwire.Elem
 	for i, line := range settings.Lines(r) {
-		l = append(l, nftwire.Elem{Key: nftwire.Native32(uint32(i + 1)), UserData: nftwire.AppendComment(nil, line)})
+		l = append(l,
+			nftwire.Elem{Key: nftwire.Native32(uint32(i + 1)),
+				UserData: nftwire.AppendComment(nil, line)})
 	}
 	return l
 }
@@ -276,7 +286,8 @@ func settingElems(r servicemodel.Rules) []nftwire.Elem {
 // sysctlElem is the element that says what a sysctl was.
 func sysctlElem(name, value string) nftwire.Elem {
 	number := sysctlNumbers + slices.Index(sysctlNames, name)
-	return nftwire.Elem{Key: nftwire.Native32(uint32(number)), UserData: nftwire.AppendComment(nil, settingSysctl+name+" "+value)}
+	return nftwire.Elem{Key: nftwire.Native32(uint32(number)),
+		UserData: nftwire.AppendComment(nil, settingSysctl+name+" "+value)}
 }
 
 // parseSettings reads the set of settings. What it says of sysctls is returned also if it is not as

@@ -23,7 +23,8 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 		restrictedTo("198.51.100.0/24", "192.0.2.0/25", "2001:db8::/32"),
 		func(s *servicemodel.Service) {
 			s.Name.Name = "local"
-			s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd00:10:96::11")}
+			s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11"),
+				netip.MustParseAddr("fd00:10:96::11")}
 			s.Ports[0].NodePort = 30081
 			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.11")}
 			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
@@ -32,7 +33,8 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	s := servicemodel.State{}.WithNode(goldenNode())
 	for i, name := range []string{"sticky", "closed", "local"} {
 		svc := goldenService(func(svc *servicemodel.Service) {
-			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), netip.MustParseAddr("fd00:10:96::1:" + string(rune('1'+i)))}
+			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}),
+				netip.MustParseAddr("fd00:10:96::1:" + string(rune('1'+i)))}
 			svc.Ports[0].NodePort += uint16(i)
 			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("2001:db8:113::2" + string(rune('1'+i)))}}
 		}, edits[i], func(svc *servicemodel.Service) { svc.Name.Name = name })
@@ -58,7 +60,8 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 // rawOf returns the tables that hold what a companion says.
 func rawOf(c *companion) (raws [2]*rawTable) {
 	for i, f := range nftwire.Families {
-		raw := &rawTable{sets: map[string]nftwire.SetInfo{}, chains: map[string]rawChain{}, rules: map[string][]uint64{}}
+		raw := &rawTable{sets: map[string]nftwire.SetInfo{}, chains: map[string]rawChain{},
+			rules: map[string][]uint64{}}
 		one := companion{rules: c.rules, sysctls: c.sysctls}
 		var records []*record
 		for k, r := range c.records {
@@ -66,7 +69,8 @@ func rawOf(c *companion) (raws [2]*rawTable) {
 				records = append(records, r)
 			}
 		}
-		for _, l := range []struct{ from, to *[]netip.Addr }{{&c.clusterIPs, &one.clusterIPs}, {&c.hairpins, &one.hairpins}, {&c.addrs, &one.addrs}} {
+		for _, l := range []struct{ from, to *[]netip.Addr }{{&c.clusterIPs, &one.clusterIPs},
+			{&c.hairpins, &one.hairpins}, {&c.addrs, &one.addrs}} {
 			for _, a := range *l.from {
 				if nftwire.FamilyIndex(a) == i {
 					*l.to = append(*l.to, a)
@@ -167,7 +171,10 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 		"set version has 0 elements":           func(r *rawTable) { clear(r.elems[setVersion]) },
 		"set version: a key of 5 bytes":        func(r *rawTable) { r.elems[setVersion] = map[string]nftwire.Elem{"abcde": {}} },
 		"settings are missing":                 func(r *rawTable) { clear(r.elems[setSettings]) },
-		`setting "nonsense"`:                   func(r *rawTable) { addComment(r.elems[setSettings], 9, "nonsense") },
+		`setting "nonsense"`: func(r *rawTable) {
+			addComment(r.elems[setSettings],
+				9, "nonsense")
+		},
 		"set settings has": func(r *rawTable) {
 			addComment(r.elems[setSettings], 9, "masquerade-mark 0x4000")
 		},
@@ -182,7 +189,8 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			m := r.elems["services"]
 			k := anyElem(m)
 			e := m[k]
-			e.UserData = nftwire.AppendComment(nil, strings.Replace(nftwire.CommentOf(e.UserData), "m=", "m=0", 1))
+			e.UserData = nftwire.AppendComment(nil,
+				strings.Replace(nftwire.CommentOf(e.UserData), "m=", "m=0", 1))
 			m[k] = e
 		},
 	} {
@@ -226,7 +234,8 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 }
 
 func addComment(m map[string]nftwire.Elem, number uint32, comment string) {
-	m[string(nftwire.Native32(number))] = nftwire.Elem{Key: nftwire.Native32(number), UserData: nftwire.AppendComment(nil, comment)}
+	m[string(nftwire.Native32(number))] = nftwire.Elem{Key: nftwire.Native32(number),
+		UserData: nftwire.AppendComment(nil, comment)}
 }
 
 // What sysctls were is read also where it is numbered among the settings.
@@ -246,8 +255,10 @@ func TestSysctlsOfSettingsAreRead(t *testing.T) {
 
 // Whatever the elements of a set are, a table is read or refused.
 func FuzzInterpret(f *testing.F) {
-	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs, setSettings, setVersion, "service-marks"}
-	f.Add(byte(0), []byte{10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{}, "default/web:http cluster-ip cluster cluster")
+	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs,
+		setSettings, setVersion, "service-marks"}
+	f.Add(byte(0), []byte{10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{},
+		"default/web:http cluster-ip cluster cluster")
 	f.Add(byte(3), []byte{1}, []byte{2}, "")
 	f.Add(byte(2), []byte{1, 2, 3}, []byte{}, "x")
 	want, raws := goldenCompanion(f)
@@ -259,7 +270,8 @@ func FuzzInterpret(f *testing.F) {
 		name := sets[int(set)%len(sets)]
 		raw.elems = maps.Clone(raw.elems)
 		raw.elems[name] = maps.Clone(raw.elems[name])
-		raw.elems[name][string(key)+string(end)] = nftwire.Elem{Key: key, KeyEnd: end, UserData: nftwire.AppendComment(nil, comment)}
+		raw.elems[name][string(key)+string(end)] = nftwire.Elem{Key: key, KeyEnd: end,
+			UserData: nftwire.AppendComment(nil, comment)}
 		got, drift := interpret("x", [2]*rawTable{&raw, raws[1]})
 		got.version = want.version
 		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))

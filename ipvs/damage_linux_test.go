@@ -134,7 +134,8 @@ func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 	}
 	r.run("ip rule add priority 300 table 300")
 	r.run("ip rule del priority 300")
-	for _, damage := range []string{"ip rule del priority 107", "ip -6 route flush table 1795224733"} {
+	for _, damage := range []string{"ip rule del priority 107",
+		"ip -6 route flush table 1795224733"} {
 		r.run(damage)
 		next(damage)
 		require.Empty(t, changes, damage)

@@ -57,10 +57,13 @@ func TestDevicePlansAreGolden(t *testing.T) {
 		"link add kernlb0 up group 1795224733 type dummy",
 		"address add 10.96.0.10/32 dev kernlb0 metric 1795224733 scope host noprefixroute",
 	}, ipLines(commit(t, b, state())))
-	require.Empty(t, ipLines(commit(t, b, state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
+	require.Empty(t,
+		ipLines(commit(t, b,
+			state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
 	golden(t, "device-more-addresses", commit(t, b, state(six, more)).String())
 	golden(t, "device-fewer-addresses", commit(t, b, state()).String())
-	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"}, ipLines(commit(t, b, servicemodel.State{}.WithNode(goldenNode()))))
+	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"},
+		ipLines(commit(t, b, servicemodel.State{}.WithNode(goldenNode()))))
 	require.Empty(t, b.device.users)
 	require.Empty(t, b.found.holding)
 }

@@ -12,15 +12,17 @@ import (
 )
 
 // Integrity looks for one of our virtual servers, and whether the node's addresses, the device, the
-// rule, the route and the sysctls are as they were. While the generation of the ruleset is the same,
-// so are the companion tables. After another one, their version says whether a writer of ours was
-// there; somebody's edit by hand shows only when the tables are read again, for which a neighbour
-// that commits often gives cause all the time. So that is rationed, and Intact until it is due again.
+// rule, the route and the sysctls are as they were. While the generation of the ruleset is the
+// same, so are the companion tables. After another one, their version says whether a writer of ours
+// was there; somebody's edit by hand shows only when the tables are read again, for which a
+// neighbour that commits often gives cause all the time. So that is rationed, and Intact until it
+// is due again.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
-	for _, look := range []func(context.Context) (bool, error){b.networkIntact, b.serverIntact, b.companionIntact} {
+	for _, look := range []func(context.Context) (bool, error){b.networkIntact, b.serverIntact,
+		b.companionIntact} {
 		intact, err := look(ctx)
 		if err != nil {
 			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
@@ -32,7 +34,8 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return dataplane.Intact, nil
 }
 
-// networkIntact looks at addresses, if there was a notice about any, and at what leads packets here.
+// networkIntact looks at addresses, if there was a notice about any, and at what leads packets
+// here.
 func (b *Backend) networkIntact(context.Context) (bool, error) {
 	if b.net.changed() {
 		found, err := b.net.addresses()

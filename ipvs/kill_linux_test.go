@@ -76,13 +76,17 @@ func startChild(t *testing.T, ns *netnstest.NS, number, times int) (*exec.Cmd, *
 // podState is a state of one service of two ports with the endpoints.
 func podState(pods []string) servicemodel.State {
 	svc := web(func(s *servicemodel.Service) {
-		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP, Port: 81})
+		s.Ports = append(s.Ports,
+			servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP, Port: 81})
 		s.Ports[0].Name = "http"
 	})
 	var l []servicemodel.Endpoint
 	for _, p := range pods {
-		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(p), Ready: true, Serving: true, Ports: []servicemodel.EndpointPort{
-			{Name: "http", Protocol: servicemodel.TCP, Port: 8080}, {Name: "more", Protocol: servicemodel.TCP, Port: 8081}}})
+		l = append(l,
+			servicemodel.Endpoint{Addr: netip.MustParseAddr(p), Ready: true, Serving: true,
+				Ports: []servicemodel.EndpointPort{
+					{Name: "http", Protocol: servicemodel.TCP, Port: 8080}, {Name: "more",
+						Protocol: servicemodel.TCP, Port: 8081}}})
 	}
 	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
@@ -171,7 +175,8 @@ func (k *kernel) requireBetween(before, now []string) {
 	require.NotEmpty(k.t, held)
 	for _, vs := range slices.Sorted(maps.Keys(held)) {
 		for _, p := range held[vs] {
-			require.True(k.t, slices.Contains(before, p) || slices.Contains(now, p), "%s has %s: %v, %v", vs, p, before, now)
+			require.True(k.t, slices.Contains(before, p) || slices.Contains(now, p),
+				"%s has %s: %v, %v", vs, p, before, now)
 		}
 		for _, p := range before {
 			if slices.Contains(now, p) {

@@ -107,7 +107,8 @@ var nowhere = []net.IP{net.IPv4(240, 0, 0, 1), net.ParseIP("100::1")}
 func (n *network) leads() bool {
 	for _, to := range nowhere {
 		routes, err := n.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{Mark: steerBit})
-		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL || routes[0].Table != int(n.number) {
+		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL ||
+			routes[0].Table != int(n.number) {
 			return false
 		}
 	}

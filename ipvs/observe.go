@@ -44,7 +44,8 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 func readAgain(err error) bool {
 	// nfnetlink says EINVAL where there is no nf_tables, and while its module is being loaded for
 	// somebody else; ENOENT is a table that went while it was being read.
-	for _, e := range []error{errTaken, errMisread, nfnl.ErrDumpInterrupted, ipvsnl.ErrDumpInterrupted, syscall.ENOENT, syscall.EINVAL} {
+	for _, e := range []error{errTaken, errMisread, nfnl.ErrDumpInterrupted,
+		ipvsnl.ErrDumpInterrupted, syscall.ENOENT, syscall.EINVAL} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -89,8 +90,8 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 	return b.adopt(o)
 }
 
-// readCompanion reads the companion tables, and says in what they are not as they should be. It does
-// not read the version.
+// readCompanion reads the companion tables, and says in what they are not as they should be. It
+// does not read the version.
 func (b *Backend) readCompanion(ctx context.Context) (c companion, drift []string, err error) {
 	var raws [2]*rawTable
 	for i, f := range nftwire.Families {
@@ -130,8 +131,9 @@ func (b *Backend) readServers(ctx context.Context) error {
 	return nil
 }
 
-// readNetwork reads the addresses, and what sysctls are. What those were that the companion does not
-// record, other instances may have recorded, or this process, if somebody has deleted the table.
+// readNetwork reads the addresses, and what sysctls are. What those were that the companion does
+// not record, other instances may have recorded, or this process, if somebody has deleted the
+// table.
 func (b *Backend) readNetwork(ctx context.Context, comp *companion) error {
 	found, err := b.net.addresses()
 	if err != nil {

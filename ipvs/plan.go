@@ -187,7 +187,8 @@ func (b *Backend) planSysctls(p *plan) {
 		}
 		p.settle = true
 		p.sysctls[name] = b.sysctls.now[name]
-		if was, known := b.sysctls.before[name]; known && b.sysctls.now[name] == b.sysctls.wanted[name] {
+		if was, known := b.sysctls.before[name]; known &&
+			b.sysctls.now[name] == b.sysctls.wanted[name] {
 			p.sysctls[name] = was
 		}
 	}

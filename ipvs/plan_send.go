@@ -13,8 +13,8 @@ func (p *plan) encode(b *nfnl.Batch, s int) {
 	}
 }
 
-// write writes what is done to a companion table. The version is deleted first, also if the table is
-// deleted then: if it is not there, another writer was.
+// write writes what is done to a companion table. The version is deleted first, also if the table
+// is deleted then: if it is not there, another writer was.
 func (tp *tablePlan) write(w nftwire.Writer, f *nftwire.Family) {
 	if l := tp.del[setVersion]; l != nil {
 		w.DeleteElements(versionSet, l)

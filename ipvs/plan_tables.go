@@ -70,7 +70,8 @@ func (b *Backend) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicem
 // path is what a record is after each transaction on its way to another.
 func (p *plan) path(old, now *record) (l [3]*record) {
 	open, end := p.when()
-	if now != nil && now.fe.Sources != nil && (old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources)) {
+	if now != nil && now.fe.Sources != nil &&
+		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources)) {
 		p.restricts = true
 	}
 	for s := range l {

@@ -255,7 +255,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	}
 }
 
-// A virtual server that is not ours, at an address that a service has, is reported before anything is sent.
+// A virtual server that is not ours, at an address that a service has, is reported before anything
+// is sent.
 func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
@@ -264,5 +265,7 @@ func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 	require.NoError(t, err)
 	var collision *dataplane.CollisionError
 	require.ErrorAs(t, b.Check(servicemodel.Diff(nil, table)), &collision)
-	require.Equal(t, dataplane.CollisionError{Backend: Name, Service: goldenService().Name, Object: "virtual server TCP 10.96.0.10:80"}, *collision)
+	require.Equal(t,
+		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
+			Object: "virtual server TCP 10.96.0.10:80"}, *collision)
 }

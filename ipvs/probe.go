@@ -45,8 +45,8 @@ func probe(ctx context.Context, cfg *Config) error {
 	return kernelprobe.Explain(kernelprobe.Only(b.nf.Check(ctx, &batch)), &batch, kernelprobe.Running())
 }
 
-// assume makes the backend believe that the kernel holds nothing, on a node with these addresses and
-// nothing to do about its sysctls.
+// assume makes the backend believe that the kernel holds nothing, on a node with these addresses
+// and nothing to do about its sysctls.
 func (b *Backend) assume(local []netip.Addr) {
 	b.observed, b.found, b.settled = true, addresses{node: local}, true
 	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}

@@ -42,14 +42,15 @@ var errMisread = errors.New("the dump showed an element twice")
 
 // ask appends a request about a table of a family to a batch.
 func ask(req *nfnl.Batch, f *nftwire.Family, msg uint8, table, kind, name string) {
-	object := nfnl.Object{Verb: "read", Kind: kind, Name: name, Within: "table " + f.Name + " " + table}
+	object := nfnl.Object{Verb: "read", Kind: kind, Name: name,
+		Within: "table " + f.Name + " " + table}
 	req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 	req.Text(1, table)
 }
 
-// readTable reads a companion table, object by object, so that those of others neither cost time nor
-// stand in the way; nil if there is none. What it reads is right if nobody has changed the table
-// meanwhile.
+// readTable reads a companion table, object by object, so that those of others neither cost time
+// nor stand in the way; nil if there is none. What it reads is right if nobody has changed the
+// table meanwhile.
 func (b *Backend) readTable(ctx context.Context, f *nftwire.Family) (*rawTable, error) {
 	raw := &rawTable{sets: map[string]nftwire.SetInfo{}, chains: map[string]rawChain{},
 		rules: map[string][]uint64{}, elems: map[string]map[string]nftwire.Elem{}}
@@ -180,12 +181,14 @@ func (b *Backend) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable
 }
 
 // readElements reads the elements of a set, by key and end of range.
-func (b *Backend) readElements(ctx context.Context, f *nftwire.Family, table, set string) (map[string]nftwire.Elem, error) {
+func (b *Backend) readElements(ctx context.Context, f *nftwire.Family, table,
+	set string) (map[string]nftwire.Elem, error) {
 	var req nfnl.Batch
 	ask(&req, f, nftwire.MsgGetSetElem, table, "elements of set", set)
 	req.Text(2, set) // NFTA_SET_ELEM_LIST_SET
 	elems := map[string]nftwire.Elem{}
-	err := b.nf.DumpThrough(ctx, &req, func(m nfnl.Message) error { return elementsOf(m.Attrs, elems) })
+	err := b.nf.DumpThrough(ctx, &req,
+		func(m nfnl.Message) error { return elementsOf(m.Attrs, elems) })
 	if err != nil {
 		return nil, err
 	}

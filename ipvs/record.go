@@ -22,11 +22,11 @@ func (r *record) equal(o *record) bool {
 	return r == o || r != nil && o != nil && r.mark == o.mark && r.nat == o.nat && r.fe.Equal(o.fe)
 }
 
-// comment is what the registry says: "default/web:http load-balancer cluster local m=6 a=60 k=1 rs".
-// Behind the verdicts are, if they are not zero: the origins that are masqueraded (m), the timeout of
-// affinity in seconds (a), the number of the mark (k), r if packets are forwarded unchanged, and s if
-// there are source ranges. With the longest name that there can be, 191 bytes, it is 249 bytes long;
-// user data can hold 251.
+// comment is what the registry says: "default/web:http load-balancer cluster local m=6 a=60 k=1
+// rs". Behind the verdicts are, if they are not zero: the origins that are masqueraded (m), the
+// timeout of affinity in seconds (a), the number of the mark (k), r if packets are forwarded
+// unchanged, and s if there are source ranges. With the longest name that there can be, 191 bytes,
+// it is 249 bytes long; user data can hold 251.
 func (r *record) comment() string {
 	f := r.fe
 	s := f.Service.String() + " " + f.Kind.String() + " " + f.Internal.String() + " " + f.External.String()

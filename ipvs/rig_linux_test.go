@@ -59,7 +59,10 @@ func (r *rig) backend(cfg ...Config) *Backend {
 	return b
 }
 
-func (r *rig) engine(cfg ...Config) *dataplane.Engine { return dataplane.New(r.backend(cfg...), nil) }
+func (r *rig) engine(cfg ...Config) *dataplane.Engine {
+	return dataplane.New(r.backend(cfg...),
+		nil)
+}
 
 func (r *rig) run(command string) string {
 	r.t.Helper()
@@ -112,18 +115,21 @@ func (r *rig) state() []string {
 	l := r.servers()
 	inVersion := false
 	for line := range strings.Lines(strings.Join(tables, "")) {
-		inVersion = strings.Contains(line, "set version {") || inVersion && !strings.HasPrefix(line, "\t}")
+		inVersion = strings.Contains(line, "set version {") || inVersion &&
+			!strings.HasPrefix(line, "\t}")
 		if !inVersion {
 			l = append(l, line)
 		}
 	}
-	for _, command := range []string{"ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip address"} {
+	for _, command := range []string{"ip rule", "ip -6 rule", "ip route show table all",
+		"ip -6 route show table all", "ip address"} {
 		l = append(l, r.run(command))
 	}
 	return l
 }
 
-// apply applies a state, and requires that applying it again in a backend of its own writes nothing.
+// apply applies a state, and requires that applying it again in a backend of its own writes
+// nothing.
 func (r *rig) apply(e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
 	r.t.Helper()
 	res, err := e.Apply(r.t.Context(), s)
@@ -142,7 +148,8 @@ func rigState(endpoints []string, edit ...func(*servicemodel.Service)) servicemo
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
 	}}, edit...)...)
-	return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints(endpoints...))
+	return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name,
+		goldenEndpoints(endpoints...))
 }
 
 func restrictedTo(ranges ...string) func(*servicemodel.Service) {
@@ -151,7 +158,8 @@ func restrictedTo(ranges ...string) func(*servicemodel.Service) {
 		s.ExternalIPs = nil
 		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
 		for _, p := range ranges {
-			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges, netip.MustParsePrefix(p))
+			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
+				netip.MustParsePrefix(p))
 		}
 	}
 }

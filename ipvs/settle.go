@@ -33,8 +33,10 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 		}
 		for _, d := range list {
 			late := time.Since(b.leaving[drainKey{k, d.DestinationKey}]) >= b.cfg.DrainLimit
-			if slices.Contains(by[k], d.DestinationKey) && d.Weight == 0 && (late || d.ActiveConns+d.InactiveConns == 0) {
-				p.down = append(p.down, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k}, d.Destination})
+			if slices.Contains(by[k], d.DestinationKey) && d.Weight == 0 &&
+				(late || d.ActiveConns+d.InactiveConns == 0) {
+				p.down = append(p.down,
+					op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k}, d.Destination})
 			}
 		}
 	}

@@ -30,24 +30,39 @@ var stepStories = []struct {
 	name     string
 	from, to servicemodel.State
 }{
-	{"first", servicemodel.State{}, rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
-	{"restricted is added", servicemodel.State{}.WithNode(goldenNode()), rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24"))},
-	{"restricted goes", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")), servicemodel.State{}.WithNode(goldenNode())},
-	{"becomes restricted, other endpoints", rigState([]string{"10.244.1.1"}, restrictedTo()), rigState([]string{"10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
-	{"is no longer restricted, other endpoints", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo())},
-	{"other ranges, other endpoints", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo("192.0.2.0/24"))},
-	{"other ranges", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.1.1"}, restrictedTo("198.51.0.0/16"))},
+	{"first", servicemodel.State{},
+		rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
+	{"restricted is added", servicemodel.State{}.WithNode(goldenNode()),
+		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24"))},
+	{"restricted goes", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
+		servicemodel.State{}.WithNode(goldenNode())},
+	{"becomes restricted, other endpoints", rigState([]string{"10.244.1.1"}, restrictedTo()),
+		rigState([]string{"10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
+	{"is no longer restricted, other endpoints",
+		rigState([]string{"10.244.1.1"},
+			restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo())},
+	{"other ranges, other endpoints",
+		rigState([]string{"10.244.1.1"},
+			restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo("192.0.2.0/24"))},
+	{"other ranges", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
+		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.0.0/16"))},
 	{"endpoints come", rigState(nil), rigState([]string{"10.244.1.1", "10.244.2.2"})},
 	{"endpoints go", rigState([]string{"10.244.1.1", "10.244.2.2"}), rigState(nil)},
-	{"local", rigState([]string{"10.244.1.1", "10.244.2.2"}), rigState([]string{"10.244.1.1", "10.244.2.2"},
-		func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal })},
-	{"local no more", rigState([]string{"10.244.1.1", "10.244.2.2"}, func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }),
+	{"local", rigState([]string{"10.244.1.1", "10.244.2.2"}),
+		rigState([]string{"10.244.1.1", "10.244.2.2"},
+			func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal })},
+	{"local no more",
+		rigState([]string{"10.244.1.1", "10.244.2.2"},
+			func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }),
 		rigState([]string{"10.244.1.1", "10.244.2.2"})},
-	{"other rules, and restricted goes", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
-		servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: []netip.Addr{goldenAddr}})},
+	{"other rules, and restricted goes",
+		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
+		servicemodel.State{}.WithNode(servicemodel.Node{Name: "this",
+			Addresses: []netip.Addr{goldenAddr}})},
 }
 
-var restrictedKey = servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.20"), Protocol: servicemodel.TCP, Port: 80}
+var restrictedKey = servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.20"),
+	Protocol: servicemodel.TCP, Port: 80}
 
 // requireClosed requires that who may reach the restricted address is who may in one of the states.
 func (r *rig) requireClosed(states ...servicemodel.State) {

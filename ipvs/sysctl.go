@@ -91,7 +91,8 @@ func (b *Backend) restore(ctx context.Context, names []string) error {
 			why = "somebody else has set it since"
 		}
 		if why != "" {
-			b.cfg.Logger.Info("sysctl is left as it is", "backend", Name, "table", b.cfg.Table, "sysctl", name, "is", now, "was", was, "since", why)
+			b.cfg.Logger.Info("sysctl is left as it is", "backend", Name, "table", b.cfg.Table,
+				"sysctl", name, "is", now, "was", was, "since", why)
 			continue
 		}
 		if err := b.net.setSysctls(map[string]string{name: was}); err != nil {
@@ -103,7 +104,8 @@ func (b *Backend) restore(ctx context.Context, names []string) error {
 
 // reliedOn says why somebody else may rely on what a sysctl was set to; nothing if there is no sign
 // of it.
-func (b *Backend) reliedOn(ctx context.Context, name string, others map[string]string) (why string, err error) {
+func (b *Backend) reliedOn(ctx context.Context, name string, others map[string]string) (why string,
+	err error) {
 	if _, ok := others[name]; ok {
 		return "another instance needs it", nil
 	}
@@ -123,7 +125,8 @@ func (b *Backend) reliedOn(ctx context.Context, name string, others map[string]s
 // othersSysctls returns what other instances have recorded that sysctls were.
 func (b *Backend) othersSysctls(ctx context.Context) (map[string]string, error) {
 	var req nfnl.Batch
-	req.Message(nfnl.SubsysNFTables, nftwire.MsgGetTable, 0, nftwire.IPv4.NFProto, 0, nfnl.Object{Verb: "read", Kind: "tables"})
+	req.Message(nfnl.SubsysNFTables, nftwire.MsgGetTable, 0, nftwire.IPv4.NFProto, 0,
+		nfnl.Object{Verb: "read", Kind: "tables"})
 	var tables []string
 	err := b.nf.DumpThrough(ctx, &req, func(m nfnl.Message) error {
 		it := nfnl.Attrs(m.Attrs)
@@ -166,12 +169,14 @@ func (b *Backend) othersForward(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	var req nfnl.Batch
-	req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, 0, 0, nfnl.Object{Verb: "read", Kind: "chains"})
+	req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, 0, 0,
+		nfnl.Object{Verb: "read", Kind: "chains"})
 	found := false
 	err := b.nf.DumpThrough(ctx, &req, func(m nfnl.Message) error {
 		table, c, err := nftwire.DecodeChain(m.Attrs)
 		ip := m.Family == protoInet || m.Family == protoIPv4 || m.Family == protoIPv6
-		if err == nil && ip && table != b.cfg.Table && c.Type != "" && c.Hook == nftwire.HookForward {
+		if err == nil && ip && table != b.cfg.Table && c.Type != "" &&
+			c.Hook == nftwire.HookForward {
 			found = true
 		}
 		return err

@@ -67,12 +67,13 @@ func (n *network) readSysctl(name string) (string, error) {
 	return strings.TrimSpace(string(buf[:l])), nil
 }
 
-// setSysctls sets sysctls that are among those that a backend may set. One that is not there, and so
-// does nothing, needs not be set.
+// setSysctls sets sysctls that are among those that a backend may set. One that is not there, and
+// so does nothing, needs not be set.
 func (n *network) setSysctls(values map[string]string) error {
 	return n.ns.Do(func() error {
 		for _, name := range slices.Sorted(maps.Keys(values)) {
-			if now, err := os.ReadFile("/proc/sys/" + name); err == nil && strings.TrimSpace(string(now)) == values[name] {
+			if now, err := os.ReadFile("/proc/sys/" + name); err == nil &&
+				strings.TrimSpace(string(now)) == values[name] {
 				continue
 			}
 			err := os.WriteFile("/proc/sys/"+name, []byte(values[name]), 0)

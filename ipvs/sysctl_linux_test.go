@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A cleanup restores what sysctls were, unless there is a sign that somebody else relies on what they
-// are; then it says so.
+// A cleanup restores what sysctls were, unless there is a sign that somebody else relies on what
+// they are; then it says so.
 func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
 	t.Parallel()
 	const arp = "net/ipv4/conf/all/arp_ignore"
@@ -38,11 +38,14 @@ func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
 			r.run("nft add table bridge switch")
 			r.run("nft add chain bridge switch forward { type filter hook forward priority 0 ; }")
 		}, "0", "0", ""},
-		{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, "1", "0", "others have rules about forwarded packets"},
-		{"set again by somebody", func(r *rig) { r.setSysctl(arp, "2") }, "0", "2", "somebody else has set it since"},
+		{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, "1", "0",
+			"others have rules about forwarded packets"},
+		{"set again by somebody", func(r *rig) { r.setSysctl(arp, "2") }, "0", "2",
+			"somebody else has set it since"},
 		{"restored by somebody", func(r *rig) { r.setSysctl(arp, "0") }, "0", "0", ""},
 		{"another instance", func(r *rig) {
-			_, err := r.engine(Config{Table: "other"}).Apply(r.t.Context(), servicemodel.State{}.WithNode(goldenNode()))
+			_, err := r.engine(Config{Table: "other"}).Apply(r.t.Context(),
+				servicemodel.State{}.WithNode(goldenNode()))
 			require.NoError(r.t, err)
 		}, "1", "1", "another instance needs it"},
 	} {
@@ -122,7 +125,8 @@ func TestLongNames(t *testing.T) {
 	svc := goldenService(func(s *servicemodel.Service) {
 		s.Name = servicemodel.Name{Namespace: long, Name: long}
 		s.Ports[0].Name = long
-		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: servicemodel.MaxAffinityTimeout}
+		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
+			Timeout: servicemodel.MaxAffinityTimeout}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
@@ -139,9 +143,10 @@ func TestLongNames(t *testing.T) {
 	for fe := range o.Table.Frontends() {
 		require.Len(t, fe.Service.String(), 191)
 	}
-	worst := &record{mark: 0xffffffff, fe: &servicemodel.Frontend{Service: servicemodel.PortName{Name: svc.Name, Port: long},
-		Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster,
-		Masquerade: servicemodel.FromAnywhere, Affinity: servicemodel.MaxAffinityTimeout, Sources: []netip.Prefix{}}}
+	worst := &record{mark: 0xffffffff,
+		fe: &servicemodel.Frontend{Service: servicemodel.PortName{Name: svc.Name, Port: long},
+			Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster,
+			Masquerade: servicemodel.FromAnywhere, Affinity: servicemodel.MaxAffinityTimeout, Sources: []netip.Prefix{}}}
 	require.Equal(t, 249, len(worst.comment()))
 	require.LessOrEqual(t, len(worst.comment()), 251)
 }
@@ -156,7 +161,8 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	foreign, err := r.fake.Dial(t.Context(), nil)
 	require.NoError(t, err)
 	defer foreign.Close()
-	theirs := ipvsnl.Service{ServiceKey: ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
+	theirs := ipvsnl.Service{ServiceKey: ipvsnl.AddressService(ipvsnl.TCP,
+		netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
 	table, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
 	o, err := b.Observe(t.Context(), nil)
@@ -173,8 +179,11 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	require.NoError(t, err)
 	var collision *dataplane.CollisionError
 	require.ErrorAs(t, b.Check(servicemodel.Diff(o.Table, table)), &collision)
-	require.Equal(t, dataplane.CollisionError{Backend: Name, Service: goldenService().Name, Object: "virtual server TCP 203.0.113.10:80"}, *collision)
-	without := rigState([]string{"10.244.1.1"}, func(s *servicemodel.Service) { s.ExternalIPs = nil })
+	require.Equal(t,
+		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
+			Object: "virtual server TCP 203.0.113.10:80"}, *collision)
+	without := rigState([]string{"10.244.1.1"},
+		func(s *servicemodel.Service) { s.ExternalIPs = nil })
 	r.apply(r.engine(), without)
 	require.Contains(t, r.servers(), "TCP 203.0.113.10:80 rr 0s")
 }

@@ -16,11 +16,11 @@ import (
 // table of the family ip. Every commit deletes it and adds the next one in the same transaction, so
 // that the transaction of a second writer, who wants to delete the same, fails as a whole.
 //
-// IPVS has no transactions. A commit that sends commands to it first adds a version with the comment
-// "writing", sends them, and then adds one without. Who finds such a version knows that the commands
-// of somebody are under way, or that a writer died. It reads what is there, and takes over by
-// replacing the version; if the first writer still lives, its last transaction fails, and it begins
-// again.
+// IPVS has no transactions. A commit that sends commands to it first adds a version with the
+// comment "writing", sends them, and then adds one without. Who finds such a version knows that the
+// commands of somebody are under way, or that a writer died. It reads what is there, and takes over
+// by replacing the version; if the first writer still lives, its last transaction fails, and it
+// begins again.
 type version struct {
 	number  uint32
 	exists  bool // else it is the number that the first one follows
@@ -127,9 +127,9 @@ func (b *Backend) requireVersion(ctx context.Context) error {
 // claimTries bounds how often a first transaction is sent again because of those of others.
 const claimTries = 20
 
-// claim commits a transaction that gives an instance its first version. Since there is none yet that
-// two writers could contend for, it depends on the generation of the ruleset, read just before: a
-// transaction of anybody in between makes it look again.
+// claim commits a transaction that gives an instance its first version. Since there is none yet
+// that two writers could contend for, it depends on the generation of the ruleset, read just
+// before: a transaction of anybody in between makes it look again.
 func (b *Backend) claim(ctx context.Context) error {
 	var err error
 	for range claimTries {

@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed when addresses come or go, since node ports are virtual servers at each of the
-// node's, and when a rule or a route of ours goes, without which no packet is led to IPVS: programs
-// that manage networks remove rules that they do not know. It makes Backend a [dataplane.Watcher].
+// Watch calls changed when addresses come or go, since node ports are virtual servers at each of
+// the node's, and when a rule or a route of ours goes, without which no packet is led to IPVS:
+// programs that manage networks remove rules that they do not know. It makes Backend a
+// [dataplane.Watcher].
 //
 // [dataplane.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
 func (b *Backend) Watch(ctx context.Context, changed func()) error {
@@ -21,7 +22,8 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 		return fmt.Errorf("ipvs: watch the network: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // nothing was written
-	for _, group := range []uint32{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_RULE,
+	for _, group := range []uint32{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_RULE,
 		unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE} {
 		err = errors.Join(err, conn.JoinGroup(group))
 	}

@@ -9,7 +9,8 @@ import (
 
 func TestRoutingTables(t *testing.T) {
 	t.Parallel()
-	body := appendAttr(make([]byte, routeHeader), routeTable, binary.NativeEndian.AppendUint32(nil, 0x6b001234))
+	body := appendAttr(make([]byte, routeHeader), routeTable,
+		binary.NativeEndian.AppendUint32(nil, 0x6b001234))
 	require.Equal(t, uint32(0x6b001234), routingTable(body))
 	require.Zero(t, routingTable(body[:routeHeader]))
 	require.Zero(t, routingTable(body[:routeHeader-1]))

@@ -26,7 +26,8 @@ func TestWritersTakeTurns(t *testing.T) {
 	r := newRig(t)
 	const writers, applies = 3, 40
 	state := func(w, i int) servicemodel.State {
-		return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1), fmt.Sprintf("10.244.%d.100", w+1)})
+		return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1),
+			fmt.Sprintf("10.244.%d.100", w+1)})
 	}
 	var all sync.WaitGroup
 	var observed atomic.Int32
@@ -64,7 +65,8 @@ func TestWritersAreRightWithoutTheLock(t *testing.T) {
 	r := newRig(t)
 	const writers, applies = 2, 60
 	state := func(w, i int) servicemodel.State {
-		return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1), fmt.Sprintf("10.244.%d.100", w+1)})
+		return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1),
+			fmt.Sprintf("10.244.%d.100", w+1)})
 	}
 	var conflicts atomic.Int32
 	var all sync.WaitGroup
@@ -174,7 +176,10 @@ func TestDrainingIsAWriter(t *testing.T) {
 func TestABusyNeighbourIsNotInTheWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	state := func(i int) servicemodel.State { return rigState([]string{fmt.Sprintf("10.244.1.%d", i%7+1)}) }
+	state := func(i int) servicemodel.State {
+		return rigState([]string{fmt.Sprintf("10.244.1.%d",
+			i%7+1)})
+	}
 	e := r.engine(Config{DrainLimit: -1})
 	r.apply(e, state(0))
 	ctx, stop := context.WithCancel(t.Context())

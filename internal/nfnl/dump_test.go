@@ -95,7 +95,8 @@ func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
 	t.Parallel()
 	c, _ := dialFake(func(r []packet) []any {
 		seq := r[0].seq
-		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 8), done(seq, FlagIntr, 0)}
+		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 8),
+			done(seq, FlagIntr, 0)}
 	})
 	n := 0
 	count := func(Message) error { n++; return nil }
