@@ -62,7 +62,7 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 	}
 	b.dirty, b.owned = map[servicemodel.FrontendKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
 	addrs := nodePortAddrs(b.found.node, c.Rules)
-	used := map[servicemodel.PoolID]bool{}
+	used := map[servicemodel.PoolID]*servicemodel.Pool{}
 	mine := map[ipvsnl.ServiceKey]bool{}
 	for _, k := range keys {
 		r := b.comp.records[k]
@@ -76,12 +76,10 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 		}
 		c.Frontends = append(c.Frontends, r.fe)
 		for _, id := range poolIDs(r.fe) {
-			used[id] = true
+			used[id] = found[id]
 		}
 	}
-	for id := range used {
-		c.Pools = append(c.Pools, found[id])
-	}
+	c.Pools = slices.Collect(maps.Values(used))
 	b.sortHeld(mine)
 	for _, k := range b.stale {
 		o.Drift = append(o.Drift, fmt.Sprintf("virtual server %v belongs to no frontend", k))

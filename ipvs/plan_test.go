@@ -46,6 +46,29 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	return l
 }
 
+// rigState is a state with a service of both families, with an external address, a node port and
+// endpoints; edit changes the service.
+func rigState(endpoints []string, edit ...func(*servicemodel.Service)) servicemodel.State {
+	svc := goldenService(append([]func(*servicemodel.Service){func(s *servicemodel.Service) {
+		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+	}}, edit...)...)
+	return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name,
+		goldenEndpoints(endpoints...))
+}
+
+func restrictedTo(ranges ...string) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) {
+		s.Ports[0].NodePort = 0
+		s.ExternalIPs = nil
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		for _, p := range ranges {
+			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
+				netip.MustParsePrefix(p))
+		}
+	}
+}
+
 // atPort returns the endpoints, listening at a port.
 func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
 	l = slices.Clone(l)
