@@ -48,8 +48,8 @@ func (b *Backend) cleanupSteps(p *plan) []step {
 	}
 }
 
-// planCleanup plans the removal of everything. Where there is something, and no version of the
-// instance, there is one as long as the removal lasts.
+// planCleanup plans the removal of everything. Where there is something, and no companion, there is
+// one with a version as long as the removal lasts.
 func (b *Backend) planCleanup() (*plan, error) {
 	p := b.newPlan()
 	p.restore = slices.Sorted(maps.Keys(b.comp.sysctls))
@@ -71,15 +71,18 @@ func (b *Backend) planCleanup() (*plan, error) {
 	if !there && len(p.down)+p.device.len() == 0 {
 		return p, nil
 	}
-	v := b.comp.version.next(true)
 	first, last := &p.stages[stageRestrict], &p.stages[stageEnd]
-	if !b.comp.version.exists {
-		first[0].create, first[0].rebuild = true, b.comp.exists[0]
-		first[0].sets = []*nftwire.Set{versionSet}
+	last[0].rebuild, last[1].rebuild = b.comp.exists[0], b.comp.exists[1]
+	if b.comp.exists[0] && !b.comp.version.exists {
+		return p, nil // what the damaged table still restricts and records is kept until the end
 	}
+	if !b.comp.exists[0] {
+		first[0].create, first[0].sets = true, []*nftwire.Set{versionSet}
+		last[0].rebuild = true
+	}
+	v := b.comp.version.next(true)
 	first[0].replace(b.comp.version, v)
 	p.versions = [3]version{v, v, {}}
 	last[0].sink(last[0].del)(setVersion, nftwire.Elem{Key: nftwire.Native32(v.number)})
-	last[0].rebuild, last[1].rebuild = true, b.comp.exists[1]
 	return p, nil
 }

@@ -73,6 +73,64 @@ func (r *rig) version() string {
 	return elems
 }
 
+// Whatever somebody has damaged, a cleanup leaves nothing.
+func TestDamagedInstancesAreCleanedUp(t *testing.T) {
+	t.Parallel()
+	for _, damage := range []string{
+		"nft flush set ip kernlb-ipvs version", "nft flush set ip kernlb-ipvs services",
+		"nft delete table ip6 kernlb-ipvs", "nft delete table ip kernlb-ipvs", "nft flush ruleset",
+		"ip rule del priority 107", "ip route flush table 1795224733",
+	} {
+		r := newRig(t)
+		nothing := r.state()
+		e := r.engine()
+		r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")))
+		r.run(damage)
+		_, err := e.Cleanup(t.Context())
+		require.NoError(t, err, damage)
+		require.Equal(t, nothing, r.state(), damage)
+		stats, err := e.Cleanup(t.Context())
+		require.NoError(t, err, damage)
+		require.Zero(t, stats.Messages)
+	}
+}
+
+// On a kernel that nobody else changes, the generation is enough to know that nothing was changed.
+func TestAQuietKernelIsNotLookedAt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	e := dataplane.New(b, nil)
+	for _, pods := range [][]string{{"10.244.1.1"}, {"10.244.1.2"}, {"10.244.1.1", "10.244.2.2"}} {
+		_, err := e.Apply(t.Context(), rigState(pods))
+		require.NoError(t, err)
+		b.looks = looks{}
+		i, err := b.Integrity(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, dataplane.Intact, i)
+		require.Equal(t, looks{}, b.looks)
+	}
+	r.run("nft add table inet other")
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Intact, i)
+	require.Positive(t, b.looks.took)
+	gen, err := b.nf.GenID(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, gen.ID, b.gen)
+
+	// When no look is due, an edit by hand is found by a later one.
+	r.run("nft flush chain ip kernlb-ipvs admit")
+	b.looks = looks{last: time.Now()}
+	i, err = b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Intact, i)
+	b.looks = looks{}
+	i, err = b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+}
+
 // A destination that somebody has deleted is found by the next full reading.
 func TestDeletedDestinationsAreFound(t *testing.T) {
 	t.Parallel()
