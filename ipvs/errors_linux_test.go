@@ -1,0 +1,101 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// countdown is a context that ends when it was looked at so many times, so that whatever looks next
+// fails.
+type countdown struct {
+	context.Context
+	left atomic.Int64
+}
+
+func (c *countdown) Err() error {
+	if c.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// requireErrors calls what takes a context, so that it fails a little later each time, until it
+// succeeds. Each failure is told.
+func requireErrors(t *testing.T, what string, f func(context.Context) error) {
+	t.Helper()
+	for n := int64(0); ; n++ {
+		ctx := &countdown{Context: t.Context()}
+		ctx.left.Store(n)
+		err := f(ctx)
+		if ctx.left.Load() >= 0 {
+			require.NoError(t, err, what)
+			require.Positive(t, n, what)
+			return
+		}
+		require.ErrorIs(t, err, context.Canceled, "%s: %d", what, n)
+	}
+}
+
+// Whatever request fails, Observe, Integrity, Commit, Settle and Cleanup say so, and the next
+// attempt begins at what is there.
+func TestEachFailureIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	requireErrors(t, "observe nothing", func(ctx context.Context) error {
+		o, err := b.Observe(ctx, nil)
+		require.Equal(t, err == nil, o != nil)
+		require.Equal(t, err == nil, b.observed)
+		return err
+	})
+	n := 0
+	state := func() servicemodel.State {
+		n++
+		return rigState([]string{"10.244.1.1", fmt.Sprintf("10.244.2.%d", n%7+1)}, restrictedTo("198.51.100.0/24"))
+	}
+	for range 2 { // from nothing, and to other endpoints
+		requireErrors(t, "commit", func(ctx context.Context) error {
+			b, c := r.change(state())
+			_, err := b.Commit(ctx, c)
+			require.Equal(t, err == nil, b.observed)
+			return err
+		})
+	}
+	requireErrors(t, "observe", func(ctx context.Context) error {
+		_, err := b.Observe(ctx, nil)
+		return err
+	})
+	require.Positive(t, len(b.leaving))
+	requireErrors(t, "look", func(ctx context.Context) error {
+		b.gen--
+		b.looks = looks{}
+		i, err := b.Integrity(ctx)
+		require.Equal(t, err == nil, i == dataplane.Intact)
+		return err
+	})
+	requireErrors(t, "settle", func(ctx context.Context) error {
+		b, c := r.change(state())
+		_, err := b.Commit(t.Context(), c)
+		require.NoError(t, err)
+		require.NotEmpty(t, b.leaving)
+		_, err = b.Settle(ctx)
+		require.Equal(t, err == nil, b.observed)
+		return err
+	})
+	requireErrors(t, "clean up", func(ctx context.Context) error {
+		b, c := r.change(state())
+		_, err := b.Commit(t.Context(), c)
+		require.NoError(t, err)
+		_, err = b.Cleanup(ctx)
+		return err
+	})
+	require.Empty(t, r.servers())
+	require.NotContains(t, r.run("nft list tables"), "kernlb")
+}
