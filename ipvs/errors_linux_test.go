@@ -58,7 +58,8 @@ func TestEachFailureIsTold(t *testing.T) {
 	n := 0
 	state := func() servicemodel.State {
 		n++
-		return rigState([]string{"10.244.1.1", fmt.Sprintf("10.244.2.%d", n%7+1)}, restrictedTo("198.51.100.0/24"))
+		return rigState([]string{"10.244.1.1", fmt.Sprintf("10.244.2.%d", n%7+1)},
+			restrictedTo("198.51.100.0/24"))
 	}
 	for range 2 { // from nothing, and to other endpoints
 		requireErrors(t, "commit", func(ctx context.Context) error {

@@ -58,7 +58,8 @@ func TestTheFirstVersionIsMadeBesideANeighbour(t *testing.T) {
 			w := nftwire.NewEncoder(&other.batch, nftwire.IPv6, "other")
 			w.AddTable()
 			w.DeleteTable()
-			other.nf.Commit(context.Background(), &other.batch, 0) //nolint:errcheck // it is in the way
+			other.nf.Commit(context.Background(), &other.batch,
+				0) //nolint:errcheck // it is in the way
 			time.Sleep(2 * time.Millisecond)
 		}
 	})
@@ -84,7 +85,8 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	require.ErrorIs(t, reader.requireVersion(t.Context()), nil)
 
 	done := make(chan error, 1)
-	time.AfterFunc(writerPatience/5, func() { done <- writer.run(context.Background(), steps[len(steps)-1:]) })
+	time.AfterFunc(writerPatience/5,
+		func() { done <- writer.run(context.Background(), steps[len(steps)-1:]) })
 	v, err := reader.settledVersion(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, <-done)
@@ -134,7 +136,8 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 	var ops []op
 	for i := range submitAtOnce + 1 {
 		k := ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i+1))
-		ops = append(ops, op{cmd: ipvsnl.CommandNewService, svc: ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}})
+		ops = append(ops,
+			op{cmd: ipvsnl.CommandNewService, svc: ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}})
 	}
 	before := len(r.fake.Keys())
 	b.comp.version.number++
