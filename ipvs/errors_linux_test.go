@@ -12,15 +12,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// countdown is a context that ends when it was looked at so many times, so that whatever looks next
-// fails.
+// countdown is a context that has ended for the one who looks at it after so many others, and for
+// nobody else: one request fails, and those after it do not.
 type countdown struct {
 	context.Context
 	left atomic.Int64
 }
 
 func (c *countdown) Err() error {
-	if c.left.Add(-1) < 0 {
+	if c.left.Add(-1) == -1 {
 		return context.Canceled
 	}
 	return nil

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -58,8 +59,8 @@ func TestTheFirstVersionIsMadeBesideANeighbour(t *testing.T) {
 			w := nftwire.NewEncoder(&other.batch, nftwire.IPv6, "other")
 			w.AddTable()
 			w.DeleteTable()
-			other.nf.Commit(context.Background(), &other.batch,
-				0) //nolint:errcheck // it is in the way
+			//nolint:errcheck // it is in the way, whether it succeeds or not
+			other.nf.Commit(context.Background(), &other.batch, 0)
 			time.Sleep(2 * time.Millisecond)
 		}
 	})
@@ -214,6 +215,8 @@ func TestRefusalsOfTheKernel(t *testing.T) {
 	require.Error(t, exceptMissing(nfnl.OpErrors{missing, denied}))
 	require.Error(t, exceptMissing(denied))
 	require.Error(t, exceptMissing(nfnl.ErrAnswersLost))
+	require.Error(t, exceptMissing(errors.Join(missing, nfnl.ErrAnswersLost)))
+	require.Error(t, exceptMissing(context.Canceled))
 }
 
 func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
