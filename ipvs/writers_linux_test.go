@@ -154,6 +154,17 @@ func TestDrainingIsAWriter(t *testing.T) {
 
 	other, c := r.change(rigState([]string{"10.244.1.1", "10.244.1.7"}))
 	require.Len(t, other.leaving, draining)
+	since := time.Now().Add(-time.Minute)
+	for dk := range other.leaving {
+		require.Zero(t, other.held[dk.svc].dests[dk.dest].Weight)
+		other.leaving[dk] = since
+	}
+	_, err = other.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Len(t, other.leaving, draining)
+	for dk, from := range other.leaving {
+		require.Equal(t, since, from, dk)
+	}
 	_, err = other.Commit(t.Context(), c)
 	require.NoError(t, err)
 	_, err = b.Settle(t.Context())
