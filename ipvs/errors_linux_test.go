@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -99,4 +100,38 @@ func TestEachFailureIsTold(t *testing.T) {
 	})
 	require.Empty(t, r.servers())
 	require.NotContains(t, r.run("nft list tables"), "kernlb")
+}
+
+// What cannot be said of addresses is an error of a reading.
+func TestUnreadableAddressesAreAnError(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	_, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	b.net.device = "lo"
+	b.net.events.suspect.Store(true)
+	_, err = b.Integrity(t.Context())
+	require.ErrorContains(t, err, "want a dummy device")
+	_, err = b.Observe(t.Context(), nil)
+	require.ErrorContains(t, err, "want a dummy device")
+	require.False(t, b.observed)
+}
+
+// A reading knows the marks that are taken: those of records, and those of others.
+func TestMarksAreReadBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
+	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.2.2"}, local))
+	c, err := r.fake.Dial(t.Context(), nil)
+	require.NoError(t, err)
+	defer c.Close()
+	var batch ipvsnl.Batch
+	batch.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000099),
+		Scheduler: "rr"})
+	require.NoError(t, c.Submit(t.Context(), &batch))
+	b, _ := r.change(rigState(nil))
+	require.Equal(t, map[uint32]bool{splitMarks + 1: true, splitMarks + 2: true, 0xc0000099: true},
+		b.marks)
 }
