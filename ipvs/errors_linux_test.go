@@ -118,6 +118,18 @@ func TestUnreadableAddressesAreAnError(t *testing.T) {
 	require.False(t, b.observed)
 }
 
+// While there are no services, an address that comes is nothing that has to be put right.
+func TestAddressesDoNotMatterWithoutServices(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := r.engine().Apply(t.Context(), servicemodel.State{}.WithNode(goldenNode()))
+	require.NoError(t, err)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	o, err := r.backend().Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+}
+
 // A reading knows the marks that are taken: those of records, and those of others.
 func TestMarksAreReadBack(t *testing.T) {
 	t.Parallel()
