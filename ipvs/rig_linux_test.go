@@ -149,6 +149,7 @@ func TestRigAppliesAndCleansUp(t *testing.T) {
 	require.Positive(t, res.Messages)
 	r.apply(e, rigState([]string{"10.244.1.1", "10.244.2.3"}))
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24", "2001:db8::/32")))
+	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("2001:db8::/32"))) // none of IPv4
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo()))
 	r.apply(e, servicemodel.State{}.WithNode(goldenNode()))
 	_, err := e.Cleanup(t.Context())
