@@ -14,19 +14,22 @@ import (
 )
 
 // adopt makes a table of the records and the virtual servers that are as they say.
-func (b *Backend) adopt(o *dataplane.Observation, c servicemodel.Contents) (*dataplane.Observation, error) {
+func (b *Backend) adopt(o *dataplane.Observation) (*dataplane.Observation, error) {
+	c := servicemodel.Contents{Rules: b.comp.rules, ClusterIPs: b.comp.clusterIPs,
+		Hairpins: b.comp.hairpins}
 	if err := b.judge(o, &c); err != nil {
 		return nil, err
 	}
 	b.noteMarks()
-	if addrs := nodePortAddrs(b.found.node, c.Rules); !slices.Equal(addrs, b.addrs) && len(b.records) > 0 {
+	if addrs := nodePortAddrs(b.found.node, c.Rules); !slices.Equal(addrs, b.comp.addrs) &&
+		len(b.comp.records) > 0 {
 		o.Drift = append(o.Drift, "the node's addresses have changed")
 	}
-	unsettled, err := b.net.unsettled(b.sysctls)
+	unsettled, err := b.unsettled()
 	if err != nil {
 		return nil, err
 	}
-	if b.settled = len(unsettled) == 0; len(b.records) > 0 {
+	if b.settled = len(unsettled) == 0; len(b.comp.records) > 0 {
 		o.Drift = append(o.Drift, unsettled...)
 	}
 	left, err := b.net.made()
@@ -44,13 +47,13 @@ func (b *Backend) adopt(o *dataplane.Observation, c servicemodel.Contents) (*dat
 
 // judge puts the frontends that are as their records say, with their pools, into the contents; the others are drift, and dirty.
 func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) error {
-	keys := slices.SortedFunc(maps.Keys(b.records), servicemodel.FrontendKey.Compare)
+	keys := slices.SortedFunc(maps.Keys(b.comp.records), servicemodel.FrontendKey.Compare)
 	found := map[servicemodel.PoolID]*servicemodel.Pool{}
 	// What is claimed: first as if all were there.
 	claims := servicemodel.Contents{Rules: c.Rules}
 	for _, k := range keys {
-		claims.Frontends = append(claims.Frontends, b.records[k].fe)
-		b.findPools(b.records[k], found)
+		claims.Frontends = append(claims.Frontends, b.comp.records[k].fe)
+		b.findPools(b.comp.records[k], found)
 	}
 	claims.Pools = slices.Collect(maps.Values(found))
 	claimed, err := servicemodel.NewTable(claims)
@@ -59,10 +62,10 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 	}
 	b.dirty, b.owned = map[servicemodel.FrontendKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
 	addrs := nodePortAddrs(b.found.node, c.Rules)
-	used := map[servicemodel.PoolID]bool{}
+	used := map[servicemodel.PoolID]*servicemodel.Pool{}
 	mine := map[ipvsnl.ServiceKey]bool{}
 	for _, k := range keys {
-		r := b.records[k]
+		r := b.comp.records[k]
 		wrong, other := b.wrong(r, claimed, addrs, mine)
 		if wrong+other != "" {
 			b.dirty[k] = true
@@ -73,12 +76,10 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 		}
 		c.Frontends = append(c.Frontends, r.fe)
 		for _, id := range poolIDs(r.fe) {
-			used[id] = true
+			used[id] = found[id]
 		}
 	}
-	for id := range used {
-		c.Pools = append(c.Pools, found[id])
-	}
+	c.Pools = slices.Collect(maps.Values(used))
 	b.sortHeld(mine)
 	for _, k := range b.stale {
 		o.Drift = append(o.Drift, fmt.Sprintf("virtual server %v belongs to no frontend", k))
@@ -137,7 +138,7 @@ func (b *Backend) sortHeld(mine map[ipvsnl.ServiceKey]bool) {
 // noteMarks notes the firewall marks that are taken.
 func (b *Backend) noteMarks() {
 	b.marks = map[uint32]bool{}
-	for _, r := range b.records {
+	for _, r := range b.comp.records {
 		b.marks[r.mark] = true
 	}
 	for k := range b.foreign {
@@ -173,7 +174,9 @@ func (b *Backend) findPools(r *record, found map[servicemodel.PoolID]*servicemod
 	k := r.fe.Key
 	if k.NodePort() {
 		for _, a := range b.found.node {
-			if a.Is4() == k.Addr.Is4() && b.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}] == nil {
+			if a.Is4() == k.Addr.Is4() &&
+				b.comp.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol,
+					Port: k.Port}] == nil {
 				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), netip.AddrPortFrom(a, k.Port)))
 			}
 		}

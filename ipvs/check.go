@@ -8,40 +8,74 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// Check reports what IPVS cannot express: the scheduler random, direct routing and tunnels to other
+// ports, source ranges of node ports, localhost node ports; and, once the kernel was observed, the
+// virtual servers of others that are where those of a service must be.
+func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+	return errors.Join(check(c), b.collisions(c))
+}
+
+// collisions reports the virtual servers of others that are in the way of what a commit looks
+// after.
+func (b *Backend) collisions(c *servicemodel.ChangeSet) error {
+	if len(b.foreign) == 0 {
+		return nil
+	}
+	var errs []error
+	addrs := nodePortAddrs(b.found.node, c.New.Rules())
+	for _, k := range b.affected(c, addrs) {
+		fe := c.New.Frontend(k)
+		if fe == nil {
+			continue
+		}
+		for _, s := range b.servers(c.New, fe, addrs, 0) {
+			if b.foreign[s.svc.ServiceKey] {
+				errs = append(errs,
+					&dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
+						Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // check refuses what cannot be expressed.
 func check(c *servicemodel.ChangeSet) error {
 	var errs []error
-	refuse := func(object, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: object, Field: field, Value: value, Hint: hint})
+	refuse := func(of servicemodel.PortName, field, value, hint string) {
+		errs = append(errs,
+			&dataplane.UnsupportedError{Backend: Name, Service: of.Name,
+				Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
 	}
 	for _, fc := range c.Frontends {
 		fe := fc.New
 		if fe == nil {
 			continue
 		}
-		object := "service " + fe.Service.String()
 		switch fe.Masquerade {
 		case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost | servicemodel.FromOutside:
 		default:
-			refuse(object, "masquerade", fe.Masquerade.String(), "")
+			refuse(fe.Service, "masquerade", fe.Masquerade.String(), "")
 		}
 		if fe.Sources != nil && fe.Key.NodePort() {
-			refuse(object, "sources", "on a node port", "")
-		}
-		if n := len(fe.Service.String()) + maxCommentWords; n > 251 {
-			refuse(object, "name", fe.Service.String(), "it is too long for a comment")
+			refuse(fe.Service, "sources", "on a node port", "")
 		}
 	}
 	for _, pc := range c.Pools {
 		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault && !schedules(p.Scheduler) {
-			refuse("service "+p.ID.Service.String(), "scheduler", string(p.Scheduler), "the nftables and iptables backends can")
+			refuse(p.ID.Service, "scheduler", string(p.Scheduler),
+				"the nftables and iptables backends can")
 		}
 	}
 	for _, r := range routedElsewhere(c) {
-		refuse("service "+r.fe.Service.String(), "forwarding", r.what, "packets arrive as they were sent: endpoints listen at the address and port of the service")
+		refuse(r.fe.Service, "forwarding", r.what,
+			"packets arrive as they were sent: endpoints listen at the address and port of the service")
 	}
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		refuse("node", "localhostNodePorts", "true", "the iptables backend can")
+		errs = append(errs,
+			&dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts",
+				Value: "true",
+				Hint:  "the iptables backend can"})
 	}
 	return errors.Join(errs...)
 }
@@ -94,6 +128,3 @@ func routedElsewhere(c *servicemodel.ChangeSet) []routed {
 	}
 	return l
 }
-
-// maxCommentWords is how long the words of a comment behind the service's name are at most.
-const maxCommentWords = 100

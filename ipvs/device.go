@@ -36,8 +36,8 @@ type device struct {
 	loose bool               // something is not as it should be: look at all addresses
 }
 
-// devicePlan is what a commit does about devices and addresses, in this order: the companion tables are written between release and bind, so that a
-// bound address is always led to IPVS.
+// devicePlan is what a commit does about devices and addresses. The companion knows of a frontend
+// before its address is bound, so that a bound address is always led to IPVS.
 type devicePlan struct {
 	name    string
 	metric  uint32
@@ -68,7 +68,7 @@ func (b *Backend) planDevice(p *plan) {
 		if r != nil {
 			d.users[k.Addr]++
 		}
-		if b.records[k] != nil {
+		if b.comp.records[k] != nil {
 			d.users[k.Addr]--
 		}
 	}
@@ -130,7 +130,7 @@ func (b *Backend) bound(d *devicePlan, index int) {
 // adoptDevice compares what is bound with what the records say, and returns the differences.
 func (b *Backend) adoptDevice(left []string) (drift []string) {
 	b.device = device{users: map[netip.Addr]int{}, left: left}
-	for k := range b.records {
+	for k := range b.comp.records {
 		if !k.NodePort() {
 			b.device.users[k.Addr]++
 		}
@@ -167,14 +167,18 @@ func (b *Backend) adoptDevice(left []string) (drift []string) {
 // instanceNumber is the number by which the instance's routing table, device and addresses are known.
 func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }
 
-// before writes what a plan does before the companion tables.
-func (t *text) before(d *devicePlan) {
+// makeDevice writes how the device is made.
+func (t *text) makeDevice(d *devicePlan) {
 	switch {
 	case d.add:
 		t.line("ip link add %s up group %d type dummy", d.name, d.metric)
 	case d.up:
 		t.line("ip link set %s up", d.name)
 	}
+}
+
+// release writes what is taken away from devices.
+func (t *text) release(d *devicePlan) {
 	for _, h := range d.release {
 		t.line("ip address del %s dev %s", netip.PrefixFrom(h.addr, h.addr.BitLen()), h.dev)
 	}
@@ -183,8 +187,8 @@ func (t *text) before(d *devicePlan) {
 	}
 }
 
-// after writes what a plan does after the companion tables.
-func (t *text) after(d *devicePlan) {
+// bind writes which addresses are bound.
+func (t *text) bind(d *devicePlan) {
 	for _, a := range d.bind {
 		how := "scope host"
 		if servicemodel.FamilyOf(a) == servicemodel.IPv6 {

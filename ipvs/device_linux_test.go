@@ -1,7 +1,6 @@
 package ipvs_test
 
 import (
-	"context"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -286,39 +285,6 @@ func TestKernelDeviceLeavesConnectionsAlone(t *testing.T) {
 		k.apply(s)
 		requireAlive(t, conns)
 	}
-}
-
-// What sysctls were is not forgotten by a commit that fails after it has set them.
-func TestKernelSysctlsAreRestoredAfterAFailedCommit(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, ipvs.Config{})
-	const name = "net/ipv4/vs/conntrack"
-	require.NoError(t, k.Node.NS.SetSysctl(name, "0"))
-	b, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd()})
-	require.NoError(t, err)
-	defer b.Close()
-	table, err := servicemodel.Resolve(nil, k.state(web(), "pod2"))
-	require.NoError(t, err)
-	_, err = b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = b.Commit(ended, servicemodel.Diff(nil, table))
-	require.ErrorIs(t, err, context.Canceled)
-	v, err := k.Node.NS.Sysctl(name)
-	require.NoError(t, err)
-	require.Equal(t, "1", v, "the commit got that far")
-
-	_, err = b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	_, err = b.Commit(t.Context(), servicemodel.Diff(nil, table))
-	require.NoError(t, err)
-	k.restart(ipvs.Config{}) // it finds in the kernel what the sysctl was
-	_, err = k.engine.Cleanup(t.Context())
-	require.NoError(t, err)
-	v, err = k.Node.NS.Sysctl(name)
-	require.NoError(t, err)
-	require.Equal(t, "0", v)
 }
 
 // A sysctl that somebody has set otherwise is drift of the next reading, and set again.

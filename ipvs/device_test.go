@@ -26,14 +26,13 @@ func ipLines(p *plan) []string {
 	return l
 }
 
-// step commits a state to a backend without a kernel.
-func step(t *testing.T, b *Backend, s servicemodel.State) *plan {
+// commit commits a state to a backend without a kernel.
+func commit(t *testing.T, b *Backend, s servicemodel.State) *plan {
 	t.Helper()
 	next, err := servicemodel.Resolve(b.table, s)
 	require.NoError(t, err)
 	c := servicemodel.Diff(b.table, next)
-	p, err := b.plan(c)
-	require.NoError(t, err)
+	p := b.plan(c)
 	b.net.index = 7
 	b.committed(p, c)
 	return p
@@ -57,11 +56,14 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	require.Equal(t, []string{
 		"link add kernlb0 up group 1795224733 type dummy",
 		"address add 10.96.0.10/32 dev kernlb0 metric 1795224733 scope host noprefixroute",
-	}, ipLines(step(t, b, state())))
-	require.Empty(t, ipLines(step(t, b, state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
-	golden(t, "device-more-addresses", step(t, b, state(six, more)).String())
-	golden(t, "device-fewer-addresses", step(t, b, state()).String())
-	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"}, ipLines(step(t, b, servicemodel.State{}.WithNode(goldenNode()))))
+	}, ipLines(commit(t, b, state())))
+	require.Empty(t,
+		ipLines(commit(t, b,
+			state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
+	golden(t, "device-more-addresses", commit(t, b, state(six, more)).String())
+	golden(t, "device-fewer-addresses", commit(t, b, state()).String())
+	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"},
+		ipLines(commit(t, b, servicemodel.State{}.WithNode(goldenNode()))))
 	require.Empty(t, b.device.users)
 	require.Empty(t, b.found.holding)
 }
@@ -82,7 +84,7 @@ func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 	b.found.others = []netip.Addr{randstate.VIPv4(2, 0)}
 	s := g.State()
 	for range 300 {
-		step(t, b, s)
+		commit(t, b, s)
 		want := map[netip.Addr]bool{}
 		for fe := range b.table.Frontends() {
 			if !fe.Key.NodePort() && !slices.Contains(b.found.others, fe.Key.Addr) {

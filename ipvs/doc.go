@@ -48,24 +48,84 @@
 //
 // # Ownership
 //
-// A virtual server is ours if the high half of its flags holds the number made of the instance's name: the kernel keeps bits it does not know. Others are never
-// touched; one that is where ours must be is an [ErrForeign], before anything is written.
+// A virtual server is ours if the high half of its flags holds the number made of the instance's
+// name: the kernel keeps bits it does not know. Others are never touched; one that is where ours
+// must be is reported by [Backend.Check] as a [dataplane.CollisionError].
 //
-// The same number, made of the instance's name, is the group of a device that we made and the metric of an address that we bound (IFLA_GROUP, IFA_RT_PRIORITY):
-// the kernel sets them when it makes the one and binds the other, and lists them. A device that was there before is used and not removed. Addresses that others
-// bound to it stay; on a device of ours they go with the device. What an instance has made under another name, or no longer needs, it removes.
+// The same number is the group of a device that we made and the metric of an address that we bound
+// (IFLA_GROUP, IFA_RT_PRIORITY): the kernel sets them when it makes the one and binds the other,
+// and lists them. A device that was there before is used and not removed. Addresses that others
+// bound to it stay; on a device of ours they go with the device. What an instance has made under
+// another name, or no longer needs, it removes.
 //
 // # Commits and draining
 //
-// IPVS has no transactions. A commit first adds what is new to IPVS, then writes the companion tables in one transaction, then takes away: new before old. A TCP
-// endpoint that leaves gets weight 0 and is deleted by [Backend.Settle] when it has no connections, or after [Config.DrainLimit], when those that are left are
-// reset; UDP and SCTP endpoints are deleted at once. With a service that is removed, its connections end.
+// IPVS has no transactions; the companion tables have. What restricts comes before what opens, and
+// what is new before what is old:
+//
+//  1. In a transaction, the companion gets to know new frontends, new source ranges of old ones,
+//     and what sysctls were.
+//  2. The rule, the route and the sysctls are looked after. If there are new source ranges, the
+//     commit waits until no packet is under way any more that came before them (membarrier(2), some
+//     10 ms).
+//  3. What is new is added to IPVS.
+//  4. In a transaction, frontends become as they are wanted.
+//  5. What is old is taken from IPVS. Sysctls that are no longer wanted are restored.
+//  6. In a transaction, the companion forgets what is gone.
+//
+// Transactions with nothing between them are one. [Backend.Cleanup] goes the same way: virtual
+// servers first, then the rule and the route, then sysctls, and the companion last.
+//
+// The first and the last transaction replace the version of the instance, an element of the set
+// "version" in the table ip. In between it has the comment "writing". Another writer, in this
+// process or another, cannot replace the same version, and has a conflict; one that finds the
+// comment reads everything and takes over, upon which the first has a conflict. Settle is such a
+// writer as well. Where everybody keeps to the lock ([Backend.Lock]), conflicts are rare.
+//
+// A process that is killed leaves each virtual server with the destinations that it had before,
+// with those that are wanted, or with some of those that only one of the two has; never without one
+// that both have, and never reachable by clients that neither state admits. The version says that a
+// commit has not ended, so that the next apply reads everything and ends it. One case is left to
+// the next full reading: a writer that was taken over while it was stopped for longer than 10 s,
+// goes on, sends commands, and is killed before its next look at the version.
+//
+// A TCP endpoint that leaves gets weight 0 and is deleted by [Backend.Settle] when it has no
+// connections, or after [Config.DrainLimit], when those that are left are reset; UDP and SCTP
+// endpoints are deleted at once. With a service that is removed, its connections end.
+//
+// Once an apply has returned, no new connection is led to an endpoint that it took away, whatever
+// affinity remembers: expire_quiescent_template makes IPVS forget a client's endpoint whose weight
+// is 0. A connection that has begun stays where it is, also if its first packet was not answered
+// yet.
+//
+// # Drift
+//
+// [Backend.Integrity] asks for one of the virtual servers, where a marked packet would be routed to
+// in either family, for the sysctls, and for the generation of the ruleset. After a foreign
+// transaction it asks for the version, and reads the companion again at most twice at once and a
+// twentieth of the time. [Backend.Watch] follows addresses, and the rule and the route. Other
+// virtual servers and destinations that somebody deletes are found by the next full reading.
+//
+// The kernel lists virtual servers in parts, and counts to find where it was. If others add or
+// delete some meanwhile, a reading may miss one of ours; the commit that adds it again then has a
+// conflict, and all is read again.
 //
 // # Sysctls
 //
 // net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward are set to 1; with [Config.StrictARP],
-// net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2. What they were is kept in the companion table and restored by [Backend.Cleanup], or when they are no
-// longer wanted.
+// net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2. What they were is in the companion
+// before they are set. It is restored by [Backend.Cleanup], or when they are no longer wanted,
+// unless there is a sign that somebody relies on what they are:
+//
+//   - the value is not the one that we have set;
+//   - another instance records the sysctl: the last one that goes restores what it was before the
+//     first;
+//   - net.ipv4.vs: there are virtual servers of others;
+//   - ip_forward: there are iptables tables, or base chains of others in the hook forward.
+//     Firewalls and programs that run containers have them, and some of these set ip_forward only
+//     if it is 0.
+//
+// Then it is left, and the logger is told at the level info.
 //
 // net.ipv4.vs.conn_reuse_mode is left alone. Its default, 1, gives a client that uses a port again a new endpoint where that is safe; 0 gives it the old one, even
 // one that is gone, and so defeats expire_nodest_conn (Documentation/networking/ipvs-sysctl.rst). kube-proxy sets 0 before Linux 5.9, where 1 with conntrack

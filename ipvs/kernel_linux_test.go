@@ -151,7 +151,7 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 
 	both := func(s *servicemodel.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")} }
 	_, err = k.engine.Apply(t.Context(), k.state(web(both), "pod2"))
-	require.ErrorIs(t, err, ipvs.ErrForeign)
+	require.ErrorIs(t, err, dataplane.ErrCollision)
 	require.Equal(t, before, k.run("ipvsadm", "-Sn"), "nothing was written")
 	require.Empty(t, k.run("nft", "list", "tables"))
 	after, err := k.Node.NS.Sysctl("net/ipv4/vs/conntrack")

@@ -43,7 +43,7 @@ func kindOf(k servicemodel.FrontendKey) string {
 	return kindService
 }
 
-// sets lists the sets of a companion table. They are the same whatever the services are.
+// setsOf lists the sets of a companion table. They are the same whatever the services are.
 func setsOf(f *nftwire.Family) []*nftwire.Set {
 	service := []nftwire.Field{f.Addr, nftwire.FieldProto, nftwire.FieldPort}
 	keys := map[string][]nftwire.Field{kindService: service, kindNodePort: service[1:]}
@@ -54,6 +54,9 @@ func setsOf(f *nftwire.Family) []*nftwire.Set {
 			l = append(l, &nftwire.Set{Name: k + rest, Key: keys[k]})
 		}
 		l = append(l, &nftwire.Set{Name: k + setMarks, Key: keys[k], Data: []nftwire.Field{nftwire.FieldMark}, Flags: nftwire.SetMap})
+	}
+	if f == nftwire.IPv4 {
+		l = append(l, versionSet)
 	}
 	return append(l,
 		&nftwire.Set{Name: setRestricted, Key: service},

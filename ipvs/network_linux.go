@@ -3,12 +3,9 @@ package ipvs
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -19,7 +16,8 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// network is the rest of the network namespace: addresses and the device that holds ours, the route that leads packets to IPVS, sysctls.
+// network is the rest of the network namespace: addresses and the device that holds ours, the rule
+// and the route that lead packets to IPVS, sysctls, and the lock of writers.
 type network struct {
 	handle  *netlink.Handle
 	socket  *nl.SocketHandle // for addresses: the handle knows no metrics of them
@@ -28,14 +26,15 @@ type network struct {
 	number  uint32 // of the instance: its routing table, the group of its device, the metric of its addresses
 	device  string
 	index   int // of the device, 0 while there is none
-	sysctls map[string]string
+	turn    *threadns.Turn
+	sysctls map[string]*os.File // that are open: a file is of the namespace in which it was opened
 }
 
 // rulePriority is that of the rule, behind the one of the table of local addresses.
 const rulePriority = 107
 
 func (n *network) open(c *Config, instance uint32) (err error) {
-	n.number, n.device, n.sysctls = instanceNumber(instance), c.Device, wantedSysctls(c.StrictARP)
+	n.number, n.device, n.sysctls = instanceNumber(instance), c.Device, map[string]*os.File{}
 	if n.ns, err = threadns.Open(c.NetNS); err != nil {
 		return fmt.Errorf("network namespace: %w", err)
 	}
@@ -50,6 +49,9 @@ func (n *network) open(c *Config, instance uint32) (err error) {
 	if err := n.events.open(n.ns.FD()); err != nil {
 		return err
 	}
+	if n.turn, err = threadns.OpenTurn(n.ns.FD()); err != nil {
+		return err
+	}
 	return n.findDevice(&addresses{})
 }
 
@@ -61,6 +63,12 @@ func (n *network) close() error {
 		n.socket.Close()
 	}
 	n.events.close()
+	for _, f := range n.sysctls {
+		f.Close()
+	}
+	if n.turn != nil {
+		n.turn.Close()
+	}
 	if n.ns == nil {
 		return nil
 	}
@@ -91,74 +99,60 @@ func (n *network) route(family int) (*netlink.Route, error) {
 
 var ipFamilies = []int{unix.AF_INET, unix.AF_INET6}
 
-// unsettled says what of the rule, the route and the sysctls is not as it should be. had is what sysctls were before.
-func (n *network) unsettled(had map[string]string) (l []string, err error) {
+// Addresses that nobody has, to ask where a marked packet would go: one that is reserved (RFC 1112)
+// and one whose packets are to be discarded (RFC 6666).
+var nowhere = []net.IP{net.IPv4(240, 0, 0, 1), net.ParseIP("100::1")}
+
+// leads reports whether marked packets of both families are led here.
+func (n *network) leads() bool {
+	for _, to := range nowhere {
+		routes, err := n.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{Mark: steerBit})
+		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL ||
+			routes[0].Table != int(n.number) {
+			return false
+		}
+	}
+	return true
+}
+
+// misled says what of the rule and the route is missing.
+func (n *network) misled() (l []string, err error) {
 	for _, f := range ipFamilies {
 		rules, err := n.handle.RuleListFiltered(f, &netlink.Rule{Table: int(n.number)}, netlink.RT_FILTER_TABLE)
-		if err != nil || len(rules) == 0 {
+		if err != nil {
+			return nil, fmt.Errorf("list rules: %w", err)
+		}
+		if len(rules) == 0 {
 			l = append(l, "the rule that leads packets to IPVS is missing")
 		}
 		routes, err := n.handle.RouteListFiltered(f, &netlink.Route{Table: int(n.number)}, netlink.RT_FILTER_TABLE)
-		if err != nil || len(routes) == 0 {
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		if len(routes) == 0 {
 			l = append(l, "the route that leads packets to IPVS is missing")
 		}
 	}
-	return l, n.ns.Do(func() error {
-		for _, name := range slices.Sorted(maps.Keys(n.sysctls)) {
-			v, err := readSysctl(name)
-			switch {
-			case err != nil:
-				l = append(l, err.Error())
-			case v != n.sysctls[name]:
-				l = append(l, fmt.Sprintf("sysctl %s is %s, not %s", name, v, n.sysctls[name]))
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(had)) {
-			if n.sysctls[name] == "" {
-				l = append(l, fmt.Sprintf("sysctl %s is set, and need not be", name))
-			}
-		}
-		return nil
-	})
+	return l, nil
 }
 
-// wantedSysctls are set under /proc/sys, to these values.
-func wantedSysctls(strictARP bool) map[string]string {
-	m := map[string]string{
-		"net/ipv4/vs/conntrack":                 "1",
-		"net/ipv4/vs/expire_nodest_conn":        "1",
-		"net/ipv4/vs/expire_quiescent_template": "1",
-		"net/ipv4/ip_forward":                   "1",
+// settled reports whether packets are led here and sysctls have the wanted values. It takes two
+// requests, and a read for each sysctl. Where packets are not led here although the rule and the
+// route are there, since a rule of somebody else comes first, nothing of ours is to be repaired.
+func (n *network) settled(wanted map[string]string) (bool, error) {
+	now, err := n.readSysctls(wanted)
+	if err != nil || !maps.Equal(now, wanted) {
+		return false, err
 	}
-	if strictARP {
-		m["net/ipv4/conf/all/arp_ignore"] = "1"
-		m["net/ipv4/conf/all/arp_announce"] = "2"
+	if n.leads() {
+		return true, nil
 	}
-	return m
+	missing, err := n.misled()
+	return len(missing) == 0, err
 }
 
-func readSysctl(name string) (string, error) {
-	v, err := os.ReadFile("/proc/sys/" + name)
-	if err != nil {
-		return "", fmt.Errorf("read sysctl: %w", err)
-	}
-	return strings.TrimSpace(string(v)), nil
-}
-
-// writeSysctl sets one of the sysctls that a backend may set.
-func writeSysctl(name, value string) error {
-	if _, ours := wantedSysctls(true)[name]; !ours {
-		return nil
-	}
-	if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
-		return fmt.Errorf("set sysctl: %w", err)
-	}
-	return nil
-}
-
-// prepare adds the rule and the route, and sets sysctls. It keeps in had what those were that it changed, unless that is known already, and restores
-// those that are no longer wanted.
-func (n *network) prepare(had map[string]string) error {
+// lead adds the rule and the route.
+func (n *network) lead() error {
 	for _, f := range ipFamilies {
 		route, err := n.route(f)
 		if err != nil {
@@ -171,37 +165,11 @@ func (n *network) prepare(had map[string]string) error {
 			return fmt.Errorf("add rule: %w", err)
 		}
 	}
-	return n.ns.Do(func() error {
-		for name, want := range n.sysctls {
-			v, err := readSysctl(name)
-			if err != nil {
-				return err
-			}
-			if v == want {
-				continue
-			}
-			if err := writeSysctl(name, want); err != nil {
-				return err
-			}
-			if _, known := had[name]; !known {
-				had[name] = v
-			}
-		}
-		for name, v := range had {
-			if n.sysctls[name] != "" {
-				continue
-			}
-			if err := writeSysctl(name, v); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			delete(had, name)
-		}
-		return nil
-	})
+	return nil
 }
 
-// restore undoes prepare.
-func (n *network) restore(had map[string]string) error {
+// unlead deletes the rule and the route.
+func (n *network) unlead() error {
 	for _, f := range ipFamilies {
 		if err := n.handle.RuleDel(n.rule(f)); err != nil && !errors.Is(err, syscall.ENOENT) {
 			return fmt.Errorf("delete rule: %w", err)
@@ -214,12 +182,5 @@ func (n *network) restore(had map[string]string) error {
 			return fmt.Errorf("delete route: %w", err)
 		}
 	}
-	return n.ns.Do(func() error {
-		for name, v := range had {
-			if err := writeSysctl(name, v); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		return nil
-	})
+	return nil
 }

@@ -1,20 +1,14 @@
 package ipvs
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
-	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// ErrForeign says that somebody else has a virtual server where one of ours must be. Nothing was touched.
-var ErrForeign = errors.New("a virtual server that is not ours is in the way")
 
 // op is one command about a virtual server or a destination.
 type op struct {
@@ -23,27 +17,54 @@ type op struct {
 	dest ipvsnl.Destination
 }
 
-// plan is what a commit sends, in this order: what adds to IPVS, the companion tables, what takes away from IPVS. Addresses are released before the
-// companion tables are written, and bound after.
+// plan is what a commit sends: to IPVS, to the companion tables in three transactions, and to the
+// rest of the network. What restricts comes before what opens, and what is new before what is old:
+//
+//  1. restrict: the companion gets to know what is new, and what source ranges become
+//  2. the rule, the route and the sysctls; what these were is in the companion by now
+//  3. up: what adds to IPVS; if there are new source ranges, when no packet is under way any more
+//     that came before them
+//  4. open: the companion's frontends become as they are wanted
+//  5. addresses are released and bound
+//  6. down: what takes away from IPVS; sysctls that are no longer wanted are restored
+//  7. end: the companion forgets what is gone
+//
+// The first and the last transaction replace the version of the instance. Transactions between
+// which nothing is sent are one.
 type plan struct {
-	table    string
-	up, down []op
-	tables   [2]tablePlan
-	device   devicePlan
-	mark     uint32 // the last that was given to a frontend
+	table     string
+	up, down  []op
+	stages    [3]stage
+	versions  [3]version // of the companion after each stage
+	device    devicePlan
+	restricts bool     // a source range becomes known to the companion
+	settle    bool     // the rule, the route and the sysctls are looked after
+	restore   []string // sysctls
+	mark      uint32   // the last that was given to a frontend
 
 	// What is known of the kernel afterwards.
 	servers map[ipvsnl.ServiceKey]*server // nil for one that goes
 	owned   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
 	records map[servicemodel.FrontendKey]*record
 	addrs   []netip.Addr
+	sysctls map[string]string
 }
+
+// The transactions of a plan.
+const (
+	stageRestrict = iota
+	stageOpen
+	stageEnd
+)
+
+// stage is one transaction: what is done to each companion table.
+type stage [2]tablePlan
 
 type tablePlan struct {
 	rebuild, create bool
+	sets            []*nftwire.Set // that are made
 	program         nftwire.Program
 	del, add        map[string]*nftwire.ElemList
-	sets            []*nftwire.Set
 }
 
 func (tp *tablePlan) sink(m map[string]*nftwire.ElemList) func(string, nftwire.Elem) {
@@ -53,6 +74,21 @@ func (tp *tablePlan) sink(m map[string]*nftwire.ElemList) func(string, nftwire.E
 		}
 		m[set].Add(e)
 	}
+}
+
+func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add) == 0 }
+
+// newPlan returns a plan that does nothing.
+func (b *Backend) newPlan() *plan {
+	p := &plan{table: b.cfg.Table, mark: splitMarks, servers: map[ipvsnl.ServiceKey]*server{},
+		owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}, records: map[servicemodel.FrontendKey]*record{},
+		addrs: b.comp.addrs, sysctls: b.comp.sysctls}
+	for s := range p.stages {
+		for i := range p.stages[s] {
+			p.stages[s][i].del, p.stages[s][i].add = map[string]*nftwire.ElemList{}, map[string]*nftwire.ElemList{}
+		}
+	}
+	return p
 }
 
 // affected returns the frontends that a change set and what was found broken concern, sorted.
@@ -88,7 +124,7 @@ func (b *Backend) affected(c *servicemodel.ChangeSet, addrs []netip.Addr) []serv
 			}
 		}
 	}
-	if !slices.Equal(addrs, b.addrs) {
+	if !slices.Equal(addrs, b.comp.addrs) {
 		for f := range c.New.Frontends() {
 			if f.Key.NodePort() {
 				m[f.Key] = true
@@ -99,14 +135,10 @@ func (b *Backend) affected(c *servicemodel.ChangeSet, addrs []netip.Addr) []serv
 }
 
 // plan makes the plan for a change set.
-func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
-	if err := check(c); err != nil {
-		return nil, err
-	}
-	addrs := nodePortAddrs(b.found.node, c.New.Rules())
-	p := &plan{table: b.cfg.Table, mark: splitMarks, servers: map[ipvsnl.ServiceKey]*server{}, owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
-		records: map[servicemodel.FrontendKey]*record{}, addrs: addrs}
-	keys := b.affected(c, addrs)
+func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
+	p := b.newPlan()
+	p.addrs = nodePortAddrs(b.found.node, c.New.Rules())
+	keys := b.affected(c, p.addrs)
 	want := map[ipvsnl.ServiceKey]*server{}
 	old := map[ipvsnl.ServiceKey]bool{}
 	for _, k := range b.stale {
@@ -123,13 +155,10 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 		}
 		r := b.record(p, c.New, fe)
 		p.records[k] = r
-		for _, s := range b.servers(c.New, fe, addrs, r.mark) {
+		for _, s := range b.servers(c.New, fe, p.addrs, r.mark) {
 			want[s.svc.ServiceKey] = s
 			p.owned[k] = append(p.owned[k], s.svc.ServiceKey)
 		}
-	}
-	if err := b.foreignIn(want); err != nil {
-		return nil, err
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
 		p.servers[k] = b.change(p, b.held[k], want[k])
@@ -141,11 +170,34 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) (*plan, error) {
 			p.servers[k] = nil
 		}
 	}
-	for i := range nftwire.Families {
-		b.planTable(p, i, c, keys)
-	}
 	b.planDevice(p)
-	return p, nil
+	b.planSysctls(p)
+	b.planTables(p, c, keys)
+	b.planVersion(p)
+	return p
+}
+
+// planSysctls plans which sysctls are recorded before they are set, and which are restored.
+func (b *Backend) planSysctls(p *plan) {
+	p.settle = !b.settled
+	p.sysctls = maps.Clone(b.comp.sysctls)
+	for name := range b.sysctls.wanted {
+		if _, known := p.sysctls[name]; known {
+			continue
+		}
+		p.settle = true
+		p.sysctls[name] = b.sysctls.now[name]
+		if was, known := b.sysctls.before[name]; known &&
+			b.sysctls.now[name] == b.sysctls.wanted[name] {
+			p.sysctls[name] = was
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.sysctls)) {
+		if b.sysctls.wanted[name] == "" {
+			p.restore = append(p.restore, name)
+			delete(p.sysctls, name)
+		}
+	}
 }
 
 // record returns what the companion table is to hold about a frontend.
@@ -155,7 +207,7 @@ func (b *Backend) record(p *plan, t *servicemodel.Table, fe *servicemodel.Fronte
 	if alt == nil {
 		return r
 	}
-	if had := b.records[fe.Key]; had != nil && had.mark != 0 {
+	if had := b.comp.records[fe.Key]; had != nil && had.mark != 0 {
 		r.mark = had.mark
 		return r
 	}
@@ -164,16 +216,6 @@ func (b *Backend) record(p *plan, t *servicemodel.Table, fe *servicemodel.Fronte
 	}
 	r.mark = p.mark
 	return r
-}
-
-func (b *Backend) foreignIn(want map[ipvsnl.ServiceKey]*server) error {
-	var errs []error
-	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
-		if b.foreign[k] {
-			errs = append(errs, fmt.Errorf("ipvs: virtual server %v: %w", k, ErrForeign))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // change plans what makes a virtual server the one wanted, and returns what it is then.
@@ -212,97 +254,6 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 	}
 	return next
 }
-
-// planTable plans one companion table.
-func (b *Backend) planTable(p *plan, i int, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
-	f, tp := nftwire.Families[i], &p.tables[i]
-	tp.del, tp.add = map[string]*nftwire.ElemList{}, map[string]*nftwire.ElemList{}
-	del, add := tp.sink(tp.del), tp.sink(tp.add)
-	address := func(to func(string, nftwire.Elem), set string, a netip.Addr) {
-		if nftwire.FamilyIndex(a) != i {
-			return
-		}
-		key := nftwire.AppendAddr(nil, a)
-		if set == setHairpins {
-			key = nftwire.AppendAddr(key, a)
-		}
-		to(set, nftwire.Elem{Key: key})
-	}
-	if !b.whole[i] || c.Rules != nil {
-		b.writeTable(p, i, c, add, address)
-		return
-	}
-	for _, k := range keys {
-		old, now := b.records[k], p.records[k]
-		if nftwire.FamilyIndex(k.Addr) == i && !old.equal(now) {
-			diffElements(old, now, del, add)
-		}
-	}
-	for _, l := range []struct {
-		set     string
-		changes []servicemodel.AddrChange
-	}{{setClusterIPs, c.ClusterIPs}, {setHairpins, c.Hairpins}} {
-		for _, ch := range l.changes {
-			if ch.Added {
-				address(add, l.set, ch.Addr)
-			} else {
-				address(del, l.set, ch.Addr)
-			}
-		}
-	}
-	for _, a := range b.addrs {
-		if !slices.Contains(p.addrs, a) {
-			address(del, setNodeAddrs, a)
-		}
-	}
-	for _, a := range p.addrs {
-		if !slices.Contains(b.addrs, a) {
-			address(add, setNodeAddrs, a)
-		}
-	}
-	tp.sets = setsOf(f)
-}
-
-// writeTable plans a table from nothing.
-func (b *Backend) writeTable(p *plan, i int, c *servicemodel.ChangeSet, add func(string, nftwire.Elem), address func(func(string, nftwire.Elem), string, netip.Addr)) {
-	tp := &p.tables[i]
-	tp.rebuild, tp.create = b.exists[i], true
-	tp.sets = setsOf(nftwire.Families[i])
-	tp.program = newProgram(nftwire.Families[i], c.New.Rules())
-	for fe := range c.New.Frontends() {
-		if nftwire.FamilyIndex(fe.Key.Addr) != i {
-			continue
-		}
-		r := p.records[fe.Key]
-		if r == nil {
-			r = b.record(p, c.New, fe)
-			p.records[fe.Key] = r
-		}
-		r.elements(add)
-	}
-	for a := range c.New.ClusterIPs() {
-		address(add, setClusterIPs, a)
-	}
-	for a := range c.New.Hairpins() {
-		address(add, setHairpins, a)
-	}
-	for _, a := range p.addrs {
-		address(add, setNodeAddrs, a)
-	}
-	for n, line := range b.settingLines(c.New.Rules()) {
-		add(setSettings, nftwire.Elem{Key: nftwire.Native32(uint32(n + 1)), UserData: nftwire.AppendComment(nil, line)})
-	}
-}
-
-func (b *Backend) settingLines(r servicemodel.Rules) []string {
-	l := settings.Lines(r)
-	for _, name := range slices.Sorted(maps.Keys(b.sysctls)) {
-		l = append(l, settingSysctl+" "+name+" "+b.sysctls[name])
-	}
-	return l
-}
-
-const settingSysctl = "sysctl"
 
 // diffElements deletes what only old has, and adds what only now has.
 func diffElements(old, now *record, del, add func(string, nftwire.Elem)) {

@@ -6,15 +6,24 @@ import (
 	"github.com/kernlb/kernlb/internal/nftwire"
 )
 
-// encode appends the messages about the companion tables.
-func (p *plan) encode(b *nfnl.Batch) {
+// encode appends the messages about the companion tables in one of the transactions.
+func (p *plan) encode(b *nfnl.Batch, s int) {
 	for i, f := range nftwire.Families {
-		p.tables[i].write(nftwire.NewEncoder(b, f, p.table))
+		p.stages[s][i].write(nftwire.NewEncoder(b, f, p.table), f)
 	}
 }
 
-// write writes what is done to a companion table.
-func (tp *tablePlan) write(w nftwire.Writer) {
+// write writes what is done to a companion table. The version is deleted first, also if the table
+// is deleted then: if it is not there, another writer was.
+func (tp *tablePlan) write(w nftwire.Writer, f *nftwire.Family) {
+	if l := tp.del[setVersion]; l != nil {
+		w.DeleteElements(versionSet, l)
+	}
+	for _, s := range setsOf(f) {
+		if l := tp.del[s.Name]; l != nil && s != versionSet {
+			w.DeleteElements(s, l)
+		}
+	}
 	if tp.rebuild {
 		w.DeleteTable()
 	}
@@ -24,12 +33,7 @@ func (tp *tablePlan) write(w nftwire.Writer) {
 			w.AddSet(s)
 		}
 	}
-	for _, s := range tp.sets {
-		if l := tp.del[s.Name]; l != nil {
-			w.DeleteElements(s, l)
-		}
-	}
-	for _, s := range tp.sets {
+	for _, s := range setsOf(f) {
 		if l := tp.add[s.Name]; l != nil {
 			w.AddElements(s, l)
 		}
@@ -43,15 +47,31 @@ func (tp *tablePlan) write(w nftwire.Writer) {
 // Stats counts what the plan sends.
 func (p *plan) Stats() dataplane.Stats {
 	var b nfnl.Batch
-	p.encode(&b)
-	s := dataplane.Stats{Messages: b.Len() + len(p.up) + len(p.down) + p.device.len(), Bytes: len(b.Bytes()), Elements: len(p.up) + len(p.down)}
-	for i := range p.tables {
-		for _, l := range p.tables[i].add {
-			s.Elements += l.Len
-		}
-		for _, l := range p.tables[i].del {
-			s.Elements += l.Len
+	commands := len(p.up) + len(p.down)
+	var s dataplane.Stats
+	for i := range p.stages {
+		b.Reset()
+		p.encode(&b, i)
+		s.Messages += b.Len()
+		s.Bytes += len(b.Bytes())
+		for j := range p.stages[i] {
+			for set, l := range p.stages[i][j].add {
+				s.Elements += countOf(set, l)
+			}
+			for set, l := range p.stages[i][j].del {
+				s.Elements += countOf(set, l)
+			}
 		}
 	}
+	s.Messages += commands + p.device.len()
+	s.Elements += commands
 	return s
+}
+
+// countOf counts the elements of a list, apart from versions.
+func countOf(set string, l *nftwire.ElemList) int {
+	if set == setVersion {
+		return 0
+	}
+	return l.Len
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +46,29 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	return l
 }
 
+// rigState is a state with a service of both families, with an external address, a node port and
+// endpoints; edit changes the service.
+func rigState(endpoints []string, edit ...func(*servicemodel.Service)) servicemodel.State {
+	svc := goldenService(append([]func(*servicemodel.Service){func(s *servicemodel.Service) {
+		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+	}}, edit...)...)
+	return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name,
+		goldenEndpoints(endpoints...))
+}
+
+func restrictedTo(ranges ...string) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) {
+		s.Ports[0].NodePort = 0
+		s.ExternalIPs = nil
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		for _, p := range ranges {
+			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
+				netip.MustParsePrefix(p))
+		}
+	}
+}
+
 // atPort returns the endpoints, listening at a port.
 func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
 	l = slices.Clone(l)
@@ -62,7 +84,7 @@ func withoutKernel(t *testing.T, cfg ...Config) *Backend {
 	t.Helper()
 	c, err := append(cfg, Config{})[0].withDefaults()
 	require.NoError(t, err)
-	b := &Backend{cfg: c, instance: instanceFlag(c.Table), leaving: map[drainKey]time.Time{}}
+	b := newBackend(c)
 	b.assume([]netip.Addr{goldenAddr})
 	return b
 }
@@ -110,26 +132,28 @@ func TestPlansAreGolden(t *testing.T) {
 		next, err := servicemodel.Resolve(table, step.state)
 		require.NoError(t, err)
 		c := servicemodel.Diff(table, next)
-		p, err := b.plan(c)
-		require.NoError(t, err, step.name)
+		p := b.plan(c)
 		golden(t, step.name, p.String())
 
 		// The same plan is the same bytes, and all of it is counted.
-		var one, two nfnl.Batch
-		p.encode(&one)
-		p.encode(&two)
-		require.NoError(t, one.Err())
-		require.Equal(t, one.Bytes(), two.Bytes())
-		require.Equal(t, one.Len()+len(p.up)+len(p.down)+p.device.len(), p.Stats().Messages)
-		again, err := b.plan(c)
-		require.NoError(t, err)
-		require.Equal(t, p.String(), again.String())
+		messages := len(p.up) + len(p.down) + p.device.len()
+		for s := range p.stages {
+			var one, two nfnl.Batch
+			p.encode(&one, s)
+			p.encode(&two, s)
+			require.NoError(t, one.Err())
+			require.Equal(t, one.Bytes(), two.Bytes())
+			messages += one.Len()
+		}
+		require.Equal(t, messages, p.Stats().Messages)
+		require.Equal(t, p.String(), b.plan(c).String())
 
+		b.comp.version = p.versions[stageEnd]
 		b.committed(p, c)
 		table = next
 	}
 	require.Empty(t, b.held)
-	require.Empty(t, b.records)
+	require.Empty(t, b.comp.records)
 	require.Empty(t, b.marks)
 }
 
@@ -150,8 +174,7 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 		{Config{AffinityMask4: 32, AffinityMask6: 128}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
 		{Config{AffinityMask4: 24, AffinityMask6: 64}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64\n"}},
 	} {
-		p, err := withoutKernel(t, tc.cfg).plan(servicemodel.Diff(nil, table))
-		require.NoError(t, err)
+		p := withoutKernel(t, tc.cfg).plan(servicemodel.Diff(nil, table))
 		for _, w := range tc.want {
 			require.Contains(t, p.String(), w)
 		}
@@ -192,12 +215,11 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		next, err := servicemodel.Resolve(table, s)
 		require.NoError(t, err)
 		c := servicemodel.Diff(table, next)
-		p, err := b.plan(c)
-		require.NoError(t, err)
+		p := b.plan(c)
 		b.committed(p, c)
 		table = next
 		given := map[uint32]string{}
-		for _, r := range b.records {
+		for _, r := range b.comp.records {
 			if r.mark != 0 {
 				require.NotContains(t, given, r.mark)
 				require.True(t, b.marks[r.mark])
@@ -246,21 +268,27 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 			require.NoError(t, err)
 			var unsupported *dataplane.UnsupportedError
-			_, err = withoutKernel(t).plan(servicemodel.Diff(nil, table))
+			err = withoutKernel(t).Check(servicemodel.Diff(nil, table))
 			require.ErrorAs(t, err, &unsupported)
 			require.Equal(t, tc.field, unsupported.Field)
+			if tc.edit != nil {
+				require.Equal(t, svc.Name, unsupported.Service)
+			}
 		})
 	}
 }
 
-// A virtual server that is not ours, at an address that a service has, is an error before anything is planned.
+// A virtual server that is not ours, at an address that a service has, is reported before anything
+// is sent.
 func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
 	b.foreign[ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))] = true
 	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()))
 	require.NoError(t, err)
-	_, err = b.plan(servicemodel.Diff(nil, table))
-	require.ErrorIs(t, err, ErrForeign)
-	require.ErrorContains(t, err, "TCP 10.96.0.10:80")
+	var collision *dataplane.CollisionError
+	require.ErrorAs(t, b.Check(servicemodel.Diff(nil, table)), &collision)
+	require.Equal(t,
+		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
+			Object: "virtual server TCP 10.96.0.10:80"}, *collision)
 }

@@ -12,18 +12,27 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// String is the plan in the order in which it is sent: what adds to IPVS as ipvsadm -R reads it, the device and its addresses in that of ip, the companion tables
-// in nft's, and what takes away from IPVS. ipvsadm has no word for the bits by which we know our virtual servers.
+// String is the plan in the order in which it is sent: commands of IPVS as ipvsadm -R reads them,
+// those about the device and its addresses in the language of ip, and the transactions of the
+// companion tables in that of nft. ipvsadm has no word for the bits by which we know our virtual
+// servers.
 func (p *plan) String() string {
 	t := &text{}
+	t.stage(p, stageRestrict)
+	t.makeDevice(&p.device)
 	t.ops(p.up)
-	t.before(&p.device)
-	for i, f := range nftwire.Families {
-		p.tables[i].write(nftwire.NewText(&t.b, f, p.table))
-	}
-	t.after(&p.device)
+	t.stage(p, stageOpen)
+	t.release(&p.device)
+	t.bind(&p.device)
 	t.ops(p.down)
+	t.stage(p, stageEnd)
 	return t.b.String()
+}
+
+func (t *text) stage(p *plan, s int) {
+	for i, f := range nftwire.Families {
+		p.stages[s][i].write(nftwire.NewText(&t.b, f, p.table), f)
+	}
 }
 
 type text struct{ b strings.Builder }

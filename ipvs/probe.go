@@ -40,19 +40,16 @@ func probe(ctx context.Context, cfg *Config) error {
 		return err
 	}
 	b.assume(nil)
-	p, err := b.plan(changes)
-	if err != nil {
-		return err
-	}
 	var batch nfnl.Batch
-	p.encode(&batch)
+	b.plan(changes).encode(&batch, stageRestrict)
 	return kernelprobe.Explain(kernelprobe.Only(b.nf.Check(ctx, &batch)), &batch, kernelprobe.Running())
 }
 
-// assume makes the backend believe that the kernel holds nothing, on a node with these addresses.
+// assume makes the backend believe that the kernel holds nothing, on a node with these addresses
+// and nothing to do about its sysctls.
 func (b *Backend) assume(local []netip.Addr) {
 	b.observed, b.found, b.settled = true, addresses{node: local}, true
 	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
-	b.device, b.sysctls = device{users: map[netip.Addr]int{}}, map[string]string{}
-	b.records, b.marks = map[servicemodel.FrontendKey]*record{}, map[uint32]bool{}
+	b.device, b.comp, b.sysctls = device{users: map[netip.Addr]int{}}, newCompanion(), sysctls{}
+	b.marks = map[uint32]bool{}
 }

@@ -22,24 +22,32 @@ func (r *record) equal(o *record) bool {
 	return r == o || r != nil && o != nil && r.mark == o.mark && r.nat == o.nat && r.fe.Equal(o.fe)
 }
 
-// comment is what the registry says: "default/web:http load-balancer cluster local masquerade=host,outside affinity=60 mark=0xc0000001".
+// comment is what the registry says: "default/web:http load-balancer cluster local m=6 a=60 k=1
+// rs". Behind the verdicts are, if they are not zero: the origins that are masqueraded (m), the
+// timeout of affinity in seconds (a), the number of the mark (k), r if packets are forwarded
+// unchanged, and s if there are source ranges. With the longest name that there can be, 191 bytes,
+// it is 249 bytes long; user data can hold 251.
 func (r *record) comment() string {
 	f := r.fe
 	s := f.Service.String() + " " + f.Kind.String() + " " + f.Internal.String() + " " + f.External.String()
 	if f.Masquerade != 0 {
-		s += fmt.Sprintf(" masquerade=%d", f.Masquerade)
+		s += fmt.Sprintf(" m=%d", f.Masquerade)
 	}
 	if f.Affinity != 0 {
-		s += fmt.Sprintf(" affinity=%d", int(f.Affinity.Seconds()))
+		s += fmt.Sprintf(" a=%d", int(f.Affinity.Seconds()))
 	}
 	if r.mark != 0 {
-		s += fmt.Sprintf(" mark=0x%x", r.mark)
+		s += fmt.Sprintf(" k=%d", r.mark&^splitMarks)
 	}
+	var letters string
 	if !r.nat {
-		s += " routed"
+		letters += "r"
 	}
 	if f.Sources != nil {
-		s += " restricted"
+		letters += "s"
+	}
+	if letters != "" {
+		s += " " + letters
 	}
 	return s
 }
@@ -63,27 +71,36 @@ func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 		return nil, fmt.Errorf("comment %q has unknown words", s)
 	}
 	for _, word := range w[4:] {
-		name, value, _ := strings.Cut(word, "=")
-		n, err := strconv.ParseUint(value, 0, 32)
-		switch name {
-		case "masquerade":
-			f.Masquerade = servicemodel.Origins(n)
-		case "affinity":
-			f.Affinity = time.Duration(n) * time.Second
-		case "mark":
-			r.mark = uint32(n)
-		case "routed":
-			r.nat, err = false, nil
-		case "restricted":
-			f.Sources, err = []netip.Prefix{}, nil
-		default:
-			err = fmt.Errorf("unknown word")
-		}
-		if err != nil {
+		if err := r.parseWord(word); err != nil {
 			return nil, fmt.Errorf("comment %q: %w", s, err)
 		}
 	}
 	return r, nil
+}
+
+// parseWord reads one of the words behind the verdicts.
+func (r *record) parseWord(word string) error {
+	switch word {
+	case "r", "s", "rs":
+		r.nat = word[0] != 'r'
+		if strings.HasSuffix(word, "s") {
+			r.fe.Sources = []netip.Prefix{}
+		}
+		return nil
+	}
+	name, value, _ := strings.Cut(word, "=")
+	n, err := strconv.ParseUint(value, 10, 30)
+	switch name {
+	case "m":
+		r.fe.Masquerade = servicemodel.Origins(n)
+	case "a":
+		r.fe.Affinity = time.Duration(n) * time.Second
+	case "k":
+		r.mark = splitMarks | uint32(n)
+	default:
+		err = fmt.Errorf("unknown word %q", word)
+	}
+	return err
 }
 
 // named finds the value, from 0 to last, whose name is s.

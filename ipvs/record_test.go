@@ -26,6 +26,29 @@ func TestCommentsReadBack(t *testing.T) {
 	}
 }
 
+func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
+	t.Parallel()
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
+		Protocol: servicemodel.TCP, Port: 80}
+	for _, s := range []string{
+		"", "x", "default/web cluster-ip cluster", "default cluster-ip cluster cluster",
+		"default/web nothing cluster cluster", "default/web cluster-ip nothing cluster",
+		"default/web cluster-ip cluster nothing", "default/web cluster-ip cluster cluster x=1",
+		"default/web cluster-ip cluster cluster m=x", "default/web cluster-ip cluster cluster sr",
+		"default/web cluster-ip cluster cluster k=99999999999", "default/web cluster-ip cluster cluster ",
+	} {
+		_, err := parseRecord(s, k)
+		require.Error(t, err, s)
+	}
+	r, err := parseRecord("default/web:http load-balancer cluster local m=2 a=60 k=7 rs", k)
+	require.NoError(t, err)
+	require.Equal(t, splitMarks+7, r.mark)
+	require.Equal(t, time.Minute, r.fe.Affinity)
+	require.Equal(t, servicemodel.FromHost, r.fe.Masquerade)
+	require.False(t, r.nat)
+	require.NotNil(t, r.fe.Sources)
+}
+
 func TestRangesArePrefixes(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"10.0.0.0/8", "192.0.2.1/32", "0.0.0.0/0", "2001:db8::/33"} {

@@ -50,8 +50,7 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
 		table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 		require.NoError(t, err)
-		p, err := withoutKernel(t, Config{Scheduler: "mh+fallback"}).plan(servicemodel.Diff(nil, table))
-		require.NoError(t, err)
+		p := withoutKernel(t, Config{Scheduler: "mh+fallback"}).plan(servicemodel.Diff(nil, table))
 		require.Contains(t, p.String(), "-A -t 10.96.0.10:80 "+text)
 	}
 }

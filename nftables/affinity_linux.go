@@ -173,7 +173,7 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 		}
 		return nil
 	}
-	err = b.kernel.dump(ctx, req, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, one) })
+	err = b.kernel.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, one) })
 	return keys, len(hashes), twice, err
 }
 

@@ -18,13 +18,6 @@ func (k *kernel) get(f *nftwire.Family, msg uint8, kind, name string) *nfnl.Batc
 	return &k.req
 }
 
-// dump dumps objects of the instance. Transactions of others interrupt a dump, and do not change what is dumped;
-// whether another writer of the instance did, the version tells.
-func (k *kernel) dump(ctx context.Context, req *nfnl.Batch, fn func(nfnl.Message) error) error {
-	_, err := k.conn.DumpThrough(ctx, req, fn)
-	return err
-}
-
 // tableExists asks for a table.
 func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table string) (bool, error) {
 	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
@@ -103,7 +96,7 @@ func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string)
 func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
 	req := k.get(f, nftwire.MsgGetSet, "sets of table", f.Name+" "+raw.name)
 	req.Text(1, raw.name) // NFTA_SET_TABLE
-	return k.dump(ctx, req, func(m nfnl.Message) error {
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		s, err := nftwire.DecodeSet(m.Attrs)
 		if err != nil {
 			return err
@@ -156,13 +149,13 @@ func unlessMissing(err error) error {
 // skip some while others commit: those are found by the next look.
 func (k *kernel) readAllChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
 	req := k.get(f, nftwire.MsgGetChain, "chains of table", f.Name+" "+raw.name)
-	return k.dump(ctx, req, func(m nfnl.Message) error { return raw.addChain(m.Attrs) })
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return raw.addChain(m.Attrs) })
 }
 
 func (k *kernel) readRules(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
 	req := k.get(f, nftwire.MsgGetRule, "rules of table", f.Name+" "+raw.name)
 	req.Text(1, raw.name) // NFTA_RULE_TABLE
-	return k.dump(ctx, req, func(m nfnl.Message) error {
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		_, c, hash, err := nftwire.DecodeRule(m.Attrs)
 		raw.hashes[c] = append(raw.hashes[c], hash)
 		return err
@@ -200,7 +193,7 @@ func (k *kernel) dumpElements(ctx context.Context, f *nftwire.Family, table, set
 	req := k.get(f, nftwire.MsgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
-	return k.dump(ctx, req, func(m nfnl.Message) error {
+	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		return nftwire.DecodeElements(m.Attrs, fn)
 	})
 }

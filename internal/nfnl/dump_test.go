@@ -129,6 +129,21 @@ func TestInterruptedDumpsAreRetried(t *testing.T) {
 	}
 }
 
+func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
+	t.Parallel()
+	c, _ := dialFake(func(r []packet) []any {
+		seq := r[0].seq
+		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 8),
+			done(seq, FlagIntr, 0)}
+	})
+	n := 0
+	count := func(Message) error { n++; return nil }
+	require.NoError(t, c.DumpOwn(t.Context(), numbered(1), count))
+	require.Equal(t, 2, n)
+	require.ErrorIs(t, c.Dump(t.Context(), numbered(1), count), ErrDumpInterrupted)
+	require.ErrorIs(t, c.DumpOwn(t.Context(), numbered(2), count), ErrBadBatch)
+}
+
 func TestRetriesEndWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,319 @@
+package ipvs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/settings"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// companion is what the companion tables hold.
+type companion struct {
+	version    version
+	exists     [2]bool // the table of the family is there
+	whole      [2]bool // and is as it should be
+	rules      servicemodel.Rules
+	clusterIPs []netip.Addr
+	hairpins   []netip.Addr
+	addrs      []netip.Addr // that have node ports
+	records    map[servicemodel.FrontendKey]*record
+	sysctls    map[string]string // what those were that this instance may have set
+}
+
+func newCompanion() companion {
+	return companion{records: map[servicemodel.FrontendKey]*record{}, sysctls: map[string]string{}}
+}
+
+// equal reports whether the tables hold the same.
+func (c *companion) equal(o *companion) bool {
+	return c.version == o.version && c.exists == o.exists && c.whole == o.whole &&
+		c.rules.Equal(o.rules) &&
+		slices.Equal(c.clusterIPs, o.clusterIPs) && slices.Equal(c.hairpins, o.hairpins) &&
+		slices.Equal(c.addrs, o.addrs) &&
+		maps.EqualFunc(c.records, o.records, (*record).equal) && maps.Equal(c.sysctls, o.sysctls)
+}
+
+// interpret returns what tables hold, and in what they are not as they should be. A table that is
+// not adds nothing but what sysctls were.
+func interpret(name string, raws [2]*rawTable) (c companion, drift []string) {
+	c = newCompanion()
+	for i, f := range nftwire.Families {
+		if c.exists[i] = raws[i] != nil; !c.exists[i] {
+			continue
+		}
+		if err := c.take(f, raws[i]); err != nil {
+			drift = append(drift, fmt.Sprintf("table %s %s: %v", f.Name, name, err))
+			continue
+		}
+		c.whole[i] = true
+	}
+	if c.exists[0] != c.exists[1] {
+		drift = append(drift, "a companion table is missing")
+	}
+	for _, l := range [][]netip.Addr{c.clusterIPs, c.hairpins, c.addrs} {
+		slices.SortFunc(l, netip.Addr.Compare)
+	}
+	return c, drift
+}
+
+// take adds what a table holds, and requires that it holds what follows from its registries and
+// settings, and nothing else.
+func (c *companion) take(f *nftwire.Family, raw *rawTable) error {
+	rules, sysctls, err := parseSettings(raw.elems[setSettings])
+	maps.Copy(c.sysctls, sysctls)
+	if err != nil {
+		return err
+	}
+	if c.rules.MasqueradeMark != 0 && !c.rules.Equal(rules) {
+		return errors.New("it was made for other settings")
+	}
+	if err := requireProgram(f, raw, rules); err != nil {
+		return err
+	}
+	if f == nftwire.IPv4 {
+		if _, err := versionOf(raw.elems[setVersion]); err != nil {
+			return err
+		}
+	}
+	one := companion{rules: rules, sysctls: sysctls}
+	records, err := parseRecords(f, raw)
+	if err == nil {
+		err = one.takeAddrs(f, raw)
+	}
+	if err == nil {
+		err = requireElements(f, raw, one.elements(f, records))
+	}
+	if err != nil {
+		return err
+	}
+	c.rules = rules
+	c.clusterIPs = append(c.clusterIPs, one.clusterIPs...)
+	c.hairpins = append(c.hairpins, one.hairpins...)
+	c.addrs = append(c.addrs, one.addrs...)
+	for _, r := range records {
+		c.records[r.fe.Key] = r
+	}
+	return nil
+}
+
+// elements are those that a table of the family holds, by set.
+func (c *companion) elements(f *nftwire.Family,
+	records []*record) map[string]map[string]nftwire.Elem {
+	want := map[string]map[string]nftwire.Elem{}
+	add := func(set string, e nftwire.Elem) {
+		if want[set] == nil {
+			want[set] = map[string]nftwire.Elem{}
+		}
+		want[set][string(e.Key)+string(e.KeyEnd)] = e
+	}
+	for _, r := range records {
+		r.elements(add)
+	}
+	for _, a := range c.clusterIPs {
+		add(setClusterIPs, addrElem(setClusterIPs, a))
+	}
+	for _, a := range c.hairpins {
+		add(setHairpins, addrElem(setHairpins, a))
+	}
+	for _, a := range c.addrs {
+		add(setNodeAddrs, addrElem(setNodeAddrs, a))
+	}
+	for _, e := range settingElems(c.rules) {
+		add(setSettings, e)
+	}
+	if f == nftwire.IPv4 {
+		for name, value := range c.sysctls {
+			add(setSettings, sysctlElem(name, value))
+		}
+	}
+	return want
+}
+
+// addrElem is the element of an address in one of the sets of addresses.
+func addrElem(set string, a netip.Addr) nftwire.Elem {
+	key := nftwire.AppendAddr(nil, a)
+	if set == setHairpins {
+		key = nftwire.AppendAddr(key, a)
+	}
+	return nftwire.Elem{Key: key}
+}
+
+// takeAddrs reads the sets of addresses.
+func (c *companion) takeAddrs(f *nftwire.Family, raw *rawTable) error {
+	for _, s := range []struct {
+		set string
+		to  *[]netip.Addr
+	}{{setClusterIPs, &c.clusterIPs}, {setHairpins, &c.hairpins}, {setNodeAddrs, &c.addrs}} {
+		for key := range raw.elems[s.set] {
+			r := nftwire.Reader{Bytes: []byte(key)}
+			a := r.Addr(f.AddrLen)
+			if s.set == setHairpins {
+				r.Addr(f.AddrLen)
+			}
+			if !r.Done() {
+				return fmt.Errorf("set %s: a key of %d bytes", s.set, len(key))
+			}
+			*s.to = append(*s.to, a)
+		}
+	}
+	return nil
+}
+
+// requireElements requires that the sets of a table hold these elements.
+func requireElements(f *nftwire.Family, raw *rawTable,
+	want map[string]map[string]nftwire.Elem) error {
+	for _, s := range setsOf(f) {
+		if s == versionSet {
+			continue
+		}
+		have := raw.elems[s.Name]
+		if len(have) != len(want[s.Name]) {
+			return fmt.Errorf("set %s has %d elements, want %d", s.Name, len(have),
+				len(want[s.Name]))
+		}
+		for k, e := range want[s.Name] {
+			h, ok := have[k]
+			if !ok || !bytes.Equal(e.Data, h.Data) ||
+				nftwire.CommentOf(e.UserData) != nftwire.CommentOf(h.UserData) {
+				return fmt.Errorf("set %s is not as it should be", s.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// requireProgram requires that the table is in force, and has our sets, chains and rules and no
+// others.
+func requireProgram(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) error {
+	if raw.flags&tableDormant != 0 {
+		return errors.New("it is dormant")
+	}
+	for _, s := range setsOf(f) {
+		if have, ok := raw.sets[s.Name]; !ok || have.Spec != s.Spec() {
+			return fmt.Errorf("set %s is missing", s.Name)
+		}
+	}
+	prog := newProgram(f, rules)
+	for _, ch := range prog {
+		have := raw.chains[ch.Name]
+		if have.Chain != ch.Chain || ch.Type != "" && have.policy != policyAccept ||
+			!slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
+			return fmt.Errorf("chain %s is not as it should be", ch.Name)
+		}
+	}
+	if n := len(prog) + len(setsOf(f)); raw.uses != n {
+		return fmt.Errorf("it has %d chains and sets, want %d", raw.uses, n)
+	}
+	return nil
+}
+
+// chainNames are those of the chains of a companion table, whatever the rules are.
+func chainNames() []string {
+	var l []string
+	for _, c := range newProgram(nftwire.IPv4, servicemodel.Rules{}) {
+		l = append(l, c.Name)
+	}
+	return l
+}
+
+// parseRecords makes records of the registries.
+func parseRecords(f *nftwire.Family, raw *rawTable) ([]*record, error) {
+	var records []*record
+	sources := readSources(f, raw)
+	for _, kind := range kinds {
+		for key, e := range raw.elems[kind+"s"] {
+			rd := nftwire.Reader{Bytes: []byte(key)}
+			k := rd.Frontend(f.Any, kind == kindNodePort)
+			if !rd.Done() {
+				return nil, fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
+			}
+			r, err := parseRecord(nftwire.CommentOf(e.UserData), k)
+			if err != nil {
+				return nil, err
+			}
+			if r.fe.Sources != nil && sources[k] != nil {
+				r.fe.Sources = sources[k]
+			}
+			records = append(records, r)
+		}
+	}
+	return records, nil
+}
+
+// readSources reads the source ranges of frontends.
+func readSources(f *nftwire.Family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
+	m := map[servicemodel.FrontendKey][]netip.Prefix{}
+	for _, e := range raw.elems[setSources] {
+		first, last := nftwire.Reader{Bytes: e.Key}, nftwire.Reader{Bytes: e.KeyEnd}
+		k := first.Frontend(f.Any, false)
+		last.Frontend(f.Any, false)
+		p, ok := nftwire.RangePrefix(first.Addr(f.AddrLen), last.Addr(f.AddrLen))
+		if ok && first.Done() && last.Done() {
+			m[k] = append(m[k], p)
+		}
+	}
+	for _, l := range m {
+		slices.SortFunc(l, netip.Prefix.Compare)
+	}
+	return m
+}
+
+// The set of settings has the node-wide rules, numbered from 1 on, and in the table of the family
+// ip what sysctls were, numbered from sysctlNumbers on.
+const (
+	settingSysctl = "sysctl "
+	sysctlNumbers = 1 << 16
+)
+
+// settingElems are the elements of the node-wide rules.
+func settingElems(r servicemodel.Rules) []nftwire.Elem {
+	var l []nftwire.Elem
+	for i, line := range settings.Lines(r) {
+		l = append(l,
+			nftwire.Elem{Key: nftwire.Native32(uint32(i + 1)),
+				UserData: nftwire.AppendComment(nil, line)})
+	}
+	return l
+}
+
+// sysctlElem is the element that says what a sysctl was.
+func sysctlElem(name, value string) nftwire.Elem {
+	number := sysctlNumbers + slices.Index(sysctlNames, name)
+	return nftwire.Elem{Key: nftwire.Native32(uint32(number)),
+		UserData: nftwire.AppendComment(nil, settingSysctl+name+" "+value)}
+}
+
+// parseSettings reads the set of settings. What it says of sysctls is returned also if it is not as
+// it should be.
+func parseSettings(elems map[string]nftwire.Elem) (servicemodel.Rules, map[string]string, error) {
+	lines := map[uint32]string{}
+	sysctls := map[string]string{}
+	for k, e := range elems {
+		line := nftwire.CommentOf(e.UserData)
+		if v, ok := strings.CutPrefix(line, settingSysctl); ok {
+			name, value, _ := strings.Cut(v, " ")
+			if slices.Contains(sysctlNames, name) {
+				sysctls[name] = value
+			}
+			continue
+		}
+		rd := nftwire.Reader{Bytes: []byte(k)}
+		lines[rd.Native()] = line
+	}
+	var ordered []string
+	for _, n := range slices.Sorted(maps.Keys(lines)) {
+		ordered = append(ordered, lines[n])
+	}
+	r, err := settings.Parse(ordered)
+	if err == nil && r.MasqueradeMark == 0 {
+		err = errors.New("settings are missing")
+	}
+	return r, sysctls, err
+}

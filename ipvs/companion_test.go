@@ -1,0 +1,298 @@
+package ipvs
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// goldenCompanion is what the tables hold after a state of many kinds of frontends was applied, and
+// the tables as they are read.
+func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
+	t.Helper()
+	edits := []func(*servicemodel.Service){
+		func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true },
+		restrictedTo("198.51.100.0/24", "192.0.2.0/25", "2001:db8::/32"),
+		func(s *servicemodel.Service) {
+			s.Name.Name = "local"
+			s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11"),
+				netip.MustParseAddr("fd00:10:96::11")}
+			s.Ports[0].NodePort = 30081
+			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.11")}
+			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		},
+	}
+	s := servicemodel.State{}.WithNode(goldenNode())
+	for i, name := range []string{"sticky", "closed", "local"} {
+		svc := goldenService(func(svc *servicemodel.Service) {
+			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}),
+				netip.MustParseAddr("fd00:10:96::1:" + string(rune('1'+i)))}
+			svc.Ports[0].NodePort += uint16(i)
+			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("2001:db8:113::2" + string(rune('1'+i)))}}
+		}, edits[i], func(svc *servicemodel.Service) { svc.Name.Name = name })
+		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+	}
+	table, err := servicemodel.Resolve(nil, s)
+	require.NoError(t, err)
+	c, err := (&Config{}).withDefaults()
+	require.NoError(t, err)
+	b := newBackend(c)
+	b.assume([]netip.Addr{goldenAddr})
+	b.comp.sysctls[sysctlForward] = "0"
+	b.sysctls.wanted = map[string]string{sysctlForward: "1"}
+	p := b.plan(servicemodel.Diff(nil, table))
+	b.comp.version = p.versions[stageEnd]
+	b.table = table
+	b.committed(p, servicemodel.Diff(nil, table))
+	want := *b.expected()
+	want.exists, want.whole = [2]bool{true, true}, [2]bool{true, true}
+	return want, rawOf(&want)
+}
+
+// rawOf returns the tables that hold what a companion says.
+func rawOf(c *companion) (raws [2]*rawTable) {
+	for i, f := range nftwire.Families {
+		raw := &rawTable{sets: map[string]nftwire.SetInfo{}, chains: map[string]rawChain{},
+			rules: map[string][]uint64{}}
+		one := companion{rules: c.rules, sysctls: c.sysctls}
+		var records []*record
+		for k, r := range c.records {
+			if nftwire.FamilyIndex(k.Addr) == i {
+				records = append(records, r)
+			}
+		}
+		for _, l := range []struct{ from, to *[]netip.Addr }{{&c.clusterIPs, &one.clusterIPs},
+			{&c.hairpins, &one.hairpins}, {&c.addrs, &one.addrs}} {
+			for _, a := range *l.from {
+				if nftwire.FamilyIndex(a) == i {
+					*l.to = append(*l.to, a)
+				}
+			}
+		}
+		raw.elems = one.elements(f, records)
+		if f == nftwire.IPv4 {
+			e := c.version.elem()
+			raw.elems[setVersion] = map[string]nftwire.Elem{string(e.Key): e}
+		}
+		for _, s := range setsOf(f) {
+			raw.sets[s.Name] = nftwire.SetInfo{Name: s.Name, Spec: s.Spec()}
+			raw.uses++
+		}
+		for _, ch := range newProgram(f, c.rules) {
+			raw.chains[ch.Name] = rawChain{ch.Chain, 0}
+			if ch.Type != "" {
+				raw.chains[ch.Name] = rawChain{ch.Chain, policyAccept}
+			}
+			raw.rules[ch.Name] = ch.Hashes()
+			raw.uses++
+		}
+		raws[i] = raw
+	}
+	return raws
+}
+
+func TestCompanionsReadBack(t *testing.T) {
+	t.Parallel()
+	want, raws := goldenCompanion(t)
+	got, drift := interpret("x", raws)
+	require.Empty(t, drift)
+	got.version = want.version
+	require.True(t, got.equal(&want))
+	require.Len(t, got.records, len(want.records))
+	require.NotEmpty(t, got.addrs)
+	v, err := versionOf(raws[0].elems[setVersion])
+	require.NoError(t, err)
+	require.Equal(t, want.version, v)
+
+	// In any of these, another is not the same.
+	for name, change := range map[string]func(*companion){
+		"version":    func(c *companion) { c.version.number++ },
+		"writing":    func(c *companion) { c.version.writing = true },
+		"exists":     func(c *companion) { c.exists[1] = false },
+		"whole":      func(c *companion) { c.whole[0] = false },
+		"rules":      func(c *companion) { c.rules.MasqueradeMark++ },
+		"clusterIPs": func(c *companion) { c.clusterIPs = c.clusterIPs[1:] },
+		"hairpins":   func(c *companion) { c.hairpins = c.hairpins[1:] },
+		"addrs":      func(c *companion) { c.addrs = nil },
+		"records":    func(c *companion) { c.records = nil },
+		"sysctls":    func(c *companion) { c.sysctls = nil },
+	} {
+		other := want
+		change(&other)
+		require.False(t, want.equal(&other), name)
+	}
+}
+
+// Each damage is said, and costs the table of its family: no record of it is believed. What sysctls
+// were is believed all the same.
+func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	anyElem := func(m map[string]nftwire.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
+	for name, damage := range map[string]func(*rawTable){
+		"it is dormant":                           func(r *rawTable) { r.flags = tableDormant | 2 },
+		"chains and sets":                         func(r *rawTable) { r.uses++ },
+		"set sources is missing":                  func(r *rawTable) { delete(r.sets, setSources) },
+		"set hairpins is missing":                 func(r *rawTable) { r.sets[setHairpins] = nftwire.SetInfo{Name: setHairpins} },
+		"chain admit is not as it should be":      func(r *rawTable) { r.rules["admit"] = r.rules["admit"][1:] },
+		"chain input is not as it should be":      func(r *rawTable) { delete(r.chains, "input") },
+		"chain output is not as it should be":     func(r *rawTable) { c := r.chains["output"]; c.policy = 0; r.chains["output"] = c },
+		"chain prerouting is not as it should be": func(r *rawTable) { c := r.chains["prerouting"]; c.Prio++; r.chains["prerouting"] = c },
+		"set services has": func(r *rawTable) {
+			delete(r.elems["service-masquerade-all"], anyElem(r.elems["service-masquerade-all"]))
+			r.elems["services"]["x"] = nftwire.Elem{}
+		},
+		"set service-masquerade-all has": func(r *rawTable) { clear(r.elems["service-masquerade-all"]) },
+		"set sources is not as it should be": func(r *rawTable) {
+			k := anyElem(r.elems[setSources])
+			e := r.elems[setSources][k]
+			delete(r.elems[setSources], k)
+			r.elems[setSources]["\x00"+k[1:]] = e
+		},
+		"set service-marks is not as it should be": func(r *rawTable) {
+			m := r.elems["service-marks"]
+			k := anyElem(m)
+			e := m[k]
+			e.Data = nftwire.Native32(1)
+			m[k] = e
+		},
+		"set services: a key of 3 bytes":       func(r *rawTable) { m := r.elems["services"]; k := anyElem(m); m["abc"] = m[k]; delete(m, k) },
+		"set cluster-ips: a key of 3 bytes":    func(r *rawTable) { r.elems[setClusterIPs]["abc"] = nftwire.Elem{} },
+		"set node-addresses: a key of 9 bytes": func(r *rawTable) { r.elems[setNodeAddrs]["abcdefghi"] = nftwire.Elem{} },
+		"set hairpins: a key of 4 bytes":       func(r *rawTable) { r.elems[setHairpins]["abcd"] = nftwire.Elem{} },
+		"set version has 2 elements":           func(r *rawTable) { r.elems[setVersion]["abcd"] = nftwire.Elem{} },
+		"set version has 0 elements":           func(r *rawTable) { clear(r.elems[setVersion]) },
+		"set version: a key of 5 bytes":        func(r *rawTable) { r.elems[setVersion] = map[string]nftwire.Elem{"abcde": {}} },
+		"settings are missing":                 func(r *rawTable) { clear(r.elems[setSettings]) },
+		`setting "nonsense"`: func(r *rawTable) {
+			addComment(r.elems[setSettings],
+				9, "nonsense")
+		},
+		"set settings has": func(r *rawTable) {
+			addComment(r.elems[setSettings], 9, "masquerade-mark 0x4000")
+		},
+		`comment "x" is not one of ours`: func(r *rawTable) {
+			m := r.elems["services"]
+			k := anyElem(m)
+			e := m[k]
+			e.UserData = nftwire.AppendComment(nil, "x")
+			m[k] = e
+		},
+		"set services is not as it should be": func(r *rawTable) {
+			m := r.elems["services"]
+			k := anyElem(m)
+			e := m[k]
+			e.UserData = nftwire.AppendComment(nil,
+				strings.Replace(nftwire.CommentOf(e.UserData), "m=", "m=0", 1))
+			m[k] = e
+		},
+	} {
+		want, raws := goldenCompanion(t)
+		damage(raws[0])
+		got, drift := interpret("x", raws)
+		require.Len(t, drift, 1, name)
+		require.Contains(t, drift[0], "table ip x: ")
+		if name != "set services has" { // the registry's key is what is wrong then
+			require.Contains(t, drift[0], name)
+		}
+		require.Equal(t, [2]bool{true, true}, got.exists)
+		require.Equal(t, [2]bool{false, true}, got.whole)
+		for k := range got.records {
+			require.Equal(t, servicemodel.IPv6, k.Family(), name)
+		}
+		require.NotEmpty(t, got.records)
+		if !strings.Contains(name, "settings are") {
+			require.Equal(t, want.sysctls, got.sysctls, name)
+		}
+	}
+	want, raws := goldenCompanion(t)
+	raws[1] = nil
+	got, drift := interpret("x", raws)
+	require.Equal(t, []string{"a companion table is missing"}, drift)
+	require.Equal(t, [2]bool{true, false}, got.whole)
+	require.Less(t, len(got.records), len(want.records))
+
+	_, raws = goldenCompanion(t)
+	other := want.rules
+	other.MasqueradeMark = 0x8000
+	c2 := want
+	c2.rules = other
+	raws[1] = rawOf(&c2)[1]
+	_, drift = interpret("x", raws)
+	require.Equal(t, []string{"table ip6 x: it was made for other settings"}, drift)
+
+	got, drift = interpret("x", [2]*rawTable{})
+	require.Empty(t, drift)
+	require.Empty(t, got.records)
+}
+
+func addComment(m map[string]nftwire.Elem, number uint32, comment string) {
+	m[string(nftwire.Native32(number))] = nftwire.Elem{Key: nftwire.Native32(number),
+		UserData: nftwire.AppendComment(nil, comment)}
+}
+
+// What sysctls were is read also where it is numbered among the settings.
+func TestSysctlsOfSettingsAreRead(t *testing.T) {
+	t.Parallel()
+	m := map[string]nftwire.Elem{}
+	addComment(m, 1, "masquerade-mark 0x4000")
+	addComment(m, 2, "sysctl net/ipv4/ip_forward 0")
+	addComment(m, 3, "sysctl kernel/panic 0")
+	addComment(m, 4, "pod-cidr 10.244.0.0/16")
+	rules, sysctls, err := parseSettings(m)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{sysctlForward: "0"}, sysctls)
+	require.Equal(t, uint32(0x4000), rules.MasqueradeMark)
+	require.Len(t, rules.LocalPods.CIDRs, 1)
+}
+
+// Whatever the elements of a set are, a table is read or refused.
+func FuzzInterpret(f *testing.F) {
+	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs,
+		setSettings, setVersion, "service-marks"}
+	f.Add(byte(0), []byte{10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{},
+		"default/web:http cluster-ip cluster cluster")
+	f.Add(byte(3), []byte{1}, []byte{2}, "")
+	f.Add(byte(2), []byte{1, 2, 3}, []byte{}, "x")
+	want, raws := goldenCompanion(f)
+	f.Fuzz(func(t *testing.T, set byte, key, end []byte, comment string) {
+		if len(comment) > 251 {
+			return
+		}
+		raw := *raws[0]
+		name := sets[int(set)%len(sets)]
+		raw.elems = maps.Clone(raw.elems)
+		raw.elems[name] = maps.Clone(raw.elems[name])
+		raw.elems[name][string(key)+string(end)] = nftwire.Elem{Key: key, KeyEnd: end,
+			UserData: nftwire.AppendComment(nil, comment)}
+		got, drift := interpret("x", [2]*rawTable{&raw, raws[1]})
+		got.version = want.version
+		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))
+	})
+}
+
+func TestLooksAreRationed(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := looks{left: looksAtOnce, last: now}
+	for range looksAtOnce {
+		require.True(t, l.take(now))
+	}
+	require.False(t, l.take(now.Add(lookPause-1)))
+	require.True(t, l.take(now.Add(lookPause)))
+	require.False(t, l.take(now.Add(lookPause)))
+	now = now.Add(lookPause)
+	l.took = time.Second
+	require.False(t, l.take(now.Add(lookShare*time.Second-1)))
+	require.True(t, l.take(now.Add(lookShare*time.Second)))
+	l = looks{left: looksAtOnce}
+	require.True(t, l.take(now), "what is not used is not kept for ever")
+	require.Equal(t, looksAtOnce-1, l.left)
+}

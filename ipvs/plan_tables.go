@@ -1,0 +1,240 @@
+package ipvs
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// alone reports whether the plan sends nothing but transactions of the companion tables, which are
+// one then.
+func (p *plan) alone() bool {
+	return len(p.up)+len(p.down)+len(p.restore)+p.device.len() == 0 && !p.settle
+}
+
+// when says in which transaction it takes place that frontends become as they are wanted, and that
+// the companion forgets what is gone.
+func (p *plan) when() (open, end int) {
+	switch {
+	case p.alone():
+		return stageRestrict, stageRestrict
+	case len(p.down)+len(p.restore)+p.device.len() == 0:
+		return stageEnd, stageEnd
+	case len(p.up) == 0:
+		return stageRestrict, stageEnd
+	}
+	return stageOpen, stageEnd
+}
+
+// planVersion plans what becomes of the version, if the plan does anything.
+func (b *Backend) planVersion(p *plan) {
+	nothing := p.alone() && !b.comp.version.writing
+	for s := range p.stages {
+		for i := range p.stages[s] {
+			nothing = nothing && p.stages[s][i].empty()
+		}
+	}
+	if nothing {
+		return
+	}
+	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
+	v := b.comp.version.next(!p.alone())
+	first.replace(b.comp.version, v)
+	p.versions = [3]version{v, v, v}
+	if v.writing {
+		p.versions[stageEnd] = v.next(false)
+		last.replace(v, p.versions[stageEnd])
+	}
+}
+
+// planTables plans what is done to the companion tables.
+func (b *Backend) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
+	for i := range nftwire.Families {
+		if !b.comp.whole[i] || c.Rules != nil {
+			b.planNewTable(p, i, c)
+			continue
+		}
+		b.planAddrs(p, i, c)
+		b.planSettings(p, i)
+		for _, k := range keys {
+			if nftwire.FamilyIndex(k.Addr) == i {
+				p.planRecord(i, b.comp.records[k], p.path(b.comp.records[k], p.records[k]), 0)
+			}
+		}
+	}
+}
+
+// path is what a record is after each transaction on its way to another.
+func (p *plan) path(old, now *record) (l [3]*record) {
+	open, end := p.when()
+	if now != nil && now.fe.Sources != nil &&
+		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources)) {
+		p.restricts = true
+	}
+	for s := range l {
+		switch {
+		case s >= end:
+			l[s] = now
+		case s >= open:
+			l[s] = now.stillRestricted(old)
+		default:
+			l[s] = old.restricted(now)
+		}
+	}
+	return l
+}
+
+// planRecord plans what a record becomes, from a transaction on.
+func (p *plan) planRecord(i int, from *record, path [3]*record, stage int) {
+	for s := stage; s < len(path); s++ {
+		if !from.equal(path[s]) {
+			tp := &p.stages[s][i]
+			diffElements(from, path[s], tp.sink(tp.del), tp.sink(tp.add))
+		}
+		from = path[s]
+	}
+}
+
+// restricted is what a record is at first on its way to another: all of a new one, and with the
+// source ranges of the new one, if it has any.
+func (r *record) restricted(now *record) *record {
+	switch {
+	case r == nil:
+		return now
+	case now == nil || now.fe.Sources == nil:
+		return r
+	}
+	return r.withSources(now.fe.Sources)
+}
+
+// stillRestricted is a record as it is until what an old one led to is gone: with the source ranges
+// of that, if it has none of its own; and all of the old one, if there is no new one.
+func (r *record) stillRestricted(old *record) *record {
+	switch {
+	case r == nil:
+		return old
+	case old == nil || r.fe.Sources != nil || old.fe.Sources == nil:
+		return r
+	}
+	return r.withSources(old.fe.Sources)
+}
+
+// withSources is a record with other source ranges.
+func (r *record) withSources(l []netip.Prefix) *record {
+	next, fe := *r, *r.fe
+	fe.Sources = l
+	next.fe = &fe
+	return &next
+}
+
+// planAddrs plans the changes of the sets of addresses: new ones come first, and old ones go last.
+func (b *Backend) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
+	_, end := p.when()
+	first, last := &p.stages[stageRestrict][i], &p.stages[end][i]
+	change := func(set string, a netip.Addr, added bool) {
+		switch {
+		case nftwire.FamilyIndex(a) != i:
+		case added:
+			first.sink(first.add)(set, addrElem(set, a))
+		default:
+			last.sink(last.del)(set, addrElem(set, a))
+		}
+	}
+	for _, ch := range c.ClusterIPs {
+		change(setClusterIPs, ch.Addr, ch.Added)
+	}
+	for _, ch := range c.Hairpins {
+		change(setHairpins, ch.Addr, ch.Added)
+	}
+	for _, a := range b.comp.addrs {
+		if !slices.Contains(p.addrs, a) {
+			change(setNodeAddrs, a, false)
+		}
+	}
+	for _, a := range p.addrs {
+		if !slices.Contains(b.comp.addrs, a) {
+			change(setNodeAddrs, a, true)
+		}
+	}
+}
+
+// planSettings plans what is recorded of sysctls: before they are set, and until they are restored.
+func (b *Backend) planSettings(p *plan, i int) {
+	if nftwire.Families[i] != nftwire.IPv4 {
+		return
+	}
+	first, last := &p.stages[stageRestrict][i], &p.stages[stageEnd][i]
+	for _, name := range slices.Sorted(maps.Keys(p.sysctls)) {
+		if _, known := b.comp.sysctls[name]; !known {
+			first.sink(first.add)(setSettings, sysctlElem(name, p.sysctls[name]))
+		}
+	}
+	for _, name := range p.restore {
+		last.sink(last.del)(setSettings, nftwire.Elem{Key: sysctlElem(name, "").Key})
+	}
+}
+
+// planNewTable plans a table from nothing, in place of the one that is there. It has what there was
+// of records, as far as that is known, until what they led to is gone.
+func (b *Backend) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
+	f, tp := nftwire.Families[i], &p.stages[stageRestrict][i]
+	tp.rebuild, tp.create = b.comp.exists[i], true
+	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules())
+	add := tp.sink(tp.add)
+	keys := map[servicemodel.FrontendKey]bool{}
+	for fe := range c.New.Frontends() {
+		keys[fe.Key] = true
+		if nftwire.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
+			p.records[fe.Key] = b.record(p, c.New, fe)
+		}
+	}
+	for k := range b.comp.records {
+		keys[k] = true
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), servicemodel.FrontendKey.Compare) {
+		if nftwire.FamilyIndex(k.Addr) != i {
+			continue
+		}
+		path := p.path(b.comp.records[k], p.records[k])
+		path[stageRestrict].elements(add)
+		p.planRecord(i, path[stageRestrict], path, stageOpen)
+	}
+	for a := range c.New.ClusterIPs() {
+		addAddr(add, i, setClusterIPs, a)
+	}
+	for a := range c.New.Hairpins() {
+		addAddr(add, i, setHairpins, a)
+	}
+	for _, a := range p.addrs {
+		addAddr(add, i, setNodeAddrs, a)
+	}
+	for _, e := range settingElems(c.New.Rules()) {
+		add(setSettings, e)
+	}
+	if f == nftwire.IPv4 {
+		b.planNewSysctls(p)
+	}
+}
+
+// planNewSysctls plans what a new table records of sysctls.
+func (b *Backend) planNewSysctls(p *plan) {
+	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
+	l := maps.Clone(p.sysctls)
+	for _, name := range p.restore {
+		l[name] = b.comp.sysctls[name]
+		last.sink(last.del)(setSettings, nftwire.Elem{Key: sysctlElem(name, "").Key})
+	}
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		first.sink(first.add)(setSettings, sysctlElem(name, l[name]))
+	}
+}
+
+// addAddr adds an address of a family to one of the sets of addresses.
+func addAddr(add func(string, nftwire.Elem), i int, set string, a netip.Addr) {
+	if nftwire.FamilyIndex(a) == i {
+		add(set, addrElem(set, a))
+	}
+}

@@ -1,0 +1,159 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// rig is a network namespace whose IPVS is a fake: all else is the kernel's. It forwards nothing.
+type rig struct {
+	t    *testing.T
+	ns   *netnstest.NS
+	fake *ipvsnl.Fake
+}
+
+// rigSysctls are the sysctls that backends of a rig set: the kernel may have none of IPVS.
+var rigSysctls = map[string]string{sysctlForward: "1", "net/ipv4/conf/all/arp_ignore": "1"}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS("rig")
+	require.NoError(t, err)
+	t.Cleanup(func() { ns.Close() })
+	r := &rig{t: t, ns: ns, fake: ipvsnl.NewFake()}
+	for name := range rigSysctls {
+		r.setSysctl(name, "0")
+	}
+	return r
+}
+
+// backend opens a backend that remembers nothing.
+func (r *rig) backend(cfg ...Config) *Backend {
+	r.t.Helper()
+	c, err := append(cfg, Config{})[0].withDefaults()
+	require.NoError(r.t, err)
+	c.NetNS = r.ns.Fd()
+	b := newBackend(c)
+	b.sysctls.wanted = maps.Clone(rigSysctls)
+	b.vs, err = r.fake.Dial(r.t.Context(), nil)
+	require.NoError(r.t, err)
+	b.nf, err = nfnl.Dial(&nfnl.Config{NetNS: c.NetNS})
+	require.NoError(r.t, err)
+	require.NoError(r.t, b.net.open(&c, b.instance))
+	r.t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func (r *rig) engine(cfg ...Config) *dataplane.Engine {
+	return dataplane.New(r.backend(cfg...),
+		nil)
+}
+
+func (r *rig) run(command string) string {
+	r.t.Helper()
+	var out []byte
+	args := strings.Fields(command)
+	require.NoError(r.t, r.ns.Do(func() (err error) {
+		out, err = exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput()
+		return err
+	}), "%s: %s", command, out)
+	return string(out)
+}
+
+func (r *rig) sysctl(name string) string {
+	r.t.Helper()
+	v, err := r.ns.Sysctl(name)
+	require.NoError(r.t, err)
+	return v
+}
+
+func (r *rig) setSysctl(name, value string) {
+	r.t.Helper()
+	require.NoError(r.t, r.ns.SetSysctl(name, value))
+}
+
+// servers returns what the fake holds: a line for each virtual server and destination.
+func (r *rig) servers() []string {
+	r.t.Helper()
+	c, err := r.fake.Dial(r.t.Context(), nil)
+	require.NoError(r.t, err)
+	defer c.Close()
+	all, err := c.Services(r.t.Context())
+	require.NoError(r.t, err)
+	var l []string
+	for _, s := range all {
+		l = append(l, fmt.Sprintf("%v %s %v", s.ServiceKey, s.Scheduler, s.Timeout))
+		dests, err := c.Destinations(r.t.Context(), s.ServiceKey)
+		require.NoError(r.t, err)
+		for _, d := range dests {
+			l = append(l, fmt.Sprintf("%v -> %v %d", s.ServiceKey, d.DestinationKey, d.Weight))
+		}
+	}
+	return l
+}
+
+// state returns what the kernel holds, apart from the version.
+func (r *rig) state() []string {
+	r.t.Helper()
+	tables := strings.SplitAfter(r.run("nft list ruleset"), "\n}\n")
+	slices.Sort(tables) // one that is written anew is listed last
+	l := r.servers()
+	inVersion := false
+	for line := range strings.Lines(strings.Join(tables, "")) {
+		inVersion = strings.Contains(line, "set version {") || inVersion &&
+			!strings.HasPrefix(line, "\t}")
+		if !inVersion {
+			l = append(l, line)
+		}
+	}
+	for _, command := range []string{"ip rule", "ip -6 rule", "ip route show table all",
+		"ip -6 route show table all", "ip address"} {
+		l = append(l, r.run(command))
+	}
+	return l
+}
+
+// apply applies a state, and requires that applying it again in a backend of its own writes
+// nothing.
+func (r *rig) apply(e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
+	r.t.Helper()
+	res, err := e.Apply(r.t.Context(), s)
+	require.NoError(r.t, err)
+	again, err := r.engine().Apply(r.t.Context(), s)
+	require.NoError(r.t, err)
+	require.Empty(r.t, again.Drift)
+	require.Zero(r.t, again.Messages)
+	return res
+}
+
+func TestRigAppliesAndCleansUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	before := r.state()
+	e := r.engine()
+	res := r.apply(e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
+	require.Positive(t, res.Messages)
+	r.apply(e, rigState([]string{"10.244.1.1", "10.244.2.3"}))
+	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24", "2001:db8::/32")))
+	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("2001:db8::/32"))) // none of IPv4
+	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo()))
+	r.apply(e, servicemodel.State{}.WithNode(goldenNode()))
+	_, err := e.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, r.state())
+	require.Equal(t, "0", r.sysctl(sysctlForward))
+}

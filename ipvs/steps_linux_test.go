@@ -1,0 +1,196 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// change returns a backend that has observed, and what a state changes there.
+func (r *rig) change(s servicemodel.State) (*Backend, *servicemodel.ChangeSet) {
+	r.t.Helper()
+	b := r.backend()
+	o, err := b.Observe(r.t.Context(), nil)
+	require.NoError(r.t, err)
+	t, err := servicemodel.Resolve(nil, s)
+	require.NoError(r.t, err)
+	t = t.Arrange(o.Table)
+	return b, servicemodel.Diff(o.Table, t)
+}
+
+// stepStories are changes, each from one state to another.
+var stepStories = []struct {
+	name     string
+	from, to servicemodel.State
+}{
+	{"first", servicemodel.State{},
+		rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
+	{"restricted is added", servicemodel.State{}.WithNode(goldenNode()),
+		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24"))},
+	{"restricted goes", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
+		servicemodel.State{}.WithNode(goldenNode())},
+	{"becomes restricted, other endpoints", rigState([]string{"10.244.1.1"}, restrictedTo()),
+		rigState([]string{"10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
+	{"is no longer restricted, other endpoints",
+		rigState([]string{"10.244.1.1"},
+			restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo())},
+	{"other ranges, other endpoints",
+		rigState([]string{"10.244.1.1"},
+			restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo("192.0.2.0/24"))},
+	{"other ranges", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
+		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.0.0/16"))},
+	{"endpoints come", rigState(nil), rigState([]string{"10.244.1.1", "10.244.2.2"})},
+	{"endpoints go", rigState([]string{"10.244.1.1", "10.244.2.2"}), rigState(nil)},
+	{"local", rigState([]string{"10.244.1.1", "10.244.2.2"}),
+		rigState([]string{"10.244.1.1", "10.244.2.2"},
+			func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal })},
+	{"local no more",
+		rigState([]string{"10.244.1.1", "10.244.2.2"},
+			func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }),
+		rigState([]string{"10.244.1.1", "10.244.2.2"})},
+	{"other rules, and restricted goes",
+		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
+		servicemodel.State{}.WithNode(servicemodel.Node{Name: "this",
+			Addresses: []netip.Addr{goldenAddr}})},
+}
+
+var restrictedKey = servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.20"),
+	Protocol: servicemodel.TCP, Port: 80}
+
+// requireClosed requires that who may reach the restricted address is who may in one of the states.
+func (r *rig) requireClosed(states ...servicemodel.State) {
+	r.t.Helper()
+	key := ipvsnl.AddressService(ipvsnl.TCP, restrictedKey.AddrPort())
+	if !slices.Contains(r.fake.Keys(), key) {
+		return
+	}
+	c, drift, err := r.backend().readCompanion(r.t.Context())
+	require.NoError(r.t, err)
+	require.Empty(r.t, drift)
+	have := c.records[restrictedKey]
+	require.NotNil(r.t, have, "a virtual server that the companion does not know")
+	var allowed [][]netip.Prefix
+	for _, s := range states {
+		t, err := servicemodel.Resolve(nil, s)
+		require.NoError(r.t, err)
+		if fe := t.Frontend(restrictedKey); fe != nil {
+			allowed = append(allowed, fe.Sources)
+		}
+	}
+	require.Contains(r.t, allowed, have.fe.Sources)
+}
+
+// requireRecorded requires that what a sysctl was is known, or that it still is.
+func (r *rig) requireRecorded() {
+	r.t.Helper()
+	c, _, err := r.backend().readCompanion(r.t.Context())
+	require.NoError(r.t, err)
+	for name := range rigSysctls {
+		if r.sysctl(name) != "0" {
+			require.Equal(r.t, "0", c.sysctls[name], name)
+		}
+	}
+}
+
+// Whatever the last step was that a commit took, source ranges restrict what is there, what sysctls
+// were is not forgotten, and the next apply ends at the state.
+func TestACommitMayEndAfterAnyStep(t *testing.T) {
+	t.Parallel()
+	for _, story := range stepStories {
+		t.Run(story.name, func(t *testing.T) {
+			t.Parallel()
+			clean := newRig(t)
+			clean.apply(clean.engine(Config{DrainLimit: -1}), story.to)
+			want := clean.state()
+			for n := 0; ; n++ {
+				r := newRig(t)
+				if story.from != (servicemodel.State{}) {
+					_, err := r.engine(Config{DrainLimit: -1}).Apply(t.Context(), story.from)
+					require.NoError(t, err)
+				}
+				b, c := r.change(story.to)
+				b.cfg.DrainLimit = -1
+				steps := b.steps(b.plan(c))
+				if n > len(steps) {
+					break
+				}
+				for _, s := range steps[:n] {
+					require.NoError(t, s.do(t.Context()))
+					r.requireClosed(story.from, story.to)
+				}
+				r.requireRecorded()
+				_, err := r.engine(Config{DrainLimit: -1}).Apply(t.Context(), story.to)
+				require.NoError(t, err)
+				require.Equal(t, want, r.state(), "%d steps", n)
+				r.apply(r.engine(Config{DrainLimit: -1}), story.to)
+			}
+		})
+	}
+}
+
+// A commit that fails at any step says so, and leaves the rest to the next, as one that is killed.
+func TestACommitMayFailAtAnyStep(t *testing.T) {
+	t.Parallel()
+	story := stepStories[0]
+	for n := 0; ; n++ {
+		r := newRig(t)
+		b, c := r.change(story.to)
+		steps := b.steps(b.plan(c))
+		if n == len(steps) {
+			return
+		}
+		failure := fmt.Errorf("step %d", n)
+		steps[n].do = func(context.Context) error { return failure }
+		err := b.run(t.Context(), steps)
+		require.ErrorIs(t, err, failure)
+		require.ErrorContains(t, err, steps[n].doing)
+		_, err = b.Commit(t.Context(), c)
+		require.ErrorIs(t, err, errNotObserved)
+		r.apply(r.engine(), story.to)
+	}
+}
+
+// The same of a cleanup: another one leaves nothing, and another apply ends at the state.
+func TestACleanupMayEndAfterAnyStep(t *testing.T) {
+	t.Parallel()
+	state := rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))
+	for n := 0; ; n++ {
+		r := newRig(t)
+		nothing := r.state()
+		r.apply(r.engine(), state)
+		want := r.state()
+		for _, again := range []bool{true, false} {
+			b, _ := r.change(state)
+			p, err := b.planCleanup()
+			require.NoError(t, err)
+			steps := b.cleanupSteps(p)
+			if n > len(steps) {
+				return
+			}
+			for _, s := range steps[:n] {
+				require.NoError(t, s.do(t.Context()))
+				r.requireClosed(state)
+			}
+			r.requireRecorded()
+			if again {
+				_, err = r.engine().Apply(t.Context(), state)
+				require.NoError(t, err)
+				require.Equal(t, want, r.state(), "%d steps", n)
+				continue
+			}
+			_, err = r.engine().Cleanup(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, nothing, r.state(), "%d steps", n)
+			for name := range rigSysctls {
+				require.Equal(t, "0", r.sysctl(name))
+			}
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package ipvs
+
+import (
+	"bytes"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// A cleanup restores what sysctls were, unless there is a sign that somebody else relies on what
+// they are; then it says so.
+func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
+	t.Parallel()
+	const arp = "net/ipv4/conf/all/arp_ignore"
+	for _, tc := range []struct {
+		name    string
+		between func(*rig)
+		forward string // afterwards
+		arp     string
+		since   string
+	}{
+		{"nobody", func(*rig) {}, "0", "0", ""},
+		{"somebody forwards", func(r *rig) {
+			r.run("nft add table inet firewall")
+			r.run("nft add chain inet firewall forward { type filter hook forward priority 0 ; }")
+		}, "1", "0", "others have rules about forwarded packets"},
+		{"rules about other packets", func(r *rig) {
+			r.run("nft add table inet firewall")
+			r.run("nft add chain inet firewall forward")
+			r.run("nft add chain inet firewall input { type filter hook input priority 0 ; }")
+			r.run("nft add table bridge switch")
+			r.run("nft add chain bridge switch forward { type filter hook forward priority 0 ; }")
+		}, "0", "0", ""},
+		{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, "1", "0",
+			"others have rules about forwarded packets"},
+		{"set again by somebody", func(r *rig) { r.setSysctl(arp, "2") }, "0", "2",
+			"somebody else has set it since"},
+		{"restored by somebody", func(r *rig) { r.setSysctl(arp, "0") }, "0", "0", ""},
+		{"another instance", func(r *rig) {
+			_, err := r.engine(Config{Table: "other"}).Apply(r.t.Context(),
+				servicemodel.State{}.WithNode(goldenNode()))
+			require.NoError(r.t, err)
+		}, "1", "1", "another instance needs it"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			var log bytes.Buffer
+			e := r.engine(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			r.apply(e, rigState([]string{"10.244.1.1"}))
+			tc.between(r)
+			_, err := e.Cleanup(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, tc.forward, r.sysctl(sysctlForward))
+			require.Equal(t, tc.arp, r.sysctl(arp))
+			require.Contains(t, log.String(), tc.since)
+			require.Equal(t, tc.since != "", log.Len() > 0)
+			if tc.name == "another instance" { // whoever is the last knows what they were before the first
+				_, err = r.engine(Config{Table: "other"}).Cleanup(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, "0", r.sysctl(sysctlForward))
+				require.Equal(t, "0", r.sysctl(arp))
+			}
+		})
+	}
+}
+
+// Sysctls of IPVS are left while others have virtual servers.
+func TestSysctlsOfIPVSAreLeftToOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	_, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	why, err := b.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil)
+	require.NoError(t, err)
+	require.Empty(t, why)
+	b.foreign[ipvsnl.MarkService(ipvsnl.FamilyIPv4, 1)] = true
+	why, err = b.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil)
+	require.NoError(t, err)
+	require.Equal(t, "there are virtual servers of others", why)
+	why, err = b.reliedOn(t.Context(), "net/ipv4/conf/all/arp_ignore", nil)
+	require.NoError(t, err)
+	require.Empty(t, why)
+}
+
+// A sysctl that is no longer wanted is restored, and forgotten.
+func TestSysctlsAreRestoredWhenTheyAreNotWanted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const arp = "net/ipv4/conf/all/arp_ignore"
+	s := rigState([]string{"10.244.1.1"})
+	r.apply(r.engine(), s)
+	for _, damaged := range []bool{false, true} {
+		b := r.backend()
+		delete(b.sysctls.wanted, arp)
+		if damaged {
+			r.run("nft flush chain ip kernlb-ipvs admit")
+		}
+		res, err := dataplane.New(b, nil).Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.Contains(t, res.Drift, "sysctl "+arp+" is set, and need not be")
+		require.Equal(t, "0", r.sysctl(arp))
+		c, drift, err := b.readCompanion(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, drift)
+		require.Equal(t, map[string]string{sysctlForward: "0"}, c.sysctls)
+		r.apply(r.engine(), s)
+		require.Equal(t, "1", r.sysctl(arp))
+	}
+}
+
+// Every name that Kubernetes allows works, with all that a record can say.
+func TestLongNames(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	long := strings.Repeat("x", 63)
+	svc := goldenService(func(s *servicemodel.Service) {
+		s.Name = servicemodel.Name{Namespace: long, Name: long}
+		s.Ports[0].Name = long
+		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
+			Timeout: servicemodel.MaxAffinityTimeout}
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		s.Ports[0].NodePort = 0
+	})
+	eps := goldenEndpoints("10.244.1.1", "10.244.2.2")
+	for i := range eps {
+		eps[i].Ports[0].Name = long
+	}
+	s := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)
+	r.apply(r.engine(), s)
+	o, err := r.backend().Observe(t.Context(), nil)
+	require.NoError(t, err)
+	for fe := range o.Table.Frontends() {
+		require.Len(t, fe.Service.String(), 191)
+	}
+	worst := &record{mark: 0xffffffff,
+		fe: &servicemodel.Frontend{Service: servicemodel.PortName{Name: svc.Name, Port: long},
+			Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster,
+			Masquerade: servicemodel.FromAnywhere, Affinity: servicemodel.MaxAffinityTimeout, Sources: []netip.Prefix{}}}
+	require.Equal(t, 249, len(worst.comment()))
+	require.LessOrEqual(t, len(worst.comment()), 251)
+}
+
+// A virtual server of somebody else is reported, with the service in whose way it is; one that
+// appears after that is a conflict.
+func TestForeignVirtualServersAreReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	s := rigState([]string{"10.244.1.1"})
+	foreign, err := r.fake.Dial(t.Context(), nil)
+	require.NoError(t, err)
+	defer foreign.Close()
+	theirs := ipvsnl.Service{ServiceKey: ipvsnl.AddressService(ipvsnl.TCP,
+		netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
+	table, err := servicemodel.Resolve(nil, s)
+	require.NoError(t, err)
+	o, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	c := servicemodel.Diff(o.Table, table)
+	require.NoError(t, b.Check(c))
+	var batch ipvsnl.Batch
+	batch.NewService(theirs)
+	require.NoError(t, foreign.Submit(t.Context(), &batch))
+	_, err = b.Commit(t.Context(), c)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+
+	o, err = b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	var collision *dataplane.CollisionError
+	require.ErrorAs(t, b.Check(servicemodel.Diff(o.Table, table)), &collision)
+	require.Equal(t,
+		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
+			Object: "virtual server TCP 203.0.113.10:80"}, *collision)
+	without := rigState([]string{"10.244.1.1"},
+		func(s *servicemodel.Service) { s.ExternalIPs = nil })
+	r.apply(r.engine(), without)
+	require.Contains(t, r.servers(), "TCP 203.0.113.10:80 rr 0s")
+}

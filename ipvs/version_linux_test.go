@@ -1,0 +1,264 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Two writers of an instance that is not there: the second has a conflict, and an instance that is
+// made again has another version.
+func TestTheFirstVersionIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	one, toOne := r.change(rigState([]string{"10.244.1.1"}))
+	two, toTwo := r.change(rigState([]string{"10.244.1.2"}))
+	_, err := one.Commit(t.Context(), toOne)
+	require.NoError(t, err)
+	_, err = two.Commit(t.Context(), toTwo)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, errTaken)
+	v, err := one.readVersion(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, one.comp.version, v)
+	require.True(t, v.exists)
+
+	_, err = one.Cleanup(t.Context())
+	require.NoError(t, err)
+	again, err := one.readVersion(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, version{}, again)
+	_, err = dataplane.New(one, nil).Apply(t.Context(), rigState(nil))
+	require.NoError(t, err)
+	require.NotEqual(t, v, one.comp.version)
+}
+
+// A neighbour that commits all the time does not keep the first version from being made.
+func TestTheFirstVersionIsMadeBesideANeighbour(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b, c := r.change(rigState([]string{"10.244.1.1"}))
+	other := r.backend(Config{Table: "other"})
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for ctx.Err() == nil {
+			other.batch.Reset()
+			w := nftwire.NewEncoder(&other.batch, nftwire.IPv6, "other")
+			w.AddTable()
+			w.DeleteTable()
+			//nolint:errcheck // it is in the way, whether it succeeds or not
+			other.nf.Commit(context.Background(), &other.batch, 0)
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	defer busy.Wait()
+	defer stop()
+	_, err := b.Commit(t.Context(), c)
+	require.NoError(t, err)
+}
+
+// A reading waits for a writer that is at work, and not for long for one that is not.
+func TestReadingsWaitForWriters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
+	writer, c := r.change(rigState([]string{"10.244.1.2"}))
+	steps := writer.steps(writer.plan(c))
+	require.NoError(t, writer.run(t.Context(), steps[:len(steps)-1]))
+	reader := r.backend()
+	o, err := reader.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a commit was begun and has not ended"}, o.Drift)
+	require.True(t, reader.comp.version.writing)
+	require.ErrorIs(t, reader.requireVersion(t.Context()), nil)
+
+	done := make(chan error, 1)
+	time.AfterFunc(writerPatience/5,
+		func() { done <- writer.run(context.Background(), steps[len(steps)-1:]) })
+	v, err := reader.settledVersion(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.False(t, v.writing)
+	require.Equal(t, writer.comp.version, v)
+	require.ErrorIs(t, reader.requireVersion(t.Context()), errTaken)
+	i, err := reader.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = reader.Observe(ended, nil)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// What was begun and has not ended is ended by the next apply, though it changes nothing.
+func TestWhatWasBegunIsEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := rigState([]string{"10.244.1.1"})
+	r.apply(r.engine(), s)
+	b, _ := r.change(s)
+	p := b.newPlan()
+	p.settle = true
+	b.planVersion(p)
+	require.NoError(t, b.commitStage(t.Context(), p, stageRestrict))
+	b, c := r.change(s)
+	require.True(t, b.comp.version.writing)
+	require.True(t, c.Empty())
+	plan, err := b.Plan(c)
+	require.NoError(t, err)
+	require.Equal(t, 2, plan.Stats().Messages)
+	require.Zero(t, plan.Stats().Elements)
+	_, err = b.Commit(t.Context(), c)
+	require.NoError(t, err)
+	require.False(t, b.comp.version.writing)
+	r.apply(r.engine(), s)
+}
+
+// One writer that sends many commands looks whether it was taken over on the way.
+func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
+	b, _ := r.change(rigState(nil))
+	var ops []op
+	for i := range submitAtOnce + 1 {
+		k := ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i+1))
+		ops = append(ops,
+			op{cmd: ipvsnl.CommandNewService, svc: ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}})
+	}
+	before := len(r.fake.Keys())
+	b.comp.version.number++
+	require.ErrorIs(t, b.submit(t.Context(), ops), errTaken)
+	require.Len(t, r.fake.Keys(), before+submitAtOnce)
+}
+
+func TestIntegrityLooksAtTheRest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	broken := func(want dataplane.Integrity) {
+		t.Helper()
+		i, err := b.Integrity(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, i)
+	}
+	broken(dataplane.Broken)
+	_, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	broken(dataplane.Intact) // nothing is there yet, and nothing wanted
+	r.run("nft add table ip other")
+	broken(dataplane.Intact)
+	e := dataplane.New(b, nil)
+	s := rigState([]string{"10.244.1.1"})
+	r.apply(e, s)
+	broken(dataplane.Intact)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	broken(dataplane.Broken)
+	e.Resync() // what is said once is not said again
+	r.apply(e, s)
+	broken(dataplane.Intact)
+	r.run("ip rule add priority 50 table 250")
+	r.run("ip route add blackhole 240.0.0.0/4 table 250")
+	require.False(t, b.net.leads())
+	broken(dataplane.Intact) // a rule of somebody else comes first: ours is there
+
+	c, err := r.fake.Dial(t.Context(), nil)
+	require.NoError(t, err)
+	defer c.Close()
+	for _, k := range r.fake.Keys() {
+		var batch ipvsnl.Batch
+		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc", Flags: b.held[k].svc.Flags})
+		require.NoError(t, c.Submit(t.Context(), &batch))
+	}
+	broken(dataplane.Broken)
+	r.apply(e, s)
+	for _, k := range r.fake.Keys() {
+		var batch ipvsnl.Batch
+		batch.DelService(k)
+		require.NoError(t, c.Submit(t.Context(), &batch))
+	}
+	broken(dataplane.Broken)
+	r.apply(e, s)
+	broken(dataplane.Intact)
+}
+
+func TestRefusalsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	missing := &nfnl.OpError{Object: "set version", Errno: syscall.ENOENT}
+	there := &nfnl.OpError{Object: "table ip x", Errno: syscall.EEXIST}
+	rule := &nfnl.OpError{Object: "rule admit", Errno: syscall.ENOENT}
+	denied := &nfnl.OpError{Object: "set version", Errno: syscall.EPERM}
+	require.True(t, changedByOthers(missing))
+	require.True(t, changedByOthers(nfnl.OpErrors{there, missing}))
+	require.False(t, changedByOthers(rule))
+	require.False(t, changedByOthers(denied))
+	require.False(t, changedByOthers(nil))
+	require.False(t, changedByOthers(syscall.ENOENT))
+
+	require.NoError(t, exceptMissing(nil))
+	require.NoError(t, exceptMissing(missing))
+	require.NoError(t, exceptMissing(nfnl.OpErrors{missing, rule}))
+	require.Error(t, exceptMissing(nfnl.OpErrors{missing, denied}))
+	require.Error(t, exceptMissing(denied))
+	require.Error(t, exceptMissing(nfnl.ErrAnswersLost))
+	require.Error(t, exceptMissing(errors.Join(missing, nfnl.ErrAnswersLost)))
+	require.Error(t, exceptMissing(context.Canceled))
+}
+
+func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
+	t.Parallel()
+	attrs := func(keys ...byte) []byte {
+		var l nftwire.ElemList
+		for _, k := range keys {
+			l.Add(nftwire.Elem{Key: []byte{k, 0, 0, 0}})
+		}
+		list := l.Bytes()
+		return append([]byte{byte(4 + len(list)), 0, 3, 0x80}, list...)
+	}
+	m := map[string]nftwire.Elem{}
+	require.NoError(t, elementsOf(attrs(1, 2), m))
+	require.Len(t, m, 2)
+	require.ErrorIs(t, elementsOf(attrs(2), m), errMisread)
+	require.True(t, readAgain(errMisread))
+	require.False(t, readAgain(nil))
+	require.False(t, readAgain(syscall.EPERM))
+}
+
+// Frontends of the same node port in both families have their own endpoints.
+func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	r.run("ip -6 address add 2001:db8::10/128 dev lo nodad")
+	eps := goldenEndpoints("10.244.1.1", "10.244.2.2", "fd00:10:244::1", "fd00:10:244::2")
+	for _, edit := range []func(*servicemodel.Service){
+		func(*servicemodel.Service) {},
+		func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal },
+		func(s *servicemodel.Service) { s.ClusterIPs = s.ClusterIPs[1:]; s.ExternalIPs = nil },
+		func(s *servicemodel.Service) { // it comes before the node port
+			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.10")}
+			s.Ports[0].Port = s.Ports[0].NodePort
+		},
+	} {
+		s := rigState(nil, edit)
+		for svc := range s.Services() {
+			s = s.WithEndpoints(svc.Name, eps)
+		}
+		r.apply(r.engine(), s)
+		require.Contains(t, r.servers(), "TCP [2001:db8::10]:30080 -> [fd00:10:244::1]:8080 1")
+	}
+}
