@@ -13,13 +13,15 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{Backend: e.backend.Name(), Observed: p.observed, Refused: p.refused, Conflicts: p.conflicts(), state: p.state}
-	r.Changes, r.Counts = p.changes, p.changes.Counts()
+	r := &Result{
+		Backend: e.backend.Name(), Counts: p.changes.Counts(), Changes: p.changes,
+		Refused: p.refused, Conflicts: p.conflicts(), Observed: p.observed, state: p.state,
+	}
 	return r, e.commit(ctx, r, p.changes)
 }
 
-// applyRest reads what an observation with a hint has left unread, and removes it. What is wanted is
-// in the kernel by then.
+// applyRest reads what an observation with a hint has left unread, and removes it. What is wanted
+// is in the kernel by then.
 func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	if err := e.observe(ctx, nil); err != nil {
 		return err
@@ -28,14 +30,12 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	if err := e.commit(ctx, r, c); err != nil {
 		return err
 	}
-	n := c.Counts()
-	r.Rest = c
-	r.Added, r.Changed, r.Removed = r.Added+n.Added, r.Changed+n.Changed, r.Removed+n.Removed
+	r.Rest, r.Counts = c, r.Counts.Plus(c.Counts())
 	return nil
 }
 
-// commit writes the changes and what the last observation reported as drift, and notes what the kernel
-// holds then.
+// commit writes the changes and what the last observation reported as drift, and notes what the
+// kernel holds then.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	if !c.Empty() || len(e.drift) > 0 {
 		stats, err := e.backend.Commit(ctx, c)
@@ -62,8 +62,8 @@ func (p *proposal) conflicts() []servicemodel.Conflict {
 	return slices.Collect(p.changes.New.Conflicts())
 }
 
-// compare resolves a state and compares it with the kernel. hint says that reading what is wanted is
-// enough for now.
+// compare resolves a state and compares it with the kernel. hint says that reading what is wanted
+// is enough for now.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
 	p := &proposal{draft: draft{state: s, strict: e.strict}}
 	t, err := p.resolve(e.resolved)
@@ -89,9 +89,9 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	return p, nil
 }
 
-// accepted returns the table t of the proposal without the services that the backend refuses. A service
-// that is left out may have kept another one from an address; that is all that is new in the next
-// round. Each round leaves out at least one service.
+// accepted returns the table t of the proposal without the services that the backend refuses. A
+// service that is left out may have kept another one from an address; that is all that is new in
+// the next round. Each round leaves out at least one service.
 func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Table, error) {
 	for c := p.changes; ; {
 		err := e.backend.Check(c)
@@ -109,7 +109,8 @@ func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Tab
 	}
 }
 
-// arranged returns t with slots as they are in the kernel, if the kernel was read since the last apply.
+// arranged returns t with slots as they are in the kernel, if the kernel was read since the last
+// apply.
 func (e *Engine) arranged(t *servicemodel.Table) *servicemodel.Table {
 	if e.kernel == e.resolved {
 		return t

@@ -22,13 +22,13 @@ type Backend interface {
 	// touches nothing. What it does not report, Plan and Commit do not refuse.
 	Check(c *servicemodel.ChangeSet) error
 
-	// Observe reads what the kernel holds for this instance. want is a table that the caller expects
-	// there or is about to make of it, nil if there is none: a hint with which a backend may read
-	// faster, by asking for what is in it. What is in the observation does not depend on it, except
-	// that an observation with a hint may be [Observation.Unread].
+	// Observe reads what the kernel holds for this instance. want is a table that the caller
+	// expects there or is about to make of it, nil if there is none: a hint with which a backend
+	// may read faster, by asking for what is in it. What is in the observation does not depend on
+	// it, except that an observation with a hint may be [Observation.Unread].
 	//
-	// An error that wraps [ErrConflict] says that others were in the way. What was known before is then
-	// still what Commit begins from, unless Integrity says Broken.
+	// An error that wraps [ErrConflict] says that others were in the way. What was known before is
+	// then still what Commit begins from, unless Integrity says Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
 	// Integrity tells cheaply, in time that does not grow with the number of services, whether the
@@ -39,16 +39,16 @@ type Backend interface {
 	// Plan renders what Commit would send, without sending it.
 	Plan(c *servicemodel.ChangeSet) (Plan, error)
 
-	// Commit writes the change set, whose Old equals the table of the last observation or commit, and
-	// what the last observation reported as drift. With one kernel transaction either all of it takes
-	// effect or none; a backend with more says so in its documentation. It returns once the kernel has
-	// it, and fails only if the kernel may not: what comes after that and can fail, such as forgetting
-	// clients, is left to [Settler].
+	// Commit writes the change set, whose Old equals the table of the last observation or commit,
+	// and what the last observation reported as drift. With one kernel transaction either all of it
+	// takes effect or none; a backend with more says so in its documentation. It returns once the
+	// kernel has it, and fails only if the kernel may not: what comes after that and can fail, such
+	// as forgetting clients, is left to [Settler].
 	//
-	// An error that wraps [ErrConflict] says that another writer of the instance, or somebody by hand,
-	// changed what the change set begins from, or that something foreign has come in its way since
-	// Check. A neighbour's commit alone is no conflict. After any error the kernel must be observed
-	// again before the next Commit.
+	// An error that wraps [ErrConflict] says that another writer of the instance, or somebody by
+	// hand, changed what the change set begins from, or that something foreign has come in its way
+	// since Check. A neighbour's commit alone is no conflict. After any error the kernel must be
+	// observed again before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
 	// Cleanup removes every trace of the instance from the kernel. Nothing there is not an error.

@@ -30,7 +30,8 @@ func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stat
 
 func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return dataplane.Stats{}, nil }
 
-// BenchmarkApply replaces one endpoint of one of 10,000 services, some of which are refused each time.
+// BenchmarkApply replaces one endpoint of one of 10,000 services, some of which are refused each
+// time.
 func BenchmarkApply(b *testing.B) {
 	const n = 10000
 	ip := func(base byte, i int) netip.Addr { return netip.AddrFrom4([4]byte{10, base, byte(i >> 8), byte(i)}) }

@@ -14,11 +14,11 @@ import (
 
 // Config tunes an [Engine]. A nil *Config is the zero Config.
 type Config struct {
-	// Strict refuses a state as a whole if one of its services is refused. By default that service is
-	// left out, and everything else is applied; see [Engine.Apply].
+	// Strict refuses a state as a whole if one of its services is refused. By default that service
+	// is left out, and everything else is applied; see [Engine.Apply].
 	Strict bool
-	// Logger gets a record for each apply that changed something, for drift, and for each service that
-	// is refused. Nil means silence.
+	// Logger gets a record for each apply that changed something, for drift, and for each service
+	// that is refused. Nil means silence.
 	Logger *slog.Logger
 	// Flows is told of each change and looks after the flows that it leaves stale. Nil means nobody does.
 	Flows Flows
@@ -78,19 +78,20 @@ func retry(ctx context.Context, doing string, f func() error) error {
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
-// Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing differs,
-// nothing is written. After an error the kernel holds what it held before, unless the backend says
-// otherwise; the next Apply starts from what is really there.
+// Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing
+// differs, nothing is written. After an error the kernel holds what it held before, unless the
+// backend says otherwise; the next Apply starts from what is really there.
 //
-// A service that is invalid, that the backend cannot express, or that something foreign in the kernel
-// is in the way of, is refused: it is left out as a whole, with all its ports and addresses, and
-// [Result.Refused] says why. Everything else is applied. So what the kernel holds depends on the state
-// alone, and is the same after a restart. (To leave such a service as it was would send connections to
-// endpoints that nobody updates, whose addresses may belong to somebody else by now.) Each apply
-// begins with the whole state again, so a service comes in by itself as soon as it can.
+// A service that is invalid, that the backend cannot express, or that something foreign in the
+// kernel is in the way of, is refused: it is left out as a whole, with all its ports and addresses,
+// and [Result.Refused] says why. Everything else is applied. So what the kernel holds depends on
+// the state alone, and is the same after a restart. (To leave such a service as it was would send
+// connections to endpoints that nobody updates, whose addresses may belong to somebody else by
+// now.) Each apply begins with the whole state again, so a service comes in by itself as soon as it
+// can.
 //
-// What is wrong with the node, or with any service if [Config.Strict] is set, refuses the state: the
-// kernel is not touched, and the error joins a *servicemodel.FieldError, *[UnsupportedError] or
+// What is wrong with the node, or with any service if [Config.Strict] is set, refuses the state:
+// the kernel is not touched, and the error joins a *servicemodel.FieldError, *[UnsupportedError] or
 // *[CollisionError] for each problem.
 //
 // One error comes with a result: [ErrUnsettled]. Then the kernel holds the state.
@@ -121,7 +122,9 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 		return err
 	})
 	if err == nil && e.unread {
-		err = retry(ctx, "apply, remove what nobody wants", func() error { return e.applyRest(ctx, r) })
+		err = retry(ctx, "apply, remove what nobody wants", func() error {
+			return e.applyRest(ctx, r)
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -139,9 +142,10 @@ func (e *Engine) lock(ctx context.Context) (unlock func(), err error) {
 
 func (e *Engine) report(ctx context.Context, r *Result) {
 	for _, f := range r.Refused {
-		i, found := slices.BinarySearchFunc(e.refused, f.Service, func(o Refusal, n servicemodel.Name) int { return o.Service.Compare(n) })
+		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
 		if !found || e.refused[i].Err.Error() != f.Err.Error() {
-			e.log.WarnContext(ctx, "service refused", "backend", r.Backend, "service", f.Service.String(), "reason", f.Err)
+			e.log.WarnContext(ctx, "service refused", "backend", r.Backend,
+				"service", f.Service.String(), "reason", f.Err)
 		}
 	}
 	e.refused = r.Refused
@@ -170,7 +174,10 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Preview{Changes: p.changes, Drift: e.drift, Plan: plan, Refused: p.refused, Conflicts: p.conflicts()}, nil
+	return &Preview{
+		Changes: p.changes, Drift: e.drift, Plan: plan,
+		Refused: p.refused, Conflicts: p.conflicts(),
+	}, nil
 }
 
 // Observe reads what the kernel holds.
@@ -199,7 +206,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	defer unlock()
-	e.known, e.unread, e.resolved, e.kernel, e.drift, e.told = false, false, nil, nil, nil, nil
+	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
 	var stats Stats
 	err = retry(ctx, "cleanup", func() (err error) {
 		stats, err = e.backend.Cleanup(ctx)

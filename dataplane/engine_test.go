@@ -160,6 +160,14 @@ func TestPlanTouchesNothingAndSaysWhatApplyDoes(t *testing.T) {
 	require.Contains(t, p.Plan.String(), "repair a chain of nobody\n")
 }
 
+func TestAPlanThatFailsIsAnError(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Fail(dataplanetest.CallPlan, 1, errRefused)
+	_, err := b.engine.Plan(t.Context(), services(1))
+	require.ErrorIs(t, err, errRefused)
+}
+
 func TestObserveThenApplyKeepsSlots(t *testing.T) {
 	t.Parallel()
 	b, s := newBench(nil), services(1)

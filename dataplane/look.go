@@ -17,16 +17,16 @@ type look struct {
 }
 
 const (
-	// readShare bounds the time spent on reading because of a suspicion: after a reading that took t,
-	// the next comes after readShare times t, or later.
+	// readShare bounds the time spent on reading because of a suspicion: after a reading that took
+	// t, the next comes after readShare times t, or later.
 	readShare = 20
 	// maxWait bounds how much later, unless readShare asks for more. It is the default of
 	// [RunOptions.Resync], which reads whether there is a suspicion or not.
 	maxWait = 5 * time.Minute
 )
 
-// lookAt makes sure that what the kernel holds is known, and reports whether it was read for that. want
-// is the table that the kernel is to hold; nil reads all.
+// lookAt makes sure that what the kernel holds is known, and reports whether it was read for that.
+// want is the table that the kernel is to hold; nil reads all.
 func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, error) {
 	if !e.known || e.unread {
 		return true, e.observe(ctx, want)
@@ -48,10 +48,10 @@ func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, er
 	return false, nil
 }
 
-// verify reads the kernel for a suspicion that may be unfounded: a neighbour who commits without end
-// makes for one in each apply. Each time that nothing is found, the next suspicion waits twice as
-// long. Where others are in the way of the reading, what is known is good enough until then, unless it
-// is broken by now.
+// verify reads the kernel for a suspicion that may be unfounded: a neighbour who commits without
+// end makes for one in each apply. Each time that nothing is found, the next suspicion waits twice
+// as long. Where others are in the way of the reading, what is known is good enough until then,
+// unless it is broken by now.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (bool, error) {
 	before, wait, start := e.kernel, e.look.wait, time.Now()
 	err := e.observe(ctx, want)

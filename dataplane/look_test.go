@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// besideANeighbour applies a change each second for as long as asked for, after a foreign commit each, and
-// returns the times since the start at which the kernel was read.
+// besideANeighbour applies a change each second for as long as asked for, after a foreign commit
+// each, and returns the times since the start at which the kernel was read.
 func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []time.Duration) {
 	t.Helper()
 	start := time.Now()

@@ -55,16 +55,18 @@ func Probe(ctx context.Context, candidates ...Candidate) []Support {
 	return l
 }
 
-// Choose opens the first candidate that the kernel supports and that can express the state, for an engine
-// with the configuration cfg. If none can express all of it, it is the one that refuses the fewest
-// services, the first among equals, or nobody if the engine is strict. The error joins what speaks
-// against each; it matches [ErrUnsupported] if some backend only lacks what the state asks for. If the
-// node is not valid, or a service and the engine is strict, it is that of [servicemodel.Resolve], and
-// nothing is asked.
+// Choose opens the first candidate that the kernel supports and that can express the state, for an
+// engine with the configuration cfg. If none can express all of it, it is the one that refuses the
+// fewest services, the first among equals, or nobody if the engine is strict. The error joins what
+// speaks against each; it matches [ErrUnsupported] if some backend only lacks what the state asks
+// for. If the node is not valid, or a service and the engine is strict, it is that of
+// [servicemodel.Resolve], and nothing is asked.
 //
 // It does not look at what any backend holds. A program that goes from one backend to another cleans up behind itself, with
 // [Engine.Cleanup] on the backend it leaves, after it has applied its state to the new one.
-func Choose(ctx context.Context, s servicemodel.State, cfg *Config, candidates ...Candidate) (Backend, error) {
+func Choose(
+	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...Candidate,
+) (Backend, error) {
 	d := draft{state: s, strict: cfg != nil && cfg.Strict}
 	t, err := d.resolve(nil)
 	if err != nil {
@@ -102,14 +104,15 @@ func Choose(ctx context.Context, s servicemodel.State, cfg *Config, candidates .
 	return best, nil
 }
 
-// open opens the candidate if it is supported and can express the changes, which lead to the state of
-// the draft, except for some services. It returns how many those are.
-func (c *Candidate) open(ctx context.Context, d draft, changes *servicemodel.ChangeSet) (Backend, int, error) {
+// open opens the candidate if it is supported and can express the changes, which lead to the state
+// of the draft, except for some services. It returns how many those are.
+func (c *Candidate) open(
+	ctx context.Context, d draft, changes *servicemodel.ChangeSet,
+) (b Backend, refused int, err error) {
 	if err := c.Probe(ctx); err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	b, err := c.Open()
-	if err != nil {
+	if b, err = c.Open(); err != nil {
 		return nil, 0, err
 	}
 	d.refused = nil

@@ -19,6 +19,7 @@ type fakeCandidate struct {
 	name   string
 	err    error // of the probe
 	cannot error // what Check says
+	broken error // of opening it
 	probed int
 	opened int
 }
@@ -32,6 +33,9 @@ func (f *fakeCandidate) candidate() dataplane.Candidate {
 		Name:  f.name,
 		Probe: func(context.Context) error { f.probed++; return f.err },
 		Open: func() (dataplane.Backend, error) {
+			if f.broken != nil {
+				return nil, f.broken
+			}
 			f.opened++
 			return f, nil
 		},
@@ -47,7 +51,8 @@ var (
 
 // refused says that a backend cannot express service i.
 func refused(i int) error {
-	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i), Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
+	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i),
+		Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
 }
 
 func TestProbeAsksEachInTheirOrder(t *testing.T) {
@@ -71,6 +76,9 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 		cfg    dataplane.Config
 	}{
 		{name: "all can", list: []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}}, want: "nftables"},
+		{name: "the first cannot be opened",
+			list: []*fakeCandidate{{name: "nftables", broken: errRefused}, {name: "ipvs"}}, want: "ipvs"},
+		{name: "none can be opened", list: []*fakeCandidate{{name: "nftables", broken: errRefused}}, errors: []error{errRefused}},
 		{name: "the kernel lacks something of the first",
 			list: []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}}, want: "iptables"},
 		{name: "only the last can express the state",
@@ -126,9 +134,17 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 	require.Zero(t, f.probed)
 }
 
+func TestNobodyIsAskedAfterOneThatCanExpressAll(t *testing.T) {
+	t.Parallel()
+	one, two := &fakeCandidate{name: "nftables"}, &fakeCandidate{name: "iptables"}
+	_, err := dataplane.Choose(t.Context(), services(1), nil, one.candidate(), two.candidate())
+	require.NoError(t, err)
+	require.Zero(t, two.probed)
+}
+
 func TestAnInvalidServiceIsNoReasonToChooseNobody(t *testing.T) {
 	t.Parallel()
-	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(&servicemodel.Service{Name: serviceName(2), Ports: make([]servicemodel.ServicePort, 1)})
+	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(invalid(2))
 	b, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
 	require.NoError(t, err)
 	require.Equal(t, "nftables", b.Name())

@@ -11,13 +11,15 @@ import (
 type Refusal struct {
 	// Service is the service's name.
 	Service servicemodel.Name
-	// Err joins all that is wrong: *servicemodel.FieldError values if the service or one of its endpoints
-	// is invalid, else *[UnsupportedError] and *[CollisionError] values.
+	// Err joins all that is wrong: *servicemodel.FieldError values if the service or one of its
+	// endpoints is invalid, else *[UnsupportedError] and *[CollisionError] values.
 	Err error
 }
 
 // String returns "default/web: " and the reason.
 func (r Refusal) String() string { return r.Service.String() + ": " + r.Err.Error() }
+
+func compareRefusals(a, b Refusal) int { return a.Service.Compare(b.Service) }
 
 // draft is a state on its way to be applied: services that are refused leave it.
 type draft struct {
@@ -39,16 +41,16 @@ func (d *draft) resolve(prev *servicemodel.Table) (*servicemodel.Table, error) {
 	}
 }
 
-// leaveOut leaves out the services that err is about, at least one. It returns err if a part of it is
-// about anything else, such as the node.
+// leaveOut leaves out the services that err is about, at least one. It returns err if a part of it
+// is about anything else, such as the node.
 func (d *draft) leaveOut(err error) error {
 	if d.strict {
 		return err
 	}
 	problems := map[servicemodel.Name][]error{}
 	for _, p := range leaves(err, nil) {
-		name, ok := serviceOf(p)
-		if !ok || d.state.Service(name) == nil && d.state.Endpoints(name) == nil {
+		name := serviceOf(p)
+		if d.state.Service(name) == nil && d.state.Endpoints(name) == nil {
 			return err
 		}
 		problems[name] = append(problems[name], p)
@@ -57,7 +59,7 @@ func (d *draft) leaveOut(err error) error {
 		d.state = d.state.WithoutService(name).WithEndpoints(name, nil)
 		d.refused = append(d.refused, Refusal{Service: name, Err: errors.Join(errs...)})
 	}
-	slices.SortFunc(d.refused, func(a, b Refusal) int { return a.Service.Compare(b.Service) })
+	slices.SortFunc(d.refused, compareRefusals)
 	return nil
 }
 
@@ -72,18 +74,18 @@ func leaves(err error, to []error) []error {
 	return append(to, err)
 }
 
-// serviceOf returns the service that a problem is about, and false if it is no problem of a state.
-func serviceOf(err error) (servicemodel.Name, bool) {
+// serviceOf returns the service that a problem is about; zero if it is about anything else.
+func serviceOf(err error) servicemodel.Name {
 	var field *servicemodel.FieldError
 	var unsupported *UnsupportedError
 	var collision *CollisionError
 	switch {
 	case errors.As(err, &field):
-		return field.Service, true
+		return field.Service
 	case errors.As(err, &unsupported):
-		return unsupported.Service, true
+		return unsupported.Service
 	case errors.As(err, &collision):
-		return collision.Service, true
+		return collision.Service
 	}
-	return servicemodel.Name{}, false
+	return servicemodel.Name{}
 }

@@ -36,7 +36,8 @@ func invalid(i int) *servicemodel.Service {
 	return s
 }
 
-// requireRefused requires which services an apply refused, and that the kernel holds the state without them.
+// requireRefused requires which services an apply refused, and that the kernel holds the state
+// without them.
 func (b *bench) requireRefused(t *testing.T, s servicemodel.State, want ...servicemodel.Name) *dataplane.Result {
 	t.Helper()
 	r, err := b.engine.Apply(t.Context(), s)
@@ -105,7 +106,8 @@ func TestAServiceIsLeftOutAsAWhole(t *testing.T) {
 	b.requireRefused(t, s.WithEndpoints(nobody, bad).WithEndpoints(serviceName(1), bad), serviceName(1), nobody)
 }
 
-// Services that claim one address come up for a check one after the other, each when the one before is left out.
+// Services that claim one address come up for a check one after the other, each when the one before
+// is left out.
 func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -128,15 +130,18 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	requireHolds(t, b.Kernel(), others)
 	require.LessOrEqual(t, checked, n+2*len(chain), "what was checked is not checked again")
 
-	// The last one, which is good, has the address in the end. It is known what the kernel holds there.
+	// The last one, which is good, has the address in the end. It is known what the kernel holds
+	// there.
 	checked = 0
 	last := service(50)
 	last.ExternalIPs = []netip.Addr{clusterIP(200)}
 	last.Ports[0].Port = 82
 	first := at81(1, shared)
-	first.Ports = append(first.Ports, servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP, Port: 82})
+	first.Ports = append(first.Ports,
+		servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP, Port: 82})
 	b.requireRefused(t, s.WithService(last).WithService(first), chain...)
-	require.NotNil(t, b.Kernel().Table().Frontend(servicemodel.FrontendKey{Addr: clusterIP(200), Protocol: servicemodel.TCP, Port: 82}))
+	key := servicemodel.FrontendKey{Addr: clusterIP(200), Protocol: servicemodel.TCP, Port: 82}
+	require.NotNil(t, b.Kernel().Table().Frontend(key))
 	require.LessOrEqual(t, checked, 3*len(chain))
 }
 
@@ -146,7 +151,9 @@ func TestCollisionsLeaveOutTheirService(t *testing.T) {
 	b.Refuse(func(c *servicemodel.ChangeSet) error {
 		for _, f := range c.Frontends {
 			if f.New != nil && f.New.Key == frontendKey(2) {
-				return fmt.Errorf("look: %w", &dataplane.CollisionError{Backend: "memory", Service: f.New.Service.Name, Object: f.New.Key.String()})
+				return fmt.Errorf("look: %w", &dataplane.CollisionError{
+					Backend: "memory", Service: f.New.Service.Name, Object: f.New.Key.String(),
+				})
 			}
 		}
 		return nil
@@ -215,7 +222,9 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 	for _, step := range []struct {
 		state servicemodel.State
 		lines int
-	}{{s, 1}, {s, 0}, {s.WithService(at81(1)), 1}, {s.WithService(invalid(2)), 1}, {services(3), 0}, {s, 1}} {
+	}{
+		{s, 1}, {s, 0}, {s.WithService(at81(1)), 1}, {s.WithService(invalid(2)), 1}, {services(3), 0}, {s, 1},
+	} {
 		buf.Reset()
 		_, err := e.Apply(t.Context(), step.state)
 		require.NoError(t, err)
@@ -260,7 +269,9 @@ func TestWritersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &turns{settling: &settling{Memory: dataplanetest.NewMemory(nil)}}
 		e := dataplane.New(l, nil)
-		for _, c := range []dataplanetest.Call{dataplanetest.CallObserve, dataplanetest.CallCommit, dataplanetest.CallCleanup} {
+		for _, c := range []dataplanetest.Call{
+			dataplanetest.CallObserve, dataplanetest.CallCommit, dataplanetest.CallCleanup,
+		} {
 			l.Before(c, func(context.Context) error {
 				require.Equal(t, 1, l.held, c)
 				return nil

@@ -14,15 +14,15 @@ type Result struct {
 	servicemodel.Counts
 	// Changes is what was applied.
 	Changes *servicemodel.ChangeSet
-	// Rest is what was removed after that: what nobody wants, where the backend found what is wanted
-	// first. Nil if there was no such second step.
+	// Rest is what was removed after that: what nobody wants, where the backend found what is
+	// wanted first. Nil if there was no such second step.
 	Rest *servicemodel.ChangeSet
 	// Drift is what was found in the kernel that did not belong, and was put right.
 	Drift []string
 	// Refused are the services that were left out, in the order of their names.
 	Refused []Refusal
-	// Conflicts are the addresses and ports that several services claim, in their order. The services
-	// that lost one have all their others.
+	// Conflicts are the addresses and ports that several services claim, in their order. The
+	// services that lost one have all their others.
 	Conflicts []servicemodel.Conflict
 	// Observed says that the kernel was read.
 	Observed bool

@@ -18,9 +18,10 @@ type RunOptions struct {
 	// Resync is how often the kernel is read and compared in full when nothing else happens, MinInterval being kept. Zero means
 	// 5 minutes, negative never.
 	Resync time.Duration
-	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is [ErrUnsettled]; and of each Settle
-	// or [Watcher] that failed, with a nil result. Services that an apply refused are in its result; they
-	// are tried again with the next apply, at the latest with the next Resync.
+	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is
+	// [ErrUnsettled]; and of each Settle or [Watcher] that failed, with a nil result. Services that
+	// an apply refused are in its result; they are tried again with the next apply, at the latest
+	// with the next Resync.
 	Done func(*Result, error)
 }
 

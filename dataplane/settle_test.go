@@ -73,6 +73,7 @@ type told struct {
 	states  []servicemodel.State
 	changes []*servicemodel.ChangeSet
 	settled int
+	next    time.Duration
 	err     error
 }
 
@@ -82,7 +83,7 @@ func (f *told) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 
 func (f *told) Settle(context.Context) (time.Duration, error) {
 	f.settled++
-	return 0, f.err
+	return f.next, f.err
 }
 
 func TestApplyGivesTheBackendATurn(t *testing.T) {
@@ -105,6 +106,24 @@ func TestApplyGivesTheBackendATurn(t *testing.T) {
 		require.Zero(t, next)
 		b.requireDone(t, 2, 3)
 	})
+}
+
+func TestTheNextSettleIsTheSoonest(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ backend, flows, want time.Duration }{
+		{0, 0, 0}, {5, 0, 5}, {0, 5, 5}, {3, 5, 3}, {5, 3, 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &settling{Memory: dataplanetest.NewMemory(nil)}
+			if c.backend > 0 {
+				b.due(c.backend)
+			}
+			e := dataplane.New(b, &dataplane.Config{Flows: &told{next: c.flows}})
+			r, err := e.Apply(t.Context(), services(1))
+			require.NoError(t, err)
+			require.Equal(t, c.want, r.Settle)
+		})
+	}
 }
 
 func TestSettleReadsTheKernelFirst(t *testing.T) {

@@ -133,6 +133,42 @@ func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
 	})
 }
 
+func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+	old := newBench(nil)
+	old.apply(t, services(3))
+	b := newHinted(old.Kernel())
+	b.Before(dataplanetest.CallObserve, func(context.Context) error {
+		if b.Calls(dataplanetest.CallObserve) == 2 {
+			return errRefused
+		}
+		return nil
+	})
+	_, err := b.engine.Apply(t.Context(), services(2))
+	require.ErrorIs(t, err, errRefused)
+	require.Equal(t, servicemodel.Counts{Removed: 1}, b.apply(t, services(2)).Counts)
+}
+
+func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	old := newBench(nil)
+	old.apply(t, services(5))
+	b := newHinted(old.Kernel())
+	b.Before(dataplanetest.CallObserve, func(ctx context.Context) error {
+		if b.Calls(dataplanetest.CallObserve) == 2 {
+			b.Kernel().Lose(frontendKey(2))
+			b.Kernel().Lose(frontendKey(3))
+		}
+		return nil
+	})
+	r := b.apply(t, services(6).WithoutService(serviceName(1)).WithEndpoints(serviceName(4), endpoints(9)))
+	require.Equal(t, servicemodel.Counts{Added: 2, Removed: 1}, r.Rest.Counts())
+	require.Equal(t, servicemodel.Counts{Added: 3, Changed: 1, Removed: 2}, r.Counts)
+	require.Equal(t, 15, r.Messages, "those of both commits: %s%s", r.Changes, r.Rest)
+	require.Equal(t, 15, r.Elements)
+	require.Equal(t, len(r.Changes.String()+r.Rest.String()), r.Bytes)
+}
+
 func TestAnEndedContextEndsBetweenTheSteps(t *testing.T) {
 	t.Parallel()
 	old := newBench(nil)

@@ -27,8 +27,8 @@ func (b *inTurns) Lock(ctx context.Context) (func(), error) {
 	}
 }
 
-// Two programs that apply states of their own without pause both succeed each time, and the kernel holds one
-// of the states whenever it is looked at.
+// Two programs that apply states of their own without pause both succeed each time, and the kernel
+// holds one of the states whenever it is looked at.
 func TestTwoWritersOfOneInstance(t *testing.T) {
 	t.Parallel()
 	k, turn := &dataplanetest.Kernel{}, make(chan struct{}, 1)

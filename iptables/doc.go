@@ -79,6 +79,12 @@
 // The module remembers 100 clients for each endpoint unless its parameter ip_list_tot says otherwise, and finds a list by walking all that
 // there are, for each such rule that is added and for each such match of a packet.
 //
+// A client is remembered by the rule that gives it an endpoint, with the first packet of a
+// connection only, and an endpoint's rules and list go with it in one transaction: what is on
+// its way when an endpoint leaves, such as a SYN that is sent again, remembers nothing. An
+// endpoint that comes back knows nobody. SYNs with forged sources make a service forget its own
+// clients, beyond 100 for each endpoint, and those of no other.
+//
 // # When to choose iptables
 //
 // The nftables backend does the same by hashing, in microseconds, and without limits to affinity: it is the one to choose. This one is for
@@ -111,6 +117,11 @@
 // A full sync: three fifths are the kernel's, 9 µs for each rule, of which half goes into finding the types of its expressions by their
 // names; validation is 3 %. Rules of endpoints without counters would take a tenth less, masquerading cluster IPs by one rule rather than
 // one each another twentieth: neither is worth what it hides.
+//
+// Adoption: half is the kernel's, 5 µs for each rule that it tells; the other half goes into
+// decoding and comparing them. Chains are read over as many connections as there are processors,
+// for 10,000 services of 10 endpoints 120,000 rules. Nothing but reading a rule tells what is in
+// it.
 //
 // Affinity: to add a rule with a list, recent_mt_check compares its name with those of all lists, and there are two such rules for an
 // endpoint. With 10,000 lists these comparisons take 6 s of the 8.2. Fewer lists cannot say which endpoint a client was given. IP sets would

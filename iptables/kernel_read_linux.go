@@ -45,8 +45,10 @@ func (rd *reader) request(i uint8, msg uint8, verb, kind string) {
 	rd.req.Message(nfnl.SubsysNFTables, msg, 0, f.nfproto, 0, object)
 }
 
-// exists asks for one object by the request that was begun.
-func (rd *reader) exists(ctx context.Context) (bool, error) {
+// hasTable reports whether a table is there.
+func (rd *reader) hasTable(ctx context.Context, i uint8, t tableID) (bool, error) {
+	rd.request(i, msgGetTable, "get", "table")
+	rd.req.Text(1, t.String()) // NFTA_TABLE_NAME
 	_, err := rd.conn.Query(ctx, &rd.req)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -54,19 +56,28 @@ func (rd *reader) exists(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// hasTable reports whether a table is there.
-func (rd *reader) hasTable(ctx context.Context, i uint8, t tableID) (bool, error) {
-	rd.request(i, msgGetTable, "get", "table")
-	rd.req.Text(1, t.String()) // NFTA_TABLE_NAME
-	return rd.exists(ctx)
-}
-
 // hasChain reports whether a chain is there.
 func (rd *reader) hasChain(ctx context.Context, id chainID) (bool, error) {
+	c, err := rd.getChain(ctx, id)
+	return c != nil, err
+}
+
+// getChain asks for a chain, without its rules; nil if it is not there.
+func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
 	rd.request(id.family, msgGetChain, "get", "chain")
 	rd.req.Text(attrChainTable, id.table.String())
 	rd.req.Text(attrChainName, id.name)
-	return rd.exists(ctx)
+	replies, err := rd.conn.Query(ctx, &rd.req)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case len(replies) == 0:
+		return nil, fmt.Errorf("get %s: %w: no reply", id, nfnl.ErrMalformed)
+	}
+	c, err := decodeChain(replies[0].Attrs)
+	return &rawChain{foundChain: c}, err
 }
 
 // readTries bounds how often something is read again since somebody changed it meanwhile.
@@ -93,6 +104,26 @@ func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, 
 		}
 	}
 	return false, nil
+}
+
+// findChains adds chains that are missing in an interrupted list, and that all others are reached from.
+func (rd *reader) findChains(ctx context.Context, l *layout, i uint8, r *raw) error {
+	for _, t := range tables {
+		for _, name := range l.names.entries(t) {
+			id := chainID{i, t, name}
+			if r.chain(id) != nil {
+				continue
+			}
+			c, err := rd.getChain(ctx, id)
+			if err != nil {
+				return err
+			}
+			if c != nil {
+				r.put(id, c)
+			}
+		}
+	}
+	return nil
 }
 
 func tableNamed(name string) (tableID, bool) {
@@ -177,7 +208,11 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 				return nil, 0, err
 			}
 		}
-		if _, err := k.reader.listChains(ctx, uint8(i), r); err != nil {
+		whole, err := k.reader.listChains(ctx, uint8(i), r)
+		if err == nil && !whole {
+			err = k.reader.findChains(ctx, l, uint8(i), r)
+		}
+		if err != nil {
 			return nil, 0, err
 		}
 	}

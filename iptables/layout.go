@@ -184,6 +184,19 @@ func (n names) owned(chain string) bool {
 	return false
 }
 
+// entries returns the chains of a table from which all others of ours are reached, and those that are
+// there even if no rule of ours leads to them.
+func (n names) entries(t tableID) []string {
+	var l []string
+	for _, c := range baseChains(t) {
+		l = append(l, c.name)
+	}
+	if t == nat {
+		l = append(l, n.settings(), n.markMasq(), n.masqOffPod())
+	}
+	return l
+}
+
 // leadable reports whether rules may lead to a chain that is ours to delete.
 func (n names) leadable(chain string) bool { return n.owned(chain) || chain == n.localnet() }
 

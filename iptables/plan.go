@@ -112,8 +112,29 @@ type handles struct {
 	first uint64
 }
 
+// Sizes of messages, roughly: that of a chain, of a rule, and what a list of clients adds.
+const (
+	chainBytes  = 64
+	ruleBytes   = 400
+	recentBytes = 270
+)
+
+// grow makes room for the plan in a batch.
+func (p *plan) grow(b *nfnl.Batch) {
+	messages, bytes := 0, 0
+	for _, x := range p.chains {
+		messages += 1 + len(x.after)
+		bytes += chainBytes + ruleBytes*len(x.after)
+		if n := len(x.after); n > 0 && x.after[n-1].recent.kind != recentNone {
+			bytes += recentBytes * n
+		}
+	}
+	b.Grow(messages, bytes)
+}
+
 // encode appends the plan to a batch.
 func (p *plan) encode(b *nfnl.Batch, known map[chainID]handles) {
+	p.grow(b)
 	e := &encoder{batch: b}
 	for i, f := range families {
 		e.f = f

@@ -33,6 +33,12 @@ func affinityState(n, replaced int) servicemodel.State {
 // rememberClients writes n clients into the affinity map, as if they had come, given the endpoints in turn.
 func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	tb.Helper()
+	rememberClientsFor(tb, b, n, endpoints, func(int) time.Duration { return time.Hour })
+}
+
+// rememberClientsFor is rememberClients, each for a time of its own.
+func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int, timeout func(i int) time.Duration) {
+	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false)}
 	for i := range p.families {
 		p.families[i] = familyPlan{f: nftwire.Families[i]}
@@ -48,7 +54,7 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 		if fp.ops[name] == nil {
 			fp.ops[name] = new(setOps)
 		}
-		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key), client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: time.Hour})
+		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key), client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: timeout(i)})
 	}
 	_, err := b.send(tb.Context(), p)
 	require.NoError(tb, err)

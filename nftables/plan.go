@@ -365,7 +365,8 @@ func check(c *servicemodel.ChangeSet) error {
 	var errs []error
 	var about servicemodel.Name // the service being checked; zero for the node
 	refuse := func(object, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: about, Object: object, Field: field, Value: value, Hint: hint})
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: about,
+			Object: object, Field: field, Value: value, Hint: hint})
 	}
 	for _, fc := range c.Frontends {
 		if fe := fc.New; fe != nil {

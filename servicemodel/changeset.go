@@ -27,8 +27,8 @@ type FrontendChange struct{ Old, New *Frontend }
 // PoolChange is a pool added (Old nil), removed (New nil) or changed.
 type PoolChange struct {
 	Old, New *Pool
-	// Slots are the slots that differ, by index, of a pool that is in both tables. Of an added or removed
-	// pool all slots come or go, and the list is empty.
+	// Slots are the slots that differ, by index, of a pool that is in both tables. Of an added or
+	// removed pool all slots come or go, and the list is empty.
 	Slots []SlotChange
 }
 
@@ -76,6 +76,11 @@ func (c *ChangeSet) Counts() Counts {
 		}
 	}
 	return n
+}
+
+// Plus returns the sums of n and o.
+func (n Counts) Plus(o Counts) Counts {
+	return Counts{Added: n.Added + o.Added, Changed: n.Changed + o.Changed, Removed: n.Removed + o.Removed}
 }
 
 func (n *Counts) count(was, is bool) {

@@ -122,3 +122,9 @@ func TestAChangeSetNamesItsTables(t *testing.T) {
 		require.Same(t, b.Frontend(f.Old.Key), f.New)
 	}
 }
+
+func TestCountsAddUp(t *testing.T) {
+	t.Parallel()
+	a, b := sm.Counts{Added: 1, Changed: 20, Removed: 300}, sm.Counts{Added: 4, Changed: 50, Removed: 600}
+	require.Equal(t, sm.Counts{Added: 5, Changed: 70, Removed: 900}, a.Plus(b))
+}

@@ -2,7 +2,9 @@ package servicemodel
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with errors.Join; find them with errors.As.
 type FieldError struct {
-	Service Name   // the service whose definition or endpoints State.Validate found it in; zero if it is not in any
+	// Service is the service whose definition or endpoints State.Validate found it in. It is zero if it
+	// is the node, and in errors of other origin.
+	Service Name
 	Object  string // what it is about, such as "service default/web" or "node"
 	Field   string // the path of the field, such as "ports[1].nodePort"
 	Value   string // the offending value as text; empty if it is the absence that offends

@@ -2,9 +2,9 @@ package servicemodel
 
 import "net/netip"
 
-// From returns what leads from old to c.New, of the objects that c changes: a part of Diff(old, c.New)
-// that costs as much as c is large. It is for looking at what is new in one of several attempts to
-// leave the same table.
+// From returns what leads from old to c.New, of the objects that c changes: a part of Diff(old,
+// c.New) that costs as much as c is large. It is for looking at what is new in one of several
+// attempts to leave the same table.
 func (c *ChangeSet) From(old *Table) *ChangeSet {
 	a, b := old.orEmpty(), c.New.orEmpty()
 	part := &ChangeSet{Old: old, New: c.New}
@@ -22,7 +22,8 @@ func (c *ChangeSet) From(old *Table) *ChangeSet {
 		id := either(p.Old, p.New).ID
 		was, is := a.Pool(id), b.Pool(id)
 		if was != is && (was == nil || is == nil || !was.Equal(is)) {
-			part.Pools = append(part.Pools, PoolChange{Old: was, New: is, Slots: diffSlots(was, is)})
+			change := PoolChange{Old: was, New: is, Slots: diffSlots(was, is)}
+			part.Pools = append(part.Pools, change)
 		}
 	}
 	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.HasClusterIP, b.HasClusterIP)

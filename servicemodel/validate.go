@@ -42,7 +42,9 @@ func (p *problems) add(field string, value any, reason string) {
 	if value != nil {
 		text = fmt.Sprint(value)
 	}
-	p.found = append(p.found, &FieldError{Service: p.service, Object: p.object(), Field: field, Value: text, Reason: reason})
+	p.found = append(p.found, &FieldError{
+		Service: p.service, Object: p.object(), Field: field, Value: text, Reason: reason,
+	})
 }
 
 // path returns the path of a field in an element of a list.

@@ -13,10 +13,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Memory is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that embed kernlb test with it, on any OS and without
-// privileges, what they hand to an engine, and what they do when it fails. It keeps the contract of a backend strictly: a commit that
-// does not begin from what was last observed or committed is an error, one that another backend on the same kernel came before, or that changes what
-// somebody has changed by hand, is a [dataplane.ErrConflict].
+// Memory is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that
+// embed kernlb test with it, on any OS and without privileges, what they hand to an engine, and
+// what they do when it fails. It keeps the contract of a backend strictly: a commit that does not
+// begin from what was last observed or committed is an error, one that another backend on the same
+// kernel came before, or that changes what somebody has changed by hand, is a
+// [dataplane.ErrConflict].
 //
 // Its methods may be called by many goroutines. It must be made by [NewMemory].
 type Memory struct {
@@ -99,8 +101,8 @@ func (m *Memory) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.refuse = f
 }
 
-// HeedHints makes Observe read what it is asked for only, where it is given a hint: the observation is
-// then [dataplane.Observation.Unread] if the kernel holds anything else.
+// HeedHints makes Observe read what it is asked for only, where it is given a hint: the observation
+// is then [dataplane.Observation.Unread] if the kernel holds anything else.
 func (m *Memory) HeedHints(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,7 +153,9 @@ func (m *Memory) Check(c *servicemodel.ChangeSet) error {
 
 // Observe reads the kernel. The table is made anew of its contents, as it is by a backend that decodes what it reads: it knows of no
 // state, no conflicts and no health checks.
-func (m *Memory) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation, error) {
+func (m *Memory) Observe(
+	ctx context.Context, want *servicemodel.Table,
+) (*dataplane.Observation, error) {
 	if err := m.enter(ctx, CallObserve); err != nil {
 		return nil, err
 	}
@@ -176,8 +180,9 @@ func (m *Memory) Observe(ctx context.Context, want *servicemodel.Table) (*datapl
 	return o, nil
 }
 
-// Integrity compares the kernel's version and generation with those of the last Observe or Commit. It does not tell of a failed commit: to observe after
-// one is the caller's duty, and another commit without it an error.
+// Integrity compares the kernel's version and generation with those of the last Observe or Commit.
+// It does not tell of a failed commit: to observe after one is the caller's duty, and another
+// commit without it an error.
 func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return dataplane.Broken, err
@@ -304,9 +309,13 @@ func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
 // within returns what of t is in want, too: frontends and pools by their identity.
 func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 	return servicemodel.NewTable(servicemodel.Contents{
-		Rules:      t.Rules(),
-		Frontends:  only(t.Frontends(), func(f *servicemodel.Frontend) bool { return want.Frontend(f.Key) != nil }),
-		Pools:      only(t.Pools(), func(p *servicemodel.Pool) bool { return want.Pool(p.ID) != nil }),
+		Rules: t.Rules(),
+		Frontends: only(t.Frontends(), func(f *servicemodel.Frontend) bool {
+			return want.Frontend(f.Key) != nil
+		}),
+		Pools: only(t.Pools(), func(p *servicemodel.Pool) bool {
+			return want.Pool(p.ID) != nil
+		}),
 		ClusterIPs: only(t.ClusterIPs(), want.HasClusterIP),
 		Hairpins:   only(t.Hairpins(), want.HasHairpin),
 	})

@@ -59,7 +59,8 @@ func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
 	return w, nil
 }
 
-// newEngine returns an engine that remembers nothing. It is strict: what is left out would not be tested.
+// newEngine returns an engine that remembers nothing. It is strict: what is left out would not be
+// tested.
 func (w *world) newEngine(f dataplane.Flows) *dataplane.Engine {
 	return dataplane.New(w.backend, &dataplane.Config{Strict: true, Flows: f})
 }

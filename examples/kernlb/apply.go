@@ -54,7 +54,8 @@ func (p *program) apply(ctx context.Context) error {
 		}
 		err = p.settle(ctx, e, r, err)
 		sum := summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
-			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift, Refused: p.refused(r.Refused)}
+			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(),
+			Repaired: r.Drift, Refused: p.refused(r.Refused)}
 		if keeper != nil {
 			sum.Deleted, sum.Reset = keeper.Totals().Deleted, keeper.Totals().Reset
 		}
@@ -131,7 +132,8 @@ func (p *program) printPlan(v *dataplane.Preview, refused []reason) error {
 			Changes string `json:"changes"`
 			Kernel  string `json:"kernel"`
 		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed, Removed: counts.Removed,
-			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift, Refused: refused}, v.Changes.String(), v.Plan.String()})
+			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift, Refused: refused},
+			v.Changes.String(), v.Plan.String()})
 	}
 	if stats.Messages == 0 && len(v.Drift) == 0 {
 		_, err := fmt.Fprintln(p.stdout, "nothing would change")

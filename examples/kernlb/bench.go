@@ -125,7 +125,9 @@ func (b *benchmark) apply(ctx context.Context, s servicemodel.State) (time.Durat
 }
 
 // small measures the states that next makes, one after the other.
-func (b *benchmark) small(ctx context.Context, runs int, next func(i int) servicemodel.State) timing {
+func (b *benchmark) small(
+	ctx context.Context, runs int, next func(i int) servicemodel.State,
+) timing {
 	var times []time.Duration
 	messages := 0
 	for i := range runs {
@@ -142,7 +144,9 @@ func (b *benchmark) small(ctx context.Context, runs int, next func(i int) servic
 }
 
 // large measures the states that next makes, each with a new engine.
-func (b *benchmark) large(ctx context.Context, runs int, next func(i int) servicemodel.State) (l large) {
+func (b *benchmark) large(
+	ctx context.Context, runs int, next func(i int) servicemodel.State,
+) (l large) {
 	var times []time.Duration
 	for i := range runs {
 		b.close()
@@ -174,7 +178,8 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	return b.state.WithEndpoints(n, eps)
 }
 
-// replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just do so again.
+// replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just
+// do so again.
 func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 	time.Sleep(neighbourPause + time.Duration(i%10)*time.Millisecond)
 	return b.replaceEndpoint(i)

@@ -13,7 +13,8 @@ import (
 // neighbourPause is the time between two commits of the neighbour: 50 in a second.
 const neighbourPause = 20 * time.Millisecond
 
-// neighbour is another program that commits to a table of its own, in this network namespace, all the time.
+// neighbour is another program that commits to a table of its own, in this network namespace, all
+// the time.
 type neighbour struct {
 	conn    *nfnl.Conn
 	stop    context.CancelFunc

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// report is what bench prints. Times are those of the public API, from changed state to committed kernel; messages are those of one such change.
+// report is what bench prints. Times are those of the public API, from changed state to committed
+// kernel; messages are those of one such change.
 type report struct {
 	Backend   string `json:"backend"`
 	Services  int    `json:"services"`
@@ -49,7 +50,8 @@ func (t timing) String() string {
 	return fmt.Sprintf("%10.1f µs %10.1f µs  %5d messages", t.MedianUs, t.P99Us, t.Messages)
 }
 
-// large is how long a large change takes, the median of all runs, and the peak of the heap in all of them.
+// large is how long a large change takes, the median of all runs, and the peak of the heap in all
+// of them.
 type large struct {
 	Ms         float64 `json:"ms"`
 	Messages   int     `json:"messages"` // of the last run
@@ -58,7 +60,8 @@ type large struct {
 }
 
 func (l large) String() string {
-	return fmt.Sprintf("%10.1f ms %13s  %5d messages, %d bytes; peak heap %.1f MB", l.Ms, "", l.Messages, l.Bytes, l.PeakHeapMB)
+	return fmt.Sprintf("%10.1f ms %13s  %5d messages, %d bytes; peak heap %.1f MB",
+		l.Ms, "", l.Messages, l.Bytes, l.PeakHeapMB)
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -79,7 +82,8 @@ adopt, one replaced  %v
 beside a neighbour that commits %.0f times a second:
 one replaced in %d ms%v
 adopt, one replaced  %v
-`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService, neighbourPause.Milliseconds(), r.Paced, r.Adopt,
+`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService,
+		neighbourPause.Milliseconds(), r.Paced, r.Adopt,
 		r.NeighbourCommits, neighbourPause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
 	return err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// load reads the manifests into a state. It prints every problem; if one of them is an error, there is no state, or with
-// -keep-going one without that object.
+// load reads the manifests into a state. It prints every problem; if one of them is an error, there
+// is no state, or with -keep-going one without that object.
 func (p *program) load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations, Strict: true})
 	loader := manifest.NewLoader(tracker)
@@ -53,7 +53,8 @@ func (p *program) load() (servicemodel.State, error) {
 	return s, p.invalid(s.Validate())
 }
 
-// ofNoObject reports whether a problem hides which objects there are, so that nothing can be left out for it.
+// ofNoObject reports whether a problem hides which objects there are, so that nothing can be left
+// out for it.
 func ofNoObject(p manifest.Problem) bool { return p.Severity == kube.Error && p.Object == "" }
 
 // invalid prints every problem of a state and returns one error for them.

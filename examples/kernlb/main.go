@@ -9,9 +9,10 @@
 //	kernlb tune                sets the limits and timeouts of conntrack
 //	kernlb bench               measures the library in a namespace of its own
 //
-// Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for wrong usage or invalid input, in
-// which case every problem was printed and the kernel was not touched. With -keep-going, services that are invalid or that the backend
-// refuses are left out and printed, everything else is done, and the exit code is 1.
+// Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for
+// wrong usage or invalid input, in which case every problem was printed and the kernel was not
+// touched. With -keep-going, services that are invalid or that the backend refuses are left out and
+// printed, everything else is done, and the exit code is 1.
 package main
 
 import (

@@ -100,8 +100,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"; auto takes the first that the kernel supports and that can do what the services ask for")
 	fs.StringVar(&o.instance, "instance", defaultInstance, "owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
-	fs.BoolVar(&o.goOn, "keep-going", false, "apply and plan: leave out the services that are invalid or that the backend refuses, and print each; "+
-		"the exit code is 1 if there were any (default: they refuse the whole state)")
+	fs.BoolVar(&o.goOn, "keep-going", false, "apply and plan: leave out the services that are invalid "+
+		"or that the backend refuses, and print each; the exit code is 1 if there were any "+
+		"(default: they refuse the whole state)")
 	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
 	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
 	fs.Var(&n.ips, "node-ip", "address `IP` of this node, the primary one of its family first; may be repeated (default: those of the interfaces)")

@@ -43,6 +43,13 @@ func (b *Batch) Reset() {
 	*b = Batch{buf: b.buf[:0], msgs: b.msgs[:0]}
 }
 
+// Grow makes room for so many messages and bytes more, so that those before are not copied as they are
+// written. It is an estimate: they may be fewer or more.
+func (b *Batch) Grow(messages, bytes int) {
+	b.msgs = slices.Grow(b.msgs, messages)
+	b.buf = slices.Grow(b.buf, bytes)
+}
+
 // Message ends the message before it, if any, and begins a new one. FlagRequest is added to flags. The
 // sequence number is filled in when the batch is sent.
 func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16, obj Object) {

@@ -33,6 +33,22 @@ func twoMessages(b *Batch) {
 	b.End(desc)
 }
 
+func TestGrowing(t *testing.T) {
+	t.Parallel()
+	var a, b Batch
+	a.Grow(3, 1000)
+	room := cap(a.buf)
+	require.GreaterOrEqual(t, room, 1000)
+	for _, batch := range []*Batch{&a, &b} {
+		batch.Message(SubsysNFTables, 1, 0, 0, 0, Object{})
+		batch.U32(1, 2)
+	}
+	require.Equal(t, b.Bytes(), a.Bytes())
+	require.Equal(t, room, cap(a.buf))
+	a.Grow(1, 2000)
+	require.Equal(t, b.Bytes(), a.Bytes(), "what is there stays")
+}
+
 func TestBatchIsWrittenByteForByte(t *testing.T) {
 	t.Parallel()
 	var b Batch

@@ -21,9 +21,10 @@ type Config struct {
 	// kube-proxy). Until the object is known, or if it has none, no pod is told by its address.
 	NodeCIDRs bool
 
-	// Annotations is the prefix of the annotations of Services that say what Kubernetes has no field for; see the package documentation. Empty, the
-	// default, means that annotations mean nothing. A service that asks for what the backend cannot do
-	// is refused: an engine leaves it out, or refuses the whole state if it is strict.
+	// Annotations is the prefix of the annotations of Services that say what Kubernetes has no
+	// field for; see the package documentation. Empty, the default, means that annotations mean
+	// nothing. A service that asks for what the backend cannot do is refused: an engine leaves it
+	// out, or refuses the whole state if it is strict.
 	Annotations string
 
 	// Strict is for objects that no API server has validated, such as those in files: what an API server would have

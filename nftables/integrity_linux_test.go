@@ -1,0 +1,143 @@
+package nftables
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// look looks at the tables, however often that was done.
+func look(t *testing.T, b *Backend) dataplane.Integrity {
+	t.Helper()
+	b.looks = ration.Ration{}
+	i, err := b.look(t.Context())
+	require.NoError(t, err)
+	return i
+}
+
+// After each commit, what is known of the numbers of elements is what the kernel says: a look finds nothing,
+// whether the table was adopted or written.
+func TestALookAfterACommitFindsNothing(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	g := randstate.New(randomConfig(), rand.New(rand.NewPCG(5, 5)))
+	s := g.State()
+	e := dataplane.New(b, nil)
+	_, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable, setSettings)
+	require.NoError(t, err)
+	want := dataplane.Intact
+	if count < 0 {
+		want = dataplane.Touched // before Linux 6.16
+	}
+	for step := range 60 {
+		s = g.Change(s)
+		_, err := e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, want, look(t, b), "step %d", step)
+		if step == 30 {
+			b = newBackend(t, ns, nil)
+			e = dataplane.New(b, nil)
+		}
+	}
+	before := b.kernel.gen
+	require.NoError(t, editSet(t, b, "service-drop"))
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	if count >= 0 {
+		require.Equal(t, dataplane.Broken, i)
+		require.Equal(t, before, b.kernel.gen, "it is looked for again")
+	}
+}
+
+// What is wrong with the connection is no conflict, and is told at once.
+func TestFailuresAreNoConflicts(t *testing.T) {
+	t.Parallel()
+	_, b := newNS(t)
+	e := dataplane.New(b, nil)
+	s := editedState()
+	_, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, call := range []struct {
+		name string
+		do   func() error
+	}{
+		{"integrity", func() error { _, err := b.Integrity(ctx); return err }},
+		{"observe", func() error { _, err := b.Observe(ctx, nil); return err }},
+		{"cleanup", func() error { _, err := b.Cleanup(ctx); return err }},
+	} {
+		err := call.do()
+		require.ErrorIs(t, err, context.Canceled, call.name)
+		require.NotErrorIs(t, err, dataplane.ErrConflict, call.name)
+		require.ErrorContains(t, err, "nftables: "+call.name)
+	}
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i, "after an error it must be observed again")
+	_, err = b.Commit(t.Context(), servicemodel.Diff(nil, nil))
+	require.ErrorIs(t, err, errNotObserved)
+	_, err = b.Plan(servicemodel.Diff(nil, nil))
+	require.ErrorIs(t, err, errNotObserved)
+
+	_, err = b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	_, err = b.Observe(t.Context(), nil)
+	require.ErrorIs(t, err, nfnl.ErrClosed)
+	require.NotErrorIs(t, err, dataplane.ErrConflict)
+}
+
+// A commit that does not know of another one fails as a whole, whatever it would do.
+func TestTheLateWriterIsRefused(t *testing.T) {
+	t.Parallel()
+	ns, a := newNS(t)
+	base := editedState()
+	_, err := dataplane.New(a, nil).Apply(t.Context(), base)
+	require.NoError(t, err)
+	b := newBackend(t, ns, nil)
+	be := dataplane.New(b, nil)
+	_, err = be.Observe(t.Context())
+	require.NoError(t, err)
+	o, err := a.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	name := goldenService().Name
+	_, err = be.Apply(t.Context(), base.WithEndpoints(name, goldenEndpoints("10.244.1.3")))
+	require.NoError(t, err)
+
+	for _, s := range []servicemodel.State{
+		base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.9")), // what b did not touch
+		base.WithNode(servicemodel.Node{MasqueradeMark: 1}),                   // rules
+		base.WithoutService(name),
+	} {
+		table, err := servicemodel.Resolve(nil, s)
+		require.NoError(t, err)
+		_, err = a.Commit(t.Context(), servicemodel.Diff(o.Table, table.Arrange(o.Table)))
+		require.ErrorIs(t, err, dataplane.ErrConflict)
+		a.observed = true // and does it again
+	}
+	requireAdopts(t, newBackend(t, ns, nil), base.WithEndpoints(name, goldenEndpoints("10.244.1.3")),
+		mustResolve(t, base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))
+}
+
+// A version is a number after the last one, never zero, and has a mark.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, version{number: 7}, version{}.next(7, false))
+	require.Equal(t, version{number: 8, unswept: true}, version{number: 7}.next(3, true))
+	require.Equal(t, version{number: 1}, version{number: 1<<32 - 1}.next(3, false))
+	require.Equal(t, version{number: 1}, version{}.next(0, false))
+	require.NotZero(t, firstVersion())
+}
