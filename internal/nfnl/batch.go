@@ -102,9 +102,6 @@ func (b *Batch) extend(n int) []byte {
 	return b.buf[at:]
 }
 
-// Grow makes room for n more bytes, so that a large batch does not grow by being copied.
-func (b *Batch) Grow(n int) { b.buf = slices.Grow(b.buf, n) }
-
 // fail remembers the first mistake.
 func (b *Batch) fail(format string, args ...any) {
 	if b.err != nil {
