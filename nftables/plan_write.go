@@ -48,7 +48,7 @@ func (p *plan) size() int {
 // encode appends the plan to a batch.
 func (p *plan) encode(b *nfnl.Batch) {
 	if n := p.size(); n > keptBatch {
-		b.Grow(0, n+n/64)
+		b.Grow(0, n+n/64) // of messages there are few
 	}
 	p.write(func(f *nftwire.Family) nftwire.Writer { return nftwire.NewEncoder(b, f, p.table) })
 }

@@ -350,3 +350,67 @@ func TestRulesDoNotTellWhichChainsThereAre(t *testing.T) {
 		}
 	}
 }
+
+// addTo adds an element to a set of the table of IPv4.
+func addTo(t *testing.T, b *Backend, set string, e nftwire.Elem) {
+	t.Helper()
+	var l nftwire.ElemList
+	l.Add(e)
+	var batch nfnl.Batch
+	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: set}, &l)
+	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+}
+
+// What looks like a frontend at a key that no frontend can have is none.
+func TestImpossibleFrontendsAreDrift(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]servicemodel.FrontendKey{
+		"an unknown protocol": {Addr: netip.MustParseAddr("10.96.0.77"), Protocol: 7, Port: 80},
+		"no address":          {Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP, Port: 80},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
+			require.NoError(t, err)
+			bytes := append(nftwire.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0, 80, 0, 0)
+			comment := nftwire.AppendComment(nil, "default/other:http cluster-ip reject")
+			addTo(t, b, kindService.registry, nftwire.Elem{Key: bytes, UserData: comment})
+			addTo(t, b, "service-reject", nftwire.Elem{Key: bytes})
+			o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
+			require.NoError(t, err)
+			require.Len(t, o.Drift, 2)
+			require.True(t, servicemodel.Diff(o.Table, r.Changes.New).Empty())
+		})
+	}
+}
+
+// Two frontends of a service share its endpoints: where the kernel has others for one of them, that one is not whole.
+func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
+	require.NoError(t, err)
+	for _, padding := range []byte{0, 1} {
+		slot := nftwire.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
+		var l nftwire.ElemList
+		l.Add(nftwire.Elem{Key: slot})
+		var batch nfnl.Batch
+		nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).DeleteElements(&nftwire.Set{Name: "service-endpoints"}, &l)
+		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+		data := nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))
+		if padding > 0 { // the right endpoint, but for a byte that means nothing
+			data = nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080"))
+			data[len(data)-1] = padding
+		}
+		addTo(t, b, "service-endpoints", nftwire.Elem{Key: slot, Data: data})
+		o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
+		require.NoError(t, err)
+		require.NotEmpty(t, o.Drift)
+		for _, d := range o.Drift {
+			require.Contains(t, d, "203.0.113.10")
+		}
+		require.Nil(t, o.Table.Frontend(servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: servicemodel.TCP, Port: 80}))
+		require.Equal(t, r.Changes.New.Len()-1, o.Table.Len())
+	}
+}
