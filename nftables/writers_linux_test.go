@@ -28,7 +28,7 @@ func randomStates(seed uint64, n int) []servicemodel.State {
 
 func TestWritersOfOneInstance(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Writers(t, open, randomStates(1, 600))
+	dataplanetest.Writers(t, open, randomStates(1, 240))
 }
 
 func TestKilledAtAnyMoment(t *testing.T) {

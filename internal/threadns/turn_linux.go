@@ -18,10 +18,11 @@ type Turn struct {
 	stuck bool // it was waited for in vain: somebody holds it for long
 }
 
-// Pauses between two attempts to take a turn.
+// Pauses between two attempts to take a turn, and the time that newcomers leave to those who wait already.
 const (
 	minPause = 20 * time.Microsecond
 	maxPause = 2 * time.Millisecond
+	courtesy = 2 * maxPause
 )
 
 // OpenTurn prepares the lock of the network namespace of a file descriptor, or that of the calling
@@ -39,24 +40,55 @@ func OpenTurn(fd int) (*Turn, error) {
 }
 
 // Take waits for the lock, at most for the time given; then it returns without. After that, it does not
-// wait again until it finds the lock free. release gives the lock back, if it was taken. The error is
-// the context's.
+// wait again until it finds the lock free. Who comes while others wait lets them go first, so that one who
+// takes it again and again does not keep others out. release gives the lock back, if it was taken. The
+// error is the context's.
 func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func(), err error) {
 	start := time.Now()
+	if t.othersWait() {
+		if err := sleep(ctx, courtesy); err != nil {
+			return nil, err
+		}
+	}
+	defer t.waiting(unix.F_UNLCK)
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		if unix.Flock(int(t.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		if unix.Flock(t.fd(), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			t.stuck = false
-			return func() { _ = unix.Flock(int(t.file.Fd()), unix.LOCK_UN) }, nil
+			return func() { _ = unix.Flock(t.fd(), unix.LOCK_UN) }, nil
 		}
 		if t.stuck || time.Since(start) >= patience {
 			t.stuck = true
 			return func() {}, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(pause):
+		t.waiting(unix.F_RDLCK)
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
 		}
+	}
+}
+
+func (t *Turn) fd() int { return int(t.file.Fd()) }
+
+// waiting tells the others that this one waits, with F_RDLCK, or that it does no more, with F_UNLCK: by a
+// read lock on the open file description (fcntl(2), F_OFD_SETLK), of which there can be many beside each
+// other. It is apart from the lock of flock(2).
+func (t *Turn) waiting(typ int16) {
+	_ = unix.FcntlFlock(uintptr(t.fd()), unix.F_OFD_SETLK, &unix.Flock_t{Type: typ, Len: 1})
+}
+
+// othersWait reports whether others wait: whether a write lock would meet their read locks.
+func (t *Turn) othersWait() bool {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Len: 1}
+	err := unix.FcntlFlock(uintptr(t.fd()), unix.F_OFD_GETLK, &lock)
+	return err == nil && lock.Type != unix.F_UNLCK
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }
 

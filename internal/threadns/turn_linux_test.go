@@ -73,3 +73,34 @@ func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
 	require.False(t, b.stuck)
 	release()
 }
+
+// Who takes the lock again as soon as it is given back lets those who wait go first.
+func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
+	busy, err := OpenTurn(0)
+	require.NoError(t, err)
+	defer busy.Close()
+	seldom, err := OpenTurn(0)
+	require.NoError(t, err)
+	defer seldom.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int)
+	go func() {
+		turns := 0
+		for ; ctx.Err() == nil; turns++ {
+			if release, err := busy.Take(ctx, time.Minute); err == nil {
+				time.Sleep(time.Millisecond)
+				release()
+			}
+		}
+		ended <- turns
+	}()
+	const turns = 50
+	for range turns {
+		release, err := seldom.Take(t.Context(), time.Minute)
+		require.NoError(t, err)
+		release()
+		time.Sleep(100 * time.Microsecond)
+	}
+	cancel()
+	require.Less(t, <-ended, 20*turns, "turns of the other meanwhile")
+}
