@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -243,7 +244,7 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 		if certain {
 			return false
 		}
-		b.kernel.looks.left = 1
+		b.kernel.looks = ration.New(1, 20)
 		i, err := b.Integrity(t.Context())
 		require.NoError(t, err)
 		require.NotEqual(t, dataplane.Broken, i)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -79,7 +80,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 			}},
 		{"integrity", func(t *testing.T, b *Backend, _ *netnstest.NS) {
 			commit(t, b, with)
-			b.kernel.gen, b.kernel.looks.left = 0, 8
+			b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
 		}, func(ctx context.Context, t *testing.T, b *Backend) error {
 			i, err := b.Integrity(ctx)
 			require.Equal(t, err != nil, i == dataplane.Broken)
@@ -87,7 +88,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 		}},
 		{"integrity of nothing", func(t *testing.T, b *Backend, _ *netnstest.NS) {
 			observed(t, b)
-			b.kernel.gen, b.kernel.looks.left = 0, 8
+			b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
 		}, func(ctx context.Context, _ *testing.T, b *Backend) error {
 			_, err := b.Integrity(ctx)
 			return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -25,8 +26,8 @@ type kernel struct {
 	sysctl   sysctl
 	turn     *threadns.Turn
 	lacks    lacking
-	looks    ration // at the skeleton and the uses
-	readings ration // of everything, while others keep committing
+	looks    ration.Ration // at the skeleton and the uses
+	readings ration.Ration // of everything, while others keep committing
 }
 
 func (k *kernel) open(cfg *Config) error {
@@ -39,8 +40,8 @@ func (k *kernel) open(cfg *Config) error {
 		return err
 	}
 	k.conn, k.reader = conn, newReader(conn)
-	k.looks = ration{share: 20, most: 8, left: 8}
-	k.readings = ration{share: 100, most: 1}
+	k.looks = ration.New(8, 20)
+	k.readings = ration.New(1, 100)
 	if err := k.sysctl.open(c.NetNS); err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -95,7 +96,7 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 			return nil, nil, err
 		}
 		b.kernel.gen = gen
-		b.kernel.readings.restart(time.Now(), time.Since(start))
+		b.kernel.readings.Spend(time.Since(start))
 		o, err = b.adopt(r)
 		return o, r, err
 	}
@@ -138,18 +139,18 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 		return dataplane.Broken, err
 	}
 	start := time.Now()
-	if !k.looks.take(start) {
+	if !k.looks.Allow(start) {
 		return dataplane.Intact, nil
 	}
 	whole, certain, err := b.look(ctx)
-	k.looks.costs(time.Since(start))
-	switch {
-	case err != nil || !whole:
+	if err != nil || !whole {
 		return dataplane.Broken, err
-	case certain:
+	}
+	k.looks.Spend(time.Since(start)) // a look that found something was worth its time
+	if certain {
 		k.gen = gen.ID
 	}
-	if k.readings.take(start) {
+	if k.readings.Allow(start) {
 		return dataplane.Touched, nil
 	}
 	return dataplane.Intact, nil

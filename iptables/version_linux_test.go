@@ -10,6 +10,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -111,7 +112,7 @@ func TestLooksAreRationed(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
 	apply(t, b, webService())
-	b.kernel.looks = ration{share: 20, most: 8}
+	b.kernel.looks = ration.Ration{}
 	runTool(t, ns, "", "iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ")
 	integrity := func(want dataplane.Integrity) {
 		t.Helper()
@@ -120,9 +121,9 @@ func TestLooksAreRationed(t *testing.T) {
 		require.Equal(t, want, i)
 	}
 	integrity(dataplane.Intact)
-	b.kernel.looks.left = 1
+	b.kernel.looks = ration.New(1, 20)
 	integrity(dataplane.Broken)
-	b.kernel.looks.left = 0
+	b.kernel.looks = ration.Ration{}
 
 	other, err := New(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
@@ -137,8 +138,7 @@ func TestNowAndThenEverythingIsRead(t *testing.T) {
 	b, ns, _ := opened(t, Config{})
 	apply(t, b, webService())
 	for _, want := range []dataplane.Integrity{dataplane.Touched, dataplane.Intact} {
-		b.kernel.readings.left = map[dataplane.Integrity]float64{dataplane.Touched: 1}[want]
-		b.kernel.readings.cost = time.Hour
+		b.kernel.readings = map[dataplane.Integrity]ration.Ration{dataplane.Touched: ration.New(1, 100)}[want]
 		runTool(t, ns, "", "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "RETURN")
 		i, err := b.Integrity(t.Context())
 		require.NoError(t, err)

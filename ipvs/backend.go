@@ -9,6 +9,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -44,7 +45,7 @@ type Backend struct {
 	dirty    map[servicemodel.FrontendKey]bool
 	stale    []ipvsnl.ServiceKey
 	leaving  map[drainKey]time.Time // when a destination began to drain
-	looks    looks
+	looks    ration.Ration          // at the companion tables, for what was changed by hand
 }
 
 // errMoved says that an address is not where it was found.
@@ -83,7 +84,7 @@ func New(cfg *Config) (*Backend, error) {
 func newBackend(c Config) *Backend {
 	return &Backend{cfg: c, instance: instanceFlag(c.Table), comp: newCompanion(),
 		leaving: map[drainKey]time.Time{},
-		sysctls: sysctls{wanted: wantedSysctls(c.StrictARP)}, looks: looks{left: looksAtOnce}}
+		sysctls: sysctls{wanted: wantedSysctls(c.StrictARP)}, looks: ration.New(8, 20)}
 }
 
 // Name returns "ipvs".

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -276,23 +275,4 @@ func FuzzInterpret(f *testing.F) {
 		got.version = want.version
 		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))
 	})
-}
-
-func TestLooksAreRationed(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	l := looks{left: looksAtOnce, last: now}
-	for range looksAtOnce {
-		require.True(t, l.take(now))
-	}
-	require.False(t, l.take(now.Add(lookPause-1)))
-	require.True(t, l.take(now.Add(lookPause)))
-	require.False(t, l.take(now.Add(lookPause)))
-	now = now.Add(lookPause)
-	l.took = time.Second
-	require.False(t, l.take(now.Add(lookShare*time.Second-1)))
-	require.True(t, l.take(now.Add(lookShare*time.Second)))
-	l = looks{left: looksAtOnce}
-	require.True(t, l.take(now), "what is not used is not kept for ever")
-	require.Equal(t, looksAtOnce-1, l.left)
 }

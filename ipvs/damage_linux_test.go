@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ration"
 )
 
 // What somebody changes by hand is noticed by the next apply, and put right.
@@ -104,28 +105,29 @@ func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 	for _, pods := range [][]string{{"10.244.1.1"}, {"10.244.1.2"}, {"10.244.1.1", "10.244.2.2"}} {
 		_, err := e.Apply(t.Context(), rigState(pods))
 		require.NoError(t, err)
-		b.looks = looks{}
+		b.looks = ration.Ration{}
 		i, err := b.Integrity(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, dataplane.Intact, i)
-		require.Equal(t, looks{}, b.looks)
+		require.Equal(t, ration.Ration{}, b.looks)
 	}
 	r.run("nft add table inet other")
+	b.looks = ration.New(8, 20)
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Intact, i)
-	require.Positive(t, b.looks.took)
+	require.NotEqual(t, ration.New(8, 20), b.looks, "it was looked at")
 	gen, err := b.nf.GenID(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, gen.ID, b.gen)
 
 	// When no look is due, an edit by hand is found by a later one.
 	r.run("nft flush chain ip kernlb-ipvs admit")
-	b.looks = looks{last: time.Now()}
+	b.looks = ration.Ration{}
 	i, err = b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Intact, i)
-	b.looks = looks{}
+	b.looks = ration.New(8, 20)
 	i, err = b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Broken, i)

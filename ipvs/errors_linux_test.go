@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -77,7 +78,7 @@ func TestEachFailureIsTold(t *testing.T) {
 	require.Positive(t, len(b.leaving))
 	requireErrors(t, "look", func(ctx context.Context) error {
 		b.gen--
-		b.looks = looks{}
+		b.looks = ration.New(8, 20)
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err == nil, i == dataplane.Intact)
 		return err

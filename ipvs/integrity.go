@@ -75,10 +75,10 @@ func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
 	if v.exists != b.comp.version.exists || v.exists && v != b.comp.version {
 		return false, nil
 	}
-	if !b.looks.take(time.Now()) {
+	start := time.Now()
+	if !b.looks.Allow(start) {
 		return true, nil
 	}
-	start := time.Now()
 	is, drift, err := b.readCompanion(ctx)
 	if readAgain(err) {
 		return false, nil
@@ -86,12 +86,11 @@ func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	b.looks.took = time.Since(start)
 	is.version = b.comp.version
 	if len(drift) > 0 || !is.equal(b.expected()) {
-		b.looks.left++ // it was worth it
 		return false, nil
 	}
+	b.looks.Spend(time.Since(start)) // one that found something was worth its time
 	b.gen = gen.ID
 	return true, nil
 }
@@ -103,30 +102,4 @@ func (b *Backend) expected() *companion {
 	c.clusterIPs = slices.Collect(b.table.ClusterIPs())
 	c.hairpins = slices.Collect(b.table.Hairpins())
 	return &c
-}
-
-// looks rations how often the companion tables are read because of what may have been changed by
-// hand.
-type looks struct {
-	left int
-	last time.Time     // when there was one more
-	took time.Duration // how long the last one took
-}
-
-const (
-	looksAtOnce = 2
-	lookPause   = time.Second
-	lookShare   = 20 // one part in so many of the time may be spent
-)
-
-// take reports whether there may be a look now, and counts it.
-func (l *looks) take(now time.Time) bool {
-	if now.Sub(l.last) >= max(lookPause, lookShare*l.took) {
-		l.left, l.last = min(l.left+1, looksAtOnce), now
-	}
-	if l.left == 0 {
-		return false
-	}
-	l.left--
-	return true
 }

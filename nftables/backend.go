@@ -78,7 +78,7 @@ func New(cfg *Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity, first: firstVersion()}}
+	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity, first: firstVersion()}, looks: ration.New(8, 20)}
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w", err)
 	}

@@ -134,9 +134,7 @@ func TestLooksAreRationed(t *testing.T) {
 	s := editedState()
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	b.looks = ration.Ration{}
-	b.looks.Allow(time.Now())
-	b.looks.Spend(time.Hour)
+	b.looks = ration.Ration{} // which allows none
 	_, err = oe.Apply(t.Context(), s)
 	require.NoError(t, err)
 	i, err := b.Integrity(t.Context())
@@ -147,7 +145,7 @@ func TestLooksAreRationed(t *testing.T) {
 	i, err = b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Touched, i)
-	b.looks = ration.Ration{}
+	b.looks = ration.New(8, 20)
 	i, err = b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Broken, i)

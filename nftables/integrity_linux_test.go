@@ -18,7 +18,7 @@ import (
 // look looks at the tables, however often that was done.
 func look(t *testing.T, b *Backend) dataplane.Integrity {
 	t.Helper()
-	b.looks = ration.Ration{}
+	b.looks = ration.New(8, 20)
 	i, err := b.look(t.Context())
 	require.NoError(t, err)
 	return i

@@ -190,7 +190,15 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.looks.Allow(start) {
 		return dataplane.Touched, nil
 	}
-	defer func() { b.looks.Spend(time.Since(start)) }()
+	i, err := b.inspect(ctx)
+	if i != dataplane.Broken { // a look that found something was worth its time
+		b.looks.Spend(time.Since(start))
+	}
+	return i, err
+}
+
+// inspect compares the tables with what they should be, as far as that can be told without reading elements.
+func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	result := dataplane.Intact
 	for i, f := range nftwire.Families {
 		raw, err := b.kernel.readTable(ctx, f, b.pl.table)

@@ -4,29 +4,27 @@ package ration
 
 import "time"
 
-const (
-	// burst is how often something may be done at once.
-	burst = 8
-	// perSecond is what is given each second: something short may be done so often, without end.
-	perSecond = 1
-	// share bounds the time taken, without end: a twentieth.
-	share = 20
-)
-
-// Ration is what may be spent. The zero value has not been used.
+// Ration is what may be spent: tokens, of which each use takes one, and more if it takes long. One comes
+// back each second. The zero Ration allows nothing. It is not safe for use by several goroutines.
 type Ration struct {
-	used float64
-	at   time.Time
+	burst int
+	share int
+	used  float64
+	at    time.Time
 }
+
+// New returns a ration that allows something burst times at once if it is short, and then once a second.
+// What takes long it allows for one part in share of the time.
+func New(burst, share int) Ration { return Ration{burst: burst, share: share} }
 
 // Allow reports whether it may be done now.
 func (r *Ration) Allow(now time.Time) bool {
 	if !r.at.IsZero() {
-		r.used = max(0, r.used-perSecond*now.Sub(r.at).Seconds())
+		r.used = max(0, r.used-now.Sub(r.at).Seconds())
 	}
 	r.at = now
-	return r.used <= burst-1
+	return r.used <= float64(r.burst)-1
 }
 
 // Spend notes that it was done, and how long it took.
-func (r *Ration) Spend(took time.Duration) { r.used += max(1, share*took.Seconds()) }
+func (r *Ration) Spend(took time.Duration) { r.used += max(1, float64(r.share)*took.Seconds()) }
