@@ -227,23 +227,43 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 }
 
 // Commit writes a change set in one transaction. What is left to [Backend.Settle] is marked in the kernel by
-// the same transaction.
+// the same transaction. Where the socket cannot send so much at once, as in an unprivileged user
+// namespace, service ports that are new come in several transactions, each of which leaves whole ones.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
+	stats, err := b.commitParts(ctx, c)
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	stats.Duration = time.Since(start)
+	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	return stats, nil
+}
+
+// commitParts writes a change set, in parts if it is too large.
+func (b *Backend) commitParts(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	p, err := b.pl.plan(c)
 	if err != nil {
 		return dataplane.Stats{}, err
 	}
 	stats, err := b.send(ctx, p)
+	if errors.Is(err, nfnl.ErrBatchTooLarge) {
+		if first, rest := c.Split(); first != nil {
+			if stats, err = b.commitParts(ctx, first); err != nil {
+				return stats, err
+			}
+			more, err := b.commitParts(ctx, rest)
+			stats.Messages, stats.Bytes, stats.Elements = stats.Messages+more.Messages, stats.Bytes+more.Bytes, stats.Elements+more.Elements
+			return stats, err
+		}
+	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	b.committed(p, c)
-	stats.Duration = time.Since(start)
-	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 

@@ -31,6 +31,9 @@ type Config struct {
 	NetNS int
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
+	// Limit is the greatest number of bytes that is sent at once, where the socket can send more. Zero
+	// means what it can.
+	Limit int
 }
 
 // Conn is a connection to nfnetlink in one network namespace. Its methods may be called by many
@@ -38,6 +41,7 @@ type Config struct {
 type Conn struct {
 	sock   socket
 	log    *slog.Logger
+	limit  int           // see Config
 	turn   chan struct{} // holds a token while nobody uses what follows
 	closed atomic.Bool
 
@@ -83,7 +87,9 @@ func Dial(cfg *Config) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netfilter connection: %w", err)
 	}
-	return newConn(sock, cfg.Logger), nil
+	c := newConn(sock, cfg.Logger)
+	c.limit = cfg.Limit
+	return c, nil
 }
 
 // newConn returns a connection over sock.
@@ -110,8 +116,16 @@ func (c *Conn) Close() error {
 // as Linux 5.10 to 6.12 come, and was 8,388,576 on a 6.18. Nothing inside such a namespace can raise it: what is
 // larger has to be split into several transactions.
 func (c *Conn) MaxBatch() int {
+	return min(c.sendLimit(), maxBuffer)
+}
+
+// sendLimit returns how many bytes can be sent at once.
+func (c *Conn) sendLimit() int {
 	size, _ := c.sock.limits()
-	return min(size, maxBuffer)
+	if c.limit > 0 {
+		return min(size, c.limit)
+	}
+	return size
 }
 
 // begin waits for its turn to use the connection. Each successful begin is followed by an end.
@@ -193,7 +207,7 @@ func (c *Conn) reserve(n int) uint32 {
 
 // send sends one datagram of at most the socket's limit.
 func (c *Conn) send(p []byte) error {
-	if limit, _ := c.sock.limits(); len(p) > limit {
+	if limit := c.sendLimit(); len(p) > limit {
 		return &TooLargeError{Size: len(p), Limit: limit}
 	}
 	return c.sock.send(p)

@@ -1,0 +1,64 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// limited makes a backend send no more than a number of bytes at once.
+func limited(t *testing.T, b *Backend, netns, limit int) {
+	t.Helper()
+	conn, err := nfnl.Dial(&nfnl.Config{NetNS: netns, Limit: limit})
+	require.NoError(t, err)
+	require.NoError(t, b.kernel.conn.Close())
+	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
+	require.Equal(t, limit, conn.MaxBatch())
+}
+
+// What cannot be sent at once comes in parts, and is the same in the end.
+func TestALargeLoadComesInParts(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	limited(t, b, ns.Fd(), 100_000)
+	e := dataplane.New(b, nil)
+	s := manyServices(500)
+	r, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Greater(t, r.Bytes, 300_000)
+	require.Equal(t, 500, r.Added)
+	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
+	require.Equal(t, dataplane.Intact, integrity(t, b))
+
+	// So do those that are added later.
+	more := manyServices(1200)
+	_, err = e.Apply(t.Context(), more)
+	require.NoError(t, err)
+	requireAdopts(t, newBackend(t, ns, nil), more, mustResolve(t, more))
+
+	// A single service that is too large is an error, and changes nothing.
+	limited(t, b, ns.Fd(), 10_000)
+	name := servicemodel.Name{Namespace: "default", Name: "large"}
+	var eps []servicemodel.Endpoint
+	for i := range 300 {
+		eps = append(eps, tenEndpoints(i, 10)[0])
+	}
+	svc := *more.Service(servicemodel.Name{Namespace: "default", Name: "s1"})
+	svc.Name, svc.ClusterIPs = name, svc.ClusterIPs[:0:0]
+	svc.ClusterIPs = append(svc.ClusterIPs, goldenService().ClusterIPs[0].Next().Next())
+	_, err = e.Apply(t.Context(), manyServices(2).WithService(&svc).WithEndpoints(name, eps))
+	require.ErrorIs(t, err, nfnl.ErrBatchTooLarge)
+	require.NotErrorIs(t, err, dataplane.ErrConflict)
+	requireAdopts(t, newBackend(t, ns, nil), more, mustResolve(t, more))
+}
+
+func integrity(t *testing.T, b *Backend) dataplane.Integrity {
+	t.Helper()
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	return i
+}
