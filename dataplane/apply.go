@@ -43,7 +43,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 			e.known = false
 			return err
 		}
-		r.Stats.add(stats)
+		r.Stats = r.Stats.Plus(stats)
 	}
 	r.Drift = append(r.Drift, e.drift...)
 	e.resolved, e.kernel, e.drift = c.New, c.New, nil

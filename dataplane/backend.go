@@ -110,9 +110,10 @@ type Stats struct {
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
 }
 
-// add adds what another commit sent.
-func (s *Stats) add(o Stats) {
+// Plus returns what two commits cost in all. The duration is that of s.
+func (s Stats) Plus(o Stats) Stats {
 	s.Messages += o.Messages
 	s.Bytes += o.Bytes
 	s.Elements += o.Elements
+	return s
 }

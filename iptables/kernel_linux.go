@@ -196,20 +196,40 @@ func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Commit writes a change set, and repairs what drifted, in one transaction.
+// Commit writes a change set, and repairs what drifted, in one transaction. Where the socket cannot send so
+// much at once, as in an unprivileged user namespace, service ports that are new come in several
+// transactions, each of which leaves whole ones.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
+	stats, err := b.commitParts(ctx, c)
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	stats.Duration = time.Since(start)
+	b.log.DebugContext(ctx, "committed", "backend", Name, "prefix", b.l.names.prefix,
+		"messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	return stats, nil
+}
+
+// commitParts writes a change set, in parts if it is too large.
+func (b *Backend) commitParts(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	stats, p, err := b.write(ctx, c, nil)
+	if errors.Is(err, nfnl.ErrBatchTooLarge) {
+		if first, rest := c.Split(); first != nil {
+			if stats, err = b.commitParts(ctx, first); err != nil {
+				return stats, err
+			}
+			more, err := b.commitParts(ctx, rest)
+			return stats.Plus(more), err
+		}
+	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	b.committed(p)
-	stats.Duration = time.Since(start)
-	b.log.DebugContext(ctx, "committed", "backend", Name, "prefix", b.l.names.prefix,
-		"messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 

@@ -22,10 +22,11 @@ import (
 // kernel is a network with an engine on its node.
 type kernel struct {
 	*netnstest.Cluster
-	t      *testing.T
-	engine *dataplane.Engine
-	vs     *ipvsnl.Client
-	pods   map[string]*netnstest.Host
+	t       *testing.T
+	backend *ipvs.Backend
+	engine  *dataplane.Engine
+	vs      *ipvsnl.Client
+	pods    map[string]*netnstest.Host
 }
 
 func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
@@ -53,7 +54,7 @@ func (k *kernel) restart(cfg ipvs.Config) {
 	b, err := ipvs.New(&cfg)
 	require.NoError(k.t, err)
 	k.t.Cleanup(func() { b.Close() })
-	k.engine = dataplane.New(b, nil)
+	k.backend, k.engine = b, dataplane.New(b, nil)
 }
 
 var (
@@ -150,7 +151,8 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 	require.NoError(t, err)
 
 	both := func(s *servicemodel.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")} }
-	_, err = k.engine.Apply(t.Context(), k.state(web(both), "pod2"))
+	strict := dataplane.New(k.backend, &dataplane.Config{Strict: true})
+	_, err = strict.Apply(t.Context(), k.state(web(both), "pod2"))
 	require.ErrorIs(t, err, dataplane.ErrCollision)
 	require.Equal(t, before, k.run("ipvsadm", "-Sn"), "nothing was written")
 	require.Empty(t, k.run("nft", "list", "tables"))

@@ -121,7 +121,7 @@ func (r *rig) state() []string {
 		}
 	}
 	for _, command := range []string{"ip rule", "ip -6 rule", "ip route show table all",
-		"ip -6 route show table all", "ip address"} {
+		"ip -6 route show table all", "ip address show up"} { // a VM has tunnels that are down
 		l = append(l, r.run(command))
 	}
 	return l

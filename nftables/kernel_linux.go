@@ -256,8 +256,7 @@ func (b *Backend) commitParts(ctx context.Context, c *servicemodel.ChangeSet) (d
 				return stats, err
 			}
 			more, err := b.commitParts(ctx, rest)
-			stats.Messages, stats.Bytes, stats.Elements = stats.Messages+more.Messages, stats.Bytes+more.Bytes, stats.Elements+more.Elements
-			return stats, err
+			return stats.Plus(more), err
 		}
 	}
 	if err != nil {
