@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -204,32 +205,19 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	stats, err := b.commitParts(ctx, c)
+	stats, err := parts.Commit(c, func(c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+		stats, p, err := b.write(ctx, c, nil)
+		if err == nil {
+			b.committed(p)
+		}
+		return stats, err
+	})
 	if err != nil {
-		return dataplane.Stats{}, err
+		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	stats.Duration = time.Since(start)
 	b.log.DebugContext(ctx, "committed", "backend", Name, "prefix", b.l.names.prefix,
 		"messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
-	return stats, nil
-}
-
-// commitParts writes a change set, in parts if it is too large.
-func (b *Backend) commitParts(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	stats, p, err := b.write(ctx, c, nil)
-	if errors.Is(err, nfnl.ErrBatchTooLarge) {
-		if first, rest := c.Split(); first != nil {
-			if stats, err = b.commitParts(ctx, first); err != nil {
-				return stats, err
-			}
-			more, err := b.commitParts(ctx, rest)
-			return stats.Plus(more), err
-		}
-	}
-	if err != nil {
-		return dataplane.Stats{}, b.failed("commit", err)
-	}
-	b.committed(p)
 	return stats, nil
 }
 

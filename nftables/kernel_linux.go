@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -234,36 +235,26 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	stats, err := b.commitParts(ctx, c)
+	stats, err := parts.Commit(c, func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.commitPart(ctx, c) })
 	if err != nil {
-		return dataplane.Stats{}, err
+		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	stats.Duration = time.Since(start)
 	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 
-// commitParts writes a change set, in parts if it is too large.
-func (b *Backend) commitParts(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+// commitPart writes a change set in one transaction.
+func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	p, err := b.pl.plan(c)
 	if err != nil {
 		return dataplane.Stats{}, err
 	}
 	stats, err := b.send(ctx, p)
-	if errors.Is(err, nfnl.ErrBatchTooLarge) {
-		if first, rest := c.Split(); first != nil {
-			if stats, err = b.commitParts(ctx, first); err != nil {
-				return stats, err
-			}
-			more, err := b.commitParts(ctx, rest)
-			return stats.Plus(more), err
-		}
+	if err == nil {
+		b.committed(p, c)
 	}
-	if err != nil {
-		return dataplane.Stats{}, b.failed("commit", err)
-	}
-	b.committed(p, c)
-	return stats, nil
+	return stats, err
 }
 
 // send commits a plan.
