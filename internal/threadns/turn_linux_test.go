@@ -28,11 +28,11 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	free := make(chan time.Time, 1)
-	go func() {
+	go func(release func()) {
 		time.Sleep(20 * time.Millisecond)
 		free <- time.Now()
 		release()
-	}()
+	}(release)
 	release, err = b.Take(t.Context(), time.Minute)
 	require.NoError(t, err)
 	require.True(t, (<-free).Before(time.Now()))
