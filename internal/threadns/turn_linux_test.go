@@ -27,15 +27,19 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 	_, err = b.Take(ctx, time.Minute)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	free := make(chan time.Time, 1)
+	var free time.Time
+	released := make(chan struct{})
 	go func(release func()) {
 		time.Sleep(20 * time.Millisecond)
-		free <- time.Now()
+		free = time.Now()
 		release()
+		close(released)
 	}(release)
 	release, err = b.Take(t.Context(), time.Minute)
 	require.NoError(t, err)
-	require.True(t, (<-free).Before(time.Now()))
+	now := time.Now()
+	<-released
+	require.True(t, free.Before(now))
 	require.ErrorIs(t, unix.Flock(ns.FD(), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	release()
 
