@@ -92,15 +92,20 @@ func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
 		return nil
 	}
 	found, sure, err := b.sweepMaps(ctx, fs.family)
-	if err != nil {
-		return err
+	if err == nil {
+		fs.note(learnt, found, sure)
 	}
+	return err
+}
+
+// note notes what a reading found. One that found nothing is the last, if it is sure to have seen all
+// entries; else it takes two of them.
+func (fs *familySweep) note(learnt uint64, found int, sure bool) {
 	fs.learnt, fs.sure, fs.clean = learnt, sure, fs.clean+1
 	if found > 0 {
 		fs.clean = 0
 	}
 	fs.done = fs.clean == 2 || fs.clean == 1 && sure
-	return nil
 }
 
 // sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that must go. It

@@ -155,3 +155,52 @@ func TestSweeps(t *testing.T) {
 	short.Key = short.Key[:len(short.Key)-4]
 	require.False(t, all.takes(0, short), "what is not understood is left")
 }
+
+// When a sweep has ended.
+func TestWhenASweepHasEnded(t *testing.T) {
+	t.Parallel()
+	type reading struct {
+		found int
+		sure  bool
+	}
+	for _, tc := range []struct {
+		readings []reading
+		done     bool
+	}{
+		{[]reading{{0, true}}, true},
+		{[]reading{{0, false}}, false},
+		{[]reading{{0, false}, {0, false}}, true},
+		{[]reading{{0, false}, {0, true}}, true},
+		{[]reading{{3, true}}, false},
+		{[]reading{{3, true}, {0, true}}, true},
+		{[]reading{{3, false}, {0, false}}, false},
+		{[]reading{{0, false}, {1, false}, {0, false}}, false},
+		{[]reading{{0, false}, {1, false}, {0, false}, {0, false}}, true},
+	} {
+		fs := &familySweep{}
+		for i, r := range tc.readings {
+			require.False(t, fs.done, "%v", tc.readings)
+			fs.note(uint64(i), r.found, r.sure)
+			require.Equal(t, r.sure, fs.sure)
+			require.Equal(t, uint64(i), fs.learnt)
+		}
+		require.Equal(t, tc.done, fs.done, "%v", tc.readings)
+	}
+}
+
+// A reading tells how many clients it found that must go.
+func TestASweepTellsWhatItFound(t *testing.T) {
+	t.Parallel()
+	_, b := newNS(t)
+	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
+	require.NoError(t, err)
+	rememberClients(t, b, 1000, 10)
+	old := mustResolve(t, affinityState(10, -1))
+	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).Arrange(old)))
+	require.NoError(t, err)
+	for _, want := range []int{100, 0} {
+		found, _, err := b.sweepMaps(t.Context(), 0)
+		require.NoError(t, err)
+		require.Equal(t, want, found)
+	}
+}

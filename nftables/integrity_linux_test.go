@@ -141,3 +141,20 @@ func TestVersions(t *testing.T) {
 	require.Equal(t, version{number: 1}, version{}.next(0, false))
 	require.NotZero(t, firstVersion())
 }
+
+// Where nothing is, a neighbour changes nothing, and whoever makes the instance does.
+func TestIntegrityOfNothing(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	_, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	other := newBackend(t, ns, &Config{Table: "other"})
+	_, err = dataplane.New(other, nil).Apply(t.Context(), editedState())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Intact, look(t, b))
+	_, err = dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), editedState())
+	require.NoError(t, err)
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+}
