@@ -49,8 +49,8 @@
 // When an endpoint leaves, the transaction that takes it away marks the version with "affinity to be swept", and [Backend.Settle], which an engine calls
 // after each commit, deletes the entries that lead to the endpoint: it waits until packets that were under way are through, reads the maps, deletes,
 // and begins again until it finds none. Then the mark goes. From then on no new connection reaches the endpoint, and none can bring it back. A
-// sweep that was interrupted is ended by whoever comes next. It takes 10 to 20 ms more than an apply without
-// affinity, and some 70 ms for 60,000 clients.
+// sweep that was interrupted is ended by whoever comes next. It takes 10 to 25 ms more than an apply without
+// affinity, and some 100 ms for 60,000 clients.
 //
 // The maps hold 262,144 clients of each family, all services together (28 MB). An entry is made by one SYN or datagram, which may have a forged source: at
 // 10,000 of these a second the maps are full after 26 s. Then clients that are remembered stay so, and further ones, of any service, are
