@@ -16,9 +16,10 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// benchFlows is the number of flows on the machine, from the environment variable KERNLB_BENCH_FLOWS. A namespace holds no
-// more than nf_conntrack_max, which only the initial one can raise; but all share one hash table, so the rest goes to others:
-// a walk over the table costs the same, and what a pass over more flows would cost can be told from the flows of one.
+// benchFlows is the number of flows on the machine, from the environment variable
+// KERNLB_BENCH_FLOWS. A namespace holds no more than nf_conntrack_max, which only the initial one
+// can raise; but all share one hash table, so the rest goes to others: a walk over the table costs
+// the same, and what a pass over more flows would cost can be told from the flows of one.
 func benchFlows(b *testing.B) int {
 	s := os.Getenv("KERNLB_BENCH_FLOWS")
 	if s == "" {
@@ -33,16 +34,20 @@ func benchFlows(b *testing.B) int {
 func fill(n int) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for i := range n {
-			f := Flow{Protocol: TCP, TCP: TCPEstablished, Status: StatusSeenReply | StatusAssured, Timeout: time.Hour}
+			f := Flow{Protocol: TCP, TCP: TCPEstablished, Status: StatusSeenReply | StatusAssured,
+				Timeout: time.Hour}
 			if i%4 == 0 {
 				f.Protocol, f.TCP = UDP, TCPNone
 			}
 			f.Original = Tuple{
-				Src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}), uint16(1024+i&0xff)),
+				Src: netip.AddrPortFrom(
+					netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}),
+					uint16(1024+i&0xff)),
 				Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i % 100)}), 53),
 			}
 			f.Reply = Tuple{
-				Src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i % 100), byte(i / 100 % 10)}), 5353),
+				Src: netip.AddrPortFrom(
+					netip.AddrFrom4([4]byte{10, 244, byte(i % 100), byte(i / 100 % 10)}), 5353),
 				Dst: f.Original.Src,
 			}
 			if !yield(f, nil) {
@@ -69,8 +74,8 @@ func benchTable(b *testing.B) (*Table, int) {
 	return first, own
 }
 
-// meter adds up what runs of f allocate and the time of the CPU they take, the kernel's work for them included, which a
-// busy machine distorts less than the time on the clock.
+// meter adds up what runs of f allocate and the time of the CPU they take, the kernel's work for
+// them included, which a busy machine distorts less than the time on the clock.
 type meter struct{ cpu, allocated, runs float64 }
 
 func (m *meter) run(f func()) {
@@ -83,7 +88,8 @@ func (m *meter) run(f func()) {
 	f()
 	unix.Getrusage(unix.RUSAGE_SELF, &after) //nolint:errcheck // cannot fail
 	runtime.ReadMemStats(&mem)
-	m.cpu += float64(after.Utime.Nano()+after.Stime.Nano()-before.Utime.Nano()-before.Stime.Nano()) / 1e6
+	m.cpu += float64(
+		after.Utime.Nano()+after.Stime.Nano()-before.Utime.Nano()-before.Stime.Nano()) / 1e6
 	m.allocated += float64(mem.TotalAlloc-allocated) / 1e6
 	m.runs++
 }
@@ -131,20 +137,24 @@ func BenchmarkClean(b *testing.B) {
 	table, _ := benchTable(b)
 	frontend, backends := Frontend{addr("10.96.0.4"), 53, UDP}, []netip.AddrPort{}
 	for i := range 9 {
-		backends = append(backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(i)}), 5353))
+		backends = append(backends,
+			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(i)}), 5353))
 	}
-	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: frontend, Backends: backends, Untranslated: true}}})
+	m, err := NewMatcher(
+		Change{Claims: []Claim{{Frontend: frontend, Backends: backends, Untranslated: true}}})
 	require.NoError(b, err)
 	for _, c := range []struct {
 		name string
 		opts CleanOptions
-	}{{"narrow", CleanOptions{Scan: ScanNarrow}}, {"protocol", CleanOptions{Scan: ScanProtocol}}, {"all", CleanOptions{Scan: ScanAll}}} {
+	}{{"narrow", CleanOptions{Scan: ScanNarrow}}, {"protocol", CleanOptions{Scan: ScanProtocol}},
+		{"all", CleanOptions{Scan: ScanAll}}} {
 		b.Run(c.name, func(b *testing.B) {
 			var use meter
 			for b.Loop() {
 				b.StopTimer()
 				var stale []Flow
-				for f, err := range table.Flows(context.Background(), Filter{ReplySrc: addr("10.244.4.9")}) {
+				for f, err := range table.Flows(context.Background(),
+					Filter{ReplySrc: addr("10.244.4.9")}) {
 					require.NoError(b, err)
 					stale = append(stale, f)
 				}
@@ -239,7 +249,8 @@ func BenchmarkCut(b *testing.B) {
 		_, err = table.Create(context.Background(), All(flows...))
 		require.NoError(b, err)
 		b.StartTimer()
-		cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: addr("10.96.0.10")}))
+		cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
+			Filter{OriginalDst: addr("10.96.0.10")}))
 		require.NoError(b, err)
 		require.Equal(b, Cut{Deleted: n, Reset: n}, cut)
 	}

@@ -25,7 +25,8 @@ func packEnd[A addrBytes](a netip.AddrPort) end[A] {
 
 func (e *end[A]) unpack() netip.AddrPort {
 	if len(e.addr) == 4 {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{e.addr[0], e.addr[1], e.addr[2], e.addr[3]}), e.port)
+		return netip.AddrPortFrom(
+			netip.AddrFrom4([4]byte{e.addr[0], e.addr[1], e.addr[2], e.addr[3]}), e.port)
 	}
 	var b [16]byte
 	for i := range len(e.addr) {
@@ -34,8 +35,8 @@ func (e *end[A]) unpack() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(b), e.port)
 }
 
-// lane is what flows have in common that were sent to one place and are answered from one: a frontend and an endpoint, or twice the
-// same if nothing translates them.
+// lane is what flows have in common that were sent to one place and are answered from one: a
+// frontend and an endpoint, or twice the same if nothing translates them.
 type lane[A addrBytes] struct {
 	dst, endpoint end[A]
 	zones         [2]uint16 // of the original direction, and of the reply
@@ -55,7 +56,8 @@ func (p lane[A]) direct() lane[A] {
 	return p
 }
 
-// flow returns what is known of a flow on the lane: all but its client, and whoever masquerades that.
+// flow returns what is known of a flow on the lane: all but its client, and whoever masquerades
+// that.
 func (p *lane[A]) flow() Flow {
 	return Flow{
 		Protocol: p.protocol,
@@ -64,7 +66,8 @@ func (p *lane[A]) flow() Flow {
 	}
 }
 
-// laneItem is a lane and its flows. The lanes to one place are a list, which begins with the direct lane.
+// laneItem is a lane and its flows. The lanes to one place are a list, which begins with the direct
+// lane.
 type laneItem[A addrBytes] struct {
 	lane[A]
 	flows      uint32 // the number of the first
@@ -95,7 +98,9 @@ func newBook[A addrBytes]() book[A] {
 
 // findLane returns the number of a lane, 0 if there is none.
 func (b *book[A]) findLane(p lane[A]) uint32 {
-	return b.lanes.find(b.lanes.hash(&laneItem[A]{lane: p}), func(i *laneItem[A]) bool { return i.lane == p })
+	return b.lanes.find(b.lanes.hash(&laneItem[A]{lane: p}), func(i *laneItem[A]) bool {
+		return i.lane == p
+	})
 }
 
 // findFlow returns the number of a flow, 0 if there is none.
@@ -113,7 +118,8 @@ func (b *book[A]) add(f *Flow) {
 	}
 	at := b.ensureLane(packLane[A](f))
 	first := b.lanes.at(at).flows
-	i := b.flows.add(flowItem[A]{client: packEnd[A](f.Original.Src), id: f.ID, lane: at, next: first})
+	i := b.flows.add(flowItem[A]{client: packEnd[A](f.Original.Src), id: f.ID, lane: at,
+		next: first})
 	if first != 0 {
 		b.flows.at(first).prev = i
 	}
@@ -176,8 +182,8 @@ func (b *book[A]) dropLane(at uint32) {
 	}
 }
 
-// flow returns what is known of the flow with a number: who masquerades its client is not. It is false if the number is of no flow
-// any more, and may be of another one than before.
+// flow returns what is known of the flow with a number: who masquerades its client is not. It is
+// false if the number is of no flow any more, and may be of another one than before.
 func (b *book[A]) flow(i uint32) (Flow, bool) {
 	item := b.flows.at(i)
 	if item.lane == 0 {
@@ -203,8 +209,8 @@ func (b *book[A]) to(dst Flow, stale func(*Flow) bool, yield func(uint32)) {
 	}
 }
 
-// from yields the numbers of the flows from one of the ports that nothing translates and that are stale. It passes over all flows,
-// which takes some nanoseconds for each.
+// from yields the numbers of the flows from one of the ports that nothing translates and that are
+// stale. It passes over all flows, which takes some nanoseconds for each.
 func (b *book[A]) from(ports *portSet, stale func(*Flow) bool, yield func(uint32)) {
 	for i := uint32(1); i <= b.flows.used; i++ {
 		item := b.flows.at(i)

@@ -20,11 +20,13 @@ type Deleted struct {
 	Gone    int // they had gone already, or changed into another flow
 }
 
-// Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while it deletes.
+// Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
+// it deletes.
 //
-// A flow that is not what it was when it was listed survives: the kernel finds it by its reply tuple, so one
-// that was made again with another endpoint is left alone, and by its ID. See [Flow.ID] for the limit of
-// that: a flow made again to the same endpoint may be taken for the old one.
+// A flow that is not what it was when it was listed survives: the kernel finds it by its reply
+// tuple, so one that was made again with another endpoint is left alone, and by its ID. See
+// [Flow.ID] for the limit of that: a flow made again to the same endpoint may be taken for the old
+// one.
 //
 // After an error, which may come from the sequence, what was deleted so far is counted.
 func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (Deleted, error) {
@@ -64,10 +66,10 @@ type Created struct {
 	Existing int // there was a flow with one of their tuples
 }
 
-// Create puts flows into the table, as a program does that carries connections from one machine to another.
-// Of a flow it takes the tuples, the timeout, the mark, the TCP state and the bits seen-reply, assured and
-// fixed-timeout. Where the reply tuple is not the inverse of the original one, the kernel will translate. TCP
-// windows are not checked for such flows.
+// Create puts flows into the table, as a program does that carries connections from one machine to
+// another. Of a flow it takes the tuples, the timeout, the mark, the TCP state and the bits
+// seen-reply, assured and fixed-timeout. Where the reply tuple is not the inverse of the original
+// one, the kernel will translate. TCP windows are not checked for such flows.
 //
 // It returns [ErrTableFull] when no more fit.
 func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (Created, error) {
@@ -144,9 +146,10 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 	return do(batch)
 }
 
-// send sends the requests of b, one for each flow. It tells which of them failed with the errno expected; any other
-// failure is an error.
-func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno, flows []Flow) ([]bool, error) {
+// send sends the requests of b, one for each flow. It tells which of them failed with the errno
+// expected; any other failure is an error.
+func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno, flows []Flow) (
+	[]bool, error) {
 	failed := make([]bool, len(flows))
 	refusals, err := t.sendAll(ctx, b)
 	if err != nil {

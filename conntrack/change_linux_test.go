@@ -36,7 +36,8 @@ func TestDeleteWhileListing(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
 	create(t, table, randomTable(rand.New(rand.NewPCG(11, 11)), 3000)...)
-	d, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{Protocol: UDP}))
+	d, err := table.Delete(context.Background(), table.Flows(context.Background(),
+		Filter{Protocol: UDP}))
 	require.NoError(t, err)
 	require.Positive(t, d.Deleted)
 	for _, f := range list(t, table, Filter{}) {
@@ -57,7 +58,8 @@ func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 	require.Equal(t, Deleted{Deleted: 1}, d, "what came before the error is done")
 }
 
-// A flow that the same client made again, to an endpoint that may have it, is not the flow that was listed.
+// A flow that the same client made again, to an endpoint that may have it, is not the flow that was
+// listed.
 func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
@@ -70,11 +72,14 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 			flow(UDP, client, "10.96.0.10:53", "10.244.0.6:5353", ""), false},
 		{"to an endpoint at last", flow(UDP, client, "10.96.0.11:53", "", ""),
 			flow(UDP, client, "10.96.0.11:53", "10.244.0.6:5353", ""), false},
-		{"masqueraded with another port", flow(UDP, client, "10.96.0.12:53", "10.244.0.5:5353", "192.0.2.10:1024"),
+		{"masqueraded with another port", flow(UDP, client, "10.96.0.12:53", "10.244.0.5:5353",
+			"192.0.2.10:1024"),
 			flow(UDP, client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
-		{"another flow has the reply tuple for its original", flow(UDP, client, "10.96.0.13:53", "10.244.0.5:5354", ""),
+		{"another flow has the reply tuple for its original", flow(UDP, client, "10.96.0.13:53",
+			"10.244.0.5:5354", ""),
 			flow(UDP, "10.244.0.5:5354", client, "", ""), false},
-		{"to the same endpoint: as stale as before", flow(UDP, client, "10.96.0.14:53", "10.244.0.5:5355", ""),
+		{"to the same endpoint: as stale as before", flow(UDP, client, "10.96.0.14:53",
+			"10.244.0.5:5355", ""),
 			flow(UDP, client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},
 	} {
 		create(t, table, tc.old)

@@ -13,36 +13,44 @@ import (
 )
 
 const (
-	// emptyWalk is how many flows the kernel copies in the time it takes to walk over an empty table of 262,144 buckets, and
-	// walkShare how many it walks over in the time it takes to copy one.
+	// emptyWalk is how many flows the kernel copies in the time it takes to walk over an empty
+	// table of 262,144 buckets, and walkShare how many it walks over in the time it takes to copy
+	// one.
 	emptyWalk = 4000
 	walkShare = 5
-	// narrowFlows is the size of a table that can be walked over in one go without anybody noticing.
+	// narrowFlows is the size of a table that can be walked over in one go without anybody
+	// noticing.
 	narrowFlows = 100_000
-	// smallTable is the size of a table that is best asked for as a whole, rather than once for each protocol and family.
+	// smallTable is the size of a table that is best asked for as a whole, rather than once for
+	// each protocol and family.
 	smallTable = 20_000
 	// cleanAttempts bounds the passes over a table that is rebuilt meanwhile.
 	cleanAttempts = 3
 )
 
-// Scan says what the kernel is asked for when stale flows are looked for. The flows found are the same.
+// Scan says what the kernel is asked for when stale flows are looked for. The flows found are the
+// same.
 //
-// The narrower the question, the less the kernel copies. But it answers in parts of some hundred flows, and
-// until it has found so many it walks on with preemption and softirqs off (ctnetlink_dump_table, up to Linux
-// 6.18 at least): this CPU receives no packets meanwhile. A walk takes 0.1 to 0.4 µs for each flow on the
-// machine, in all namespaces.
+// The narrower the question, the less the kernel copies. But it answers in parts of some hundred
+// flows, and until it has found so many it walks on with preemption and softirqs off
+// (ctnetlink_dump_table, up to Linux 6.18 at least): this CPU receives no packets meanwhile. A walk
+// takes 0.1 to 0.4 µs for each flow on the machine, in all namespaces.
 type Scan uint8
 
 // The questions.
 const (
-	// ScanAuto is ScanNarrow for up to 100,000 flows in the table where that is less work: each port is a walk of its own.
-	// Otherwise it is ScanAll for up to 20,000 flows, and ScanProtocol for more.
+	// ScanAuto is ScanNarrow for up to 100,000 flows in the table where that is less work: each
+	// port is a walk of its own. Otherwise it is ScanAll for up to 20,000 flows, and ScanProtocol
+	// for more.
 	ScanAuto Scan = iota
-	// ScanNarrow asks for ports, and addresses of IPv4. It is the fastest, and keeps a CPU busy for the whole walk.
+	// ScanNarrow asks for ports, and addresses of IPv4. It is the fastest, and keeps a CPU busy for
+	// the whole walk.
 	ScanNarrow
-	// ScanProtocol asks for protocols. It keeps a CPU busy for long only where their flows are rare.
+	// ScanProtocol asks for protocols. It keeps a CPU busy for long only where their flows are
+	// rare.
 	ScanProtocol
-	// ScanAll asks for everything. It is the slowest, and keeps a CPU busy for no more than some milliseconds.
+	// ScanAll asks for everything. It is the slowest, and keeps a CPU busy for no more than some
+	// milliseconds.
 	ScanAll
 )
 
@@ -50,7 +58,8 @@ const (
 type CleanOptions struct {
 	// Scan is what the kernel is asked for.
 	Scan Scan
-	// KeepOpen makes TCP connections be deleted without being reset: their ends find out when they send.
+	// KeepOpen makes TCP connections be deleted without being reset: their ends find out when they
+	// send.
 	KeepOpen bool
 }
 
@@ -67,29 +76,32 @@ type Cleaned struct {
 	Duration     time.Duration
 }
 
-// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table; none if
-// there can be none. Open TCP connections among them are cut, see [Table.Cut]. Call it after the change is in
-// the kernel: before, a client that sends on would get its flow again. It begins by waiting some 10 ms, until
-// no packet is under way that saw the rules of before: its flow might be put into the table behind the back
-// of a pass that had begun.
+// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table;
+// none if there can be none. Open TCP connections among them are cut, see [Table.Cut]. Call it
+// after the change is in the kernel: before, a client that sends on would get its flow again. It
+// begins by waiting some 10 ms, until no packet is under way that saw the rules of before: its flow
+// might be put into the table behind the back of a pass that had begun.
 //
-// A flow that was made again with a valid endpoint while Clean was at it is left alone, see [Table.Delete].
-// Where the table is large and the program runs for long, [Mirror.Clean] does the same faster.
+// A flow that was made again with a valid endpoint while Clean was at it is left alone, see
+// [Table.Delete]. Where the table is large and the program runs for long, [Mirror.Clean] does the
+// same faster.
 //
-// Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not overlap:
-// the second may make valid again what the first takes for stale.
+// Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not
+// overlap: the second may make valid again what the first takes for stale.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {
 	return t.clean(ctx, m, opts, nil)
 }
 
 // clean is Clean, with the help of a mirror if there is one.
-func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror *Mirror) (Cleaned, error) {
+func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror *Mirror) (Cleaned,
+	error) {
 	start := time.Now()
 	c := cleaning{table: t, mirror: mirror, matcher: m, opts: opts}
 	err := c.run(ctx)
 	c.result.Duration = time.Since(start)
 	if t.log != nil {
-		t.log.LogAttrs(ctx, slog.LevelDebug, "conntrack cleaned", slog.Any("result", c.result), slog.Any("error", err))
+		t.log.LogAttrs(ctx, slog.LevelDebug, "conntrack cleaned", slog.Any("result", c.result),
+			slog.Any("error", err))
 	}
 	if err != nil {
 		return c.result, fmt.Errorf("clean up stale flows: %w", explain(err))
@@ -177,7 +189,8 @@ func (c *cleaning) requests(ctx context.Context, done []Protocol) ([]dumpRequest
 	return c.matcher.dumps(scan, done...), nil
 }
 
-// chooseScan chooses the question for a table with so many flows, of which the narrow question has so many parts.
+// chooseScan chooses the question for a table with so many flows, of which the narrow question has
+// so many parts.
 func chooseScan(flows, narrow int) Scan {
 	switch {
 	case flows <= narrowFlows && narrow*(emptyWalk+flows/walkShare) <= emptyWalk+flows:

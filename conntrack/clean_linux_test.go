@@ -14,17 +14,23 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// A UDP client with a fixed source port sends on while its service changes. Without cleaning it would stay where it
-// was; with it, no packet after the cleaning goes astray.
+// A UDP client with a fixed source port sends on while its service changes. Without cleaning it
+// would stay where it was; with it, no packet after the cleaning goes astray.
 func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []udpCase{
-		{name: "its endpoint is replaced", service: "10.96.0.10:53", before: 1, after: 2, misdirected: 1},
-		{name: "its endpoint is replaced, over IPv6", service: "[fd00:10:96::10]:53", before: 1, after: 2, misdirected: 1},
-		{name: "its endpoint is replaced, masqueraded", service: "10.96.0.10:53", masq: true, before: 1, after: 2, misdirected: 1},
-		{name: "its service gets its first endpoint", service: "10.96.0.10:53", before: -1, after: 2, untranslated: 1},
-		{name: "its node port moves", service: "192.0.2.11:30053", outside: true, masq: true, before: 1, after: 2, misdirected: 1},
-		{name: "its external IP gets its first endpoint, over IPv6", service: "[2001:db8:113::5]:53", outside: true, before: -1, after: 1,
+		{name: "its endpoint is replaced", service: "10.96.0.10:53", before: 1, after: 2,
+			misdirected: 1},
+		{name: "its endpoint is replaced, over IPv6", service: "[fd00:10:96::10]:53", before: 1,
+			after: 2, misdirected: 1},
+		{name: "its endpoint is replaced, masqueraded", service: "10.96.0.10:53", masq: true,
+			before: 1, after: 2, misdirected: 1},
+		{name: "its service gets its first endpoint", service: "10.96.0.10:53", before: -1,
+			after: 2, untranslated: 1},
+		{name: "its node port moves", service: "192.0.2.11:30053", outside: true, masq: true,
+			before: 1, after: 2, misdirected: 1},
+		{name: "its external IP gets its first endpoint, over IPv6",
+			service: "[2001:db8:113::5]:53", outside: true, before: -1, after: 1,
 			untranslated: 1},
 	} {
 		for _, way := range ways {
@@ -66,7 +72,8 @@ func (tc udpCase) run(t *testing.T, way way) {
 	for _, pod := range cluster.Pods[1:] {
 		require.NoError(t, pod.Serve(netnstest.UDP, 5353))
 	}
-	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000, Timeout: 3 * time.Second}
+	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
+		SourcePort: 4000, Timeout: 3 * time.Second}
 	if tc.outside {
 		probe.From = cluster.Outside[0]
 	}
@@ -100,7 +107,8 @@ func (tc udpCase) run(t *testing.T, way way) {
 	require.Zero(t, got.Misdirected+got.Untranslated, "what is right stays")
 }
 
-// A service that loses its last endpoint does not leave a blackhole (kubernetes #139628): its clients are refused.
+// A service that loses its last endpoint does not leave a blackhole (kubernetes #139628): its
+// clients are refused.
 func TestCleanAfterTheLastEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, way := range ways {
@@ -117,7 +125,8 @@ func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	backend := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
 	server, err := cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, backend)
 	require.NoError(t, err)
-	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service, SourcePort: 4000}
+	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
+		SourcePort: 4000}
 	reject := "ip daddr 10.96.0.10 reject"
 	cleaner := way.begin(t, openIn(t, cluster.Node.NS))
 
@@ -125,7 +134,8 @@ func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
 	require.NoError(t, server.Close())
 	rules(t, cluster.Node.NS, "", reject)
-	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{service.Addr(), service.Port(), UDP}}}})
+	m, err := NewMatcher(
+		Change{Claims: []Claim{{Frontend: Frontend{service.Addr(), service.Port(), UDP}}}})
 	require.NoError(t, err)
 	hits := server.Hits()
 	got := cleaner.clean(t, m, CleanOptions{})
@@ -181,7 +191,8 @@ func TestNothingIsDumpedWhenNothingCanBeStale(t *testing.T) {
 	require.Equal(t, Cleaned{}, got)
 }
 
-// Of a large table, exactly the flows go that the definition calls stale, whatever the kernel was asked for.
+// Of a large table, exactly the flows go that the definition calls stale, whatever the kernel was
+// asked for.
 func TestCleanAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	for _, scan := range []Scan{ScanAuto, ScanNarrow, ScanProtocol, ScanAll} {

@@ -15,8 +15,8 @@ import (
 const (
 	// tombstoneTime is how long packets of a connection that was cut are answered with resets.
 	tombstoneTime = 30 * time.Second
-	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not assigned it,
-	// so nobody listens; a listener would answer them with a reset, too.
+	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not
+	// assigned it, so nobody listens; a listener would answer them with a reset, too.
 	tombstonePort = 4
 	// cutTries bounds how often a connection is cut that goes on meanwhile.
 	cutTries = 4
@@ -29,34 +29,37 @@ type Cut struct {
 	Reset   int // connections deleted whose client was made to ask, and will be told
 }
 
-// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are deleted only,
-// see [Table.Delete].
+// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are
+// deleted only, see [Table.Delete].
 //
-// Deleting the flow alone leaves the ends waiting. The client's next packet, if there is one, is tracked as a
-// new connection and translated to an endpoint that knows nothing of it and resets it; but a client that
-// waits for data sends nothing for hours, and its packet is answered by ICMP, which an established connection
-// ignores, if the service has no endpoint left, or by nothing if it is gone, its traffic dropped or
-// nf_conntrack_tcp_loose off. So Cut puts two tombstones where the flow was: flows in state CLOSE that
-// translate what either end sends to the node itself, whose TCP has no such connection and answers with a
-// reset, with the right sequence numbers since it takes them from the packet. Then it makes both ends speak,
-// by segments that TCP must answer with an acknowledgement (see RFC 5961). The kernel takes the reset back
-// along the tombstone, so it comes from where the peer expects it.
+// Deleting the flow alone leaves the ends waiting. The client's next packet, if there is one, is
+// tracked as a new connection and translated to an endpoint that knows nothing of it and resets it;
+// but a client that waits for data sends nothing for hours, and its packet is answered by ICMP,
+// which an established connection ignores, if the service has no endpoint left, or by nothing if it
+// is gone, its traffic dropped or nf_conntrack_tcp_loose off. So Cut puts two tombstones where the
+// flow was: flows in state CLOSE that translate what either end sends to the node itself, whose TCP
+// has no such connection and answers with a reset, with the right sequence numbers since it takes
+// them from the packet. Then it makes both ends speak, by segments that TCP must answer with an
+// acknowledgement (see RFC 5961). The kernel takes the reset back along the tombstone, so it comes
+// from where the peer expects it.
 //
-// A packet can be quicker than the tombstones and make a flow again. Usually it leads elsewhere, where nobody knows the connection, and
-// brings the reset. With IPVS, which remembers connections by itself, it leads to the same endpoint, and the connection would go on: then that
-// flow is cut, too.
+// A packet can be quicker than the tombstones and make a flow again. Usually it leads elsewhere,
+// where nobody knows the connection, and brings the reset. With IPVS, which remembers connections
+// by itself, it leads to the same endpoint, and the connection would go on: then that flow is cut,
+// too.
 //
-// No healthy connection can be harmed: an end is reset only if its packets run into a tombstone, and one is
-// made only where no flow is. A tombstone lives for 30 seconds, and gives way at once to a new connection
-// with the same ports (a SYN in state CLOSE). It works with every verdict of the service and with every
-// backend and needs no rule; a firewall of the node has to let packets of established connections in, and
-// resets out.
+// No healthy connection can be harmed: an end is reset only if its packets run into a tombstone,
+// and one is made only where no flow is. A tombstone lives for 30 seconds, and gives way at once to
+// a new connection with the same ports (a SYN in state CLOSE). It works with every verdict of the
+// service and with every backend and needs no rule; a firewall of the node has to let packets of
+// established connections in, and resets out.
 //
-// Not reset are connections whose packets are offloaded to hardware or go past conntrack, ends that reach each
-// other without this node once the flow is gone (direct server return), and ends to which the node has no route.
+// Not reset are connections whose packets are offloaded to hardware or go past conntrack, ends that
+// reach each other without this node once the flow is gone (direct server return), and ends to
+// which the node has no route.
 //
-// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows have been
-// deleted: the ends will be reset when they send within 30 seconds.
+// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows
+// have been deleted: the ends will be reset when they send within 30 seconds.
 func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (Cut, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()
@@ -71,9 +74,10 @@ func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (Cut, err
 
 // cutting is a Cut in progress.
 type cutting struct {
-	table  *Table
-	ends   *ends
-	nodes  map[netip.Addr]netip.Addr // the node's address towards each peer, invalid if there is none
+	table *Table
+	ends  *ends
+	// the node's address towards each peer, invalid if there is none
+	nodes  map[netip.Addr]netip.Addr
 	result Cut
 	silent error // the first reason why an end could not be told
 }
@@ -103,7 +107,8 @@ type doomed struct {
 	again bool // it was deleted before, and is counted
 }
 
-// grave is what a connection leaves behind: tombstones for what its client sends and for what its endpoint sends.
+// grave is what a connection leaves behind: tombstones for what its client sends and for what its
+// endpoint sends.
 type grave struct {
 	stones [2]Flow
 	there  [2]bool
@@ -114,8 +119,8 @@ const (
 	backendSide
 )
 
-// bury replaces the flows by tombstones and makes their ends speak. It returns those of which a packet made a flow before there was a tombstone for
-// what clients send.
+// bury replaces the flows by tombstones and makes their ends speak. It returns those of which a
+// packet made a flow before there was a tombstone for what clients send.
 func (c *cutting) bury(ctx context.Context, flows []doomed) (survivors []Flow, err error) {
 	graves := make([]grave, len(flows))
 	var b nfnl.Batch
@@ -161,8 +166,8 @@ func (c *cutting) bury(ctx context.Context, flows []doomed) (survivors []Flow, e
 // part says what a message is about: the deletion of a flow (side -1) or one of its tombstones.
 type part struct{ flow, side int }
 
-// wake makes the ends of the connections that were deleted speak. A flow that was not there any more needs no
-// tombstone: it is taken away again.
+// wake makes the ends of the connections that were deleted speak. A flow that was not there any
+// more needs no tombstone: it is taken away again.
 func (c *cutting) wake(ctx context.Context, flows []doomed, graves []grave, gone []bool) error {
 	var undo nfnl.Batch
 	for i := range graves {
@@ -195,8 +200,9 @@ func (c *cutting) wake(ctx context.Context, flows []doomed, graves []grave, gone
 	return err
 }
 
-// remade returns those of the connections that go on: a packet of either end made a flow of them again, to the same endpoint. Of a packet of the endpoint
-// it is backwards, since IPVS translates without telling conntrack which way the connection goes.
+// remade returns those of the connections that go on: a packet of either end made a flow of them
+// again, to the same endpoint. Of a packet of the endpoint it is backwards, since IPVS translates
+// without telling conntrack which way the connection goes.
 func (t *Table) remade(ctx context.Context, flows []Flow) (on []doomed, err error) {
 	var b nfnl.Batch
 	for i := range flows {
@@ -227,7 +233,8 @@ func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 // dig says what tombstones a connection gets.
 func (c *cutting) dig(f *Flow) (g grave) {
 	if node := c.node(f.Original.Src.Addr()); node.IsValid() {
-		g.stones[clientSide] = tombstone(f, f.Original, f.Reply.Zone, netip.AddrPortFrom(node, tombstonePort))
+		g.stones[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
+			netip.AddrPortFrom(node, tombstonePort))
 		g.there[clientSide] = true
 	}
 	// The endpoint sends to the client, or to an address of the node that stands for it.
@@ -237,7 +244,8 @@ func (c *cutting) dig(f *Flow) (g grave) {
 	}
 	if node.IsValid() {
 		// With the peer's port, the many connections of one endpoint stay distinct.
-		g.stones[backendSide] = tombstone(f, f.Reply, f.Original.Zone, netip.AddrPortFrom(node, f.Reply.Dst.Port()))
+		g.stones[backendSide] = tombstone(f, f.Reply, f.Original.Zone,
+			netip.AddrPortFrom(node, f.Reply.Dst.Port()))
 		g.there[backendSide] = true
 	}
 	return g
@@ -245,7 +253,8 @@ func (c *cutting) dig(f *Flow) (g grave) {
 
 // isTombstone reports whether f is a tombstone for what a client sends.
 func isTombstone(f *Flow) bool {
-	return f.Protocol == TCP && f.Status&StatusFixedTimeout != 0 && f.Reply.Src.Port() == tombstonePort
+	return f.Protocol == TCP && f.Status&StatusFixedTimeout != 0 &&
+		f.Reply.Src.Port() == tombstonePort
 }
 
 // tombstone returns a flow that takes to the node what is sent as the tuple says.
@@ -261,10 +270,11 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow
 	}
 }
 
-// poke makes the end whose packets the tombstone catches send one. The segments look like replies to it. One is enough, but either can fail to get an
-// answer: see synAck and stray.
+// poke makes the end whose packets the tombstone catches send one. The segments look like replies
+// to it. One is enough, but either can fail to get an answer: see synAck and stray.
 func (c *cutting) poke(stone *Flow) bool {
-	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst), stray(stone.Reply.Src, stone.Reply.Dst)} {
+	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst),
+		stray(stone.Reply.Src, stone.Reply.Dst)} {
 		if err := c.ends.send(packet, stone.Reply.Dst.Addr()); err != nil {
 			c.fail(stone, err)
 			return false
@@ -286,7 +296,8 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	return node
 }
 
-// unreachable reports whether there is no way to an end. Then it cannot be told, nor can it send anything that gets an answer.
+// unreachable reports whether there is no way to an end. Then it cannot be told, nor can it send
+// anything that gets an answer.
 func unreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// ends reaches the ends of connections from the node. Its sockets are made in the namespace when first used.
+// ends reaches the ends of connections from the node. Its sockets are made in the namespace when
+// first used.
 type ends struct {
 	ns      *threadns.NS
 	sockets map[endSocket]int
@@ -19,8 +20,8 @@ type ends struct {
 
 type endSocket struct{ domain, typ int }
 
-// socket returns the socket of a kind. For raw ones the caller writes the IP header: IPPROTO_RAW implies IP_HDRINCL
-// (raw(7)), and IPV6_HDRINCL likewise (inet6_create in net/ipv6/af_inet6.c).
+// socket returns the socket of a kind. For raw ones the caller writes the IP header: IPPROTO_RAW
+// implies IP_HDRINCL (raw(7)), and IPV6_HDRINCL likewise (inet6_create in net/ipv6/af_inet6.c).
 func (e *ends) socket(kind endSocket) (int, error) {
 	if fd, ok := e.sockets[kind]; ok {
 		return fd, nil
@@ -44,8 +45,8 @@ func (e *ends) socket(kind endSocket) (int, error) {
 	return fd, nil
 }
 
-// source returns the address from which the node would send to the peer. Connecting a UDP socket sends
-// nothing.
+// source returns the address from which the node would send to the peer. Connecting a UDP socket
+// sends nothing.
 func (e *ends) source(peer netip.Addr) (netip.Addr, error) {
 	fd, err := e.socket(endSocket{domain(peer), unix.SOCK_DGRAM})
 	if err != nil {
@@ -107,7 +108,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 // disconnect dissolves the connection of a UDP socket (connect(2), AF_UNSPEC).
 func disconnect(fd int) error {
 	var sa unix.RawSockaddr // AF_UNSPEC is 0
-	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)),
+		unsafe.Sizeof(sa))
 	if errno != 0 {
 		return errno
 	}

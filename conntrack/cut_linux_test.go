@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// rules loads what a node does with packets to a service. Only these rules are in the namespace; one that mentions
-// nothing of the tests keeps conntrack and NAT on.
+// rules loads what a node does with packets to a service. Only these rules are in the namespace;
+// one that mentions nothing of the tests keeps conntrack and NAT on.
 func rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
 	tb.Helper()
 	runInput(tb, node, fmt.Sprintf(`
@@ -44,7 +44,8 @@ func dnat(p Protocol, service, backend netip.AddrPort, extra string) string {
 	if service.Addr().Is6() {
 		family = "ip6"
 	}
-	return fmt.Sprintf("%s daddr %s %s dport %d %s dnat %s to %s\n", family, service.Addr(), p, service.Port(), extra, family, backend)
+	return fmt.Sprintf("%s daddr %s %s dport %d %s dnat %s to %s\n", family, service.Addr(), p,
+		service.Port(), extra, family, backend)
 }
 
 // pair is an idle TCP connection through a service.
@@ -53,7 +54,8 @@ type pair struct {
 }
 
 // connect opens a connection from a host to a service, which leads to the listener.
-func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort, listener *net.TCPListener) pair {
+func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
+	listener *net.TCPListener) pair {
 	tb.Helper()
 	var p pair
 	require.NoError(tb, from.Do(func() error {
@@ -123,12 +125,16 @@ func TestCutResetsBothEnds(t *testing.T) {
 		{name: "the service was deleted"},
 		{name: "the service was deleted, from the node", node: true},
 		{name: "rejected with ICMP", filter: "ip daddr 10.96.0.10 reject"},
-		{name: "rejected with ICMP, over IPv6", filter: "ip6 daddr fd00:10:96::10 reject", v6: true},
-		{name: "rejected with ICMP, from the node", filter: "ip daddr 10.96.0.10 reject", node: true},
+		{name: "rejected with ICMP, over IPv6", filter: "ip6 daddr fd00:10:96::10 reject",
+			v6: true},
+		{name: "rejected with ICMP, from the node", filter: "ip daddr 10.96.0.10 reject",
+			node: true},
 		{name: "dropped", filter: "ip daddr 10.96.0.10 drop"},
 		{name: "invalid packets are dropped", filter: "ct state invalid drop", left: true},
-		{name: "new packets without SYN are dropped", filter: "ct state new tcp flags & syn == 0 drop", left: true},
-		{name: "connections are not picked up", sysctl: "net/netfilter/nf_conntrack_tcp_loose", left: true},
+		{name: "new packets without SYN are dropped",
+			filter: "ct state new tcp flags & syn == 0 drop", left: true},
+		{name: "connections are not picked up", sysctl: "net/netfilter/nf_conntrack_tcp_loose",
+			left: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -179,7 +185,8 @@ func (tc cutCase) run(t *testing.T) {
 		require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
 	}
 
-	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: service.Addr()}))
+	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
+		Filter{OriginalDst: service.Addr()}))
 	require.NoError(t, err)
 	require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
@@ -225,8 +232,11 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		require.ErrorIs(t, waitReset(doomed[i].server), syscall.ECONNRESET)
 		require.NoError(t, healthy[i].talk())
 	}
-	require.Len(t, list(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: tombstonePort}), 20)
-	require.Empty(t, list(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(), Status: StatusSrcNAT}))
+	require.Len(t, list(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: tombstonePort}),
+		20)
+	require.Empty(t,
+		list(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(),
+			Status: StatusSrcNAT}))
 	for _, f := range list(t, table, Filter{Status: StatusFixedTimeout}) {
 		require.Equal(t, TCPClose, f.TCP)
 		require.LessOrEqual(t, f.Timeout, tombstoneTime, "tombstones do not stay")
@@ -250,14 +260,16 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	peer := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
 	time.Sleep(250 * time.Millisecond) // until no acknowledgement is due
 	require.NoError(t, from.send(synAck(service, peer), peer.Addr()))
-	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: service.Addr()}))
+	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
+		Filter{OriginalDst: service.Addr()}))
 	require.NoError(t, err)
 	require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
 }
 
-// A connection of which a packet made a flow again, before there was a tombstone, is cut if it goes on.
+// A connection of which a packet made a flow again, before there was a tombstone, is cut if it goes
+// on.
 func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
@@ -276,7 +288,8 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	backwards.Original, backwards.Reply = reply.Reply, reply.Original
 	closed := buried
 	closed.TCP = TCPClose
-	create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards, closed)
+	create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards,
+		closed)
 
 	on, err := table.remade(t.Context(), []Flow{again, elsewhere, reply, buried, ended})
 	require.NoError(t, err)

@@ -20,7 +20,8 @@ const (
 )
 
 var protocolNames = map[Protocol]string{
-	ICMP: "icmp", TCP: "tcp", UDP: "udp", GRE: "gre", ICMPv6: "icmpv6", SCTP: "sctp", UDPLite: "udplite",
+	ICMP: "icmp", TCP: "tcp", UDP: "udp", GRE: "gre", ICMPv6: "icmpv6", SCTP: "sctp",
+	UDPLite: "udplite",
 }
 
 // String returns the name that conntrack(8) prints, and the number of a protocol without one.
@@ -37,7 +38,8 @@ func (p Protocol) icmp() bool { return p == ICMP || p == ICMPv6 }
 // Family is an address family, numbered as netfilter numbers it.
 type Family uint8
 
-// The families conntrack knows (NFPROTO_*, include/uapi/linux/netfilter.h). AnyFamily is only for filters.
+// The families conntrack knows (NFPROTO_*, include/uapi/linux/netfilter.h). AnyFamily is only for
+// filters.
 const (
 	AnyFamily Family = 0  // NFPROTO_UNSPEC
 	IPv4      Family = 2  // NFPROTO_IPV4
@@ -63,31 +65,36 @@ type Status uint32
 
 // The bits, in the kernel's order.
 const (
-	StatusExpected     Status = 1 << iota // IPS_EXPECTED: a helper foresaw it (the data connection of FTP)
-	StatusSeenReply                       // IPS_SEEN_REPLY: packets went both ways
-	StatusAssured                         // IPS_ASSURED: not evicted when the table is full
-	StatusConfirmed                       // IPS_CONFIRMED: its first packet has left the machine
-	StatusSrcNAT                          // IPS_SRC_NAT: the source is translated
-	StatusDstNAT                          // IPS_DST_NAT: the destination is translated
-	StatusSeqAdjust                       // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
-	StatusSrcNATDone                      // IPS_SRC_NAT_DONE: whether to translate the source is decided
-	StatusDstNATDone                      // IPS_DST_NAT_DONE: the same for the destination
-	StatusDying                           // IPS_DYING: removed from the table
-	StatusFixedTimeout                    // IPS_FIXED_TIMEOUT: traffic does not prolong it
-	StatusTemplate                        // IPS_TEMPLATE
-	StatusUntracked                       // IPS_UNTRACKED: obsolete; in the kernel, lost a clash on insertion
-	StatusHelper                          // IPS_HELPER: a helper was attached on request
-	StatusOffload                         // IPS_OFFLOAD: in a flow table
-	StatusHWOffload                       // IPS_HW_OFFLOAD: in the hardware
+	// IPS_EXPECTED: a helper foresaw it (the data connection of FTP)
+	StatusExpected  Status = 1 << iota
+	StatusSeenReply        // IPS_SEEN_REPLY: packets went both ways
+	StatusAssured          // IPS_ASSURED: not evicted when the table is full
+	StatusConfirmed        // IPS_CONFIRMED: its first packet has left the machine
+	StatusSrcNAT           // IPS_SRC_NAT: the source is translated
+	StatusDstNAT           // IPS_DST_NAT: the destination is translated
+	StatusSeqAdjust        // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
+	// IPS_SRC_NAT_DONE: whether to translate the source is decided
+	StatusSrcNATDone
+	StatusDstNATDone   // IPS_DST_NAT_DONE: the same for the destination
+	StatusDying        // IPS_DYING: removed from the table
+	StatusFixedTimeout // IPS_FIXED_TIMEOUT: traffic does not prolong it
+	StatusTemplate     // IPS_TEMPLATE
+	// IPS_UNTRACKED: obsolete; in the kernel, lost a clash on insertion
+	StatusUntracked
+	StatusHelper    // IPS_HELPER: a helper was attached on request
+	StatusOffload   // IPS_OFFLOAD: in a flow table
+	StatusHWOffload // IPS_HW_OFFLOAD: in the hardware
 )
 
 var statusNames = [...]string{
-	"expected", "seen-reply", "assured", "confirmed", "src-nat", "dst-nat", "seq-adjust", "src-nat-done",
-	"dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper", "offload", "hw-offload",
+	"expected", "seen-reply", "assured", "confirmed", "src-nat", "dst-nat", "seq-adjust",
+	"src-nat-done",
+	"dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper", "offload",
+	"hw-offload",
 }
 
-// String returns the names of the bits that are set, such as "seen-reply|assured|confirmed|dst-nat"; bits
-// without a name follow as one number.
+// String returns the names of the bits that are set, such as
+// "seen-reply|assured|confirmed|dst-nat"; bits without a name follow as one number.
 func (s Status) String() string {
 	if s == 0 {
 		return "none"
@@ -124,7 +131,8 @@ const (
 )
 
 var tcpStateNames = [...]string{
-	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
+	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK",
+	"TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
 // String returns the name that conntrack(8) prints, and the number of an unknown state.
@@ -135,7 +143,8 @@ func (s TCPState) String() string {
 	return strconv.Itoa(int(s))
 }
 
-// Open reports whether both ends may still believe in the connection, so that ending it takes a reset.
+// Open reports whether both ends may still believe in the connection, so that ending it takes a
+// reset.
 func (s TCPState) Open() bool { return s >= TCPSynRecv && s <= TCPLastAck }
 
 // SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,
@@ -156,7 +165,8 @@ const (
 )
 
 var sctpStateNames = [...]string{
-	"NONE", "CLOSED", "COOKIE_WAIT", "COOKIE_ECHOED", "ESTABLISHED", "SHUTDOWN_SENT", "SHUTDOWN_RECD",
+	"NONE", "CLOSED", "COOKIE_WAIT", "COOKIE_ECHOED", "ESTABLISHED", "SHUTDOWN_SENT",
+	"SHUTDOWN_RECD",
 	"SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT",
 }
 

@@ -4,8 +4,9 @@ import "errors"
 
 // eventSource is where events come from. The tests put another one in the place of a socket.
 type eventSource interface {
-	// receive takes one datagram out of the queue. It does not wait: it returns errNoEvent if there is none, and errEventsLost
-	// once after the kernel could not queue some. More may be missing until it has returned errNoEvent.
+	// receive takes one datagram out of the queue. It does not wait: it returns errNoEvent if there
+	// is none, and errEventsLost once after the kernel could not queue some. More may be missing
+	// until it has returned errNoEvent.
 	receive(p []byte) (int, error)
 	close() error
 }

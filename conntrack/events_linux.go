@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventSocket receives events of some protocols. Unlike the socket of a [Follower] it is not watched by the runtime, which would
-// wake up for each event: it is for who looks from time to time.
+// eventSocket receives events of some protocols. Unlike the socket of a [Follower] it is not
+// watched by the runtime, which would wake up for each event: it is for who looks from time to
+// time.
 type eventSocket struct{ fd int }
 
 // openEvents opens an event socket in the network namespace of the calling thread.
@@ -17,7 +18,8 @@ func openEvents(o eventOptions) (eventSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -34,20 +36,23 @@ func configureEvents(fd int, o eventOptions, groups []uint32) error {
 		program = append(program, unix.SockFilter{Code: i.code, Jt: i.jt, Jf: i.jf, K: i.k})
 	}
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&prog); err != nil {
 		return fmt.Errorf("attach the filter: %w", err)
 	}
 	// A connected netlink socket takes messages for it alone from nobody but the kernel.
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("connect to the kernel: %w", err)
 	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, o.buffer) != nil { // needs CAP_NET_ADMIN in the initial user namespace
+	// needs CAP_NET_ADMIN in the initial user namespace
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, o.buffer) != nil {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, o.buffer); err != nil {
 			return fmt.Errorf("set the size of the queue: %w", err)
 		}
 	}
 	for _, g := range groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g)); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
+			int(g)); err != nil {
 			return fmt.Errorf("join group %d: %w", g, err)
 		}
 	}

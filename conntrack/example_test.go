@@ -19,7 +19,8 @@ func ExampleTable_Clean() {
 	left := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")}
 	m, err := conntrack.NewMatcher(conntrack.Change{
 		Claims: []conntrack.Claim{{
-			Frontend:     conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53, Protocol: conntrack.UDP},
+			Frontend: conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
+				Protocol: conntrack.UDP},
 			Backends:     left,
 			Untranslated: true,
 		}},
@@ -46,7 +47,9 @@ func ExampleCountBy() {
 		OriginalDst:     netip.MustParseAddr("10.96.0.20"),
 		OriginalDstPort: 443,
 	})
-	counts, err := conntrack.CountBy(flows, func(f *conntrack.Flow) netip.AddrPort { return f.Reply.Src })
+	counts, err := conntrack.CountBy(flows, func(f *conntrack.Flow) netip.AddrPort {
+		return f.Reply.Src
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,9 +60,11 @@ func ExampleCountBy() {
 
 // The matcher works without a kernel.
 func ExampleMatcher_Judge() {
-	frontend := conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53, Protocol: conntrack.UDP}
+	frontend := conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
+		Protocol: conntrack.UDP}
 	m, err := conntrack.NewMatcher(conntrack.Change{Claims: []conntrack.Claim{{
-		Frontend: frontend, Backends: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")}, Untranslated: true,
+		Frontend: frontend, Backends: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")},
+		Untranslated: true,
 	}}})
 	if err != nil {
 		log.Fatal(err)
@@ -68,8 +73,9 @@ func ExampleMatcher_Judge() {
 	for _, endpoint := range []string{"10.244.0.5:5353", "10.244.0.6:5353", "10.96.0.10:53"} {
 		f := conntrack.Flow{
 			Protocol: conntrack.UDP,
-			Original: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(frontend.Addr, frontend.Port)},
-			Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client},
+			Original: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(frontend.Addr,
+				frontend.Port)},
+			Reply: conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client},
 		}
 		fmt.Println(endpoint, m.Judge(&f))
 	}
@@ -82,7 +88,8 @@ func ExampleMatcher_Judge() {
 func ExampleTuningPlan() {
 	plan := conntrack.TuningPlan{
 		{Name: "nf_conntrack_max", Old: 65536, New: 131072},
-		{Name: "nf_conntrack_tcp_timeout_established", Old: 864000, New: 864000, Note: "stays above the 86400 wanted"},
+		{Name: "nf_conntrack_tcp_timeout_established", Old: 864000, New: 864000,
+			Note: "stays above the 86400 wanted"},
 	}
 	fmt.Println(plan)
 	// Output:
@@ -97,7 +104,8 @@ func ExampleTable_Follow() {
 		log.Fatal(err)
 	}
 	defer table.Close()
-	follower, err := table.Follow(conntrack.FollowOptions{Filter: conntrack.Filter{Protocol: conntrack.UDP}})
+	follower, err := table.Follow(
+		conntrack.FollowOptions{Filter: conntrack.Filter{Protocol: conntrack.UDP}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,22 +7,25 @@ import (
 	"net/netip"
 )
 
-// Filter says which flows are wanted. Every field that is set must match; the zero Filter matches everything.
+// Filter says which flows are wanted. Every field that is set must match; the zero Filter matches
+// everything.
 //
-// A filter is always evaluated here, so it is exact on every kernel. What the kernel can evaluate, too, is
-// handed down to it, so that it need not send what is not wanted; a kernel that does not know a part of it
-// ignores that part:
+// A filter is always evaluated here, so it is exact on every kernel. What the kernel can evaluate,
+// too, is handed down to it, so that it need not send what is not wanted; a kernel that does not
+// know a part of it ignores that part:
 //
 //   - the family, on every kernel;
 //   - the mark, since Linux 3.4, and the status, since 5.15;
 //   - the zone, since 6.8;
-//   - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit cb8aa9a3affb).
+//   - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit
+//     cb8aa9a3affb).
 //
-// Two things are not handed down because kernels get them wrong and lose flows that are wanted. IPv6
-// addresses: kernels from 5.8 on compare them the wrong way round (ctnetlink_filter_match_tuple takes
-// ipv6_addr_cmp for a test of equality); 7.2.13 still does, 6.12.117 does not. Both directions at once: without
-// commit ad81d4daf6a3 the reply tuple is compared as far as the original one was to be; so the reply tuple is
-// handed down only if the filter says nothing of the original one.
+// Two things are not handed down because kernels get them wrong and lose flows that are wanted.
+// IPv6 addresses: kernels from 5.8 on compare them the wrong way round
+// (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for a test of equality); 7.2.13 still does,
+// 6.12.117 does not. Both directions at once: without commit ad81d4daf6a3 the reply tuple is
+// compared as far as the original one was to be; so the reply tuple is handed down only if the
+// filter says nothing of the original one.
 type Filter struct {
 	// Family limits the flows to one family. Addresses below imply it.
 	Family Family
@@ -38,9 +41,11 @@ type Filter struct {
 	ReplySrc     netip.Addr
 	ReplySrcPort uint16
 
-	// Status are bits that must be as they are here, of those in StatusMask; if that is 0, of those in Status.
+	// Status are bits that must be as they are here, of those in StatusMask; if that is 0, of those
+	// in Status.
 	Status, StatusMask Status
-	// Mark is the connection mark, of which the bits in MarkMask count; if that is 0 and Mark is not, all of them.
+	// Mark is the connection mark, of which the bits in MarkMask count; if that is 0 and Mark is
+	// not, all of them.
 	Mark, MarkMask uint32
 	// Zone is the conntrack zone; nil means any.
 	Zone *uint16
@@ -73,8 +78,8 @@ func matchAddr(want netip.Addr, got netip.AddrPort) bool {
 	return !want.IsValid() || want.Unmap() == got.Addr()
 }
 
-// status returns the status bits wanted and which count. No bit is wanted that does not count: the kernel
-// compares without looking.
+// status returns the status bits wanted and which count. No bit is wanted that does not count: the
+// kernel compares without looking.
 func (f Filter) status() (status, mask Status) {
 	if f.StatusMask == 0 {
 		return f.Status, f.Status
@@ -108,13 +113,15 @@ func (f Filter) family() (Family, error) {
 		case family == AnyFamily:
 			family = familyOf(a.addr.Unmap())
 		case family != familyOf(a.addr.Unmap()):
-			return 0, fmt.Errorf("%w: %s: %s is not an address of %s", ErrBadFilter, a.name, a.addr, family)
+			return 0, fmt.Errorf("%w: %s: %s is not an address of %s", ErrBadFilter, a.name, a.addr,
+				family)
 		}
 	}
 	return family, nil
 }
 
-// dumpRequest is what the kernel is asked to do about a filter. The zero value asks for the whole table.
+// dumpRequest is what the kernel is asked to do about a filter. The zero value asks for the whole
+// table.
 type dumpRequest struct {
 	family           Family
 	protocol         Protocol // with everything below it: 0 means that the tuple is not filtered
@@ -132,7 +139,8 @@ func (d dumpRequest) filtersTuple() bool {
 	return d.protocol != 0 || d.src.IsValid() || d.dst.IsValid()
 }
 
-// dumps returns the requests whose answers hold every flow that the filter wants. They overlap in nothing.
+// dumps returns the requests whose answers hold every flow that the filter wants. They overlap in
+// nothing.
 func (f Filter) dumps() ([]dumpRequest, error) {
 	family, err := f.family()
 	if err != nil {
@@ -163,7 +171,8 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 	return []dumpRequest{d4, d6}, nil
 }
 
-// filterable returns the address as far as the kernel can compare it: an IPv6 address it cannot, see [Filter].
+// filterable returns the address as far as the kernel can compare it: an IPv6 address it cannot,
+// see [Filter].
 func filterable(a netip.Addr) netip.Addr {
 	if a = a.Unmap(); a.Is4() {
 		return a

@@ -30,16 +30,20 @@ func TestFilterMatch(t *testing.T) {
 		{"its client", Filter{OriginalSrc: addr("10.0.0.1")}, base, true},
 		{"another client", Filter{OriginalSrc: addr("10.0.0.2")}, base, false},
 		{"its frontend", Filter{OriginalDst: addr("10.96.0.10"), OriginalDstPort: 53}, base, true},
-		{"its frontend written as IPv6", Filter{OriginalDst: addr("::ffff:10.96.0.10")}, base, true},
+		{"its frontend written as IPv6", Filter{OriginalDst: addr("::ffff:10.96.0.10")},
+			base, true},
 		{"another port", Filter{OriginalDst: addr("10.96.0.10"), OriginalDstPort: 54}, base, false},
 		{"its endpoint", Filter{ReplySrc: addr("10.244.0.5"), ReplySrcPort: 5353}, base, true},
 		{"another endpoint", Filter{ReplySrc: addr("10.244.0.6")}, base, false},
 		{"another endpoint port", Filter{ReplySrcPort: 53}, base, false},
 		{"a status bit it has", Filter{Status: StatusDstNAT}, base, true},
-		{"status bits of which it has one", Filter{Status: StatusDstNAT | StatusAssured}, base, false},
+		{"status bits of which it has one", Filter{Status: StatusDstNAT | StatusAssured}, base,
+			false},
 		{"a status bit that must be clear", Filter{StatusMask: StatusAssured}, base, true},
-		{"a status bit that must be clear and is not", Filter{StatusMask: StatusSeenReply}, base, false},
-		{"a status bit outside the mask", Filter{Status: StatusAssured | StatusDstNAT, StatusMask: StatusDstNAT}, base, true},
+		{"a status bit that must be clear and is not", Filter{StatusMask: StatusSeenReply}, base,
+			false},
+		{"a status bit outside the mask", Filter{Status: StatusAssured | StatusDstNAT,
+			StatusMask: StatusDstNAT}, base, true},
 		{"its mark", Filter{Mark: 0x4001}, base, true},
 		{"a part of its mark", Filter{Mark: 0x4000, MarkMask: 0x4000}, base, true},
 		{"a mark of zero in some bits", Filter{MarkMask: 0x8000}, base, true},
@@ -66,13 +70,17 @@ func TestFilterDumps(t *testing.T) {
 		{"a family", Filter{Family: IPv6}, []dumpRequest{{family: IPv6}}},
 		{"a protocol needs a family: both in turn", Filter{Protocol: UDP},
 			[]dumpRequest{{family: IPv4, protocol: UDP}, {family: IPv6, protocol: UDP}}},
-		{"an IPv6 address is a family to the kernel", Filter{OriginalDst: vip6}, []dumpRequest{{family: IPv6}}},
-		{"an IPv6 frontend is a port", Filter{Protocol: UDP, OriginalDst: vip6, OriginalDstPort: 53},
+		{"an IPv6 address is a family to the kernel", Filter{OriginalDst: vip6},
+			[]dumpRequest{{family: IPv6}}},
+		{"an IPv6 frontend is a port", Filter{Protocol: UDP, OriginalDst: vip6,
+			OriginalDstPort: 53},
 			[]dumpRequest{{family: IPv6, protocol: UDP, dstPort: 53}}},
-		{"an address has a family", Filter{OriginalDst: vip}, []dumpRequest{{family: IPv4, dst: vip}}},
+		{"an address has a family", Filter{OriginalDst: vip},
+			[]dumpRequest{{family: IPv4, dst: vip}}},
 		{"a frontend", Filter{Protocol: UDP, OriginalDst: vip, OriginalDstPort: 53},
 			[]dumpRequest{{family: IPv4, protocol: UDP, dst: vip, dstPort: 53}}},
-		{"the kernel does not compare SCTP ports", Filter{Protocol: SCTP, OriginalDst: vip, OriginalDstPort: 53},
+		{"the kernel does not compare SCTP ports", Filter{Protocol: SCTP, OriginalDst: vip,
+			OriginalDstPort: 53},
 			[]dumpRequest{{family: IPv4, protocol: SCTP, dst: vip}}},
 		{"nor ports without a protocol", Filter{OriginalDst: vip, OriginalDstPort: 53},
 			[]dumpRequest{{family: IPv4, dst: vip}}},
@@ -80,9 +88,11 @@ func TestFilterDumps(t *testing.T) {
 			[]dumpRequest{{family: IPv4, protocol: TCP, src: pod, srcPort: 80, reply: true}}},
 		{"never both directions", Filter{Protocol: TCP, OriginalDst: vip, ReplySrc: pod},
 			[]dumpRequest{{family: IPv4, protocol: TCP, dst: vip}}},
-		{"status, mark and zone", Filter{Status: StatusAssured, Mark: 1, Zone: ptr(uint16(3))}, []dumpRequest{{
-			status: StatusAssured, statusMask: StatusAssured, mark: 1, markMask: 0xffffffff, zone: ptr(uint16(3)),
-		}}},
+		{"status, mark and zone", Filter{Status: StatusAssured, Mark: 1, Zone: ptr(uint16(3))},
+			[]dumpRequest{{
+				status: StatusAssured, statusMask: StatusAssured, mark: 1, markMask: 0xffffffff,
+				zone: ptr(uint16(3)),
+			}}},
 	} {
 		got, err := tc.filter.dumps()
 		require.NoError(t, err, tc.name)
@@ -97,8 +107,10 @@ func TestFilterThatContradictsItself(t *testing.T) {
 		filter Filter
 	}{
 		{"Family: family 7 is not a family", Filter{Family: 7}},
-		{"OriginalDst: 10.0.0.1 is not an address of ipv6", Filter{Family: IPv6, OriginalDst: addr("10.0.0.1")}},
-		{"ReplySrc: fd00::1 is not an address of ipv4", Filter{OriginalSrc: addr("10.0.0.1"), ReplySrc: addr("fd00::1")}},
+		{"OriginalDst: 10.0.0.1 is not an address of ipv6",
+			Filter{Family: IPv6, OriginalDst: addr("10.0.0.1")}},
+		{"ReplySrc: fd00::1 is not an address of ipv4", Filter{OriginalSrc: addr("10.0.0.1"),
+			ReplySrc: addr("fd00::1")}},
 		{"OriginalSrc: fe80::1%eth0 has a zone", Filter{OriginalSrc: addr("fe80::1%eth0")}},
 	} {
 		_, err := tc.filter.dumps()
@@ -152,12 +164,14 @@ func randomFilter(r *rand.Rand) Filter {
 	f := Filter{
 		Family:   pick(r, AnyFamily, AnyFamily, IPv4, IPv6),
 		Protocol: pick(r, 0, 0, TCP, UDP, SCTP),
-		Status:   pick(r, 0, 0, StatusAssured), StatusMask: pick(r, 0, 0, StatusAssured, StatusDstNAT),
+		Status:   pick(r, 0, 0, StatusAssured), StatusMask: pick(r, 0, 0, StatusAssured,
+			StatusDstNAT),
 		Mark: pick(r, uint32(0), 0, 1), MarkMask: pick(r, uint32(0), 0, 1, 2),
 		OriginalDstPort: pick(r, uint16(0), 53), ReplySrcPort: pick(r, uint16(0), 53),
 	}
 	for _, a := range []*netip.Addr{&f.OriginalSrc, &f.OriginalDst, &f.ReplySrc} {
-		*a = pick(r, netip.Addr{}, netip.Addr{}, addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::1"))
+		*a = pick(r, netip.Addr{}, netip.Addr{}, addr("10.0.0.1"), addr("10.0.0.2"),
+			addr("fd00::1"))
 	}
 	if r.IntN(4) == 0 {
 		f.Zone = ptr(uint16(r.IntN(2)))
@@ -168,7 +182,9 @@ func randomFilter(r *rand.Rand) Filter {
 func randomFlow(r *rand.Rand) Flow {
 	v4, v6 := []string{"10.0.0.1", "10.0.0.2"}, []string{"fd00::1", "fd00::2"}
 	from := pick(r, v4, v6)
-	end := func() netip.AddrPort { return netip.AddrPortFrom(addr(pick(r, from...)), pick(r, uint16(53), 54)) }
+	end := func() netip.AddrPort {
+		return netip.AddrPortFrom(addr(pick(r, from...)), pick(r, uint16(53), 54))
+	}
 	zone := uint16(r.IntN(2))
 	return Flow{
 		Protocol: pick(r, TCP, UDP, SCTP),
@@ -187,9 +203,12 @@ func TestTheQuestionFitsTheTable(t *testing.T) {
 		flows, narrow int
 		want          Scan
 	}{
-		{0, 1, ScanNarrow}, {0, 2, ScanAll}, {10_000, 2, ScanNarrow}, {10_000, 4, ScanAll}, {100_000, 1, ScanNarrow}, {100_000, 4, ScanNarrow},
-		{100_000, 5, ScanProtocol}, {50_000, 5, ScanProtocol}, {20_000, 5, ScanAll}, {100_001, 1, ScanProtocol}, {1_000_000, 1, ScanProtocol},
+		{0, 1, ScanNarrow}, {0, 2, ScanAll}, {10_000, 2, ScanNarrow}, {10_000, 4, ScanAll},
+		{100_000, 1, ScanNarrow}, {100_000, 4, ScanNarrow},
+		{100_000, 5, ScanProtocol}, {50_000, 5, ScanProtocol}, {20_000, 5, ScanAll},
+		{100_001, 1, ScanProtocol}, {1_000_000, 1, ScanProtocol},
 	} {
-		require.Equal(t, c.want, chooseScan(c.flows, c.narrow), "%d flows, %d questions", c.flows, c.narrow)
+		require.Equal(t, c.want, chooseScan(c.flows, c.narrow), "%d flows, %d questions", c.flows,
+			c.narrow)
 	}
 }

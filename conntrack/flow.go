@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// Flow is one entry of the conntrack table, as the kernel reported it: a snapshot. What the kernel did not
-// report is zero.
+// Flow is one entry of the conntrack table, as the kernel reported it: a snapshot. What the kernel
+// did not report is zero.
 type Flow struct {
 	Protocol Protocol
-	// Original is what the first packet looked like when it arrived. Reply is what a packet of the other side
-	// looks like when it arrives: translation shows where the two are not each other's inverse. The source of
-	// Reply is the endpoint that answers.
+	// Original is what the first packet looked like when it arrived. Reply is what a packet of the
+	// other side looks like when it arrives: translation shows where the two are not each other's
+	// inverse. The source of Reply is the endpoint that answers.
 	Original, Reply Tuple
 
 	Status  Status
 	Timeout time.Duration // until the kernel forgets the flow if no packet comes; whole seconds
 	Mark    uint32        // connection mark
-	// ID tells flows apart: it is a keyed hash of the original tuple and of where in memory the kernel keeps
-	// the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the same original tuple right
-	// after the first was deleted is likely to get the same ID: [Table.Delete] does not rely on it alone.
+	// ID tells flows apart: it is a keyed hash of the original tuple and of where in memory the
+	// kernel keeps the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the
+	// same original tuple right after the first was deleted is likely to get the same ID:
+	// [Table.Delete] does not rely on it alone.
 	ID uint32
 
 	TCP  TCPState
@@ -30,18 +31,20 @@ type Flow struct {
 
 	// OriginalCount and ReplyCount need the sysctl nf_conntrack_acct, which is off by default.
 	OriginalCount, ReplyCount Count
-	// Start and Stop need the sysctl nf_conntrack_timestamp, which is off by default; Stop is in destroy events only.
+	// Start and Stop need the sysctl nf_conntrack_timestamp, which is off by default; Stop is in
+	// destroy events only.
 	Start, Stop time.Time
 }
 
 // Tuple is one direction of a flow.
 type Tuple struct {
-	// Src and Dst are where a packet comes from and goes to. For ICMP, both ports are the identifier; a
-	// protocol without ports has 0 there.
+	// Src and Dst are where a packet comes from and goes to. For ICMP, both ports are the
+	// identifier; a protocol without ports has 0 there.
 	Src, Dst netip.AddrPort
 	// ICMPType and ICMPCode are of ICMP and ICMPv6 only.
 	ICMPType, ICMPCode uint8
-	// Zone is the conntrack zone of this direction; 0 is the default zone. Most zones cover both directions.
+	// Zone is the conntrack zone of this direction; 0 is the default zone. Most zones cover both
+	// directions.
 	Zone uint16
 }
 
@@ -59,8 +62,8 @@ func (f *Flow) Zone() uint16 {
 	return f.Reply.Zone
 }
 
-// Translated reports whether the flow was sent somewhere else than where the client meant it to go: by DNAT, or by
-// IPVS, which does not set [StatusDstNAT].
+// Translated reports whether the flow was sent somewhere else than where the client meant it to go:
+// by DNAT, or by IPVS, which does not set [StatusDstNAT].
 func (f *Flow) Translated() bool { return f.Reply.Src != f.Original.Dst }
 
 // Masqueraded reports whether the endpoint sees another source than the client's.
@@ -147,8 +150,8 @@ func Where(seq iter.Seq2[Flow, error], keep func(*Flow) bool) iter.Seq2[Flow, er
 	}
 }
 
-// CountBy counts the flows of seq by a key: the endpoint that answers them, the frontend they were sent to,
-// the client. It stops at the first error and returns it with what was counted so far.
+// CountBy counts the flows of seq by a key: the endpoint that answers them, the frontend they were
+// sent to, the client. It stops at the first error and returns it with what was counted so far.
 func CountBy[K comparable](seq iter.Seq2[Flow, error], key func(*Flow) K) (map[K]int, error) {
 	counts := map[K]int{}
 	for f, err := range seq {

@@ -32,7 +32,8 @@ func TestFlowKnowsWhatWasDoneToIt(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "none", Status(0).String())
-	require.Equal(t, "seen-reply|dst-nat|0x30000", (StatusSeenReply | StatusDstNAT | 0x30000).String())
+	require.Equal(t, "seen-reply|dst-nat|0x30000", (StatusSeenReply | StatusDstNAT | 0x30000).
+		String())
 	require.Equal(t, "hw-offload", StatusHWOffload.String())
 	require.Equal(t, "42", Protocol(42).String())
 	require.Equal(t, "family 7", Family(7).String())
@@ -42,7 +43,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "verdict 9", Verdict(9).String())
 	require.Equal(t, "event 9", EventType(9).String())
 	for s := TCPNone; s <= TCPSynSent2; s++ {
-		open := s == TCPSynRecv || s == TCPEstablished || s == TCPFinWait || s == TCPCloseWait || s == TCPLastAck
+		open := s == TCPSynRecv || s == TCPEstablished || s == TCPFinWait || s == TCPCloseWait ||
+			s == TCPLastAck
 		require.Equal(t, open, s.Open(), s.String())
 	}
 }
@@ -55,11 +57,14 @@ func TestWhereAndCountBy(t *testing.T) {
 	udp := Where(All(a, b, c), func(f *Flow) bool { return f.Protocol == UDP })
 	counts, err := CountBy(udp, func(f *Flow) netip.AddrPort { return f.Reply.Src })
 	require.NoError(t, err)
-	require.Equal(t, map[netip.AddrPort]int{ap("10.244.0.5:5353"): 1, ap("10.244.0.6:5353"): 1}, counts)
+	require.Equal(t, map[netip.AddrPort]int{ap("10.244.0.5:5353"): 1, ap("10.244.0.6:5353"): 1},
+		counts)
 
 	broken := errors.New("broken")
 	failing := func(yield func(Flow, error) bool) { _ = yield(a, nil) && yield(Flow{}, broken) }
-	counts, err = CountBy(Where(failing, func(*Flow) bool { return true }), func(*Flow) netip.AddrPort { return ap("1.1.1.1:1") })
+	counts, err = CountBy(Where(failing, func(*Flow) bool {
+		return true
+	}), func(*Flow) netip.AddrPort { return ap("1.1.1.1:1") })
 	require.ErrorIs(t, err, broken)
 	require.Len(t, counts, 1)
 
@@ -77,8 +82,9 @@ func TestUsageFraction(t *testing.T) {
 func TestExplainKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[error]error{
-		syscall.EPERM: ErrPermission, syscall.ENOMEM: ErrTableFull, nfnl.ErrDumpInterrupted: ErrInterrupted,
-		nfnl.ErrClosed: ErrClosed, nfnl.ErrNotSupported: ErrNotSupported,
+		syscall.EPERM: ErrPermission, syscall.ENOMEM: ErrTableFull,
+		nfnl.ErrDumpInterrupted: ErrInterrupted,
+		nfnl.ErrClosed:          ErrClosed, nfnl.ErrNotSupported: ErrNotSupported,
 	} {
 		err := explain(explain(fmt.Errorf("send: %w", cause)))
 		require.ErrorIs(t, err, want)

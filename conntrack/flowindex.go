@@ -2,8 +2,9 @@ package conntrack
 
 import "github.com/kernlb/kernlb/internal/nfnl"
 
-// flowIndex notes which flows there are and finds those that can be stale. It knows no more of a flow than its original tuple, its
-// ID and who answers. What it notes may be gone; what is there, it must have noted.
+// flowIndex notes which flows there are and finds those that can be stale. It knows no more of a
+// flow than its original tuple, its ID and who answers. What it notes may be gone; what is there,
+// it must have noted.
 type flowIndex struct {
 	v4     book[[4]byte]
 	v6     book[[16]byte]
@@ -15,7 +16,8 @@ func newFlowIndex() *flowIndex {
 	return &flowIndex{v4: newBook[[4]byte](), v6: newBook[[16]byte]()}
 }
 
-// suspect is a flow that can be stale: the number that it had in a book, and its ID, which tells whether the number is still its own.
+// suspect is a flow that can be stale: the number that it had in a book, and its ID, which tells
+// whether the number is still its own.
 type suspect struct {
 	number uint32
 	id     uint32

@@ -53,7 +53,8 @@ func TestIndexFollowsRecordedEvents(t *testing.T) {
 	sctp := flow(SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
 	sctp.Original.Zone = 9
 	events := recordedEvents(t)
-	for i, want := range [][]Flow{{udp}, {udp, over6}, {udp, over6, sctp}, {udp, over6}, {over6}, {}} {
+	for i, want := range [][]Flow{{udp}, {udp, over6}, {udp, over6, sctp}, {udp, over6},
+		{over6}, {}} {
 		require.NoError(t, x.apply(events[i], wantAll))
 		got := x.knows()
 		require.Equal(t, keys(want), keys(got), "after %d events", i+1)
@@ -100,7 +101,9 @@ func TestIndexAgreesWithAList(t *testing.T) {
 			case 1:
 				f.Reply.Zone = 0
 			}
-			if !slices.ContainsFunc(model, func(o Flow) bool { return o.ID == f.ID && sameNote(&o, &f) }) {
+			if !slices.ContainsFunc(model, func(o Flow) bool {
+				return o.ID == f.ID && sameNote(&o, &f)
+			}) {
 				model = append(model, f)
 			}
 			x.add(&f)
@@ -138,7 +141,8 @@ func TestIndexAgreesWithAList(t *testing.T) {
 
 // sameNote reports whether two flows with the same ID are one to an index.
 func sameNote(a, b *Flow) bool {
-	return a.Protocol == b.Protocol && a.Original.Src == b.Original.Src && a.Original.Dst == b.Original.Dst && a.Reply.Src == b.Reply.Src &&
+	return a.Protocol == b.Protocol && a.Original.Src == b.Original.Src &&
+		a.Original.Dst == b.Original.Dst && a.Reply.Src == b.Reply.Src &&
 		a.Original.Zone == b.Original.Zone && a.Reply.Zone == b.Reply.Zone
 }
 
@@ -149,8 +153,9 @@ func note(f *Flow) string {
 	return g.String()
 }
 
-// While the table is listed, flows come and go. Events come in their order, but late, the list comes in parts that the kernel made
-// some time before. In the end, no flow that is there is missing.
+// While the table is listed, flows come and go. Events come in their order, but late, the list
+// comes in parts that the kernel made some time before. In the end, no flow that is there is
+// missing.
 func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -250,14 +255,19 @@ func FuzzIndexApply(f *testing.F) {
 	})
 }
 
-// The filter is a program of classic BPF for the kernel; what it does there is tested with real events.
+// The filter is a program of classic BPF for the kernel; what it does there is tested with real
+// events.
 func TestEventFilter(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []bpfInstruction{
-		{0x00, 0, 0, 20},                                                                     // A = behind the headers
-		{0x01, 0, 0, 1}, {0x20, 0, 0, 0xfffff00c}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff}, // CTA_TUPLE_ORIG, or accept
-		{0x01, 0, 0, 2}, {0x20, 0, 0, 0xfffff010}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff}, // CTA_TUPLE_PROTO in it, or accept
-		{0x01, 0, 0, 1}, {0x20, 0, 0, 0xfffff010}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff}, // CTA_PROTO_NUM in it, or accept
+		// A = behind the headers
+		{0x00, 0, 0, 20},
+		// CTA_TUPLE_ORIG, or accept
+		{0x01, 0, 0, 1}, {0x20, 0, 0, 0xfffff00c}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff},
+		// CTA_TUPLE_PROTO in it, or accept
+		{0x01, 0, 0, 2}, {0x20, 0, 0, 0xfffff010}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff},
+		// CTA_PROTO_NUM in it, or accept
+		{0x01, 0, 0, 1}, {0x20, 0, 0, 0xfffff010}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff},
 		{0x07, 0, 0, 0}, {0x50, 0, 0, 4}, // A = its value
 		{0x15, 0, 1, 17}, {0x06, 0, 0, 0xffffffff},
 		{0x15, 0, 1, 132}, {0x06, 0, 0, 0xffffffff},

@@ -22,8 +22,8 @@ const (
 	FlowNew       EventType = iota // the flow was made
 	FlowUpdated                    // its status, protocol state or mark changed
 	FlowDestroyed                  // it ended or was deleted
-	// EventsLost says that the kernel had more events than the buffer had room for: an unknown number is missing
-	// here. Whoever keeps a picture of the table must list it anew.
+	// EventsLost says that the kernel had more events than the buffer had room for: an unknown
+	// number is missing here. Whoever keeps a picture of the table must list it anew.
 	EventsLost
 )
 
@@ -45,8 +45,8 @@ func (t EventType) String() string {
 // Event is one thing that happened in the table.
 type Event struct {
 	Type EventType
-	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the timeout and the
-	// protocol state out of events about destroyed flows. It is zero in EventsLost.
+	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the
+	// timeout and the protocol state out of events about destroyed flows. It is zero in EventsLost.
 	Flow Flow
 }
 
@@ -67,18 +67,20 @@ const (
 	eventSize = 8 << 10
 )
 
-// Follower receives events from the moment it was made. What happens before they are read waits in its buffer.
+// Follower receives events from the moment it was made. What happens before they are read waits in
+// its buffer.
 type Follower struct {
 	conn   *netlink.Conn
 	filter Filter
 }
 
-// Follow begins to follow the table. To know the table and all that happens to it afterwards, first follow,
-// then list.
+// Follow begins to follow the table. To know the table and all that happens to it afterwards, first
+// follow, then list.
 //
-// The kernel makes events only for flows that began while somebody on the machine followed: with the sysctl
-// nf_conntrack_events at 2, its default since Linux 5.19, older flows end without one. It needs
-// CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four messages for each connection.
+// The kernel makes events only for flows that began while somebody on the machine followed: with
+// the sysctl nf_conntrack_events at 2, its default since Linux 5.19, older flows end without one.
+// It needs CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four messages for
+// each connection.
 func (t *Table) Follow(opts FollowOptions) (*Follower, error) {
 	groups, err := eventGroups(opts.Types)
 	if err != nil {
@@ -104,13 +106,14 @@ func (t *Table) Follow(opts FollowOptions) (*Follower, error) {
 		err = errors.Join(err, conn.JoinGroup(g))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("follow the conntrack table: %w", explain(err)), conn.Close())
+		return nil, errors.Join(fmt.Errorf("follow the conntrack table: %w", explain(err)),
+			conn.Close())
 	}
 	return &Follower{conn: conn, filter: opts.Filter}, nil
 }
 
-// eventGroups returns the multicast groups of the types (NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY,
-// include/uapi/linux/netfilter/nfnetlink.h).
+// eventGroups returns the multicast groups of the types (NFNLGRP_CONNTRACK_NEW, _UPDATE and
+// _DESTROY, include/uapi/linux/netfilter/nfnetlink.h).
 func eventGroups(types []EventType) ([]uint32, error) {
 	if len(types) == 0 {
 		types = []EventType{FlowNew, FlowUpdated, FlowDestroyed}
@@ -131,8 +134,8 @@ func eventGroups(types []EventType) ([]uint32, error) {
 // Close ends the following. Sequences in use end with [ErrClosed].
 func (f *Follower) Close() error { return f.conn.Close() }
 
-// Events returns the events as they come, until ctx ends, which is not an error. An error is the last thing
-// it yields. One sequence can be used after another, but only one at a time.
+// Events returns the events as they come, until ctx ends, which is not an error. An error is the
+// last thing it yields. One sequence can be used after another, but only one at a time.
 func (f *Follower) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := f.run(ctx, yield); err != nil && ctx.Err() == nil {
@@ -148,7 +151,8 @@ func (f *Follower) run(ctx context.Context, yield func(Event, error) bool) error
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
-		f.conn.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only if the connection is closed
+		// nolint:errcheck // fails only if the connection is closed
+		f.conn.SetReadDeadline(time.Unix(1, 0))
 	})
 	defer func() {
 		if !stop() {

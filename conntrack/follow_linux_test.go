@@ -14,7 +14,8 @@ func TestFollow(t *testing.T) {
 	table, _ := newTable(t)
 	follower, err := table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}})
 	require.NoError(t, err)
-	udp, tcp := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""), flow(TCP, client, "10.96.0.10:80", "", "")
+	udp, tcp := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""),
+		flow(TCP, client, "10.96.0.10:80", "", "")
 	create(t, table, tcp, udp)
 	listed := list(t, table, Filter{})
 	_, err = table.Delete(context.Background(), All(listed...))

@@ -134,33 +134,41 @@ func TestKernelFilters(t *testing.T) {
 		{"family", 4, 20, dumpRequest{family: IPv6}},
 		{"mark", 4, 20, dumpRequest{mark: 1, markMask: 3}},
 		{"protocol", 5, 8, dumpRequest{family: IPv4, protocol: UDP}},
-		{"frontend", 5, 8, dumpRequest{family: IPv4, protocol: TCP, dst: addr("10.0.0.1"), dstPort: 53}},
+		{"frontend", 5, 8, dumpRequest{family: IPv4, protocol: TCP, dst: addr("10.0.0.1"),
+			dstPort: 53}},
 		{"frontend without address", 5, 8, dumpRequest{family: IPv6, protocol: TCP, dstPort: 53}},
-		{"frontend of SCTP: its port does not count", 5, 8, dumpRequest{family: IPv4, protocol: SCTP, dstPort: 53}},
+		{"frontend of SCTP: its port does not count", 5, 8,
+			dumpRequest{family: IPv4, protocol: SCTP, dstPort: 53}},
 		{"client", 5, 8, dumpRequest{family: IPv4, src: addr("10.0.0.1")}},
-		{"endpoint", 6, 1, dumpRequest{family: IPv4, protocol: UDP, src: addr("10.0.0.2"), srcPort: 54, reply: true}},
+		{"endpoint", 6, 1, dumpRequest{family: IPv4, protocol: UDP, src: addr("10.0.0.2"),
+			srcPort: 54, reply: true}},
 		{"status", 5, 15, dumpRequest{status: StatusAssured, statusMask: StatusAssured}},
 		{"status that is clear", 5, 15, dumpRequest{statusMask: StatusAssured}},
 		{"zone", 6, 8, dumpRequest{zone: &zone}},
 	} {
 		var sent []Flow
-		err := table.scan(context.Background(), []dumpRequest{tc.request}, wantAll, func(f *Flow) error {
-			sent = append(sent, *f)
-			return nil
-		})
+		err := table.scan(context.Background(), []dumpRequest{tc.request}, wantAll,
+			func(f *Flow) error {
+				sent = append(sent, *f)
+				return nil
+			})
 		require.NoError(t, err, tc.name)
-		want := slices.DeleteFunc(slices.Clone(all), func(f Flow) bool { return !kernelMatch(tc.request, &f) })
+		want := slices.DeleteFunc(slices.Clone(all), func(f Flow) bool {
+			return !kernelMatch(tc.request, &f)
+		})
 		require.NotEmpty(t, want, tc.name)
 		require.Less(t, len(want), len(all), tc.name)
 		if kernelAtLeast(t, tc.major, tc.minor) {
 			require.Equal(t, keys(want), keys(sent), tc.name)
 			continue
 		}
-		require.Subset(t, keys(sent), keys(want), "%s: an older kernel may send more, never less", tc.name)
+		require.Subset(t, keys(sent), keys(want), "%s: an older kernel may send more, never less",
+			tc.name)
 	}
 }
 
-// Why IPv6 addresses are not handed down: kernels from 5.8 on, until they were mended, send all flows but those wanted.
+// Why IPv6 addresses are not handed down: kernels from 5.8 on, until they were mended, send all
+// flows but those wanted.
 func TestKernelsAndIPv6Addresses(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
@@ -210,7 +218,8 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 	create(t, table, ping)
 	var want []string
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for _, line := range strings.Split(strings.TrimSpace(run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
+		for _, line := range strings.Split(
+			strings.TrimSpace(run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
 			line = volatile.ReplaceAllString(line, "$1")
 			want = append(want, strings.Join(strings.Fields(line), " "))
 		}
@@ -274,7 +283,9 @@ func TestListingStops(t *testing.T) {
 	require.ErrorIs(t, last, context.Canceled)
 	require.Less(t, n, 2000)
 
-	_, err := CountBy(table.Flows(context.Background(), Filter{Family: 7}), func(*Flow) int { return 0 })
+	_, err := CountBy(table.Flows(context.Background(), Filter{Family: 7}), func(*Flow) int {
+		return 0
+	})
 	require.ErrorIs(t, err, ErrBadFilter)
 }
 

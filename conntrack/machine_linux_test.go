@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The settings of the machine can be changed where the machine belongs to the test. Tests that run in parallel wait
-// until this one has put things back.
+// The settings of the machine can be changed where the machine belongs to the test. Tests that run
+// in parallel wait until this one has put things back.
 func TestTuningOfTheMachine(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("changes nf_conntrack_max of the machine: needs a VM made for tests (KERNLB_VM)")
@@ -28,7 +28,8 @@ func TestTuningOfTheMachine(t *testing.T) {
 	require.NoError(t, err)
 	limit := int(usage.Max)
 	defer func() {
-		p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 1, Min: limit, Cores: 1, Lower: true})
+		p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 1, Min: limit,
+			Cores: 1, Lower: true})
 		require.NoError(t, err)
 		require.NoError(t, machine.ApplyTuning(p))
 	}()
@@ -44,7 +45,8 @@ func TestTuningOfTheMachine(t *testing.T) {
 	kept, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 100, Cores: 1})
 	require.NoError(t, err)
 	require.True(t, kept.Empty(), kept.String())
-	lower, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 100, Cores: 1, Lower: true})
+	lower, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 100, Cores: 1,
+		Lower: true})
 	require.NoError(t, err)
 	require.NoError(t, machine.ApplyTuning(lower))
 
@@ -72,15 +74,19 @@ func TestTuningOfTheMachine(t *testing.T) {
 // million asks for a table that takes a minute and half a gigabyte to fill.
 var million = flag.Bool("million", false, "test with a million flows; needs a VM made for tests")
 
-// In a table of a million flows, the stale ones go and no others, as conntrack(8) counts them. What that takes is printed.
+// In a table of a million flows, the stale ones go and no others, as conntrack(8) counts them. What
+// that takes is printed.
 func TestAMillionFlows(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" || !*million {
-		t.Skip("fills the table of the machine: needs a VM made for tests (KERNLB_VM) and the flag -million")
+		t.Skip(
+			"fills the table of the machine: needs a VM made for tests (KERNLB_VM) and the flag " +
+				"-million")
 	}
 	machine, err := Open(Config{})
 	require.NoError(t, err)
 	defer machine.Close()
-	p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: maxConntrackMax, Min: 1_100_000, Cores: 1})
+	p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: maxConntrackMax,
+		Min: 1_100_000, Cores: 1})
 	require.NoError(t, err)
 	require.NoError(t, machine.ApplyTuning(p))
 
@@ -92,7 +98,8 @@ func TestAMillionFlows(t *testing.T) {
 	require.Equal(t, n, created.Created)
 	t.Logf("%d flows made in %s", n, time.Since(start))
 	count := func() int {
-		n, err := strconv.Atoi(strings.TrimSpace(run(t, ns, "conntrack", "-C"))) // to list them takes minutes
+		// to list them takes minutes
+		n, err := strconv.Atoi(strings.TrimSpace(run(t, ns, "conntrack", "-C")))
 		require.NoError(t, err)
 		return n
 	}
@@ -101,26 +108,39 @@ func TestAMillionFlows(t *testing.T) {
 	for i, scan := range []Scan{ScanAll, ScanProtocol, ScanNarrow} {
 		var backends []netip.AddrPort
 		for j := i + 1; j < endpoints; j++ {
-			backends = append(backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(j)}), 5353))
+			backends = append(backends,
+				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(j)}), 5353))
 		}
-		m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{addr("10.96.0.4"), 53, UDP}, Backends: backends, Untranslated: true}}})
+		m, err := NewMatcher(
+			Change{
+				Claims: []Claim{{Frontend: Frontend{addr("10.96.0.4"), 53, UDP}, Backends: backends,
+					Untranslated: true}}})
 		require.NoError(t, err)
 		var use meter
 		var got Cleaned
-		use.run(func() { got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan}) })
+		use.run(func() {
+			got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan})
+		})
 		require.NoError(t, err)
 		require.Equal(t, n/services/endpoints, got.Deleted)
 		left -= got.Deleted
 		require.Equal(t, left, count())
-		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.cpu, use.allocated, got)
+		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.cpu,
+			use.allocated, got)
 	}
 
 	var use meter
 	var mirror *Mirror
 	start = time.Now()
-	use.run(func() { mirror = startMirror(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP}}) })
-	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", mirror.Stats().Flows, time.Since(start), use.cpu)
-	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: Frontend{addr("10.96.0.8"), 53, UDP}, Gone: aps("10.244.8.3:5353")}}})
+	use.run(func() {
+		mirror = startMirror(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP}})
+	})
+	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", mirror.Stats().Flows, time.Since(start),
+		use.cpu)
+	m, err := NewMatcher(
+		Change{
+			Claims: []Claim{{Frontend: Frontend{addr("10.96.0.8"), 53, UDP},
+				Gone: aps("10.244.8.3:5353")}}})
 	require.NoError(t, err)
 	use = meter{}
 	var got Cleaned
@@ -129,7 +149,8 @@ func TestAMillionFlows(t *testing.T) {
 	require.Equal(t, n/services/endpoints, got.Deleted)
 	require.Zero(t, got.Dumps)
 	require.Equal(t, left-got.Deleted, count())
-	t.Logf("mirror: %s, %.0f ms of CPU, %.1f MB allocated: %+v", got.Duration, use.cpu, use.allocated, got)
+	t.Logf("mirror: %s, %.0f ms of CPU, %.1f MB allocated: %+v", got.Duration, use.cpu,
+		use.allocated, got)
 }
 
 // Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.
@@ -151,7 +172,8 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 		f := flow(
 			pick(r, UDP, UDP, UDP, TCP),
 			client,
-			pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053", "192.0.2.11:30053", "192.0.2.99:30053",
+			pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
+				"192.0.2.11:30053", "192.0.2.99:30053",
 				"10.96.0.99:53", "10.244.0.5:5353", "198.51.100.7:30053"),
 			pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
 			"",

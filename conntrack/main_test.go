@@ -22,8 +22,8 @@ func aps(list ...string) []netip.AddrPort {
 	return out
 }
 
-// flow returns a flow from a client to dst that backend answers, seeing the client as seen. An empty backend is dst
-// itself, an empty seen the client.
+// flow returns a flow from a client to dst that backend answers, seeing the client as seen. An
+// empty backend is dst itself, an empty seen the client.
 func flow(p Protocol, client, dst, backend, seen string) Flow {
 	if backend == "" {
 		backend = dst
@@ -38,7 +38,8 @@ func flow(p Protocol, client, dst, backend, seen string) Flow {
 	}
 }
 
-// withPort returns a with the i-th port above 1023, and for more than there are with the next address.
+// withPort returns a with the i-th port above 1023, and for more than there are with the next
+// address.
 func withPort(a netip.AddrPort, i int) netip.AddrPort {
 	addr := a.Addr()
 	for ; i >= 64000; i -= 64000 {

@@ -16,30 +16,36 @@ import (
 
 // MirrorOptions say what a mirror notes. The zero value is what most programs want.
 type MirrorOptions struct {
-	// Protocols are those whose flows are noted; none means UDP alone. Each flow that is noted costs memory, and the process time when it
-	// comes and goes. Claims of other protocols are cleaned by a pass over the table.
+	// Protocols are those whose flows are noted; none means UDP alone. Each flow that is noted
+	// costs memory, and the process time when it comes and goes. Claims of other protocols are
+	// cleaned by a pass over the table.
 	Protocols []Protocol
-	// Buffer is the size in bytes of the queue in the kernel. Memory is taken for events that wait only; the kernel doubles the
-	// size, and counts some 1,280 bytes for an event. 0 means 32 MiB: 50,000 events. Without CAP_NET_ADMIN in the initial user
-	// namespace it is net.core.rmem_max at most.
+	// Buffer is the size in bytes of the queue in the kernel. Memory is taken for events that wait
+	// only; the kernel doubles the size, and counts some 1,280 bytes for an event. 0 means 32 MiB:
+	// 50,000 events. Without CAP_NET_ADMIN in the initial user namespace it is net.core.rmem_max at
+	// most.
 	Buffer int
 }
 
-// Mirror notes where the flows of a [Table] go, by the kernel's events, so that [Mirror.Clean] need not look for those that are
-// stale: its time depends on how many these are. A pass has the kernel walk over all flows of the machine, in all namespaces, 0.1
-// to 0.4 µs for each, for the most part with softirqs off.
+// Mirror notes where the flows of a [Table] go, by the kernel's events, so that [Mirror.Clean] need
+// not look for those that are stale: its time depends on how many these are. A pass has the kernel
+// walk over all flows of the machine, in all namespaces, 0.1 to 0.4 µs for each, for the most part
+// with softirqs off.
 //
-// It is for programs that run for long and whose tables are large. To note a flow takes 33 bytes over IPv4 and 45 over IPv6, if
-// many go the same way, and up to 80 and 120 if each goes its own. It keeps the memory that it needed most. While somebody
-// listens, the kernel makes a message for each flow that begins or ends, of whatever protocol, which takes it one or two µs; to
-// note it takes another four or five.
+// It is for programs that run for long and whose tables are large. To note a flow takes 33 bytes
+// over IPv4 and 45 over IPv6, if many go the same way, and up to 80 and 120 if each goes its own.
+// It keeps the memory that it needed most. While somebody listens, the kernel makes a message for
+// each flow that begins or ends, of whatever protocol, which takes it one or two µs; to note it
+// takes another four or five.
 //
-// What is noted is no more than a hint: each flow is looked up in the kernel and judged by what that says. And unless all flows
-// are known to be noted, because [Mirror.Run] is not running, has just begun, or has lost events, Clean makes a pass as
-// [Table.Clean] does. The outcome is the same.
+// What is noted is no more than a hint: each flow is looked up in the kernel and judged by what
+// that says. And unless all flows are known to be noted, because [Mirror.Run] is not running, has
+// just begun, or has lost events, Clean makes a pass as [Table.Clean] does. The outcome is the
+// same.
 //
-// What a mirror cannot see is that somebody keeps the kernel from making events of new flows, by rules (iptables' CT --ctevents,
-// nft's ct event set) or by setting nf_conntrack_events to 0 and back within a minute. Such flows are not cleaned up.
+// What a mirror cannot see is that somebody keeps the kernel from making events of new flows, by
+// rules (iptables' CT --ctevents, nft's ct event set) or by setting nf_conntrack_events to 0 and
+// back within a minute. Such flows are not cleaned up.
 type Mirror struct {
 	table     *Table
 	protocols []Protocol
@@ -67,13 +73,16 @@ const (
 	mirrorBuffer = 32 << 20
 	// eventSpace is less than what the kernel counts for any event that waits.
 	eventSpace = 512
-	// pauseShare is how many times as long as it took to list the table a mirror waits before it lists it again.
+	// pauseShare is how many times as long as it took to list the table a mirror waits before it
+	// lists it again.
 	pauseShare = 10
-	// deadFlows is how many flows that are no more a mirror may note, beside a quarter of those that are.
+	// deadFlows is how many flows that are no more a mirror may note, beside a quarter of those
+	// that are.
 	deadFlows = 10_000
 )
 
-// NewMirror returns a mirror of a table, which stays the caller's to close, after [Mirror.Run] has returned.
+// NewMirror returns a mirror of a table, which stays the caller's to close, after [Mirror.Run] has
+// returned.
 func NewMirror(t *Table, o MirrorOptions) (*Mirror, error) {
 	x := &Mirror{
 		table: t, protocols: slices.Clone(o.Protocols), buffer: o.Buffer,
@@ -88,7 +97,8 @@ func NewMirror(t *Table, o MirrorOptions) (*Mirror, error) {
 	}
 	for _, p := range x.protocols {
 		if p != TCP && p != UDP && p != SCTP {
-			return nil, fmt.Errorf("mirror the conntrack table: Protocols: %s is not tcp, udp or sctp", p)
+			return nil,
+				fmt.Errorf("mirror the conntrack table: Protocols: %s is not tcp, udp or sctp", p)
 		}
 	}
 	if len(x.protocols) == 0 {
@@ -106,7 +116,8 @@ func NewMirror(t *Table, o MirrorOptions) (*Mirror, error) {
 type MirrorStats struct {
 	// Synced is whether Clean can do without a pass over the table.
 	Synced bool
-	// Flows are noted. Some may be no more: those that were there before anybody listened end without an event.
+	// Flows are noted. Some may be no more: those that were there before anybody listened end
+	// without an event.
 	Flows  int
 	Events uint64 // events read since the last list
 	Lists  int    // how often the table was listed: once, and again after each loss
@@ -125,8 +136,8 @@ func (x *Mirror) Stats() MirrorStats {
 	return s
 }
 
-// Clean does what [Table.Clean] does. Flows of the protocols that are noted it finds by what is noted; [CleanOptions.Scan] is
-// about the others.
+// Clean does what [Table.Clean] does. Flows of the protocols that are noted it finds by what is
+// noted; [CleanOptions.Scan] is about the others.
 func (x *Mirror) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {
 	return x.table.clean(ctx, m, opts, x)
 }
@@ -145,8 +156,9 @@ func (x *Mirror) covers(p Protocol) bool { return slices.Contains(x.protocols, p
 
 func (x *Mirror) wants(f *Flow) bool { return x.covers(f.Protocol) }
 
-// suspects returns the flows of the protocols covered that can be stale, in the index that they are of. It is nil if not all flows
-// are known. Those that were made before the call are: their events are in the queue.
+// suspects returns the flows of the protocols covered that can be stale, in the index that they are
+// of. It is nil if not all flows are known. Those that were made before the call are: their events
+// are in the queue.
 func (x *Mirror) suspects(m *Matcher) (*flowIndex, []suspect) {
 	err := x.table.checkEvents()
 	x.mu.Lock()
@@ -160,9 +172,11 @@ func (x *Mirror) suspects(m *Matcher) (*flowIndex, []suspect) {
 	return x.index, x.index.suspects(m, x.covers)
 }
 
-// ask returns those of some suspects that the kernel has, and how many it was asked for. No events are worked in meanwhile: a flow
-// that the kernel does not have is forgotten, and it must not be one that was made just now.
-func (x *Mirror) ask(ctx context.Context, index *flowIndex, some []suspect) (found []Flow, asked int, err error) {
+// ask returns those of some suspects that the kernel has, and how many it was asked for. No events
+// are worked in meanwhile: a flow that the kernel does not have is forgotten, and it must not be
+// one that was made just now.
+func (x *Mirror) ask(ctx context.Context, index *flowIndex, some []suspect) (found []Flow,
+	asked int, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var b nfnl.Batch
@@ -199,7 +213,8 @@ func (x *Mirror) ask(ctx context.Context, index *flowIndex, some []suspect) (fou
 
 // drain works in the events that have come. The lock is held.
 func (x *Mirror) drain() error {
-	// What came after the beginning need not be waited for, and more than the queue holds cannot have been there before.
+	// What came after the beginning need not be waited for, and more than the queue holds cannot
+	// have been there before.
 	for range max(mirrorBuffer, 2*x.buffer) / eventSpace {
 		n, err := x.events.receive(x.buf[:])
 		switch {
@@ -218,7 +233,8 @@ func (x *Mirror) drain() error {
 	return nil
 }
 
-// lose notes that the index does not count any more, and why. Run learns of it when it looks for events. The lock is held.
+// lose notes that the index does not count any more, and why. Run learns of it when it looks for
+// events. The lock is held.
 func (x *Mirror) lose(err error) { x.synced, x.broken = false, err }
 
 // debug logs what a mirror does by itself.

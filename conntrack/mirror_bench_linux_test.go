@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkMirrorClean is BenchmarkClean with the help of a mirror, and for one flow in place of all that went to an endpoint.
+// BenchmarkMirrorClean is BenchmarkClean with the help of a mirror, and for one flow in place of
+// all that went to an endpoint.
 func BenchmarkMirrorClean(b *testing.B) {
 	table, own := benchTable(b)
 	start := time.Now()
@@ -25,7 +26,8 @@ func BenchmarkMirrorClean(b *testing.B) {
 		require.NoError(b, err)
 		all = append(all, f)
 	}
-	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: frontend, Gone: aps("10.244.4.4:5353")}}})
+	m, err := NewMatcher(
+		Change{Claims: []Claim{{Frontend: frontend, Gone: aps("10.244.4.4:5353")}}})
 	require.NoError(b, err)
 	for _, n := range []int{len(all), 1, 0} {
 		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
@@ -60,9 +62,15 @@ func BenchmarkMirrorIndex(b *testing.B) {
 		name string
 		flow func(i int) Flow
 	}{
-		{"IPv4, 100 frontends of 10 endpoints", func(i int) Flow { return indexed(i, 10, 96, byte(i%100), i/100%10) }},
-		{"IPv4, all to different places", func(i int) Flow { return indexed(i, byte(20+i>>16), byte(i>>8), byte(i), -1) }},
-		{"IPv6, 100 frontends of 10 endpoints", func(i int) Flow { return over6(indexed(i, 10, 96, byte(i%100), i/100%10)) }},
+		{"IPv4, 100 frontends of 10 endpoints", func(i int) Flow {
+			return indexed(i, 10, 96, byte(i%100), i/100%10)
+		}},
+		{"IPv4, all to different places", func(i int) Flow {
+			return indexed(i, byte(20+i>>16), byte(i>>8), byte(i), -1)
+		}},
+		{"IPv6, 100 frontends of 10 endpoints", func(i int) Flow {
+			return over6(indexed(i, 10, 96, byte(i%100), i/100%10))
+		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			var adding, removing time.Duration
@@ -98,10 +106,12 @@ func BenchmarkMirrorIndex(b *testing.B) {
 	}
 }
 
-// indexed returns a UDP flow to 10.96.0.0 and so on; to an endpoint, or to nobody's if that is negative.
+// indexed returns a UDP flow to 10.96.0.0 and so on; to an endpoint, or to nobody's if that is
+// negative.
 func indexed(i int, a, b, c byte, endpoint int) Flow {
 	f := Flow{Protocol: UDP, ID: uint32(i) * 0x9e3779b1}
-	f.Original.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}), uint16(1024+i&0xff))
+	f.Original.Src = netip.AddrPortFrom(
+		netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}), uint16(1024+i&0xff))
 	f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{a, b, 0, c}), 53)
 	if endpoint < 0 {
 		f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, a, b, c}), 53)
@@ -115,7 +125,8 @@ func indexed(i int, a, b, c byte, endpoint int) Flow {
 
 // over6 returns a flow with IPv6 addresses that end in those of f.
 func over6(f Flow) Flow {
-	for _, a := range []*netip.AddrPort{&f.Original.Src, &f.Original.Dst, &f.Reply.Src, &f.Reply.Dst} {
+	for _, a := range []*netip.AddrPort{&f.Original.Src, &f.Original.Dst, &f.Reply.Src,
+		&f.Reply.Dst} {
 		b := a.Addr().As16()
 		b[0], b[10], b[11] = 0xfd, 0, 0
 		*a = netip.AddrPortFrom(netip.AddrFrom16(b), a.Port())
@@ -123,7 +134,8 @@ func over6(f Flow) Flow {
 	return f
 }
 
-// What a mirror costs where flows are made by packets: 200,000 datagrams over loopback, each of a flow of its own.
+// What a mirror costs where flows are made by packets: 200,000 datagrams over loopback, each of a
+// flow of its own.
 func BenchmarkNewFlows(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -185,7 +197,8 @@ func sendEach(n, from int) error {
 		return err
 	}
 	for i := from; i < from+n; i++ {
-		to := &unix.SockaddrInet4{Port: 5353, Addr: [4]byte{127, byte(1 + i>>16), byte(i >> 8), byte(i)}}
+		to := &unix.SockaddrInet4{Port: 5353, Addr: [4]byte{127, byte(1 + i>>16), byte(i >> 8),
+			byte(i)}}
 		if err := unix.Sendto(fd, []byte{0}, 0, to); err != nil {
 			return err
 		}

@@ -52,7 +52,8 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 			x.times.read = time.Millisecond
 			source := &fakeEvents{}
 			x.open = func(o eventOptions) (eventSource, error) {
-				require.Equal(t, eventOptions{types: []EventType{FlowNew, FlowDestroyed}, protocols: []Protocol{UDP}, buffer: mirrorBuffer}, o)
+				require.Equal(t, eventOptions{types: []EventType{FlowNew, FlowDestroyed},
+					protocols: []Protocol{UDP}, buffer: mirrorBuffer}, o)
 				return source, nil
 			}
 			done := make(chan error, 1)
@@ -61,7 +62,9 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 			x.mu.Lock()
 			source.queue = append(source.queue, recordedEvents(t)[0], errEventsLost)
 			x.mu.Unlock()
-			require.Eventually(t, func() bool { return x.Stats().Lists == 2 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool {
+				return x.Stats().Lists == 2
+			}, 10*time.Second, time.Millisecond)
 			x.mu.Lock()
 			source.queue = append(source.queue, recordedEvents(t)[0], tc.next, errNoEvent)
 			x.mu.Unlock()
@@ -72,7 +75,8 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 	}
 }
 
-// Flows come and go while a mirror begins, loses events and is asked to clean. At any time, it deletes what a pass would have.
+// Flows come and go while a mirror begins, loses events and is asked to clean. At any time, it
+// deletes what a pass would have.
 func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -89,8 +93,10 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 			table, _ := newTable(t)
 			seed := rand.Uint64()
 			r := rand.New(rand.NewPCG(seed, 42))
-			x := mirrorOf(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP, SCTP}, Buffer: tc.buffer})
-			x.times = mirrorTimes{read: time.Millisecond, check: 5 * time.Millisecond, pause: 5 * time.Millisecond}
+			x := mirrorOf(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP, SCTP},
+				Buffer: tc.buffer})
+			x.times = mirrorTimes{read: time.Millisecond, check: 5 * time.Millisecond,
+				pause: 5 * time.Millisecond}
 			stop := func() {}
 			lookups, passes := 0, 0
 			for round := range rounds {
@@ -101,11 +107,14 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 				churn(t, r, table)
 				c := randomChange(r)
 				before := list(t, table, Filter{})
-				want := slices.DeleteFunc(slices.Clone(before), func(f Flow) bool { return judgeSlowly(c, &f).Stale() })
+				want := slices.DeleteFunc(slices.Clone(before), func(f Flow) bool {
+					return judgeSlowly(c, &f).Stale()
+				})
 				m, err := NewMatcher(c)
 				require.NoError(t, err)
 				got := mustClean(t, x, m)
-				require.Equal(t, keys(want), keys(list(t, table, Filter{})), "seed %d: %+v", seed, c)
+				require.Equal(t, keys(want), keys(list(t, table, Filter{})), "seed %d: %+v",
+					seed, c)
 				require.Equal(t, len(before)-len(want), got.Deleted, "seed %d: %+v", seed, c)
 				if got.Dumps > 0 {
 					passes++
@@ -113,7 +122,8 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 					lookups += got.Lookups
 				}
 			}
-			t.Logf("%d of %d with a pass, %d flows looked up otherwise, %+v", passes, rounds, lookups, x.Stats())
+			t.Logf("%d of %d with a pass, %d flows looked up otherwise, %+v", passes, rounds,
+				lookups, x.Stats())
 		})
 	}
 }
@@ -124,12 +134,15 @@ func churn(t *testing.T, r *rand.Rand, table *Table) {
 	for range r.IntN(4) {
 		flows := randomTable(r, 1+r.IntN(60))
 		for i := range flows {
-			flows[i].Original.Src = netip.AddrPortFrom(flows[i].Original.Src.Addr(), uint16(2000+r.IntN(200)))
+			flows[i].Original.Src = netip.AddrPortFrom(flows[i].Original.Src.Addr(),
+				uint16(2000+r.IntN(200)))
 			flows[i].Reply.Dst = flows[i].Original.Src
 		}
 		_, err := table.Create(context.Background(), All(flows...)) // as far as they are not there
 		require.NoError(t, err)
-		gone := Where(table.Flows(context.Background(), Filter{}), func(*Flow) bool { return r.IntN(3) == 0 })
+		gone := Where(table.Flows(context.Background(), Filter{}), func(*Flow) bool {
+			return r.IntN(3) == 0
+		})
 		_, err = table.Delete(context.Background(), gone)
 		require.NoError(t, err)
 	}

@@ -28,7 +28,8 @@ func mirrorOf(t *testing.T, table *Table, o MirrorOptions) *Mirror {
 func claimsOf(t *testing.T, f string, p Protocol, backend string) *Matcher {
 	t.Helper()
 	frontend := Frontend{ap(f).Addr(), ap(f).Port(), p}
-	m, err := NewMatcher(Change{Claims: []Claim{{Frontend: frontend, Backends: aps(backend), Untranslated: true}}})
+	m, err := NewMatcher(
+		Change{Claims: []Claim{{Frontend: frontend, Backends: aps(backend), Untranslated: true}}})
 	require.NoError(t, err)
 	return m
 }
@@ -46,7 +47,8 @@ func TestEventFilterInTheKernel(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
 	x := mirrorOf(t, table, MirrorOptions{Protocols: []Protocol{UDP, SCTP}})
-	events, err := x.open(eventOptions{types: []EventType{FlowNew, FlowDestroyed}, protocols: x.protocols, buffer: 1 << 20})
+	events, err := x.open(eventOptions{types: []EventType{FlowNew, FlowDestroyed},
+		protocols: x.protocols, buffer: 1 << 20})
 	require.NoError(t, err)
 	defer events.close()
 	flows := randomTable(rand.New(rand.NewPCG(40, 40)), 300)
@@ -82,13 +84,17 @@ func TestMirrorNotesPackets(t *testing.T) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	x := startMirror(t, openIn(t, cluster.Node.NS), MirrorOptions{})
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
-	rules(t, cluster.Node.NS, dnat(TCP, ap("10.96.0.10:53"), at, "")+dnat(UDP, ap("10.96.0.10:53"), at, ""), "")
+	rules(t, cluster.Node.NS, dnat(TCP, ap("10.96.0.10:53"), at, "")+dnat(UDP, ap("10.96.0.10:53"),
+		at, ""), "")
 	for _, p := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
 		require.NoError(t, cluster.Pods[1].Serve(p, 8080))
-		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: ap("10.96.0.10:53"), SourcePort: 4000, Timeout: 3 * time.Second}
+		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: ap("10.96.0.10:53"),
+			SourcePort: 4000, Timeout: 3 * time.Second}
 		require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
 	}
-	require.Eventually(t, func() bool { return x.Stats().Flows > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return x.Stats().Flows > 0
+	}, 10*time.Second, time.Millisecond)
 	require.Equal(t, MirrorStats{Synced: true, Flows: 1, Events: 1, Lists: 1}, x.Stats())
 }
 
@@ -113,7 +119,8 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	again.Reply.Src = right.Reply.Src
 	create(t, table, again)
 	require.Equal(t, Cleaned{}, mustClean(t, x, m))
-	_, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{OriginalDst: addr("10.96.0.10")}))
+	_, err := table.Delete(context.Background(), table.Flows(context.Background(),
+		Filter{OriginalDst: addr("10.96.0.10")}))
 	require.NoError(t, err)
 	create(t, table, stale)
 	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
@@ -139,7 +146,8 @@ func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 		{SCTP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
 	} {
 		m := claimsOf(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53")
-		got, err := x.Clean(context.Background(), m, CleanOptions{Scan: ScanProtocol, KeepOpen: true})
+		got, err := x.Clean(context.Background(), m, CleanOptions{Scan: ScanProtocol,
+			KeepOpen: true})
 		require.NoError(t, err)
 		got.Duration = 0
 		require.Equal(t, tc.want, got, tc.protocol)
@@ -162,7 +170,8 @@ func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 		{Frontend: Frontend{addr("fd00:96::10"), 53, UDP}, Untranslated: true, Backwards: true},
 	}})
 	require.NoError(t, err)
-	require.Equal(t, Cleaned{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, x, m), "the masqueraded one is looked up, too")
+	require.Equal(t, Cleaned{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, x, m),
+		"the masqueraded one is looked up, too")
 	require.Equal(t, keys([]Flow{masqueraded, translated, port}), keys(list(t, table, Filter{})))
 }
 
@@ -174,7 +183,8 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 	var flows []Flow
 	for i, zones := range [][2]uint16{{0, 0}, {9, 9}, {9, 0}, {0, 9}, {8, 8}, {8, 0}} {
 		for _, f := range []Flow{
-			flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""), flow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
+			flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""),
+			flow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
 		} {
 			f.Original.Src, f.Reply.Dst = withPort(f.Original.Src, i), withPort(f.Original.Src, i)
 			f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
@@ -187,15 +197,18 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 		deleted int
 	}{{9, 6}, {0, 2}, {8, 4}} {
 		m, err := NewMatcher(Change{Zone: tc.zone, Claims: []Claim{
-			{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}}, {Frontend: Frontend{addr("fd00:96::10"), 53, UDP}},
+			{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}},
+			{Frontend: Frontend{addr("fd00:96::10"), 53, UDP}},
 		}})
 		require.NoError(t, err)
-		require.Equal(t, Cleaned{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted}, mustClean(t, x, m))
+		require.Equal(t, Cleaned{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted},
+			mustClean(t, x, m))
 	}
 	require.Empty(t, list(t, table, Filter{}))
 }
 
-// When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table again.
+// When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table
+// again.
 func TestMirrorRecoversFromLosses(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
@@ -212,7 +225,10 @@ func TestMirrorRecoversFromLosses(t *testing.T) {
 	require.Equal(t, 1, got.Deleted)
 	require.Positive(t, got.Dumps, "it fell back")
 	require.Zero(t, got.Lookups)
-	require.Eventually(t, func() bool { s := x.Stats(); return s.Synced && s.Lists > 1 && s.Losses > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		s := x.Stats()
+		return s.Synced && s.Lists > 1 && s.Losses > 0
+	}, 10*time.Second, time.Millisecond)
 	create(t, table, stale)
 	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
 	require.Len(t, list(t, table, Filter{}), len(flows))
@@ -268,8 +284,8 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	require.ErrorIs(t, x.Run(ctx), ErrNoEvents)
 }
 
-// Flows that were there before anybody listened may end without an event. They are forgotten when the kernel does not have them,
-// and when they are many.
+// Flows that were there before anybody listened may end without an event. They are forgotten when
+// the kernel does not have them, and when they are many.
 func TestMirrorForgetsTheDead(t *testing.T) {
 	t.Parallel()
 	table, _ := newTable(t)
@@ -289,7 +305,8 @@ func TestMirrorForgetsTheDead(t *testing.T) {
 		x.index.add(&f) // of the third, the kernel has one with another ID
 	}
 	x.mu.Unlock()
-	require.Equal(t, Cleaned{Lookups: 6, Misdirected: 1, Deleted: 1}, mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
+	require.Equal(t, Cleaned{Lookups: 6, Misdirected: 1, Deleted: 1},
+		mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
 	require.Equal(t, Cleaned{}, mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
 	require.Zero(t, x.Stats().Flows)
 

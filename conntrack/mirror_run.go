@@ -14,13 +14,14 @@ import (
 // errDeadFlows says that much of what is noted is no more.
 var errDeadFlows = errors.New("too many flows are noted that are no more")
 
-// Run notes flows until ctx ends, which is not an error. Run it in a goroutine of its own, once at a time; what it holds, it gives
-// back when it returns. It needs CAP_NET_ADMIN and returns [ErrNoEvents] where there are none. Whether it runs or not, Clean
-// works.
+// Run notes flows until ctx ends, which is not an error. Run it in a goroutine of its own, once at
+// a time; what it holds, it gives back when it returns. It needs CAP_NET_ADMIN and returns
+// [ErrNoEvents] where there are none. Whether it runs or not, Clean works.
 //
-// It lists the table once, and again after the kernel had more events than the queue had room for: not at once, but at the
-// earliest after a second, and after ten times as long as the last list took. It looks for events twenty times a second. Events of
-// other protocols do not reach the process: the kernel drops them at the socket (SO_ATTACH_FILTER), after having made them.
+// It lists the table once, and again after the kernel had more events than the queue had room for:
+// not at once, but at the earliest after a second, and after ten times as long as the last list
+// took. It looks for events twenty times a second. Events of other protocols do not reach the
+// process: the kernel drops them at the socket (SO_ATTACH_FILTER), after having made them.
 func (x *Mirror) Run(ctx context.Context) error {
 	if err := x.run(ctx); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("mirror the conntrack table: %w", explain(err))
@@ -51,7 +52,8 @@ func (x *Mirror) run(ctx context.Context) error {
 	}
 }
 
-// checkEvents is checkEvents of the table, where nobody may have asked for conntrack before: a request loads its module.
+// checkEvents is checkEvents of the table, where nobody may have asked for conntrack before: a
+// request loads its module.
 func (x *Mirror) checkEvents(ctx context.Context) error {
 	if _, err := x.table.usage(ctx); err != nil {
 		return err
@@ -61,7 +63,8 @@ func (x *Mirror) checkEvents(ctx context.Context) error {
 
 // retryable reports whether a new list helps.
 func retryable(err error) bool {
-	for _, e := range []error{errEventsLost, errDeadFlows, nfnl.ErrDumpInterrupted, nfnl.ErrAnswersLost} {
+	for _, e := range []error{errEventsLost, errDeadFlows, nfnl.ErrDumpInterrupted,
+		nfnl.ErrAnswersLost} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -76,7 +79,8 @@ func (x *Mirror) begin() error {
 	if x.events != nil {
 		return errors.New("it is being mirrored already")
 	}
-	events, err := x.open(eventOptions{types: []EventType{FlowNew, FlowDestroyed}, protocols: x.protocols, buffer: x.buffer})
+	events, err := x.open(eventOptions{types: []EventType{FlowNew, FlowDestroyed},
+		protocols: x.protocols, buffer: x.buffer})
 	if err != nil {
 		return err
 	}
@@ -92,7 +96,8 @@ func (x *Mirror) end() {
 	x.events, x.index, x.synced, x.broken = nil, nil, false, nil
 }
 
-// follow lists the table and works in events until that makes no sense any more. It returns how long it took to list the table.
+// follow lists the table and works in events until that makes no sense any more. It returns how
+// long it took to list the table.
 func (x *Mirror) follow(ctx context.Context) (listing time.Duration, err error) {
 	index, err := x.reset(ctx)
 	if err != nil {
@@ -133,11 +138,13 @@ func (x *Mirror) follow(ctx context.Context) (listing time.Duration, err error) 
 	}
 }
 
-// reset empties the queue and makes an index for what happens from now on. Only when the queue was empty does the kernel fill it
-// again after a loss (netlink_overrun and netlink_rcv_wake in net/netlink/af_netlink.c).
+// reset empties the queue and makes an index for what happens from now on. Only when the queue was
+// empty does the kernel fill it again after a loss (netlink_overrun and netlink_rcv_wake in
+// net/netlink/af_netlink.c).
 //
-// It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before there was a listener. Those
-// whose first packet is under way would be neither in the list nor in an event.
+// It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before
+// there was a listener. Those whose first packet is under way would be neither in the list nor in
+// an event.
 func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
 	if err := rcu.Wait(ctx); err != nil {
 		return nil, err
@@ -157,9 +164,9 @@ func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
 	return nil, ctx.Err()
 }
 
-// list notes the flows that are in the table. Meanwhile events are worked in: what is made is noted at least once, by the list or
-// by its event. A flow that ends between the kernel's listing it and its being noted here is noted for too long, which does no
-// harm.
+// list notes the flows that are in the table. Meanwhile events are worked in: what is made is noted
+// at least once, by the list or by its event. A flow that ends between the kernel's listing it and
+// its being noted here is noted for too long, which does no harm.
 func (x *Mirror) list(ctx context.Context, index *flowIndex) error {
 	for _, p := range x.protocols {
 		requests, err := Filter{Protocol: p}.dumps()
@@ -210,7 +217,8 @@ func (x *Mirror) read() error {
 	return x.drain()
 }
 
-// check finds out whether there are still events, and whether the index is mostly about what is there.
+// check finds out whether there are still events, and whether the index is mostly about what is
+// there.
 func (x *Mirror) check(ctx context.Context) error {
 	if err := x.table.checkEvents(); err != nil {
 		return err

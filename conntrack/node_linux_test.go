@@ -25,8 +25,11 @@ func TestWithoutPermission(t *testing.T) {
 		}
 		defer table.Close()
 		return withoutCapabilities(func() error {
-			_, listErr := CountBy(table.Flows(context.Background(), Filter{}), func(*Flow) int { return 0 })
-			_, deleteErr := table.Delete(context.Background(), All(flow(UDP, client, "10.96.0.10:53", "", "")))
+			_, listErr := CountBy(table.Flows(context.Background(), Filter{}), func(*Flow) int {
+				return 0
+			})
+			_, deleteErr := table.Delete(context.Background(),
+				All(flow(UDP, client, "10.96.0.10:53", "", "")))
 			if !errors.Is(listErr, ErrPermission) || !errors.Is(deleteErr, ErrPermission) {
 				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
 			}
@@ -67,7 +70,8 @@ func TestTuningOfANamespace(t *testing.T) {
 	require.ErrorContains(t, err, "nf_conntrack_max")
 	for key, value := range map[string]string{
 		"nf_conntrack_udp_timeout": "45", "nf_conntrack_tcp_be_liberal": "1",
-		"nf_conntrack_tcp_timeout_established": "86400", "nf_conntrack_tcp_timeout_close_wait": "3600",
+		"nf_conntrack_tcp_timeout_established": "86400",
+		"nf_conntrack_tcp_timeout_close_wait":  "3600",
 	} {
 		got, err := ns.Sysctl("net/netfilter/" + key)
 		require.NoError(t, err)
@@ -82,14 +86,16 @@ func TestTuningOfANamespace(t *testing.T) {
 	other, _ := newTable(t)
 	p, err = other.PlanTuning(context.Background(), want)
 	require.NoError(t, err)
-	require.Contains(t, p.String(), "nf_conntrack_udp_timeout: 30 -> 45", "other namespaces are as they were")
+	require.Contains(t, p.String(), "nf_conntrack_udp_timeout: 30 -> 45",
+		"other namespaces are as they were")
 }
 
 func TestNodeAddrs(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: -1})
 	table := openIn(t, cluster.Node.NS)
-	got, err := table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")})
+	got, err := table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"),
+		netip.MustParsePrefix("::/0")})
 	require.NoError(t, err)
 	require.ElementsMatch(t, cluster.NodeAddrs(), got)
 	got, err = table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("192.0.2.11/32")})

@@ -7,8 +7,9 @@ import (
 	"slices"
 )
 
-// NodeAddrs returns the addresses of the namespace's interfaces that lie in one of the ranges, loopback and IPv6
-// link-local ones left out, sorted: what [Change.NodeAddrs] should be if node ports answer in these ranges.
+// NodeAddrs returns the addresses of the namespace's interfaces that lie in one of the ranges,
+// loopback and IPv6 link-local ones left out, sorted: what [Change.NodeAddrs] should be if node
+// ports answer in these ranges.
 func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 	var found []net.Addr
 	err := t.ns.Do(func() (err error) {
@@ -26,7 +27,8 @@ func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 		}
 		addr := p.Addr().Unmap()
 		in := func(r netip.Prefix) bool { return r.Contains(addr) }
-		if addr.IsLoopback() || addr.IsLinkLocalUnicast() && addr.Is6() || !slices.ContainsFunc(ranges, in) {
+		if addr.IsLoopback() || addr.IsLinkLocalUnicast() && addr.Is6() ||
+			!slices.ContainsFunc(ranges, in) {
 			continue
 		}
 		addrs = append(addrs, addr)

@@ -17,28 +17,32 @@ const (
 	flagACK = 0x10
 )
 
-// synAck returns an IP packet with a TCP segment that has SYN and ACK set and nothing else: no data, no options,
-// no window.
+// synAck returns an IP packet with a TCP segment that has SYN and ACK set and nothing else: no
+// data, no options, no window.
 //
-// A TCP that has a connection between these ends answers a SYN, whatever its sequence number, with an
-// acknowledgement of what it has received so far (RFC 9293 section 3.10.7.4, RFC 5961 section 4.2), and is
-// not otherwise impressed. SYN alone would be taken for a new connection by what stands in between. The
-// acknowledgement number is 1, not 0, so that conntrack does not take the segment for the answer to a SYN: of
-// the last one it saw in a flow that ctnetlink made, it remembers 0.
+// A TCP that has a connection between these ends answers a SYN, whatever its sequence number, with
+// an acknowledgement of what it has received so far (RFC 9293 section 3.10.7.4, RFC 5961 section
+// 4.2), and is not otherwise impressed. SYN alone would be taken for a new connection by what
+// stands in between. The acknowledgement number is 1, not 0, so that conntrack does not take the
+// segment for the answer to a SYN: of the last one it saw in a flow that ctnetlink made, it
+// remembers 0.
 //
-// Linux does not answer if it has acknowledged a segment that was out of place in the half second before
-// (tcp_invalid_ratelimit): one that came twice or late is enough.
+// Linux does not answer if it has acknowledged a segment that was out of place in the half second
+// before (tcp_invalid_ratelimit): one that came twice or late is enough.
 func synAck(src, dst netip.AddrPort) []byte { return segment(src, dst, flagSYN|flagACK, nil) }
 
-// stray returns an IP packet with a TCP segment that carries data nobody waits for. It is answered with an acknowledgement, too, and by Linux
-// always: tcp_oow_rate_limited in net/ipv4/tcp_input.c makes an exception for data. But a firewall on the way that follows the sequence numbers
-// may take it for invalid. For the data to be taken for real, its sequence and acknowledgement numbers would both have to fit by chance, as those of
-// an attacker who sees nothing of the connection (RFC 5961 section 5).
+// stray returns an IP packet with a TCP segment that carries data nobody waits for. It is answered
+// with an acknowledgement, too, and by Linux always: tcp_oow_rate_limited in net/ipv4/tcp_input.c
+// makes an exception for data. But a firewall on the way that follows the sequence numbers may take
+// it for invalid. For the data to be taken for real, its sequence and acknowledgement numbers would
+// both have to fit by chance, as those of an attacker who sees nothing of the connection (RFC 5961
+// section 5).
 func stray(src, dst netip.AddrPort) []byte {
 	return segment(src, dst, flagPSH|flagACK, make([]byte, 2))
 }
 
-// segment returns an IP packet with a TCP segment, with sequence number 0 and acknowledgement number 1. The data are of an even length.
+// segment returns an IP packet with a TCP segment, with sequence number 0 and acknowledgement
+// number 1. The data are of an even length.
 func segment(src, dst netip.AddrPort, flags byte, data []byte) []byte {
 	s := make([]byte, tcpHeader, tcpHeader+len(data))
 	binary.BigEndian.PutUint16(s[0:], src.Port())
@@ -54,8 +58,8 @@ func segment(src, dst netip.AddrPort, flags byte, data []byte) []byte {
 	return append(ipv6(src.Addr(), dst.Addr(), len(s)), s...)
 }
 
-// ipv4 returns an IPv4 header (RFC 791). The kernel fills in the identification and the checksum (raw(7),
-// IP_HDRINCL).
+// ipv4 returns an IPv4 header (RFC 791). The kernel fills in the identification and the checksum
+// (raw(7), IP_HDRINCL).
 func ipv4(src, dst netip.Addr, payload int) []byte {
 	h := make([]byte, ipv4Header, ipv4Header+payload)
 	h[0] = 4<<4 | ipv4Header/4
@@ -77,8 +81,8 @@ func ipv6(src, dst netip.Addr, payload int) []byte {
 	return h
 }
 
-// tcpChecksum returns the checksum of a segment of even length whose checksum field is 0 (RFC 9293 section 3.1). The
-// pseudo headers of IPv4 and IPv6 add up to the same sum.
+// tcpChecksum returns the checksum of a segment of even length whose checksum field is 0 (RFC 9293
+// section 3.1). The pseudo headers of IPv4 and IPv6 add up to the same sum.
 func tcpChecksum(src, dst netip.Addr, segment []byte) uint16 {
 	sum := uint32(protocolTCP) + uint32(len(segment))
 	for _, b := range [][]byte{src.AsSlice(), dst.AsSlice(), segment} {

@@ -1,7 +1,8 @@
 package conntrack
 
-// shelf keeps many small items and finds them by hash. An item has a number, which stays the same; 0 is no number. Nothing in
-// it is a pointer if nothing in T is, it never moves items, and takes four to eight bytes for each beside the item and a link.
+// shelf keeps many small items and finds them by hash. An item has a number, which stays the same;
+// 0 is no number. Nothing in it is a pointer if nothing in T is, it never moves items, and takes
+// four to eight bytes for each beside the item and a link.
 type shelf[T any] struct {
 	hash   func(*T) uint32
 	chunks []*[shelfChunk]shelfSlot[T]

@@ -9,23 +9,23 @@ import (
 	"unsafe"
 )
 
-// Change is what has to be known of a change of services to tell which flows it left stale. It says how things are
-// after the change; how they were before is in the table.
+// Change is what has to be known of a change of services to tell which flows it left stale. It says
+// how things are after the change; how they were before is in the table.
 type Change struct {
 	// Claims are the frontends that changed. Flows to any other destination are never stale.
 	Claims []Claim
-	// NodeAddrs are the addresses that take node ports: claims of an unspecified address are about these.
-	// Leave out loopback unless node ports answer there.
+	// NodeAddrs are the addresses that take node ports: claims of an unspecified address are about
+	// these. Leave out loopback unless node ports answer there.
 	NodeAddrs []netip.Addr
-	// Zone is the conntrack zone in which services are translated. Flows in other zones are left alone, even
-	// if they look the same.
+	// Zone is the conntrack zone in which services are translated. Flows in other zones are left
+	// alone, even if they look the same.
 	Zone uint16
 }
 
 // Frontend is where clients send to.
 type Frontend struct {
-	// Addr is the address. 0.0.0.0 and :: stand for each of [Change.NodeAddrs] of that family, except where
-	// another claim has that very address with the same port and protocol.
+	// Addr is the address. 0.0.0.0 and :: stand for each of [Change.NodeAddrs] of that family,
+	// except where another claim has that very address with the same port and protocol.
 	Addr     netip.Addr
 	Port     uint16
 	Protocol Protocol
@@ -36,31 +36,36 @@ func (f Frontend) String() string {
 	return netip.AddrPortFrom(f.Addr, f.Port).String() + "/" + f.Protocol.String()
 }
 
-// Claim is what is true of one frontend after the change. Claims are of any protocol: whoever wants TCP connections
-// to be left alone, or to be drained first, makes no claim for them yet.
+// Claim is what is true of one frontend after the change. Claims are of any protocol: whoever wants
+// TCP connections to be left alone, or to be drained first, makes no claim for them yet.
 type Claim struct {
 	Frontend Frontend
 
-	// Backends are the endpoints that may keep the flows they have: all that new flows may go to under any
-	// policy of the frontend, and those that get no new flows but are still serving, because they terminate
-	// or are drained. Empty says that no endpoint may: the service has none, or the frontend is no more.
+	// Backends are the endpoints that may keep the flows they have: all that new flows may go to
+	// under any policy of the frontend, and those that get no new flows but are still serving,
+	// because they terminate or are drained. Empty says that no endpoint may: the service has none,
+	// or the frontend is no more.
 	Backends []netip.AddrPort
 
-	// Gone, if not nil, are the only endpoints whose flows are stale: those that the change took away. If nil, every
-	// endpoint is that is not in Backends, which also finds what an interrupted cleaning left behind. An
-	// empty list that is not nil makes the claim protect its frontend against a node port of the same number.
+	// Gone, if not nil, are the only endpoints whose flows are stale: those that the change took
+	// away. If nil, every endpoint is that is not in Backends, which also finds what an interrupted
+	// cleaning left behind. An empty list that is not nil makes the claim protect its frontend
+	// against a node port of the same number.
 	Gone []netip.AddrPort
 
-	// Untranslated says that flows which went to the frontend's own address are stale, too. They began when
-	// no rule translated them, and last as long as the client keeps sending. Set it where the frontend has
-	// endpoints; not where it was removed, when such flows belong to somebody else, and not where the packets
-	// are forwarded without translation (IPVS direct routing and tunnels).
+	// Untranslated says that flows which went to the frontend's own address are stale, too. They
+	// began when no rule translated them, and last as long as the client keeps sending. Set it
+	// where the frontend has endpoints; not where it was removed, when such flows belong to
+	// somebody else, and not where the packets are forwarded without translation (IPVS direct
+	// routing and tunnels).
 	Untranslated bool
 
-	// Backwards says that flows from the frontend's own address and port are stale, too. Such a flow begins with a late answer: an
-	// untranslated flow is deleted while the answer of whoever had the address is under way, the answer makes a flow of its own,
-	// and what the client sends next is taken for an answer in that. So set it for another cleaning some time after one that
-	// deleted untranslated flows. It has no effect on claims of node addresses: these have flows of their own from any port.
+	// Backwards says that flows from the frontend's own address and port are stale, too. Such a
+	// flow begins with a late answer: an untranslated flow is deleted while the answer of whoever
+	// had the address is under way, the answer makes a flow of its own, and what the client sends
+	// next is taken for an answer in that. So set it for another cleaning some time after one that
+	// deleted untranslated flows. It has no effect on claims of node addresses: these have flows of
+	// their own from any port.
 	Backwards bool
 }
 
@@ -76,7 +81,8 @@ const (
 	Current                     // it goes where it may go
 	Misdirected                 // it goes to an endpoint that may not have it
 	Untranslated                // it goes to the frontend's own address instead of an endpoint
-	Backwards                   // it comes from the frontend's own address, and catches what is sent there
+	// it comes from the frontend's own address, and catches what is sent there
+	Backwards
 )
 
 // String returns the verdict in one word.
@@ -99,8 +105,8 @@ func (v Verdict) String() string {
 // Stale reports whether the flow should be deleted.
 func (v Verdict) Stale() bool { return v == Misdirected || v == Untranslated || v == Backwards }
 
-// Matcher tells stale flows from others, in a time that does not depend on the number of claims. It holds no
-// kernel resources, does not change, and may be used by many goroutines.
+// Matcher tells stale flows from others, in a time that does not depend on the number of claims. It
+// holds no kernel resources, does not change, and may be used by many goroutines.
 type Matcher struct {
 	claims map[Frontend]*claim
 	ports  map[portKey]struct{} // of the claims: most flows are told by these
@@ -124,8 +130,8 @@ type claim struct {
 	backwards      bool
 }
 
-// NewMatcher returns the matcher for a change. It keeps no part of c. Claims that share a slice of endpoints share
-// the memory that the matcher takes for them.
+// NewMatcher returns the matcher for a change. It keeps no part of c. Claims that share a slice of
+// endpoints share the memory that the matcher takes for them.
 func NewMatcher(c Change) (*Matcher, error) {
 	m := &Matcher{
 		claims: make(map[Frontend]*claim, len(c.Claims)),
@@ -135,7 +141,8 @@ func NewMatcher(c Change) (*Matcher, error) {
 	}
 	for i, a := range c.NodeAddrs {
 		if !a.IsValid() || a.IsUnspecified() {
-			return nil, fmt.Errorf("%w: NodeAddrs[%d]: %s is not the address of a node", ErrBadClaim, i, a)
+			return nil, fmt.Errorf("%w: NodeAddrs[%d]: %s is not the address of a node",
+				ErrBadClaim, i, a)
 		}
 		m.nodes[plainAddr(a)] = struct{}{}
 	}
@@ -163,7 +170,8 @@ func (m *Matcher) add(c *Claim, sets setMaker) error {
 	if _, ok := m.claims[f]; ok {
 		return fmt.Errorf("the Frontend %s is claimed twice", f)
 	}
-	own := &claim{anyGone: c.Gone == nil, untranslated: c.Untranslated, backwards: c.Backwards && !f.Addr.IsUnspecified()}
+	own := &claim{anyGone: c.Gone == nil, untranslated: c.Untranslated, backwards: c.Backwards &&
+		!f.Addr.IsUnspecified()}
 	var err error
 	if own.backends, err = sets.set(c.Backends, f); err != nil {
 		return fmt.Errorf("in Backends of %s: %w", f, err)
@@ -217,10 +225,13 @@ func (m *Matcher) Empty() bool {
 }
 
 // finds reports whether there can be a flow that the claim makes stale.
-func (c *claim) finds() bool { return c.anyGone || len(c.gone) > 0 || c.untranslated || c.backwards }
+func (c *claim) finds() bool {
+	return c.anyGone || len(c.gone) > 0 || c.untranslated || c.backwards
+}
 
-// Judge tells whether the flow is stale. Only addresses, ports, protocol and zone count: IPVS does not set
-// [StatusDstNAT], and who answers is in the reply tuple whether the client's address was replaced or not.
+// Judge tells whether the flow is stale. Only addresses, ports, protocol and zone count: IPVS does
+// not set [StatusDstNAT], and who answers is in the reply tuple whether the client's address was
+// replaced or not.
 func (m *Matcher) Judge(f *Flow) Verdict {
 	c := m.claim(f)
 	switch {
@@ -247,8 +258,8 @@ func (s endpoints) has(e netip.AddrPort) bool {
 	return ok
 }
 
-// claim returns the claim on where the flow was sent to, nil if there is none. It needs the protocol and the
-// original tuple only.
+// claim returns the claim on where the flow was sent to, nil if there is none. It needs the
+// protocol and the original tuple only.
 func (m *Matcher) claim(f *Flow) *claim {
 	dst := f.Original.Dst
 	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; !ok {
@@ -263,8 +274,8 @@ func (m *Matcher) claim(f *Flow) *claim {
 	return m.claims[Frontend{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
 }
 
-// fromFrontend reports whether the flow comes from where a claim does not want flows from. It needs the protocol and the original
-// tuple only.
+// fromFrontend reports whether the flow comes from where a claim does not want flows from. It needs
+// the protocol and the original tuple only.
 func (m *Matcher) fromFrontend(f *Flow) bool {
 	if !m.backwards {
 		return false
@@ -283,13 +294,14 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale, apart from those of the protocols given. They overlap in
-// nothing.
+// dumps returns the requests whose answers hold every flow that may be stale, apart from those of
+// the protocols given. They overlap in nothing.
 func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	if scan == ScanNarrow && m.backwards {
 		scan = ScanProtocol // the kernel compares one end with one port
 	}
-	found := map[dumpRequest]netip.Addr{} // requests without address, and the one address of their claims
+	// requests without address, and the one address of their claims
+	found := map[dumpRequest]netip.Addr{}
 	for f, c := range m.claims {
 		if !c.finds() || slices.Contains(except, f.Protocol) {
 			continue
@@ -298,7 +310,8 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 		if scan != ScanAll {
 			d.family, d.protocol = familyOf(f.Addr), f.Protocol
 		}
-		if scan == ScanNarrow && f.Protocol != SCTP { // the kernel compares ports of TCP and UDP only
+		// the kernel compares ports of TCP and UDP only
+		if scan == ScanNarrow && f.Protocol != SCTP {
 			d.dstPort = f.Port
 		}
 		if other, ok := found[d]; ok && other != f.Addr {
@@ -318,8 +331,8 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	return requests
 }
 
-// destinations returns all places that flows can have been sent to that may be stale, as flows that have no more than that; of
-// some protocols.
+// destinations returns all places that flows can have been sent to that may be stale, as flows that
+// have no more than that; of some protocols.
 func (m *Matcher) destinations(covers func(Protocol) bool) []Flow {
 	var all []Flow
 	add := func(f Frontend, a netip.Addr) {
@@ -339,14 +352,16 @@ func (m *Matcher) destinations(covers func(Protocol) bool) []Flow {
 		default:
 			for a := range m.nodes {
 				// What another claim says of this very place is looked up for that.
-				if _, own := m.claims[Frontend{a, f.Port, f.Protocol}]; !own && anyAddr(a) == f.Addr {
+				if _, own := m.claims[Frontend{a, f.Port, f.Protocol}]; !own &&
+					anyAddr(a) == f.Addr {
 					add(f, a)
 				}
 			}
 		}
 	}
 	slices.SortFunc(all, func(a, b Flow) int {
-		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Original.Dst.Compare(b.Original.Dst), cmp.Compare(b.Original.Zone, a.Original.Zone),
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Original.Dst.Compare(b.Original.Dst),
+			cmp.Compare(b.Original.Zone, a.Original.Zone),
 			cmp.Compare(b.Reply.Zone, a.Reply.Zone))
 	})
 	return all
@@ -360,7 +375,8 @@ func (m *Matcher) zones() [][2]uint16 {
 	return [][2]uint16{{m.zone, m.zone}, {m.zone, 0}, {0, m.zone}}
 }
 
-// backwardPorts returns the ports of claims that do not want flows from there, of some protocols; nil if there are none.
+// backwardPorts returns the ports of claims that do not want flows from there, of some protocols;
+// nil if there are none.
 func (m *Matcher) backwardPorts(covers func(Protocol) bool) (ports *portSet) {
 	for f, c := range m.claims {
 		if c.backwards && covers(f.Protocol) {

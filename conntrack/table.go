@@ -13,22 +13,23 @@ import (
 
 // Config says where to look for flows.
 type Config struct {
-	// NetNS is a file descriptor of a network namespace, used only during [Open]. 0 means the network namespace of
-	// the calling thread, which needs no CAP_SYS_ADMIN.
+	// NetNS is a file descriptor of a network namespace, used only during [Open]. 0 means the
+	// network namespace of the calling thread, which needs no CAP_SYS_ADMIN.
 	NetNS int
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
 }
 
-// Table is the conntrack table of one network namespace. Its methods may be called by many goroutines.
+// Table is the conntrack table of one network namespace. Its methods may be called by many
+// goroutines.
 type Table struct {
 	ns   *threadns.NS
 	conn *nfnl.Conn // for requests; each dump has a connection of its own
 	log  *slog.Logger
 }
 
-// Open opens the conntrack table of a network namespace. Reading and changing it needs CAP_NET_ADMIN in the
-// user namespace that owns it.
+// Open opens the conntrack table of a network namespace. Reading and changing it needs
+// CAP_NET_ADMIN in the user namespace that owns it.
 func Open(cfg Config) (*Table, error) {
 	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
@@ -36,7 +37,8 @@ func Open(cfg Config) (*Table, error) {
 	}
 	t := &Table{ns: ns, log: cfg.Logger}
 	if t.conn, err = t.dial(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the conntrack table: %w", explain(err)), ns.Close())
+		return nil, errors.Join(fmt.Errorf("open the conntrack table: %w", explain(err)),
+			ns.Close())
 	}
 	return t, nil
 }
@@ -56,16 +58,19 @@ func (t *Table) dial() (conn *nfnl.Conn, err error) {
 // errStop ends a dump whose reader has seen enough.
 var errStop = errors.New("stop")
 
-// Flows returns the flows that the filter wants, as a dump of the table brings them. At no time are more than
-// a few hundred of them in memory. An error is the last thing the sequence yields: [ErrBadFilter] and
-// [ErrPermission] before any flow, ctx's error and [ErrInterrupted] possibly after some.
+// Flows returns the flows that the filter wants, as a dump of the table brings them. At no time are
+// more than a few hundred of them in memory. An error is the last thing the sequence yields:
+// [ErrBadFilter] and [ErrPermission] before any flow, ctx's error and [ErrInterrupted] possibly
+// after some.
 //
-// A dump is not a snapshot: flows that come and go meanwhile may be in it or not, and a flow may occur twice
-// if its neighbour in the table went away between two parts of the dump. Changing the size of the hash table
-// (nf_conntrack_buckets) during a dump hides flows, and the kernel does not say so.
+// A dump is not a snapshot: flows that come and go meanwhile may be in it or not, and a flow may
+// occur twice if its neighbour in the table went away between two parts of the dump. Changing the
+// size of the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does not
+// say so.
 //
-// What the kernel filters costs no more than a walk over its table, but that walk runs with softirqs off on
-// one CPU until it has found some 100 flows that are wanted: 0.1 to 0.4 s for a million that are not.
+// What the kernel filters costs no more than a walk over its table, but that walk runs with
+// softirqs off on one CPU until it has found some 100 flows that are wanted: 0.1 to 0.4 s for a
+// million that are not.
 func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		if err := t.dump(ctx, filter, yield); err != nil && !errors.Is(err, errStop) {
@@ -88,9 +93,10 @@ func (t *Table) dump(ctx context.Context, filter Filter, yield func(Flow, error)
 	})
 }
 
-// scan calls each with the flows that the requests bring and that wants does not turn down; wants sees no
-// more than the protocol and the original tuple. The flow is valid until each returns.
-func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Flow) bool, each func(*Flow) error) error {
+// scan calls each with the flows that the requests bring and that wants does not turn down; wants
+// sees no more than the protocol and the original tuple. The flow is valid until each returns.
+func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Flow) bool,
+	each func(*Flow) error) error {
 	conn, err := t.dial()
 	if err != nil {
 		return err

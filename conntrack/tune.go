@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// ErrGlobalSetting: the setting belongs to the machine and can be changed from the initial network namespace
-// only, by a process that may. It was left as it is.
+// ErrGlobalSetting: the setting belongs to the machine and can be changed from the initial network
+// namespace only, by a process that may. It was left as it is.
 var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be changed from here")
 
-// PlanTuning compares the kernel's settings with those wanted. Nothing is changed. Settings that belong to
-// the machine are planned in any namespace; whether they can be written shows when they are.
+// PlanTuning compares the kernel's settings with those wanted. Nothing is changed. Settings that
+// belong to the machine are planned in any namespace; whether they can be written shows when they
+// are.
 func (t *Table) PlanTuning(ctx context.Context, want Tuning) (TuningPlan, error) {
 	// The settings are there once conntrack is, and a request loads its module.
 	if _, err := t.usage(ctx); err != nil {
@@ -32,8 +33,8 @@ func (t *Table) PlanTuning(ctx context.Context, want Tuning) (TuningPlan, error)
 	return p, nil
 }
 
-// ApplyTuning writes the settings of the plan that change. One that cannot be written does not stop the
-// others: the error joins what went wrong, [ErrGlobalSetting] and [ErrPermission] among it.
+// ApplyTuning writes the settings of the plan that change. One that cannot be written does not stop
+// the others: the error joins what went wrong, [ErrGlobalSetting] and [ErrPermission] among it.
 func (t *Table) ApplyTuning(p TuningPlan) error {
 	var errs []error
 	for _, s := range p {
@@ -41,7 +42,8 @@ func (t *Table) ApplyTuning(p TuningPlan) error {
 			continue
 		}
 		if err := t.writeSetting(s.Name, s.New); err != nil {
-			errs = append(errs, fmt.Errorf("set %s to %d: %w", s.Name, s.New, explainSetting(s.Name, err)))
+			errs = append(errs, fmt.Errorf("set %s to %d: %w", s.Name, s.New,
+				explainSetting(s.Name, err)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -50,10 +52,11 @@ func (t *Table) ApplyTuning(p TuningPlan) error {
 	return nil
 }
 
-// explainSetting says why a setting could not be written. In other namespaces than the initial one, files of
-// the machine's settings are read-only or, in older kernels, not there.
+// explainSetting says why a setting could not be written. In other namespaces than the initial one,
+// files of the machine's settings are read-only or, in older kernels, not there.
 func explainSetting(name string, err error) error {
-	if slices.Contains(global, name) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)) {
+	if slices.Contains(global, name) && (errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("%w: %w", ErrGlobalSetting, err)
 	}
 	return explain(err)

@@ -10,38 +10,39 @@ import (
 	"time"
 )
 
-// Tuning are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value wants
-// nothing. Times are whole seconds, as the kernel has them.
+// Tuning are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value
+// wants nothing. Times are whole seconds, as the kernel has them.
 type Tuning struct {
-	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at most
-	// 1,048,576: more is for those who set the maximum themselves. 0 leaves the maximum as it is, and the
-	// hash table.
+	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at
+	// most 1,048,576: more is for those who set the maximum themselves. 0 leaves the maximum as it
+	// is, and the hash table.
 	MaxPerCore int
 	// Min is the least maximum.
 	Min int
 	// Cores is the number of CPUs; 0 means those of the machine.
 	Cores int
 
-	// TCPEstablished is how long an idle TCP connection is remembered, TCPCloseWait one that its server
-	// closed and its client did not. 0 leaves them as they are.
+	// TCPEstablished is how long an idle TCP connection is remembered, TCPCloseWait one that its
+	// server closed and its client did not. 0 leaves them as they are.
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
-	// UDP is how long a flow is remembered after a packet, UDPStream the same once packets went both ways for
-	// more than two seconds. 0 leaves them as they are.
+	// UDP is how long a flow is remembered after a packet, UDPStream the same once packets went
+	// both ways for more than two seconds. 0 leaves them as they are.
 	UDP       time.Duration
 	UDPStream time.Duration
-	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of as invalid
-	// ones. False leaves it as it is.
+	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of as
+	// invalid ones. False leaves it as it is.
 	TCPBeLiberal bool
 
-	// Lower allows to lower what is above the value wanted. Without it only the kernel's own defaults are
-	// lowered, as that is what nobody raised.
+	// Lower allows to lower what is above the value wanted. Without it only the kernel's own
+	// defaults are lowered, as that is what nobody raised.
 	Lower bool
 }
 
 // KubeProxyTuning returns what kube-proxy wants without configuration.
 func KubeProxyTuning() Tuning {
-	return Tuning{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour}
+	return Tuning{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour,
+		TCPCloseWait: time.Hour}
 }
 
 // maxConntrackMax is kube-proxy's limit to what it computes.
@@ -64,17 +65,20 @@ const (
 	settingUDPStream      = "nf_conntrack_udp_timeout_stream"
 )
 
-// settings are all of them, in the order in which they are set: a maximum is of use when the hash table is.
+// settings are all of them, in the order in which they are set: a maximum is of use when the hash
+// table is.
 var settings = []string{
-	settingBuckets, settingMax, settingTCPEstablished, settingTCPCloseWait, settingTCPBeLiberal, settingUDP, settingUDPStream,
+	settingBuckets, settingMax, settingTCPEstablished, settingTCPCloseWait, settingTCPBeLiberal,
+	settingUDP, settingUDPStream,
 }
 
-// global are the settings that exist once for the machine: only the initial network namespace can write them.
+// global are the settings that exist once for the machine: only the initial network namespace can
+// write them.
 var global = []string{settingBuckets, settingMax}
 
-// kernelDefaults are the values with which the kernel starts (net/netfilter/nf_conntrack_proto_tcp.c,
-// nf_conntrack_proto_udp.c; the second for UDP streams is that of kernels before 4.20). The maximum has none:
-// it follows the memory of the machine.
+// kernelDefaults are the values with which the kernel starts
+// (net/netfilter/nf_conntrack_proto_tcp.c, nf_conntrack_proto_udp.c; the second for UDP streams is
+// that of kernels before 4.20). The maximum has none: it follows the memory of the machine.
 var kernelDefaults = map[string][]uint64{
 	settingTCPEstablished: {432000},
 	settingTCPCloseWait:   {60},
@@ -87,7 +91,8 @@ type Setting struct {
 	Name string // below /proc/sys/net/netfilter
 	Old  uint64
 	New  uint64 // equal to Old if nothing is to be done
-	// Note says why the value stays although another was wanted; empty if it changes, or is as wanted.
+	// Note says why the value stays although another was wanted; empty if it changes, or is as
+	// wanted.
 	Note string
 }
 
@@ -105,8 +110,8 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s: %d", s.Name, s.Old)
 }
 
-// TuningPlan is what a [Tuning] comes down to on one machine: the settings it is about, in the order in which
-// they are written.
+// TuningPlan is what a [Tuning] comes down to on one machine: the settings it is about, in the
+// order in which they are written.
 type TuningPlan []Setting
 
 // Empty reports whether there is nothing to write.
@@ -121,8 +126,8 @@ func (p TuningPlan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// plan compares the tuning with the settings of a kernel. Settings that the kernel does not have are an error
-// if they are wanted.
+// plan compares the tuning with the settings of a kernel. Settings that the kernel does not have
+// are an error if they are wanted.
 func (t Tuning) plan(now map[string]uint64, cores int) (TuningPlan, error) {
 	want, err := t.want(cmp.Or(t.Cores, cores))
 	if err != nil {
@@ -171,7 +176,8 @@ func (t Tuning) want(cores int) (map[string]uint64, error) {
 	} {
 		switch {
 		case d.value < 0 || d.value%time.Second != 0 || d.value/time.Second > 1<<31-1:
-			return nil, fmt.Errorf("%w: %s: %s is not a number of seconds", ErrBadTuning, d.field, d.value)
+			return nil, fmt.Errorf("%w: %s: %s is not a number of seconds", ErrBadTuning, d.field,
+				d.value)
 		case d.value > 0:
 			want[d.name] = uint64(d.value / time.Second)
 		}

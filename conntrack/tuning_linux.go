@@ -11,11 +11,12 @@ import (
 	"strings"
 )
 
-// sysctlDir: what lies below /proc/sys/net is looked up in the network namespace of the calling thread
-// (net_ctl_header_lookup in net/sysctl_net.c).
+// sysctlDir: what lies below /proc/sys/net is looked up in the network namespace of the calling
+// thread (net_ctl_header_lookup in net/sysctl_net.c).
 const sysctlDir = "/proc/sys/net/netfilter"
 
-// eventsSetting: 0 is never, 1 always, 2 (since Linux 5.19, and its default) for flows that begin while somebody listens.
+// eventsSetting: 0 is never, 1 always, 2 (since Linux 5.19, and its default) for flows that begin
+// while somebody listens.
 const eventsSetting = "nf_conntrack_events"
 
 // cpuList has the CPUs of the machine, which a process may be allowed fewer of.
@@ -33,7 +34,8 @@ func (t *Table) readSettings() (map[string]uint64, error) {
 			if err != nil {
 				return err
 			}
-			if now[name], err = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err != nil {
+			if now[name], err = strconv.ParseUint(strings.TrimSpace(string(text)), 10,
+				64); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}

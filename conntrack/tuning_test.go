@@ -11,7 +11,8 @@ import (
 // fresh are the settings of a machine that nobody tuned.
 func fresh(limit uint64) map[string]uint64 {
 	return map[string]uint64{
-		settingMax: limit, settingBuckets: limit, settingTCPEstablished: 432000, settingTCPCloseWait: 60,
+		settingMax: limit, settingBuckets: limit, settingTCPEstablished: 432000,
+		settingTCPCloseWait: 60,
 		settingTCPBeLiberal: 0, settingUDP: 30, settingUDPStream: 120,
 	}
 }
@@ -36,7 +37,8 @@ nf_conntrack_buckets: 65536 -> 131072
 nf_conntrack_max: 65536 -> 524288
 nf_conntrack_tcp_timeout_established: 432000 -> 86400
 nf_conntrack_tcp_timeout_close_wait: 60 -> 3600`},
-		{"no more than a million is computed", Tuning{MaxPerCore: 32768, Min: 131072}, fresh(65536), 64, `
+		{"no more than a million is computed", Tuning{MaxPerCore: 32768, Min: 131072}, fresh(65536),
+			64, `
 nf_conntrack_buckets: 65536 -> 262144
 nf_conntrack_max: 65536 -> 1048576`},
 		{"but more can be asked for", Tuning{MaxPerCore: 1, Min: 4 << 20}, fresh(65536), 64, `
@@ -46,21 +48,26 @@ nf_conntrack_max: 65536 -> 4194304`},
 nf_conntrack_buckets: 65536 -> 75000
 nf_conntrack_max: 65536 -> 300000`},
 		{"what an administrator raised stays", KubeProxyTuning(), map[string]uint64{
-			settingMax: 2000000, settingBuckets: 500000, settingTCPEstablished: 864000, settingTCPCloseWait: 7200,
+			settingMax: 2000000, settingBuckets: 500000, settingTCPEstablished: 864000,
+			settingTCPCloseWait: 7200,
 		}, 2, `
 nf_conntrack_buckets: 500000
 nf_conntrack_max: 2000000 (stays above the 131072 wanted)
 nf_conntrack_tcp_timeout_established: 864000 (stays above the 86400 wanted)
 nf_conntrack_tcp_timeout_close_wait: 7200 (stays above the 3600 wanted)`},
-		{"unless lowering is allowed", Tuning{MaxPerCore: 1, Min: 131072, TCPEstablished: 24 * time.Hour, Lower: true},
-			map[string]uint64{settingMax: 2000000, settingBuckets: 500000, settingTCPEstablished: 864000}, 2, `
+		{"unless lowering is allowed", Tuning{MaxPerCore: 1, Min: 131072,
+			TCPEstablished: 24 * time.Hour, Lower: true},
+			map[string]uint64{settingMax: 2000000, settingBuckets: 500000,
+				settingTCPEstablished: 864000}, 2, `
 nf_conntrack_buckets: 500000
 nf_conntrack_max: 2000000 -> 131072
 nf_conntrack_tcp_timeout_established: 864000 -> 86400`},
-		{"no maximum is above any", Tuning{MaxPerCore: 1, Min: 131072}, map[string]uint64{settingMax: 0, settingBuckets: 65536}, 2, `
+		{"no maximum is above any", Tuning{MaxPerCore: 1, Min: 131072},
+			map[string]uint64{settingMax: 0, settingBuckets: 65536}, 2, `
 nf_conntrack_buckets: 65536
 nf_conntrack_max: 0 (stays above the 131072 wanted)`},
-		{"UDP and liberal TCP", Tuning{UDP: 10 * time.Second, UDPStream: 300 * time.Second, TCPBeLiberal: true}, fresh(65536), 2, `
+		{"UDP and liberal TCP", Tuning{UDP: 10 * time.Second, UDPStream: 300 * time.Second,
+			TCPBeLiberal: true}, fresh(65536), 2, `
 nf_conntrack_tcp_be_liberal: 0 -> 1
 nf_conntrack_udp_timeout: 30 -> 10
 nf_conntrack_udp_timeout_stream: 120 -> 300`},
@@ -77,7 +84,8 @@ nf_conntrack_udp_timeout_stream: 120 -> 300`},
 		}
 		again, err := tc.tuning.plan(tc.now, tc.cores)
 		require.NoError(t, err, tc.name)
-		require.True(t, again.Empty(), "%s: a plan that was applied leaves nothing to do, but:\n%s", tc.name, again)
+		require.True(t, again.Empty(), "%s: a plan that was applied leaves nothing to do, but:\n%s",
+			tc.name, again)
 	}
 }
 

@@ -12,15 +12,16 @@ import (
 type Usage struct {
 	// Count is the number of flows in this network namespace.
 	Count uint32
-	// Max is nf_conntrack_max: one number for the machine, which every namespace may reach for itself. 0
-	// means no limit, and before Linux 4.18 that it is not known.
+	// Max is nf_conntrack_max: one number for the machine, which every namespace may reach for
+	// itself. 0 means no limit, and before Linux 4.18 that it is not known.
 	Max uint32
 	// Stats are counters since the namespace was made.
 	Stats Stats
 }
 
-// Fraction is Count in relation to Max: the figure to alert on. From about 0.95 on, the kernel begins to
-// evict flows that are not [StatusAssured], and at 1 new connections are dropped. It is 0 without a limit.
+// Fraction is Count in relation to Max: the figure to alert on. From about 0.95 on, the kernel
+// begins to evict flows that are not [StatusAssured], and at 1 new connections are dropped. It is 0
+// without a limit.
 func (u Usage) Fraction() float64 {
 	if u.Max == 0 {
 		return 0
@@ -28,21 +29,24 @@ func (u Usage) Fraction() float64 {
 	return float64(u.Count) / float64(u.Max)
 }
 
-// Stats are events counted on all CPUs. On each CPU the kernel counts them in 32 bits and lets them wrap.
+// Stats are events counted on all CPUs. On each CPU the kernel counts them in 32 bits and lets them
+// wrap.
 type Stats struct {
-	Found        uint64 // found: lookups that hit although none was expected
-	Invalid      uint64 // invalid: packets that could not be tracked
-	Inserted     uint64 // insert: flows put into the table by ctnetlink
-	InsertFailed uint64 // insert_failed: flows not put into the table, as another had taken their tuple
-	// Dropped: packets lost because the table was full, or because of a clash that could not be resolved.
-	// Alert when it grows.
+	Found    uint64 // found: lookups that hit although none was expected
+	Invalid  uint64 // invalid: packets that could not be tracked
+	Inserted uint64 // insert: flows put into the table by ctnetlink
+	// insert_failed: flows not put into the table, as another had taken their tuple
+	InsertFailed uint64
+	// Dropped: packets lost because the table was full, or because of a clash that could not be
+	// resolved. Alert when it grows.
 	Dropped uint64 // drop
 	// EarlyDropped: flows evicted to make room. It grows some time before Dropped does.
 	EarlyDropped    uint64 // early_drop
 	Errors          uint64 // error: ICMP errors that could not be tracked
 	SearchRestarts  uint64 // search_restart: lookups begun again since the table changed
 	ClashesResolved uint64 // clash_resolve, since Linux 5.6
-	ChainsTooLong   uint64 // chaintoolong, since Linux 5.15: flows not inserted since their hash bucket was full
+	// chaintoolong, since Linux 5.15: flows not inserted since their hash bucket was full
+	ChainsTooLong uint64
 }
 
 // Usage reads how full the table is.
@@ -56,7 +60,8 @@ func (t *Table) Usage(ctx context.Context) (Usage, error) {
 
 func (t *Table) usage(ctx context.Context) (u Usage, err error) {
 	var b nfnl.Batch
-	b.Message(nfnl.SubsysConntrack, msgGetStats, 0, 0, 0, nfnl.Object{Verb: "get", Kind: "table usage"})
+	b.Message(nfnl.SubsysConntrack, msgGetStats, 0, 0, 0,
+		nfnl.Object{Verb: "get", Kind: "table usage"})
 	replies, err := t.conn.Query(ctx, &b)
 	if err != nil {
 		return u, err
@@ -68,6 +73,9 @@ func (t *Table) usage(ctx context.Context) (u Usage, err error) {
 		return u, err
 	}
 	b.Reset()
-	b.Message(nfnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0, nfnl.Object{Verb: "dump", Kind: "conntrack statistics"})
-	return u, t.conn.Dump(ctx, &b, func(m nfnl.Message) error { return u.Stats.parseStats(m.Attrs) })
+	b.Message(nfnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0,
+		nfnl.Object{Verb: "dump", Kind: "conntrack statistics"})
+	return u, t.conn.Dump(ctx, &b, func(m nfnl.Message) error {
+		return u.Stats.parseStats(m.Attrs)
+	})
 }

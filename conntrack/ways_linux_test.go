@@ -73,7 +73,8 @@ func startMirror(t testing.TB, table *Table, o MirrorOptions) *Mirror {
 func runMirror(t testing.TB, x *Mirror) (stop func()) {
 	t.Helper()
 	if err := x.checkEvents(context.Background()); err != nil {
-		t.Skipf("the kernel makes no events in this namespace: %v", err) // before Linux 5.19, user namespaces do not see the setting
+		// before Linux 5.19, user namespaces do not see the setting
+		t.Skipf("the kernel makes no events in this namespace: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,7 +1,7 @@
 package conntrack
 
-// Messages of ctnetlink (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h, as
-// is everything else here).
+// Messages of ctnetlink (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h,
+// as is everything else here).
 const (
 	msgNew         uint8 = 0 // IPCTNL_MSG_CT_NEW
 	msgGet         uint8 = 1 // IPCTNL_MSG_CT_GET
@@ -30,8 +30,8 @@ const (
 	attrStatusMask    uint16 = 26 // CTA_STATUS_MASK
 )
 
-// Attributes of a tuple (enum ctattr_tuple), of its addresses (enum ctattr_ip) and of its ports (enum
-// ctattr_l4proto).
+// Attributes of a tuple (enum ctattr_tuple), of its addresses (enum ctattr_ip) and of its ports
+// (enum ctattr_l4proto).
 const (
 	attrTupleIP    uint16 = 1 // CTA_TUPLE_IP
 	attrTupleProto uint16 = 2 // CTA_TUPLE_PROTO
@@ -82,8 +82,8 @@ const (
 	attrNATPortMax uint16 = 2 // CTA_PROTONAT_PORT_MAX
 )
 
-// Attributes of a filter (enum ctattr_filter), and the bits of its flags. The bits are part of the interface
-// although they stand in a header of the kernel's own (net/netfilter/nf_internals.h).
+// Attributes of a filter (enum ctattr_filter), and the bits of its flags. The bits are part of the
+// interface although they stand in a header of the kernel's own (net/netfilter/nf_internals.h).
 const (
 	attrFilterOrig  uint16 = 1 // CTA_FILTER_ORIG_FLAGS
 	attrFilterReply uint16 = 2 // CTA_FILTER_REPLY_FLAGS

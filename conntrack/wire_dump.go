@@ -4,7 +4,8 @@ import "github.com/kernlb/kernlb/internal/nfnl"
 
 // appendDump appends the request for a dump of the table.
 func appendDump(b *nfnl.Batch, d dumpRequest) {
-	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(d.family), 0, nfnl.Object{Verb: "dump", Kind: "flows"})
+	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(d.family), 0,
+		nfnl.Object{Verb: "dump", Kind: "flows"})
 	if d.statusMask != 0 {
 		b.U32(attrStatus, uint32(d.status))
 		b.U32(attrStatusMask, uint32(d.statusMask))
@@ -29,7 +30,8 @@ func appendDump(b *nfnl.Batch, d dumpRequest) {
 	b.End(filter)
 }
 
-// appendTupleFilter appends the tuple to compare with and returns the flags that say what of it counts.
+// appendTupleFilter appends the tuple to compare with and returns the flags that say what of it
+// counts.
 func appendTupleFilter(b *nfnl.Batch, typ uint16, d dumpRequest) (flags uint32) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)

@@ -12,10 +12,10 @@ import (
 // errUnwanted says that a flow was not parsed to its end.
 var errUnwanted = errors.New("unwanted")
 
-// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f. What f held before is
-// gone. As soon as Protocol and Original are known, which the kernel writes first, wants decides whether the
-// rest is of interest; if it is not, errUnwanted is returned. That is most of the cost of looking for few
-// flows among many.
+// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f. What f held
+// before is gone. As soon as Protocol and Original are known, which the kernel writes first, wants
+// decides whether the rest is of interest; if it is not, errUnwanted is returned. That is most of
+// the cost of looking for few flows among many.
 func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	*f = Flow{}
 	var zone uint16
@@ -57,7 +57,8 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 		return fmt.Errorf("parse flow: %w", err)
 	}
 	if !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != reply {
-		return fmt.Errorf("parse flow: %w: its two directions do not belong together", nfnl.ErrMalformed)
+		return fmt.Errorf("parse flow: %w: its two directions do not belong together",
+			nfnl.ErrMalformed)
 	}
 	if zone != 0 {
 		f.Original.Zone, f.Reply.Zone = zone, zone
@@ -65,12 +66,13 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	return nil
 }
 
-// appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its reply
-// tuple, which names the endpoint: a flow that the same client made again meanwhile, to another endpoint, has
-// another one. The ID then tells it from a flow that the endpoint began itself, whose original tuple is this
-// reply tuple.
+// appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its
+// reply tuple, which names the endpoint: a flow that the same client made again meanwhile, to
+// another endpoint, has another one. The ID then tells it from a flow that the endpoint began
+// itself, whose original tuple is this reply tuple.
 func appendDelete(b *nfnl.Batch, f *Flow) {
-	b.Message(nfnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0, nfnl.Object{Verb: "delete", Kind: "flow"})
+	b.Message(nfnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0,
+		nfnl.Object{Verb: "delete", Kind: "flow"})
 	zoned := f.Original.Zone == f.Reply.Zone
 	appendTuple(b, attrTupleReply, f.Protocol, f.Reply, !zoned && f.Reply.Zone != 0)
 	appendZone(b, f)
@@ -81,16 +83,18 @@ func appendDelete(b *nfnl.Batch, f *Flow) {
 
 // appendGet appends a request for the flow with f's original tuple.
 func appendGet(b *nfnl.Batch, f *Flow) {
-	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(f.Family()), 0, nfnl.Object{Verb: "get", Kind: "flow"})
-	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, f.Original.Zone != f.Reply.Zone && f.Original.Zone != 0)
+	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(f.Family()), 0,
+		nfnl.Object{Verb: "get", Kind: "flow"})
+	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, f.Original.Zone != f.Reply.Zone &&
+		f.Original.Zone != 0)
 	appendZone(b, f)
 }
 
 // appendCreate appends a request to create f, refused if there is one with either of its tuples.
 //
-// Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It has to be
-// given the inverse of the original tuple, and told how to translate (CTA_NAT_DST, CTA_NAT_SRC), from which
-// it makes the reply tuple itself.
+// Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It
+// has to be given the inverse of the original tuple, and told how to translate (CTA_NAT_DST,
+// CTA_NAT_SRC), from which it makes the reply tuple itself.
 func appendCreate(b *nfnl.Batch, f *Flow) {
 	b.Message(nfnl.SubsysConntrack, msgNew, nfnl.FlagCreate|nfnl.FlagExcl, uint8(f.Family()), 0,
 		nfnl.Object{Verb: "create", Kind: "flow"})
@@ -101,7 +105,8 @@ func appendCreate(b *nfnl.Batch, f *Flow) {
 		ICMPType: f.Reply.ICMPType, ICMPCode: f.Reply.ICMPCode,
 	}
 	appendTuple(b, attrTupleReply, f.Protocol, inverse, !zoned && f.Reply.Zone != 0)
-	// The other bits are the kernel's own. It refuses a status that lacks those that are set already.
+	// The other bits are the kernel's own. It refuses a status that lacks those that are set
+	// already.
 	if status := f.Status & (StatusSeenReply | StatusAssured | StatusFixedTimeout); status != 0 {
 		b.U32(attrStatus, uint32(status|StatusConfirmed))
 	}
@@ -119,7 +124,8 @@ func appendCreate(b *nfnl.Batch, f *Flow) {
 	appendProtoInfo(b, f)
 }
 
-// appendZone appends the zone, if it is one and the same for both directions. Else it is in the tuples.
+// appendZone appends the zone, if it is one and the same for both directions. Else it is in the
+// tuples.
 func appendZone(b *nfnl.Batch, f *Flow) {
 	if f.Original.Zone != 0 && f.Original.Zone == f.Reply.Zone {
 		b.U16(attrZone, f.Original.Zone)

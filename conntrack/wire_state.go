@@ -6,14 +6,16 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// Flags of one direction of a TCP connection (IP_CT_TCP_FLAG_*, include/uapi/linux/netfilter/nf_conntrack_tcp.h).
+// Flags of one direction of a TCP connection (IP_CT_TCP_FLAG_*,
+// include/uapi/linux/netfilter/nf_conntrack_tcp.h).
 const (
 	tcpFlagCloseInit byte = 0x04 // once it is closed, a SYN may begin a new connection
 	tcpFlagLiberal   byte = 0x08 // sequence numbers are not checked
 )
 
-// appendProtoInfo appends the state of f. Whoever makes a flow does not know its sequence numbers, so they must not
-// be checked. Those of SCTP, its tags, cannot be left out (sctp_nlattr_to): it begins without a state.
+// appendProtoInfo appends the state of f. Whoever makes a flow does not know its sequence numbers,
+// so they must not be checked. Those of SCTP, its tags, cannot be left out (sctp_nlattr_to): it
+// begins without a state.
 func appendProtoInfo(b *nfnl.Batch, f *Flow) {
 	if f.Protocol != TCP {
 		return

@@ -81,15 +81,18 @@ func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
 	}
 	tuple := Tuple{Src: ap("10.0.0.1:1"), Dst: ap("10.0.0.2:2")}
 	for name, data := range map[string][]byte{
-		"nothing":      nil,
-		"no reply":     attrs(func(b *nfnl.Batch) { appendTuple(b, attrTupleOrig, UDP, tuple, false) }),
+		"nothing": nil,
+		"no reply": attrs(func(b *nfnl.Batch) {
+			appendTuple(b, attrTupleOrig, UDP, tuple, false)
+		}),
 		"no addresses": attrs(func(b *nfnl.Batch) { b.End(b.Nest(attrTupleOrig)) }),
 		"another protocol": attrs(func(b *nfnl.Batch) {
 			appendTuple(b, attrTupleOrig, UDP, tuple, false)
 			appendTuple(b, attrTupleReply, TCP, tuple, false)
 		}),
 		"families mixed": attrs(func(b *nfnl.Batch) {
-			appendTuple(b, attrTupleOrig, UDP, Tuple{Src: ap("10.0.0.1:1"), Dst: ap("[fd00::1]:1")}, false)
+			appendTuple(b, attrTupleOrig, UDP, Tuple{Src: ap("10.0.0.1:1"), Dst: ap("[fd00::1]:1")},
+				false)
 		}),
 		"a short address": attrs(func(b *nfnl.Batch) {
 			tuple, ip := b.Nest(attrTupleOrig), b.Nest(attrTupleIP)
@@ -121,17 +124,20 @@ func TestCreateIsWhatConntrackSends(t *testing.T) {
 	var b nfnl.Batch
 	appendCreate(&b, &f)
 	require.NoError(t, b.Err())
-	requireMessage(t, "ac000000"+"0001"+"0106"+"00000000"+"00000000"+"02000000"+ // nlmsghdr, nfgenmsg
+	// nlmsghdr, nfgenmsg
+	requireMessage(t, "ac000000"+"0001"+"0106"+"00000000"+"00000000"+"02000000"+
 		"34000180"+"14000180"+"080001000a000001"+"080002000a60000a"+
 		"1c000280"+"0500010011000000"+"060002000fa00000"+"0600030000350000"+ // CTA_TUPLE_ORIG
 		"34000280"+"14000180"+"080001000a60000a"+"080002000a000001"+
 		"1c000280"+"0500010011000000"+"0600020000350000"+"060003000fa00000"+ // CTA_TUPLE_REPLY
 		"080007000000003c"+"0800080000000007"+ // CTA_TIMEOUT, CTA_MARK
-		"20000d80"+"080001000af40005"+"14000380"+"0600010014e90000"+"0600020014e90000", // CTA_NAT_DST
+		// CTA_NAT_DST
+		"20000d80"+"080001000af40005"+"14000380"+"0600010014e90000"+"0600020014e90000",
 		&b)
 }
 
-// As above, for the tuple; conntrack -D finds by the original tuple and sends more than the kernel reads.
+// As above, for the tuple; conntrack -D finds by the original tuple and sends more than the kernel
+// reads.
 func TestDeleteNamesReplyTupleAndID(t *testing.T) {
 	t.Parallel()
 	f := flow(UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
@@ -158,13 +164,16 @@ func TestDumpAsksForWhatTheFilterWants(t *testing.T) {
 		"0c001980"+"08000100"+hex.EncodeToString(native[:]), &b)
 
 	b.Reset()
-	appendDump(&b, dumpRequest{status: 4, statusMask: 6, mark: 1, markMask: 3, zone: ptr(uint16(9))})
+	appendDump(&b, dumpRequest{status: 4, statusMask: 6, mark: 1, markMask: 3,
+		zone: ptr(uint16(9))})
 	require.NoError(t, b.Err())
 	requireMessage(t, "3c000000"+"0101"+"0100"+"00000000"+"00000000"+"00000000"+
-		"0800030000000004"+"08001a0000000006"+"0800080000000001"+"0800150000000003"+"0600120000090000", &b)
+		"0800030000000004"+"08001a0000000006"+"0800080000000001"+"0800150000000003"+"0600120000090"+
+		"000", &b)
 }
 
-// requireMessage compares the one message of b, whose length and type are in the machine's byte order.
+// requireMessage compares the one message of b, whose length and type are in the machine's byte
+// order.
 func requireMessage(t *testing.T, want string, b *nfnl.Batch) {
 	t.Helper()
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
@@ -195,7 +204,8 @@ func TestCreateRoundTrip(t *testing.T) {
 		var got Flow
 		require.NoError(t, parseFlow(b.Bytes()[20:], &got, wantAll), "seed %d", seed)
 		want := f
-		want.Reply.Src, want.Reply.Dst = f.Original.Dst, f.Original.Src // translation is asked for, not stated
+		// translation is asked for, not stated
+		want.Reply.Src, want.Reply.Dst = f.Original.Dst, f.Original.Src
 		if f.Status != 0 {
 			want.Status |= StatusConfirmed
 		}
@@ -216,7 +226,8 @@ func TestParseStats(t *testing.T) {
 	require.NoError(t, s.parseStats(b.Bytes()[20:]))
 	require.NoError(t, s.parseStats(b.Bytes()[20:]))
 	require.Equal(t, Stats{
-		Found: 4, Invalid: 8, Inserted: 16, InsertFailed: 18, Dropped: 20, EarlyDropped: 22, Errors: 24,
+		Found: 4, Invalid: 8, Inserted: 16, InsertFailed: 18, Dropped: 20, EarlyDropped: 22,
+		Errors:         24,
 		SearchRestarts: 26, ClashesResolved: 28, ChainsTooLong: 30,
 	}, s, "the CPUs add up")
 }
@@ -225,7 +236,9 @@ func TestParseEvent(t *testing.T) {
 	t.Parallel()
 	attrs := append([]byte{2, 0, 0, 0}, recordings(t)[0].attrs...)
 	event := func(typ uint16, flags netlink.HeaderFlags) (Event, error) {
-		return parseEvent(netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(0x100 | typ), Flags: flags}, Data: attrs})
+		return parseEvent(
+			netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(0x100 | typ),
+				Flags: flags}, Data: attrs})
 	}
 	for _, tc := range []struct {
 		typ   uint16

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not part of it,
-// see appendZone.
+// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not
+// part of it, see appendZone.
 func appendTuple(b *nfnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)
@@ -86,12 +86,14 @@ func parseAddrs(it nfnl.AttrIter) (src, dst netip.Addr, err error) {
 		switch d := it.Data(); {
 		case it.Type() == attrIPv4Src || it.Type() == attrIPv4Dst:
 			if len(d) != 4 {
-				return src, dst, fmt.Errorf("%w: an IPv4 address of %d bytes", nfnl.ErrMalformed, len(d))
+				return src, dst, fmt.Errorf("%w: an IPv4 address of %d bytes", nfnl.ErrMalformed,
+					len(d))
 			}
 			addr = netip.AddrFrom4([4]byte(d))
 		case it.Type() == attrIPv6Src || it.Type() == attrIPv6Dst:
 			if len(d) != 16 {
-				return src, dst, fmt.Errorf("%w: an IPv6 address of %d bytes", nfnl.ErrMalformed, len(d))
+				return src, dst, fmt.Errorf("%w: an IPv6 address of %d bytes", nfnl.ErrMalformed,
+					len(d))
 			}
 			addr = netip.AddrFrom16([16]byte(d))
 		default:

@@ -62,8 +62,8 @@ func (p *proposal) conflicts() []servicemodel.Conflict {
 	return slices.Collect(p.changes.New.Conflicts())
 }
 
-// compare resolves a state and compares it with the kernel. With hint, the kernel may be read only as
-// far as it is wanted.
+// compare resolves a state and compares it with the kernel. With hint, the kernel may be read only
+// as far as it is wanted.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
 	p := &proposal{draft: draft{state: s, strict: e.strict}}
 	t, err := p.resolve(e.resolved)

@@ -8,18 +8,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Backend keeps the services of one instance in one kernel mechanism of one network namespace. It translates; everything
-// that can be decided without the kernel was decided in the table.
+// Backend keeps the services of one instance in one kernel mechanism of one network namespace. It
+// translates; everything that can be decided without the kernel was decided in the table.
 //
 // An [Engine] calls the methods of a Backend one at a time.
 type Backend interface {
 	// Name is the backend's name: "nftables", "iptables" or "ipvs".
 	Name() string
 
-	// Check reports what of the change set this backend cannot express, or cannot write since something
-	// foreign is in the way, as *[UnsupportedError] and *[CollisionError] values joined, each with the
-	// service that it is about. It looks at what changes only, may know what was observed, and
-	// touches nothing. What it does not report, Plan and Commit do not refuse.
+	// Check reports what of the change set this backend cannot express, or cannot write since
+	// something foreign is in the way, as *[UnsupportedError] and *[CollisionError] values joined,
+	// each with the service that it is about. It looks at what changes only, may know what was
+	// observed, and touches nothing. What it does not report, Plan and Commit do not refuse.
 	Check(c *servicemodel.ChangeSet) error
 
 	// Observe reads what the kernel holds for this instance. want is a table that the caller
@@ -60,22 +60,23 @@ type Backend interface {
 
 // Observation is what a backend found in the kernel.
 type Observation struct {
-	// Table is what is there, as far as it is whole. An instance that was never applied has an empty table.
+	// Table is what is there, as far as it is whole. An instance that was never applied has an
+	// empty table.
 	Table *servicemodel.Table
-	// Drift describes, one line each, what is there but does not belong, or is there in part only. The next commit puts
-	// it right, also if its change set is empty.
+	// Drift describes, one line each, what is there but does not belong, or is there in part only.
+	// The next commit puts it right, also if its change set is empty.
 	Drift []string
-	// Unread says that the kernel holds more, which belongs to nothing in Table or in want and which
-	// only an observation without a hint finds.
+	// Unread says that the kernel holds more, which belongs to nothing in Table or in want and
+	// which only an observation without a hint finds.
 	Unread bool
 }
 
-// Locker is a [Backend] that can keep other writers of the same instance waiting, in this process and in
-// others. It is a matter of fairness only: what commits write is right without it, but a writer that
-// reads for long would conflict again and again with one that writes often.
+// Locker is a [Backend] that can keep other writers of the same instance waiting, in this process
+// and in others. It is a matter of fairness only: what commits write is right without it, but a
+// writer that reads for long would conflict again and again with one that writes often.
 type Locker interface {
-	// Lock waits for its turn, at most for a time that the backend bounds, and returns what ends the
-	// turn. After that time, it returns as if it had its turn: whoever holds it may be stuck.
+	// Lock waits for its turn, at most for a time that the backend bounds, and returns what ends
+	// the turn. After that time, it returns as if it had its turn: whoever holds it may be stuck.
 	// The error is that of the context.
 	Lock(ctx context.Context) (unlock func(), err error)
 }
@@ -104,9 +105,10 @@ type Plan interface {
 
 // Stats is what a commit cost.
 type Stats struct {
-	Messages int           // netlink messages sent, without batch begin and end
-	Bytes    int           // bytes sent
-	Elements int           // set elements, rules or destinations that were added, changed or deleted one by one
+	Messages int // netlink messages sent, without batch begin and end
+	Bytes    int // bytes sent
+	// set elements, rules or destinations that were added, changed or deleted one by one
+	Elements int
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
 }
 

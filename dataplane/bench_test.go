@@ -22,7 +22,9 @@ func (costless) Observe(context.Context, *servicemodel.Table) (*dataplane.Observ
 	return &dataplane.Observation{}, nil
 }
 
-func (costless) Integrity(context.Context) (dataplane.Integrity, error) { return dataplane.Intact, nil }
+func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
+	return dataplane.Intact, nil
+}
 
 func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	return dataplane.Stats{}, nil
@@ -34,7 +36,9 @@ func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return datap
 // time.
 func BenchmarkApply(b *testing.B) {
 	const n = 10000
-	ip := func(base byte, i int) netip.Addr { return netip.AddrFrom4([4]byte{10, base, byte(i >> 8), byte(i)}) }
+	ip := func(base byte, i int) netip.Addr {
+		return netip.AddrFrom4([4]byte{10, base, byte(i >> 8), byte(i)})
+	}
 	var all servicemodel.State
 	for i := range n {
 		s := service(i)
@@ -55,7 +59,8 @@ func BenchmarkApply(b *testing.B) {
 				i := 0
 				for b.Loop() {
 					i++
-					s = s.WithEndpoints(serviceName(i*97%n+1), endpoints(byte(i), 2, 3, 4, 5, 6, 7, 8, 9, 10))
+					s = s.WithEndpoints(serviceName(i*97%n+1), endpoints(byte(i), 2, 3, 4, 5, 6, 7,
+						8, 9, 10))
 					if r, err := e.Apply(b.Context(), s); err != nil || len(r.Refused) != refused {
 						b.Fatal(err)
 					}

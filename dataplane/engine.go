@@ -20,11 +20,13 @@ type Config struct {
 	// Logger gets a record for each apply that changed something, for drift, and for each service
 	// that is refused. Nil means silence.
 	Logger *slog.Logger
-	// Flows is told of each change and looks after the flows that it leaves stale. Nil means nobody does.
+	// Flows is told of each change and looks after the flows that it leaves stale. Nil means nobody
+	// does.
 	Flows Flows
 }
 
-// Engine makes the kernel hold desired states, through one backend. Its methods may be called by many goroutines; they take turns.
+// Engine makes the kernel hold desired states, through one backend. Its methods may be called by
+// many goroutines; they take turns.
 type Engine struct {
 	backend Backend
 	log     *slog.Logger
@@ -150,10 +152,12 @@ func (e *Engine) report(ctx context.Context, r *Result) {
 	}
 	e.refused = r.Refused
 	if len(r.Drift) > 0 {
-		e.log.WarnContext(ctx, "repaired drift", "backend", r.Backend, "objects", len(r.Drift), "first", r.Drift[0])
+		e.log.WarnContext(ctx, "repaired drift", "backend", r.Backend, "objects", len(r.Drift),
+			"first", r.Drift[0])
 	}
 	if r.Messages > 0 {
-		e.log.InfoContext(ctx, "applied", "backend", r.Backend, "added", r.Added, "changed", r.Changed, "removed", r.Removed,
+		e.log.InfoContext(ctx, "applied", "backend", r.Backend, "added", r.Added, "changed",
+			r.Changed, "removed", r.Removed,
 			"messages", r.Messages, "bytes", r.Bytes, "duration", r.Duration)
 	}
 }

@@ -30,7 +30,8 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 			return nil
 		})
 		r := b.apply(t, services(4))
-		require.Equal(t, servicemodel.Counts{Added: 4}, r.Counts, "the new one, and those that the others deleted")
+		require.Equal(t, servicemodel.Counts{Added: 4}, r.Counts,
+			"the new one, and those that the others deleted")
 		require.True(t, r.Observed)
 		b.requireCalls(t, 4, 5)
 	})
@@ -89,7 +90,8 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 			return dataplane.ErrConflict
 		})
 		_, err = b.engine.Apply(ctx, services(3))
-		require.ErrorIs(t, err, errRefused, "the cause of the end of the context, while waiting for the next try")
+		require.ErrorIs(t, err, errRefused,
+			"the cause of the end of the context, while waiting for the next try")
 	})
 }
 

@@ -48,11 +48,17 @@ func TestAChangeCommitsItsDifferenceOnly(t *testing.T) {
 	}{
 		{"one endpoint more", func(s servicemodel.State) servicemodel.State {
 			return s.WithEndpoints(serviceName(2), endpoints(4, 5, 99))
-		}, "~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: none -> 10.244.0.99:8080\n+ hairpin 10.244.0.99\n"},
-		{"the first endpoint goes, the last takes its slot", func(s servicemodel.State) servicemodel.State {
-			return s.WithEndpoints(serviceName(2), endpoints(5, 99))
-		}, "~ pool default/svc-2:http/tcp IPv4 cluster: slot 0: 10.244.0.4:8080 -> 10.244.0.99:8080\n" +
-			"~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: 10.244.0.99:8080 -> none\n- hairpin 10.244.0.4\n"},
+		},
+			"~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: none -> 10.244.0.99:8080\n+ " +
+				"hairpin 10.244.0.99\n"},
+		{"the first endpoint goes, the last takes its slot",
+			func(s servicemodel.State) servicemodel.State {
+				return s.WithEndpoints(serviceName(2), endpoints(5, 99))
+			},
+			"~ pool default/svc-2:http/tcp IPv4 cluster: slot 0: 10.244.0.4:8080 -> " +
+				"10.244.0.99:8080\n" +
+				"~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: 10.244.0.99:8080 -> none\n- " +
+				"hairpin 10.244.0.4\n"},
 		{"a service goes", func(s servicemodel.State) servicemodel.State {
 			return s.WithoutService(serviceName(3))
 		}, "- frontend 10.96.0.3:80/tcp default/svc-3:http cluster-ip -> cluster\n" +
@@ -84,7 +90,8 @@ func TestARestartAdoptsWhatIsThere(t *testing.T) {
 	b = newBench(b.Kernel())
 	r = b.apply(t, s.WithEndpoints(serviceName(1), endpoints(3, 40, 50, 60)))
 	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
-	require.Equal(t, append(before, "10.244.0.60"), slots(b.Kernel(), 1), "those that stay keep their slots")
+	require.Equal(t, append(before, "10.244.0.60"), slots(b.Kernel(), 1),
+		"those that stay keep their slots")
 	b.requireCalls(t, 1, 1)
 }
 
@@ -122,7 +129,8 @@ func TestAStrictEngineRefusesBadStatesAsAWhole(t *testing.T) {
 
 		_, err = b.engine.Apply(t.Context(), good.WithService(unsupported))
 		require.ErrorIs(t, err, dataplane.ErrUnsupported)
-		require.ErrorContains(t, err, "memory cannot express service default/svc-2:http: port: 81 (use 80)")
+		require.ErrorContains(t, err,
+			"memory cannot express service default/svc-2:http: port: 81 (use 80)")
 		_, err = b.engine.Plan(t.Context(), good.WithService(unsupported))
 		require.ErrorIs(t, err, dataplane.ErrUnsupported)
 		requireHolds(t, b.Kernel(), good)
@@ -175,7 +183,8 @@ func TestObserveThenApplyKeepsSlots(t *testing.T) {
 	s = s.WithEndpoints(serviceName(1), endpoints(3, 40, 50))
 	b.apply(t, s)
 	want := slots(b.Kernel(), 1)
-	require.NotEqual(t, []string{"10.244.0.3", "10.244.0.40", "10.244.0.50"}, want, "out of order, or this proves nothing")
+	require.NotEqual(t, []string{"10.244.0.3", "10.244.0.40", "10.244.0.50"}, want,
+		"out of order, or this proves nothing")
 
 	for _, b := range []*bench{b, newBench(b.Kernel())} {
 		o, err := b.engine.Observe(t.Context())
@@ -257,11 +266,13 @@ func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 		_, err := e.Apply(t.Context(), services(1))
 		require.NoError(t, err)
 	}
-	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("\n")), "the second apply changed nothing: %s", &buf)
+	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("\n")),
+		"the second apply changed nothing: %s", &buf)
 	require.Contains(t, buf.String(), "msg=applied backend=memory added=1 changed=0 removed=0")
 	m.Kernel().AddDrift("a chain of nobody")
 	e.Resync()
 	_, err := e.Apply(context.Background(), services(1))
 	require.NoError(t, err)
-	require.Contains(t, buf.String(), `level=WARN msg="repaired drift" backend=memory objects=1 first="a chain of nobody"`)
+	require.Contains(t, buf.String(),
+		`level=WARN msg="repaired drift" backend=memory objects=1 first="a chain of nobody"`)
 }

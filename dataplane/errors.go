@@ -12,7 +12,8 @@ var (
 	// ErrConflict says that another program changed the kernel's state between reading and
 	// writing. The engine reads again and tries again; it returns the error if that goes on.
 	ErrConflict = errors.New("kernel state was changed by another program")
-	// ErrUnsupported says that a backend cannot express what was asked for. It is matched by every [UnsupportedError].
+	// ErrUnsupported says that a backend cannot express what was asked for. It is matched by every
+	// [UnsupportedError].
 	ErrUnsupported = errors.New("not supported by the backend")
 	// ErrCollision says that something that is not the instance's is where something of a service
 	// must be. It is matched by every [CollisionError].

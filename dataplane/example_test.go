@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program hands the services it wants to an engine. Here the kernel is one in memory; a real one is nftables.New(nil).
+// A program hands the services it wants to an engine. Here the kernel is one in memory; a real one
+// is nftables.New(nil).
 func Example() {
 	backend := dataplanetest.NewMemory(nil)
 	defer backend.Close()
@@ -20,11 +21,13 @@ func Example() {
 	http := []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
 	state := servicemodel.State{}.
 		WithService(&servicemodel.Service{
-			Name:       name,
-			Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+			Name: name,
+			Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 80}},
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		}).
-		WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.244.1.7"), Ports: http, Ready: true}})
+		WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.244.1.7"),
+			Ports: http, Ready: true}})
 	ctx := context.Background()
 	if _, err := engine.Apply(ctx, state); err != nil { // the kernel holds exactly this
 		fmt.Println(err)
@@ -36,7 +39,8 @@ func Example() {
 
 	// The next state is derived from the last, and only what differs is written.
 	state = state.WithEndpoints(name, append(state.Endpoints(name)[:1:1],
-		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http, Ready: true, Node: "n2"}))
+		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http, Ready: true,
+			Node: "n2"}))
 	result, err := engine.Apply(ctx, state)
 	if err != nil {
 		fmt.Println(err)

@@ -19,7 +19,8 @@ type bench struct {
 	engine *dataplane.Engine
 }
 
-// newBench returns an engine and a backend that remember nothing, on the kernel k; nil is a new one.
+// newBench returns an engine and a backend that remember nothing, on the kernel k; nil is a new
+// one.
 func newBench(k *dataplanetest.Kernel) *bench {
 	m := dataplanetest.NewMemory(k)
 	return &bench{m, dataplane.New(m, nil)}
@@ -36,8 +37,10 @@ func refusePort81(c *servicemodel.ChangeSet) error {
 	var errs []error
 	for _, f := range c.Frontends {
 		if f.New != nil && f.New.Key.Port == 81 {
-			errs = append(errs, &dataplane.UnsupportedError{Backend: "memory", Service: f.New.Service.Name,
-				Object: "service " + f.New.Service.String(), Field: "port", Value: "81", Hint: "use 80"})
+			errs = append(errs, &dataplane.UnsupportedError{Backend: "memory",
+				Service: f.New.Service.Name,
+				Object:  "service " + f.New.Service.String(), Field: "port", Value: "81",
+				Hint: "use 80"})
 		}
 	}
 	return errors.Join(errs...)
@@ -91,7 +94,8 @@ func service(i int) *servicemodel.Service {
 	return &servicemodel.Service{
 		Name:       serviceName(i),
 		ClusterIPs: []netip.Addr{clusterIP(i)},
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+			Port: 80}},
 	}
 }
 
@@ -100,8 +104,9 @@ func endpoints(hosts ...byte) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for _, h := range hosts {
 		l = append(l, servicemodel.Endpoint{
-			Addr:  netip.AddrFrom4([4]byte{10, 244, 0, h}),
-			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}},
+			Addr: netip.AddrFrom4([4]byte{10, 244, 0, h}),
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 8080}},
 			Ready: true,
 		})
 	}
@@ -112,7 +117,8 @@ func endpoints(hosts ...byte) []servicemodel.Endpoint {
 func services(n int) servicemodel.State {
 	var s servicemodel.State
 	for i := 1; i <= n; i++ {
-		s = s.WithService(service(i)).WithEndpoints(serviceName(i), endpoints(byte(2*i), byte(2*i+1)))
+		s = s.WithService(service(i)).WithEndpoints(serviceName(i),
+			endpoints(byte(2*i), byte(2*i+1)))
 	}
 	return s
 }

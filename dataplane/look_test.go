@@ -23,7 +23,8 @@ func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []tim
 		time.Sleep(time.Second)
 		b.Kernel().Touch()
 		began := time.Since(start)
-		r, err := b.engine.Apply(t.Context(), services(1).WithEndpoints(serviceName(1), endpoints(byte(1+i%2))))
+		r, err := b.engine.Apply(t.Context(), services(1).WithEndpoints(serviceName(1),
+			endpoints(byte(1+i%2))))
 		require.NoError(t, err)
 		require.Len(t, r.Changes.Pools, 1)
 		if r.Observed {
@@ -39,7 +40,8 @@ func TestANeighbourIsReadForLessAndLessOften(t *testing.T) {
 		b := newBench(nil)
 		slowReads(b, time.Second)
 		b.apply(t, services(1).WithEndpoints(serviceName(1), endpoints(9)))
-		require.Equal(t, seconds(21, 63, 145, 307, 609, 911), besideANeighbour(t, b, 20*time.Minute)[:6],
+		require.Equal(t, seconds(21, 63, 145, 307, 609, 911),
+			besideANeighbour(t, b, 20*time.Minute)[:6],
 			"after 20 times the reading, then twice as long each time, up to 5 minutes")
 		b.requireCalls(t, 1+6, b.Calls(dataplanetest.CallCommit))
 

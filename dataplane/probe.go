@@ -8,23 +8,28 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Why a kernel does not support a backend; find them with errors.Is in [Support.Err]. The error's text says it in words. On other
-// systems than Linux it is errors.ErrUnsupported.
+// Why a kernel does not support a backend; find them with errors.Is in [Support.Err]. The error's
+// text says it in words. On other systems than Linux it is errors.ErrUnsupported.
 var (
-	// ErrNoPermission says that the process may not do what the backend needs. Such errors match fs.ErrPermission, too.
+	// ErrNoPermission says that the process may not do what the backend needs. Such errors match
+	// fs.ErrPermission, too.
 	ErrNoPermission = errors.New("no permission")
-	// ErrMissingModule says that the kernel lacks a module, or has it and does not load it by itself.
+	// ErrMissingModule says that the kernel lacks a module, or has it and does not load it by
+	// itself.
 	ErrMissingModule = errors.New("missing module")
-	// ErrKernelTooOld says that the kernel is older than what the backend needs, and lacks something of it.
+	// ErrKernelTooOld says that the kernel is older than what the backend needs, and lacks
+	// something of it.
 	ErrKernelTooOld = errors.New("kernel too old")
 )
 
-// Candidate is a backend that may be opened: each backend's package has a function Candidate that makes one of a configuration.
+// Candidate is a backend that may be opened: each backend's package has a function Candidate that
+// makes one of a configuration.
 type Candidate struct {
 	// Name is the backend's name.
 	Name string
-	// Probe asks the kernel whether it supports the backend, for this process, where the configuration says. It changes nothing that anybody sees,
-	// but the kernel may load modules to answer. Nil means yes. The error wraps one of the sentinels above where they say it.
+	// Probe asks the kernel whether it supports the backend, for this process, where the
+	// configuration says. It changes nothing that anybody sees, but the kernel may load modules to
+	// answer. Nil means yes. The error wraps one of the sentinels above where they say it.
 	Probe func(ctx context.Context) error
 	// Open opens the backend.
 	Open func() (Backend, error)
@@ -62,8 +67,9 @@ func Probe(ctx context.Context, candidates ...Candidate) []Support {
 // for. If the node is not valid, or a service and the engine is strict, it is that of
 // [servicemodel.Resolve], and nothing is asked.
 //
-// It does not look at what any backend holds. A program that goes from one backend to another cleans up behind itself, with
-// [Engine.Cleanup] on the backend it leaves, after it has applied its state to the new one.
+// It does not look at what any backend holds. A program that goes from one backend to another
+// cleans up behind itself, with [Engine.Cleanup] on the backend it leaves, after it has applied its
+// state to the new one.
 func Choose(
 	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...Candidate,
 ) (Backend, error) {

@@ -46,7 +46,8 @@ var (
 	errModule = fmt.Errorf("%w nft_numgen", dataplane.ErrMissingModule)
 	errOne    = refused(1)
 	errTwo    = errors.Join(refused(1), refused(2))
-	errCannot = &dataplane.UnsupportedError{Backend: "nftables", Object: "node", Field: "localhostNodePorts", Value: "true"}
+	errCannot = &dataplane.UnsupportedError{Backend: "nftables", Object: "node",
+		Field: "localhostNodePorts", Value: "true"}
 )
 
 // refused says that a backend cannot express service i.
@@ -59,7 +60,8 @@ func TestProbeAsksEachInTheirOrder(t *testing.T) {
 	t.Parallel()
 	one, two := &fakeCandidate{name: "nftables", err: errModule}, &fakeCandidate{name: "iptables"}
 	found := dataplane.Probe(t.Context(), one.candidate(), two.candidate())
-	require.Equal(t, []dataplane.Support{{Backend: "nftables", Err: errModule}, {Backend: "iptables"}}, found)
+	require.Equal(t, []dataplane.Support{{Backend: "nftables", Err: errModule},
+		{Backend: "iptables"}}, found)
 	require.Equal(t, "nftables: missing module nft_numgen", found[0].String())
 	require.Equal(t, "iptables: supported", found[1].String())
 	require.Zero(t, one.opened+two.opened)
@@ -75,26 +77,39 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 		errors []error
 		cfg    dataplane.Config
 	}{
-		{name: "all can", list: []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}}, want: "nftables"},
+		{name: "all can", list: []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}},
+			want: "nftables"},
 		{name: "the first cannot be opened",
-			list: []*fakeCandidate{{name: "nftables", broken: errRefused}, {name: "ipvs"}}, want: "ipvs"},
-		{name: "none can be opened", list: []*fakeCandidate{{name: "nftables", broken: errRefused}}, errors: []error{errRefused}},
+			list: []*fakeCandidate{{name: "nftables", broken: errRefused}, {name: "ipvs"}},
+			want: "ipvs"},
+		{name: "none can be opened", list: []*fakeCandidate{{name: "nftables", broken: errRefused}},
+			errors: []error{errRefused}},
 		{name: "the kernel lacks something of the first",
-			list: []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}}, want: "iptables"},
+			list: []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}},
+			want: "iptables"},
 		{name: "only the last can express the state",
-			list: []*fakeCandidate{{name: "nftables", cannot: errOne}, {name: "iptables", cannot: errCannot}, {name: "ipvs"}}, want: "ipvs"},
+			list: []*fakeCandidate{{name: "nftables", cannot: errOne},
+				{name: "iptables", cannot: errCannot}, {name: "ipvs"}}, want: "ipvs"},
 		{name: "none can express all of it: the one that refuses the fewest",
-			list: []*fakeCandidate{{name: "nftables", cannot: errTwo}, {name: "iptables", cannot: errOne}, {name: "ipvs", cannot: errOne}}, want: "iptables"},
+			list: []*fakeCandidate{{name: "nftables", cannot: errTwo},
+				{name: "iptables", cannot: errOne}, {name: "ipvs", cannot: errOne}},
+			want: "iptables"},
 		{name: "the first refuses the fewest",
-			list: []*fakeCandidate{{name: "nftables", cannot: errOne}, {name: "ipvs", cannot: errTwo}, {name: "iptables", err: errModule}}, want: "nftables"},
+			list: []*fakeCandidate{{name: "nftables", cannot: errOne},
+				{name: "ipvs", cannot: errTwo}, {name: "iptables", err: errModule}},
+			want: "nftables"},
 		{name: "none can express all of it, for a strict engine",
-			list:   []*fakeCandidate{{name: "nftables", cannot: errOne}, {name: "ipvs", err: dataplane.ErrNoPermission}},
-			errors: []error{errOne, dataplane.ErrUnsupported, dataplane.ErrNoPermission}, cfg: dataplane.Config{Strict: true}},
+			list: []*fakeCandidate{{name: "nftables", cannot: errOne},
+				{name: "ipvs", err: dataplane.ErrNoPermission}},
+			errors: []error{errOne, dataplane.ErrUnsupported, dataplane.ErrNoPermission},
+			cfg:    dataplane.Config{Strict: true}},
 		{name: "the node is what cannot be expressed",
-			list:   []*fakeCandidate{{name: "nftables", cannot: errCannot}, {name: "ipvs", err: dataplane.ErrNoPermission}},
+			list: []*fakeCandidate{{name: "nftables", cannot: errCannot},
+				{name: "ipvs", err: dataplane.ErrNoPermission}},
 			errors: []error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
 		{name: "none is supported",
-			list:   []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables", err: dataplane.ErrKernelTooOld}},
+			list: []*fakeCandidate{{name: "nftables", err: errModule},
+				{name: "iptables", err: dataplane.ErrKernelTooOld}},
 			errors: []error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
 		{name: "there is none"},
 	} {
@@ -118,7 +133,8 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 				if f.opened > 0 && f.name != tt.want {
 					require.Equal(t, 1, f.Calls(dataplanetest.CallClose), "%s was closed", f.name)
 				}
-				require.Zero(t, f.Calls(dataplanetest.CallCommit)+f.Calls(dataplanetest.CallObserve))
+				require.Zero(t, f.Calls(dataplanetest.CallCommit)+f.Calls(
+					dataplanetest.CallObserve))
 			}
 		})
 	}
@@ -161,8 +177,8 @@ func TestChoosingEndsWithItsContext(t *testing.T) {
 	require.Zero(t, two.probed)
 }
 
-// A program asks which backends the kernel supports, and takes the first that can express its state: in real, nftables.Candidate(nil),
-// iptables.Candidate(nil) and ipvs.Candidate(nil).
+// A program asks which backends the kernel supports, and takes the first that can express its
+// state: in real, nftables.Candidate(nil), iptables.Candidate(nil) and ipvs.Candidate(nil).
 func ExampleChoose() {
 	old := &fakeCandidate{name: "nftables", err: errModule}
 	good := &fakeCandidate{name: "iptables"}

@@ -38,7 +38,8 @@ func invalid(i int) *servicemodel.Service {
 
 // requireRefused requires which services an apply refused, and that the kernel holds the state
 // without them.
-func (b *bench) requireRefused(t *testing.T, s servicemodel.State, want ...servicemodel.Name) *dataplane.Result {
+func (b *bench) requireRefused(t *testing.T, s servicemodel.State,
+	want ...servicemodel.Name) *dataplane.Result {
 	t.Helper()
 	r, err := b.engine.Apply(t.Context(), s)
 	require.NoError(t, err)
@@ -59,14 +60,18 @@ func TestOneBadServiceHoldsBackNobody(t *testing.T) {
 	s := services(4)
 	b.requireRefused(t, s)
 
-	s = s.WithService(invalid(2)).WithService(at81(3)).WithService(service(5)).WithEndpoints(serviceName(5), endpoints(1, 2))
+	s = s.WithService(invalid(2)).WithService(at81(3)).WithService(service(5)).WithEndpoints(
+		serviceName(5), endpoints(1, 2))
 	r := b.requireRefused(t, s, serviceName(2), serviceName(3))
-	require.Equal(t, servicemodel.Counts{Added: 1, Removed: 2}, r.Counts, "those that were there before are left out, too")
+	require.Equal(t, servicemodel.Counts{Added: 1, Removed: 2}, r.Counts,
+		"those that were there before are left out, too")
 	var field *servicemodel.FieldError
 	require.ErrorAs(t, r.Refused[0].Err, &field)
 	require.Equal(t, "ports[0].port", field.Field)
 	require.ErrorIs(t, r.Refused[1].Err, dataplane.ErrUnsupported)
-	require.Equal(t, "default/svc-3: memory cannot express service default/svc-3:http: port: 81 (use 80)", r.Refused[1].String())
+	require.Equal(t,
+		"default/svc-3: memory cannot express service default/svc-3:http: port: 81 (use 80)",
+		r.Refused[1].String())
 
 	p, err := b.engine.Plan(t.Context(), s.WithEndpoints(serviceName(1), endpoints(9)))
 	require.NoError(t, err)
@@ -78,13 +83,15 @@ func TestOneBadServiceHoldsBackNobody(t *testing.T) {
 	restarted := newBench(b.Kernel())
 	restarted.Refuse(refusePort81)
 	r = restarted.requireRefused(t, s, serviceName(2), serviceName(3))
-	require.True(t, r.Changes.Empty(), "what the kernel holds depends on the state alone: %s", r.Changes)
+	require.True(t, r.Changes.Empty(), "what the kernel holds depends on the state alone: %s",
+		r.Changes)
 
 	s = s.WithService(service(2))
 	r = b.requireRefused(t, s, serviceName(3))
 	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts, "it comes in by itself")
 	b.Refuse(nil)
-	require.Equal(t, servicemodel.Counts{Added: 1}, b.requireRefused(t, s).Counts, "as soon as it can")
+	require.Equal(t, servicemodel.Counts{Added: 1}, b.requireRefused(t, s).Counts,
+		"as soon as it can")
 	b.requireCalls(t, 1, 4)
 }
 
@@ -94,16 +101,19 @@ func TestAServiceIsLeftOutAsAWhole(t *testing.T) {
 	b.Refuse(refusePort81)
 	s := services(2)
 	two := service(2)
-	two.Ports = append(two.Ports, servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP, Port: 81},
+	two.Ports = append(two.Ports, servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP,
+		Port: 81},
 		servicemodel.ServicePort{Name: "c", Protocol: servicemodel.UDP, Port: 81})
 	r := b.requireRefused(t, s.WithService(two), serviceName(2))
-	require.Equal(t, 2, strings.Count(r.Refused[0].Err.Error(), "port: 81"), "every problem is named: %v", r.Refused[0].Err)
+	require.Equal(t, 2, strings.Count(r.Refused[0].Err.Error(), "port: 81"),
+		"every problem is named: %v", r.Refused[0].Err)
 	require.Equal(t, 1, b.Kernel().Table().Len())
 
 	nobody := servicemodel.Name{Namespace: "no", Name: "service"}
 	bad := endpoints(1, 2)
 	bad[1].Addr = netip.MustParseAddr("127.0.0.1")
-	b.requireRefused(t, s.WithEndpoints(nobody, bad).WithEndpoints(serviceName(1), bad), serviceName(1), nobody)
+	b.requireRefused(t, s.WithEndpoints(nobody, bad).WithEndpoints(serviceName(1), bad),
+		serviceName(1), nobody)
 }
 
 // Services that claim one address come up for a check one after the other, each when the one before
@@ -116,7 +126,9 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 		checked += len(c.Frontends)
 		return refusePort81(c)
 	})
-	shared := func(s *servicemodel.Service) { s.ClusterIPs, s.ExternalIPs = nil, []netip.Addr{clusterIP(200)} }
+	shared := func(s *servicemodel.Service) {
+		s.ClusterIPs, s.ExternalIPs = nil, []netip.Addr{clusterIP(200)}
+	}
 	const n = 60
 	s, others := services(n), services(n)
 	var chain []servicemodel.Name
@@ -160,7 +172,8 @@ func TestCollisionsLeaveOutTheirService(t *testing.T) {
 	})
 	r := b.requireRefused(t, services(3), serviceName(2))
 	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
-	require.ErrorContains(t, r.Refused[0].Err, "memory: service default/svc-2: 10.96.0.2:80/tcp is not ours")
+	require.ErrorContains(t, r.Refused[0].Err,
+		"memory: service default/svc-2: 10.96.0.2:80/tcp is not ours")
 }
 
 func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
@@ -173,8 +186,10 @@ func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 	require.ErrorContains(t, err, "service default/svc-1: ports[0].port", "all problems are named")
 
 	for _, problem := range []error{
-		&dataplane.UnsupportedError{Backend: "memory", Object: "node", Field: "localhostNodePorts", Value: "true"},
-		errors.Join(refused(1), &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(99)}),
+		&dataplane.UnsupportedError{Backend: "memory", Object: "node", Field: "localhostNodePorts",
+			Value: "true"},
+		errors.Join(refused(1), &dataplane.UnsupportedError{Backend: "memory",
+			Service: serviceName(99)}),
 		errRefused,
 	} {
 		b.Refuse(func(*servicemodel.ChangeSet) error { return problem })
@@ -184,7 +199,8 @@ func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(2))
 	b.Refuse(func(*servicemodel.ChangeSet) error { return refused(1) })
 	_, err = b.engine.Apply(t.Context(), services(3))
-	require.ErrorIs(t, err, dataplane.ErrUnsupported, "it is refused although it is left out: that must end")
+	require.ErrorIs(t, err, dataplane.ErrUnsupported,
+		"it is refused although it is left out: that must end")
 }
 
 func TestConflictsAreInTheResult(t *testing.T) {
@@ -194,7 +210,8 @@ func TestConflictsAreInTheResult(t *testing.T) {
 	thief.ExternalIPs = []netip.Addr{clusterIP(1)}
 	r := b.requireRefused(t, s.WithService(thief))
 	require.Len(t, r.Conflicts, 1)
-	require.Equal(t, "10.96.0.1:80/tcp: default/svc-1:http wins over default/svc-3:http", r.Conflicts[0].String())
+	require.Equal(t, "10.96.0.1:80/tcp: default/svc-1:http wins over default/svc-3:http",
+		r.Conflicts[0].String())
 	p, err := b.engine.Plan(t.Context(), s.WithService(thief))
 	require.NoError(t, err)
 	require.Equal(t, r.Conflicts, p.Conflicts)
@@ -208,7 +225,8 @@ func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
 	_, err := e.Apply(t.Context(), services(3).WithService(invalid(2)))
 	require.NoError(t, err)
 	require.Len(t, f.states, 1)
-	require.True(t, f.states[0].Service(serviceName(2)) == nil && f.states[0].Endpoints(serviceName(2)) == nil)
+	require.True(t, f.states[0].Service(serviceName(2)) == nil &&
+		f.states[0].Endpoints(serviceName(2)) == nil)
 	require.Equal(t, 2, f.states[0].Len())
 }
 
@@ -223,14 +241,17 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 		state servicemodel.State
 		lines int
 	}{
-		{s, 1}, {s, 0}, {s.WithService(at81(1)), 1}, {s.WithService(invalid(2)), 1}, {services(3), 0}, {s, 1},
+		{s, 1}, {s, 0}, {s.WithService(at81(1)), 1}, {s.WithService(invalid(2)), 1},
+		{services(3), 0}, {s, 1},
 	} {
 		buf.Reset()
 		_, err := e.Apply(t.Context(), step.state)
 		require.NoError(t, err)
 		require.Equal(t, step.lines, strings.Count(buf.String(), "service refused"), buf.String())
 	}
-	require.Contains(t, buf.String(), `level=WARN msg="service refused" backend=memory service=default/svc-2 reason="memory cannot express`)
+	require.Contains(t, buf.String(),
+		`level=WARN msg="service refused" backend=memory service=default/svc-2 reason="memory `+
+			`cannot express`)
 }
 
 func TestRunSaysWhatIsRefused(t *testing.T) {
@@ -243,7 +264,8 @@ func TestRunSaysWhatIsRefused(t *testing.T) {
 		require.Len(t, r.results[0].Refused, 1)
 		r.Refuse(nil) // what was in the way has gone
 		r.at(301 * time.Second)
-		require.Equal(t, seconds(0, 300), r.applies, "a refused service is no failure that is tried again at once")
+		require.Equal(t, seconds(0, 300), r.applies,
+			"a refused service is no failure that is tried again at once")
 		require.Empty(t, r.results[1].Refused)
 		requireHolds(t, r.Kernel(), services(3).WithService(at81(2)))
 	})

@@ -9,14 +9,15 @@ import (
 
 // RunOptions tunes [Engine.Run]. A nil *RunOptions is the zero RunOptions.
 type RunOptions struct {
-	// MinInterval is the least time between the end of one apply and the start of the next; states that arrive meanwhile collapse into the newest.
-	// Zero means none: an apply costs little.
+	// MinInterval is the least time between the end of one apply and the start of the next; states
+	// that arrive meanwhile collapse into the newest. Zero means none: an apply costs little.
 	MinInterval time.Duration
-	// RetryMin and RetryMax bound the time until a failed apply or Settle is tried again; it doubles with each failure. Zero means 100 ms and 30 s.
-	// A RetryMax below RetryMin counts as RetryMin. MinInterval is kept here too. A new state does not wait for the retry.
+	// RetryMin and RetryMax bound the time until a failed apply or Settle is tried again; it
+	// doubles with each failure. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
+	// RetryMin. MinInterval is kept here too. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
-	// Resync is how often the kernel is read and compared in full when nothing else happens, MinInterval being kept. Zero means
-	// 5 minutes, negative never.
+	// Resync is how often the kernel is read and compared in full when nothing else happens,
+	// MinInterval being kept. Zero means 5 minutes, negative never.
 	Resync time.Duration
 	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is
 	// [ErrUnsettled]; and of each Settle or [Watcher] that failed, with a nil result. Services that
@@ -46,11 +47,15 @@ func (o *RunOptions) withDefaults() RunOptions {
 	return r
 }
 
-// Run applies the states it receives, the newest first where several wait, until the channel is closed or the context is done. A failed apply is tried
-// again, with the newest state. Work that applies left to time is done when it is due. If the backend is a [Watcher], the state is applied again when
-// what it watches changed. Run works in the caller's goroutine; one that watches ends before Run returns. It returns nil when the channel was closed and the last state applied, otherwise the context's error. What is not due by then is left undone: to see it
-// through, call [Engine.Settle] until it returns 0.
-func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State, opts *RunOptions) error {
+// Run applies the states it receives, the newest first where several wait, until the channel is
+// closed or the context is done. A failed apply is tried again, with the newest state. Work that
+// applies left to time is done when it is due. If the backend is a [Watcher], the state is applied
+// again when what it watches changed. Run works in the caller's goroutine; one that watches ends
+// before Run returns. It returns nil when the channel was closed and the last state applied,
+// otherwise the context's error. What is not due by then is left undone: to see it through, call
+// [Engine.Settle] until it returns 0.
+func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State,
+	opts *RunOptions) error {
 	l := &loop{engine: e, opts: opts.withDefaults(), states: states}
 	l.retry, l.settleRetry = l.opts.RetryMin, l.opts.RetryMin
 	l.timer, l.settle = time.NewTimer(forever), time.NewTimer(forever)

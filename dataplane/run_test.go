@@ -14,8 +14,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// runner is a Run under way in a bubble of testing/synctest, in which time passes only while everybody waits. A bubble with a goroutine left at its
-// end is a failure, so each of these tests also proves that Run leaves none.
+// runner is a Run under way in a bubble of testing/synctest, in which time passes only while
+// everybody waits. A bubble with a goroutine left at its end is a failure, so each of these tests
+// also proves that Run leaves none.
 type runner struct {
 	*bench
 	states chan servicemodel.State
@@ -40,12 +41,14 @@ func run(t *testing.T, o dataplane.RunOptions) *runner { return runOn(t, newBenc
 
 // runOn starts a Run of an engine.
 func runOn(t *testing.T, b *bench, o dataplane.RunOptions) *runner {
-	r := &runner{bench: b, states: make(chan servicemodel.State, 8), start: time.Now(), ended: make(chan error, 1)}
+	r := &runner{bench: b, states: make(chan servicemodel.State, 8), start: time.Now(),
+		ended: make(chan error, 1)}
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancelCause(t.Context())
 	t.Cleanup(func() { r.cancel(nil) })
 	o.Done = func(res *dataplane.Result, err error) {
-		r.applies, r.results, r.errs = append(r.applies, time.Since(r.start)), append(r.results, res), append(r.errs, err)
+		r.applies, r.results, r.errs = append(r.applies, time.Since(r.start)),
+			append(r.results, res), append(r.errs, err)
 	}
 	go func() { r.ended <- r.engine.Run(ctx, r.states, &o) }()
 	return r
@@ -106,7 +109,8 @@ func TestRunKeepsTheMinimalInterval(t *testing.T) {
 		r.states <- services(6)
 		synctest.Wait()
 		r.at(2 * time.Minute)
-		require.Equal(t, seconds(2, 14, 62), r.applies, "it does not wait when the interval has passed")
+		require.Equal(t, seconds(2, 14, 62), r.applies,
+			"it does not wait when the interval has passed")
 	})
 }
 
@@ -116,10 +120,13 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 		opts dataplane.RunOptions
 		want []time.Duration
 	}{
-		{"doubling up to the maximum", dataplane.RunOptions{RetryMin: time.Second, RetryMax: 4 * time.Second}, seconds(0, 1, 3, 7, 11)},
+		{"doubling up to the maximum", dataplane.RunOptions{RetryMin: time.Second,
+			RetryMax: 4 * time.Second}, seconds(0, 1, 3, 7, 11)},
 		{"the defaults", dataplane.RunOptions{}, []time.Duration{0, 100e6, 300e6, 700e6, 1500e6}},
-		{"never sooner than the minimal interval", dataplane.RunOptions{MinInterval: time.Second}, seconds(0, 1, 2, 3, 4)},
-		{"a minimum above the maximum", dataplane.RunOptions{RetryMin: time.Minute}, seconds(0, 60, 120, 180, 240)},
+		{"never sooner than the minimal interval", dataplane.RunOptions{MinInterval: time.Second},
+			seconds(0, 1, 2, 3, 4)},
+		{"a minimum above the maximum", dataplane.RunOptions{RetryMin: time.Minute},
+			seconds(0, 60, 120, 180, 240)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -152,7 +159,8 @@ func TestRunTriesANewStateAtOnceAfterAFailure(t *testing.T) {
 		require.Equal(t, seconds(0, 1), r.applies)
 		require.Zero(t, r.Kernel().Table().Len())
 		r.at(time.Minute)
-		require.Equal(t, seconds(0, 1, 21), r.applies, "what is tried again is the newest, and later than the first time")
+		require.Equal(t, seconds(0, 1, 21), r.applies,
+			"what is tried again is the newest, and later than the first time")
 		requireHolds(t, r.Kernel(), services(2))
 		require.Equal(t, servicemodel.Counts{Added: 2}, r.results[2].Counts)
 	})
@@ -165,8 +173,10 @@ func TestRunReadsTheKernelPeriodically(t *testing.T) {
 		want []time.Duration // of applies until the 16th minute
 	}{
 		{"every five minutes by default", dataplane.RunOptions{}, seconds(0, 300, 600, 900)},
-		{"as often as asked for", dataplane.RunOptions{Resync: 7 * time.Minute}, seconds(0, 420, 840)},
-		{"not more often than the minimal interval", dataplane.RunOptions{Resync: time.Minute, MinInterval: 6 * time.Minute}, seconds(0, 360, 720)},
+		{"as often as asked for", dataplane.RunOptions{Resync: 7 * time.Minute},
+			seconds(0, 420, 840)},
+		{"not more often than the minimal interval", dataplane.RunOptions{Resync: time.Minute,
+			MinInterval: 6 * time.Minute}, seconds(0, 360, 720)},
 		{"never", dataplane.RunOptions{Resync: never}, seconds(0)},
 	} {
 		t.Run(c.name, func(t *testing.T) {

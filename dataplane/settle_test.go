@@ -15,7 +15,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// settling is a backend in memory that leaves work to time: as long as there are deadlines, Settle does those that have come.
+// settling is a backend in memory that leaves work to time: as long as there are deadlines, Settle
+// does those that have come.
 type settling struct {
 	*dataplanetest.Memory
 
@@ -99,7 +100,8 @@ func TestApplyGivesTheBackendATurn(t *testing.T) {
 		r, err = e.Apply(t.Context(), services(1))
 		require.NoError(t, err)
 		require.Equal(t, 59*time.Second, r.Settle)
-		b.requireDone(t, 1, 2) // also where nothing changes, so that programs that run once make progress
+		// also where nothing changes, so that programs that run once make progress
+		b.requireDone(t, 1, 2)
 		time.Sleep(time.Minute)
 		next, err := e.Settle(t.Context())
 		require.NoError(t, err)
@@ -142,7 +144,8 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	b.fail(nil)
 	_, err = e.Apply(t.Context(), services(1))
 	require.NoError(t, err)
-	require.Equal(t, 2, b.Calls(dataplanetest.CallObserve), "after an error the kernel is read again")
+	require.Equal(t, 2, b.Calls(dataplanetest.CallObserve),
+		"after an error the kernel is read again")
 
 	b.Fail(dataplanetest.CallObserve, 1, errRefused)
 	e.Resync()
@@ -198,7 +201,8 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	require.Len(t, changes(), 1)
 
 	apply(2)
-	require.Equal(t, []string{""}, changes(), "they are told of states that change nothing in the kernel, too")
+	require.Equal(t, []string{""}, changes(),
+		"they are told of states that change nothing in the kernel, too")
 
 	// A commit fails half way; what it did is found in the kernel.
 	m.Before(dataplanetest.CallCommit, func(ctx context.Context) error {
@@ -231,7 +235,8 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 
 func TestRunSettlesWhenItIsDue(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second, RetryMax: 4 * time.Second})
+		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second,
+			RetryMax: 4 * time.Second})
 		b.due(10*time.Second, 30*time.Second)
 		r.states <- services(1)
 		r.at(5 * time.Second)
@@ -248,7 +253,8 @@ func TestRunSettlesWhenItIsDue(t *testing.T) {
 
 func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second, RetryMax: 4 * time.Second})
+		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second,
+			RetryMax: 4 * time.Second})
 		b.fail(errRefused)
 		r.states <- services(1)
 		r.at(12 * time.Second)

@@ -103,7 +103,8 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		r := b.apply(t, services(4).WithoutService(serviceName(1)))
 		require.Equal(t, servicemodel.Counts{Added: 1, Removed: 1}, r.Counts)
 		b.requireCalls(t, 4, 4)
-		require.Equal(t, 1, b.Calls(dataplanetest.CallCheck), "what is wanted is not compared again")
+		require.Equal(t, 1, b.Calls(dataplanetest.CallCheck),
+			"what is wanted is not compared again")
 
 		b = newHinted(old.Kernel())
 		b.Before(dataplanetest.CallCommit, func(context.Context) error {
@@ -161,7 +162,8 @@ func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 		}
 		return nil
 	})
-	r := b.apply(t, services(6).WithoutService(serviceName(1)).WithEndpoints(serviceName(4), endpoints(9)))
+	r := b.apply(t, services(6).WithoutService(serviceName(1)).WithEndpoints(serviceName(4),
+		endpoints(9)))
 	require.Equal(t, servicemodel.Counts{Added: 2, Removed: 1}, r.Rest.Counts())
 	require.Equal(t, servicemodel.Counts{Added: 3, Changed: 1, Removed: 2}, r.Counts)
 	require.Equal(t, 15, r.Messages, "those of both commits: %s%s", r.Changes, r.Rest)

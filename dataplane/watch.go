@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
-// Watcher follows what a backend's kernel state depends on and others change, such as the addresses of the node. A [Backend] may be one;
-// [Engine.Run] watches as long as it runs.
+// Watcher follows what a backend's kernel state depends on and others change, such as the addresses
+// of the node. A [Backend] may be one; [Engine.Run] watches as long as it runs.
 type Watcher interface {
-	// Watch calls changed each time that applying the same state again may give another result, until ctx is done, which is not an error. It may
-	// call more often, and must not wait for anything else in changed's way: changed returns at once. It is called while other methods run.
+	// Watch calls changed each time that applying the same state again may give another result,
+	// until ctx is done, which is not an error. It may call more often, and must not wait for
+	// anything else in changed's way: changed returns at once. It is called while other methods
+	// run.
 	Watch(ctx context.Context, changed func()) error
 }
 
@@ -23,8 +25,8 @@ type watch struct {
 	ended   sync.WaitGroup
 }
 
-// newWatch begins to watch, if the backend is a Watcher. After an error it begins again after a time, and counts that as a change: what happened
-// meanwhile is not known.
+// newWatch begins to watch, if the backend is a Watcher. After an error it begins again after a
+// time, and counts that as a change: what happened meanwhile is not known.
 func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
 	w := &watch{changed: make(chan struct{}, 1), failed: make(chan error)}
 	watcher, ok := b.(Watcher)

@@ -12,7 +12,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 )
 
-// watching is a backend in memory that is a Watcher: it calls changed for each nil it receives, and fails with each error.
+// watching is a backend in memory that is a Watcher: it calls changed for each nil it receives, and
+// fails with each error.
 type watching struct {
 	*dataplanetest.Memory
 	events chan error
@@ -61,7 +62,8 @@ func TestRunAppliesAgainWhatTheBackendSawChange(t *testing.T) {
 			w.events <- nil
 		}
 		r.at(20 * time.Second)
-		require.Equal(t, seconds(1, 10, 12), r.applies, "many changes are one apply, and the interval is kept")
+		require.Equal(t, seconds(1, 10, 12), r.applies,
+			"many changes are one apply, and the interval is kept")
 	})
 }
 

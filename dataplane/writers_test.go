@@ -38,7 +38,8 @@ func TestTwoWritersOfOneInstance(t *testing.T) {
 		writers.Go(func() {
 			e := dataplane.New(&inTurns{dataplanetest.NewMemory(k), turn}, nil)
 			for i := range 100 {
-				_, err := e.Apply(t.Context(), services(1+w).WithEndpoints(serviceName(1), endpoints(byte(100*w+i))))
+				_, err := e.Apply(t.Context(), services(1+w).WithEndpoints(serviceName(1),
+					endpoints(byte(100*w+i))))
 				errs[w] = errors.Join(errs[w], err)
 				if n := k.Table().Len(); n != 1 && n != 2 {
 					t.Errorf("%d frontends", n)

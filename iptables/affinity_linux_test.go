@@ -49,7 +49,8 @@ func TestASynSentAgainRemembersNothing(t *testing.T) {
 			t.Parallel()
 			c, b := clusterOf(t)
 			for _, tool := range []string{"iptables", "ip6tables"} {
-				runTool(t, c.Pods[0].NS, "", tool, "-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
+				runTool(t, c.Pods[0].NS, "", tool, "-A", "INPUT", "-p", "tcp", "--dport", "8080",
+					"-j", "DROP")
 			}
 			e := dataplane.New(b, nil)
 			s := podService(c, 3, sticky(time.Minute))
@@ -59,7 +60,8 @@ func TestASynSentAgainRemembersNothing(t *testing.T) {
 			defer cancel()
 			for range 3 {
 				go netnstest.Probe{
-					From: c.Outside[0], Proto: netnstest.TCP, To: netip.MustParseAddrPort(to), Timeout: 5 * time.Second,
+					From: c.Outside[0], Proto: netnstest.TCP, To: netip.MustParseAddrPort(to),
+					Timeout: 5 * time.Second,
 				}.Send(ctx)
 			}
 			time.Sleep(300 * time.Millisecond) // the first SYN is sent, the second comes after 1 s
@@ -90,7 +92,8 @@ func TestShortTimeouts(t *testing.T) {
 	e := dataplane.New(b, nil)
 	s := podService(c, 3, sticky(time.Second))
 	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
-		for _, age := range []time.Duration{0, 700 * time.Millisecond, 950 * time.Millisecond, time.Second} {
+		for _, age := range []time.Duration{0, 700 * time.Millisecond, 950 * time.Millisecond,
+			time.Second} {
 			_, err := e.Apply(t.Context(), only(c, s, httpPort, 0))
 			require.NoError(t, err)
 			require.Equal(t, c.Pods[0].Name, dial(t, c.Outside[0], to).Server)
@@ -98,7 +101,8 @@ func TestShortTimeouts(t *testing.T) {
 			_, err = e.Apply(t.Context(), only(c, s, httpPort, 1, 2))
 			require.NoError(t, err)
 			for range 3 {
-				require.NotEqual(t, c.Pods[0].Name, dial(t, c.Outside[0], to).Server, "%s, after %s", to, age)
+				require.NotEqual(t, c.Pods[0].Name, dial(t, c.Outside[0], to).Server,
+					"%s, after %s", to, age)
 			}
 		}
 	}
@@ -171,13 +175,17 @@ func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 			listen(t, c.Pods[i], netip.MustParseAddrPort(to), &got[i])
 		}
 		stop := sendOneWay(t, c.Outside[0], to)
-		require.Eventually(t, func() bool { return got[0].Load() > 20 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return got[0].Load() > 20
+		}, 5*time.Second, time.Millisecond)
 		_, err = e.Apply(t.Context(), only(c, s, udp, 1))
 		require.NoError(t, err)
 		time.Sleep(20 * time.Millisecond) // what was on its way has arrived
 		before := got[0].Load()
 		n := got[1].Load()
-		require.Eventually(t, func() bool { return got[1].Load() > n+100 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return got[1].Load() > n+100
+		}, 5*time.Second, time.Millisecond)
 		require.Equal(t, before, got[0].Load(), to)
 		stop()
 	}

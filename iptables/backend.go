@@ -14,16 +14,18 @@ import (
 // Name is the name of this backend.
 const Name = "iptables"
 
-// DefaultPrefix is what the names of chains begin with if [Config.Prefix] is empty: that of kube-proxy.
+// DefaultPrefix is what the names of chains begin with if [Config.Prefix] is empty: that of
+// kube-proxy.
 const DefaultPrefix = "KUBE"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the calling
-	// thread.
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
+	// is opened. Zero means that of the calling thread.
 	NetNS int
-	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends with different prefixes do not see each
-	// other. Empty means [DefaultPrefix]. It has capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
+	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends
+	// with different prefixes do not see each other. Empty means [DefaultPrefix]. It has capital
+	// letters, digits and "_" only, at most 7 of them, and starts with a letter.
 	Prefix string
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
@@ -37,7 +39,10 @@ func (c *Config) prefix() (string, error) {
 		return DefaultPrefix, nil
 	}
 	if !validPrefix.MatchString(c.Prefix) {
-		return "", fmt.Errorf("iptables: prefix %q: want a capital letter, then capital letters, digits or \"_\", 7 in all at most", c.Prefix)
+		return "",
+			fmt.Errorf(
+				"iptables: prefix %q: want a capital letter, then capital letters, digits or "+
+					"\"_\", 7 in all at most", c.Prefix)
 	}
 	return c.Prefix, nil
 }
@@ -55,9 +60,11 @@ var (
 )
 
 // errNotObserved says that the engine's contract was broken: nothing is known of the kernel.
-var errNotObserved = errors.New("iptables: the kernel was not observed since the backend was opened or a commit failed")
+var errNotObserved = errors.New(
+	"iptables: the kernel was not observed since the backend was opened or a commit failed")
 
-// Backend keeps the services of one instance in the tables nat and filter of iptables. Its methods must not be called at the same time.
+// Backend keeps the services of one instance in the tables nat and filter of iptables. Its methods
+// must not be called at the same time.
 type Backend struct {
 	kernel kernel
 	log    *slog.Logger
@@ -68,8 +75,9 @@ type Backend struct {
 	observed bool
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that
-// this is not Linux, or a kernel without what iptables-nft needs.
+// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those
+// that wrap errors.ErrUnsupported, that this is not Linux, or a kernel without what iptables-nft
+// needs.
 func New(cfg *Config) (*Backend, error) {
 	prefix, err := cfg.prefix()
 	if err != nil {
@@ -85,8 +93,9 @@ func New(cfg *Config) (*Backend, error) {
 // Name returns "iptables".
 func (b *Backend) Name() string { return Name }
 
-// Check reports what iptables cannot express: schedulers other than random and round robin, forwarding other than NAT, names that do not
-// fit into a comment; and session affinity where the kernel lacks xt_recent.
+// Check reports what iptables cannot express: schedulers other than random and round robin,
+// forwarding other than NAT, names that do not fit into a comment; and session affinity where the
+// kernel lacks xt_recent.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c, &b.kernel.lacks) }
 
 // Plan renders what Commit would send, in the language of iptables-restore.
@@ -145,7 +154,8 @@ func (b *Backend) committed(p *plan) {
 	}
 }
 
-// sharedAfter returns the rules of a shared chain after a change: where those of others are among ours does not matter.
+// sharedAfter returns the rules of a shared chain after a change: where those of others are among
+// ours does not matter.
 func (l *layout) sharedAfter(x *chainChange, all []rule) []rule {
 	want, rules := x.ruleset(), slices.Clone(x.after)
 	for i := range all {

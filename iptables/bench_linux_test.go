@@ -48,7 +48,8 @@ func BenchmarkKernel(bench *testing.B) {
 	}
 }
 
-// BenchmarkKernelWithAffinity is the same where one service in ten has affinity: the kernel keeps a list for each of their endpoints.
+// BenchmarkKernelWithAffinity is the same where one service in ten has affinity: the kernel keeps a
+// list for each of their endpoints.
 func BenchmarkKernelWithAffinity(bench *testing.B) {
 	for _, n := range []int{10, 1000, 10000} {
 		benchmarkKernel(bench, n, withAffinity(manyServices(n, 10), 10))
@@ -114,8 +115,9 @@ func benchmarkKernel(bench *testing.B, n int, s sm.State) {
 	})
 }
 
-// BenchmarkFirstPacket sends the first packet of a connection to a service among many. The kernel takes it from the pod through the node to
-// the other pod within the system call, so its time is that of the rules and what else happens to a packet.
+// BenchmarkFirstPacket sends the first packet of a connection to a service among many. The kernel
+// takes it from the pod through the node to the other pod within the system call, so its time is
+// that of the rules and what else happens to a packet.
 func BenchmarkFirstPacket(bench *testing.B) {
 	for _, n := range []int{0, 10, 1000, 10000} {
 		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
@@ -124,7 +126,8 @@ func BenchmarkFirstPacket(bench *testing.B) {
 	}
 }
 
-// BenchmarkFirstPacketWithAffinity is the same where one service in ten has affinity, and the service that the packet is for.
+// BenchmarkFirstPacketWithAffinity is the same where one service in ten has affinity, and the
+// service that the packet is for.
 func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
 	for _, n := range []int{10, 100, 1000, 10000} {
 		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
@@ -137,7 +140,8 @@ func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
 	}
 }
 
-// benchmarkFirstPacket sends to a service of one endpoint among n, or if n is 0 straight to its endpoint.
+// benchmarkFirstPacket sends to a service of one endpoint among n, or if n is 0 straight to its
+// endpoint.
 func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.State) {
 	bench.Helper()
 	c := netnstest.Start(bench, netnstest.Options{})
@@ -150,9 +154,11 @@ func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.Stat
 	if n > 0 {
 		to = netip.MustParseAddrPort("10.100.7.9:53")
 		s := manyServices(n-1, 10).WithService(&sm.Service{
-			Name: svcName("dns"), Ports: []sm.ServicePort{{Protocol: sm.UDP, Port: 53}}, ClusterIPs: []netip.Addr{to.Addr()},
+			Name: svcName("dns"), Ports: []sm.ServicePort{{Protocol: sm.UDP, Port: 53}},
+			ClusterIPs: []netip.Addr{to.Addr()},
 		}).WithEndpoints(svcName("dns"), []sm.Endpoint{
-			{Addr: c.Pods[1].IPv4, Ready: true, Serving: true, Ports: []sm.EndpointPort{{Protocol: sm.UDP, Port: 53}}},
+			{Addr: c.Pods[1].IPv4, Ready: true, Serving: true,
+				Ports: []sm.EndpointPort{{Protocol: sm.UDP, Port: 53}}},
 		})
 		_, err = b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, change(s))))
 		require.NoError(bench, err)
@@ -176,7 +182,8 @@ func sendFirst(bench *testing.B, to netip.AddrPort) error {
 		if err != nil {
 			return err
 		}
-		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()),
+			Addr: to.Addr().As4()}); err != nil {
 			return err
 		}
 		start := time.Now()

@@ -51,7 +51,8 @@ func (k *checker) refuse(n servicemodel.PortName, field, value, hint string) {
 func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	n := fe.Service
 	if l := len(n.String()); l > maxServiceName {
-		k.refuse(n, "name", n.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", l-maxServiceName))
+		k.refuse(n, "name", n.String(),
+			fmt.Sprintf("with its port it is %d bytes too long for a comment", l-maxServiceName))
 	}
 	if fe.Affinity > 0 && k.lacks.recent {
 		k.refuse(n, "sessionAffinity", "ClientIP", "the kernel lacks xt_recent")
@@ -63,7 +64,8 @@ func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 		k.refuse(n, "sources", "on a node port", "")
 	}
 	if fe.Affinity != commonAffinity(t, fe) {
-		k.refuse(n, "sessionAffinity.timeout", fe.Affinity.String(), "all addresses of a service port remember clients equally long")
+		k.refuse(n, "sessionAffinity.timeout", fe.Affinity.String(),
+			"all addresses of a service port remember clients equally long")
 	}
 }
 
@@ -78,7 +80,8 @@ func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) time.Durat
 }
 
 // expressible are the schedulers that iptables can be.
-var expressible = []servicemodel.Scheduler{servicemodel.SchedulerDefault, servicemodel.Random, servicemodel.RoundRobin}
+var expressible = []servicemodel.Scheduler{servicemodel.SchedulerDefault, servicemodel.Random,
+	servicemodel.RoundRobin}
 
 func (k *checker) pool(p *servicemodel.Pool) {
 	n := p.ID.Service

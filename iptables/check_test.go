@@ -26,7 +26,9 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 	pool := func(change func(*sm.Pool)) sm.Contents {
 		p := &sm.Pool{ID: sm.PoolID{Service: name, Family: sm.IPv4}, Slots: slots}
 		change(p)
-		c := frontend(func(f *sm.Frontend) { f.Internal, f.External = sm.BalanceCluster, sm.BalanceCluster })
+		c := frontend(func(f *sm.Frontend) {
+			f.Internal, f.External = sm.BalanceCluster, sm.BalanceCluster
+		})
 		c.Pools = []*sm.Pool{p}
 		return c
 	}
@@ -41,10 +43,18 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 		{"fine", "", pool(func(*sm.Pool) {})},
 		{"round robin is fine", "", pool(func(p *sm.Pool) { p.Scheduler = sm.RoundRobin })},
 		{"least connections", "scheduler", pool(func(p *sm.Pool) { p.Scheduler = sm.LeastConn })},
-		{"direct routing", "forwarding", pool(func(p *sm.Pool) { p.Forwarding = sm.ForwardDirect })},
-		{"a name too long for a comment", "name", frontend(func(f *sm.Frontend) { f.Service.Name.Name = strings.Repeat("x", 200) })},
-		{"affinity without xt_recent", "sessionAffinity", frontend(func(f *sm.Frontend) { f.Affinity = time.Minute })},
-		{"sctp without xt_sctp", "protocol", frontend(func(f *sm.Frontend) { f.Key.Protocol = sm.SCTP })},
+		{"direct routing", "forwarding", pool(func(p *sm.Pool) {
+			p.Forwarding = sm.ForwardDirect
+		})},
+		{"a name too long for a comment", "name", frontend(func(f *sm.Frontend) {
+			f.Service.Name.Name = strings.Repeat("x", 200)
+		})},
+		{"affinity without xt_recent", "sessionAffinity", frontend(func(f *sm.Frontend) {
+			f.Affinity = time.Minute
+		})},
+		{"sctp without xt_sctp", "protocol", frontend(func(f *sm.Frontend) {
+			f.Key.Protocol = sm.SCTP
+		})},
 		{"source ranges of a node port", "sources", frontend(func(f *sm.Frontend) {
 			f.Key.Addr, f.Sources = netip.IPv4Unspecified(), prefixes("10.0.0.0/8")
 		})},

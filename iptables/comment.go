@@ -9,11 +9,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Comments carry what a rule itself does not say: which service it is for, and what was decided about it. They are written to be read by
-// people first ("default/web:http cluster IP"), and by Observe second: everything in a comment but the name of the service can be told from
-// the rules too, so a comment that lies shows as drift.
+// Comments carry what a rule itself does not say: which service it is for, and what was decided
+// about it. They are written to be read by people first ("default/web:http cluster IP"), and by
+// Observe second: everything in a comment but the name of the service can be told from the rules
+// too, so a comment that lies shows as drift.
 
-// kindWords are what kube-proxy calls the kinds of frontends in its comments; it has no words for node ports.
+// kindWords are what kube-proxy calls the kinds of frontends in its comments; it has no words for
+// node ports.
 var kindWords = [...]string{
 	servicemodel.ClusterIP:    "cluster IP",
 	servicemodel.LoadBalancer: "loadbalancer IP",
@@ -64,14 +66,16 @@ func describeFrontend(f *servicemodel.Frontend, numbers bool) string {
 	return s
 }
 
-// parseFrontend is the inverse of frontendComment, but for the sources, which are rules of their own.
+// parseFrontend is the inverse of frontendComment, but for the sources, which are rules of their
+// own.
 func parseFrontend(comment string, k servicemodel.FrontendKey) (*servicemodel.Frontend, error) {
 	name, rest, _ := strings.Cut(comment, " ")
 	service, err := parsePortName(name, k.Protocol)
 	if err != nil {
 		return nil, err
 	}
-	f := &servicemodel.Frontend{Key: k, Service: service, Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster}
+	f := &servicemodel.Frontend{Key: k, Service: service, Internal: servicemodel.BalanceCluster,
+		External: servicemodel.BalanceCluster}
 	found := false
 	for kind, words := range kindWords {
 		if after, ok := strings.CutPrefix(rest, words); ok && (after == "" || after[0] == ' ') {
@@ -137,11 +141,12 @@ func parsePortName(s string, p servicemodel.Protocol) (servicemodel.PortName, er
 	if !ok || name == "" {
 		return servicemodel.PortName{}, fmt.Errorf("%q is not the name of a service", s)
 	}
-	return servicemodel.PortName{Name: servicemodel.Name{Namespace: namespace, Name: name}, Port: port, Protocol: p}, nil
+	return servicemodel.PortName{Name: servicemodel.Name{Namespace: namespace, Name: name},
+		Port: port, Protocol: p}, nil
 }
 
-// slotComment describes an endpoint of a pool: its weight if it has one, and at the last endpoint, which takes what is left, whose pool
-// this is.
+// slotComment describes an endpoint of a pool: its weight if it has one, and at the last endpoint,
+// which takes what is left, whose pool this is.
 func slotComment(p *servicemodel.Pool, slot int) string {
 	var words []string
 	if slot == 0 {

@@ -18,13 +18,16 @@ func TestFrontendsAsComments(t *testing.T) {
 	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
 	for want, f := range map[string]sm.Frontend{
 		"default/web:http cluster IP": {
-			Kind: sm.ClusterIP, Internal: sm.BalanceCluster, External: sm.BalanceCluster, Masquerade: sm.FromHost | sm.FromOutside,
+			Kind: sm.ClusterIP, Internal: sm.BalanceCluster, External: sm.BalanceCluster,
+			Masquerade: sm.FromHost | sm.FromOutside,
 		},
 		"default/web:http loadbalancer IP": {
-			Kind: sm.LoadBalancer, Internal: sm.BalanceCluster, External: sm.BalanceCluster, Masquerade: sm.FromAnywhere,
+			Kind: sm.LoadBalancer, Internal: sm.BalanceCluster, External: sm.BalanceCluster,
+			Masquerade: sm.FromAnywhere,
 		},
 		"default/web:http node port internal=cluster external=drop masquerade=host": {
-			Kind: sm.NodePort, Internal: sm.BalanceCluster, External: sm.Drop, Masquerade: sm.FromHost,
+			Kind: sm.NodePort, Internal: sm.BalanceCluster, External: sm.Drop,
+			Masquerade: sm.FromHost,
 		},
 		"default/web:http external IP verdict=reject masquerade=none affinity=10800": {
 			Kind: sm.ExternalIP, Affinity: 10800 * time.Second,
@@ -74,7 +77,8 @@ func TestCommentsOfTheLongestNames(t *testing.T) {
 func TestCommentsThatAreNotOurs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []string{
-		"", "web cluster IP", "default/web:http", "default/web:http cluster IPs", "default/web cluster IP verdict=maybe",
+		"", "web cluster IP", "default/web:http", "default/web:http cluster IPs",
+		"default/web cluster IP verdict=maybe",
 		"default/web cluster IP affinity=0",
 	} {
 		_, err := parseFrontend(c, sm.FrontendKey{})
@@ -119,7 +123,9 @@ func TestSettingsAsComments(t *testing.T) {
 	for _, r := range []sm.Rules{
 		{MasqueradeMark: 0x4000},
 		{
-			MasqueradeMark: 1, LocalPods: sm.PodDetector{CIDRs: prefixes("fd00::/8", "10.244.0.0/16")}, NodePorts: prefixes("0.0.0.0/0", "::/0"),
+			MasqueradeMark: 1, LocalPods: sm.PodDetector{
+				CIDRs: prefixes("fd00::/8", "10.244.0.0/16")}, NodePorts: prefixes("0.0.0.0/0",
+				"::/0"),
 			ServiceCIDRs: prefixes("10.96.0.0/12"), LocalhostNodePorts: true,
 		},
 		{MasqueradeMark: 1 << 31, LocalPods: sm.PodDetector{InterfacePrefix: "cali"}},
@@ -142,7 +148,8 @@ func TestSettingsAsComments(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Applying the steps between two lists gives the second, and no more rules are touched than must be.
+// Applying the steps between two lists gives the second, and no more rules are touched than must
+// be.
 func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 	t.Parallel()
 	const seed = 4

@@ -7,19 +7,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Dispatch in steps. The rules that lead packets to services lie in a tree of chains: a chain with more than stepSize rules is divided
-// by leading bits of the address, then by protocol, then by leading bits of the port, until each part is small:
+// Dispatch in steps. The rules that lead packets to services lie in a tree of chains: a chain with
+// more than stepSize rules is divided by leading bits of the address, then by protocol, then by
+// leading bits of the port, until each part is small:
 //
 //	-A KUBE-SERVICES -d 10.96.0.0/20 -j KUBE-IP-10.96.0.0/20
 //	-A KUBE-IP-10.96.0.0/20 -d 10.96.0.0/26 -g KUBE-IP-10.96.0.0/26
 //	-A KUBE-IP-10.96.0.0/26 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … -j KUBE-SVC-…
 //
-// So a packet passes a number of rules that grows with the logarithm of the number of services. The shape depends on what is in the tree
-// only, not on how it came about, and a change to one key alters the chains on its way only. With no more than stepSize rules everything is
-// in the first chain, as kube-proxy has it.
+// So a packet passes a number of rules that grows with the logarithm of the number of services. The
+// shape depends on what is in the tree only, not on how it came about, and a change to one key
+// alters the chains on its way only. With no more than stepSize rules everything is in the first
+// chain, as kube-proxy has it.
 //
-// A part is a prefix with at most stepSize^n keys, for the greatest n with which there is more than one part. Deeper steps are gotos: what
-// finds nothing is back in the first chain at once, and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) stays as it is.
+// A part is a prefix with at most stepSize^n keys, for the greatest n with which there is more than
+// one part. Deeper steps are gotos: what finds nothing is back in the first chain at once, and the
+// kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) stays as it is.
 
 const (
 	// stepSize is the number of rules from which on a chain is divided.
@@ -66,10 +69,12 @@ func (d *dispatch) matchBits(n int) int {
 	return n
 }
 
-// part reports whether t, a child of a branch at the given bit, can have a chain: whether a match tells it from its sibling.
+// part reports whether t, a child of a branch at the given bit, can have a chain: whether a match
+// tells it from its sibling.
 func (d *dispatch) part(t *tree, parentBits int) bool { return d.matchBits(t.bits) > parentBits }
 
-// partSize returns the size of the parts that n keys are divided into: the greatest power of stepSize that is less.
+// partSize returns the size of the parts that n keys are divided into: the greatest power of
+// stepSize that is less.
 func partSize(n int) int {
 	size := stepSize
 	for size*stepSize < n {
@@ -78,7 +83,8 @@ func partSize(n int) int {
 	return size
 }
 
-// parts calls fn for each part that the chain of t consists of: a leaf, for which there are rules, or a part that has a chain.
+// parts calls fn for each part that the chain of t consists of: a leaf, for which there are rules,
+// or a part that has a chain.
 func (d *dispatch) parts(t *tree, fn func(*tree)) {
 	switch {
 	case t == nil:
@@ -103,7 +109,8 @@ func (d *dispatch) divide(t *tree, parentBits, size int, fn func(*tree)) {
 	}
 }
 
-// rules returns the rules of the chain of t. The first chain jumps, so that the packet comes back to the rules after; the others go.
+// rules returns the rules of the chain of t. The first chain jumps, so that the packet comes back
+// to the rules after; the others go.
 func (d *dispatch) rules(t *tree, first bool) []rule {
 	var l []rule
 	d.parts(t, func(p *tree) {
@@ -169,9 +176,10 @@ func (d *dispatch) chainOf(t *tree) string {
 	return d.names.step(d.step, of)
 }
 
-// changed calls fn for each chain but the first that differs between two trees which differ in the given keys at most. The tree of a
-// chain that is not there is nil.
-func (d *dispatch) changed(before, after *tree, keys []string, fn func(name string, before, after *tree)) {
+// changed calls fn for each chain but the first that differs between two trees which differ in the
+// given keys at most. The tree of a chain that is not there is nil.
+func (d *dispatch) changed(before, after *tree, keys []string,
+	fn func(name string, before, after *tree)) {
 	seen := map[string]bool{}
 	var visit func(p *tree)
 	visit = func(p *tree) {

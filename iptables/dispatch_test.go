@@ -21,7 +21,9 @@ type keyMaker struct {
 }
 
 func keyMakers() []keyMaker {
-	protocol := func(r *rand.Rand) sm.Protocol { return []sm.Protocol{sm.TCP, sm.TCP, sm.UDP, sm.SCTP}[r.IntN(4)] }
+	protocol := func(r *rand.Rand) sm.Protocol {
+		return []sm.Protocol{sm.TCP, sm.TCP, sm.UDP, sm.SCTP}[r.IntN(4)]
+	}
 	v4 := func(mask uint32) func(*rand.Rand) netip.Addr {
 		return func(r *rand.Rand) netip.Addr {
 			n := 10<<24 | r.Uint32()&mask
@@ -38,7 +40,8 @@ func keyMakers() []keyMaker {
 	}
 	nodePort := func(r *rand.Rand) uint16 { return uint16(30000 + r.IntN(2768)) }
 	all := func(r *rand.Rand) uint16 { return uint16(1 + r.IntN(65535)) }
-	make := func(addr func(*rand.Rand) netip.Addr, port func(*rand.Rand) uint16) func(*rand.Rand) sm.FrontendKey {
+	make := func(addr func(*rand.Rand) netip.Addr,
+		port func(*rand.Rand) uint16) func(*rand.Rand) sm.FrontendKey {
 		return func(r *rand.Rand) sm.FrontendKey {
 			return sm.FrontendKey{Addr: addr(r), Protocol: protocol(r), Port: port(r)}
 		}
@@ -46,11 +49,16 @@ func keyMakers() []keyMaker {
 	return []keyMaker{
 		{"addresses spread over a range", natServices, 0, make(v4(0xfffff), few(80, 443))},
 		{"a few addresses with many ports", natServices, 0, make(v4(3), all)},
-		{"a few addresses with a few ports", filterServices, 0, make(v4(31), few(53, 80, 81, 443, 8080))},
+		{"a few addresses with a few ports", filterServices, 0,
+			make(v4(31), few(53, 80, 81, 443, 8080))},
 		{"IPv6 addresses", natServices, 1, make(v6, few(80, 443, 53))},
 		{"IPv6 addresses with many ports", natServices, 1, make(v6, all)},
-		{"node ports", natNodePorts, 0, make(func(*rand.Rand) netip.Addr { return netip.IPv4Unspecified() }, nodePort)},
-		{"node ports of IPv6", filterNodePorts, 1, make(func(*rand.Rand) netip.Addr { return netip.IPv6Unspecified() }, all)},
+		{"node ports", natNodePorts, 0, make(func(*rand.Rand) netip.Addr {
+			return netip.IPv4Unspecified()
+		}, nodePort)},
+		{"node ports of IPv6", filterNodePorts, 1, make(func(*rand.Rand) netip.Addr {
+			return netip.IPv6Unspecified()
+		}, all)},
 	}
 }
 
@@ -109,7 +117,8 @@ func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 				d.changed(before, tr, keys, func(name string, _, _ *tree) { delete(want, name) })
 				delete(want, d.root)
 				for name, differs := range want {
-					require.False(t, differs, "seed %d step %d: %s changed silently", seed, step, name)
+					require.False(t, differs, "seed %d step %d: %s changed silently", seed,
+						step, name)
 				}
 			}
 		})
@@ -117,7 +126,8 @@ func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 }
 
 // randomEdits adds and removes some keys, and returns them.
-func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, tr **tree, have map[sm.FrontendKey]bool, step int) []string {
+func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, tr **tree, have map[sm.FrontendKey]bool,
+	step int) []string {
 	e := &edit{}
 	var keys []string
 	n := 1 + rng.IntN(3)
@@ -163,7 +173,8 @@ func newWalker(d *dispatch, t *tree) *walker {
 	return w
 }
 
-// walk returns whether a rule accepts the packet. A goto that finds nothing is back in the first chain.
+// walk returns whether a rule accepts the packet. A goto that finds nothing is back in the first
+// chain.
 func (w *walker) walk(chain string, k sm.FrontendKey) bool {
 	for i := range w.chains[chain] {
 		r := &w.chains[chain][i]
@@ -230,16 +241,19 @@ func TestStepsAreReadable(t *testing.T) {
 	var tr *tree
 	e := &edit{}
 	for i := range 40 {
-		k := sm.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Protocol: sm.TCP, Port: 80}
+		k := sm.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Protocol: sm.TCP,
+			Port: 80}
 		tr = tr.set(e, d.key(k), leafRule(k))
 	}
 	for i := range 20 {
-		k := sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: sm.UDP, Port: uint16(4000 + i)}
+		k := sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: sm.UDP,
+			Port: uint16(4000 + i)}
 		tr = tr.set(e, d.key(k), leafRule(k))
 	}
 	require.Equal(t, "-d 10.96.0.0/28 -j KUBE-IP-10.96.0.0/28\n"+
 		"-d 10.96.0.16/28 -j KUBE-IP-10.96.0.16/28\n"+
 		"-d 10.96.0.32/29 -j KUBE-IP-10.96.0.32/29\n"+
 		"-d 192.0.2.1/32 -p udp -m udp --dport 4000:4015 -j KUBE-IP-IS2O7TRRSFYQZC2E\n"+
-		"-d 192.0.2.1/32 -p udp -m udp --dport 4016:4019 -j KUBE-IP-SYH46PWSK2TRCKXK\n", chainText(d.rules(tr, true)))
+		"-d 192.0.2.1/32 -p udp -m udp --dport 4016:4019 -j KUBE-IP-SYH46PWSK2TRCKXK\n",
+		chainText(d.rules(tr, true)))
 }

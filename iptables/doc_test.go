@@ -19,8 +19,9 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 	doc, _, _ = cutBytes(doc, "# Many services")
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
 	s := sm.State{}.WithNode(testNode()).WithService(&sm.Service{
-		Name:            svcName("web"),
-		Ports:           []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
+		Name: svcName("web"),
+		Ports: []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80,
+			NodePort: 30080}},
 		ClusterIPs:      addrs("10.96.0.10"),
 		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
 	}).WithEndpoints(svcName("web"), []sm.Endpoint{
@@ -28,7 +29,8 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 		{Addr: addrs("10.244.1.2")[0], Ready: true, Serving: true, Node: "another", Ports: ports},
 	})
 	plan := planFor(t, s)[0].String()
-	for _, command := range []string{"-I PREROUTING 1", "-I OUTPUT 1", "-I POSTROUTING 1", "-I INPUT 1", "-I FORWARD 1", "-I FORWARD 2"} {
+	for _, command := range []string{"-I PREROUTING 1", "-I OUTPUT 1", "-I POSTROUTING 1",
+		"-I INPUT 1", "-I FORWARD 1", "-I FORWARD 2"} {
 		plan = strings.ReplaceAll(plan, command, "-A "+strings.Fields(command)[1])
 	}
 	checked := 0
@@ -55,8 +57,10 @@ func TestErrorsShowTheRule(t *testing.T) {
 	t.Parallel()
 	var b nfnl.Batch
 	e := &encoder{batch: &b, f: families[1]}
-	e.appendRuleTo(filter, "KUBE-SERVICES", &rule{dst: prefixes("fd00::1/128")[0], target: targetReject})
-	require.Equal(t, "rule -d fd00::1/128 -j REJECT --reject-with icmp6-port-unreachable", ruleOf(b.Bytes(), 0))
+	e.appendRuleTo(filter, "KUBE-SERVICES", &rule{dst: prefixes("fd00::1/128")[0],
+		target: targetReject})
+	require.Equal(t, "rule -d fd00::1/128 -j REJECT --reject-with icmp6-port-unreachable",
+		ruleOf(b.Bytes(), 0))
 	b.Reset()
 	e.flush(filter, "KUBE-SERVICES")
 	require.Equal(t, "rule", ruleOf(b.Bytes(), 0))

@@ -19,18 +19,26 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		drift        string
 		unseen       bool // by Integrity
 	}{
-		{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n", "chain PREROUTING of table ip nat lacks 1", false},
-		{"all jumps are gone", "*filter\n-F INPUT\n-F FORWARD\n-F OUTPUT\nCOMMIT\n", "chain FORWARD of table ip filter lacks 2", false},
-		{"a jump is there twice", "*nat\n-I OUTPUT -j KUBE-SERVICES\nCOMMIT\n", "chain OUTPUT of table ip nat lacks 0 and has 1 surplus", false},
-		{"a fixed chain is changed", "*nat\n-F KUBE-MARK-MASQ\nCOMMIT\n", "chain KUBE-MARK-MASQ of table ip nat lacks 1", false},
-		{"a rule of somebody else is in a chain of ours", "*nat\n-I KUBE-NODEPORTS -m limit --limit 1/s -j ACCEPT\nCOMMIT\n",
-			"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a rule that is not understood)", false},
+		{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n",
+			"chain PREROUTING of table ip nat lacks 1", false},
+		{"all jumps are gone", "*filter\n-F INPUT\n-F FORWARD\n-F OUTPUT\nCOMMIT\n",
+			"chain FORWARD of table ip filter lacks 2", false},
+		{"a jump is there twice", "*nat\n-I OUTPUT -j KUBE-SERVICES\nCOMMIT\n",
+			"chain OUTPUT of table ip nat lacks 0 and has 1 surplus", false},
+		{"a fixed chain is changed", "*nat\n-F KUBE-MARK-MASQ\nCOMMIT\n",
+			"chain KUBE-MARK-MASQ of table ip nat lacks 1", false},
+		{"a rule of somebody else is in a chain of ours",
+			"*nat\n-I KUBE-NODEPORTS -m limit --limit 1/s -j ACCEPT\nCOMMIT\n",
+			"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a " +
+				"rule that is not understood)", false},
 		{"a chain of a service is emptied", "*nat\n-F KUBE-SVC-WEB\nCOMMIT\n", "lacks", false},
 		{"a chain of ours is there that nobody wants",
-			"*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\nCOMMIT\n",
+			"*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\n" +
+				"COMMIT\n",
 			"chain KUBE-SVC-ABCDEFGHIJKLMNOP of table ip nat does not belong", false},
 		{"tables are flushed", "*nat\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", "lacks", false},
-		{"a rule of a service takes the place of another", "*nat\n-R KUBE-SVC-WEB 2 -j RETURN\nCOMMIT\n",
+		{"a rule of a service takes the place of another",
+			"*nat\n-R KUBE-SVC-WEB 2 -j RETURN\nCOMMIT\n",
 			"lacks", true},
 	} {
 		t.Run(damage.name, func(t *testing.T) {
@@ -42,8 +50,10 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			require.NoError(t, err)
 			before := save(t, ns, families[0])
 
-			name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}, "")
-			runTool(t, ns, strings.ReplaceAll(damage.script, "KUBE-SVC-WEB", name), "iptables-restore", "--noflush")
+			name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"),
+				Port: "http", Protocol: sm.TCP}, "")
+			runTool(t, ns, strings.ReplaceAll(damage.script, "KUBE-SVC-WEB", name),
+				"iptables-restore", "--noflush")
 			i, err := b.Integrity(t.Context())
 			require.NoError(t, err)
 			if damage.unseen {
@@ -54,7 +64,8 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			}
 			r, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
-			if !strings.Contains(damage.script, "KUBE-SVC-WEB") && damage.name != "tables are flushed" {
+			if !strings.Contains(damage.script, "KUBE-SVC-WEB") &&
+				damage.name != "tables are flushed" {
 				require.True(t, r.Changes.Empty(), "only what drifted: %s", r.Changes)
 			}
 			require.Contains(t, strings.Join(r.Drift, "\n"), damage.drift)
@@ -98,7 +109,8 @@ COMMIT
 	require.Contains(t, saved, ":FORWARD DROP")
 	require.Contains(t, saved, "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n")
 	require.Contains(t, saved, "-A CNI-HOSTPORT -s 10.0.0.0/8 -j KUBE-MARK-MASQ\n")
-	require.Less(t, strings.Index(saved, "-A FORWARD -m conntrack"), strings.Index(saved, "-A FORWARD -i lo"), "ours come first")
+	require.Less(t, strings.Index(saved, "-A FORWARD -m conntrack"),
+		strings.Index(saved, "-A FORWARD -i lo"), "ours come first")
 	require.Equal(t, "1", sysctlValue(t, b))
 
 	_, err = e.Apply(t.Context(), s)
@@ -108,8 +120,10 @@ COMMIT
 
 	_, err = e.Cleanup(t.Context())
 	require.NoError(t, err)
-	// KUBE-MARK-MASQ was empty and a rule leads to it: it stays, with the rule that makes it what it is.
-	after := strings.Replace(save(t, ns, families[0]), "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "", 1)
+	// KUBE-MARK-MASQ was empty and a rule leads to it: it stays, with the rule that makes it what
+	// it is.
+	after := strings.Replace(save(t, ns, families[0]),
+		"-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "", 1)
 	require.Equal(t, withoutBuiltin(before), withoutBuiltin(after))
 }
 
@@ -202,7 +216,8 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		o, err := b.Observe(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, o.Drift, "seed %d", seed)
-		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table) // where a slot was lost, another may stand there
+		// where a slot was lost, another may stand there
+		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table)
 	}
 }
 
@@ -225,7 +240,8 @@ func vandalize(saved string, rng *rand.Rand) string {
 				case r == 0:
 					fmt.Fprintf(&out, "-D %s %d\n", chain, n)
 				case r == 1 && strings.HasPrefix(chain, "KUBE-"):
-					fmt.Fprintf(&out, "-I %s %d -p tcp -m tcp --dport %d -j RETURN\n", chain, n, 1+rng.IntN(1000))
+					fmt.Fprintf(&out, "-I %s %d -p tcp -m tcp --dport %d -j RETURN\n", chain, n,
+						1+rng.IntN(1000))
 				}
 			}
 			if rng.IntN(40) == 0 {

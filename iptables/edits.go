@@ -1,10 +1,11 @@
 package iptables
 
-// ruleEdit is one step of turning the rules of a chain into others. Steps come in the order of the chain.
+// ruleEdit is one step of turning the rules of a chain into others. Steps come in the order of the
+// chain.
 type ruleEdit struct {
 	kind editKind
-	// at is the place of the rule that is kept, replaced or deleted, or before which one is inserted (at the end, if there is no such
-	// place).
+	// at is the place of the rule that is kept, replaced or deleted, or before which one is
+	// inserted (at the end, if there is no such place).
 	at int
 	// rule is the place of the new rule among the rules after.
 	rule int
@@ -29,7 +30,8 @@ func editsBetween(before, after []rule) []ruleEdit {
 		head++
 	}
 	tail := 0
-	for tail < len(before)-head && tail < len(after)-head && before[len(before)-1-tail].same(&after[len(after)-1-tail]) {
+	for tail < len(before)-head && tail < len(after)-head && before[len(before)-1-tail].same(
+		&after[len(after)-1-tail]) {
 		tail++
 	}
 	var l []ruleEdit
@@ -55,7 +57,8 @@ func appendMiddle(l []ruleEdit, before, after []rule, head int) []ruleEdit {
 	return appendGap(l, i, len(before), j, len(after))
 }
 
-// appendGap appends the steps that turn the rules from i to iEnd into those from j to jEnd, which have nothing in common.
+// appendGap appends the steps that turn the rules from i to iEnd into those from j to jEnd, which
+// have nothing in common.
 func appendGap(l []ruleEdit, i, iEnd, j, jEnd int) []ruleEdit {
 	for ; i < iEnd && j < jEnd; i, j = i+1, j+1 {
 		l = append(l, ruleEdit{editReplace, i, j})

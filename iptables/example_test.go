@@ -21,8 +21,9 @@ func Example() {
 
 	web := servicemodel.Name{Namespace: "default", Name: "web"}
 	state := servicemodel.State{}.WithService(&servicemodel.Service{
-		Name:       web,
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		Name: web,
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+			Port: 80}},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 	}).WithEndpoints(web, []servicemodel.Endpoint{{
 		Addr: netip.MustParseAddr("10.244.1.1"), Ready: true, Serving: true,

@@ -20,7 +20,8 @@ func (k *kernel) probe(ctx context.Context) error {
 			lacks  *bool // nil: nothing works without
 		}{
 			{xtConntrack, false, nil}, {xtAddrtype, false, nil}, {xtStatistic, false, nil},
-			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil}, {xtREJECT, true, nil},
+			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil},
+			{xtREJECT, true, nil},
 			{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
 		} {
 			err := k.probeExtension(ctx, f, x.extension, x.target)

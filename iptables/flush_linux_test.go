@@ -26,8 +26,8 @@ COMMIT
 COMMIT
 `
 
-// Whoever flushes what, the next apply finds out without being asked to look, and puts back what is missing and no more. Connections live
-// on.
+// Whoever flushes what, the next apply finds out without being asked to look, and puts back what is
+// missing and no more. Connections live on.
 func TestAFlushIsRepaired(t *testing.T) {
 	t.Parallel()
 	for _, flush := range []struct {
@@ -38,7 +38,8 @@ func TestAFlushIsRepaired(t *testing.T) {
 	}{
 		{"filter is flushed", "iptables -F", false},
 		{"nat is flushed", "iptables -t nat -F", true},
-		{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X", true},
+		{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X",
+			true},
 		{"filter of IPv6 is flushed", "ip6tables -F; ip6tables -X", false},
 		{"a table is deleted", "nft delete table ip nat", true},
 		{"everything is deleted", "nft flush ruleset", true},
@@ -53,7 +54,8 @@ func TestAFlushIsRepaired(t *testing.T) {
 			first, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
 			before := [2]string{save(t, c.Node.NS, families[0]), save(t, c.Node.NS, families[1])}
-			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"), 20)
+			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
+				netip.MustParseAddrPort("10.96.0.10:80"), 20)
 			require.NoError(t, err)
 			defer conns.Close()
 
@@ -62,7 +64,8 @@ func TestAFlushIsRepaired(t *testing.T) {
 				runCommand(t, c.Node.NS, words[0], words[1:]...)
 			}
 			// Somebody else puts a rule where ours were.
-			runTool(t, c.Node.NS, "", "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "7", "-j", "RETURN")
+			runTool(t, c.Node.NS, "", "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp",
+				"--dport", "7", "-j", "RETURN")
 			r, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
 			require.True(t, r.Observed)
@@ -84,7 +87,8 @@ func TestAFlushIsRepaired(t *testing.T) {
 	}
 }
 
-// oursOf returns the rules in our chains and the jumps to them, by their chains, of what iptables-save printed.
+// oursOf returns the rules in our chains and the jumps to them, by their chains, of what
+// iptables-save printed.
 func oursOf(saved string) [len(tables)]string {
 	var l [len(tables)]string
 	for _, t := range tables {

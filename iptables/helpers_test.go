@@ -21,9 +21,11 @@ func resolve(t testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 
 func testNode() sm.Node {
 	return sm.Node{
-		Name:         "node",
-		Addresses:    []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:2::10")},
-		LocalPods:    sm.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}},
+		Name: "node",
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"),
+			netip.MustParseAddr("2001:db8:2::10")},
+		LocalPods: sm.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"),
+			netip.MustParsePrefix("fd00:10:244::/48")}},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
 	}
 }
@@ -49,7 +51,8 @@ func manyServices(n, k int) sm.State {
 func endpoints(i, k int, ports []sm.EndpointPort) []sm.Endpoint {
 	var l []sm.Endpoint
 	for j := range k {
-		l = append(l, sm.Endpoint{Addr: endpoint(i, j), Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", (i+j)%500), Ports: ports})
+		l = append(l, sm.Endpoint{Addr: endpoint(i, j), Ready: true, Serving: true,
+			Node: fmt.Sprintf("node-%d", (i+j)%500), Ports: ports})
 	}
 	return l
 }
@@ -87,7 +90,9 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 		for id, d := range l.dispatch[i] {
 			t := s.trees[i][id]
 			fn(chainID{uint8(i), d.table, d.root}, l.first(d, treeID(id), t, &s.rules), false)
-			d.chains(t, func(name string, t *tree) { fn(chainID{uint8(i), d.table, name}, d.rules(t, false), false) })
+			d.chains(t, func(name string, t *tree) {
+				fn(chainID{uint8(i), d.table, name}, d.rules(t, false), false)
+			})
 		}
 	}
 	seen := map[sm.PortName]bool{}
@@ -125,7 +130,8 @@ func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
-			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
+			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),
+			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
 			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2),
 		})
 	}
@@ -149,8 +155,9 @@ func randomConfig() randstate.Config {
 func webService() sm.State {
 	node := testNode()
 	svc := &sm.Service{
-		Name:            svcName("web"),
-		Ports:           []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
+		Name: svcName("web"),
+		Ports: []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80,
+			NodePort: 30080}},
 		ClusterIPs:      addrs("10.96.0.10", "fd00:10:96::a"),
 		ExternalIPs:     addrs("203.0.113.7"),
 		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
@@ -158,7 +165,8 @@ func webService() sm.State {
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
 	var eps []sm.Endpoint
 	for _, a := range addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
-		eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node", Ports: ports})
+		eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node",
+			Ports: ports})
 	}
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
 }

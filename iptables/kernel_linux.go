@@ -76,7 +76,8 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 const observeTries = 8
 
 // Observe reads both tables of both families.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+	error) {
 	o, _, err := b.observe(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("iptables: observe: %w", err)
@@ -197,9 +198,9 @@ func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Commit writes a change set, and repairs what drifted, in one transaction. Where the socket cannot send so
-// much at once, as in an unprivileged user namespace, service ports that are new come in several
-// transactions, each of which leaves whole ones.
+// Commit writes a change set, and repairs what drifted, in one transaction. Where the socket cannot
+// send so much at once, as in an unprivileged user namespace, service ports that are new come in
+// several transactions, each of which leaves whole ones.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {

@@ -15,7 +15,8 @@ import (
 type kernel struct{ lacks lacking }
 
 func notSupported(what string) error {
-	return fmt.Errorf("iptables: %s: not supported on this operating system: %w", what, errors.ErrUnsupported)
+	return fmt.Errorf("iptables: %s: not supported on this operating system: %w", what,
+		errors.ErrUnsupported)
 }
 
 func (k *kernel) open(*Config) error { return notSupported("open") }

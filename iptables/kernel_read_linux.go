@@ -106,7 +106,8 @@ func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, 
 	return false, nil
 }
 
-// findChains adds chains that are missing in an interrupted list, and that all others are reached from.
+// findChains adds chains that are missing in an interrupted list, and that all others are reached
+// from.
 func (rd *reader) findChains(ctx context.Context, l *layout, i uint8, r *raw) error {
 	for _, t := range tables {
 		for _, name := range l.names.entries(t) {

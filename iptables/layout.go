@@ -49,8 +49,8 @@ func (t tableID) String() string {
 	return "nat"
 }
 
-// baseChain is a chain at a hook, with the type, hook and priority that iptables-nft gives it (xtables_ipv4 in iptables/nft.c); anything
-// else would make the table incompatible with it.
+// baseChain is a chain at a hook, with the type, hook and priority that iptables-nft gives it
+// (xtables_ipv4 in iptables/nft.c); anything else would make the table incompatible with it.
 type baseChain struct {
 	name     string
 	hook     uint32 // NF_INET_*
@@ -126,14 +126,15 @@ const (
 	kindEndpoint = "SEP" // of kube-proxy; with us, the name of an endpoint's affinity list
 )
 
-// service returns the name of a chain of a service port, as kube-proxy forms it (servicePortPolicyClusterChain and its like in
-// pkg/proxy/iptables/proxier.go of Kubernetes). more is empty but for a chain that kube-proxy does not have.
+// service returns the name of a chain of a service port, as kube-proxy forms it
+// (servicePortPolicyClusterChain and its like in pkg/proxy/iptables/proxier.go of Kubernetes). more
+// is empty but for a chain that kube-proxy does not have.
 func (n names) service(kind string, p servicemodel.PortName, more string) string {
 	return n.prefix + "-" + kind + "-" + hash(p.String()+p.Protocol.String()+more)
 }
 
-// affinityList returns the name of the list in which xt_recent remembers the clients of an endpoint: that of kube-proxy, so that
-// taking over from it keeps them.
+// affinityList returns the name of the list in which xt_recent remembers the clients of an
+// endpoint: that of kube-proxy, so that taking over from it keeps them.
 func (n names) affinityList(p servicemodel.PortName, ep netip.AddrPort) string {
 	return n.service(kindEndpoint, p, ep.String())
 }
@@ -144,8 +145,9 @@ func hash(s string) string {
 	return base32.StdEncoding.EncodeToString(sum[:10])
 }
 
-// step returns the name of a chain that packets are sent to by an address or a port: "KUBE-IP-10.96.0.0/20". IPv6 addresses are written
-// with dots, as nft does not take colons in a name. What would be too long is hashed.
+// step returns the name of a chain that packets are sent to by an address or a port:
+// "KUBE-IP-10.96.0.0/20". IPv6 addresses are written with dots, as nft does not take colons in a
+// name. What would be too long is hashed.
 func (n names) step(kind, of string) string {
 	name := n.prefix + "-" + kind + "-" + strings.ReplaceAll(of, ":", ".")
 	if len(name) > maxChainName {
@@ -157,15 +159,17 @@ func (n names) step(kind, of string) string {
 // Names of chains that kube-proxy has and we have not. They are ours to remove.
 var formerChains = []string{"EXTERNAL-SERVICES"}
 
-// owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the same names. Other chains that begin with
-// the prefix, those of kubelet or kube-router for example, are not ours.
+// owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the
+// same names. Other chains that begin with the prefix, those of kubelet or kube-router for example,
+// are not ours.
 func (n names) owned(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	if !ok {
 		return false
 	}
 	switch chain {
-	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(), n.settings(), n.forward(), n.sourceRanges(),
+	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(),
+		n.settings(), n.forward(), n.sourceRanges(),
 		n.clusterIPs():
 		return true
 	}
@@ -184,8 +188,8 @@ func (n names) owned(chain string) bool {
 	return false
 }
 
-// entries returns the chains of a table from which all others of ours are reached, and those that are
-// there even if no rule of ours leads to them.
+// entries returns the chains of a table from which all others of ours are reached, and those that
+// are there even if no rule of ours leads to them.
 func (n names) entries(t tableID) []string {
 	var l []string
 	for _, c := range baseChains(t) {
@@ -203,7 +207,8 @@ func (n names) leadable(chain string) bool { return n.owned(chain) || chain == n
 // entry reports whether a jump from a base chain to the chain is ours.
 func (n names) entry(chain string) bool {
 	switch chain {
-	case n.services(), n.nodePorts(), n.postrouting(), n.forward(), n.sourceRanges(), n.clusterIPs():
+	case n.services(), n.nodePorts(), n.postrouting(), n.forward(), n.sourceRanges(),
+		n.clusterIPs():
 		return true
 	}
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")

@@ -14,7 +14,8 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	n := names{DefaultPrefix}
 	for name, want := range map[string]string{
-		"ns1/svc1": "XPGD46QRK7WJZT7O", "ns2/svc2": "GNZBNJ2PO5MGZ6GT", "ns3/svc3": "X27LE4BHSL4DOUIK",
+		"ns1/svc1": "XPGD46QRK7WJZT7O", "ns2/svc2": "GNZBNJ2PO5MGZ6GT",
+		"ns3/svc3": "X27LE4BHSL4DOUIK",
 		"ns4/svc4": "4SW47YFZTEDKD3PK", "ns5/svc5": "NUKIZ6OKUXPJNT4C",
 	} {
 		p, err := parsePortName(name+":p80", sm.TCP)
@@ -24,18 +25,23 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 	}
 	p, err := parsePortName("ns1/svc1:p80", sm.TCP)
 	require.NoError(t, err)
-	require.Equal(t, "KUBE-SEP-SXIVWICOYRO3J4NJ", n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80")))
+	require.Equal(t, "KUBE-SEP-SXIVWICOYRO3J4NJ",
+		n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80")))
 }
 
 func TestWhichChainsAreOurs(t *testing.T) {
 	t.Parallel()
 	n := names{DefaultPrefix}
 	for chain, want := range map[string]bool{
-		"KUBE-SERVICES": true, "KUBE-SVC-XPGD46QRK7WJZT7O": true, "KUBE-SEP-SXIVWICOYRO3J4NJ": true, "KUBE-EXTERNAL-SERVICES": true,
-		"KUBE-IP-10.96.0.0/20": true, "KUBE-NP-tcp-30720-30783": true, "KUBE-SETTINGS": true,
-		"KUBE-FIREWALL": false, "KUBE-PROXY-CANARY": false, "KUBE-KUBELET-CANARY": false, "KUBE-MARK-DROP": false, "KUBE-SVC-web": false,
-		"KUBE-NWPLCY-XPGD46QRK7WJZT7O": false, "KUBE-POD-FW-XPGD46QRK7WJZT7O": false, "KUBE-ROUTER-INPUT": false, "KUBE-IPVS-FILTER": false,
-		"PREROUTING": false, "KUBE-": false, "KUBE": false, "OTHER-SERVICES": false, "KUBE-IP-": false,
+		"KUBE-SERVICES": true, "KUBE-SVC-XPGD46QRK7WJZT7O": true, "KUBE-SEP-SXIVWICOYRO3J4NJ": true,
+		"KUBE-EXTERNAL-SERVICES": true,
+		"KUBE-IP-10.96.0.0/20":   true, "KUBE-NP-tcp-30720-30783": true, "KUBE-SETTINGS": true,
+		"KUBE-FIREWALL": false, "KUBE-PROXY-CANARY": false, "KUBE-KUBELET-CANARY": false,
+		"KUBE-MARK-DROP": false, "KUBE-SVC-web": false,
+		"KUBE-NWPLCY-XPGD46QRK7WJZT7O": false, "KUBE-POD-FW-XPGD46QRK7WJZT7O": false,
+		"KUBE-ROUTER-INPUT": false, "KUBE-IPVS-FILTER": false,
+		"PREROUTING": false, "KUBE-": false, "KUBE": false, "OTHER-SERVICES": false,
+		"KUBE-IP-": false,
 	} {
 		require.Equal(t, want, n.owned(chain), chain)
 	}
@@ -51,7 +57,8 @@ func TestStepNamesFit(t *testing.T) {
 	require.Equal(t, "LONGEST-IP-", long[:11])
 	require.Len(t, long, 27)
 	require.LessOrEqual(t, len(n.service(kindCluster, sm.PortName{}, "")), maxChainName)
-	for _, name := range []string{n.sourceRanges(), n.masqOffPod(), n.clusterIPs(), n.postrouting()} {
+	for _, name := range []string{n.sourceRanges(), n.masqOffPod(), n.clusterIPs(),
+		n.postrouting()} {
 		require.LessOrEqual(t, len(name), maxChainName)
 		require.True(t, n.owned(name))
 	}

@@ -14,7 +14,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The conformance suite sends packets at all that backends have in common. Here is what is iptables' own.
+// The conformance suite sends packets at all that backends have in common. Here is what is
+// iptables' own.
 
 const backendPort = 8080
 
@@ -36,7 +37,8 @@ func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node))
 	node := sm.Node{
 		Name:      "node",
 		Addresses: addrs(netnstest.NodeIPv4, netnstest.NodeIPv6),
-		LocalPods: sm.PodDetector{CIDRs: prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)},
+		LocalPods: sm.PodDetector{CIDRs: prefixes(netnstest.ClusterCIDRv4,
+			netnstest.ClusterCIDRv6)},
 	}
 	svc := &sm.Service{
 		Name:       svcName("web"),
@@ -50,7 +52,8 @@ func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node))
 	var eps []sm.Endpoint
 	for _, p := range c.Pods[:n] {
 		for _, a := range []netip.Addr{p.IPv4, p.IPv6} {
-			eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node", Ports: ports})
+			eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node",
+				Ports: ports})
 		}
 	}
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
@@ -58,7 +61,8 @@ func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node))
 
 func dial(t *testing.T, from *netnstest.Host, to string) netnstest.Outcome {
 	t.Helper()
-	return netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.MustParseAddrPort(to), Timeout: 2 * time.Second}.Send(t.Context())
+	return netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.MustParseAddrPort(to),
+		Timeout: 2 * time.Second}.Send(t.Context())
 }
 
 func TestAClientStaysWithItsEndpoint(t *testing.T) {
@@ -127,12 +131,14 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	route := "route add table local unicast 127.0.0.2/32 dev eth0 onlink via " + c.Node.IPv4.String()
+	route := "route add table local unicast 127.0.0.2/32 dev eth0 onlink via " +
+		c.Node.IPv4.String()
 	runCommand(t, c.Pods[0].NS, "ip", strings.Fields(route)...)
 	o = dial(t, c.Pods[0], "127.0.0.2:9090")
 	require.Equal(t, netnstest.Dropped, o.Kind, o)
 	runTool(t, c.Node.NS, "", "iptables", "-F", "KUBE-FIREWALL")
-	require.Equal(t, "local", dial(t, c.Pods[0], "127.0.0.2:9090").Server, "it is the guard that drops it")
+	require.Equal(t, "local", dial(t, c.Pods[0], "127.0.0.2:9090").Server,
+		"it is the guard that drops it")
 
 	// Somebody turns the sysctl off: that is drift, too.
 	require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/conf/all/route_localnet", "0"))
@@ -144,7 +150,8 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
-// With node ports at localhost go the sysctl and the guard, in that order, whether the option, the address or all of it goes.
+// With node ports at localhost go the sysctl and the guard, in that order, whether the option, the
+// address or all of it goes.
 func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -154,24 +161,34 @@ func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 		n.LocalhostNodePorts = true
 		n.NodePortAddresses = sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}
 	}
-	runTool(t, c.Node.NS, "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n", "iptables-restore", "--noflush")
+	runTool(t, c.Node.NS, "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n",
+		"iptables-restore", "--noflush")
 	for _, away := range []struct {
 		name string
 		how  func() error
 	}{
-		{"the option", func() error { _, err := e.Apply(t.Context(), podService(c, 3, nil)); return err }},
-		{"the address", func() error { _, err := e.Apply(t.Context(), podService(c, 3, restricted)); return err }},
+		{"the option", func() error {
+			_, err := e.Apply(t.Context(), podService(c, 3, nil))
+			return err
+		}},
+		{"the address", func() error {
+			_, err := e.Apply(t.Context(), podService(c, 3, restricted))
+			return err
+		}},
 		{"everything", func() error { _, err := e.Cleanup(t.Context()); return err }},
 	} {
 		_, err := e.Apply(t.Context(), podService(c, 3, local))
 		require.NoError(t, err)
 		require.Equal(t, "1", sysctlValue(t, b))
 		require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
-		require.Equal(t, netnstest.Refused, dial(t, c.Node, "[::1]:30080").Kind, "IPv4 only, as with kube-proxy")
+		require.Equal(t, netnstest.Refused, dial(t, c.Node, "[::1]:30080").Kind,
+			"IPv4 only, as with kube-proxy")
 		saved := save(t, c.Node.NS, families[0])
 		require.Contains(t, saved, "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8")
 		for _, hook := range []string{"INPUT", "OUTPUT"} {
-			require.Regexp(t, "(?m)^-A "+hook+" -m comment --comment .* -j KUBE-FIREWALL\n-A "+hook+" ", saved, "the guard comes first")
+			require.Regexp(t,
+				"(?m)^-A "+hook+" -m comment --comment .* -j KUBE-FIREWALL\n-A "+hook+" ", saved,
+				"the guard comes first")
 		}
 
 		require.NoError(t, away.how(), away.name)
@@ -192,7 +209,8 @@ func TestConnectionsSurviveChanges(t *testing.T) {
 	s := podService(c, 2, nil)
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"), 100)
+	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
+		netip.MustParseAddrPort("10.96.0.10:80"), 100)
 	require.NoError(t, err)
 	defer conns.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -201,7 +219,8 @@ func TestConnectionsSurviveChanges(t *testing.T) {
 	for i := range 60 {
 		s := manyServices(1+i%40, 3)
 		for svc := range podService(c, 1+i%3, nil).Services() {
-			s = s.WithService(svc).WithEndpoints(svc.Name, podService(c, 1+i%3, nil).Endpoints(svc.Name))
+			s = s.WithService(svc).WithEndpoints(svc.Name, podService(c, 1+i%3, nil).Endpoints(
+				svc.Name))
 		}
 		_, err := e.Apply(t.Context(), s)
 		require.NoError(t, err)

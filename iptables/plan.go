@@ -53,7 +53,8 @@ const (
 	sysctlOff               // before it goes
 )
 
-// plan makes the plan that leads from a state, and what else the kernel holds, to the state after the changes.
+// plan makes the plan that leads from a state, and what else the kernel holds, to the state after
+// the changes.
 func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
@@ -68,7 +69,8 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 		if x.shared {
 			all, there := k.shared[id]
 			x.existed, x.before = there, l.ours(id, all, x.ruleset(), true)
-			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id.table, id.name) || k.needed[id])
+			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id.table, id.name) ||
+				k.needed[id])
 		}
 	}
 	p.chains = ch.sorted()
@@ -106,7 +108,8 @@ func (p *plan) edited() []*chainChange {
 	return l
 }
 
-// handles are the handles of the rules of a chain, before the plan: of ours, in their order. first is the handle of the first rule of all.
+// handles are the handles of the rules of a chain, before the plan: of ours, in their order. first
+// is the handle of the first rule of all.
 type handles struct {
 	rules []uint64
 	first uint64
@@ -206,8 +209,9 @@ func (p *plan) encodeRemovals(e *encoder) {
 	}
 }
 
-// editRules changes the rules of a chain by their handles. What is inserted comes first, while every rule is still there to be inserted
-// before; the kernel puts each right before that rule, so that several come in their order.
+// editRules changes the rules of a chain by their handles. What is inserted comes first, while
+// every rule is still there to be inserted before; the kernel puts each right before that rule, so
+// that several come in their order.
 func (e *encoder) editRules(x *chainChange, h handles) {
 	t, name := x.id.table, x.id.name
 	edits := editsBetween(x.before, x.after)
@@ -260,7 +264,8 @@ func (c chainID) String() string {
 	return fmt.Sprintf("chain %s of %s", c.name, families[c.family].within(c.table))
 }
 
-// handlesOf picks the handles of our rules from all rules of a chain. It returns false if they are not what the change was made for.
+// handlesOf picks the handles of our rules from all rules of a chain. It returns false if they are
+// not what the change was made for.
 func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	var h handles
 	var rules []rule

@@ -28,7 +28,8 @@ func golden(t *testing.T, name, got string) {
 	require.Equal(t, string(want), got)
 }
 
-// planFor plans the way from one state to another on an otherwise empty kernel, and from there to the next.
+// planFor plans the way from one state to another on an otherwise empty kernel, and from there to
+// the next.
 func planFor(t *testing.T, states ...sm.State) []*plan {
 	t.Helper()
 	l := newLayout(DefaultPrefix)
@@ -65,9 +66,15 @@ func story() (names []string, states []sm.State) {
 		edit(&svc)
 		return s.WithService(&svc)
 	}
-	s = add("affinity", change(func(svc *sm.Service) { svc.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute} }))
-	s = add("local-policy", change(func(svc *sm.Service) { svc.ExternalTrafficPolicy = sm.PolicyLocal }))
-	s = add("source-ranges", change(func(svc *sm.Service) { svc.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24") }))
+	s = add("affinity", change(func(svc *sm.Service) {
+		svc.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
+	}))
+	s = add("local-policy", change(func(svc *sm.Service) {
+		svc.ExternalTrafficPolicy = sm.PolicyLocal
+	}))
+	s = add("source-ranges", change(func(svc *sm.Service) {
+		svc.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
+	}))
 	eps = slices.Clone(eps)
 	for i := range eps {
 		eps[i].Node = "elsewhere"
@@ -75,7 +82,8 @@ func story() (names []string, states []sm.State) {
 	s = add("none-local", s.WithEndpoints(svcName("web"), eps))
 	s = add("no-endpoints", s.WithEndpoints(svcName("web"), nil))
 	s = add("another-port", change(func(svc *sm.Service) {
-		svc.Ports = append(svc.Ports[:1:1], sm.ServicePort{Name: "rpc", Protocol: sm.SCTP, Port: 9000})
+		svc.Ports = append(svc.Ports[:1:1], sm.ServicePort{Name: "rpc", Protocol: sm.SCTP,
+			Port: 9000})
 		svc.Scheduler = sm.RoundRobin
 	}))
 	node := testNode()
@@ -135,7 +143,8 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	eps := slices.Clone(s.Endpoints(name))
 	eps[4].Addr = endpoint(7, 60)
 	replaced := s.WithEndpoints(name, eps)
-	another := sm.Endpoint{Addr: endpoint(7, 61), Ready: true, Serving: true, Node: "n", Ports: eps[0].Ports}
+	another := sm.Endpoint{Addr: endpoint(7, 61), Ready: true, Serving: true, Node: "n",
+		Ports: eps[0].Ports}
 	more := replaced.WithEndpoints(name, append(eps, another))
 	plans := planFor(t, s, replaced, more, more.WithoutService(name))
 	require.Greater(t, plans[0].Stats().Messages, 2000*12)

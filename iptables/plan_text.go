@@ -12,8 +12,9 @@ var _ dataplane.Plan = (*plan)(nil)
 // Stats counts what the plan sends.
 func (p *plan) Stats() dataplane.Stats { return p.stats() }
 
-// String is the plan in the language of iptables-restore --noflush, each family after a comment that names the tool. Rules of chains of
-// ours are told by their number in the chain at that point, rules in chains shared with others by what they are.
+// String is the plan in the language of iptables-restore --noflush, each family after a comment
+// that names the tool. Rules of chains of ours are told by their number in the chain at that point,
+// rules in chains shared with others by what they are.
 func (p *plan) String() string {
 	var b strings.Builder
 	for i, f := range families {

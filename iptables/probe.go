@@ -13,18 +13,22 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func(ctx context.Context) error { return probe(ctx, cfg) }, func() (*Backend, error) { return New(cfg) })
+	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
+		return probe(ctx, cfg)
+	}, func() (*Backend, error) { return New(cfg) })
 }
 
 // probePrefix is what the names of the chains begin with that the kernel is asked about.
 const probePrefix = "K_PROBE"
 
-// probe opens a backend, which asks for the matches and targets, and has the kernel check the transaction that would write a
-// ruleset. What the kernel may lack without harm, since [Backend.Check] tells, is not asked about. The base chains are those
-// of iptables: that they are there already is no refusal.
+// probe opens a backend, which asks for the matches and targets, and has the kernel check the
+// transaction that would write a ruleset. What the kernel may lack without harm, since
+// [Backend.Check] tells, is not asked about. The base chains are those of iptables: that they are
+// there already is no refusal.
 func probe(ctx context.Context, cfg *Config) error {
 	b, err := New(cfg)
-	if errors.Is(err, syscall.EINVAL) { // the answer of nfnetlink about a subsystem that it does not know
+	// the answer of nfnetlink about a subsystem that it does not know
+	if errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
 	}
 	if err != nil {
@@ -41,5 +45,6 @@ func probe(ctx context.Context, cfg *Config) error {
 	}
 	var batch nfnl.Batch
 	b.plan(c).encode(&batch, nil)
-	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch, kernelprobe.Running())
+	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch,
+		kernelprobe.Running())
 }

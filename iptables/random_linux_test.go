@@ -13,7 +13,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and is what it would have written itself.
+// What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and
+// is what it would have written itself.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -42,7 +43,8 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	}
 }
 
-// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that applying the state changes nothing.
+// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that
+// applying the state changes nothing.
 func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 	t.Helper()
 	b, err := New(&Config{NetNS: ns.Fd()})

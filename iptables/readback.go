@@ -46,7 +46,8 @@ type observed struct {
 	text []string
 }
 
-// interpret finds out which services the rules stand for, and what in the kernel is not as these services want it.
+// interpret finds out which services the rules stand for, and what in the kernel is not as these
+// services want it.
 func (l *layout) interpret(r *raw) (*observed, error) {
 	reading := &reading{l: l, raw: r}
 	table, err := servicemodel.NewTable(reading.contents())
@@ -98,7 +99,8 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 			have = l.ours(w.id, found.rules, w.after, w.shared)
 		}
 		if found == nil || !sameRules(have, w.after) {
-			o.drifted(&chainChange{id: w.id, shared: w.shared, existed: found != nil, exists: true, before: have, after: w.after})
+			o.drifted(&chainChange{id: w.id, shared: w.shared, existed: found != nil, exists: true,
+				before: have, after: w.after})
 		}
 	}
 	for i := range families {
@@ -147,7 +149,8 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ch
 	}
 }
 
-// ours returns the rules of a chain that are ours: of a shared one those that we want there, and those that lead to our chains.
+// ours returns the rules of a chain that are ours: of a shared one those that we want there, and
+// those that lead to our chains.
 func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 	if !shared {
 		return rules
@@ -162,7 +165,8 @@ func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 }
 
 func (l *layout) own(id chainID, r *rule, want []rule) bool {
-	return isBase(id.table, id.name) && l.names.entry(r.chain) || slices.ContainsFunc(want, func(w rule) bool { return w.same(r) })
+	return isBase(id.table, id.name) && l.names.entry(r.chain) ||
+		slices.ContainsFunc(want, func(w rule) bool { return w.same(r) })
 }
 
 // drifted notes a chain that is not as it should be.
@@ -180,7 +184,8 @@ func (o *observed) drifted(x *chainChange) {
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
 }
 
-// maxDrift is how many chains are described; of more, such as all that kube-proxy left, only the number is told.
+// maxDrift is how many chains are described; of more, such as all that kube-proxy left, only the
+// number is told.
 const maxDrift = 50
 
 // summary returns the lines that describe the drift.
@@ -188,7 +193,8 @@ func (o *observed) summary() []string {
 	if len(o.text) <= maxDrift {
 		return o.text
 	}
-	return append(o.text[:maxDrift:maxDrift], fmt.Sprintf("and %d more chains", len(o.text)-maxDrift))
+	return append(o.text[:maxDrift:maxDrift], fmt.Sprintf("and %d more chains",
+		len(o.text)-maxDrift))
 }
 
 // describeDifference says how rules differ from those that should be there.

@@ -19,7 +19,8 @@ type reading struct {
 	localnetBefore bool
 }
 
-// contents reads everything. Without settings there is no instance, only perhaps one that somebody else left.
+// contents reads everything. Without settings there is no instance, only perhaps one that somebody
+// else left.
 func (r *reading) contents() servicemodel.Contents {
 	settings := r.raw.chain(chainID{0, nat, r.l.names.settings()})
 	if settings == nil {
@@ -33,7 +34,8 @@ func (r *reading) contents() servicemodel.Contents {
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
 	for i := range families {
 		r.frontends(uint8(i))
-		r.c.ClusterIPs = append(r.c.ClusterIPs, r.addresses(uint8(i), filterClusterIPs, clusterIPRule)...)
+		r.c.ClusterIPs = append(r.c.ClusterIPs, r.addresses(uint8(i), filterClusterIPs,
+			clusterIPRule)...)
 		r.c.Hairpins = append(r.c.Hairpins, r.addresses(uint8(i), natHairpins, hairpinRule)...)
 	}
 	r.usedPools()
@@ -81,7 +83,8 @@ func (d *dispatch) isStep(chain string) bool {
 	return strings.HasPrefix(chain, d.names.prefix+"-"+d.step+"-")
 }
 
-// addresses reads a tree of addresses. Each has exactly the rule it should have, or it is not counted.
+// addresses reads a tree of addresses. Each has exactly the rule it should have, or it is not
+// counted.
 func (r *reading) addresses(i uint8, id treeID, want func(netip.Addr) rule) []netip.Addr {
 	var l []netip.Addr
 	r.walk(i, id, func(found *rule) {
@@ -97,7 +100,8 @@ func (r *reading) addresses(i uint8, id treeID, want func(netip.Addr) rule) []ne
 	return slices.Compact(l)
 }
 
-// frontends reads the frontends of a family that are whole, and their pools. Of several with one key the first counts.
+// frontends reads the frontends of a family that are whole, and their pools. Of several with one
+// key the first counts.
 func (r *reading) frontends(i uint8) {
 	seen := map[servicemodel.FrontendKey]bool{}
 	for _, id := range [...]treeID{natNodePorts, natServices} {
@@ -150,7 +154,8 @@ func (r *reading) complete(i uint8, fe *servicemodel.Frontend, found *rule) bool
 	return true
 }
 
-// sources reads the source ranges of a frontend, if its rule leads to a chain of such, or if there is one in filter.
+// sources reads the source ranges of a frontend, if its rule leads to a chain of such, or if there
+// is one in filter.
 func (r *reading) sources(i uint8, fe *servicemodel.Frontend, found *rule) bool {
 	prefix := r.l.names.prefix + "-" + kindSources + "-"
 	chain := found.chain
@@ -201,7 +206,8 @@ func (r *reading) filterSources(i uint8, k servicemodel.FrontendKey) string {
 		for j := range c.rules {
 			f := &c.rules[j]
 			switch {
-			case f.dst == want.dst && f.proto == want.proto && f.ports == want.ports && f.target == targetGoto:
+			case f.dst == want.dst && f.proto == want.proto && f.ports == want.ports &&
+				f.target == targetGoto:
 				return f.chain
 			case d.isStep(f.chain) && f.matchesKey(k) && f.chain != name:
 				next = f.chain
@@ -220,7 +226,8 @@ const maxDepth = 19 * 8
 
 // matchesKey reports whether packets to a frontend match r, by address, protocol and port.
 func (r *rule) matchesKey(k servicemodel.FrontendKey) bool {
-	return (!r.dst.IsValid() || r.dst.Contains(k.Addr)) && (r.proto == 0 || r.proto == k.Protocol) &&
+	return (!r.dst.IsValid() || r.dst.Contains(k.Addr)) &&
+		(r.proto == 0 || r.proto == k.Protocol) &&
 		(r.ports.any() || r.ports.from <= k.Port && k.Port <= r.ports.to)
 }
 
@@ -234,13 +241,14 @@ func (r *reading) pool(i uint8, fe *servicemodel.Frontend, v servicemodel.Verdic
 	if v == servicemodel.BalanceLocal {
 		kind = kindLocal
 	}
-	p := r.readPool(id, r.raw.chain(chainID{i, nat, r.l.names.service(kind, fe.Service, "")}), fe.Affinity > 0)
+	p := r.readPool(id, r.raw.chain(chainID{i, nat, r.l.names.service(kind, fe.Service, "")}),
+		fe.Affinity > 0)
 	r.pools[id] = p
 	return p != nil
 }
 
-// readPool reads the rules that send to endpoints; the last comes first. With affinity the rules that only look for known clients are
-// passed over.
+// readPool reads the rules that send to endpoints; the last comes first. With affinity the rules
+// that only look for known clients are passed over.
 func (r *reading) readPool(id servicemodel.PoolID, c *rawChain, affinity bool) *servicemodel.Pool {
 	if c == nil {
 		return nil

@@ -33,14 +33,16 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 	}{
 		{"an address", 0, natServices, rule{dst: one, proto: sm.TCP, ports: single(80)}, &address},
 		{"no protocol", 0, natServices, rule{dst: one, ports: single(80)}, nil},
-		{"a range of ports", 0, natServices, rule{dst: one, proto: sm.TCP, ports: portRange{80, 81}}, nil},
+		{"a range of ports", 0, natServices,
+			rule{dst: one, proto: sm.TCP, ports: portRange{80, 81}}, nil},
 		{"any port", 0, natServices, rule{dst: one, proto: sm.TCP}, nil},
 		{"a range of addresses", 0, natServices,
 			rule{dst: prefixes("10.96.0.0/24")[0], proto: sm.TCP, ports: single(80)}, nil},
 		{"no address", 0, natServices, rule{proto: sm.TCP, ports: single(80)}, nil},
 		{"a node port", 0, natNodePorts, rule{proto: sm.TCP, ports: single(80)}, &port},
 		{"a node port of IPv6", 1, natNodePorts, rule{proto: sm.TCP, ports: single(80)}, &port6},
-		{"a node port of an address", 0, natNodePorts, rule{dst: one, proto: sm.TCP, ports: single(80)}, nil},
+		{"a node port of an address", 0, natNodePorts,
+			rule{dst: one, proto: sm.TCP, ports: single(80)}, nil},
 	} {
 		key, ok := r.key(c.i, c.tree, &c.rule)
 		require.Equal(t, c.want != nil, ok, c.name)
@@ -59,10 +61,12 @@ func TestRulesThatLeadToAKey(t *testing.T) {
 		want bool
 	}{
 		{rule{}, true}, {rule{dst: near}, true}, {rule{dst: prefixes("10.97.0.0/24")[0]}, false},
-		{rule{proto: sm.TCP}, true}, {rule{proto: sm.UDP}, false}, {rule{dst: near, proto: sm.UDP}, false},
+		{rule{proto: sm.TCP}, true}, {rule{proto: sm.UDP}, false}, {rule{dst: near, proto: sm.UDP},
+			false},
 		{rule{ports: portRange{64, 127}}, true}, {rule{ports: portRange{80, 95}}, true},
 		{rule{ports: portRange{64, 80}}, true}, {rule{ports: portRange{81, 95}}, false},
-		{rule{ports: portRange{64, 79}}, false}, {rule{dst: near, proto: sm.TCP, ports: portRange{1, 9}}, false},
+		{rule{ports: portRange{64, 79}}, false},
+		{rule{dst: near, proto: sm.TCP, ports: portRange{1, 9}}, false},
 	} {
 		require.Equal(t, c.want, c.rule.matchesKey(k), "%s", c.rule.text(sm.IPv4))
 	}
@@ -90,12 +94,15 @@ func TestRulesOfAPool(t *testing.T) {
 	}{
 		{"no chain", nil, false, nil},
 		{"no rules", []rule{}, false, nil},
-		{"two", []rule{{target: targetJump, chain: "X"}, b, a}, false, []sm.Slot{slot(a, 1), slot(b, 1)}},
-		{"weights", []rule{with(b, "weight=7", recentNone), a}, false, []sm.Slot{slot(a, 1), slot(b, 7)}},
+		{"two", []rule{{target: targetJump, chain: "X"}, b, a}, false,
+			[]sm.Slot{slot(a, 1), slot(b, 1)}},
+		{"weights", []rule{with(b, "weight=7", recentNone), a}, false,
+			[]sm.Slot{slot(a, 1), slot(b, 7)}},
 		{"a weight of nonsense", []rule{with(b, "weight=x", recentNone), a}, false, nil},
 		{"one twice", []rule{a, b, a}, false, []sm.Slot{slot(a, 1), slot(b, 1)}},
 		{"affinity", []rule{
-			with(b, "", recentUpdate), with(a, "", recentUpdate), with(b, "weight=2", recentSet), with(a, "", recentSet),
+			with(b, "", recentUpdate), with(a, "", recentUpdate), with(b, "weight=2", recentSet),
+			with(a, "", recentSet),
 		}, true, []sm.Slot{slot(a, 1), slot(b, 2)}},
 		{"affinity that is not set", []rule{with(a, "", recentUpdate), b}, true, nil},
 	} {
@@ -110,7 +117,8 @@ func TestRulesOfAPool(t *testing.T) {
 		}
 		require.Equal(t, c.want, p.Slots, c.name)
 	}
-	p := r.readPool(sm.PoolID{}, &rawChain{rules: []rule{b, with(a, "default/web scheduler=rr", recentNone)}}, false)
+	p := r.readPool(sm.PoolID{},
+		&rawChain{rules: []rule{b, with(a, "default/web scheduler=rr", recentNone)}}, false)
 	require.Equal(t, sm.RoundRobin, p.Scheduler)
 }
 
@@ -124,8 +132,10 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	web.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
 	s = s.WithService(&web).WithEndpoints(web.Name, webService().Endpoints(web.Name))
 	empty := *webService().Service(svcName("web"))
-	empty.Name, empty.Ports, empty.ClusterIPs = svcName("empty"), []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}, addrs("10.96.0.11")
-	empty.ExternalIPs, empty.LoadBalancerIPs = nil, []sm.LoadBalancerIP{{Addr: addrs("203.0.113.9")[0]}}
+	empty.Name, empty.Ports, empty.ClusterIPs = svcName("empty"),
+		[]sm.ServicePort{{Protocol: sm.TCP, Port: 80}}, addrs("10.96.0.11")
+	empty.ExternalIPs, empty.LoadBalancerIPs = nil,
+		[]sm.LoadBalancerIP{{Addr: addrs("203.0.113.9")[0]}}
 	empty.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
 	s = s.WithService(&empty)
 	p := planFor(t, s)[0]
@@ -157,7 +167,9 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 
 	gone := damage(func(m *memory) { delete(nat0(m), l.names.service(kindSources, webName, "")) })
 	require.Len(t, gone, 1)
-	gone = damage(func(m *memory) { delete(filter0(m), l.names.service(kindSources, emptyName, "")) })
+	gone = damage(func(m *memory) {
+		delete(filter0(m), l.names.service(kindSources, emptyName, ""))
+	})
 	require.Len(t, gone, 1)
 	gone = damage(func(m *memory) { c := sources(nat0(m), webName); c.rules = c.rules[1:] })
 	require.Len(t, gone, 1, "other sources")
@@ -178,10 +190,11 @@ func TestSourceRangesAmongMany(t *testing.T) {
 	s := sm.State{}.WithNode(testNode())
 	for i := range 300 {
 		s = s.WithService(&sm.Service{
-			Name:            svcName(fmt.Sprint("s", i)),
-			Ports:           []sm.ServicePort{{Protocol: sm.TCP, Port: uint16(80 + i%3)}},
-			ClusterIPs:      []netip.Addr{spread(i)},
-			LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: netip.AddrFrom4([4]byte{203, 0, byte(113 + i%2), byte(i / 2)})}},
+			Name:       svcName(fmt.Sprint("s", i)),
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: uint16(80 + i%3)}},
+			ClusterIPs: []netip.Addr{spread(i)},
+			LoadBalancerIPs: []sm.LoadBalancerIP{
+				{Addr: netip.AddrFrom4([4]byte{203, 0, byte(113 + i%2), byte(i / 2)})}},
 			LoadBalancerSourceRanges: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), 32),
 			},

@@ -64,7 +64,8 @@ func (m *memory) apply(l *layout, p *plan) {
 		}
 		c := chains[x.id.name]
 		if c == nil {
-			c = &rawChain{foundChain: foundChain{name: x.id.name, base: isBase(x.id.table, x.id.name), policy: verdictAccept}}
+			c = &rawChain{foundChain: foundChain{name: x.id.name,
+				base: isBase(x.id.table, x.id.name), policy: verdictAccept}}
 			chains[x.id.name] = c
 		}
 		if x.shared {
@@ -99,7 +100,8 @@ func (m *memory) damage(rng *rand.Rand) {
 				case r == 3:
 					c.rules = slices.Insert(c.rules, rng.IntN(len(c.rules)+1), rule{opaque: true})
 				case r == 4:
-					c.rules = append(c.rules, rule{target: targetJump, chain: pickName(rng, chains)})
+					c.rules = append(c.rules,
+						rule{target: targetJump, chain: pickName(rng, chains)})
 				case r == 5 && len(c.rules) > 0:
 					x := &c.rules[rng.IntN(len(c.rules))]
 					x.comment, x.ports, x.stat = "else", portRange{1, 2}, statMatch{}
@@ -107,7 +109,8 @@ func (m *memory) damage(rng *rand.Rand) {
 					other := chains[pickName(rng, chains)]
 					c.rules = append(c.rules, other.rules...)
 				case r == 7:
-					chains[fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))] = &rawChain{rules: c.rules}
+					chains[fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))] = &rawChain{
+						rules: c.rules}
 				}
 			}
 		}

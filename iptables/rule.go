@@ -6,9 +6,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rule is one rule of iptables, as far as this package writes them. It is a value: two rules are the same if they
-// are equal, however the kernel or the tool that wrote them encodes them. The zero value matches every packet and
-// does nothing.
+// rule is one rule of iptables, as far as this package writes them. It is a value: two rules are
+// the same if they are equal, however the kernel or the tool that wrote them encodes them. The zero
+// value matches every packet and does nothing.
 type rule struct {
 	src, dst       netip.Prefix // -s, -d; the zero prefix matches every address
 	notSrc, notDst bool
@@ -29,7 +29,8 @@ type rule struct {
 	to     netip.AddrPort // of targetDNAT
 	set    markSet        // of targetMark
 
-	// opaque says that the kernel's rule has parts that are not understood. It equals no rule, not even itself.
+	// opaque says that the kernel's rule has parts that are not understood. It equals no rule, not
+	// even itself.
 	opaque bool
 }
 
@@ -64,7 +65,8 @@ type stateMatch struct {
 	not    bool
 }
 
-// ctState is a set of the states of the conntrack match (XT_CONNTRACK_STATE_*, include/uapi/linux/netfilter/xt_conntrack.h).
+// ctState is a set of the states of the conntrack match (XT_CONNTRACK_STATE_*,
+// include/uapi/linux/netfilter/xt_conntrack.h).
 type ctState uint16
 
 const (
@@ -77,7 +79,8 @@ const (
 	ctUntracked   ctState = 1 << 8 // XT_CONNTRACK_STATE_UNTRACKED
 )
 
-// markMatch matches packets whose mark, under the mask, is the value. A zero mask matches every packet.
+// markMatch matches packets whose mark, under the mask, is the value. A zero mask matches every
+// packet.
 type markMatch struct {
 	value, mask uint32
 	not         bool
@@ -103,7 +106,8 @@ const (
 // certain is the share 1 of [statMatch].
 const certain = 1 << 31
 
-// recentMatch tests or changes a list of addresses that xt_recent keeps. The zero value does neither.
+// recentMatch tests or changes a list of addresses that xt_recent keeps. The zero value does
+// neither.
 type recentMatch struct {
 	kind    recentKind
 	name    string // of the list
@@ -113,9 +117,11 @@ type recentMatch struct {
 type recentKind uint8
 
 const (
-	recentNone   recentKind = iota
-	recentSet               // --set: puts the source into the list, and matches
-	recentUpdate            // --update --seconds --reap: matches a source seen within so many seconds, and counts anew; forgets older ones
+	recentNone recentKind = iota
+	recentSet             // --set: puts the source into the list, and matches
+	// --update --seconds --reap: matches a source seen within so many seconds, and counts anew;
+	// forgets older ones
+	recentUpdate
 )
 
 // target is what a rule does.

@@ -73,9 +73,11 @@ func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
 	}
 	switch r.stat.kind {
 	case statRandom:
-		fmt.Fprintf(b, " -m statistic --mode random --probability %.11f", float64(r.stat.prob)/certain)
+		fmt.Fprintf(b, " -m statistic --mode random --probability %.11f",
+			float64(r.stat.prob)/certain)
 	case statNth:
-		fmt.Fprintf(b, " -m statistic --mode nth --every %d --packet %d", r.stat.every, r.stat.packet)
+		fmt.Fprintf(b, " -m statistic --mode nth --every %d --packet %d", r.stat.every,
+			r.stat.packet)
 	}
 	r.appendRecent(b, f)
 	if r.comment != "" {
@@ -140,7 +142,8 @@ func (s ctState) String() string {
 		bit  ctState
 		name string
 	}{
-		{ctInvalid, "INVALID"}, {ctNew, "NEW"}, {ctRelated, "RELATED"}, {ctEstablished, "ESTABLISHED"},
+		{ctInvalid, "INVALID"}, {ctNew, "NEW"}, {ctRelated, "RELATED"},
+		{ctEstablished, "ESTABLISHED"},
 		{ctUntracked, "UNTRACKED"}, {ctSNAT, "SNAT"}, {ctDNAT, "DNAT"},
 	}
 	var l []string
@@ -155,7 +158,8 @@ func (s ctState) String() string {
 // quote writes a string as iptables-save does (xtables_save_string in libxtables/xtables.c).
 func quote(s string) string {
 	plain := func(r rune) bool {
-		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r &&
+			r <= 'Z'
 	}
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s

@@ -53,13 +53,16 @@ type entry struct {
 	masquerade         servicemodel.Origins
 }
 
-// unit returns the unit of a service port in a family: frontends are those of the family, in the order of their keys.
-func (l *layout) unit(f *family, t *servicemodel.Table, frontends []*servicemodel.Frontend, r *servicemodel.Rules) unit {
+// unit returns the unit of a service port in a family: frontends are those of the family, in the
+// order of their keys.
+func (l *layout) unit(f *family, t *servicemodel.Table, frontends []*servicemodel.Frontend,
+	r *servicemodel.Rules) unit {
 	if len(frontends) == 0 {
 		return unit{}
 	}
 	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
-	for _, scope := range [...]servicemodel.Scope{servicemodel.ScopeCluster, servicemodel.ScopeLocal} {
+	for _, scope := range [...]servicemodel.Scope{servicemodel.ScopeCluster,
+		servicemodel.ScopeLocal} {
 		b.pools[scope] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.model, Scope: scope})
 	}
 	for _, fe := range frontends {
@@ -91,8 +94,9 @@ func keyRule(k servicemodel.FrontendKey) rule {
 	return r
 }
 
-// frontend adds the leaves of a frontend. In nat every frontend has one, also those that do not balance: those are accepted there, so that
-// they are not taken for node ports, and dealt with in filter.
+// frontend adds the leaves of a frontend. In nat every frontend has one, also those that do not
+// balance: those are accepted there, so that they are not taken for node ports, and dealt with in
+// filter.
 func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	natTree, filterTree := natServices, filterServices
 	if fe.Key.NodePort() {
@@ -120,11 +124,13 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 }
 
 func (b *unitBuilder) leaf(t treeID, k servicemodel.FrontendKey, rules ...rule) {
-	b.unit.leaves = append(b.unit.leaves, leaf{t, b.l.dispatch[familyIndex(b.f.model)][t].key(k), rules})
+	b.unit.leaves = append(b.unit.leaves, leaf{t, b.l.dispatch[familyIndex(b.f.model)][t].key(k),
+		rules})
 }
 
-// usesPool reports whether packets to the frontend go straight to the chain of its pool: nothing depends on their origin but
-// masquerading of a cluster IP, which that chain sees to as with kube-proxy.
+// usesPool reports whether packets to the frontend go straight to the chain of its pool: nothing
+// depends on their origin but masquerading of a cluster IP, which that chain sees to as with
+// kube-proxy.
 func (b *unitBuilder) usesPool(fe *servicemodel.Frontend) bool {
 	if fe.Internal != fe.External {
 		return false
@@ -152,7 +158,8 @@ func (b *unitBuilder) target(fe *servicemodel.Frontend) string {
 	return b.entryName(i)
 }
 
-// variant distinguishes the chains of one kind of a service port, of which there is hardly ever more than one.
+// variant distinguishes the chains of one kind of a service port, of which there is hardly ever
+// more than one.
 func variant(i int) string {
 	if i == 0 {
 		return ""
@@ -174,9 +181,12 @@ func (b *unitBuilder) pool(v servicemodel.Verdict) string {
 	return b.l.names.service(kind, b.name, "")
 }
 
-// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat to the chain given, in filter back.
+// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat to
+// the chain given, in filter back.
 func (b *unitBuilder) sourcesChain(t tableID, fe *servicemodel.Frontend, to string) string {
-	i := slices.IndexFunc(b.sources[t], func(r restriction) bool { return r.to == to && slices.Equal(r.sources, fe.Sources) })
+	i := slices.IndexFunc(b.sources[t], func(r restriction) bool {
+		return r.to == to && slices.Equal(r.sources, fe.Sources)
+	})
 	if i >= 0 {
 		return b.sourcesName(i)
 	}
@@ -203,7 +213,9 @@ func (b *unitBuilder) sourcesName(i int) string {
 	return b.l.names.service(kindSources, b.name, variant(i))
 }
 
-func sourcesComment(fe *servicemodel.Frontend) string { return fe.Service.String() + " source ranges" }
+func sourcesComment(fe *servicemodel.Frontend) string {
+	return fe.Service.String() + " source ranges"
+}
 
 // origin is where packets come from, and how rules tell.
 type origin struct {
@@ -241,21 +253,24 @@ func (l *layout) pods(f *family, r *servicemodel.Rules) []rule {
 	return m
 }
 
-// entryChain makes the chain that decides by a packet's origin: which pool, and whether to masquerade.
+// entryChain makes the chain that decides by a packet's origin: which pool, and whether to
+// masquerade.
 func (b *unitBuilder) entryChain(i int) {
 	e := b.entries[i]
 	var rules []rule
 	what := b.name.String()
 	if e.internal == e.external && e.masquerade == servicemodel.FromAnywhere {
 		rules = []rule{
-			{comment: "masquerade traffic for " + what + " external destinations", target: targetJump, chain: b.l.names.markMasq()},
+			{comment: "masquerade traffic for " + what + " external destinations",
+				target: targetJump, chain: b.l.names.markMasq()},
 			{target: targetGoto, chain: b.pool(e.internal)},
 		}
 		b.unit.chains = append(b.unit.chains, unitChain{nat, b.entryName(i), rules})
 		return
 	}
 	words := map[servicemodel.Origins]string{
-		servicemodel.FromPods: "pod traffic for ", servicemodel.FromHost: "traffic of the node for ", servicemodel.FromOutside: "traffic for ",
+		servicemodel.FromPods: "pod traffic for ",
+		servicemodel.FromHost: "traffic of the node for ", servicemodel.FromOutside: "traffic for ",
 	}
 	for _, o := range b.l.origins(b.f, b.rules) {
 		v := e.internal
@@ -280,8 +295,8 @@ func (b *unitBuilder) entryChain(i int) {
 	b.unit.chains = append(b.unit.chains, unitChain{nat, b.entryName(i), rules})
 }
 
-// refuse returns the rules that reject or drop packets to a frontend, nil if none are. What is balanced never gets there: DNAT has given it
-// another address.
+// refuse returns the rules that reject or drop packets to a frontend, nil if none are. What is
+// balanced never gets there: DNAT has given it another address.
 func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 	base := keyRule(fe.Key)
 	one := func(m rule, v servicemodel.Verdict) rule {

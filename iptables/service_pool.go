@@ -9,8 +9,8 @@ import (
 
 // poolChain makes the chain that balances over a pool.
 //
-// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not depend on those before it: that of slot i
-// is its weight among slots 0 to i.
+// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not
+// depend on those before it: that of slot i is its weight among slots 0 to i.
 func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
 	p := b.pools[scope]
 	verdict := servicemodel.BalanceCluster
@@ -49,13 +49,15 @@ func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort) recentMatch {
 }
 
 // clusterMarks appends the rules that mark packets to cluster IPs which go straight to the pool.
-func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict, frontends []*servicemodel.Frontend) []rule {
+func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict,
+	frontends []*servicemodel.Frontend) []rule {
 	for _, fe := range frontends {
 		if fe.Internal != v || fe.Masquerade == 0 || !b.usesPool(fe) {
 			continue
 		}
 		r := keyRule(fe.Key)
-		r.comment, r.target, r.chain = b.name.String()+" "+kindWords[fe.Kind], targetJump, b.l.names.masqOffPod()
+		r.comment, r.target, r.chain = b.name.String()+" "+kindWords[fe.Kind], targetJump,
+			b.l.names.masqOffPod()
 		if fe.Masquerade == servicemodel.FromAnywhere {
 			r.chain = b.l.names.markMasq()
 		}
@@ -68,7 +70,8 @@ func dnatRule(p *servicemodel.Pool, slot int) rule {
 	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
 }
 
-// affinityOf returns the affinity of a service port, which all its frontends have in common (Check sees to that).
+// affinityOf returns the affinity of a service port, which all its frontends have in common (Check
+// sees to that).
 func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
 	for _, fe := range frontends {
 		if fe.Affinity > 0 {

@@ -34,13 +34,20 @@ func newLayout(prefix string) *layout {
 	for i, f := range families {
 		a := addrLen(f.model)
 		l.dispatch[i] = [treeCount]*dispatch{
-			natServices:      {names: n, f: f, table: nat, root: n.services(), step: stepService, addr: a, ports: true},
-			natNodePorts:     {names: n, f: f, table: nat, root: n.nodePorts(), step: stepNodePort, ports: true},
-			natHairpins:      {names: n, f: f, table: nat, root: n.hairpin(), step: stepHairpin, addr: a, source: true},
-			filterServices:   {names: n, f: f, table: filter, root: n.services(), step: stepService, addr: a, ports: true},
-			filterNodePorts:  {names: n, f: f, table: filter, root: n.nodePorts(), step: stepNodePort, ports: true},
-			filterSources:    {names: n, f: f, table: filter, root: n.sourceRanges(), step: stepSources, addr: a, ports: true},
-			filterClusterIPs: {names: n, f: f, table: filter, root: n.clusterIPs(), step: stepClusterIP, addr: a},
+			natServices: {names: n, f: f, table: nat, root: n.services(), step: stepService,
+				addr: a, ports: true},
+			natNodePorts: {names: n, f: f, table: nat, root: n.nodePorts(), step: stepNodePort,
+				ports: true},
+			natHairpins: {names: n, f: f, table: nat, root: n.hairpin(), step: stepHairpin,
+				addr: a, source: true},
+			filterServices: {names: n, f: f, table: filter, root: n.services(), step: stepService,
+				addr: a, ports: true},
+			filterNodePorts: {names: n, f: f, table: filter, root: n.nodePorts(),
+				step: stepNodePort, ports: true},
+			filterSources: {names: n, f: f, table: filter, root: n.sourceRanges(),
+				step: stepSources, addr: a, ports: true},
+			filterClusterIPs: {names: n, f: f, table: filter, root: n.clusterIPs(),
+				step: stepClusterIP, addr: a},
 		}
 	}
 	return l
@@ -69,11 +76,13 @@ func (l *layout) fixed(f *family, s *state) []fixedChain {
 		chains = append(chains, settings)
 	}
 	if l.localhost(f, r) {
-		chains = append(chains, fixedChain{table: filter, name: n.localnet(), rules: []rule{guard(f)}, shared: true})
+		chains = append(chains, fixedChain{table: filter, name: n.localnet(),
+			rules: []rule{guard(f)}, shared: true})
 	}
 	for _, t := range tables {
 		for _, b := range baseChains(t) {
-			chains = append(chains, fixedChain{table: t, name: b.name, rules: l.jumps(f, t, b.hook, r), shared: true})
+			chains = append(chains, fixedChain{table: t, name: b.name,
+				rules: l.jumps(f, t, b.hook, r), shared: true})
 		}
 	}
 	return chains
@@ -107,31 +116,36 @@ func (l *layout) masqOffPod(f *family, r *servicemodel.Rules) []rule {
 	return append(rules, l.mark(r))
 }
 
-// postrouting masquerades what was marked and takes the mark away, so that a packet that comes by again is not masqueraded again; and it
-// masquerades connections of endpoints to themselves.
+// postrouting masquerades what was marked and takes the mark away, so that a packet that comes by
+// again is not masqueraded again; and it masquerades connections of endpoints to themselves.
 func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	unmarked := markMatch{value: r.MasqueradeMark, mask: r.MasqueradeMark, not: true}
 	return []rule{
-		{mark: unmarked, state: stateMatch{states: ctDNAT}, target: targetJump, chain: l.names.hairpin()},
+		{mark: unmarked, state: stateMatch{states: ctDNAT}, target: targetJump,
+			chain: l.names.hairpin()},
 		{mark: unmarked, target: targetReturn},
 		{target: targetMark, set: markSet{r.MasqueradeMark, 0}},
 		{comment: "kubernetes service traffic requiring SNAT", target: targetMasquerade},
 	}
 }
 
-// forward accepts what belongs to services where the policy of FORWARD is to drop, as kube-proxy does. Unlike kube-proxy it does not drop
-// what conntrack calls invalid.
+// forward accepts what belongs to services where the policy of FORWARD is to drop, as kube-proxy
+// does. Unlike kube-proxy it does not drop what conntrack calls invalid.
 func (l *layout) forward(r *servicemodel.Rules) []rule {
 	return []rule{
-		{comment: "kubernetes forwarding rules", mark: markMatch{value: r.MasqueradeMark, mask: r.MasqueradeMark}, target: targetAccept},
-		{comment: "kubernetes forwarding conntrack rule", state: stateMatch{states: ctRelated | ctEstablished}, target: targetAccept},
+		{comment: "kubernetes forwarding rules", mark: markMatch{value: r.MasqueradeMark,
+			mask: r.MasqueradeMark}, target: targetAccept},
+		{comment: "kubernetes forwarding conntrack rule",
+			state: stateMatch{states: ctRelated | ctEstablished}, target: targetAccept},
 	}
 }
 
-// guard drops packets that come from elsewhere to a loopback address, which route_localnet would let in (CVE-2020-8558).
+// guard drops packets that come from elsewhere to a loopback address, which route_localnet would
+// let in (CVE-2020-8558).
 func guard(f *family) rule {
 	return rule{
-		notSrc: true, src: f.loopback, dst: f.loopback, state: stateMatch{states: ctRelated | ctEstablished | ctDNAT, not: true},
+		notSrc: true, src: f.loopback, dst: f.loopback,
+		state:   stateMatch{states: ctRelated | ctEstablished | ctDNAT, not: true},
 		comment: "block incoming localnet connections", target: targetDrop,
 	}
 }
@@ -139,7 +153,9 @@ func guard(f *family) rule {
 // jumps returns our rules in a base chain, in the order in which they must come.
 func (l *layout) jumps(f *family, t tableID, hook uint32, r *servicemodel.Rules) []rule {
 	n := l.names
-	to := func(comment, chain string) rule { return rule{comment: comment, target: targetJump, chain: chain} }
+	to := func(comment, chain string) rule {
+		return rule{comment: comment, target: targetJump, chain: chain}
+	}
 	onlyNew := func(r rule) rule { r.state.states = ctNew; return r }
 	if t == nat {
 		if hook == hookPostrouting {
@@ -149,7 +165,8 @@ func (l *layout) jumps(f *family, t tableID, hook uint32, r *servicemodel.Rules)
 	}
 	var rules []rule
 	if l.localhost(f, r) && hook != hookForward {
-		rules = append(rules, to("kubernetes localhost node ports", n.localnet())) // kube-proxy and kubelet have one without a comment
+		// kube-proxy and kubelet have one without a comment
+		rules = append(rules, to("kubernetes localhost node ports", n.localnet()))
 	}
 	switch hook {
 	case hookInput:
@@ -169,14 +186,18 @@ func (l *layout) around(f *family, id treeID, r *servicemodel.Rules) (before, af
 	case natNodePorts:
 		return l.notLoopback(f, r), nil
 	case filterServices:
-		return []rule{{comment: "kubernetes load balancer firewall", target: targetJump, chain: n.sourceRanges()}}, l.nodePorts(f, r)
+		return []rule{{comment: "kubernetes load balancer firewall", target: targetJump,
+			chain: n.sourceRanges()}}, l.nodePorts(f, r)
 	case filterNodePorts:
 		return l.notLoopback(f, r), nil
 	case filterClusterIPs:
-		before = []rule{{comment: "kubernetes service portals", target: targetJump, chain: n.services()}}
+		before = []rule{{comment: "kubernetes service portals", target: targetJump,
+			chain: n.services()}}
 		for _, p := range r.ServiceCIDRs {
 			if servicemodel.FamilyOf(p.Addr()) == f.model {
-				after = append(after, rule{dst: anyIfWhole(p), comment: "unused address of the service range", target: targetDrop})
+				after = append(after,
+					rule{dst: anyIfWhole(p), comment: "unused address of the service range",
+						target: targetDrop})
 			}
 		}
 	}
@@ -188,8 +209,10 @@ func (l *layout) nodePorts(f *family, r *servicemodel.Rules) []rule {
 	var rules []rule
 	for _, p := range r.NodePorts {
 		if servicemodel.FamilyOf(p.Addr()) == f.model {
-			rules = append(rules, rule{dst: anyIfWhole(p), dstLocal: true, target: targetJump, chain: l.names.nodePorts(),
-				comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain"})
+			rules = append(rules, rule{dst: anyIfWhole(p), dstLocal: true, target: targetJump,
+				chain: l.names.nodePorts(),
+				comment: "kubernetes service nodeports; NOTE: this must be the last rule in this " +
+					"chain"})
 		}
 	}
 	return rules
@@ -203,7 +226,8 @@ func (l *layout) notLoopback(f *family, r *servicemodel.Rules) []rule {
 	return []rule{{dst: f.loopback, target: targetReturn}}
 }
 
-// anyIfWhole returns p, or the zero prefix if it is the whole family: iptables has no way of saying /0.
+// anyIfWhole returns p, or the zero prefix if it is the whole family: iptables has no way of saying
+// /0.
 func anyIfWhole(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}

@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// routeLocalnet lets the kernel route packets to and from loopback addresses beyond the loopback interface. (ip-sysctl.rst)
+// routeLocalnet lets the kernel route packets to and from loopback addresses beyond the loopback
+// interface. (ip-sysctl.rst)
 const routeLocalnet = "/proc/sys/net/ipv4/conf/all/route_localnet"
 
 // sysctl reads and writes routeLocalnet in one network namespace.
@@ -47,7 +48,9 @@ func (s *sysctl) set(on bool) error {
 	if on {
 		value = "1"
 	}
-	if err := s.ns.Do(func() error { return os.WriteFile(routeLocalnet, []byte(value), 0) }); err != nil {
+	if err := s.ns.Do(func() error {
+		return os.WriteFile(routeLocalnet, []byte(value), 0)
+	}); err != nil {
 		return fmt.Errorf("set sysctl route_localnet to %s: %w", value, err)
 	}
 	return nil

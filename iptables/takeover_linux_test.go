@@ -22,37 +22,47 @@ func kubeProxyValues(c *netnstest.Cluster, f *family) *strings.Replacer {
 	host := func(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 	to := func(i int) string { return netip.AddrPortFrom(pod(i), backendPort).String() }
 	l := []string{
-		"$POD1", host(pod(0)), "$POD2", host(pod(1)), "$TO1", to(0), "$TO2", to(1), "$LOOP", f.loopback.String(),
+		"$POD1", host(pod(0)), "$POD2", host(pod(1)), "$TO1", to(0), "$TO2", to(1), "$LOOP",
+		f.loopback.String(),
 		"$CLIENTS", host(c.Outside[0].Addr(f.loopback.Addr())),
 	}
 	if f.model == sm.IPv6 {
-		return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv6, "$ICMP", "icmp6-port-unreachable",
-			"$MASK", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "$WEB", "fd00:10:96::a/128", "$LOCALLB", "2001:db8:113::14/128",
-			"$LOCAL", "fd00:10:96::14/128", "$EMPTYLB", "2001:db8:113::1e/128", "$EMPTY", "fd00:10:96::1e/128", "$GONE", "fd00:10:96::28/128")...)
+		return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv6, "$ICMP",
+			"icmp6-port-unreachable",
+			"$MASK", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "$WEB", "fd00:10:96::a/128",
+			"$LOCALLB", "2001:db8:113::14/128",
+			"$LOCAL", "fd00:10:96::14/128", "$EMPTYLB", "2001:db8:113::1e/128", "$EMPTY",
+			"fd00:10:96::1e/128", "$GONE", "fd00:10:96::28/128")...)
 	}
-	return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv4, "$ICMP", "icmp-port-unreachable", "$MASK", "255.255.255.255",
-		"$WEB", "10.96.0.10/32", "$LOCALLB", "203.0.113.20/32", "$LOCAL", "10.96.0.20/32", "$EMPTYLB", "203.0.113.30/32",
+	return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv4, "$ICMP",
+		"icmp-port-unreachable", "$MASK", "255.255.255.255",
+		"$WEB", "10.96.0.10/32", "$LOCALLB", "203.0.113.20/32", "$LOCAL", "10.96.0.20/32",
+		"$EMPTYLB", "203.0.113.30/32",
 		"$EMPTY", "10.96.0.30/32", "$GONE", "10.96.0.40/32")...)
 }
 
-// kubeProxyRules returns what iptables-save prints of a node where kube-proxy 1.36 in iptables mode serves what takeoverState says, and a
-// service more, which was deleted since: {web} is the hash of a service port's name, {web POD1} that of an endpoint of it.
+// kubeProxyRules returns what iptables-save prints of a node where kube-proxy 1.36 in iptables mode
+// serves what takeoverState says, and a service more, which was deleted since: {web} is the hash of
+// a service port's name, {web POD1} that of an endpoint of it.
 func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *family) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/kube-proxy.rules")
 	require.NoError(t, err)
-	hashed := regexp.MustCompile(`\{(\w+)(?: POD(\d))?\}`).ReplaceAllStringFunc(string(text), func(s string) string {
-		name, pod, _ := strings.Cut(strings.Trim(s, "{}"), " POD")
-		name = "default/" + name + ":httptcp"
-		if pod != "" {
-			name += netip.AddrPortFrom(c.Pods[pod[0]-'1'].Addr(f.loopback.Addr()), backendPort).String()
-		}
-		return hash(name)
-	})
+	hashed := regexp.MustCompile(`\{(\w+)(?: POD(\d))?\}`).ReplaceAllStringFunc(string(text),
+		func(s string) string {
+			name, pod, _ := strings.Cut(strings.Trim(s, "{}"), " POD")
+			name = "default/" + name + ":httptcp"
+			if pod != "" {
+				name += netip.AddrPortFrom(c.Pods[pod[0]-'1'].Addr(f.loopback.Addr()), backendPort).
+					String()
+			}
+			return hash(name)
+		})
 	return kubeProxyValues(c, f).Replace(hashed)
 }
 
-// takeoverState has a service with affinity, one with source ranges and local policy, and one without endpoints.
+// takeoverState has a service with affinity, one with source ranges and local policy, and one
+// without endpoints.
 func takeoverState(c *netnstest.Cluster) sm.State {
 	s := podService(c, 2, func(s *sm.Service, _ *sm.Node) { s.SessionAffinity.ClientIP = true })
 	port := func(nodePort uint16) []sm.ServicePort {
@@ -65,20 +75,25 @@ func takeoverState(c *netnstest.Cluster) sm.State {
 		return ips
 	}
 	local := &sm.Service{
-		Name: svcName("local"), Ports: port(30081), ClusterIPs: addrs("10.96.0.20", "fd00:10:96::14"),
-		LoadBalancerIPs: lb("203.0.113.20", "2001:db8:113::14"), ExternalTrafficPolicy: sm.PolicyLocal,
+		Name: svcName("local"), Ports: port(30081), ClusterIPs: addrs("10.96.0.20",
+			"fd00:10:96::14"),
+		LoadBalancerIPs:       lb("203.0.113.20", "2001:db8:113::14"),
+		ExternalTrafficPolicy: sm.PolicyLocal,
 		LoadBalancerSourceRanges: []netip.Prefix{
 			netip.PrefixFrom(c.Outside[0].IPv4, 32), netip.PrefixFrom(c.Outside[0].IPv6, 128),
 		},
 	}
 	empty := &sm.Service{
-		Name: svcName("empty"), Ports: port(30082), ClusterIPs: addrs("10.96.0.30", "fd00:10:96::1e"),
+		Name: svcName("empty"), Ports: port(30082), ClusterIPs: addrs("10.96.0.30",
+			"fd00:10:96::1e"),
 		LoadBalancerIPs: lb("203.0.113.30", "2001:db8:113::1e"),
 	}
-	return s.WithService(local).WithEndpoints(local.Name, s.Endpoints(svcName("web"))).WithService(empty)
+	return s.WithService(local).WithEndpoints(local.Name, s.Endpoints(svcName("web"))).
+		WithService(empty)
 }
 
-// Taking over from kube-proxy breaks no connection and forgets no client; what it left behind goes, what is not its own stays.
+// Taking over from kube-proxy breaks no connection and forgets no client; what it left behind goes,
+// what is not its own stays.
 func TestTakingOverFromKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, localhost := range []bool{false, true} {
@@ -107,7 +122,8 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 			}
 			for to, server := range clients {
 				for range 10 {
-					require.Equal(t, server, dial(t, c.Outside[0], to).Server, "the client is still known")
+					require.Equal(t, server, dial(t, c.Outside[0], to).Server,
+						"the client is still known")
 				}
 			}
 			requireTakenOver(t, c)
@@ -118,8 +134,10 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 			_, err = e.Cleanup(t.Context())
 			require.NoError(t, err)
 			requireOthersStay(t, c)
-			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, families[0]), "block incoming localnet connections"))
-			require.Equal(t, map[bool]string{false: "1", true: "0"}[localhost], sysctlValue(t, b), "as long as the guard is there")
+			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, families[0]),
+				"block incoming localnet connections"))
+			require.Equal(t, map[bool]string{false: "1", true: "0"}[localhost], sysctlValue(t, b),
+				"as long as the guard is there")
 		})
 	}
 }
@@ -129,10 +147,12 @@ func holdConnections(t *testing.T, c *netnstest.Cluster) []*netnstest.Conns {
 	t.Helper()
 	var held []*netnstest.Conns
 	for _, to := range []string{
-		"10.96.0.10:80", "192.0.2.10:30080", "10.96.0.20:80", "192.0.2.10:30081", "203.0.113.20:80", "10.96.0.40:80",
+		"10.96.0.10:80", "192.0.2.10:30080", "10.96.0.20:80", "192.0.2.10:30081", "203.0.113.20:80",
+		"10.96.0.40:80",
 		"[fd00:10:96::a]:80", "[fd00:10:96::14]:80", "[2001:db8:113::14]:80", "[fd00:10:96::28]:80",
 	} {
-		conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort(to), 20)
+		conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort(to),
+			20)
 		require.NoError(t, err, to)
 		t.Cleanup(func() { require.NoError(t, conns.Close()) })
 		held = append(held, conns)
@@ -140,22 +160,26 @@ func holdConnections(t *testing.T, c *netnstest.Cluster) []*netnstest.Conns {
 	return held
 }
 
-// requireTakenOver requires that packets are treated as the new state says, and that nothing of kube-proxy's is left.
+// requireTakenOver requires that packets are treated as the new state says, and that nothing of
+// kube-proxy's is left.
 func requireTakenOver(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
 	for i, to := range [][]string{
 		{"10.96.0.20:80", "192.0.2.10:30081", "203.0.113.20:80", "10.96.0.30:80"},
-		{"[fd00:10:96::14]:80", "[2001:db8:2::10]:30081", "[2001:db8:113::14]:80", "[fd00:10:96::1e]:80"},
+		{"[fd00:10:96::14]:80", "[2001:db8:2::10]:30081", "[2001:db8:113::14]:80",
+			"[fd00:10:96::1e]:80"},
 	} {
 		for _, a := range to[:3] {
 			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], a).Kind, a)
 		}
-		require.Equal(t, netnstest.Dropped, dial(t, c.Outside[1], to[2]).Kind, "a source that is not allowed")
+		require.Equal(t, netnstest.Dropped, dial(t, c.Outside[1], to[2]).Kind,
+			"a source that is not allowed")
 		require.Equal(t, netnstest.Refused, dial(t, c.Pods[0], to[3]).Kind, "no endpoints")
 
 		saved := save(t, c.Node.NS, families[i])
 		for _, gone := range []string{
-			"KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "--ctstate INVALID", "default/gone", "health check", "KUBE-SVC-" + hash("default/gone:httptcp"),
+			"KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "--ctstate INVALID", "default/gone",
+			"health check", "KUBE-SVC-" + hash("default/gone:httptcp"),
 		} {
 			require.NotContains(t, strings.ReplaceAll(saved, "--name KUBE-SEP-", ""), gone)
 		}
@@ -168,8 +192,10 @@ func requireOthersStay(t *testing.T, c *netnstest.Cluster) {
 	for _, f := range families {
 		saved := save(t, c.Node.NS, f)
 		for _, others := range []string{
-			":FORWARD DROP", ":KUBE-IPTABLES-HINT", ":KUBE-KUBELET-CANARY", ":KUBE-PROXY-CANARY", "-A INPUT -j KUBE-FIREWALL\n",
-			"-A OUTPUT -j KUBE-FIREWALL\n", "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n",
+			":FORWARD DROP", ":KUBE-IPTABLES-HINT", ":KUBE-KUBELET-CANARY", ":KUBE-PROXY-CANARY",
+			"-A INPUT -j KUBE-FIREWALL\n",
+			"-A OUTPUT -j KUBE-FIREWALL\n",
+			"-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n",
 			"-j CNI-FORWARD", "-A CNI-FORWARD", "-j CNI-HOSTPORT-MASQ", "-A CNI-HOSTPORT-MASQ",
 		} {
 			require.Contains(t, saved, others, "%s", f.name)

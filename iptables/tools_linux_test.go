@@ -22,14 +22,15 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The tools of iptables are witnesses: what they print of our rules must be what we meant, and what they write must be read as ours.
+// The tools of iptables are witnesses: what they print of our rules must be what we meant, and what
+// they write must be read as ours.
 
-// toolset is a version of iptables: a program that is called as xtables-nft-multi is, with the name of a tool and its arguments. The empty
-// one is that of the machine.
+// toolset is a version of iptables: a program that is called as xtables-nft-multi is, with the name
+// of a tool and its arguments. The empty one is that of the machine.
 type toolset string
 
-// toolsets are the versions of iptables that judge what we write: the one of the machine, and the programs that KERNLB_IPTABLES names,
-// separated by colons.
+// toolsets are the versions of iptables that judge what we write: the one of the machine, and the
+// programs that KERNLB_IPTABLES names, separated by colons.
 func toolsets(t *testing.T) []toolset {
 	t.Helper()
 	var l []toolset
@@ -42,7 +43,8 @@ func toolsets(t *testing.T) []toolset {
 		}
 	}
 	if len(l) == 0 {
-		t.Skip("iptables is not installed (Debian package iptables), and KERNLB_IPTABLES names none")
+		t.Skip(
+			"iptables is not installed (Debian package iptables), and KERNLB_IPTABLES names none")
 	}
 	return l
 }
@@ -111,7 +113,8 @@ func apply(t *testing.T, b *Backend, s sm.State) *sm.Table {
 	return r.Changes.New
 }
 
-// ourText returns all rules of a backend as iptables-save prints them, by table, and the rules of each chain in order.
+// ourText returns all rules of a backend as iptables-save prints them, by table, and the rules of
+// each chain in order.
 func ourText(b *Backend, i int, t tableID) string {
 	chains := map[string][]rule{}
 	b.l.chains(b.state, func(id chainID, rules []rule, _ bool) {
@@ -145,7 +148,9 @@ func savedRules(saved string, t tableID) string {
 			l = append(l, line)
 		}
 	}
-	slices.SortStableFunc(l, func(a, b string) int { return strings.Compare(strings.Fields(a)[1], strings.Fields(b)[1]) })
+	slices.SortStableFunc(l, func(a, b string) int {
+		return strings.Compare(strings.Fields(a)[1], strings.Fields(b)[1])
+	})
 	return strings.Join(l, "")
 }
 
@@ -160,7 +165,8 @@ func TestIptablesSavePrintsWhatWasMeant(t *testing.T) {
 				want := ourText(b, i, table)
 				require.Greater(t, strings.Count(want, "\n"), 50)
 				require.Equal(t, want, savedRules(saved, table), "%s %s", f.name, table)
-				listed := p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-L", "-n", "-v")
+				listed := p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-L",
+					"-n", "-v")
 				require.Contains(t, listed, "Chain KUBE-SERVICES (")
 				p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-S")
 			}
@@ -175,7 +181,8 @@ func TestIptablesListsRulesWithoutAWarning(t *testing.T) {
 		b, ns, _ := opened(t, Config{})
 		apply(t, b, webService())
 		for _, f := range families {
-			require.Contains(t, p.run(t, ns, "", toolName(f.model), "-t", "nat", "-L"), "/* default/web:http cluster IP */")
+			require.Contains(t, p.run(t, ns, "", toolName(f.model), "-t", "nat", "-L"),
+				"/* default/web:http cluster IP */")
 		}
 	})
 }
@@ -197,7 +204,8 @@ func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 	})
 }
 
-// Restored rules carry packets as ours do, and connections live on while they take the place of ours.
+// Restored rules carry packets as ours do, and connections live on while they take the place of
+// ours.
 func TestPacketsFlowAfterARestore(t *testing.T) {
 	t.Parallel()
 	eachToolset(t, func(t *testing.T, p toolset) {
@@ -218,7 +226,8 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 		require.NoError(t, err)
 		for i, f := range families {
 			to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]
-			port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080).String()
+			port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080).
+				String()
 			require.Equal(t, netnstest.Refused, dial(t, c.Outside[0], port).Kind, "nothing is left")
 			p.run(t, c.Node.NS, saved[i], toolName(f.model)+"-restore")
 			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], to).Kind)
@@ -286,7 +295,8 @@ func TestIptablesLegacyBeside(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, r.Drift)
 	require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], "10.96.0.10:80").Kind)
-	require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], netip.AddrPortFrom(c.Node.IPv4, 30080).String()).Kind)
+	require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], netip.AddrPortFrom(c.Node.IPv4, 30080).
+		String()).Kind)
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Intact, i)

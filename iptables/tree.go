@@ -1,8 +1,9 @@
 package iptables
 
-// tree is an immutable set of keys, each with the rules of one thing that packets are dispatched to: a binary trie over the bits of the
-// keys, in which every branch counts what is below it. Trees share what they have in common, so that a change costs what it changes. The
-// nil *tree is empty. Keys of one tree have the same length.
+// tree is an immutable set of keys, each with the rules of one thing that packets are dispatched
+// to: a binary trie over the bits of the keys, in which every branch counts what is below it. Trees
+// share what they have in common, so that a change costs what it changes. The nil *tree is empty.
+// Keys of one tree have the same length.
 type tree struct {
 	key   string   // of a leaf; of a branch any key below it, which all begin with the same bits
 	bits  int      // how many bits the keys below have in common; all of them for a leaf
@@ -19,7 +20,8 @@ func (t *tree) leaf() bool { return t.child[0] == nil }
 
 func bitAt(key string, i int) int { return int(key[i/8]>>(7-i%8)) & 1 }
 
-// commonBits returns how many leading bits a and b have in common, from bit start on, which they are known to share.
+// commonBits returns how many leading bits a and b have in common, from bit start on, which they
+// are known to share.
 func commonBits(a, b string, start int) int {
 	i := start / 8
 	for i < len(a) && a[i] == b[i] {

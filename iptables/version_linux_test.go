@@ -138,7 +138,8 @@ func TestNowAndThenEverythingIsRead(t *testing.T) {
 	b, ns, _ := opened(t, Config{})
 	apply(t, b, webService())
 	for _, want := range []dataplane.Integrity{dataplane.Touched, dataplane.Intact} {
-		b.kernel.readings = map[dataplane.Integrity]ration.Ration{dataplane.Touched: ration.New(1, 100)}[want]
+		b.kernel.readings = map[dataplane.Integrity]ration.Ration{
+			dataplane.Touched: ration.New(1, 100)}[want]
 		runTool(t, ns, "", "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "RETURN")
 		i, err := b.Integrity(t.Context())
 		require.NoError(t, err)
@@ -187,7 +188,8 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				_, err = e.Apply(t.Context(), with)
 				require.NoError(t, err)
 				require.Equal(t, "1", sysctlValue(t, b))
-				require.Contains(t, save(t, ns, families[0]), `"route-localnet-before `+c.record+`"`)
+				require.Contains(t, save(t, ns, families[0]),
+					`"route-localnet-before `+c.record+`"`)
 				if c.later {
 					runTool(t, ns, guard, "iptables-restore", "--noflush")
 				}
@@ -248,7 +250,8 @@ func TestTheLongestNames(t *testing.T) {
 	web.Scheduler = sm.RoundRobin
 	web.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
 	for i := range eps {
-		eps[i].Node, eps[i].Ports = "elsewhere", []sm.EndpointPort{{Name: long("p"), Protocol: sm.TCP, Port: 8080}}
+		eps[i].Node, eps[i].Ports = "elsewhere",
+			[]sm.EndpointPort{{Name: long("p"), Protocol: sm.TCP, Port: 8080}}
 	}
 	want := sm.State{}.WithNode(testNode()).WithService(&web).WithEndpoints(web.Name, eps)
 	r, err := dataplane.New(b, nil).Apply(t.Context(), want)

@@ -20,8 +20,10 @@ func TestVersionsAreNamesOfChains(t *testing.T) {
 		require.False(t, n.owned(name), "it is not a chain that may be missing or be too many")
 	}
 	for _, name := range []string{
-		"LONGEST-VERSION-", "LONGEST-VERSION-1a2b3c4", "LONGEST-VERSION-1A2B3C4D", "KUBE-VERSION-1a2b3c4d",
-		"LONGEST-VERSION-1a2b3c4d5", "LONGEST-VERSION-+a2b3c4d", "LONGEST-VERSION-1a2b3c4x", "LONGEST",
+		"LONGEST-VERSION-", "LONGEST-VERSION-1a2b3c4", "LONGEST-VERSION-1A2B3C4D",
+		"KUBE-VERSION-1a2b3c4d",
+		"LONGEST-VERSION-1a2b3c4d5", "LONGEST-VERSION-+a2b3c4d", "LONGEST-VERSION-1a2b3c4x",
+		"LONGEST",
 	} {
 		_, ok := n.parseVersion(name)
 		require.False(t, ok, name)
@@ -45,7 +47,8 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 	}{
 		{"as it should be", there, []uint32{7}, nil, false},
 		{"none", there, nil, []string{"chain KUBE-VERSION of table ip nat is missing"}, true},
-		{"two", there, []uint32{7, 9}, []string{"chain KUBE-VERSION-00000009 of table ip nat does not belong"}, true},
+		{"two", there, []uint32{7, 9},
+			[]string{"chain KUBE-VERSION-00000009 of table ip nat does not belong"}, true},
 		{"nothing is there", newMemory(), nil, nil, false},
 		{
 			"nothing but a version", newMemory(), []uint32{1},

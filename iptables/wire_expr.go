@@ -8,7 +8,8 @@ import (
 )
 
 // The native expressions that iptables-nft writes, one function each. Numbers are those of
-// include/uapi/linux/netfilter/nf_tables.h. All of them use one register: every load is followed by what compares it.
+// include/uapi/linux/netfilter/nf_tables.h. All of them use one register: every load is followed by
+// what compares it.
 
 const reg1 = 1 // NFT_REG_1, where iptables-nft loads everything
 
@@ -150,8 +151,8 @@ type expr struct {
 	data []byte // its attributes
 }
 
-// parseExprs calls fn for each expression of a rule, and stops when it returns false. It reports whether all of the list could be read and
-// fn never returned false.
+// parseExprs calls fn for each expression of a rule, and stops when it returns false. It reports
+// whether all of the list could be read and fn never returned false.
 func parseExprs(list []byte, fn func(e expr) bool) bool {
 	it := nfnl.Attrs(list)
 	for it.Next() {
@@ -172,8 +173,10 @@ func parseExprs(list []byte, fn func(e expr) bool) bool {
 	return it.Err() == nil
 }
 
-// exprNames are the names that a rule of iptables-nft has, so that reading many rules does not allocate them.
-var exprNames = [...]string{"payload", "meta", "cmp", "bitwise", "range", "counter", "immediate", "match", "target"}
+// exprNames are the names that a rule of iptables-nft has, so that reading many rules does not
+// allocate them.
+var exprNames = [...]string{"payload", "meta", "cmp", "bitwise", "range", "counter", "immediate",
+	"match", "target"}
 
 func exprName(b []byte) string {
 	if n := len(b); n > 0 && b[n-1] == 0 {
@@ -187,7 +190,8 @@ func exprName(b []byte) string {
 	return string(b)
 }
 
-// attrs are the attributes of an expression by their type. Those of types above 7 are passed over: no expression here needs them.
+// attrs are the attributes of an expression by their type. Those of types above 7 are passed over:
+// no expression here needs them.
 type attrs [8][]byte
 
 // parse reads the attributes in data.

@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// payloads returns the structs of x_tables in a rule, in their order; comments, which iptables writes as a match, are left out.
+// payloads returns the structs of x_tables in a rule, in their order; comments, which iptables
+// writes as a match, are left out.
 func payloads(t *testing.T, exprs []byte) []string {
 	t.Helper()
 	var l []string

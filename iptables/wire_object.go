@@ -46,7 +46,8 @@ func (e *encoder) message(msg uint8, flags uint16, t tableID, o nfnl.Object) {
 
 // addTable makes a table; one that is there stays as it is.
 func (e *encoder) addTable(t tableID) {
-	e.message(msgNewTable, nfnl.FlagCreate, t, nfnl.Object{Verb: "add", Kind: "table", Name: t.String()})
+	e.message(msgNewTable, nfnl.FlagCreate, t, nfnl.Object{Verb: "add", Kind: "table",
+		Name: t.String()})
 	e.batch.U32(2, 0) // NFTA_TABLE_FLAGS
 }
 
@@ -67,7 +68,8 @@ const (
 )
 
 func (e *encoder) addChain(t tableID, name string) {
-	e.message(msgNewChain, nfnl.FlagCreate|nfnl.FlagExcl, t, nfnl.Object{Verb: "add", Kind: "chain", Name: name})
+	e.message(msgNewChain, nfnl.FlagCreate|nfnl.FlagExcl, t, nfnl.Object{Verb: "add", Kind: "chain",
+		Name: name})
 	e.batch.Text(attrChainName, name)
 }
 
@@ -118,7 +120,8 @@ func (e *encoder) appendRuleTo(t tableID, chain string, r *rule) {
 	e.appendRule(r)
 }
 
-// insertRule adds a rule before the one with the handle, or at the beginning of the chain if that is 0.
+// insertRule adds a rule before the one with the handle, or at the beginning of the chain if that
+// is 0.
 func (e *encoder) insertRule(t tableID, chain string, before uint64, r *rule) {
 	e.ruleMessage(msgNewRule, nfnl.FlagCreate, t, "insert", chain)
 	if before != 0 {

@@ -18,8 +18,9 @@ const (
 	attrRuleUserData    = 7
 )
 
-// udataComment is the type of the comment in a rule's user data (NFTNL_UDATA_RULE_COMMENT in libnftnl/udata.h). iptables reads it since
-// 1.8.0 and shows it as "-m comment", nft shows it as the rule's comment; unlike that match it costs no packet anything.
+// udataComment is the type of the comment in a rule's user data (NFTNL_UDATA_RULE_COMMENT in
+// libnftnl/udata.h). iptables reads it since 1.8.0 and shows it as "-m comment", nft shows it as
+// the rule's comment; unlike that match it costs no packet anything.
 const udataComment = 0
 
 // maxComment is how long a comment can be: NFT_USERDATA_MAXLEN less type, length and the final NUL.
@@ -50,7 +51,8 @@ func (e *encoder) appendRule(r *rule) {
 	}
 }
 
-// appendRuleMatches puts what is cheap and rare first. iptables-save lists matches in this order, too.
+// appendRuleMatches puts what is cheap and rare first. iptables-save lists matches in this order,
+// too.
 func (e *encoder) appendRuleMatches(r *rule) {
 	b := e.batch
 	e.appendPrefix(r.dst, r.notDst, e.f.dstOffset)
@@ -59,7 +61,8 @@ func (e *encoder) appendRuleMatches(r *rule) {
 		e.appendInterface(r)
 	}
 	if r.proto != 0 {
-		if e.f.model == servicemodel.IPv4 { // as iptables does since 1.8.10: the kernel reads it in line
+		// as iptables does since 1.8.10: the kernel reads it in line
+		if e.f.model == servicemodel.IPv4 {
 			appendPayload(b, baseNetwork, protocolOffset, 1)
 		} else {
 			appendMeta(b, metaL4Proto)
@@ -95,7 +98,8 @@ func eqOrNot(not bool) uint32 {
 	return cmpEq
 }
 
-// appendPrefix matches an address as iptables-nft does: where the prefix ends at a byte, only the bytes it has are loaded.
+// appendPrefix matches an address as iptables-nft does: where the prefix ends at a byte, only the
+// bytes it has are loaded.
 func (e *encoder) appendPrefix(p netip.Prefix, not bool, offset uint32) {
 	if !p.IsValid() {
 		return
@@ -130,7 +134,8 @@ func (e *encoder) appendInterface(r *rule) {
 
 func (e *encoder) appendPorts(r *rule) {
 	b := e.batch
-	if r.proto == servicemodel.SCTP { // iptables reads ports of TCP and UDP only from native expressions
+	// iptables reads ports of TCP and UDP only from native expressions
+	if r.proto == servicemodel.SCTP {
 		appendMatch(b, xtSCTP, encodeSCTP(e.scratch[:], r.ports))
 		return
 	}

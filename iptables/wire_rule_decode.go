@@ -66,7 +66,8 @@ func (d *decoder) leadsTo(exprs []byte) string {
 // consistent reports what no single expression can tell: ports need their protocol.
 func (d *decoder) consistent() bool { return d.r.ports.any() || d.r.proto.Valid() }
 
-// commentOf returns the comment in a rule's user data (struct nftnl_udata: u8 type, u8 length, then the value).
+// commentOf returns the comment in a rule's user data (struct nftnl_udata: u8 type, u8 length, then
+// the value).
 func commentOf(ud []byte) (string, bool) {
 	for len(ud) >= 2 {
 		typ, n := ud[0], int(ud[1])
@@ -156,7 +157,8 @@ func (d *decoder) cmp() bool {
 	not := op == cmpNeq
 	switch d.reg.what {
 	case loadedNetwork:
-		if d.f.model == servicemodel.IPv4 && d.reg.offset == protocolOffset && d.reg.size == 1 && d.reg.mask == nil {
+		if d.f.model == servicemodel.IPv4 && d.reg.offset == protocolOffset && d.reg.size == 1 &&
+			d.reg.mask == nil {
 			return d.protocol(v, not)
 		}
 		return d.address(v, not)
@@ -204,7 +206,8 @@ func (d *decoder) comparePort(op uint32, v []byte) bool {
 
 func (d *decoder) rangeOf() bool {
 	from, to := d.a.value(3), d.a.value(4)
-	if d.reg.what != loadedTransport || d.reg.offset != 2 || d.reg.size != 2 || len(from) != 2 || len(to) != 2 {
+	if d.reg.what != loadedTransport || d.reg.offset != 2 || d.reg.size != 2 || len(from) != 2 ||
+		len(to) != 2 {
 		return false
 	}
 	if d.a.u32(1) != reg1 || d.a.u32(2) != rangeEq || d.reg.mask != nil {
@@ -213,7 +216,8 @@ func (d *decoder) rangeOf() bool {
 	return d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
 }
 
-// address reads a comparison with the source or destination address, all of it, its leading bytes or leading bits.
+// address reads a comparison with the source or destination address, all of it, its leading bytes
+// or leading bits.
 func (d *decoder) address(v []byte, not bool) bool {
 	n := addrLen(d.f.model)
 	size := int(d.reg.size)

@@ -15,9 +15,11 @@ import (
 
 // sampleRules have every match and every target.
 func sampleRules(f *family) []rule {
-	src, dst, to := prefixes("10.0.0.0/9")[0], prefixes("10.96.0.10/32")[0], netip.MustParseAddrPort("10.180.0.1:8080")
+	src, dst, to := prefixes("10.0.0.0/9")[0], prefixes("10.96.0.10/32")[0],
+		netip.MustParseAddrPort("10.180.0.1:8080")
 	if f.model == sm.IPv6 {
-		src, dst, to = prefixes("fd00::/57")[0], prefixes("fd00:10:96::a/128")[0], netip.MustParseAddrPort("[fd00:180::1]:8080")
+		src, dst, to = prefixes("fd00::/57")[0], prefixes("fd00:10:96::a/128")[0],
+			netip.MustParseAddrPort("[fd00:180::1]:8080")
 	}
 	whole := netip.PrefixFrom(dst.Addr(), dst.Bits()/2).Masked()
 	return []rule{
@@ -37,15 +39,19 @@ func sampleRules(f *family) []rule {
 		{dstLocal: true, target: targetJump, chain: "KUBE-NODEPORTS"},
 		{srcLocal: true, dstLocal: true, target: targetAccept},
 		{state: stateMatch{states: ctNew}, target: targetJump, chain: "KUBE-SERVICES"},
-		{state: stateMatch{states: ctRelated | ctEstablished | ctDNAT, not: true}, target: targetDrop},
+		{state: stateMatch{states: ctRelated | ctEstablished | ctDNAT, not: true},
+			target: targetDrop},
 		{mark: markMatch{0x4000, 0x4000, true}, target: targetReturn},
 		{mark: markMatch{value: 0x4000, mask: 0x4000}, target: targetAccept},
 		{target: targetMark, set: markSet{0x4000, 0x4000}},
 		{target: targetMark, set: markSet{0x4000, 0}},
 		{target: targetMasquerade},
-		{proto: sm.TCP, stat: statMatch{kind: statRandom, prob: 715827883}, target: targetDNAT, to: to},
-		{proto: sm.TCP, stat: statMatch{kind: statNth, every: 3}, target: targetDNAT, to: to, comment: `"quoted" 'and' \escaped`},
-		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 10800}, target: targetDNAT, to: to},
+		{proto: sm.TCP, stat: statMatch{kind: statRandom, prob: 715827883}, target: targetDNAT,
+			to: to},
+		{proto: sm.TCP, stat: statMatch{kind: statNth, every: 3}, target: targetDNAT, to: to,
+			comment: `"quoted" 'and' \escaped`},
+		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 10800},
+			target: targetDNAT, to: to},
 		{
 			proto: sm.UDP, stat: statMatch{kind: statRandom, prob: certain / 2},
 			recent:  recentMatch{kind: recentSet, name: "KUBE-SEP-SXIVWICOYRO3J4NJ"},
@@ -96,7 +102,8 @@ func TestRandomRulesSurviveTheWire(t *testing.T) {
 		f := families[rng.IntN(2)]
 		r := randomRule(rng, f)
 		exprs, udata := encodeRule(t, f, &r)
-		require.Equal(t, r, newDecoder(f).decodeRule(exprs, udata), "seed %d: %s", seed, r.text(f.model))
+		require.Equal(t, r, newDecoder(f).decodeRule(exprs, udata), "seed %d: %s", seed,
+			r.text(f.model))
 	}
 }
 
@@ -112,14 +119,16 @@ func randomRule(rng *rand.Rand, f *family) rule {
 		p := pick()
 		r.proto, r.ports = p.proto, p.ports
 	}
-	r.in, r.srcLocal, r.dstLocal, r.state = pick().in, pick().srcLocal, pick().dstLocal, pick().state
+	r.in, r.srcLocal, r.dstLocal, r.state = pick().in, pick().srcLocal, pick().dstLocal,
+		pick().state
 	r.mark, r.stat, r.recent = pick().mark, pick().stat, pick().recent
 	p := pick()
 	r.target, r.chain, r.to, r.set = p.target, p.chain, p.to, p.set
 	return r
 }
 
-// The payloads of x_tables, byte for byte on a little-endian machine, as iptables 1.8.9 writes them for the rule in the comment.
+// The payloads of x_tables, byte for byte on a little-endian machine, as iptables 1.8.9 writes them
+// for the rule in the comment.
 func TestPayloadsOfXTables(t *testing.T) {
 	t.Parallel()
 	if native.Uint16([]byte{1, 0}) != 1 {
@@ -131,17 +140,20 @@ func TestPayloadsOfXTables(t *testing.T) {
 	to6 := netip.MustParseAddrPort("[fd00::1]:80")
 	for _, p := range []struct{ rule, got, want string }{
 		{
-			"-m addrtype --src-type LOCAL", hex.EncodeToString(encodeAddrtype(buf[:], &rule{srcLocal: true})),
+			"-m addrtype --src-type LOCAL",
+			hex.EncodeToString(encodeAddrtype(buf[:], &rule{srcLocal: true})),
 			"0400" + "0000" + "00000000",
 		},
 		{
 			"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT",
-			hex.EncodeToString(encodeConntrack(buf[:], stateMatch{ctRelated | ctEstablished | ctDNAT, true})),
+			hex.EncodeToString(
+				encodeConntrack(buf[:], stateMatch{ctRelated | ctEstablished | ctDNAT, true})),
 			zeros(146) + "0100" + "0100" + "8600" + zeros(16),
 		},
 		{
 			"-m statistic --mode random --probability 0.5",
-			hex.EncodeToString(encodeStatistic(buf[:], statMatch{kind: statRandom, prob: certain / 2})),
+			hex.EncodeToString(
+				encodeStatistic(buf[:], statMatch{kind: statRandom, prob: certain / 2})),
 			"0000" + "0000" + "00000040" + zeros(4) + "00000040" + zeros(8),
 		},
 		{
@@ -151,37 +163,50 @@ func TestPayloadsOfXTables(t *testing.T) {
 		},
 		{
 			"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
-			hex.EncodeToString(encodeRecent(buf[:], sm.IPv4, recentMatch{recentUpdate, "AB", 10800})),
-			"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" + strings.Repeat("ff", 4) + zeros(16),
+			hex.EncodeToString(
+				encodeRecent(buf[:], sm.IPv4, recentMatch{recentUpdate, "AB", 10800})),
+			"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" +
+				strings.Repeat("ff", 4) + zeros(16),
 		},
 		{
-			"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource (ip6tables)",
-			hex.EncodeToString(encodeRecent(buf[:], sm.IPv6, recentMatch{kind: recentSet, name: "AB"})),
-			"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" + strings.Repeat("ff", 16) + zeros(4),
+			"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource " +
+				"(ip6tables)",
+			hex.EncodeToString(
+				encodeRecent(buf[:], sm.IPv6, recentMatch{kind: recentSet, name: "AB"})),
+			"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
+				strings.Repeat("ff", 16) + zeros(4),
 		},
 		{
-			"-p sctp -m sctp --dport 80:90", hex.EncodeToString(encodeSCTP(buf[:], portRange{80, 90})),
-			"5000" + "5a00" + "0000" + "0000" + zeros(256) + zeros(4) + "ff0000ff0000ff0000ff0000" + zeros(4) + "02000000" + zeros(4) + zeros(4),
+			"-p sctp -m sctp --dport 80:90",
+			hex.EncodeToString(encodeSCTP(buf[:], portRange{80, 90})),
+			"5000" + "5a00" + "0000" + "0000" + zeros(256) + zeros(4) + "ff0000ff0000ff0000ff0000" +
+				zeros(4) + "02000000" + zeros(4) + zeros(4),
 		},
 		{
 			"-j DNAT --to-destination 10.180.0.1:8080", hex.EncodeToString(encodeDNAT(buf[:], to)),
-			"03000000" + "0ab40001" + zeros(12) + "0ab40001" + zeros(12) + "1f90" + "1f90" + "0000" + zeros(6),
+			"03000000" + "0ab40001" + zeros(12) + "0ab40001" + zeros(12) + "1f90" + "1f90" +
+				"0000" + zeros(6),
 		},
 		{
 			"-j DNAT --to-destination [fd00::1]:80", hex.EncodeToString(encodeDNAT(buf[:], to6)),
-			"03000000" + "fd00" + zeros(13) + "01" + "fd00" + zeros(13) + "01" + "0050" + "0050" + "0000" + zeros(6),
+			"03000000" + "fd00" + zeros(13) + "01" + "fd00" + zeros(13) + "01" + "0050" + "0050" +
+				"0000" + zeros(6),
 		},
 		{
 			"-j MASQUERADE --random-fully", hex.EncodeToString(encodeMasquerade(buf[:], sm.IPv4)),
 			"01000000" + "10000000" + zeros(16),
 		},
 		{
-			"-j MASQUERADE --random-fully (ip6tables)", hex.EncodeToString(encodeMasquerade(buf[:], sm.IPv6)),
+			"-j MASQUERADE --random-fully (ip6tables)",
+			hex.EncodeToString(encodeMasquerade(buf[:], sm.IPv6)),
 			"10000000" + zeros(36),
 		},
-		{"-j MARK --set-xmark 0x4000/0x4000", hex.EncodeToString(encodeMARK(buf[:], markSet{0x4000, 0x4000})), "00400000" + "00400000"},
+		{"-j MARK --set-xmark 0x4000/0x4000",
+			hex.EncodeToString(encodeMARK(buf[:], markSet{0x4000, 0x4000})),
+			"00400000" + "00400000"},
 		{"-j REJECT", hex.EncodeToString(encodeREJECT(buf[:], sm.IPv4)), "03000000" + zeros(4)},
-		{"-j REJECT (ip6tables)", hex.EncodeToString(encodeREJECT(buf[:], sm.IPv6)), "04000000" + zeros(4)},
+		{"-j REJECT (ip6tables)", hex.EncodeToString(encodeREJECT(buf[:], sm.IPv6)),
+			"04000000" + zeros(4)},
 	} {
 		require.Equal(t, p.want, p.got, p.rule)
 	}
@@ -195,9 +220,11 @@ func TestTheMessageOfARule(t *testing.T) {
 	}
 	var b nfnl.Batch
 	e := &encoder{batch: &b, f: families[0]}
-	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x", target: targetGoto, chain: "C"}
+	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
+		target: targetGoto, chain: "C"}
 	e.insertRule(nat, "K", 7, &r)
-	want := "d4010000" + "060a" + "0104" + "0000000000000000" + "02000000" + // NFT_MSG_NEWRULE, request, create; NFPROTO_IPV4
+	// NFT_MSG_NEWRULE, request, create; NFPROTO_IPV4
+	want := "d4010000" + "060a" + "0104" + "0000000000000000" + "02000000" +
 		"08000100" + "6e617400" + "06000200" + "4b000000" + // table nat, chain K
 		"0c000600" + "0000000000000007" + // position 7
 		"88010480" +
@@ -238,7 +265,8 @@ func TestWhatIsNotUnderstoodEqualsNothing(t *testing.T) {
 	elem, data := beginExpr(&b, "quota")
 	endExpr(&b, elem, data)
 	got := newDecoder(families[0]).decodeRule(append(b.Bytes()[20:], exprs...), nil)
-	require.Equal(t, rule{opaque: true, chain: "KUBE-SERVICES"}, got, "where it leads is known all the same")
+	require.Equal(t, rule{opaque: true, chain: "KUBE-SERVICES"}, got,
+		"where it leads is known all the same")
 }
 
 func FuzzDecodeRule(f *testing.F) {

@@ -7,9 +7,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The matches and targets of x_tables that the rules use, and how their structs lie in memory. Each encoder stands beside its decoder.
-// The kernel wants the size of a struct rounded up to the alignment of a 64-bit number (XT_ALIGN,
-// include/uapi/linux/netfilter/x_tables.h). Numbers are in the byte order of the machine unless said otherwise.
+// The matches and targets of x_tables that the rules use, and how their structs lie in memory. Each
+// encoder stands beside its decoder. The kernel wants the size of a struct rounded up to the
+// alignment of a 64-bit number (XT_ALIGN, include/uapi/linux/netfilter/x_tables.h). Numbers are in
+// the byte order of the machine unless said otherwise.
 
 // extension is a match or a target and its revision.
 type extension struct {
@@ -99,11 +100,13 @@ func encodeConntrack(p []byte, m stateMatch) []byte {
 }
 
 func decodeConntrack(p []byte, r *rule) bool {
-	if len(p) != sizeConntrack || native.Uint16(p[conntrackFlags:]) != conntrackState || r.state.states != 0 {
+	if len(p) != sizeConntrack || native.Uint16(p[conntrackFlags:]) != conntrackState ||
+		r.state.states != 0 {
 		return false
 	}
 	invert := native.Uint16(p[conntrackInvert:])
-	r.state = stateMatch{states: ctState(native.Uint16(p[conntrackStates:])), not: invert&conntrackState != 0}
+	r.state = stateMatch{states: ctState(native.Uint16(p[conntrackStates:])),
+		not: invert&conntrackState != 0}
 	return invert&^conntrackState == 0 && r.state.states != 0
 }
 
@@ -112,14 +115,16 @@ const (
 	statisticNth    = 1 // XT_STATISTIC_MODE_NTH
 )
 
-// encodeStatistic makes a struct xt_statistic_info: u16 mode, u16 flags; for random u32 probability, for nth u32 every, u32 packet, u32
-// count, where every is one less than what the user says; and a pointer of the kernel's own.
+// encodeStatistic makes a struct xt_statistic_info: u16 mode, u16 flags; for random u32
+// probability, for nth u32 every, u32 packet, u32 count, where every is one less than what the user
+// says; and a pointer of the kernel's own.
 func encodeStatistic(p []byte, m statMatch) []byte {
 	p = zeroed(p, sizeStatistic)
 	if m.kind == statRandom {
 		native.PutUint16(p, statisticRandom)
 		native.PutUint32(p[4:], m.prob)
-		native.PutUint32(p[12:], m.prob) // means nothing, but iptables computes the count in any case
+		// means nothing, but iptables computes the count in any case
+		native.PutUint32(p[12:], m.prob)
 		return p
 	}
 	native.PutUint16(p, statisticNth)
@@ -132,7 +137,8 @@ func encodeStatistic(p []byte, m statMatch) []byte {
 
 func decodeStatistic(p []byte, r *rule) bool {
 	// recent changes what it tests, so it matters which comes first: ours is statistic.
-	if len(p) != sizeStatistic || native.Uint16(p[2:]) != 0 || r.stat.kind != statNone || r.recent.kind != recentNone {
+	if len(p) != sizeStatistic || native.Uint16(p[2:]) != 0 || r.stat.kind != statNone ||
+		r.recent.kind != recentNone {
 		return false
 	}
 	switch native.Uint16(p) {
@@ -140,7 +146,8 @@ func decodeStatistic(p []byte, r *rule) bool {
 		r.stat = statMatch{kind: statRandom, prob: native.Uint32(p[4:])}
 		return true
 	case statisticNth:
-		r.stat = statMatch{kind: statNth, every: native.Uint32(p[4:]) + 1, packet: native.Uint32(p[8:])}
+		r.stat = statMatch{kind: statNth, every: native.Uint32(p[4:]) + 1,
+			packet: native.Uint32(p[8:])}
 		return true
 	}
 	return false
@@ -154,8 +161,8 @@ const (
 	recentNameLen = 200 // XT_RECENT_NAME_LEN
 )
 
-// Offsets in struct xt_recent_mtinfo_v1: u32 seconds, u32 hit_count, u8 check_set, u8 invert, char name[200], u8 side,
-// union nf_inet_addr mask.
+// Offsets in struct xt_recent_mtinfo_v1: u32 seconds, u32 hit_count, u8 check_set, u8 invert, char
+// name[200], u8 side, union nf_inet_addr mask.
 const (
 	recentHits  = 4
 	recentCheck = 8
@@ -205,8 +212,8 @@ func decodeRecent(p []byte, f servicemodel.Family, r *rule) bool {
 
 const sctpDestPorts = 1 << 1 // XT_SCTP_DEST_PORTS
 
-// Offsets in struct xt_sctp_info: u16 dpts[2], u16 spts[2], u32 chunkmap[64], u32 chunk_match_type, 4 times 3 bytes of chunk
-// flags, int flag_count, u32 flags, u32 invflags.
+// Offsets in struct xt_sctp_info: u16 dpts[2], u16 spts[2], u32 chunkmap[64], u32 chunk_match_type,
+// 4 times 3 bytes of chunk flags, int flag_count, u32 flags, u32 invflags.
 const (
 	sctpChunkFlags = 268
 	sctpFlags      = 284
@@ -225,16 +232,18 @@ func encodeSCTP(p []byte, ports portRange) []byte {
 }
 
 func decodeSCTP(p []byte, r *rule) bool {
-	if len(p) != sizeSCTP || native.Uint32(p[sctpFlags:]) != sctpDestPorts || native.Uint32(p[sctpInvert:]) != 0 {
+	if len(p) != sizeSCTP || native.Uint32(p[sctpFlags:]) != sctpDestPorts ||
+		native.Uint32(p[sctpInvert:]) != 0 {
 		return false
 	}
 	return r.setPorts(native.Uint16(p), native.Uint16(p[2:]))
 }
 
-// decodePorts reads what struct xt_tcp and struct xt_udp have in common: u16 spts[2], u16 dpts[2]; then of TCP u8 option, u8 flg_mask,
-// u8 flg_cmp, u8 invflags, and of UDP u8 invflags.
+// decodePorts reads what struct xt_tcp and struct xt_udp have in common: u16 spts[2], u16 dpts[2];
+// then of TCP u8 option, u8 flg_mask, u8 flg_cmp, u8 invflags, and of UDP u8 invflags.
 func decodePorts(p []byte, r *rule) bool {
-	if len(p) != sizePorts || native.Uint16(p) != 0 || native.Uint16(p[2:]) != 0xffff || native.Uint32(p[8:]) != 0 {
+	if len(p) != sizePorts || native.Uint16(p) != 0 || native.Uint16(p[2:]) != 0xffff ||
+		native.Uint32(p[8:]) != 0 {
 		return false
 	}
 	from, to := native.Uint16(p[4:]), native.Uint16(p[6:])
@@ -273,8 +282,8 @@ const (
 	natFullyRandom = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
 )
 
-// encodeDNAT makes a struct nf_nat_range2: u32 flags, union nf_inet_addr min_addr and max_addr, then in network byte order u16 min_proto,
-// max_proto and base_proto.
+// encodeDNAT makes a struct nf_nat_range2: u32 flags, union nf_inet_addr min_addr and max_addr,
+// then in network byte order u16 min_proto, max_proto and base_proto.
 func encodeDNAT(p []byte, to netip.AddrPort) []byte {
 	p = zeroed(p, sizeDNAT)
 	native.PutUint32(p, natMapIPs|natProto)
@@ -294,11 +303,12 @@ func decodeDNAT(p []byte, f servicemodel.Family, r *rule) bool {
 	last, _ := netip.AddrFromSlice(p[20 : 20+n])
 	port := binary.BigEndian.Uint16(p[36:])
 	r.target, r.to = targetDNAT, netip.AddrPortFrom(addr, port)
-	return addr == last && binary.BigEndian.Uint16(p[38:]) == port && binary.BigEndian.Uint16(p[40:]) == 0
+	return addr == last && binary.BigEndian.Uint16(p[38:]) == port &&
+		binary.BigEndian.Uint16(p[40:]) == 0
 }
 
-// encodeMasquerade makes a struct nf_nat_ipv4_multi_range_compat: u32 rangesize, u32 flags, addresses and ports; for IPv6 a struct
-// nf_nat_range: u32 flags, addresses and ports.
+// encodeMasquerade makes a struct nf_nat_ipv4_multi_range_compat: u32 rangesize, u32 flags,
+// addresses and ports; for IPv6 a struct nf_nat_range: u32 flags, addresses and ports.
 func encodeMasquerade(p []byte, f servicemodel.Family) []byte {
 	if f == servicemodel.IPv6 {
 		p = zeroed(p, sizeMasquerade6)
@@ -316,7 +326,8 @@ func decodeMasquerade(p []byte, f servicemodel.Family, r *rule) bool {
 	if f == servicemodel.IPv6 {
 		return len(p) == sizeMasquerade6 && native.Uint32(p) == natFullyRandom
 	}
-	return len(p) == sizeMasquerade && native.Uint32(p) == 1 && native.Uint32(p[4:]) == natFullyRandom
+	return len(p) == sizeMasquerade && native.Uint32(p) == 1 &&
+		native.Uint32(p[4:]) == natFullyRandom
 }
 
 // encodeMARK makes a struct xt_mark_tginfo2: u32 mark, u32 mask.
@@ -335,7 +346,8 @@ func decodeMARK(p []byte, r *rule) bool {
 	return true
 }
 
-// rejectCode is what the struct of REJECT holds, an enum: IPT_ICMP_PORT_UNREACHABLE or IP6T_ICMP6_PORT_UNREACH.
+// rejectCode is what the struct of REJECT holds, an enum: IPT_ICMP_PORT_UNREACHABLE or
+// IP6T_ICMP6_PORT_UNREACH.
 func rejectCode(f servicemodel.Family) uint32 {
 	if f == servicemodel.IPv6 {
 		return 4

@@ -82,7 +82,8 @@ func startWriter(t *testing.T, ns *netnstest.NS, seed int) (kill func()) {
 		require.NoError(t, cmd.Process.Kill())
 		err := cmd.Wait()
 		var exit *exec.ExitError
-		require.True(t, errors.As(err, &exit) && !exit.Exited(), "it wrote until it was killed: %v", err)
+		require.True(t, errors.As(err, &exit) && !exit.Exited(), "it wrote until it was killed: %v",
+			err)
 	}
 }
 
@@ -243,7 +244,8 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 				table = apply(t, one, c.first)
 			}
 			if c.lost {
-				runTool(t, ns, "", "iptables", "-t", "nat", "-X", one.l.names.version(one.found.versions[0]))
+				runTool(t, ns, "", "iptables", "-t", "nat", "-X",
+					one.l.names.version(one.found.versions[0]))
 			}
 			for _, b := range []*Backend{one, two} {
 				o, err := b.Observe(t.Context(), nil)

@@ -36,7 +36,9 @@ func (b *Backend) adopt(o *dataplane.Observation) (*dataplane.Observation, error
 	if err != nil {
 		return nil, err
 	}
-	o.Drift = append(o.Drift, b.adoptDevice(slices.DeleteFunc(left, func(name string) bool { return name == b.cfg.Device }))...)
+	o.Drift = append(o.Drift, b.adoptDevice(slices.DeleteFunc(left, func(name string) bool {
+		return name == b.cfg.Device
+	}))...)
 	t, err := servicemodel.NewTable(c)
 	if err != nil {
 		return nil, err
@@ -45,7 +47,8 @@ func (b *Backend) adopt(o *dataplane.Observation) (*dataplane.Observation, error
 	return o, nil
 }
 
-// judge puts the frontends that are as their records say, with their pools, into the contents; the others are drift, and dirty.
+// judge puts the frontends that are as their records say, with their pools, into the contents; the
+// others are drift, and dirty.
 func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) error {
 	keys := slices.SortedFunc(maps.Keys(b.comp.records), servicemodel.FrontendKey.Compare)
 	found := map[servicemodel.PoolID]*servicemodel.Pool{}
@@ -60,7 +63,8 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 	if err != nil {
 		return err
 	}
-	b.dirty, b.owned = map[servicemodel.FrontendKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
+	b.dirty, b.owned = map[servicemodel.FrontendKey]bool{},
+		map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
 	addrs := nodePortAddrs(b.found.node, c.Rules)
 	used := map[servicemodel.PoolID]*servicemodel.Pool{}
 	mine := map[ipvsnl.ServiceKey]bool{}
@@ -87,9 +91,11 @@ func (b *Backend) judge(o *dataplane.Observation, c *servicemodel.Contents) erro
 	return nil
 }
 
-// wrong says in what the virtual servers of a frontend are not as they should be; nothing if they are. It notes which are the frontend's. Those that are
-// as the model says, and were made with another configuration, are other.
-func (b *Backend) wrong(r *record, claimed *servicemodel.Table, addrs []netip.Addr, mine map[ipvsnl.ServiceKey]bool) (wrong, other string) {
+// wrong says in what the virtual servers of a frontend are not as they should be; nothing if they
+// are. It notes which are the frontend's. Those that are as the model says, and were made with
+// another configuration, are other.
+func (b *Backend) wrong(r *record, claimed *servicemodel.Table, addrs []netip.Addr,
+	mine map[ipvsnl.ServiceKey]bool) (wrong, other string) {
 	for _, id := range poolIDs(r.fe) {
 		if claimed.Pool(id) == nil {
 			wrong = "no destination"
@@ -111,8 +117,8 @@ func (b *Backend) wrong(r *record, claimed *servicemodel.Table, addrs []netip.Ad
 	return wrong, other
 }
 
-// sortHeld tells the virtual servers that belong to no frontend from those that do, and notes which destinations of these are draining: since when, as
-// far as this process knows.
+// sortHeld tells the virtual servers that belong to no frontend from those that do, and notes which
+// destinations of these are draining: since when, as far as this process knows.
 func (b *Backend) sortHeld(mine map[ipvsnl.ServiceKey]bool) {
 	now, since := time.Now(), b.leaving
 	b.stale, b.leaving = nil, map[drainKey]time.Time{}
@@ -177,7 +183,8 @@ func (b *Backend) findPools(r *record, found map[servicemodel.PoolID]*servicemod
 			if a.Is4() == k.Addr.Is4() &&
 				b.comp.records[servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol,
 					Port: k.Port}] == nil {
-				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), netip.AddrPortFrom(a, k.Port)))
+				note(main, ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol),
+					netip.AddrPortFrom(a, k.Port)))
 			}
 		}
 	} else {

@@ -147,7 +147,8 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 			l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true,
 				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 514}}})
 		}
-		return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
+		return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
+			WithEndpoints(svc.Name, l)
 	}
 	sinks := map[string]*atomic.Int64{"pod2": sink(t, k.pods["pod2"], 514),
 		"pod3": sink(t, k.pods["pod3"], 514)}
@@ -165,7 +166,8 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 			t.Cleanup(func() { c.Close() })
 			go func() {
 				for ctx.Err() == nil {
-					c.Write([]byte("x")) //nolint:errcheck // one that is refused or lost is one of many
+					// nolint:errcheck // one that is refused or lost is one of many
+					c.Write([]byte("x"))
 					time.Sleep(5 * time.Millisecond)
 				}
 			}()

@@ -18,9 +18,11 @@ var (
 	_ dataplane.Settler = (*Backend)(nil)
 )
 
-var errNotObserved = errors.New("ipvs: the kernel was not observed since the backend was opened or a commit failed")
+var errNotObserved = errors.New(
+	"ipvs: the kernel was not observed since the backend was opened or a commit failed")
 
-// Backend keeps the services of one instance in IPVS. Its methods must not be called at the same time.
+// Backend keeps the services of one instance in IPVS. Its methods must not be called at the same
+// time.
 type Backend struct {
 	cfg      Config
 	instance uint32
@@ -56,8 +58,8 @@ type drainKey struct {
 	dest ipvsnl.DestinationKey
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that privileges are missing; those that wrap errors.ErrUnsupported, that this is not Linux
-// or that the kernel has no IPVS.
+// New opens a backend. Errors that wrap fs.ErrPermission say that privileges are missing; those
+// that wrap errors.ErrUnsupported, that this is not Linux or that the kernel has no IPVS.
 func New(cfg *Config) (*Backend, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {

@@ -21,7 +21,8 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 	svc := web()
 	var endpoints []servicemodel.Endpoint
 	for _, a := range []netip.Addr{k.pods["pod2"].IPv4, k.pods["pod2"].IPv6} {
-		endpoints = append(endpoints, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
+		endpoints = append(endpoints, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
 	}
 	k.apply(k.state(svc).WithEndpoints(svc.Name, endpoints))
 	for i, first := range []string{"endpoint", "client"} {
@@ -31,7 +32,8 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 				if from != "node" {
 					host = k.pods[from]
 				}
-				client, server := k.pair(host, netip.AddrPortFrom(vip, 80), netip.AddrPortFrom(endpoints[family].Addr, port))
+				client, server := k.pair(host, netip.AddrPortFrom(vip, 80),
+					netip.AddrPortFrom(endpoints[family].Addr, port))
 				ways := [][2]net.Conn{{server, client}, {client, server}}
 				require.NoError(t, say(t, client, server))
 				time.Sleep(300 * time.Millisecond) // until no acknowledgement is due
@@ -40,7 +42,8 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 				for range 3 {
 					for j := range ways {
 						way := ways[(i+j)%2]
-						require.NoError(t, say(t, way[0], way[1]), "%s from %s, the %s is the first", vip, from, first)
+						require.NoError(t, say(t, way[0], way[1]),
+							"%s from %s, the %s is the first", vip, from, first)
 					}
 				}
 			}
@@ -59,8 +62,10 @@ func say(t *testing.T, from, to net.Conn) error {
 	return err
 }
 
-// pair opens a connection from a host to a service that leads to an endpoint, in whose namespace it listens.
-func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (client, server net.Conn) {
+// pair opens a connection from a host to a service that leads to an endpoint, in whose namespace it
+// listens.
+func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (client,
+	server net.Conn) {
 	k.t.Helper()
 	var l *net.TCPListener
 	require.NoError(k.t, k.pods["pod2"].NS.Do(func() (err error) {

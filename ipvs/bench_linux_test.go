@@ -18,7 +18,8 @@ import (
 func manyServices(n int) servicemodel.State {
 	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
 	for i := range n {
-		svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)},
+		svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default",
+			Name: fmt.Sprintf("s%d", i)},
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
 		s = s.WithService(svc).WithEndpoints(svc.Name, tenEndpoints(i, 10))
@@ -28,14 +29,17 @@ func manyServices(n int) servicemodel.State {
 
 func tenEndpoints(i, n int) (l []servicemodel.Endpoint) {
 	for j := range n {
-		l = append(l, servicemodel.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 128 + byte(j), byte(i >> 8), byte(i)}), Ready: true, Serving: true,
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+		l = append(l,
+			servicemodel.Endpoint{
+				Addr:  netip.AddrFrom4([4]byte{10, 128 + byte(j), byte(i >> 8), byte(i)}),
+				Ready: true, Serving: true,
+				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return l
 }
 
-// TestManyServices applies many services, changes one endpoint, and reads all of it back in a new backend, which writes nothing. It logs how
-// long that takes, without and with a device.
+// TestManyServices applies many services, changes one endpoint, and reads all of it back in a new
+// backend, which writes nothing. It logs how long that takes, without and with a device.
 func TestManyServices(t *testing.T) {
 	needIPVS(t)
 	for _, n := range []int{100, 1000, 5000} {
@@ -76,5 +80,6 @@ func applyMany(t *testing.T, n int, cfg ipvs.Config) {
 	require.NoError(t, err)
 	require.Zero(t, r.Messages)
 	require.Empty(t, r.Drift)
-	t.Logf("%d services, device %q: full sync %v, one endpoint changed %v, adopted in %v", n, cfg.Device, full, one, time.Since(start))
+	t.Logf("%d services, device %q: full sync %v, one endpoint changed %v, adopted in %v", n,
+		cfg.Device, full, one, time.Since(start))
 }

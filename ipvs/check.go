@@ -53,7 +53,8 @@ func check(c *servicemodel.ChangeSet) error {
 			continue
 		}
 		switch fe.Masquerade {
-		case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost | servicemodel.FromOutside:
+		case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost |
+			servicemodel.FromOutside:
 		default:
 			refuse(fe.Service, "masquerade", fe.Masquerade.String(), "")
 		}
@@ -62,14 +63,16 @@ func check(c *servicemodel.ChangeSet) error {
 		}
 	}
 	for _, pc := range c.Pools {
-		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault && !schedules(p.Scheduler) {
+		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault &&
+			!schedules(p.Scheduler) {
 			refuse(p.ID.Service, "scheduler", string(p.Scheduler),
 				"the nftables and iptables backends can")
 		}
 	}
 	for _, r := range routedElsewhere(c) {
 		refuse(r.fe.Service, "forwarding", r.what,
-			"packets arrive as they were sent: endpoints listen at the address and port of the service")
+			"packets arrive as they were sent: endpoints listen at the address and port of the "+
+				"service")
 	}
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
 		errs = append(errs,
@@ -86,8 +89,9 @@ type routed struct {
 	what string
 }
 
-// routedElsewhere returns the frontends whose packets are to be forwarded unchanged, by direct routing or a tunnel, to endpoints that do not listen at
-// the frontend's port. IPVS would take them, and deliver to the port of the frontend (ip_vs_dr_xmit, ip_vs_tunnel_xmit).
+// routedElsewhere returns the frontends whose packets are to be forwarded unchanged, by direct
+// routing or a tunnel, to endpoints that do not listen at the frontend's port. IPVS would take
+// them, and deliver to the port of the frontend (ip_vs_dr_xmit, ip_vs_tunnel_xmit).
 func routedElsewhere(c *servicemodel.ChangeSet) []routed {
 	var l []routed
 	seen := map[servicemodel.FrontendKey]bool{}
@@ -107,7 +111,9 @@ func routedElsewhere(c *servicemodel.ChangeSet) []routed {
 			}
 			for _, s := range p.Slots {
 				if s.Endpoint.Port() != fe.Key.Port {
-					l = append(l, routed{fe, fmt.Sprintf("%v from port %d to %v", p.Forwarding, fe.Key.Port, s.Endpoint)})
+					l = append(l,
+						routed{fe, fmt.Sprintf("%v from port %d to %v", p.Forwarding, fe.Key.Port,
+							s.Endpoint)})
 					return
 				}
 			}

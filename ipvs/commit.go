@@ -266,7 +266,8 @@ func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 	b.table, b.dirty, b.stale = c.New, nil, nil
 }
 
-// noteLeaving begins the limit of each destination that drains, and ends that of each that came back.
+// noteLeaving begins the limit of each destination that drains, and ends that of each that came
+// back.
 func (b *Backend) noteLeaving(k ipvsnl.ServiceKey, s *server, now time.Time) {
 	for d, dest := range s.dests {
 		dk := drainKey{k, d}

@@ -35,7 +35,8 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}),
 				netip.MustParseAddr("fd00:10:96::1:" + string(rune('1'+i)))}
 			svc.Ports[0].NodePort += uint16(i)
-			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("2001:db8:113::2" + string(rune('1'+i)))}}
+			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+				{Addr: netip.MustParseAddr("2001:db8:113::2" + string(rune('1'+i)))}}
 		}, edits[i], func(svc *servicemodel.Service) { svc.Name.Name = name })
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
@@ -136,19 +137,33 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	anyElem := func(m map[string]nftwire.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
 	for name, damage := range map[string]func(*rawTable){
-		"it is dormant":                           func(r *rawTable) { r.flags = tableDormant | 2 },
-		"chains and sets":                         func(r *rawTable) { r.uses++ },
-		"set sources is missing":                  func(r *rawTable) { delete(r.sets, setSources) },
-		"set hairpins is missing":                 func(r *rawTable) { r.sets[setHairpins] = nftwire.SetInfo{Name: setHairpins} },
-		"chain admit is not as it should be":      func(r *rawTable) { r.rules["admit"] = r.rules["admit"][1:] },
-		"chain input is not as it should be":      func(r *rawTable) { delete(r.chains, "input") },
-		"chain output is not as it should be":     func(r *rawTable) { c := r.chains["output"]; c.policy = 0; r.chains["output"] = c },
-		"chain prerouting is not as it should be": func(r *rawTable) { c := r.chains["prerouting"]; c.Prio++; r.chains["prerouting"] = c },
+		"it is dormant":          func(r *rawTable) { r.flags = tableDormant | 2 },
+		"chains and sets":        func(r *rawTable) { r.uses++ },
+		"set sources is missing": func(r *rawTable) { delete(r.sets, setSources) },
+		"set hairpins is missing": func(r *rawTable) {
+			r.sets[setHairpins] = nftwire.SetInfo{Name: setHairpins}
+		},
+		"chain admit is not as it should be": func(r *rawTable) {
+			r.rules["admit"] = r.rules["admit"][1:]
+		},
+		"chain input is not as it should be": func(r *rawTable) { delete(r.chains, "input") },
+		"chain output is not as it should be": func(r *rawTable) {
+			c := r.chains["output"]
+			c.policy = 0
+			r.chains["output"] = c
+		},
+		"chain prerouting is not as it should be": func(r *rawTable) {
+			c := r.chains["prerouting"]
+			c.Prio++
+			r.chains["prerouting"] = c
+		},
 		"set services has": func(r *rawTable) {
 			delete(r.elems["service-masquerade-all"], anyElem(r.elems["service-masquerade-all"]))
 			r.elems["services"]["x"] = nftwire.Elem{}
 		},
-		"set service-masquerade-all has": func(r *rawTable) { clear(r.elems["service-masquerade-all"]) },
+		"set service-masquerade-all has": func(r *rawTable) {
+			clear(r.elems["service-masquerade-all"])
+		},
 		"set sources is not as it should be": func(r *rawTable) {
 			k := anyElem(r.elems[setSources])
 			e := r.elems[setSources][k]
@@ -162,14 +177,29 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			e.Data = nftwire.Native32(1)
 			m[k] = e
 		},
-		"set services: a key of 3 bytes":       func(r *rawTable) { m := r.elems["services"]; k := anyElem(m); m["abc"] = m[k]; delete(m, k) },
-		"set cluster-ips: a key of 3 bytes":    func(r *rawTable) { r.elems[setClusterIPs]["abc"] = nftwire.Elem{} },
-		"set node-addresses: a key of 9 bytes": func(r *rawTable) { r.elems[setNodeAddrs]["abcdefghi"] = nftwire.Elem{} },
-		"set hairpins: a key of 4 bytes":       func(r *rawTable) { r.elems[setHairpins]["abcd"] = nftwire.Elem{} },
-		"set version has 2 elements":           func(r *rawTable) { r.elems[setVersion]["abcd"] = nftwire.Elem{} },
-		"set version has 0 elements":           func(r *rawTable) { clear(r.elems[setVersion]) },
-		"set version: a key of 5 bytes":        func(r *rawTable) { r.elems[setVersion] = map[string]nftwire.Elem{"abcde": {}} },
-		"settings are missing":                 func(r *rawTable) { clear(r.elems[setSettings]) },
+		"set services: a key of 3 bytes": func(r *rawTable) {
+			m := r.elems["services"]
+			k := anyElem(m)
+			m["abc"] = m[k]
+			delete(m, k)
+		},
+		"set cluster-ips: a key of 3 bytes": func(r *rawTable) {
+			r.elems[setClusterIPs]["abc"] = nftwire.Elem{}
+		},
+		"set node-addresses: a key of 9 bytes": func(r *rawTable) {
+			r.elems[setNodeAddrs]["abcdefghi"] = nftwire.Elem{}
+		},
+		"set hairpins: a key of 4 bytes": func(r *rawTable) {
+			r.elems[setHairpins]["abcd"] = nftwire.Elem{}
+		},
+		"set version has 2 elements": func(r *rawTable) {
+			r.elems[setVersion]["abcd"] = nftwire.Elem{}
+		},
+		"set version has 0 elements": func(r *rawTable) { clear(r.elems[setVersion]) },
+		"set version: a key of 5 bytes": func(r *rawTable) {
+			r.elems[setVersion] = map[string]nftwire.Elem{"abcde": {}}
+		},
+		"settings are missing": func(r *rawTable) { clear(r.elems[setSettings]) },
 		`setting "nonsense"`: func(r *rawTable) {
 			addComment(r.elems[setSettings],
 				9, "nonsense")

@@ -17,31 +17,38 @@ const Name = "ipvs"
 // DefaultTable is the name of the companion tables if [Config.Table] is empty.
 const DefaultTable = "kernlb-ipvs"
 
-// DefaultDrainLimit is how long a TCP endpoint that left is waited for if [Config.DrainLimit] is zero.
+// DefaultDrainLimit is how long a TCP endpoint that left is waited for if [Config.DrainLimit] is
+// zero.
 const DefaultDrainLimit = 15 * time.Minute
 
 // Config says where and how a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the
-	// calling thread.
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
+	// is opened. Zero means that of the calling thread.
 	NetNS int
-	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and so the instance. Empty means
-	// [DefaultTable]. It starts with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
+	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and so the
+	// instance. Empty means [DefaultTable]. It starts with a letter and has letters, digits, "_",
+	// "-" and "." only, at most 63 of them.
 	Table string
-	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty means "wrr": round robin, by weight.
+	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty
+	// means "wrr": round robin, by weight.
 	Scheduler servicemodel.Scheduler
-	// DrainLimit is how long an endpoint that left keeps its TCP connections at most. Zero means [DefaultDrainLimit]; negative means
-	// not at all. It counts anew after a restart of the program.
+	// DrainLimit is how long an endpoint that left keeps its TCP connections at most. Zero means
+	// [DefaultDrainLimit]; negative means not at all. It counts anew after a restart of the
+	// program.
 	DrainLimit time.Duration
-	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for session affinity: clients that agree in
-	// them share an endpoint. 1 to 32 and 1 to 128; zero means all. They do not matter where pods and the host have endpoints of their own.
+	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for
+	// session affinity: clients that agree in them share an endpoint. 1 to 32 and 1 to 128; zero
+	// means all. They do not matter where pods and the host have endpoints of their own.
 	AffinityMask4, AffinityMask6 int
-	// Device is the name of a dummy device that holds the addresses of services: cluster IPs, external IPs and load-balancer IPs. It is
-	// made if it is not there; a kernel without the module dummy is a [dataplane.ErrMissingModule] then. Empty, the default, means none, and services need none: the package
-	// documentation says what is different with one.
+	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
+	// external IPs and load-balancer IPs. It is made if it is not there; a kernel without the
+	// module dummy is a [dataplane.ErrMissingModule] then. Empty, the default, means none, and
+	// services need none: the package documentation says what is different with one.
 	Device string
-	// StrictARP keeps the node from answering ARP for the addresses that Device holds, on all links: net.ipv4.conf.all.arp_ignore is set to 1 and
-	// arp_announce to 2. It needs Device: without one, nobody answers ARP for the addresses of services.
+	// StrictARP keeps the node from answering ARP for the addresses that Device holds, on all
+	// links: net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It needs Device:
+	// without one, nobody answers ARP for the addresses of services.
 	StrictARP bool
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
@@ -49,7 +56,8 @@ type Config struct {
 
 var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
 
-// deviceName is what names of interfaces may be, and more strictly: IFNAMSIZ is 16, with the NUL (include/uapi/linux/if.h).
+// deviceName is what names of interfaces may be, and more strictly: IFNAMSIZ is 16, with the NUL
+// (include/uapi/linux/if.h).
 var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 
 // affinityMask is the netmask of persistence in a family.
@@ -58,7 +66,8 @@ func (c *Config) affinityMask(f ipvsnl.Family) ipvsnl.Netmask {
 	if f == ipvsnl.FamilyIPv6 {
 		bits = c.AffinityMask6
 	}
-	// It was checked to be a prefix of the family, or 0, which means the whole address just as the zero netmask does.
+	// It was checked to be a prefix of the family, or 0, which means the whole address just as the
+	// zero netmask does.
 	m, err := ipvsnl.PrefixNetmask(f, bits)
 	if bits == 0 || err != nil {
 		return ipvsnl.Netmask{}
@@ -76,7 +85,10 @@ func (c *Config) withDefaults() (Config, error) {
 		r.Table = DefaultTable
 	}
 	if !tableName.MatchString(r.Table) {
-		return r, fmt.Errorf("ipvs: table name %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 63 in all at most", r.Table)
+		return r,
+			fmt.Errorf(
+				"ipvs: table name %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", "+
+					"63 in all at most", r.Table)
 	}
 	if r.Scheduler == servicemodel.SchedulerDefault {
 		r.Scheduler = servicemodel.WeightedRR
@@ -85,16 +97,24 @@ func (c *Config) withDefaults() (Config, error) {
 		return r, fmt.Errorf("ipvs: scheduler %q: not one of IPVS", r.Scheduler)
 	}
 	if r.AffinityMask4 < 0 || r.AffinityMask4 > 32 {
-		return r, fmt.Errorf("ipvs: AffinityMask4: %d: want 1 to 32, or 0 for all bits", r.AffinityMask4)
+		return r, fmt.Errorf("ipvs: AffinityMask4: %d: want 1 to 32, or 0 for all bits",
+			r.AffinityMask4)
 	}
 	if r.AffinityMask6 < 0 || r.AffinityMask6 > 128 {
-		return r, fmt.Errorf("ipvs: AffinityMask6: %d: want 1 to 128, or 0 for all bits", r.AffinityMask6)
+		return r, fmt.Errorf("ipvs: AffinityMask6: %d: want 1 to 128, or 0 for all bits",
+			r.AffinityMask6)
 	}
 	if r.Device != "" && !deviceName.MatchString(r.Device) {
-		return r, fmt.Errorf("ipvs: Device: %q: want a name of 1 to 15 letters, digits, \"_\", \"-\" or \".\"", r.Device)
+		return r,
+			fmt.Errorf(
+				"ipvs: Device: %q: want a name of 1 to 15 letters, digits, \"_\", \"-\" or \".\"",
+				r.Device)
 	}
 	if r.StrictARP && r.Device == "" {
-		return r, fmt.Errorf("ipvs: StrictARP: without a Device, nobody answers ARP for the addresses of services")
+		return r,
+			fmt.Errorf(
+				"ipvs: StrictARP: without a Device, nobody answers ARP for the addresses of " +
+					"services")
 	}
 	if r.DrainLimit == 0 {
 		r.DrainLimit = DefaultDrainLimit
@@ -108,14 +128,18 @@ func (c *Config) withDefaults() (Config, error) {
 // schedules reports whether IPVS has the scheduler. Which options there are, the model says.
 func schedules(s servicemodel.Scheduler) bool {
 	name, port, fallback := s.Split()
-	return schedulers[name] && (!port && !fallback || name == servicemodel.SourceHash || name == servicemodel.Maglev)
+	return schedulers[name] && (!port && !fallback || name == servicemodel.SourceHash ||
+		name == servicemodel.Maglev)
 }
 
 // schedulers are those of IPVS (net/netfilter/ipvs/ip_vs_*.c).
 var schedulers = map[servicemodel.Scheduler]bool{
-	servicemodel.RoundRobin: true, servicemodel.WeightedRR: true, servicemodel.LeastConn: true, servicemodel.WeightedLC: true,
-	servicemodel.LocalityLC: true, servicemodel.LocalityLCR: true, servicemodel.SourceHash: true, servicemodel.DestHash: true,
-	servicemodel.ShortestDelay: true, servicemodel.NeverQueue: true, servicemodel.Maglev: true, servicemodel.Failover: true,
+	servicemodel.RoundRobin: true, servicemodel.WeightedRR: true, servicemodel.LeastConn: true,
+	servicemodel.WeightedLC: true,
+	servicemodel.LocalityLC: true, servicemodel.LocalityLCR: true, servicemodel.SourceHash: true,
+	servicemodel.DestHash:      true,
+	servicemodel.ShortestDelay: true, servicemodel.NeverQueue: true, servicemodel.Maglev: true,
+	servicemodel.Failover: true,
 	servicemodel.Overflow: true,
 }
 

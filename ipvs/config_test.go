@@ -28,6 +28,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		_, err := New(&tc.cfg)
 		require.ErrorContains(t, err, tc.want)
 	}
-	_, err := (&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).withDefaults()
+	_, err := (&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).
+		withDefaults()
 	require.NoError(t, err)
 }

@@ -23,8 +23,9 @@ func open(netns int) (dataplane.Backend, error) {
 	return b, steady(netns)
 }
 
-// steady keeps Linux 7.x from resizing its table of connections. While it does, it may not find what it remembers of a client with session affinity, which is then
-// given another endpoint; see the limits in the package documentation. Kernels before have a table of a fixed size.
+// steady keeps Linux 7.x from resizing its table of connections. While it does, it may not find
+// what it remembers of a client with session affinity, which is then given another endpoint; see
+// the limits in the package documentation. Kernels before have a table of a fixed size.
 func steady(ns int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -43,7 +44,8 @@ func steady(ns int) error {
 	return errors.Join(err, netns.Set(home))
 }
 
-// loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol whose module is being loaded for somebody else.
+// loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol whose
+// module is being loaded for somebody else.
 var loading sync.Mutex
 
 // needIPVS skips a test on a kernel without IPVS.

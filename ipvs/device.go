@@ -11,15 +11,17 @@ import (
 
 // addresses are those of a network namespace, and the device that holds ours.
 type addresses struct {
-	node    []netip.Addr // can take node ports; sorted
-	others  []netip.Addr // bound by others, on any device; sorted, and nil if no device is configured
-	holding []boundAddr  // ours, by their metric; sorted
-	index   int          // of the configured device; 0: it is not there
+	node []netip.Addr // can take node ports; sorted
+	// bound by others, on any device; sorted, and nil if no device is configured
+	others  []netip.Addr
+	holding []boundAddr // ours, by their metric; sorted
+	index   int         // of the configured device; 0: it is not there
 	up      bool
 }
 
 func (a *addresses) equal(o *addresses) bool {
-	return slices.Equal(a.node, o.node) && slices.Equal(a.others, o.others) && slices.Equal(a.holding, o.holding) && a.index == o.index && a.up == o.up
+	return slices.Equal(a.node, o.node) && slices.Equal(a.others, o.others) &&
+		slices.Equal(a.holding, o.holding) && a.index == o.index && a.up == o.up
 }
 
 func compareBound(a, b boundAddr) int {
@@ -74,7 +76,8 @@ func (b *Backend) planDevice(p *plan) {
 	}
 	look := maps.Clone(d.users)
 	bound := func(a netip.Addr) (int, bool) {
-		return slices.BinarySearchFunc(b.found.holding, boundAddr{addr: a, index: b.found.index}, compareBound)
+		return slices.BinarySearchFunc(b.found.holding, boundAddr{addr: a, index: b.found.index},
+			compareBound)
 	}
 	if b.device.loose {
 		d.remove = b.device.left
@@ -113,7 +116,9 @@ func (b *Backend) bound(d *devicePlan, index int) {
 	}
 	f := &b.found
 	if len(d.release)+len(d.remove) > 0 {
-		f.holding = slices.DeleteFunc(f.holding, func(h boundAddr) bool { return slices.Contains(d.release, h) || slices.Contains(d.remove, h.dev) })
+		f.holding = slices.DeleteFunc(f.holding, func(h boundAddr) bool {
+			return slices.Contains(d.release, h) || slices.Contains(d.remove, h.dev)
+		})
 	}
 	if d.add || d.up {
 		f.index, f.up = index, true
@@ -164,7 +169,8 @@ func (b *Backend) adoptDevice(left []string) (drift []string) {
 	return drift
 }
 
-// instanceNumber is the number by which the instance's routing table, device and addresses are known.
+// instanceNumber is the number by which the instance's routing table, device and addresses are
+// known.
 func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }
 
 // makeDevice writes how the device is made.
@@ -194,6 +200,7 @@ func (t *text) bind(d *devicePlan) {
 		if servicemodel.FamilyOf(a) == servicemodel.IPv6 {
 			how = "preferred_lft 0 nodad"
 		}
-		t.line("ip address add %s dev %s metric %d %s noprefixroute", netip.PrefixFrom(a, a.BitLen()), d.name, d.metric, how)
+		t.line("ip address add %s dev %s metric %d %s noprefixroute",
+			netip.PrefixFrom(a, a.BitLen()), d.name, d.metric, how)
 	}
 }

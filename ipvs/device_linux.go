@@ -26,7 +26,8 @@ const listTries = 8
 
 func (n *network) list() (msgs [][]byte, err error) {
 	for range listTries {
-		if msgs, err = n.request(rtmGetAddr, unix.NLM_F_DUMP, make([]byte, 8)); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if msgs, err = n.request(rtmGetAddr, unix.NLM_F_DUMP, make([]byte, 8)); !errors.Is(err,
+			netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
@@ -39,7 +40,8 @@ func (n *network) list() (msgs [][]byte, err error) {
 // changed reports whether addresses or devices may have changed since they were listed last.
 func (n *network) changed() bool { return n.events.look() }
 
-// addresses reads the addresses of the namespace, and looks for the device. A device that is not a dummy is an error.
+// addresses reads the addresses of the namespace, and looks for the device. A device that is not a
+// dummy is an error.
 func (n *network) addresses() (*addresses, error) {
 	n.events.look()
 	n.events.suspect.Store(false) // what is noticed from here on may not be in the list
@@ -115,7 +117,8 @@ func (n *network) findDevice(f *addresses) error {
 	return nil
 }
 
-// names returns the names of devices by index, as they are asked for. A device that is gone has none.
+// names returns the names of devices by index, as they are asked for. A device that is gone has
+// none.
 func (n *network) names(holder int) func(index int) (string, error) {
 	known := map[int]string{holder: n.device}
 	return func(index int) (string, error) {
@@ -187,7 +190,8 @@ func (n *network) removeDevice(name string) error {
 
 // bind binds an address to the device. That it is there already is [errMoved].
 func (n *network) bind(a netip.Addr) error {
-	_, err := n.request(rtmNewAddr, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL, newAddress(a, n.index, n.number))
+	_, err := n.request(rtmNewAddr, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL,
+		newAddress(a, n.index, n.number))
 	return moved("bind", a, n.device, err)
 }
 

@@ -20,7 +20,8 @@ const testDevice = "kernlb0"
 
 var withDevice = ipvs.Config{Device: testDevice}
 
-// onDevice returns the lines of ip about the addresses of a device, by address; link-local ones are left out.
+// onDevice returns the lines of ip about the addresses of a device, by address; link-local ones are
+// left out.
 func (k *kernel) onDevice(name string) map[string]string {
 	k.t.Helper()
 	m := map[string]string{}
@@ -43,14 +44,17 @@ func (k *kernel) requireBound(addrs ...string) {
 	require.ElementsMatch(k.t, addrs, got)
 }
 
-// requireServed requires that each client is answered over TCP at the addresses by one of the pods 2 and 3.
+// requireServed requires that each client is answered over TCP at the addresses by one of the pods
+// 2 and 3.
 func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
 	k.t.Helper()
 	var probes []netnstest.Probe
 	for _, a := range addrs {
-		for _, c := range []*netnstest.Host{k.pods["pod1"], k.pods["pod2"], k.Outside[0], k.OtherNode, k.Node} {
+		for _, c := range []*netnstest.Host{k.pods["pod1"], k.pods["pod2"], k.Outside[0],
+			k.OtherNode, k.Node} {
 			for range 3 {
-				probes = append(probes, netnstest.Probe{From: c, Proto: netnstest.TCP, To: netip.AddrPortFrom(a, port), Timeout: 5 * time.Second})
+				probes = append(probes, netnstest.Probe{From: c, Proto: netnstest.TCP,
+					To: netip.AddrPortFrom(a, port), Timeout: 5 * time.Second})
 			}
 		}
 	}
@@ -97,14 +101,16 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 	return answered
 }
 
-// A story: the device holds what it should through changes, a new process, damage, and foreign addresses.
+// A story: the device holds what it should through changes, a new process, damage, and foreign
+// addresses.
 func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
 	external := netip.MustParseAddr("203.0.113.10")
 	more := func(s *servicemodel.Service) {
 		s.ExternalIPs = []netip.Addr{external, k.Node.IPv4}
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("2001:db8:113::20")}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("2001:db8:113::20")}}
 	}
 	few, many := k.state(web(), "pod2", "pod3"), k.state(web(more), "pod2", "pod3")
 	k.apply(few)
@@ -118,11 +124,13 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 			require.True(t, pinged(t, h, a), "%s pings %v", h.Name, a)
 		}
 	}
-	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(webAddrs[0], 30080)))
+	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP,
+		netip.AddrPortFrom(webAddrs[0], 30080)))
 	require.ErrorIs(t, err, ipvsnl.ErrNoService, "the device's addresses take no node ports")
 	k.requireServed(30080, k.Node.IPv4, k.Node.IPv6)
 
-	bound := []string{"10.96.0.10/32", "fd00:10:96::10/128", "203.0.113.10/32", "2001:db8:113::20/128"}
+	bound := []string{"10.96.0.10/32", "fd00:10:96::10/128", "203.0.113.10/32",
+		"2001:db8:113::20/128"}
 	k.apply(many)
 	k.requireBound(bound...)
 	k.requireServed(80, external, k.Node.IPv4, netip.MustParseAddr("2001:db8:113::20"))
@@ -133,7 +141,8 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	require.Empty(t, r.Drift)
 
 	for _, damage := range []string{
-		"ip address del 203.0.113.10/32 dev " + testDevice, "ip link set " + testDevice + " down", "ip link del " + testDevice,
+		"ip address del 203.0.113.10/32 dev " + testDevice, "ip link set " + testDevice + " down",
+		"ip link del " + testDevice,
 	} {
 		k.run(strings.Fields(damage)...)
 		r := k.apply(many)
@@ -172,7 +181,8 @@ func TestKernelDeviceOfOthers(t *testing.T) {
 	k.requireBound("10.96.0.99/32", "10.96.0.10/32", "fd00:10:96::10/128")
 	require.Contains(t, k.run("ip", "link", "show", testDevice), "UP")
 	k.requireServed(80, webAddrs...)
-	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:30080")))
+	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP,
+		netip.MustParseAddrPort("10.96.0.99:30080")))
 	require.ErrorIs(t, err, ipvsnl.ErrNoService)
 
 	// Another instance knows what is its own.
@@ -216,7 +226,8 @@ func TestKernelDeviceMustBeADummy(t *testing.T) {
 	require.ErrorContains(t, err, `device eth0 is of the type "veth": want a dummy device`)
 }
 
-// The node answers ARP for the addresses of its device on other links, unless it is strict. Without a device it never does.
+// The node answers ARP for the addresses of its device on other links, unless it is strict. Without
+// a device it never does.
 func TestKernelStrictARP(t *testing.T) {
 	t.Parallel()
 	strict := ipvs.Config{Device: testDevice, StrictARP: true}
@@ -245,9 +256,11 @@ func TestKernelStrictARP(t *testing.T) {
 			k.inside(client, "ip", "route", "del", webAddrs[0].String(), "dev", dev)
 			k.inside(client, "ip", "neigh", "flush", "to", webAddrs[0].String(), "dev", dev)
 		}()
-		out := netnstest.Probe{From: client, Proto: netnstest.TCP, To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
+		out := netnstest.Probe{From: client, Proto: netnstest.TCP,
+			To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
 		neigh := k.inside(client, "ip", "neigh", "show", webAddrs[0].String())
-		require.Equal(t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"), "%v: %s", out, neigh)
+		require.Equal(t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"),
+			"%v: %s", out, neigh)
 		return out.Kind == netnstest.Answered
 	}
 	require.Equal(t, []string{"1", "2"}, sysctls())

@@ -46,7 +46,8 @@ func TestDevicePlansAreGolden(t *testing.T) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 	}
 	more := func(s *servicemodel.Service) {
-		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP, Port: 81})
+		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP,
+			Port: 81})
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), goldenAddr}
 	}
 	state := func(edit ...func(*servicemodel.Service)) servicemodel.State {
@@ -68,17 +69,20 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	require.Empty(t, b.found.holding)
 }
 
-// Whatever the changes are, what is bound are the addresses of the frontends that are no node ports and that nobody else has bound; a plan from what is
-// found says nothing more.
+// Whatever the changes are, what is bound are the addresses of the frontends that are no node ports
+// and that nobody else has bound; a plan from what is found says nothing more.
 func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	node := goldenNode()
-	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 9090}, Node: node, Places: []randstate.Place{
-		{IPv4: netip.MustParseAddr("10.244.1.1"), IPv6: netip.MustParseAddr("fd00:10:244::1"), Node: node.Name},
-		{IPv4: netip.MustParseAddr("10.244.2.2"), IPv6: netip.MustParseAddr("fd00:10:244::2"), Node: "other"},
-	}}
+	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 9090}, Node: node,
+		Places: []randstate.Place{
+			{IPv4: netip.MustParseAddr("10.244.1.1"), IPv6: netip.MustParseAddr("fd00:10:244::1"),
+				Node: node.Name},
+			{IPv4: netip.MustParseAddr("10.244.2.2"), IPv6: netip.MustParseAddr("fd00:10:244::2"),
+				Node: "other"},
+		}}
 	g := randstate.New(c, rand.New(rand.NewPCG(seed, 7)))
 	b := withoutKernel(t, Config{Device: "kernlb0"})
 	b.found.others = []netip.Addr{randstate.VIPv4(2, 0)}
@@ -105,11 +109,14 @@ func TestAddressBytes(t *testing.T) {
 	t.Parallel()
 	const metric = 0x6b001234
 	for _, tc := range []struct{ addr, add, del string }{
-		{"10.96.0.10", "022000fe07000000" + "080002000a60000a" + "080001000a60000a" + "0800080000020000" + "080009003412006b",
+		{"10.96.0.10", "022000fe07000000" + "080002000a60000a" + "080001000a60000a" +
+			"0800080000020000" + "080009003412006b",
 			"0220000007000000" + "080002000a60000a" + "080001000a60000a"},
-		{"fd00::1", "0a80000007000000" + "14000200fd000000000000000000000000000001" + "14000100fd000000000000000000000000000001" +
+		{"fd00::1", "0a80000007000000" + "14000200fd000000000000000000000000000001" +
+			"14000100fd000000000000000000000000000001" +
 			"0800080002020000" + "1400060000000000ffffffff0000000000000000" + "080009003412006b",
-			"0a80000007000000" + "14000200fd000000000000000000000000000001" + "14000100fd000000000000000000000000000001"},
+			"0a80000007000000" + "14000200fd000000000000000000000000000001" +
+				"14000100fd000000000000000000000000000001"},
 	} {
 		a := netip.MustParseAddr(tc.addr)
 		add := newAddress(a, 7, metric)

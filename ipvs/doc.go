@@ -1,35 +1,49 @@
-// Package ipvs is the IPVS backend of kernlb: it holds services as virtual servers over generic netlink, with a small companion table of
-// nf_tables beside them. It runs no command-line tool, and needs Linux 5.10 or newer with IPVS and nf_tables.
+// Package ipvs is the IPVS backend of kernlb: it holds services as virtual servers over generic
+// netlink, with a small companion table of nf_tables beside them. It runs no command-line tool, and
+// needs Linux 5.10 or newer with IPVS and nf_tables.
 //
 // # Objects
 //
-//   - A virtual server for each frontend, at its address and port; for a node port, one at each address of the node that takes node ports. It exists also
-//     while the frontend rejects or drops, so that connections which drain go on.
-//   - A virtual server by firewall mark for each frontend where pods and the host have other endpoints than clients outside (external traffic policy Local). The
-//     marks are 0xc0000001 and up.
-//   - The tables ip and ip6 named [Config.Table], the companion. Its chains are fixed; a frontend is elements of sets.
-//   - A rule and a local route in each family, which deliver packets with the mark 0x40000000 to this machine: no address of a service is bound to any
-//     device, so that other ports of external addresses are not touched, nobody answers ARP for them, and the host keeps its source address.
+//   - A virtual server for each frontend, at its address and port; for a node port, one at each
+//     address of the node that takes node ports. It exists also while the frontend rejects or
+//     drops, so that connections which drain go on.
+//   - A virtual server by firewall mark for each frontend where pods and the host have other
+//     endpoints than clients outside (external traffic policy Local). The marks are 0xc0000001 and
+//     up.
+//   - The tables ip and ip6 named [Config.Table], the companion. Its chains are fixed; a frontend
+//     is elements of sets.
+//   - A rule and a local route in each family, which deliver packets with the mark 0x40000000 to
+//     this machine: no address of a service is bound to any device, so that other ports of external
+//     addresses are not touched, nobody answers ARP for them, and the host keeps its source
+//     address.
 //   - If [Config.Device] names one, a dummy device that holds the addresses of services.
 //
 // # The device
 //
-// BGP speakers, ping and programs that list addresses look for the addresses of services on the node, as they are on kube-proxy's kube-ipvs0. With
-// [Config.Device] set, cluster IPs, external IPs and load-balancer IPs are bound there, as /32 and /128, while a frontend is at the address; an address that
-// somebody has bound to any device is left to them. Services work the same way with it and without, apart from this:
+// BGP speakers, ping and programs that list addresses look for the addresses of services on the
+// node, as they are on kube-proxy's kube-ipvs0. With [Config.Device] set, cluster IPs, external IPs
+// and load-balancer IPs are bound there, as /32 and /128, while a frontend is at the address; an
+// address that somebody has bound to any device is left to them. Services work the same way with it
+// and without, apart from this:
 //
-//   - Other ports of the addresses are the host's own: what listens on all addresses is reached there, and what nobody listens on is refused by the host.
-//     Without a device, other ports of cluster IPs are rejected, and those of other addresses are not touched.
-//   - The node answers ARP for the addresses on all links, unless [Config.StrictARP] is set. It never answers neighbour solicitations for them: IPv6 asks the
-//     link.
-//   - What the host sends to a service it sends from the service's address, and it is always masqueraded. What it sends elsewhere has no address of a service:
-//     those of IPv4 have the scope of the host, those of IPv6 are deprecated.
-//   - With direct routing and tunnels, the host and what has the node as its gateway get no answers: these come from an address that the node takes for its own.
-//   - The kernel compares a new IPv4 address with all others of the device: the first sync of 5,000 takes 0.7 s more.
+//   - Other ports of the addresses are the host's own: what listens on all addresses is reached
+//     there, and what nobody listens on is refused by the host. Without a device, other ports of
+//     cluster IPs are rejected, and those of other addresses are not touched.
+//   - The node answers ARP for the addresses on all links, unless [Config.StrictARP] is set. It
+//     never answers neighbour solicitations for them: IPv6 asks the link.
+//   - What the host sends to a service it sends from the service's address, and it is always
+//     masqueraded. What it sends elsewhere has no address of a service: those of IPv4 have the
+//     scope of the host, those of IPv6 are deprecated.
+//   - With direct routing and tunnels, the host and what has the node as its gateway get no
+//     answers: these come from an address that the node takes for its own.
+//   - The kernel compares a new IPv4 address with all others of the device: the first sync of 5,000
+//     takes 0.7 s more.
 //
-// So the conformance suite is not promised with a device: where it fails is other ports, and the host's source address.
+// So the conformance suite is not promised with a device: where it fails is other ports, and the
+// host's source address.
 //
-// Bound addresses take no node ports. IPv6 addresses are usable at once, without duplicate address detection.
+// Bound addresses take no node ports. IPv6 addresses are usable at once, without duplicate address
+// detection.
 //
 // # Hooks
 //
@@ -43,8 +57,8 @@
 //
 // The masquerade mark of the model is not needed and not set.
 //
-// The mark 0x80000000 is on what IPVS sends on by direct routing, from output to postrouting: it still goes to the address of the service, and must not be
-// led to IPVS again.
+// The mark 0x80000000 is on what IPVS sends on by direct routing, from output to postrouting: it
+// still goes to the address of the service, and must not be led to IPVS again.
 //
 // # Ownership
 //
@@ -112,10 +126,10 @@
 //
 // # Sysctls
 //
-// net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward are set to 1; with [Config.StrictARP],
-// net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2. What they were is in the companion
-// before they are set. It is restored by [Backend.Cleanup], or when they are no longer wanted,
-// unless there is a sign that somebody relies on what they are:
+// net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward
+// are set to 1; with [Config.StrictARP], net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2.
+// What they were is in the companion before they are set. It is restored by [Backend.Cleanup], or
+// when they are no longer wanted, unless there is a sign that somebody relies on what they are:
 //
 //   - the value is not the one that we have set;
 //   - another instance records the sysctl: the last one that goes restores what it was before the
@@ -127,26 +141,36 @@
 //
 // Then it is left, and the logger is told at the level info.
 //
-// net.ipv4.vs.conn_reuse_mode is left alone. Its default, 1, gives a client that uses a port again a new endpoint where that is safe; 0 gives it the old one, even
-// one that is gone, and so defeats expire_nodest_conn (Documentation/networking/ipvs-sysctl.rst). kube-proxy sets 0 before Linux 5.9, where 1 with conntrack
-// dropped the first packet of such a connection (commit f0a5e4d7a594, "ipvs: allow connection reuse for unconfirmed conntrack"). We need 5.10.
+// net.ipv4.vs.conn_reuse_mode is left alone. Its default, 1, gives a client that uses a port again
+// a new endpoint where that is safe; 0 gives it the old one, even one that is gone, and so defeats
+// expire_nodest_conn (Documentation/networking/ipvs-sysctl.rst). kube-proxy sets 0 before Linux
+// 5.9, where 1 with conntrack dropped the first packet of such a connection (commit f0a5e4d7a594,
+// "ipvs: allow connection reuse for unconfirmed conntrack"). We need 5.10.
 //
 // # Forwarding
 //
-// By direct routing and through tunnels, packets arrive at the endpoint as they were sent: it must have the address of the service, and not answer ARP for it;
-// for a tunnel also a device that takes the packets out (ipip, ip6tnl). Endpoints listen at the port of the service, and there are no node ports: else
-// [Backend.Check] refuses. Answers may go past the node. A direct endpoint is on a link of the node.
+// By direct routing and through tunnels, packets arrive at the endpoint as they were sent: it must
+// have the address of the service, and not answer ARP for it; for a tunnel also a device that takes
+// the packets out (ipip, ip6tnl). Endpoints listen at the port of the service, and there are no
+// node ports: else [Backend.Check] refuses. Answers may go past the node. A direct endpoint is on a
+// link of the node.
 //
 // # Limits
 //
-//   - The scheduler "random" is refused, as are source ranges of node ports and localhost node ports.
-//   - A client that has affinity is remembered for the timeout after its last connection has ended, for which IPVS takes up to two minutes.
-//   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's address (mh), of all its bits.
-//   - IPVS does not see it when somebody else cuts a connection, such as package conntrack/flows: its endpoint is waited for until the drain limit.
+//   - The scheduler "random" is refused, as are source ranges of node ports and localhost node
+//     ports.
+//   - A client that has affinity is remembered for the timeout after its last connection has ended,
+//     for which IPVS takes up to two minutes.
+//   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's
+//     address (mh), of all its bits.
+//   - IPVS does not see it when somebody else cuts a connection, such as package conntrack/flows:
+//     its endpoint is waited for until the drain limit.
 //   - Direct routing and tunnels are never masqueraded.
 //   - Link-local addresses take no node ports.
-//   - Linux 7.x resizes its table of connections as their number grows, and may then not find what it remembers of a client with session affinity, which is
-//     given another endpoint: two in a hundred clients, where 120 new ones open some 2,000 connections within seconds (7.2); none with the sysctl
-//     net.ipv4.vs.conn_lfactor at 8, which leaves the table small.
-//   - IPVS forgets a UDP flow together with its endpoint: the next datagram of the client is dropped, and the one after it gets another endpoint.
+//   - Linux 7.x resizes its table of connections as their number grows, and may then not find what
+//     it remembers of a client with session affinity, which is given another endpoint: two in a
+//     hundred clients, where 120 new ones open some 2,000 connections within seconds (7.2); none
+//     with the sysctl net.ipv4.vs.conn_lfactor at 8, which leaves the table small.
+//   - IPVS forgets a UDP flow together with its endpoint: the next datagram of the client is
+//     dropped, and the one after it gets another endpoint.
 package ipvs

@@ -58,13 +58,16 @@ func (k *kernel) restart(cfg ipvs.Config) {
 }
 
 var (
-	webAddrs = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")}
-	webKey   = ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(webAddrs[0], 80))
+	webAddrs = []netip.Addr{netip.MustParseAddr("10.96.0.10"),
+		netip.MustParseAddr("fd00:10:96::10")}
+	webKey = ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(webAddrs[0], 80))
 )
 
 func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
-	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"}, ClusterIPs: webAddrs,
-		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}}}
+	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		ClusterIPs: webAddrs,
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80,
+			NodePort: 30080}}}
 	for _, f := range edit {
 		f(s)
 	}
@@ -79,7 +82,8 @@ func (k *kernel) state(svc *servicemodel.Service, pods ...string) servicemodel.S
 				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 		}
 	}
-	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
+		WithEndpoints(svc.Name, l)
 }
 
 func (k *kernel) apply(s servicemodel.State) *dataplane.Result {
@@ -119,7 +123,8 @@ func (k *kernel) weights(key ipvsnl.ServiceKey) map[string]int {
 // hold opens connections to the service, and requires that both pods have some.
 func (k *kernel) hold() *netnstest.Conns {
 	k.t.Helper()
-	conns, err := netnstest.OpenConns(k.t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0], 80), heldConns)
+	conns, err := netnstest.OpenConns(k.t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0],
+		80), heldConns)
 	require.NoError(k.t, err)
 	k.t.Cleanup(func() { conns.Close() })
 	require.Equal(k.t, []string{"pod2", "pod3"}, slices.Sorted(maps.Keys(conns.Servers())))
@@ -140,17 +145,22 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	var foreign ipvsnl.Batch
-	theirs := []ipvsnl.ServiceKey{ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80")), ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000001)}
+	theirs := []ipvsnl.ServiceKey{
+		ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80")),
+		ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000001)}
 	for _, s := range theirs {
 		foreign.NewService(ipvsnl.Service{ServiceKey: s, Scheduler: "rr"})
-		foreign.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7})
+		foreign.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
+			Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7})
 	}
 	require.NoError(t, k.vs.Submit(t.Context(), &foreign))
 	before := k.run("ipvsadm", "-Sn")
 	sysctl, err := k.Node.NS.Sysctl("net/ipv4/vs/conntrack")
 	require.NoError(t, err)
 
-	both := func(s *servicemodel.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")} }
+	both := func(s *servicemodel.Service) {
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")}
+	}
 	strict := dataplane.New(k.backend, &dataplane.Config{Strict: true})
 	_, err = strict.Apply(t.Context(), k.state(web(both), "pod2"))
 	require.ErrorIs(t, err, dataplane.ErrCollision)
@@ -167,7 +177,8 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 			require.Contains(t, now, line)
 		}
 	}
-	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal } // wants a mark
+	// wants a mark
+	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
 	k.apply(k.state(web(local), "pod2", "pod3"))
 	kept()
 	k.apply(k.state(web(local), "pod3"))
@@ -181,7 +192,9 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 func TestKernelShowsIpvsadmWhatIsObserved(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	k.apply(k.state(web(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }), "pod2", "pod3"))
+	k.apply(k.state(web(func(s *servicemodel.Service) {
+		s.Scheduler = servicemodel.LeastConn
+	}), "pod2", "pod3"))
 	k.restart(ipvs.Config{})
 	o, err := k.engine.Observe(t.Context())
 	require.NoError(t, err)
@@ -288,13 +301,15 @@ func TestKernelCutsOffWhatDoesNotDrain(t *testing.T) {
 func TestKernelCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{Device: testDevice, StrictARP: true})
-	names := []string{"net/ipv4/vs/conntrack", "net/ipv4/vs/expire_nodest_conn", "net/ipv4/vs/expire_quiescent_template", "net/ipv4/ip_forward",
+	names := []string{"net/ipv4/vs/conntrack", "net/ipv4/vs/expire_nodest_conn",
+		"net/ipv4/vs/expire_quiescent_template", "net/ipv4/ip_forward",
 		"net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce"}
 	for _, n := range names {
 		require.NoError(t, k.Node.NS.SetSysctl(n, "0"))
 	}
 	look := func() (all []string) {
-		for _, c := range []string{"nft list ruleset", "ipvsadm -Sn", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip link", "ip address"} {
+		for _, c := range []string{"nft list ruleset", "ipvsadm -Sn", "ip rule", "ip -6 rule",
+			"ip route show table all", "ip -6 route show table all", "ip link", "ip address"} {
 			all = append(all, k.run(strings.Fields(c)...))
 		}
 		for _, n := range names {
@@ -325,7 +340,9 @@ func TestKernelNewAddressOfTheNodeTakesNodePorts(t *testing.T) {
 	r := k.apply(s)
 	require.Positive(t, r.Messages)
 	require.True(t, r.Observed, "Integrity has noticed")
-	out := netnstest.SendAll(t.Context(), []netnstest.Probe{{From: k.pods["pod1"], Proto: netnstest.TCP, To: at, Timeout: 5 * time.Second}})
+	out := netnstest.SendAll(t.Context(),
+		[]netnstest.Probe{{From: k.pods["pod1"], Proto: netnstest.TCP, To: at,
+			Timeout: 5 * time.Second}})
 	require.Equal(t, "pod2", out[0].Server, out[0])
 	k.run("ip", "address", "del", at.Addr().String()+"/32", "dev", "lo")
 	require.Positive(t, k.apply(s).Messages)
@@ -333,19 +350,24 @@ func TestKernelNewAddressOfTheNodeTakesNodePorts(t *testing.T) {
 	require.ErrorIs(t, err, ipvsnl.ErrNoService)
 }
 
-// Clients that agree in the leading bits of their addresses share an endpoint; a process with another configuration changes it, and still sees the services.
+// Clients that agree in the leading bits of their addresses share an endpoint; a process with
+// another configuration changes it, and still sees the services.
 func TestKernelAffinityOfPrefixes(t *testing.T) {
 	t.Parallel()
 	cfg := ipvs.Config{AffinityMask4: 24, AffinityMask6: 64}
 	k := newKernel(t, cfg)
-	s := k.state(web(func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }), "pod2", "pod3")
+	s := k.state(web(func(s *servicemodel.Service) {
+		s.SessionAffinity.ClientIP = true
+	}), "pod2", "pod3")
 	k.apply(s)
 	servers := func(n int) map[string]bool {
 		m := map[string]bool{}
 		for i := range n {
 			// The addresses lead to the client's host, which has them.
 			for _, from := range []netip.Addr{k.Outside[0].IPv4, k.Outside[1].IPv4} {
-				out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP, SourceAddr: from, To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
+				out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP, SourceAddr: from,
+					To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(
+					t.Context())
 				require.Equal(t, netnstest.Answered, out.Kind, "%d: %v", i, out)
 				m[out.Server] = true
 			}
@@ -353,7 +375,8 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 		return m
 	}
 	require.Len(t, servers(4), 1)
-	require.Contains(t, k.run("ipvsadm", "-Sn"), "-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0")
+	require.Contains(t, k.run("ipvsadm", "-Sn"),
+		"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0")
 	require.Contains(t, k.run("ipvsadm", "-Sn"), "-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64")
 
 	k.restart(cfg)

@@ -88,7 +88,8 @@ func podState(pods []string) servicemodel.State {
 					{Name: "http", Protocol: servicemodel.TCP, Port: 8080}, {Name: "more",
 						Protocol: servicemodel.TCP, Port: 8081}}})
 	}
-	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
+		WithEndpoints(svc.Name, l)
 }
 
 // held returns the endpoints of each virtual server of IPv4.

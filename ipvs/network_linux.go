@@ -19,11 +19,12 @@ import (
 // network is the rest of the network namespace: addresses and the device that holds ours, the rule
 // and the route that lead packets to IPVS, sysctls, and the lock of writers.
 type network struct {
-	handle  *netlink.Handle
-	socket  *nl.SocketHandle // for addresses: the handle knows no metrics of them
-	events  events
-	ns      *threadns.NS
-	number  uint32 // of the instance: its routing table, the group of its device, the metric of its addresses
+	handle *netlink.Handle
+	socket *nl.SocketHandle // for addresses: the handle knows no metrics of them
+	events events
+	ns     *threadns.NS
+	// of the instance: its routing table, the group of its device, the metric of its addresses
+	number  uint32
 	device  string
 	index   int // of the device, 0 while there is none
 	turn    *threadns.Turn
@@ -38,10 +39,12 @@ func (n *network) open(c *Config, instance uint32) (err error) {
 	if n.ns, err = threadns.Open(c.NetNS); err != nil {
 		return fmt.Errorf("network namespace: %w", err)
 	}
-	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.ns.FD()), unix.NETLINK_ROUTE); err != nil {
+	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.ns.FD()),
+		unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
-	socket, err := nl.GetNetlinkSocketAt(netns.NsHandle(n.ns.FD()), netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.GetNetlinkSocketAt(netns.NsHandle(n.ns.FD()), netns.None(),
+		unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
@@ -80,7 +83,8 @@ func (n *network) close() error {
 func (n *network) rule(family int) *netlink.Rule {
 	r := netlink.NewRule()
 	mask := steerBit
-	r.Family, r.Table, r.Priority, r.Mark, r.Mask = family, int(n.number), rulePriority, steerBit, &mask
+	r.Family, r.Table, r.Priority, r.Mark, r.Mask = family, int(n.number), rulePriority,
+		steerBit, &mask
 	return r
 }
 
@@ -93,7 +97,8 @@ func (n *network) route(family int) (*netlink.Route, error) {
 	if family == unix.AF_INET6 {
 		bits = 128
 	}
-	return &netlink.Route{LinkIndex: lo.Attrs().Index, Table: int(n.number), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Family: family,
+	return &netlink.Route{LinkIndex: lo.Attrs().Index, Table: int(n.number), Type: unix.RTN_LOCAL,
+		Scope: unix.RT_SCOPE_HOST, Family: family,
 		Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}}, nil
 }
 
@@ -118,14 +123,16 @@ func (n *network) leads() bool {
 // misled says what of the rule and the route is missing.
 func (n *network) misled() (l []string, err error) {
 	for _, f := range ipFamilies {
-		rules, err := n.handle.RuleListFiltered(f, &netlink.Rule{Table: int(n.number)}, netlink.RT_FILTER_TABLE)
+		rules, err := n.handle.RuleListFiltered(f, &netlink.Rule{Table: int(n.number)},
+			netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return nil, fmt.Errorf("list rules: %w", err)
 		}
 		if len(rules) == 0 {
 			l = append(l, "the rule that leads packets to IPVS is missing")
 		}
-		routes, err := n.handle.RouteListFiltered(f, &netlink.Route{Table: int(n.number)}, netlink.RT_FILTER_TABLE)
+		routes, err := n.handle.RouteListFiltered(f, &netlink.Route{Table: int(n.number)},
+			netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
@@ -178,7 +185,8 @@ func (n *network) unlead() error {
 		if err != nil {
 			return err
 		}
-		if err := n.handle.RouteDel(route); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.ENOENT) {
+		if err := n.handle.RouteDel(route); err != nil && !errors.Is(err, syscall.ESRCH) &&
+			!errors.Is(err, syscall.ENOENT) {
 			return fmt.Errorf("delete route: %w", err)
 		}
 	}

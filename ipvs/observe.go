@@ -19,7 +19,8 @@ const observeTries = 8
 
 // Observe reads the companion tables and the virtual servers of the instance. What others commit to
 // nf_tables meanwhile does not matter; if another writer of the instance does, it reads again.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation, error) {
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+	error) {
 	b.observed = false
 	var err error
 	for try := range observeTries {
@@ -37,7 +38,8 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	if errors.Is(err, syscall.EINVAL) {
 		return nil, fmt.Errorf("ipvs: observe: tried %d times: %w", observeTries, err)
 	}
-	return nil, fmt.Errorf("ipvs: observe: tried %d times: %w: %w", observeTries, dataplane.ErrConflict, err)
+	return nil, fmt.Errorf("ipvs: observe: tried %d times: %w: %w", observeTries,
+		dataplane.ErrConflict, err)
 }
 
 // readAgain reports whether what could not be read may be readable a moment later.
@@ -117,7 +119,8 @@ func (b *Backend) readServers(ctx context.Context) error {
 			continue
 		}
 		keys = append(keys, s.ServiceKey)
-		b.held[s.ServiceKey] = &server{svc: s.Service, proto: servicemodel.Protocol(s.Protocol), dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
+		b.held[s.ServiceKey] = &server{svc: s.Service, proto: servicemodel.Protocol(s.Protocol),
+			dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
 	}
 	dests, err := b.vs.AllDestinations(ctx, keys)
 	if err != nil {

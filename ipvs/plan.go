@@ -81,18 +81,21 @@ func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add)
 // newPlan returns a plan that does nothing.
 func (b *Backend) newPlan() *plan {
 	p := &plan{table: b.cfg.Table, mark: splitMarks, servers: map[ipvsnl.ServiceKey]*server{},
-		owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}, records: map[servicemodel.FrontendKey]*record{},
-		addrs: b.comp.addrs, sysctls: b.comp.sysctls}
+		owned:   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
+		records: map[servicemodel.FrontendKey]*record{},
+		addrs:   b.comp.addrs, sysctls: b.comp.sysctls}
 	for s := range p.stages {
 		for i := range p.stages[s] {
-			p.stages[s][i].del, p.stages[s][i].add = map[string]*nftwire.ElemList{}, map[string]*nftwire.ElemList{}
+			p.stages[s][i].del, p.stages[s][i].add = map[string]*nftwire.ElemList{},
+				map[string]*nftwire.ElemList{}
 		}
 	}
 	return p
 }
 
 // affected returns the frontends that a change set and what was found broken concern, sorted.
-func (b *Backend) affected(c *servicemodel.ChangeSet, addrs []netip.Addr) []servicemodel.FrontendKey {
+func (b *Backend) affected(c *servicemodel.ChangeSet,
+	addrs []netip.Addr) []servicemodel.FrontendKey {
 	m := maps.Clone(b.dirty)
 	if m == nil {
 		m = map[servicemodel.FrontendKey]bool{}
@@ -102,9 +105,11 @@ func (b *Backend) affected(c *servicemodel.ChangeSet, addrs []netip.Addr) []serv
 			return
 		}
 		m[f.Key] = true
-		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) { // it comes before a node port of the same number
+		// it comes before a node port of the same number
+		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
 			any := nftwire.Families[nftwire.FamilyIndex(f.Key.Addr)].Any
-			m[servicemodel.FrontendKey{Addr: any, Protocol: f.Key.Protocol, Port: f.Key.Port}] = true
+			m[servicemodel.FrontendKey{
+				Addr: any, Protocol: f.Key.Protocol, Port: f.Key.Port}] = true
 		}
 	}
 	for _, fc := range c.Frontends {
@@ -166,7 +171,8 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(old), ipvsnl.ServiceKey.Compare) {
 		if b.held[k] != nil {
-			p.down = append(p.down, op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
+			p.down = append(p.down, op{cmd: ipvsnl.CommandDelService,
+				svc: ipvsnl.Service{ServiceKey: k}})
 			p.servers[k] = nil
 		}
 	}
@@ -232,9 +238,11 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 		was, ok := have.dests[d]
 		switch {
 		case !ok:
-			p.up = append(p.up, op{ipvsnl.CommandNewDestination, ipvsnl.Service{ServiceKey: k}, want.dests[d]})
+			p.up = append(p.up, op{ipvsnl.CommandNewDestination, ipvsnl.Service{ServiceKey: k},
+				want.dests[d]})
 		case was != want.dests[d]:
-			p.up = append(p.up, op{ipvsnl.CommandSetDestination, ipvsnl.Service{ServiceKey: k}, want.dests[d]})
+			p.up = append(p.up, op{ipvsnl.CommandSetDestination, ipvsnl.Service{ServiceKey: k},
+				want.dests[d]})
 		}
 	}
 	for _, d := range sortedDests(have.dests) {
@@ -245,12 +253,14 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 		if want.proto == servicemodel.TCP && b.cfg.DrainLimit > 0 {
 			if was.Weight != 0 {
 				was.Weight = 0
-				p.down = append(p.down, op{ipvsnl.CommandSetDestination, ipvsnl.Service{ServiceKey: k}, was})
+				p.down = append(p.down, op{ipvsnl.CommandSetDestination,
+					ipvsnl.Service{ServiceKey: k}, was})
 			}
 			next.dests[d] = was
 			continue
 		}
-		p.down = append(p.down, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k}, was})
+		p.down = append(p.down, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
+			was})
 	}
 	return next
 }

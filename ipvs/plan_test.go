@@ -22,13 +22,15 @@ var goldenAddr = netip.MustParseAddr("192.0.2.10")
 
 func goldenNode() servicemodel.Node {
 	return servicemodel.Node{Name: "this", Addresses: []netip.Addr{goldenAddr},
-		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+		LocalPods: servicemodel.PodDetector{
+			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
 }
 
 func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	s := &servicemodel.Service{
-		Name:       servicemodel.Name{Namespace: "default", Name: "web"},
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}},
+		Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80,
+			NodePort: 30080}},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 	}
 	for _, f := range edit {
@@ -40,8 +42,10 @@ func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for i, a := range addrs {
-		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Node: []string{"this", "other"}[i%2],
-			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}})
+		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+			Node: []string{"this", "other"}[i%2],
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 8080}}})
 	}
 	return l
 }
@@ -61,7 +65,8 @@ func restrictedTo(ranges ...string) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) {
 		s.Ports[0].NodePort = 0
 		s.ExternalIPs = nil
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.20")}}
 		for _, p := range ranges {
 			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
 				netip.MustParsePrefix(p))
@@ -92,7 +97,8 @@ func withoutKernel(t *testing.T, cfg ...Config) *Backend {
 // A story of states, and the plan that leads from each to the next.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
-	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(
+		goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	name := goldenService().Name
 	local := func(s *servicemodel.Service) {
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
@@ -100,7 +106,8 @@ func TestPlansAreGolden(t *testing.T) {
 	}
 	sources := func(s *servicemodel.Service) {
 		s.Ports[0].NodePort = 0
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.20")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	}
 	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
@@ -115,14 +122,18 @@ func TestPlansAreGolden(t *testing.T) {
 		state servicemodel.State
 	}{
 		{"01-first", base},
-		{"02-one-endpoint-replaced", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
-		{"03-one-comes-back", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2", "10.244.1.3"))},
+		{"02-one-endpoint-replaced",
+			base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
+		{"03-one-comes-back", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2",
+			"10.244.1.3"))},
 		{"04-local", base.WithService(goldenService(local)).WithEndpoints(name, two)},
 		{"05-sources", base.WithService(goldenService(sources)).WithEndpoints(name, two)},
 		{"06-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name, two)},
-		{"07-local-affinity", base.WithService(goldenService(local, sticky)).WithEndpoints(name, two)},
+		{"07-local-affinity", base.WithService(goldenService(local, sticky)).WithEndpoints(
+			name, two)},
 		{"08-another-scheduler", base.WithService(goldenService(least)).WithEndpoints(name, two)},
-		{"09-direct-routing", base.WithService(goldenService(direct)).WithEndpoints(name, atPort(80, two))},
+		{"09-direct-routing", base.WithService(goldenService(direct)).WithEndpoints(name,
+			atPort(80, two))},
 		{"10-no-endpoints", base.WithEndpoints(name, nil)},
 		{"11-gone", base.WithoutService(name)},
 	}
@@ -164,15 +175,21 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 		s.SessionAffinity.ClientIP = true
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 	})
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(svc))
+	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).
+		WithService(svc))
 	require.NoError(t, err)
 	for _, tc := range []struct {
 		cfg  Config
 		want [2]string
 	}{
-		{Config{}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
-		{Config{AffinityMask4: 32, AffinityMask6: 128}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
-		{Config{AffinityMask4: 24, AffinityMask6: 64}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0\n", "-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64\n"}},
+		{Config{}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n",
+			"-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
+		{Config{AffinityMask4: 32, AffinityMask6: 128},
+			[2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n",
+				"-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
+		{Config{AffinityMask4: 24, AffinityMask6: 64},
+			[2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0\n",
+				"-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64\n"}},
 	} {
 		p := withoutKernel(t, tc.cfg).plan(servicemodel.Diff(nil, table))
 		for _, w := range tc.want {
@@ -192,7 +209,8 @@ func golden(t *testing.T, name, got string) {
 	require.Equal(t, string(want), got, "run with -update if this is meant")
 }
 
-// A mark is given to one frontend at a time, and given again when it is free; those of others are left alone.
+// A mark is given to one frontend at a time, and given again when it is free; those of others are
+// left alone.
 func TestMarksAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
@@ -210,7 +228,8 @@ func TestMarksAreGivenOnce(t *testing.T) {
 	commit := func(services ...int) map[uint32]string {
 		s := servicemodel.State{}.WithNode(goldenNode())
 		for _, i := range services {
-			s = s.WithService(service(i)).WithEndpoints(service(i).Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+			s = s.WithService(service(i)).WithEndpoints(service(i).Name,
+				goldenEndpoints("10.244.1.1", "10.244.2.2"))
 		}
 		next, err := servicemodel.Resolve(table, s)
 		require.NoError(t, err)
@@ -229,9 +248,11 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		require.Len(t, b.marks, len(given)+1)
 		return given
 	}
-	require.Equal(t, map[uint32]string{splitMarks + 1: "weba", splitMarks + 3: "webb"}, commit(0, 1))
+	require.Equal(t, map[uint32]string{splitMarks + 1: "weba", splitMarks + 3: "webb"},
+		commit(0, 1))
 	require.Equal(t, map[uint32]string{splitMarks + 3: "webb"}, commit(1))
-	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"}, commit(1, 2))
+	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"},
+		commit(1, 2))
 }
 
 func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
@@ -241,20 +262,26 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 		edit        func(*servicemodel.Service)
 		node        func(*servicemodel.Node)
 	}{
-		{name: "the scheduler random", field: "scheduler", edit: func(s *servicemodel.Service) { s.Scheduler = servicemodel.Random }},
-		{name: "direct routing to another port", field: "forwarding", edit: func(s *servicemodel.Service) {
-			s.Ports[0].NodePort = 0
-			s.Forwarding = servicemodel.ForwardDirect
+		{name: "the scheduler random", field: "scheduler", edit: func(s *servicemodel.Service) {
+			s.Scheduler = servicemodel.Random
 		}},
-		{name: "a tunnel to another port", field: "forwarding", edit: func(s *servicemodel.Service) {
-			s.Ports[0].NodePort = 0
-			s.Forwarding = servicemodel.ForwardTunnel
-		}},
-		{name: "direct routing on a node port", field: "forwarding", edit: func(s *servicemodel.Service) {
-			s.Ports[0].Port = 8080
-			s.Forwarding = servicemodel.ForwardDirect
-		}},
-		{name: "node ports on localhost", field: "localhostNodePorts", node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
+		{name: "direct routing to another port", field: "forwarding",
+			edit: func(s *servicemodel.Service) {
+				s.Ports[0].NodePort = 0
+				s.Forwarding = servicemodel.ForwardDirect
+			}},
+		{name: "a tunnel to another port", field: "forwarding",
+			edit: func(s *servicemodel.Service) {
+				s.Ports[0].NodePort = 0
+				s.Forwarding = servicemodel.ForwardTunnel
+			}},
+		{name: "direct routing on a node port", field: "forwarding",
+			edit: func(s *servicemodel.Service) {
+				s.Ports[0].Port = 8080
+				s.Forwarding = servicemodel.ForwardDirect
+			}},
+		{name: "node ports on localhost", field: "localhostNodePorts",
+			node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -265,7 +292,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			if tc.node != nil {
 				tc.node(&n)
 			}
-			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
+			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(
+				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 			require.NoError(t, err)
 			var unsupported *dataplane.UnsupportedError
 			err = withoutKernel(t).Check(servicemodel.Diff(nil, table))
@@ -284,7 +312,8 @@ func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
 	b.foreign[ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))] = true
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()))
+	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(
+		goldenService()))
 	require.NoError(t, err)
 	var collision *dataplane.CollisionError
 	require.ErrorAs(t, b.Check(servicemodel.Diff(nil, table)), &collision)

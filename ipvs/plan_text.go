@@ -51,11 +51,14 @@ func (t *text) ops(l []op) {
 // Options of ipvsadm(8).
 var (
 	ipvsadmCommands = map[ipvsnl.Command]string{
-		ipvsnl.CommandNewService: "-A", ipvsnl.CommandSetService: "-E", ipvsnl.CommandDelService: "-D",
-		ipvsnl.CommandNewDestination: "-a", ipvsnl.CommandSetDestination: "-e", ipvsnl.CommandDelDestination: "-d",
+		ipvsnl.CommandNewService: "-A", ipvsnl.CommandSetService: "-E",
+		ipvsnl.CommandDelService:     "-D",
+		ipvsnl.CommandNewDestination: "-a", ipvsnl.CommandSetDestination: "-e",
+		ipvsnl.CommandDelDestination: "-d",
 	}
-	ipvsadmProtocols = map[ipvsnl.Protocol]string{ipvsnl.TCP: "-t", ipvsnl.UDP: "-u", ipvsnl.SCTP: "--sctp-service"}
-	ipvsadmMethods   = map[ipvsnl.ForwardingMethod]string{
+	ipvsadmProtocols = map[ipvsnl.Protocol]string{ipvsnl.TCP: "-t", ipvsnl.UDP: "-u",
+		ipvsnl.SCTP: "--sctp-service"}
+	ipvsadmMethods = map[ipvsnl.ForwardingMethod]string{
 		ipvsnl.ForwardMasquerade: "-m", ipvsnl.ForwardDirectRoute: "-g", ipvsnl.ForwardTunnel: "-i",
 	}
 )
@@ -93,7 +96,8 @@ func (o op) String() string {
 			s += " -b " + strings.Join(options, ",")
 		}
 	case ipvsnl.CommandNewDestination, ipvsnl.CommandSetDestination:
-		s += fmt.Sprintf(" -r %s %s -w %d", o.dest.DestinationKey, ipvsadmMethods[o.dest.Forward], o.dest.Weight)
+		s += fmt.Sprintf(" -r %s %s -w %d", o.dest.DestinationKey, ipvsadmMethods[o.dest.Forward],
+			o.dest.Weight)
 	case ipvsnl.CommandDelDestination:
 		s += " -r " + o.dest.DestinationKey.String()
 	}

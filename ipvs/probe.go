@@ -13,14 +13,17 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func(ctx context.Context) error { return probe(ctx, cfg) }, func() (*Backend, error) { return New(cfg) })
+	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
+		return probe(ctx, cfg)
+	}, func() (*Backend, error) { return New(cfg) })
 }
 
 // probeTable is the name of the companion tables that the kernel is asked about.
 const probeTable = "kernlb.probe"
 
-// probe asks the kernel for IPVS, then has it check the transaction that would write companion tables with everything in them. It does not ask for
-// schedulers, nor for dummy devices: the kernel loads their modules when the first virtual server wants them, or the device is made.
+// probe asks the kernel for IPVS, then has it check the transaction that would write companion
+// tables with everything in them. It does not ask for schedulers, nor for dummy devices: the kernel
+// loads their modules when the first virtual server wants them, or the device is made.
 func probe(ctx context.Context, cfg *Config) error {
 	c, err := cfg.withDefaults()
 	if err != nil {
@@ -42,14 +45,16 @@ func probe(ctx context.Context, cfg *Config) error {
 	b.assume(nil)
 	var batch nfnl.Batch
 	b.plan(changes).encode(&batch, stageRestrict)
-	return kernelprobe.Explain(kernelprobe.Only(b.nf.Check(ctx, &batch)), &batch, kernelprobe.Running())
+	return kernelprobe.Explain(kernelprobe.Only(b.nf.Check(ctx, &batch)), &batch,
+		kernelprobe.Running())
 }
 
 // assume makes the backend believe that the kernel holds nothing, on a node with these addresses
 // and nothing to do about its sysctls.
 func (b *Backend) assume(local []netip.Addr) {
 	b.observed, b.found, b.settled = true, addresses{node: local}, true
-	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}, map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
+	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{},
+		map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
 	b.device, b.comp, b.sysctls = device{users: map[netip.Addr]int{}}, newCompanion(), sysctls{}
 	b.marks = map[uint32]bool{}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// probeKernel looks for the generic netlink family, which anybody may, and asks for its version, which shows whether more is permitted.
+// probeKernel looks for the generic netlink family, which anybody may, and asks for its version,
+// which shows whether more is permitted.
 func probeKernel(ctx context.Context, netns int) error {
 	c, err := ipvsnl.Dial(ctx, &ipvsnl.Config{NetNS: netns})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
@@ -31,27 +32,32 @@ func probeKernel(ctx context.Context, netns int) error {
 // explain says what permission is missing.
 func explain(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: IPVS takes CAP_NET_ADMIN in the initial user namespace: %w", dataplane.ErrNoPermission, err)
+		return fmt.Errorf("%w: IPVS takes CAP_NET_ADMIN in the initial user namespace: %w",
+			dataplane.ErrNoPermission, err)
 	}
 	return err
 }
 
-// noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does not say which family it is, and a process
-// without CAP_SYS_MODULE cannot make the kernel load it.
+// noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does
+// not say which family it is, and a process without CAP_SYS_MODULE cannot make the kernel load it.
 func noModule(module string, err error) error {
 	if installed(module) {
-		return fmt.Errorf("%w %s: it is installed but not loaded, and this process cannot have it loaded: load module %s (modprobe %s): %w",
+		return fmt.Errorf(
+			"%w %s: it is installed but not loaded, and this process cannot have it loaded: load "+
+				"module %s (modprobe %s): %w",
 			dataplane.ErrMissingModule, module, module, module, err)
 	}
 	return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, module, err)
 }
 
-// installed reports whether the running kernel has a module's file, as far as can be seen from here: in a container often nothing is.
+// installed reports whether the running kernel has a module's file, as far as can be seen from
+// here: in a container often nothing is.
 func installed(module string) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
 	}
-	list, err := os.ReadFile("/lib/modules/" + unix.ByteSliceToString(u.Release[:]) + "/modules.dep")
+	list, err := os.ReadFile("/lib/modules/" + unix.ByteSliceToString(u.Release[:]) +
+		"/modules.dep")
 	return err == nil && bytes.Contains(list, []byte("/"+module+".ko"))
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// probeIn asks the kernel in a new namespace, by a thread without some capabilities, and returns the links that the namespace then has.
+// probeIn asks the kernel in a new namespace, by a thread without some capabilities, and returns
+// the links that the namespace then has.
 func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	t.Helper()
 	netnstest.Require(t)
@@ -83,7 +84,8 @@ func TestKernelRefusesWhoMayNot(t *testing.T) {
 	require.ErrorContains(t, err, "IPVS takes CAP_NET_ADMIN in the initial user namespace")
 }
 
-// TestKernelThatDoesNotLoadItByItself unloads ip_vs, which a kernel before 5.16 does not load for a process without CAP_SYS_MODULE.
+// TestKernelThatDoesNotLoadItByItself unloads ip_vs, which a kernel before 5.16 does not load for a
+// process without CAP_SYS_MODULE.
 func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("unloads a module: needs a virtual machine, see internal/vmtest")

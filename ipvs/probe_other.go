@@ -9,7 +9,8 @@ import (
 )
 
 func probeKernel(context.Context, int) error {
-	return fmt.Errorf("ipvs: probe: not supported on this operating system: %w", errors.ErrUnsupported)
+	return fmt.Errorf("ipvs: probe: not supported on this operating system: %w",
+		errors.ErrUnsupported)
 }
 
 func explain(err error) error { return err }

@@ -29,7 +29,8 @@ func (r *record) equal(o *record) bool {
 // it is 249 bytes long; user data can hold 251.
 func (r *record) comment() string {
 	f := r.fe
-	s := f.Service.String() + " " + f.Kind.String() + " " + f.Internal.String() + " " + f.External.String()
+	s := f.Service.String() + " " + f.Kind.String() + " " + f.Internal.String() + " " +
+		f.External.String()
 	if f.Masquerade != 0 {
 		s += fmt.Sprintf(" m=%d", f.Masquerade)
 	}
@@ -62,7 +63,8 @@ func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 	r := &record{fe: f, nat: true}
 	ns, name, ok := strings.Cut(w[0], "/")
 	name, port, _ := strings.Cut(name, ":")
-	f.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name}, Port: port, Protocol: k.Protocol}
+	f.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name},
+		Port: port, Protocol: k.Protocol}
 	var kindOK, intOK, extOK bool
 	f.Kind, kindOK = named(w[1], servicemodel.NodePort)
 	f.Internal, intOK = named(w[2], servicemodel.BalanceLocal)
@@ -160,8 +162,9 @@ func (r *record) elements(to func(set string, e nftwire.Elem)) {
 	if f.Sources != nil {
 		to(setRestricted, nftwire.Elem{Key: key})
 		for _, p := range f.Sources {
-			to(setSources, nftwire.Elem{Key: nftwire.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
-				KeyEnd: nftwire.AppendAddr(key[:len(key):len(key)], nftwire.LastAddr(p))})
+			to(setSources,
+				nftwire.Elem{Key: nftwire.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
+					KeyEnd: nftwire.AppendAddr(key[:len(key):len(key)], nftwire.LastAddr(p))})
 		}
 	}
 }

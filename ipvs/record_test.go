@@ -13,12 +13,16 @@ import (
 
 func TestCommentsReadBack(t *testing.T) {
 	t.Parallel()
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: servicemodel.TCP, Port: 80}
-	name := servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: "web"}, Port: "http", Protocol: servicemodel.TCP}
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
+		Protocol: servicemodel.TCP, Port: 80}
+	name := servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		Port: "http", Protocol: servicemodel.TCP}
 	for _, r := range []*record{
 		{fe: &servicemodel.Frontend{Key: k, Service: name}, nat: true},
-		{fe: &servicemodel.Frontend{Key: k, Service: name, Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster,
-			External: servicemodel.BalanceLocal, Masquerade: servicemodel.FromHost, Affinity: time.Minute}, mark: splitMarks + 7},
+		{fe: &servicemodel.Frontend{Key: k, Service: name, Kind: servicemodel.LoadBalancer,
+			Internal: servicemodel.BalanceCluster,
+			External: servicemodel.BalanceLocal, Masquerade: servicemodel.FromHost,
+			Affinity: time.Minute}, mark: splitMarks + 7},
 	} {
 		got, err := parseRecord(r.comment(), k)
 		require.NoError(t, err)
@@ -35,7 +39,8 @@ func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 		"default/web nothing cluster cluster", "default/web cluster-ip nothing cluster",
 		"default/web cluster-ip cluster nothing", "default/web cluster-ip cluster cluster x=1",
 		"default/web cluster-ip cluster cluster m=x", "default/web cluster-ip cluster cluster sr",
-		"default/web cluster-ip cluster cluster k=99999999999", "default/web cluster-ip cluster cluster ",
+		"default/web cluster-ip cluster cluster k=99999999999",
+		"default/web cluster-ip cluster cluster ",
 	} {
 		_, err := parseRecord(s, k)
 		require.Error(t, err, s)
@@ -60,8 +65,11 @@ func TestRangesArePrefixes(t *testing.T) {
 }
 
 func FuzzParseRecord(f *testing.F) {
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: servicemodel.TCP, Port: 80}
-	f.Add("default/web:http load-balancer cluster local masquerade=2 affinity=60 mark=0xc0000001 routed restricted")
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
+		Protocol: servicemodel.TCP, Port: 80}
+	f.Add(
+		"default/web:http load-balancer cluster local masquerade=2 affinity=60 mark=0xc0000001 " +
+			"routed restricted")
 	f.Fuzz(func(t *testing.T, s string) {
 		r, err := parseRecord(s, k)
 		if err != nil {
@@ -80,7 +88,11 @@ func FuzzElements(f *testing.F) {
 	f.Add(l.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		if err := nftwire.DecodeElems(b, func(e nftwire.Elem) error { n++; _ = nftwire.CommentOf(e.UserData); return nil }); err == nil {
+		if err := nftwire.DecodeElems(b, func(e nftwire.Elem) error {
+			n++
+			_ = nftwire.CommentOf(e.UserData)
+			return nil
+		}); err == nil {
 			require.LessOrEqual(t, n*4, len(b))
 		}
 	})

@@ -15,28 +15,34 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// routed is the service web, whose packets are forwarded unchanged to endpoints that hold its addresses.
-func routed(how servicemodel.Forwarding, edit ...func(*servicemodel.Service)) *servicemodel.Service {
+// routed is the service web, whose packets are forwarded unchanged to endpoints that hold its
+// addresses.
+func routed(how servicemodel.Forwarding,
+	edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	s := web(edit...)
 	s.Forwarding = how
-	s.Ports = []servicemodel.ServicePort{{Name: "t", Protocol: servicemodel.TCP, Port: 80}, {Name: "u", Protocol: servicemodel.UDP, Port: 80}}
+	s.Ports = []servicemodel.ServicePort{{Name: "t", Protocol: servicemodel.TCP, Port: 80},
+		{Name: "u", Protocol: servicemodel.UDP, Port: 80}}
 	return s
 }
 
-// routedState is a state with the service and endpoints at its own port; those in other are on another node.
+// routedState is a state with the service and endpoints at its own port; those in other are on
+// another node.
 func (k *kernel) routedState(svc *servicemodel.Service, pods, other []string) servicemodel.State {
 	var l []servicemodel.Endpoint
 	add := func(node string, names []string) {
 		for _, p := range names {
 			for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
 				l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
-					Ports: []servicemodel.EndpointPort{{Name: "t", Protocol: servicemodel.TCP, Port: 80}, {Name: "u", Protocol: servicemodel.UDP, Port: 80}}})
+					Ports: []servicemodel.EndpointPort{{Name: "t", Protocol: servicemodel.TCP,
+						Port: 80}, {Name: "u", Protocol: servicemodel.UDP, Port: 80}}})
 			}
 		}
 	}
 	add("this", pods)
 	add("other", other)
-	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
+		WithEndpoints(svc.Name, l)
 }
 
 // inside runs a command in the namespace of a host, and returns its output.
@@ -62,14 +68,16 @@ func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 	}
 }
 
-// requireAnswers requires that each client is answered at the address by one of the servers, which sees the client's own address.
+// requireAnswers requires that each client is answered at the address by one of the servers, which
+// sees the client's own address.
 func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, servers ...string) {
 	k.t.Helper()
 	var probes []netnstest.Probe
 	for _, c := range clients {
 		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
 			for range 4 {
-				probes = append(probes, netnstest.Probe{From: c, Proto: proto, To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second})
+				probes = append(probes, netnstest.Probe{From: c, Proto: proto,
+					To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second})
 			}
 		}
 	}
@@ -113,7 +121,8 @@ func TestKernelDirectRouting(t *testing.T) {
 func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	external := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:113::10")}
+	external := []netip.Addr{netip.MustParseAddr("203.0.113.10"),
+		netip.MustParseAddr("2001:db8:113::10")}
 	for _, p := range []string{"pod2", "pod3"} {
 		k.holdAddresses(p, external...)
 	}
@@ -180,21 +189,27 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 	require.NoError(t, err)
 	for _, a := range []netip.Addr{client.IPv4, client.IPv6} {
 		dst := netlink.NewIPNet(a.AsSlice())
-		require.NoError(t, here.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_LINK}))
-		require.NoError(t, here.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: peer.Attrs().HardwareAddr,
-			State: netlink.NUD_PERMANENT}))
+		require.NoError(t, here.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst,
+			Scope: netlink.SCOPE_LINK}))
+		require.NoError(t,
+			here.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(),
+				HardwareAddr: peer.Attrs().HardwareAddr,
+				State:        netlink.NUD_PERMANENT}))
 	}
 }
 
-// It is not parallel, so that it comes first: the modules that it loads make devices in every namespace, such as tunl0, and other tests list devices.
+// It is not parallel, so that it comes first: the modules that it loads make devices in every
+// namespace, such as tunl0, and other tests list devices.
 func TestKernelTunnels(t *testing.T) {
 	k := newKernel(t, ipvs.Config{})
 	for _, p := range []string{"pod2", "pod3"} {
 		k.holdAddresses(p, webAddrs...)
 		h := k.pods[p]
-		k.inside(h, "ip", "link", "add", "in4", "type", "ipip", "local", h.IPv4.String(), "remote", "any")
+		k.inside(h, "ip", "link", "add", "in4", "type", "ipip", "local", h.IPv4.String(),
+			"remote", "any")
 		k.inside(h, "ip", "link", "set", "in4", "up")
-		k.inside(h, "ip", "link", "add", "in6", "type", "ip6tnl", "mode", "ip6ip6", "local", h.IPv6.String(), "remote", "any")
+		k.inside(h, "ip", "link", "add", "in6", "type", "ip6tnl", "mode", "ip6ip6", "local",
+			h.IPv6.String(), "remote", "any")
 		k.inside(h, "ip", "link", "set", "in6", "up")
 	}
 	k.apply(k.routedState(routed(servicemodel.ForwardTunnel), []string{"pod2", "pod3"}, nil))

@@ -9,7 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Each scheduler is what ipvsadm sees, with its options; a new program finds it, and has nothing to do.
+// Each scheduler is what ipvsadm sees, with its options; a new program finds it, and has nothing to
+// do.
 func TestKernelHasEachScheduler(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})

@@ -13,7 +13,8 @@ import (
 func allSchedulers() []servicemodel.Scheduler {
 	l := slices.Clone(schedulerOrder)
 	for _, name := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
-		l = append(l, name+servicemodel.HashPort, name+servicemodel.HashFallback, name+servicemodel.HashPort+servicemodel.HashFallback)
+		l = append(l, name+servicemodel.HashPort, name+servicemodel.HashFallback,
+			name+servicemodel.HashPort+servicemodel.HashFallback)
 	}
 	return l
 }
@@ -22,7 +23,8 @@ func TestSchedulersAreReadBack(t *testing.T) {
 	t.Parallel()
 	for _, want := range allSchedulers() {
 		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
-		state := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1"))
+		state := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(
+			svc.Name, goldenEndpoints("10.244.1.1"))
 		table, err := servicemodel.Resolve(nil, state)
 		require.NoError(t, err)
 		b := withoutKernel(t, Config{Scheduler: servicemodel.SourceHash + servicemodel.HashPort})
@@ -48,7 +50,8 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 		"sh+port+fallback": "-s sh -b sh-port,sh-fallback\n",
 	} {
 		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
-		table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
+		table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).
+			WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 		require.NoError(t, err)
 		p := withoutKernel(t, Config{Scheduler: "mh+fallback"}).plan(servicemodel.Diff(nil, table))
 		require.Contains(t, p.String(), "-A -t 10.96.0.10:80 "+text)

@@ -17,8 +17,10 @@ type server struct {
 	dests map[ipvsnl.DestinationKey]ipvsnl.Destination
 }
 
-// The flags of our virtual servers hold more than the kernel looks at: the instance in the high half, and the scheduler that the
-// model asked for, as its place in order, in four bits, and its options. The kernel keeps what it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
+// The flags of our virtual servers hold more than the kernel looks at: the instance in the high
+// half, and the scheduler that the model asked for, as its place in order, in four bits, and its
+// options. The kernel keeps what it does not know (ip_vs_genl_parse_service,
+// ip_vs_genl_fill_service).
 const (
 	instanceMask   = 0xffff0000
 	schedulerMask  = 0x0f00
@@ -28,12 +30,15 @@ const (
 )
 
 var schedulerOrder = []servicemodel.Scheduler{
-	servicemodel.SchedulerDefault, servicemodel.RoundRobin, servicemodel.WeightedRR, servicemodel.LeastConn, servicemodel.WeightedLC,
-	servicemodel.LocalityLC, servicemodel.LocalityLCR, servicemodel.SourceHash, servicemodel.DestHash, servicemodel.ShortestDelay,
+	servicemodel.SchedulerDefault, servicemodel.RoundRobin, servicemodel.WeightedRR,
+	servicemodel.LeastConn, servicemodel.WeightedLC,
+	servicemodel.LocalityLC, servicemodel.LocalityLCR, servicemodel.SourceHash,
+	servicemodel.DestHash, servicemodel.ShortestDelay,
 	servicemodel.NeverQueue, servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
 }
 
-// pools returns the pool behind a frontend's address, and that of pods and the host if it is another. Either may be nil.
+// pools returns the pool behind a frontend's address, and that of pods and the host if it is
+// another. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
 	internal, external := poolOf(t, fe, fe.Internal), poolOf(t, fe, fe.External)
 	switch {
@@ -45,7 +50,8 @@ func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *service
 	return external, internal
 }
 
-func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend, v servicemodel.Verdict) *servicemodel.Pool {
+func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend,
+	v servicemodel.Verdict) *servicemodel.Pool {
 	id, ok := fe.Pool(v)
 	if !ok {
 		return nil
@@ -53,18 +59,23 @@ func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend, v servicemodel.Ver
 	return t.Pool(id)
 }
 
-// servers returns the virtual servers of a frontend; a node port has one at each of the addresses, unless a service has the address and port.
-func (b *Backend) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr, mark uint32) []*server {
+// servers returns the virtual servers of a frontend; a node port has one at each of the addresses,
+// unless a service has the address and port.
+func (b *Backend) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr,
+	mark uint32) []*server {
 	main, alt := pools(t, fe)
 	var l []*server
 	k := fe.Key
 	if !k.NodePort() {
-		l = append(l, b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()), fe, main, false))
+		l = append(l, b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()), fe,
+			main, false))
 	} else {
 		for _, a := range addrs {
 			own := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
 			if a.Is4() == k.Addr.Is4() && t.Frontend(own) == nil {
-				l = append(l, b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), own.AddrPort()), fe, main, false))
+				l = append(l,
+					b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), own.AddrPort()), fe,
+						main, false))
 			}
 		}
 	}
@@ -78,8 +89,10 @@ func (b *Backend) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addr
 	return l
 }
 
-func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool, byMark bool) *server {
-	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(b.instance)}, proto: fe.Key.Protocol,
+func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool,
+	byMark bool) *server {
+	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(b.instance)},
+		proto: fe.Key.Protocol,
 		dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
 	want := servicemodel.SchedulerDefault
 	if p != nil {
@@ -89,7 +102,8 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	s.schedule(cmp.Or(want, b.cfg.Scheduler))
 	switch {
 	case fe.Affinity > 0 && byMark:
-		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so clients are told apart by a hash instead.
+		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so
+		// clients are told apart by a hash instead.
 		s.schedule(servicemodel.Maglev + servicemodel.HashFallback)
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
@@ -100,7 +114,8 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 		return s
 	}
 	for _, slot := range p.Slots {
-		d := ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: slot.Endpoint.Port()}, Weight: uint32(slot.Weight)}
+		d := ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(),
+			Port: slot.Endpoint.Port()}, Weight: uint32(slot.Weight)}
 		switch p.Forwarding {
 		case servicemodel.ForwardDirect:
 			d.Forward = ipvsnl.ForwardDirectRoute
@@ -163,7 +178,8 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 		case ipvsnl.ForwardTunnel:
 			p.Forwarding = servicemodel.ForwardTunnel
 		}
-		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: netip.AddrPortFrom(k.Addr, k.Port), Weight: uint16(d.Weight)})
+		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: netip.AddrPortFrom(k.Addr, k.Port),
+			Weight: uint16(d.Weight)})
 	}
 	if p.Slots == nil {
 		return nil
@@ -174,7 +190,8 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 // configuredAs is the virtual server of s if the configuration were that of want.
 func (s *server) configuredAs(want *server) ipvsnl.Service {
 	svc := s.svc
-	if svc.Flags&^schedulerOptions == want.svc.Flags&^schedulerOptions { // they hold the scheduler that the model asks for
+	// they hold the scheduler that the model asks for
+	if svc.Flags&^schedulerOptions == want.svc.Flags&^schedulerOptions {
 		svc.Scheduler, svc.Netmask, svc.Flags = want.svc.Scheduler, want.svc.Netmask, want.svc.Flags
 	}
 	return svc
@@ -184,7 +201,8 @@ func sortedDests(m map[ipvsnl.DestinationKey]ipvsnl.Destination) []ipvsnl.Destin
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 
-// holds reports whether s is as want says, apart from destinations that drain and from what the configuration says and the model does not.
+// holds reports whether s is as want says, apart from destinations that drain and from what the
+// configuration says and the model does not.
 func (s *server) holds(want *server) bool {
 	if s == nil || s.configuredAs(want) != want.svc {
 		return false

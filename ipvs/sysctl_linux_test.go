@@ -62,7 +62,8 @@ func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
 			require.Equal(t, tc.arp, r.sysctl(arp))
 			require.Contains(t, log.String(), tc.since)
 			require.Equal(t, tc.since != "", log.Len() > 0)
-			if tc.name == "another instance" { // whoever is the last knows what they were before the first
+			// whoever is the last knows what they were before the first
+			if tc.name == "another instance" {
 				_, err = r.engine(Config{Table: "other"}).Cleanup(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, "0", r.sysctl(sysctlForward))
@@ -128,7 +129,8 @@ func TestLongNames(t *testing.T) {
 		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
 			Timeout: servicemodel.MaxAffinityTimeout}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.20")}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.20")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 		s.Ports[0].NodePort = 0
 	})
@@ -145,8 +147,10 @@ func TestLongNames(t *testing.T) {
 	}
 	worst := &record{mark: 0xffffffff,
 		fe: &servicemodel.Frontend{Service: servicemodel.PortName{Name: svc.Name, Port: long},
-			Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster,
-			Masquerade: servicemodel.FromAnywhere, Affinity: servicemodel.MaxAffinityTimeout, Sources: []netip.Prefix{}}}
+			Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster,
+			External:   servicemodel.BalanceCluster,
+			Masquerade: servicemodel.FromAnywhere, Affinity: servicemodel.MaxAffinityTimeout,
+			Sources: []netip.Prefix{}}}
 	require.Equal(t, 249, len(worst.comment()))
 	require.LessOrEqual(t, len(worst.comment()), 251)
 }

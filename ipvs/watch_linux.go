@@ -31,7 +31,8 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 		return fmt.Errorf("ipvs: watch the network: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() {
-		conn.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only if the connection is closed
+		// nolint:errcheck // fails only if the connection is closed
+		conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	for {
 		msgs, err := conn.Receive()

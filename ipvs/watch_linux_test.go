@@ -21,7 +21,8 @@ func TestKernelNodePortsFollowTheNodesAddresses(t *testing.T) {
 	states <- k.state(web(), "pod2")
 
 	has := func(addr string) func() bool {
-		at := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(netip.MustParseAddr(addr), 30080))
+		at := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(netip.MustParseAddr(addr),
+			30080))
 		return func() bool {
 			_, err := k.vs.Service(t.Context(), at)
 			return err == nil

@@ -39,11 +39,14 @@ func addressHeader(a netip.Addr, index int, scope byte) []byte {
 	if a.Is6() {
 		family = 10 // AF_INET6
 	}
-	return binary.NativeEndian.AppendUint32([]byte{family, byte(a.BitLen()), 0, scope}, uint32(index))
+	return binary.NativeEndian.AppendUint32([]byte{family, byte(a.BitLen()), 0, scope},
+		uint32(index))
 }
 
-// newAddress is the body of RTM_NEWADDR that binds an address of a service, marked as ours by its metric. IPv4 addresses have the scope of the host, and
-// IPv6 addresses are deprecated from the start: neither is chosen as the source of what goes elsewhere (inet_select_addr, ipv6_get_saddr_eval).
+// newAddress is the body of RTM_NEWADDR that binds an address of a service, marked as ours by its
+// metric. IPv4 addresses have the scope of the host, and IPv6 addresses are deprecated from the
+// start: neither is chosen as the source of what goes elsewhere (inet_select_addr,
+// ipv6_get_saddr_eval).
 func newAddress(a netip.Addr, index int, metric uint32) []byte {
 	scope, flags := byte(scopeHost), uint32(ifaFlagNoPrefixRoute)
 	if a.Is6() {
@@ -53,7 +56,8 @@ func newAddress(a netip.Addr, index int, metric uint32) []byte {
 	b = appendAttr(b, ifaAddress, a.AsSlice())
 	b = appendAttr(b, ifaFlags, binary.NativeEndian.AppendUint32(nil, flags))
 	if a.Is6() {
-		lifetimes := make([]byte, 16) // struct ifa_cacheinfo: preferred, valid, and two times that the kernel sets
+		// struct ifa_cacheinfo: preferred, valid, and two times that the kernel sets
+		lifetimes := make([]byte, 16)
 		binary.NativeEndian.PutUint32(lifetimes[4:], 0xffffffff)
 		b = appendAttr(b, ifaCacheInfo, lifetimes)
 	}
@@ -79,7 +83,8 @@ type heldAddr struct {
 	metric uint32
 }
 
-// decodeAddress reads the body of RTM_NEWADDR. The address is invalid if the message has none of IPv4 or IPv6.
+// decodeAddress reads the body of RTM_NEWADDR. The address is invalid if the message has none of
+// IPv4 or IPv6.
 func decodeAddress(b []byte) (h heldAddr, err error) {
 	if len(b) < 8 { // struct ifaddrmsg
 		return h, fmt.Errorf("an address of %d bytes", len(b))

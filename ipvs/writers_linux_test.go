@@ -113,7 +113,8 @@ func TestWritersAreRightWithoutTheLock(t *testing.T) {
 // changes, and whether the first has ended or was killed on the way; and neither update is lost.
 func TestTheSecondWriterHasAConflict(t *testing.T) {
 	t.Parallel()
-	one, two, three := rigState([]string{"10.244.1.1"}), rigState([]string{"10.244.9.2"}), rigState([]string{"10.244.9.3"})
+	one, two, three := rigState([]string{"10.244.1.1"}), rigState([]string{"10.244.9.2"}),
+		rigState([]string{"10.244.9.3"})
 	r := newRig(t)
 	r.apply(r.engine(), one)
 	for n := 1; ; n++ {

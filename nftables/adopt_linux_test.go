@@ -33,7 +33,8 @@ func (d *dumpCounter) Handle(_ context.Context, r slog.Record) error {
 }
 
 // dumpsOf returns how many dumps a new backend needs to observe, given what is wanted.
-func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int, *dataplane.Observation) {
+func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
+	*dataplane.Observation) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
 	counter := &dumpCounter{}
@@ -46,8 +47,9 @@ func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int, *da
 	return int(counter.dumps.Load()), o
 }
 
-// A reading that finds what is wanted dumps no set of services or endpoints, nor does one that finds other
-// endpoints, or fewer services. It dumps the small sets where services are that nobody wants.
+// A reading that finds what is wanted dumps no set of services or endpoints, nor does one that
+// finds other endpoints, or fewer services. It dumps the small sets where services are that nobody
+// wants.
 func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -55,7 +57,8 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	e := dataplane.New(b, nil)
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	if count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable, "services"); err != nil || count < 0 {
+	if count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable,
+		"services"); err != nil || count < 0 {
 		t.Skip("the kernel does not say how many elements a set has (Linux 6.16)")
 	}
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}
@@ -67,17 +70,21 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	}{
 		{"another endpoint", s.WithEndpoints(name, tenEndpoints(7, 77)), 0},
 		{"a service that is not there", manyServices(61), 0},
-		{"another number of endpoints: the set of those with as many as are there", s.WithEndpoints(name, tenEndpoints(7, 10)[:9]), 1},
+		{"another number of endpoints: the set of those with as many as are there",
+			s.WithEndpoints(name, tenEndpoints(7, 10)[:9]), 1},
 	} {
 		n, o := dumpsOf(t, ns, mustResolve(t, tc.wanted))
 		require.Equal(t, none+tc.dumps, n, tc.what)
 		require.False(t, o.Unread, tc.what)
 		require.Empty(t, o.Drift, tc.what)
-		require.Empty(t, servicemodel.Diff(o.Table, mustResolve(t, s).Arrange(o.Table)).String(), tc.what)
+		require.Empty(t, servicemodel.Diff(o.Table, mustResolve(t, s).Arrange(o.Table)).String(),
+			tc.what)
 	}
 	n, o := dumpsOf(t, ns, mustResolve(t, manyServices(59)))
 	require.Greater(t, n, none, "a service that nobody wants")
-	require.LessOrEqual(t, n, none+4, "the sets of frontends, of their numbers of slots, of cluster IPs, and of who is masqueraded")
+	require.LessOrEqual(t, n, none+4,
+		"the sets of frontends, of their numbers of slots, of cluster IPs, and of who is "+
+			"masqueraded")
 	require.Equal(t, 60, o.Table.Len())
 	full, _ := dumpsOf(t, ns, nil)
 	require.Greater(t, full, none)
@@ -92,11 +99,13 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, b.pl.have[1].exists)
 	var batch nfnl.Batch
-	enc, set := nftwire.NewEncoder(&batch, nftwire.IPv6, DefaultTable), &nftwire.Set{Name: setSettings}
+	enc, set := nftwire.NewEncoder(&batch, nftwire.IPv6, DefaultTable),
+		&nftwire.Set{Name: setSettings}
 	var old, other nftwire.ElemList
 	key := nftwire.Native32(settingsHaveFirst)
 	old.Add(nftwire.Elem{Key: key})
-	other.Add(nftwire.Elem{Key: key, UserData: nftwire.AppendComment(nil, "masquerade-mark 0x80000")})
+	other.Add(
+		nftwire.Elem{Key: key, UserData: nftwire.AppendComment(nil, "masquerade-mark 0x80000")})
 	enc.DeleteElements(set, &old)
 	enc.AddElements(set, &other)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
@@ -115,13 +124,15 @@ func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
 	require.NoError(t, err)
 	old := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).Arrange(old)))
+	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
+		Arrange(old)))
 	require.NoError(t, err)
 
 	other := newBackend(t, ns, nil)
 	o, err := other.Observe(t.Context(), nil)
 	require.NoError(t, err)
-	_, err = other.Commit(t.Context(), servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table)))
+	_, err = other.Commit(t.Context(),
+		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table)))
 	require.NoError(t, err)
 	next, err := b.Settle(t.Context())
 	require.NoError(t, err)

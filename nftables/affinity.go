@@ -26,8 +26,8 @@ func sweepAfter(p *plan, t *servicemodel.Table) *sweep {
 	return s
 }
 
-// sweepAll returns the sweep that leaves no client but those with an endpoint that everybody may be given. It
-// is for when it is not known what changed.
+// sweepAll returns the sweep that leaves no client but those with an endpoint that everybody may be
+// given. It is for when it is not known what changed.
 func sweepAll(t *servicemodel.Table) *sweep {
 	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}, all: true}
 	for fe := range t.Frontends() {
@@ -35,17 +35,20 @@ func sweepAll(t *servicemodel.Table) *sweep {
 			continue
 		}
 		internal, external := usable(t, fe)
-		s.add(forget{fe, slices.DeleteFunc(internal, func(e netip.AddrPort) bool { return !slices.Contains(external, e) }), true})
+		s.add(forget{fe, slices.DeleteFunc(internal, func(e netip.AddrPort) bool {
+			return !slices.Contains(external, e)
+		}), true})
 	}
 	return s
 }
 
 func (s *sweep) add(f forget) {
-	s.byKey[nftwire.FamilyIndex(f.frontend.Key.Addr)][string(nftwire.AppendFrontend(nil, f.frontend.Key))] = f
+	s.byKey[nftwire.FamilyIndex(f.frontend.Key.Addr)][string(
+		nftwire.AppendFrontend(nil, f.frontend.Key))] = f
 }
 
-// takes reports whether an entry of an affinity map must go: its key is the frontend's address, protocol and
-// port, and the client's address.
+// takes reports whether an entry of an affinity map must go: its key is the frontend's address,
+// protocol and port, and the client's address.
 func (s *sweep) takes(i int, e nftwire.Elem) bool {
 	f := nftwire.Families[i]
 	k := len(e.Key) - f.AddrLen // where the client begins
@@ -66,20 +69,23 @@ func (s *sweep) takes(i int, e nftwire.Elem) bool {
 	return forget.takes(d.Endpoint(f.AddrLen))
 }
 
-// forget is affinity of a frontend that must be forgotten, since it leads to an endpoint that is no longer to
-// be used: to one of the endpoints or, with others, to any but them.
+// forget is affinity of a frontend that must be forgotten, since it leads to an endpoint that is no
+// longer to be used: to one of the endpoints or, with others, to any but them.
 type forget struct {
 	frontend  *servicemodel.Frontend
 	endpoints []netip.AddrPort
 	others    bool
 }
 
-func (f *forget) takes(ep netip.AddrPort) bool { return slices.Contains(f.endpoints, ep) != f.others }
+func (f *forget) takes(ep netip.AddrPort) bool {
+	return slices.Contains(f.endpoints, ep) != f.others
+}
 
 // forgetAll forgets all clients of a frontend.
 func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, others: true} }
 
-// forgetChanged forgets the affinity to endpoints that a frontend no longer has for clients of some origin.
+// forgetChanged forgets the affinity to endpoints that a frontend no longer has for clients of some
+// origin.
 func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
 	if old.Affinity == 0 {
 		return
@@ -108,15 +114,16 @@ func without(l, other []netip.AddrPort) []netip.AddrPort {
 	return rest
 }
 
-// forgetMoved forgets all clients of frontends that treat origins differently, when pods are told in another
-// way: what was a pod may be an outside client now, with other endpoints or none.
+// forgetMoved forgets all clients of frontends that treat origins differently, when pods are told
+// in another way: what was a pod may be an outside client now, with other endpoints or none.
 func (pl *planner) forgetMoved() {
 	r := pl.c.Rules
 	if r == nil || r.Old.MasqueradeMark == 0 {
 		return
 	}
 	old, new := r.Old, r.New
-	old.MasqueradeMark, old.NodePorts, old.ServiceCIDRs = new.MasqueradeMark, new.NodePorts, new.ServiceCIDRs
+	old.MasqueradeMark, old.NodePorts, old.ServiceCIDRs = new.MasqueradeMark, new.NodePorts,
+		new.ServiceCIDRs
 	if old.Equal(new) {
 		return
 	}
@@ -127,8 +134,10 @@ func (pl *planner) forgetMoved() {
 	}
 }
 
-// usable returns the endpoints that clients of a frontend may be given: those inside, and those outside.
-func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal, external []netip.AddrPort) {
+// usable returns the endpoints that clients of a frontend may be given: those inside, and those
+// outside.
+func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
+	external []netip.AddrPort) {
 	in, out := pools(t, fe)
 	internal = endpointsOf(in)
 	if fe.External == fe.Internal {
@@ -148,7 +157,8 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 	return l
 }
 
-// leavesClients reports whether the affinity maps may have clients to be forgotten when the plan is done.
+// leavesClients reports whether the affinity maps may have clients to be forgotten when the plan is
+// done.
 func (p *plan) leavesClients() bool {
 	for _, f := range p.forget {
 		fp := &p.families[nftwire.FamilyIndex(f.frontend.Key.Addr)]

@@ -13,10 +13,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// affinityState is a service with affinity and n endpoints, of which the i-th is replaced by another.
+// affinityState is a service with affinity and n endpoints, of which the i-th is replaced by
+// another.
 func affinityState(n, replaced int) servicemodel.State {
 	name := servicemodel.Name{Namespace: "default", Name: "sticky"}
-	svc := &servicemodel.Service{Name: name, Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+	svc := &servicemodel.Service{Name: name, Ports: []servicemodel.ServicePort{
+		{Protocol: servicemodel.TCP, Port: 80}},
 		ClusterIPs:      []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		SessionAffinity: servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Hour}}
 	var eps []servicemodel.Endpoint
@@ -25,19 +27,22 @@ func affinityState(n, replaced int) servicemodel.State {
 		if i == replaced {
 			a = netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)})
 		}
-		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return servicemodel.State{}.WithService(svc).WithEndpoints(name, eps)
 }
 
-// rememberClients writes n clients into the affinity map, as if they had come, given the endpoints in turn.
+// rememberClients writes n clients into the affinity map, as if they had come, given the endpoints
+// in turn.
 func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	tb.Helper()
 	rememberClientsFor(tb, b, n, endpoints, func(int) time.Duration { return time.Hour })
 }
 
 // rememberClientsFor is rememberClients, each for a time of its own.
-func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int, timeout func(i int) time.Duration) {
+func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
+	timeout func(i int) time.Duration) {
 	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false)}
 	for i := range p.families {
@@ -46,7 +51,8 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int, timeout fun
 	fp := &p.families[0]
 	fp.sets = setsOf(nftwire.IPv4, &b.pl.have[0].shape)
 	fp.ops = map[string]*setOps{}
-	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}
+	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
+		Protocol: servicemodel.TCP, Port: 80}
 	for i := range n {
 		client := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
 		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)
@@ -54,7 +60,8 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int, timeout fun
 		if fp.ops[name] == nil {
 			fp.ops[name] = new(setOps)
 		}
-		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key), client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: timeout(i)})
+		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key),
+			client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: timeout(i)})
 	}
 	_, err := b.send(tb.Context(), p)
 	require.NoError(tb, err)
@@ -88,17 +95,19 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 	}
 }
 
-// countElements counts the elements of a set: again while the kernel moves them to a smaller hash table, when a dump has some of them twice.
+// countElements counts the elements of a set: again while the kernel moves them to a smaller hash
+// table, when a dump has some of them twice.
 func countElements(t *testing.T, b *Backend, set string) (n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		keys := map[string]bool{}
 		n = 0
-		require.NoError(t, b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, set, func(e nftwire.Elem) error {
-			keys[string(e.Key)] = true
-			n++
-			return nil
-		}))
+		require.NoError(t, b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, set,
+			func(e nftwire.Elem) error {
+				keys[string(e.Key)] = true
+				n++
+				return nil
+			}))
 		return len(keys) == n
 	}, 5*time.Second, 5*time.Millisecond, "set %s is moved without end", set)
 	return n
@@ -129,7 +138,8 @@ func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
 	require.Equal(t, 900, countClients(), "an endpoint more moves nobody")
 	require.Less(t, r.Elements, 10)
 
-	_, err = e.Apply(t.Context(), affinityState(10, 3).WithoutService(servicemodel.Name{Namespace: "default", Name: "sticky"}))
+	_, err = e.Apply(t.Context(), affinityState(10, 3).WithoutService(
+		servicemodel.Name{Namespace: "default", Name: "sticky"}))
 	require.NoError(t, err)
 	require.Zero(t, countClients(), "the service is gone")
 }

@@ -15,15 +15,16 @@ import (
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
-// Settle forgets the clients of endpoints that earlier commits took away: when it has returned, no new
-// connection reaches such an endpoint, and none can bring it back. It costs nothing if no frontend with
-// affinity lost an endpoint. What was begun by a process that ended is ended here.
+// Settle forgets the clients of endpoints that earlier commits took away: when it has returned, no
+// new connection reaches such an endpoint, and none can bring it back. It costs nothing if no
+// frontend with affinity lost an endpoint. What was begun by a process that ended is ended here.
 func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || !b.pl.version.unswept {
 		return 0, nil
 	}
 	err := b.sweepTables(ctx)
-	if errors.Is(err, unix.ENOENT) { // another writer took the maps away: what he left is marked anew
+	// another writer took the maps away: what he left is marked anew
+	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return 0, nil
 	}
@@ -36,18 +37,20 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// sweepTries bounds how often the affinity maps are read. Two or three times are enough, unless the kernel
-// keeps moving them to other hash tables (see readClients).
+// sweepTries bounds how often the affinity maps are read. Two or three times are enough, unless the
+// kernel keeps moving them to other hash tables (see readClients).
 const sweepTries = 20
 
-// sweepTables deletes entries until none is there that must go. An entry can come back: a packet that was
-// sent where the entry led before it was deleted is learnt after. It goes through the rules in one RCU
-// read-side section, so it is waited for before each reading. Only entries make entries that must go:
-// once a reading finds none, and nobody was under way when it began, none can come.
+// sweepTables deletes entries until none is there that must go. An entry can come back: a packet
+// that was sent where the entry led before it was deleted is learnt after. It goes through the
+// rules in one RCU read-side section, so it is waited for before each reading. Only entries make
+// entries that must go: once a reading finds none, and nobody was under way when it began, none can
+// come.
 func (b *Backend) sweepTables(ctx context.Context) error {
 	var left []*familySweep
 	for i := range nftwire.Families {
-		if have := &b.pl.have[i]; have.exists && len(have.shape.affinity) > 0 && (b.sweep.all || len(b.sweep.byKey[i]) > 0) {
+		if have := &b.pl.have[i]; have.exists && len(have.shape.affinity) > 0 &&
+			(b.sweep.all || len(b.sweep.byKey[i]) > 0) {
 			left = append(left, &familySweep{family: i})
 		}
 	}
@@ -69,7 +72,9 @@ func (b *Backend) sweepTables(ctx context.Context) error {
 		}
 		left = again
 	}
-	return fmt.Errorf("affinity maps were read %d times, and still have clients that must be forgotten", sweepTries)
+	return fmt.Errorf(
+		"affinity maps were read %d times, and still have clients that must be forgotten",
+		sweepTries)
 }
 
 // familySweep is how far the sweep of one table is.
@@ -98,8 +103,8 @@ func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
 	return err
 }
 
-// note notes what a reading found. One that found nothing is the last, if it is sure to have seen all
-// entries; else it takes two of them.
+// note notes what a reading found. One that found nothing is the last, if it is sure to have seen
+// all entries; else it takes two of them.
 func (fs *familySweep) note(learnt uint64, found int, sure bool) {
 	fs.learnt, fs.sure, fs.clean = learnt, sure, fs.clean+1
 	if found > 0 {
@@ -108,8 +113,8 @@ func (fs *familySweep) note(learnt uint64, found int, sure bool) {
 	fs.done = fs.clean == 2 || fs.clean == 1 && sure
 }
 
-// sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that must go. It
-// returns how many it found, and whether it is sure to have seen all.
+// sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that
+// must go. It returns how many it found, and whether it is sure to have seen all.
 func (b *Backend) sweepMaps(ctx context.Context, i int) (found int, sure bool, err error) {
 	sure = true
 	for n := range affinityMaps {
@@ -130,10 +135,11 @@ func (b *Backend) sweepMaps(ctx context.Context, i int) (found int, sure bool, e
 // findTries bounds how often an affinity map is read since the kernel was rehashing it.
 const findTries = 5
 
-// findClients returns the keys of the entries of an affinity map that must go, and whether it is sure to
-// have seen all entries: it saw as many as the kernel says there are. It can have seen all and be unsure,
-// since the kernel counts those that have expired until it collects them.
-func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][]byte, sure bool, err error) {
+// findClients returns the keys of the entries of an affinity map that must go, and whether it is
+// sure to have seen all entries: it saw as many as the kernel says there are. It can have seen all
+// and be unsure, since the kernel counts those that have expired until it collects them.
+func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][]byte, sure bool,
+	err error) {
 	for try := range findTries {
 		if try > 0 {
 			select {
@@ -158,9 +164,10 @@ func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][
 }
 
 // readClients reads an affinity map once and returns the keys of the entries that must go, how many
-// different entries it saw, and how many of them it saw twice: while the kernel moves the map to another
-// hash table, a dump has some entries twice and as many not at all.
-func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][]byte, seen, twice int, err error) {
+// different entries it saw, and how many of them it saw twice: while the kernel moves the map to
+// another hash table, a dump has some entries twice and as many not at all.
+func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][]byte, seen,
+	twice int, err error) {
 	req := b.kernel.get(nftwire.Families[i], nftwire.MsgGetSetElem, "elements of map", name)
 	req.Text(1, b.pl.table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, name)       // NFTA_SET_ELEM_LIST_SET
@@ -178,12 +185,15 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 		}
 		return nil
 	}
-	err = b.kernel.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return nftwire.DecodeElements(m.Attrs, one) })
+	err = b.kernel.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+		return nftwire.DecodeElements(m.Attrs, one)
+	})
 	return keys, len(hashes), twice, err
 }
 
-// forgetClients deletes entries of an affinity map. One that expires before the transaction comes to it
-// makes the transaction fail: then each half is a transaction of its own, down to the one that is gone.
+// forgetClients deletes entries of an affinity map. One that expires before the transaction comes
+// to it makes the transaction fail: then each half is a transaction of its own, down to the one
+// that is gone.
 func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
@@ -194,7 +204,8 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	}
 	k := &b.kernel
 	k.batch.Reset()
-	nftwire.NewEncoder(&k.batch, nftwire.Families[i], b.pl.table).DeleteElements(&nftwire.Set{Name: name}, &l)
+	nftwire.NewEncoder(&k.batch, nftwire.Families[i], b.pl.table).DeleteElements(
+		&nftwire.Set{Name: name}, &l)
 	err := k.commit(ctx)
 	if !errors.Is(err, unix.ENOENT) {
 		return err
@@ -209,10 +220,12 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	return b.forgetClients(ctx, i, name, keys[half:])
 }
 
-// swept replaces the version by one that says that nothing is to be swept. If another writer committed
-// meanwhile, the mark is his to take away, since he may have left clients to be forgotten, too.
+// swept replaces the version by one that says that nothing is to be swept. If another writer
+// committed meanwhile, the mark is his to take away, since he may have left clients to be
+// forgotten, too.
 func (b *Backend) swept(ctx context.Context) error {
-	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(b.pl.first, false), mark: true}
+	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
+		next: b.pl.version.next(b.pl.first, false), mark: true}
 	k.batch.Reset()
 	p.encode(&k.batch)
 	err := k.commit(ctx)

@@ -18,20 +18,21 @@ func endpointsOfClients(t *testing.T, b *Backend) map[string]int {
 	n := map[string]int{}
 	for i := range affinityMaps {
 		seen := map[string]bool{}
-		err := b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, affinityMap(i), func(e nftwire.Elem) error {
-			if d := (nftwire.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
-				seen[string(e.Key)] = true
-				n[d.Endpoint(4).Addr().String()]++
-			}
-			return nil
-		})
+		err := b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, affinityMap(i),
+			func(e nftwire.Elem) error {
+				if d := (nftwire.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
+					seen[string(e.Key)] = true
+					n[d.Endpoint(4).Addr().String()]++
+				}
+				return nil
+			})
 		require.NoError(t, err)
 	}
 	return n
 }
 
-// A sweep that a process did not come to is done by the next one, which finds the state as it wants it, and
-// knows of the sweep by the mark of the version.
+// A sweep that a process did not come to is done by the next one, which finds the state as it wants
+// it, and knows of the sweep by the mark of the version.
 func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -40,7 +41,8 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	require.NoError(t, err)
 	rememberClients(t, b, 1000, 10)
 	old := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).Arrange(old)))
+	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
+		Arrange(old)))
 	require.NoError(t, err)
 	require.Equal(t, 100, endpointsOfClients(t, b)["10.244.0.4"], "it is not settled")
 
@@ -98,37 +100,47 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 	e := dataplane.New(b, nil)
 	_, err := e.Apply(t.Context(), affinityState(10, -1))
 	require.NoError(t, err)
-	rememberClientsFor(t, b, 5000, 10, func(i int) time.Duration { return time.Duration(1+i%200) * time.Millisecond })
+	rememberClientsFor(t, b, 5000, 10, func(i int) time.Duration {
+		return time.Duration(1+i%200) * time.Millisecond
+	})
 	_, err = e.Apply(t.Context(), affinityState(10, 3))
 	require.NoError(t, err)
 	require.Zero(t, endpointsOfClients(t, b)["10.244.0.4"])
 
 	rememberClients(t, b, 10, 10)
 	keys := [][]byte{[]byte("too short")}
-	require.Error(t, b.forgetClients(t.Context(), 0, affinityMap(0), keys), "what is no expired entry is an error")
+	require.Error(t, b.forgetClients(t.Context(), 0, affinityMap(0), keys),
+		"what is no expired entry is an error")
 	require.NoError(t, b.forgetClients(t.Context(), 0, affinityMap(0), nil))
 }
 
 // Which clients a sweep takes.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
-	table := mustResolve(t, editedState().WithEndpoints(goldenService().Name, append(goldenEndpoints("10.244.1.1", "10.244.1.2"),
-		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.1"), Ready: true, Node: "other",
-			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}})))
+	table := mustResolve(t, editedState().WithEndpoints(goldenService().Name,
+		append(goldenEndpoints("10.244.1.1", "10.244.1.2"),
+			servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.1"), Ready: true,
+				Node: "other",
+				Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
+					Port: 8080}}})))
 	entry := func(dst, endpoint string) nftwire.Elem {
 		at := netip.MustParseAddrPort(dst)
-		key := nftwire.AppendFrontend(nil, servicemodel.FrontendKey{Addr: at.Addr(), Protocol: servicemodel.TCP, Port: at.Port()})
-		return nftwire.Elem{Key: nftwire.AppendAddr(key, netip.MustParseAddr("192.0.2.99")), Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
+		key := nftwire.AppendFrontend(nil, servicemodel.FrontendKey{Addr: at.Addr(),
+			Protocol: servicemodel.TCP, Port: at.Port()})
+		return nftwire.Elem{Key: nftwire.AppendAddr(key, netip.MustParseAddr("192.0.2.99")),
+			Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
 	}
 	fe := func(dst string) *servicemodel.Frontend {
 		at := netip.MustParseAddrPort(dst)
-		f := table.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: servicemodel.TCP, Port: at.Port()})
+		f := table.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: servicemodel.TCP,
+			Port: at.Port()})
 		require.NotNil(t, f, dst)
 		return f
 	}
 	const clusterIP, loadBalancer, nodePort = "10.96.0.10:80", "203.0.113.10:80", "192.0.2.10:30080"
 	some := sweepAfter(&plan{forget: []forget{
-		{frontend: fe(clusterIP), endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.244.1.1:8080")}},
+		{frontend: fe(clusterIP), endpoints: []netip.AddrPort{
+			netip.MustParseAddrPort("10.244.1.1:8080")}},
 		forgetAll(fe("0.0.0.0:30080")),
 	}}, table)
 	all := sweepAll(table)
@@ -196,7 +208,8 @@ func TestASweepTellsWhatItFound(t *testing.T) {
 	require.NoError(t, err)
 	rememberClients(t, b, 1000, 10)
 	old := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).Arrange(old)))
+	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
+		Arrange(old)))
 	require.NoError(t, err)
 	for _, want := range []int{100, 0} {
 		found, _, err := b.sweepMaps(t.Context(), 0)

@@ -18,17 +18,20 @@ const DefaultTable = "kernlb"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend is opened. Zero means that of the calling thread.
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
+	// is opened. Zero means that of the calling thread.
 	NetNS int
-	// Table is the name of the tables in the families ip and ip6, and so the instance: backends with different tables do not see each
-	// other. Empty means [DefaultTable]. It starts with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
+	// Table is the name of the tables in the families ip and ip6, and so the instance: backends
+	// with different tables do not see each other. Empty means [DefaultTable]. It starts with a
+	// letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
 	Table string
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
 }
 
-// tableName is what nft takes as a name without quotes. Its reserved words are longer than anybody's patience to list: a table called "drop" is
-// refused by nft when it loads its own listing, and is the user's own doing.
+// tableName is what nft takes as a name without quotes. Its reserved words are longer than
+// anybody's patience to list: a table called "drop" is refused by nft when it loads its own
+// listing, and is the user's own doing.
 var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
 
 func (c *Config) table() (string, error) {
@@ -36,7 +39,10 @@ func (c *Config) table() (string, error) {
 		return DefaultTable, nil
 	}
 	if !tableName.MatchString(c.Table) {
-		return "", fmt.Errorf("nftables: table name %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 63 in all at most", c.Table)
+		return "",
+			fmt.Errorf(
+				"nftables: table name %q: want a letter, then letters, digits, \"_\", \"-\" or "+
+					"\".\", 63 in all at most", c.Table)
 	}
 	return c.Table, nil
 }
@@ -54,7 +60,8 @@ var (
 	_ dataplane.Locker  = (*Backend)(nil)
 )
 
-// Backend keeps the services of one instance in nf_tables. Its methods must not be called at the same time.
+// Backend keeps the services of one instance in nf_tables. Its methods must not be called at the
+// same time.
 type Backend struct {
 	kernel kernel
 	log    *slog.Logger
@@ -71,14 +78,15 @@ type Backend struct {
 	sweep *sweep
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those that wrap errors.ErrUnsupported, that this
-// is not Linux.
+// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those
+// that wrap errors.ErrUnsupported, that this is not Linux.
 func New(cfg *Config) (*Backend, error) {
 	table, err := cfg.table()
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity, first: firstVersion()}, looks: ration.New(8, 20)}
+	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity,
+		first: firstVersion()}, looks: ration.New(8, 20)}
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w", err)
 	}
@@ -88,7 +96,8 @@ func New(cfg *Config) (*Backend, error) {
 // Name returns "nftables".
 func (b *Backend) Name() string { return Name }
 
-// Check reports what nftables cannot express: schedulers other than random, forwarding other than NAT, localhost node ports.
+// Check reports what nftables cannot express: schedulers other than random, forwarding other than
+// NAT, localhost node ports.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c) }
 
 // Plan renders what Commit would send, in nft's language.
@@ -99,10 +108,11 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	return b.pl.plan(c)
 }
 
-// merge makes one observation of what was read of both tables, and remembers it as what the kernel holds.
-// Tables without a version are made anew, both of them: without it, what another writer does in one of them
-// would not be noticed.
-func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) (*dataplane.Observation, error) {
+// merge makes one observation of what was read of both tables, and remembers it as what the kernel
+// holds. Tables without a version are made anew, both of them: without it, what another writer does
+// in one of them would not be noticed.
+func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) (
+	*dataplane.Observation, error) {
 	var c servicemodel.Contents
 	obs := &dataplane.Observation{}
 	anew := b.crowded
@@ -121,7 +131,8 @@ func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) 
 		if o.exists && !o.broken {
 			if c.Rules.MasqueradeMark != 0 && !c.Rules.Equal(o.rules) {
 				read[i] = &observed{skeleton: skeleton{exists: true, broken: true}}
-				obs.Drift = append(obs.Drift, "the tables ip and ip6 were made for different settings")
+				obs.Drift = append(obs.Drift,
+					"the tables ip and ip6 were made for different settings")
 				continue
 			}
 			c.Rules = o.rules

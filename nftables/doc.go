@@ -1,11 +1,14 @@
-// Package nftables is the nftables backend of kernlb: it holds services in nf_tables over raw netlink.
+// Package nftables is the nftables backend of kernlb: it holds services in nf_tables over raw
+// netlink.
 //
 // # The ruleset
 //
-// The ruleset is a fixed program, and services are only data. There is one table in each of the families ip and ip6, named after the
-// instance ("kernlb"). Its chains and rules are the same whatever the services are; a service is elements in sets and maps, none of which carries a
-// verdict. The kernel finds an element by hashing, and does not look at the ruleset again when one changes, so that a change costs
-// the same among ten services and among fifty thousand. In short, for IPv4:
+// The ruleset is a fixed program, and services are only data. There is one table in each of the
+// families ip and ip6, named after the instance ("kernlb"). Its chains and rules are the same
+// whatever the services are; a service is elements in sets and maps, none of which carries a
+// verdict. The kernel finds an element by hashing, and does not look at the ruleset again when one
+// changes, so that a change costs the same among ten services and among fifty thousand. In short,
+// for IPv4:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster-ip cluster", … }
@@ -29,41 +32,52 @@
 //		}
 //	}
 //
-// A frontend with n slots is in the set service-size-n, and its endpoints are in the map under its key and the numbers 0 to n-1. There is one rule for each
-// number of slots in use. One endpoint more or less therefore changes the frontend's place in two sets and one or two slots, however many slots there are;
-// a rule is added only for a number of slots that no service had before. An endpoint of weight w takes w slots.
+// A frontend with n slots is in the set service-size-n, and its endpoints are in the map under its
+// key and the numbers 0 to n-1. There is one rule for each number of slots in use. One endpoint
+// more or less therefore changes the frontend's place in two sets and one or two slots, however
+// many slots there are; a rule is added only for a number of slots that no service had before. An
+// endpoint of weight w takes w slots.
 //
-// Node ports have sets and maps of their own, without the address. A frontend whose outside clients may use other endpoints than pods and the host (external
-// traffic policy Local) is in service-split and has those endpoints in service-external-endpoints. Which frontends are rejected,
-// dropped and masqueraded is membership of sets, too.
+// Node ports have sets and maps of their own, without the address. A frontend whose outside clients
+// may use other endpoints than pods and the host (external traffic policy Local) is in
+// service-split and has those endpoints in service-external-endpoints. Which frontends are
+// rejected, dropped and masqueraded is membership of sets, too.
 //
-// Objects for two rare features exist only while some service uses them: session affinity (the maps affinity-0 to -15 and the sets
-// service-affinity-T, one for each timeout T in use) and source ranges (the interval set sources).
+// Objects for two rare features exist only while some service uses them: session affinity (the maps
+// affinity-0 to -15 and the sets service-affinity-T, one for each timeout T in use) and source
+// ranges (the interval set sources).
 //
 // # Session affinity
 //
-// The affinity maps lead from client and frontend to the endpoint the client was given: one lookup, however many endpoints there are. A hash of the client's address
-// tells which of the sixteen maps. They are written by rules after DNAT, from what conntrack knows of the flow: by its first packet only, for which an
-// endpoint was just chosen. Each new connection renews the timeout. Affinity is kept for each address and port of a service, as IPVS keeps it.
+// The affinity maps lead from client and frontend to the endpoint the client was given: one lookup,
+// however many endpoints there are. A hash of the client's address tells which of the sixteen maps.
+// They are written by rules after DNAT, from what conntrack knows of the flow: by its first packet
+// only, for which an endpoint was just chosen. Each new connection renews the timeout. Affinity is
+// kept for each address and port of a service, as IPVS keeps it.
 //
-// When an endpoint leaves, the transaction that takes it away marks the version with "affinity to be swept", and [Backend.Settle], which an engine calls
-// after each commit, deletes the entries that lead to the endpoint: it waits until packets that were under way are through, reads the maps, deletes,
-// and begins again until it finds none. Then the mark goes. From then on no new connection reaches the endpoint, and none can bring it back. A
-// sweep that was interrupted is ended by whoever comes next. It takes 10 to 25 ms more than an apply without
-// affinity, and some 100 ms for 60,000 clients.
+// When an endpoint leaves, the transaction that takes it away marks the version with "affinity to
+// be swept", and [Backend.Settle], which an engine calls after each commit, deletes the entries
+// that lead to the endpoint: it waits until packets that were under way are through, reads the
+// maps, deletes, and begins again until it finds none. Then the mark goes. From then on no new
+// connection reaches the endpoint, and none can bring it back. A sweep that was interrupted is
+// ended by whoever comes next. It takes 10 to 25 ms more than an apply without affinity, and some
+// 100 ms for 60,000 clients.
 //
-// The maps hold 262,144 clients of each family, all services together (28 MB). An entry is made by one SYN or datagram, which may have a forged source: at
-// 10,000 of these a second the maps are full after 26 s. Then clients that are remembered stay so, and further ones, of any service, are
-// balanced and not remembered until entries expire. Where that matters, rate-limit new connections in front (a table with a
-// lower priority), or shorten the timeouts.
+// The maps hold 262,144 clients of each family, all services together (28 MB). An entry is made by
+// one SYN or datagram, which may have a forged source: at 10,000 of these a second the maps are
+// full after 26 s. Then clients that are remembered stay so, and further ones, of any service, are
+// balanced and not remembered until entries expire. Where that matters, rate-limit new connections
+// in front (a table with a lower priority), or shorten the timeouts.
 //
-// nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a map update with a key or data over 16 bytes. On Linux 6.12
-// and newer stable kernels it cannot load source ranges either: it reverses the one byte of the protocol, which these kernels refuse.
+// nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a
+// map update with a key or data over 16 bytes. On Linux 6.12 and newer stable kernels it cannot
+// load source ranges either: it reverses the one byte of the protocol, which these kernels refuse.
 //
 // # Hooks
 //
-// All base chains have policy accept, and only drop or reject what is for a service: they live beside firewalls and network policies in other
-// tables, and touch no other table. Connections that are not new are never looked at.
+// All base chains have policy accept, and only drop or reject what is for a service: they live
+// beside firewalls and network policies in other tables, and touch no other table. Connections that
+// are not new are never looked at.
 //
 //	sources-prerouting, sources-output           filter, priority -110: source ranges, before DNAT
 //	nat-prerouting, nat-output                   nat, priority -100: DNAT
@@ -73,17 +87,19 @@
 //
 // # Transactions
 //
-// A change is one transaction; nothing is ever half written. (A load that is larger than what the socket can
-// send at once, as in an unprivileged user namespace, comes in several, each of which leaves whole
-// services.) The set "version", in the table of IPv4, has one element, which each transaction deletes and
-// replaces by the next. So the transaction of a program that does not know the last one fails as a whole;
-// the program reads again, and begins again. Commits of other programs do not matter. Programs that write to
-// one instance take turns (flock on the network namespace, for ten seconds at most), so that none fails
-// again and again.
+// A change is one transaction; nothing is ever half written. (A load that is larger than what the
+// socket can send at once, as in an unprivileged user namespace, comes in several, each of which
+// leaves whole services.) The set "version", in the table of IPv4, has one element, which each
+// transaction deletes and replaces by the next. So the transaction of a program that does not know
+// the last one fails as a whole; the program reads again, and begins again. Commits of other
+// programs do not matter. Programs that write to one instance take turns (flock on the network
+// namespace, for ten seconds at most), so that none fails again and again.
 //
-// What somebody did by hand is noticed before the next change: where the generation of nf_tables is another than ours, tables, chains, rules and, on Linux
-// 6.16 and newer, the numbers of elements are compared with what they should be; eight times at once, then once a second, or as often as takes a
-// twentieth of the time.
+// What somebody did by hand is noticed before the next change: where the generation of nf_tables is
+// another than ours, tables, chains, rules and, on Linux 6.16 and newer, the numbers of elements
+// are compared with what they should be; eight times at once, then once a second, or as often as
+// takes a twentieth of the time.
 //
-// The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose listing loads again. It never runs nft.
+// The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose
+// listing loads again. It never runs nft.
 package nftables

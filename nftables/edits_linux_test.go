@@ -19,7 +19,8 @@ import (
 // editedState uses each sort of set.
 func editedState() servicemodel.State {
 	svc := goldenService(func(s *servicemodel.Service) {
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.10")}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.10")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Minute}
@@ -39,27 +40,34 @@ var handEdits = []struct{ name, nft string }{
 	{"a rule is added", "add rule ip kernlb dispatch accept"},
 	{"a rule is inserted", "insert rule ip kernlb nat-prerouting accept"},
 	{"a rule is deleted", "delete rule ip kernlb nat-prerouting handle HANDLE(nat-prerouting)"},
-	{"a rule is replaced", "replace rule ip kernlb nat-prerouting handle HANDLE(nat-prerouting) accept"},
+	{"a rule is replaced",
+		"replace rule ip kernlb nat-prerouting handle HANDLE(nat-prerouting) accept"},
 	{"a chain is added", "add chain ip kernlb mine"},
 	{"a set is added", "add set ip kernlb mine { type ipv4_addr; }"},
 	{"a frontend is deleted", "delete element ip kernlb services { 10.96.0.10 . tcp . 80 }"},
-	{"an endpoint is deleted", "delete element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 1 }"},
-	{"an endpoint is added", "add element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080 }"},
-	{"an endpoint of nobody is added", "add element ip kernlb service-endpoints { 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
-	{"a membership is deleted", "delete element ip kernlb service-size-2 { 10.96.0.10 . tcp . 80 }"},
+	{"an endpoint is deleted",
+		"delete element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 1 }"},
+	{"an endpoint is added",
+		"add element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080 }"},
+	{"an endpoint of nobody is added",
+		"add element ip kernlb service-endpoints { 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
+	{"a membership is deleted",
+		"delete element ip kernlb service-size-2 { 10.96.0.10 . tcp . 80 }"},
 	{"a membership is added", "add element ip kernlb service-drop { 10.96.0.10 . tcp . 80 }"},
-	{"an affinity timeout is deleted", "delete element ip kernlb service-affinity-60 { 10.96.0.10 . tcp . 80 }"},
+	{"an affinity timeout is deleted",
+		"delete element ip kernlb service-affinity-60 { 10.96.0.10 . tcp . 80 }"},
 	{"a cluster IP is deleted", "delete element ip kernlb cluster-ips { 10.96.0.10 }"},
 	{"a hairpin is deleted", "delete element ip kernlb hairpins { 10.244.1.1 . 10.244.1.1 }"},
-	{"a source range is added", "add element ip kernlb sources { 203.0.113.10 . tcp . 80 . 0.0.0.0-255.255.255.255 }"},
+	{"a source range is added",
+		"add element ip kernlb sources { 203.0.113.10 . tcp . 80 . 0.0.0.0-255.255.255.255 }"},
 	{"a restriction is deleted", "delete element ip kernlb restricted { 203.0.113.10 . tcp . 80 }"},
 	{"a setting is deleted", "delete element ip kernlb settings { 0x00000001 }"},
 	{"the version is deleted", "flush set ip kernlb version"},
 	{"there are two versions", "add element ip kernlb version { 0x00000007 }"},
 }
 
-// What somebody does by hand is noticed by the next apply of a program that runs, and of one that begins, and
-// put right by it: the ruleset is the one that it was.
+// What somebody does by hand is noticed by the next apply of a program that runs, and of one that
+// begins, and put right by it: the ruleset is the one that it was.
 func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")
@@ -82,16 +90,21 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				_, err := e.Apply(t.Context(), s)
 				require.NoError(t, err)
 				want := list()
-				count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable, "services")
+				count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable,
+					"services")
 				require.NoError(t, err)
-				if running && count < 0 && strings.Contains(tc.nft, "element ") && !strings.Contains(tc.nft, "version") {
+				if running && count < 0 && strings.Contains(tc.nft, "element ") &&
+					!strings.Contains(tc.nft, "version") {
 					continue // before Linux 6.16 it is noticed later: see dataplane.Touched
 				}
 
 				edit := tc.nft
-				if chain, ok := strings.CutPrefix(edit[strings.Index(edit, "handle ")+1:], "andle HANDLE("); ok {
+				if chain, ok := strings.CutPrefix(edit[strings.Index(edit, "handle ")+1:],
+					"andle HANDLE("); ok {
 					chain = chain[:strings.Index(chain, ")")]
-					edit = strings.ReplaceAll(edit, "HANDLE("+chain+")", firstHandle(t, nft(t, ns, program, "", "-a", "list", "chain", "ip", "kernlb", chain)))
+					edit = strings.ReplaceAll(edit, "HANDLE("+chain+")",
+						firstHandle(t, nft(t, ns, program, "", "-a", "list", "chain", "ip",
+							"kernlb", chain)))
 				}
 				nft(t, ns, program, edit, "-f", "-")
 				if !running {
@@ -116,7 +129,8 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 func firstHandle(t *testing.T, listing string) string {
 	t.Helper()
 	for _, l := range strings.Split(listing, "\n") {
-		if before, handle, ok := strings.Cut(l, " # handle "); ok && !strings.HasSuffix(before, "{") {
+		if before, handle, ok := strings.Cut(l, " # handle "); ok &&
+			!strings.HasSuffix(before, "{") {
 			return handle
 		}
 	}
@@ -124,8 +138,8 @@ func firstHandle(t *testing.T, listing string) string {
 	return ""
 }
 
-// Looks for edits are rationed while somebody else commits without end: what was edited is found when the
-// ration allows it.
+// Looks for edits are rationed while somebody else commits without end: what was edited is found
+// when the ration allows it.
 func TestLooksAreRationed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -155,7 +169,8 @@ func TestLooksAreRationed(t *testing.T) {
 func editSet(t *testing.T, b *Backend, name string) error {
 	t.Helper()
 	var l nftwire.ElemList
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"), Protocol: servicemodel.TCP, Port: 80}
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"),
+		Protocol: servicemodel.TCP, Port: 80}
 	l.Add(nftwire.Elem{Key: nftwire.AppendFrontend(nil, k)})
 	var batch nfnl.Batch
 	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: name}, &l)

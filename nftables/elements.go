@@ -15,7 +15,8 @@ import (
 // sink is given elements, each with the name of its set. The bytes of an element are only lent.
 type sink func(set string, e nftwire.Elem)
 
-// names caches the names of the sets that have a number in them, so that writing many frontends makes no strings.
+// names caches the names of the sets that have a number in them, so that writing many frontends
+// makes no strings.
 type names map[nameKey]string
 
 type nameKey struct {
@@ -53,7 +54,9 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	w.key = nftwire.AppendFrontend(w.key[:0], fe.Key)
 	w.ud = nftwire.AppendComment(w.ud[:0], comment(fe))
 	to(k.registry, nftwire.Elem{Key: w.key, UserData: w.ud})
-	member := func(rest string, n int) { to(w.names.get(k.prefix, rest, n), nftwire.Elem{Key: w.key}) }
+	member := func(rest string, n int) {
+		to(w.names.get(k.prefix, rest, n), nftwire.Elem{Key: w.key})
+	}
 
 	w.verdict(fe, fe.Internal, t, setSize, member)
 	if fe.External != fe.Internal {
@@ -77,7 +80,8 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	}
 }
 
-func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *servicemodel.Table, size string, member func(string, int)) {
+func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *servicemodel.Table,
+	size string, member func(string, int)) {
 	switch v {
 	case servicemodel.Reject:
 		member(setReject, -1)
@@ -99,8 +103,10 @@ func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 	}
 }
 
-// slots writes the slots of fe's pools that differ between two expanded lists: what is in old only goes to del, what is in new only goes to add.
-func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []netip.AddrPort, del, add sink) {
+// slots writes the slots of fe's pools that differ between two expanded lists: what is in old only
+// goes to del, what is in new only goes to add.
+func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []netip.AddrPort, del,
+	add sink) {
 	rest := setEndpoints
 	if external {
 		rest = setExternalEps
@@ -132,9 +138,10 @@ func appendAddrKey(b []byte, set string, a netip.Addr) []byte {
 	return b
 }
 
-// pools returns the pools that fe balances over: one for everybody or for internal traffic, and one for external traffic if
-// that has its own. Either may be nil.
-func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (internal, external *servicemodel.Pool) {
+// pools returns the pools that fe balances over: one for everybody or for internal traffic, and one
+// for external traffic if that has its own. Either may be nil.
+func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
+	external *servicemodel.Pool) {
 	internal = poolOf(t, fe, fe.Internal)
 	if fe.External != fe.Internal {
 		external = poolOf(t, fe, fe.External)
@@ -142,7 +149,8 @@ func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (internal, external
 	return internal, external
 }
 
-func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend, v servicemodel.Verdict) *servicemodel.Pool {
+func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend,
+	v servicemodel.Verdict) *servicemodel.Pool {
 	id, ok := fe.Pool(v)
 	if !ok {
 		return nil
@@ -172,8 +180,8 @@ func expand(to []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
 	return to
 }
 
-// comment is what the element of a frontend in the registry says about it: "default/web:http node-port cluster local".
-// It is for people, and for reading back.
+// comment is what the element of a frontend in the registry says about it: "default/web:http
+// node-port cluster local". It is for people, and for reading back.
 func comment(fe *servicemodel.Frontend) string {
 	s := fe.Service.String() + " " + fe.Kind.String() + " " + fe.Internal.String()
 	if fe.External != fe.Internal {
@@ -194,7 +202,8 @@ func parseComment(s string, k servicemodel.FrontendKey) (*servicemodel.Frontend,
 		return nil, fmt.Errorf("comment %q names no service", s)
 	}
 	name, port, _ := strings.Cut(name, ":")
-	fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name}, Port: port, Protocol: k.Protocol}
+	fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name},
+		Port: port, Protocol: k.Protocol}
 	var kindOK, intOK, extOK bool
 	fe.Kind, kindOK = named(w[1], servicemodel.NodePort)
 	fe.Internal, intOK = named(w[2], servicemodel.BalanceLocal)

@@ -24,8 +24,8 @@ func look(t *testing.T, b *Backend) dataplane.Integrity {
 	return i
 }
 
-// After each commit, what is known of the numbers of elements is what the kernel says: a look finds nothing,
-// whether the table was adopted or written.
+// After each commit, what is known of the numbers of elements is what the kernel says: a look finds
+// nothing, whether the table was adopted or written.
 func TestALookAfterACommitFindsNothing(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -118,8 +118,9 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, s := range []servicemodel.State{
-		base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.9")), // what b did not touch
-		base.WithNode(servicemodel.Node{MasqueradeMark: 1}),                   // rules
+		// what b did not touch
+		base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.9")),
+		base.WithNode(servicemodel.Node{MasqueradeMark: 1}), // rules
 		base.WithoutService(name),
 	} {
 		table, err := servicemodel.Resolve(nil, s)
@@ -128,7 +129,8 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 		a.observed = true // and does it again
 	}
-	requireAdopts(t, newBackend(t, ns, nil), base.WithEndpoints(name, goldenEndpoints("10.244.1.3")),
+	requireAdopts(t, newBackend(t, ns, nil),
+		base.WithEndpoints(name, goldenEndpoints("10.244.1.3")),
 		mustResolve(t, base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))
 }
 

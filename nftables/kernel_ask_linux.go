@@ -17,8 +17,9 @@ import (
 const (
 	chunkUnits = 128
 	chunkAddrs = 2048
-	// askEntries is how many elements one message asks for. The kernel stops at the first that is not
-	// there: with short messages a datagram finds out about many of those. Longer ones are not faster.
+	// askEntries is how many elements one message asks for. The kernel stops at the first that is
+	// not there: with short messages a datagram finds out about many of those. Longer ones are not
+	// faster.
 	askEntries = 20
 )
 

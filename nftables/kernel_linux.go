@@ -26,8 +26,8 @@ type kernel struct {
 	turn *threadns.Turn
 	// askers ask for elements, at the same time.
 	askers [2]*asker
-	// dumpable is how many elements of a set that grows with the endpoints may be dumped to find those
-	// that nobody asked for, by a reading that is given what is wanted.
+	// dumpable is how many elements of a set that grows with the endpoints may be dumped to find
+	// those that nobody asked for, by a reading that is given what is wanted.
 	dumpable int
 }
 
@@ -78,9 +78,11 @@ const observeTries = 8
 
 // Observe reads both tables. What is wanted it asks for, which takes time linear in the number of
 // elements; a dump takes quadratic time. What else there is shows in the numbers of elements, which
-// Linux 6.16 and newer tell. An observation is Unread where there are more endpoints than those found,
-// of which only a dump of a large map would tell more; on older kernels it always is, with large maps.
-func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation, error) {
+// Linux 6.16 and newer tell. An observation is Unread where there are more endpoints than those
+// found, of which only a dump of a large map would tell more; on older kernels it always is, with
+// large maps.
+func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
+	error) {
 	b.observed = false
 	var err error
 	for try := range observeTries {
@@ -96,15 +98,17 @@ func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 		if o, v, err = b.kernel.observe(ctx, b.pl.table, want); err == nil {
 			return b.merge(o, v, want)
 		}
-		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, errRehashed) {
+		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) &&
+			!errors.Is(err, errRehashed) {
 			return nil, fmt.Errorf("nftables: observe: %w", err)
 		}
 	}
-	return nil, fmt.Errorf("nftables: observe: tried %d times: %w: %w", observeTries, dataplane.ErrConflict, err)
+	return nil, fmt.Errorf("nftables: observe: tried %d times: %w: %w", observeTries,
+		dataplane.ErrConflict, err)
 }
 
-// observe reads both tables once. It fails with one of the errors that Observe tries again for if the
-// instance was changed meanwhile.
+// observe reads both tables once. It fails with one of the errors that Observe tries again for if
+// the instance was changed meanwhile.
 func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.Table) (
 	o [2]*observed, v version, err error) {
 	gen, err := k.conn.GenID(ctx)
@@ -137,7 +141,8 @@ func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table stri
 	return k.observeElements(ctx, f, raw, want)
 }
 
-// observeElements reads the elements of a table, as far as they matter; raw is nil if there is none.
+// observeElements reads the elements of a table, as far as they matter; raw is nil if there is
+// none.
 func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *rawTable,
 	want *servicemodel.Table) (*observed, error) {
 	if raw != nil && raw.has(setSettings) {
@@ -156,11 +161,12 @@ func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *ra
 	})
 }
 
-// Integrity tells whether the instance is as the last Observe or Commit left it. Where nobody committed to
-// nf_tables since, it is. Otherwise the version tells whether somebody wrote to the instance as we do, and
-// a look at the tables whether somebody did by hand: whether chains, rules and sets are ours and, on Linux
-// 6.16 and newer, sets have as many elements as they should. Looks are rationed, so that a neighbour that
-// commits without end costs little; without one it is Touched.
+// Integrity tells whether the instance is as the last Observe or Commit left it. Where nobody
+// committed to nf_tables since, it is. Otherwise the version tells whether somebody wrote to the
+// instance as we do, and a look at the tables whether somebody did by hand: whether chains, rules
+// and sets are ours and, on Linux 6.16 and newer, sets have as many elements as they should. Looks
+// are rationed, so that a neighbour that commits without end costs little; without one it is
+// Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
@@ -198,7 +204,8 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 	return i, err
 }
 
-// inspect compares the tables with what they should be, as far as that can be told without reading elements.
+// inspect compares the tables with what they should be, as far as that can be told without reading
+// elements.
 func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	result := dataplane.Intact
 	for i, f := range nftwire.Families {
@@ -212,7 +219,8 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 			return dataplane.Broken, err
 		}
 		sk, _ := readSkeleton(f, raw, b.rules)
-		if sk.exists != b.pl.have[i].exists || sk.broken || sk.stale || !sk.shape.equal(&b.pl.have[i].shape) {
+		if sk.exists != b.pl.have[i].exists || sk.broken || sk.stale ||
+			!sk.shape.equal(&b.pl.have[i].shape) {
 			return dataplane.Broken, nil
 		}
 		for name, n := range b.pl.have[i].counts {
@@ -227,25 +235,30 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	return result, nil
 }
 
-// Commit writes a change set in one transaction. What is left to [Backend.Settle] is marked in the kernel by
-// the same transaction. Where the socket cannot send so much at once, as in an unprivileged user
-// namespace, service ports that are new come in several transactions, each of which leaves whole ones.
+// Commit writes a change set in one transaction. What is left to [Backend.Settle] is marked in the
+// kernel by the same transaction. Where the socket cannot send so much at once, as in an
+// unprivileged user namespace, service ports that are new come in several transactions, each of
+// which leaves whole ones.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	stats, err := parts.Commit(c, func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.commitPart(ctx, c) })
+	stats, err := parts.Commit(c, func(c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+		return b.commitPart(ctx, c)
+	})
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	stats.Duration = time.Since(start)
-	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	b.log.Debug("committed", "backend", Name, "table", b.pl.table, "messages", stats.Messages,
+		"bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 
 // commitPart writes a change set in one transaction.
-func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+	error) {
 	p, err := b.pl.plan(c)
 	if err != nil {
 		return dataplane.Stats{}, err
@@ -276,7 +289,8 @@ func (k *kernel) commit(ctx context.Context) error {
 	if k.batch.Size() > keptBatch {
 		k.batch = nfnl.Batch{}
 	}
-	if err == nil { // if somebody else committed since we last looked, the generation is another, and we look
+	// if somebody else committed since we last looked, the generation is another, and we look
+	if err == nil {
 		k.gen = nfnl.NextGenID(k.gen)
 	}
 	return err

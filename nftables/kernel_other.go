@@ -16,7 +16,8 @@ import (
 type kernel struct{}
 
 func notSupported(what string) error {
-	return fmt.Errorf("nftables: %s: not supported on this operating system: %w", what, errors.ErrUnsupported)
+	return fmt.Errorf("nftables: %s: not supported on this operating system: %w", what,
+		errors.ErrUnsupported)
 }
 
 func (k *kernel) open(*Config) error { return notSupported("open") }
@@ -37,10 +38,14 @@ func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.St
 }
 
 // Lock is not supported on this operating system.
-func (b *Backend) Lock(context.Context) (unlock func(), err error) { return nil, notSupported("lock") }
+func (b *Backend) Lock(context.Context) (unlock func(), err error) {
+	return nil, notSupported("lock")
+}
 
 // Settle is not supported on this operating system.
-func (b *Backend) Settle(context.Context) (time.Duration, error) { return 0, notSupported("settle") }
+func (b *Backend) Settle(context.Context) (time.Duration, error) {
+	return 0, notSupported("settle")
+}
 
 // Cleanup is not supported on this operating system.
 func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {

@@ -14,7 +14,8 @@ import (
 // get begins a request about the table.
 func (k *kernel) get(f *nftwire.Family, msg uint8, kind, name string) *nfnl.Batch {
 	k.req.Reset()
-	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: kind, Name: name})
+	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: kind,
+		Name: name})
 	return &k.req
 }
 
@@ -63,7 +64,8 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 // readTable reads what a table is made of, apart from elements; nil if there is none. Nothing of
 // that is disturbed by what others commit to other tables: sets and rules are dumped by table,
 // chains are asked for by name.
-func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string) (*rawTable, error) {
+func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string) (*rawTable,
+	error) {
 	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
 	req.Text(1, table)
 	replies, err := k.conn.Query(ctx, req)
@@ -163,7 +165,8 @@ func (k *kernel) readRules(ctx context.Context, f *nftwire.Family, raw *rawTable
 }
 
 // readLearnt reads how often a client was remembered: only rules that learn have counters.
-func (k *kernel) readLearnt(ctx context.Context, f *nftwire.Family, table string) (n uint64, err error) {
+func (k *kernel) readLearnt(ctx context.Context, f *nftwire.Family, table string) (n uint64,
+	err error) {
 	req := k.get(f, nftwire.MsgGetRule, "counters of table", f.Name+" "+table)
 	req.Text(1, table) // NFTA_RULE_TABLE
 	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {

@@ -9,7 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// kind is one way by which packets reach frontends. Sets and chains of a kind share the beginning of their names.
+// kind is one way by which packets reach frontends. Sets and chains of a kind share the beginning
+// of their names.
 type kind struct {
 	prefix   string // "service"
 	registry string // the set of all frontends of the kind
@@ -55,14 +56,16 @@ const (
 	setSources    = "sources"
 )
 
-// Clients are remembered in affinityMaps maps, told apart by a hash of the client's address. When an endpoint leaves, all of them are read, and the
-// kernel walks a map from its beginning for each 32 KiB that it hands out (nft_rhash_walk): many small maps are read several times
-// faster than one large map.
+// Clients are remembered in affinityMaps maps, told apart by a hash of the client's address. When
+// an endpoint leaves, all of them are read, and the kernel walks a map from its beginning for each
+// 32 KiB that it hands out (nft_rhash_walk): many small maps are read several times faster than one
+// large map.
 const (
 	affinityMaps = 16
 	affinitySeed = 0x6b6c62 // of the hash: rules that look up and rules that learn must agree
-	// affinitySize is how many clients one map remembers at once, all services together. A full map only means that further
-	// clients are not remembered. Without a size, the kernel would stop at 65,535 (nft_dynset.c).
+	// affinitySize is how many clients one map remembers at once, all services together. A full map
+	// only means that further clients are not remembered. Without a size, the kernel would stop at
+	// 65,535 (nft_dynset.c).
 	affinitySize = 1 << 14
 )
 
@@ -75,8 +78,8 @@ func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-
 // isAnonymous reports whether a set belongs to a rule: the kernel names it.
 func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
 
-// shape is what a table's program depends on, besides the rules: which features its services use. The objects that serve a feature
-// exist only if some service uses it.
+// shape is what a table's program depends on, besides the rules: which features its services use.
+// The objects that serve a feature exist only if some service uses it.
 type shape struct {
 	sizes    [2][2][]int // by kind, and internal or external: the numbers of slots in use, sorted
 	affinity []uint32    // the affinity timeouts in use, in seconds, sorted
@@ -124,7 +127,8 @@ func insert[T int | uint32](sorted []T, v T) []T {
 	return slices.Insert(sorted, i, v)
 }
 
-// sets lists the sets of a table, those used most first: the kernel finds a set by walking the list (nft_set_lookup in nf_tables_api.c).
+// sets lists the sets of a table, those used most first: the kernel finds a set by walking the list
+// (nft_set_lookup in nf_tables_api.c).
 func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 	service := []nftwire.Field{f.Addr, nftwire.FieldProto, nftwire.FieldPort}
 	nodeport := []nftwire.Field{nftwire.FieldProto, nftwire.FieldPort}
@@ -134,8 +138,11 @@ func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 	for i, k := range kinds {
 		slot := append(slices.Clone(keys[i]), nftwire.FieldSlot)
 		l = append(l,
-			&nftwire.Set{Name: k.prefix + setEndpoints, Key: slot, Data: endpoint, Flags: nftwire.SetMap, Typeof: true, Comment: "endpoints, by slot"},
-			&nftwire.Set{Name: k.prefix + setExternalEps, Key: slot, Data: endpoint, Flags: nftwire.SetMap, Typeof: true, Comment: "endpoints for outside clients only, by slot"})
+			&nftwire.Set{Name: k.prefix + setEndpoints, Key: slot, Data: endpoint,
+				Flags: nftwire.SetMap, Typeof: true, Comment: "endpoints, by slot"},
+			&nftwire.Set{Name: k.prefix + setExternalEps, Key: slot, Data: endpoint,
+				Flags: nftwire.SetMap, Typeof: true,
+				Comment: "endpoints for outside clients only, by slot"})
 	}
 	if f == nftwire.IPv4 {
 		l = append(l, versionSet())
@@ -144,8 +151,10 @@ func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 		l = append(l, &nftwire.Set{Name: k.registry, Key: keys[i], Comment: "every frontend"})
 	}
 	l = append(l,
-		&nftwire.Set{Name: setClusterIPs, Key: []nftwire.Field{f.Addr}, Comment: "other ports of these are rejected"},
-		&nftwire.Set{Name: setHairpins, Key: []nftwire.Field{f.Addr, f.Addr}, Comment: "endpoints that may reach themselves"})
+		&nftwire.Set{Name: setClusterIPs, Key: []nftwire.Field{f.Addr},
+			Comment: "other ports of these are rejected"},
+		&nftwire.Set{Name: setHairpins, Key: []nftwire.Field{f.Addr, f.Addr},
+			Comment: "endpoints that may reach themselves"})
 	for i, k := range kinds {
 		for _, sub := range []struct{ name, comment string }{
 			{setMasqAll, "masqueraded always"},
@@ -155,7 +164,8 @@ func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 			{setReject, "no endpoint anywhere"},
 			{setDrop, "no endpoint for this traffic here"},
 		} {
-			l = append(l, &nftwire.Set{Name: k.prefix + sub.name, Key: keys[i], Comment: sub.comment})
+			l = append(l, &nftwire.Set{Name: k.prefix + sub.name, Key: keys[i],
+				Comment: sub.comment})
 		}
 		for e, name := range []string{setSize, setExternalSize} {
 			for _, n := range s.sizes[i][e] {
@@ -169,23 +179,28 @@ func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 	client := append(slices.Clone(service), f.Addr)
 	if len(s.affinity) > 0 {
 		for i := range affinityMaps {
-			l = append(l, &nftwire.Set{Name: affinityMap(i), Key: client, Data: endpoint, Flags: nftwire.SetMap | nftwire.SetTimeout | nftwire.SetEval, Size: affinitySize,
+			l = append(l, &nftwire.Set{Name: affinityMap(i), Key: client, Data: endpoint,
+				Flags: nftwire.SetMap | nftwire.SetTimeout | nftwire.SetEval, Size: affinitySize,
 				Comment: "the endpoint a client was given"})
 		}
 	}
 	if s.sources {
-		l = append(l, &nftwire.Set{Name: setRestricted, Key: service, Comment: "only sources may connect"},
-			&nftwire.Set{Name: setSources, Key: client, Flags: nftwire.SetInterval | nftwire.SetConcat, Comment: "who may connect to the restricted"})
+		l = append(l, &nftwire.Set{Name: setRestricted, Key: service,
+			Comment: "only sources may connect"},
+			&nftwire.Set{Name: setSources, Key: client, Flags: nftwire.SetInterval |
+				nftwire.SetConcat, Comment: "who may connect to the restricted"})
 	}
-	return append(l, &nftwire.Set{Name: setSettings, Key: []nftwire.Field{nftwire.FieldMark}, Comment: "what the rules were made for"})
+	return append(l, &nftwire.Set{Name: setSettings, Key: []nftwire.Field{nftwire.FieldMark},
+		Comment: "what the rules were made for"})
 }
 
 func affinityName(k *kind, seconds uint32) string {
 	return k.prefix + setAffinity + strconv.FormatUint(uint64(seconds), 10)
 }
 
-// Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). Source ranges are checked
-// just before DNAT, while the destination is still the service's; clients are learnt just after it.
+// Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). Source ranges are
+// checked just before DNAT, while the destination is still the service's; clients are learnt just
+// after it.
 const (
 	prioSources = prioDNAT - 10
 	prioDNAT    = -100

@@ -24,7 +24,8 @@ func manyServices(n int) servicemodel.State {
 	s := servicemodel.State{}
 	for i := range n {
 		name := servicemodel.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
-		svc := &servicemodel.Service{Name: name, Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+		svc := &servicemodel.Service{Name: name, Ports: []servicemodel.ServicePort{
+			{Protocol: servicemodel.TCP, Port: 80}},
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}}
 		s = s.WithService(svc).WithEndpoints(name, tenEndpoints(i, 10))
 	}
@@ -45,7 +46,8 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 	return l
 }
 
-// neighbour commits to a table of its own, pausing between, until stop is called, which returns how often it did.
+// neighbour commits to a table of its own, pausing between, until stop is called, which returns how
+// often it did.
 func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func() int64) {
 	tb.Helper()
 	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
@@ -87,8 +89,8 @@ func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func(
 	}
 }
 
-// With a neighbour that commits all the time, every apply succeeds, in a program that runs and in one for each
-// change, and the former does not read the kernel again and again.
+// With a neighbour that commits all the time, every apply succeeds, in a program that runs and in
+// one for each change, and the former does not read the kernel again and again.
 func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -128,8 +130,8 @@ func mustResolve(t *testing.T, s servicemodel.State) *servicemodel.Table {
 	return table
 }
 
-// BenchmarkBesideANeighbour is one endpoint replaced of 2,000 services, alone and beside a neighbour that commits
-// 50 times a second.
+// BenchmarkBesideANeighbour is one endpoint replaced of 2,000 services, alone and beside a
+// neighbour that commits 50 times a second.
 func BenchmarkBesideANeighbour(b *testing.B) {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond} {
 		for _, spacing := range []time.Duration{0, 5 * time.Millisecond, 25 * time.Millisecond} {

@@ -12,7 +12,8 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// nftPrograms are the nft programs that judge what we write: the one of the machine, and those that KERNLB_NFT names, separated by colons.
+// nftPrograms are the nft programs that judge what we write: the one of the machine, and those that
+// KERNLB_NFT names, separated by colons.
 func nftPrograms(t *testing.T) []string {
 	var l []string
 	if p, err := exec.LookPath("nft"); err == nil {

@@ -18,7 +18,8 @@ func withoutCapabilities(t *testing.T, f func() error) error {
 	go func() {
 		runtime.LockOSThread() // and never unlocked
 		none := [2]unix.CapUserData{}
-		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
+			&none[0]); err != nil {
 			done <- err
 			return
 		}

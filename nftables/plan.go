@@ -22,15 +22,16 @@ type skeleton struct {
 	counts map[string]int
 }
 
-// plan is what a commit sends: for each family, in this order, the table, its sets, the elements to delete and to add, the chains with
-// their rules, and the sets that go.
+// plan is what a commit sends: for each family, in this order, the table, its sets, the elements to
+// delete and to add, the chains with their rules, and the sets that go.
 type plan struct {
 	table    string
 	families [2]familyPlan
 	forget   []forget
 	// have is the version that the plan is for, and next the one that it leads to.
 	have, next version
-	// mark says that the version is replaced although nothing else changes: by one with another mark.
+	// mark says that the version is replaced although nothing else changes: by one with another
+	// mark.
 	mark bool
 }
 
@@ -68,7 +69,8 @@ type familyPlan struct {
 
 // empty reports whether nothing is done to the table.
 func (fp *familyPlan) empty() bool {
-	if fp.rebuild || fp.create || fp.program != nil || len(fp.newSets)+len(fp.goneSets)+len(fp.newRules) > 0 {
+	if fp.rebuild || fp.create || fp.program != nil ||
+		len(fp.newSets)+len(fp.goneSets)+len(fp.newRules) > 0 {
 		return false
 	}
 	for _, ops := range fp.ops {
@@ -185,21 +187,25 @@ func (pl *planner) family(i int) {
 	pl.changes(i)
 }
 
-// wanted reports whether a family that has no table needs one: for what is new to it. The table of IPv4 has
-// the version, and is there if any is.
+// wanted reports whether a family that has no table needs one: for what is new to it. The table of
+// IPv4 has the version, and is there if any is.
 func (pl *planner) wanted(f *nftwire.Family) bool {
 	if f == nftwire.IPv4 && (pl.have[1].exists || pl.wanted(nftwire.IPv6)) {
 		return true
 	}
-	isNew := func(fc servicemodel.FrontendChange) bool { return fc.New != nil && fc.New.Key.Family() == f.Model }
-	return slices.ContainsFunc(pl.c.Frontends, isNew) || len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
+	isNew := func(fc servicemodel.FrontendChange) bool {
+		return fc.New != nil && fc.New.Key.Family() == f.Model
+	}
+	return slices.ContainsFunc(pl.c.Frontends, isNew) ||
+		len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
 }
 
 // maxSizes bounds the rules that grow adds one after the other.
 const maxSizes = 256
 
-// grow adds a set and a rule for each number of slots that is new, and leaves alone those that are no longer in use: they cost little, and
-// what had so many slots once soon has them again. It reports false if that is not all that is needed.
+// grow adds a set and a rule for each number of slots that is new, and leaves alone those that are
+// no longer in use: they cost little, and what had so many slots once soon has them again. It
+// reports false if that is not all that is needed.
 func (pl *planner) grow(i int, rules servicemodel.Rules) bool {
 	have, need, fp := &pl.have[i].shape, &pl.need[i], &pl.p.families[i]
 	if !containsAll(have.affinity, need.affinity) || need.sources && !have.sources {
@@ -246,7 +252,8 @@ func newRules(old, new nftwire.Program) []chainRule {
 	return l
 }
 
-// reshape rewrites the rules for what is needed now, all in all; sets that no rule needs any more go.
+// reshape rewrites the rules for what is needed now, all in all; sets that no rule needs any more
+// go.
 func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 	have, fp := &pl.have[i], &pl.p.families[i]
 	pl.needsAll(i)
@@ -283,7 +290,9 @@ func missing(from, in []*nftwire.Set) []*nftwire.Set {
 func goneChains(old, new nftwire.Program) []string {
 	var l []string
 	for _, c := range old {
-		if !slices.ContainsFunc(new, func(o nftwire.ProgramChain) bool { return o.Name == c.Name }) {
+		if !slices.ContainsFunc(new, func(o nftwire.ProgramChain) bool {
+			return o.Name == c.Name
+		}) {
 			l = append(l, c.Name)
 		}
 	}
@@ -326,9 +335,10 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	}
 }
 
-// capacity gives a set that begins with many elements room for four times as many. The kernel then makes a hash table that is large enough from the start: filling
-// it takes half the time of one that grows, and it is never rehashed, so that it can be read at any time. A set that is full
-// is an ENFILE, upon which the table is made anew.
+// capacity gives a set that begins with many elements room for four times as many. The kernel then
+// makes a hash table that is large enough from the start: filling it takes half the time of one
+// that grows, and it is never rehashed, so that it can be read at any time. A set that is full is
+// an ENFILE, upon which the table is made anew.
 func capacity(n int) uint32 {
 	if n < 1000 {
 		return 0
@@ -388,7 +398,10 @@ func check(c *servicemodel.ChangeSet) error {
 			refuse(object, "forwarding", p.Forwarding.String(), "the ipvs backend can")
 		}
 		if n := slotCount(p); n > maxSlots {
-			refuse(object, "weights", fmt.Sprintf("sum %d", n), fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, add up to at most %d", maxSlots))
+			refuse(object, "weights", fmt.Sprintf("sum %d", n),
+				fmt.Sprintf(
+					"the weights of a pool, divided by their greatest common divisor, add up to "+
+						"at most %d", maxSlots))
 		}
 	}
 	about = servicemodel.Name{}
@@ -404,7 +417,8 @@ const maxSlots = 1 << 16
 func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, hint string)) {
 	object := "service " + fe.Service.String()
 	switch fe.Masquerade {
-	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost | servicemodel.FromOutside:
+	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost |
+		servicemodel.FromOutside:
 	default:
 		refuse(object, "masquerade", fe.Masquerade.String(), "")
 	}
@@ -412,9 +426,11 @@ func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, 
 		refuse(object, "sources", "on a node port", "")
 	}
 	if n := len(comment(fe)); n > maxUserdata {
-		refuse(object, "name", fe.Service.String(), fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
+		refuse(object, "name", fe.Service.String(),
+			fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
 	}
 }
 
-// maxUserdata is how long a comment can be in two TLVs of the 256 bytes of user data (NFT_USERDATA_MAXLEN).
+// maxUserdata is how long a comment can be in two TLVs of the 256 bytes of user data
+// (NFT_USERDATA_MAXLEN).
 const maxUserdata = 256 - 2 - 1 - 2

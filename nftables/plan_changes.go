@@ -78,7 +78,8 @@ func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 	}
 }
 
-// changed plans a frontend whose attributes or pools changed: the elements of both are compared, so that what stays is not touched.
+// changed plans a frontend whose attributes or pools changed: the elements of both are compared, so
+// that what stays is not touched.
 func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 	before := map[string]string{}
 	pl.w.frontend(pl.c.Old, old, func(name string, e nftwire.Elem) {
@@ -106,7 +107,8 @@ func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 }
 
 // slots plans the slots of one map that differ between two pools.
-func (pl *planner) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del, add sink) {
+func (pl *planner) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del,
+	add sink) {
 	if old == new {
 		return
 	}

@@ -17,14 +17,17 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 func goldenNode() servicemodel.Node {
-	return servicemodel.Node{Name: "this", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")},
-		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+	return servicemodel.Node{Name: "this",
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")},
+		LocalPods: servicemodel.PodDetector{
+			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
 }
 
 func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	s := &servicemodel.Service{
-		Name:       servicemodel.Name{Namespace: "default", Name: "web"},
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}},
+		Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80,
+			NodePort: 30080}},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 	}
 	for _, f := range edit {
@@ -37,7 +40,8 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for _, a := range addrs {
 		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Node: "this",
-			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}})
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 8080}}})
 	}
 	return l
 }
@@ -45,10 +49,12 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 // A story of states, and the plan that leads from each to the next, in nft's language.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
-	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
+	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(
+		goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	name := goldenService().Name
 	withSources := func(s *servicemodel.Service) {
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.10")}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.10")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 	}
@@ -58,12 +64,18 @@ func TestPlansAreGolden(t *testing.T) {
 		state servicemodel.State
 	}{
 		{"1-first", base},
-		{"2-one-endpoint-replaced", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
-		{"3-one-endpoint-more", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3", "10.244.1.4"))},
-		{"4-first-endpoint-gone", base.WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
-		{"5-sources-and-local", base.WithService(goldenService(withSources)).WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
-		{"6-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
-		{"7-affinity-endpoint-gone", base.WithService(goldenService(sticky)).WithEndpoints(name, goldenEndpoints("10.244.1.4"))},
+		{"2-one-endpoint-replaced",
+			base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
+		{"3-one-endpoint-more", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3",
+			"10.244.1.4"))},
+		{"4-first-endpoint-gone",
+			base.WithEndpoints(name, goldenEndpoints("10.244.1.3", "10.244.1.4"))},
+		{"5-sources-and-local", base.WithService(goldenService(withSources)).WithEndpoints(name,
+			goldenEndpoints("10.244.1.3", "10.244.1.4"))},
+		{"6-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name,
+			goldenEndpoints("10.244.1.3", "10.244.1.4"))},
+		{"7-affinity-endpoint-gone", base.WithService(goldenService(sticky)).WithEndpoints(name,
+			goldenEndpoints("10.244.1.4"))},
 		{"8-no-endpoints", base.WithEndpoints(name, nil)},
 		{"9-gone", base.WithoutService(name)},
 	}
@@ -111,9 +123,14 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 		edit        func(*servicemodel.Service)
 		node        func(*servicemodel.Node)
 	}{
-		{name: "a scheduler of IPVS", field: "scheduler", edit: func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }},
-		{name: "direct routing", field: "forwarding", edit: func(s *servicemodel.Service) { s.Forwarding = servicemodel.ForwardDirect }},
-		{name: "node ports on localhost", field: "localhostNodePorts", node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
+		{name: "a scheduler of IPVS", field: "scheduler", edit: func(s *servicemodel.Service) {
+			s.Scheduler = servicemodel.LeastConn
+		}},
+		{name: "direct routing", field: "forwarding", edit: func(s *servicemodel.Service) {
+			s.Forwarding = servicemodel.ForwardDirect
+		}},
+		{name: "node ports on localhost", field: "localhostNodePorts",
+			node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -124,7 +141,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			if tc.node != nil {
 				tc.node(&n)
 			}
-			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
+			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(
+				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 			require.NoError(t, err)
 			c := servicemodel.Diff(nil, table)
 			var unsupported *dataplane.UnsupportedError

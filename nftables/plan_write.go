@@ -63,8 +63,8 @@ func (p *plan) String() string {
 	return b.String()
 }
 
-// write writes what is done to both tables. The version of before goes first: the table that has it may be
-// deleted after that.
+// write writes what is done to both tables. The version of before goes first: the table that has it
+// may be deleted after that.
 func (p *plan) write(to func(f *nftwire.Family) nftwire.Writer) {
 	if p.empty() {
 		return
@@ -115,7 +115,8 @@ func (fp *familyPlan) write(w nftwire.Writer) {
 	}
 }
 
-// writeProgram writes the program, in place of the one that is there. Chains go last, when no rule jumps to them any more.
+// writeProgram writes the program, in place of the one that is there. Chains go last, when no rule
+// jumps to them any more.
 func (fp *familyPlan) writeProgram(w nftwire.Writer) {
 	fp.program.WriteChains(w)
 	if !fp.create {

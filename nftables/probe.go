@@ -10,7 +10,9 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func(ctx context.Context) error { return probe(ctx, cfg) }, func() (*Backend, error) { return New(cfg) })
+	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
+		return probe(ctx, cfg)
+	}, func() (*Backend, error) { return New(cfg) })
 }
 
 // probeTable is the name of the tables that the kernel is asked about.
@@ -34,5 +36,6 @@ func probe(ctx context.Context, cfg *Config) error {
 	}
 	var batch nfnl.Batch
 	p.encode(&batch)
-	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch, kernelprobe.Running())
+	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch,
+		kernelprobe.Running())
 }

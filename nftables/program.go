@@ -18,8 +18,8 @@ type builder struct {
 	anon  uint16 // how many anonymous sets there are
 }
 
-// newProgram returns the program of a table: its chains and rules. It depends on the node-wide rules and on which features are in use, never on
-// what the services are.
+// newProgram returns the program of a table: its chains and rules. It depends on the node-wide
+// rules and on which features are in use, never on what the services are.
 func newProgram(f *nftwire.Family, r servicemodel.Rules, s *shape) nftwire.Program {
 	b := &builder{f: f, rules: r, shape: s}
 	for i, k := range kinds {
@@ -37,15 +37,20 @@ func newProgram(f *nftwire.Family, r servicemodel.Rules, s *shape) nftwire.Progr
 	return b.prog
 }
 
-// loadKey loads the key of a frontend into the registers from NFT_REG_1 on, and returns the length loaded.
+// loadKey loads the key of a frontend into the registers from NFT_REG_1 on, and returns the length
+// loaded.
 func (b *builder) loadKey(k *kind) (string, []nftwire.Expr, int) {
 	f := b.f
 	if k == kindNodePort {
-		return "meta l4proto . th dport", []nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(4))}, 8
+		return "meta l4proto . th dport",
+			[]nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)),
+				nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(4))}, 8
 	}
 	n := f.AddrLen
 	return f.Name + " daddr . meta l4proto . th dport",
-		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.Daddr, n, nftwire.Word(0)), nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)), nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))}, n + 8
+		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.Daddr, n, nftwire.Word(0)),
+			nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)),
+			nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))}, n + 8
 }
 
 // in matches packets to a frontend in the kind's set.
@@ -57,7 +62,8 @@ func (b *builder) in(k *kind, set string) nftwire.Rule {
 // dnatMap sends packets to where the map says for a key; no entry, no match.
 func (b *builder) dnatMap(key string, load []nftwire.Expr, name string) nftwire.Rule {
 	return nftwire.Rule{Text: fmt.Sprintf("dnat %s to %s map @%s", b.f.Name, key, name),
-		Exprs: append(load, nftwire.LookupMap(name), nftwire.DNAT(b.f.NFProto, nftwire.Word(0), nftwire.Word(b.f.AddrLen)))}
+		Exprs: append(load, nftwire.LookupMap(name), nftwire.DNAT(b.f.NFProto, nftwire.Word(0),
+			nftwire.Word(b.f.AddrLen)))}
 }
 
 // The names of the chains that draw a slot end so.
@@ -66,7 +72,8 @@ const (
 	externalBalance = "-external" + balanceSuffix
 )
 
-// balance makes the chain with a rule for each number of slots: the frontends that have so many draw one of them.
+// balance makes the chain with a rule for each number of slots: the frontends that have so many
+// draw one of them.
 func (b *builder) balance(k *kind, external bool, sizes []int) {
 	size, eps, name := setSize, setEndpoints, k.prefix+balanceSuffix
 	if external {
@@ -77,7 +84,8 @@ func (b *builder) balance(k *kind, external bool, sizes []int) {
 		text, load, l := b.loadKey(k)
 		rules = append(rules, nftwire.Join(
 			b.in(k, fmt.Sprint(k.prefix, size, n)),
-			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n), append(load, nftwire.NumgenRandom(n, nftwire.Word(l))), k.prefix+eps)))
+			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n),
+				append(load, nftwire.NumgenRandom(n, nftwire.Word(l))), k.prefix+eps)))
 	}
 	b.prog.Add(name, rules...)
 }
@@ -91,10 +99,14 @@ func (b *builder) kind(k *kind) {
 		nftwire.Join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
 	}
 	if len(b.shape.affinity) > 0 {
-		rules = append(rules, nftwire.Join(b.byClient(b.f.Name+" saddr", nftwire.Payload(nftwire.BaseNetwork, b.f.Saddr, b.f.AddrLen, nftwire.Word(nftwire.Hashed)), nftwire.VerdictJump, chainRemembered)))
+		rules = append(rules,
+			nftwire.Join(b.byClient(b.f.Name+" saddr", nftwire.Payload(nftwire.BaseNetwork,
+				b.f.Saddr, b.f.AddrLen, nftwire.Word(nftwire.Hashed)), nftwire.VerdictJump,
+				chainRemembered)))
 	}
 	rules = append(rules,
-		nftwire.Join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpNeq), b.verdict(nftwire.VerdictGoto, k.prefix+externalBalance)),
+		nftwire.Join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nftwire.FIBSaddr,
+			nftwire.CmpNeq), b.verdict(nftwire.VerdictGoto, k.prefix+externalBalance)),
 		nftwire.Join(b.verdict(nftwire.VerdictGoto, k.prefix+balanceSuffix)))
 	b.prog.Add(k.chain, rules...)
 }
@@ -116,10 +128,13 @@ func (b *builder) notFromPods() nftwire.Rule {
 	if d.Bridge != "" {
 		name := make([]byte, ifNameSize)
 		copy(name, d.Bridge)
-		add(fmt.Sprintf("iifname != %q", d.Bridge), nftwire.Meta(nftwire.MetaIIFName, nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), name))
+		add(fmt.Sprintf("iifname != %q", d.Bridge), nftwire.Meta(nftwire.MetaIIFName,
+			nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), name))
 	}
 	if d.InterfacePrefix != "" {
-		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), nftwire.Meta(nftwire.MetaIIFName, nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), []byte(d.InterfacePrefix)))
+		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), nftwire.Meta(nftwire.MetaIIFName,
+			nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0),
+			[]byte(d.InterfacePrefix)))
 	}
 	return p
 }
@@ -133,21 +148,27 @@ func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) 
 	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
-	text := b.f.Name + " " + name + sign + strings.TrimSuffix(p.String(), fmt.Sprintf("/%d", b.f.AddrLen*8))
+	text := b.f.Name + " " + name + sign + strings.TrimSuffix(p.String(),
+		fmt.Sprintf("/%d", b.f.AddrLen*8))
 	addr := nftwire.AppendAddr(nil, p.Addr())
 	load := nftwire.Payload(nftwire.BaseNetwork, offset, b.f.AddrLen, nftwire.Word(0))
 	if p.Bits() == b.f.AddrLen*8 {
-		return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{load, nftwire.Compare(op, nftwire.Word(0), addr)}}
+		return nftwire.Rule{Text: text,
+			Exprs: []nftwire.Expr{load, nftwire.Compare(op, nftwire.Word(0), addr)}}
 	}
 	if p.Bits()%8 == 0 && p.Bits() > 0 { // as nft does: the leading bytes are enough
 		n := p.Bits() / 8
-		return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, n, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), addr[:n])}}
+		return nftwire.Rule{Text: text,
+			Exprs: []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, n, nftwire.Word(0)),
+				nftwire.Compare(op, nftwire.Word(0), addr[:n])}}
 	}
 	mask := make([]byte, b.f.AddrLen)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
-	return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{load, nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))), nftwire.Compare(op, nftwire.Word(0), addr)}}
+	return nftwire.Rule{Text: text,
+		Exprs: []nftwire.Expr{load, nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))),
+			nftwire.Compare(op, nftwire.Word(0), addr)}}
 }
 
 // fib matches the type of an address: local to this host, or not.
@@ -156,21 +177,27 @@ func (b *builder) fib(name string, flag, op uint32) nftwire.Rule {
 	if op == nftwire.CmpNeq {
 		sign = " != "
 	}
-	return nftwire.Rule{Text: "fib " + name + " type" + sign + "local", Exprs: []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)), nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
+	return nftwire.Rule{Text: "fib " + name + " type" + sign + "local",
+		Exprs: []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)),
+			nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
 }
 
 func (b *builder) mark() nftwire.Rule {
 	m := b.rules.MasqueradeMark
 	return nftwire.Rule{Text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
-		Exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)), nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^m), nftwire.Native32(m)), nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
+		Exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)),
+			nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^m), nftwire.Native32(m)),
+			nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
 }
 
 func (b *builder) verdict(code int32, to string) nftwire.Rule {
-	text := map[int32]string{nftwire.VerdictJump: "jump " + to, nftwire.VerdictGoto: "goto " + to, nftwire.VerdictDrop: "drop"}[code]
+	text := map[int32]string{nftwire.VerdictJump: "jump " + to, nftwire.VerdictGoto: "goto " + to,
+		nftwire.VerdictDrop: "drop"}[code]
 	return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{nftwire.Verdict(code, to)}}
 }
 
 func (b *builder) reject() nftwire.Rule {
 	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.Name]
-	return nftwire.Rule{Text: "reject with " + icmp + " port-unreachable", Exprs: []nftwire.Expr{nftwire.Reject(b.f.Unreach)}}
+	return nftwire.Rule{Text: "reject with " + icmp + " port-unreachable",
+		Exprs: []nftwire.Expr{nftwire.Reject(b.f.Unreach)}}
 }

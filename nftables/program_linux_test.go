@@ -20,7 +20,8 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 			t.Parallel()
 			for _, program := range nftPrograms(t) {
 				if tc.shape.sources && !loadsRanges(t, program) {
-					t.Logf("%s cannot load ranges of concatenations with a protocol on this kernel", program)
+					t.Logf("%s cannot load ranges of concatenations with a protocol on this kernel",
+						program)
 					continue
 				}
 				ns, b := newNS(t)
@@ -36,39 +37,45 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				// The same plan as text makes the same ruleset.
 				ns2, _ := newNS(t)
 				nft(t, ns2, program, p.String(), "-f", "-")
-				require.Equal(t, got, nft(t, ns2, program, "", "list", "ruleset"), "written by us, and loaded from our text")
+				require.Equal(t, got, nft(t, ns2, program, "", "list", "ruleset"),
+					"written by us, and loaded from our text")
 
 				// The listing loads again, and lists the same.
 				ns3, _ := newNS(t)
 				nft(t, ns3, program, got, "-f", "-")
-				require.Equal(t, got, nft(t, ns3, program, "", "list", "ruleset"), "listed, and loaded again")
+				require.Equal(t, got, nft(t, ns3, program, "", "list", "ruleset"),
+					"listed, and loaded again")
 
 				// The kernel has the same bytes, whoever wrote them.
 				for i, f := range nftwire.Families {
 					if !p.families[i].create {
 						continue
 					}
-					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), f), dumpRules(t, newBackend(t, ns, nil), f), "expressions of table %s", f.Name)
+					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), f),
+						dumpRules(t, newBackend(t, ns, nil), f), "expressions of table %s", f.Name)
 				}
 			}
 		})
 	}
 }
 
-// loadsRanges reports whether an nft can load a rule that looks up the ranges: nft before 1.1 reverses the one byte of a protocol, which newer kernels
-// refuse (nft_byteorder.c).
+// loadsRanges reports whether an nft can load a rule that looks up the ranges: nft before 1.1
+// reverses the one byte of a protocol, which newer kernels refuse (nft_byteorder.c).
 func loadsRanges(t *testing.T, program string) bool {
 	t.Helper()
 	ns, _ := newNS(t)
 	return ns.Do(func() error {
 		cmd := exec.Command(program, "-f", "-")
-		cmd.Stdin = strings.NewReader("table ip t { set s { type ipv4_addr . inet_proto . inet_service . ipv4_addr; flags interval; }\n" +
-			"chain c { ip daddr . meta l4proto . th dport . ip saddr != @s drop; }; }\n")
+		cmd.Stdin = strings.NewReader(
+			"table ip t { set s { type ipv4_addr . inet_proto . inet_service . ipv4_addr; flags " +
+				"interval; }\n" +
+				"chain c { ip daddr . meta l4proto . th dport . ip saddr != @s drop; }; }\n")
 		return cmd.Run()
 	}) == nil
 }
 
-// dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without the numbers of anonymous sets.
+// dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without
+// the numbers of anonymous sets.
 func dumpRules(t *testing.T, b *Backend, f *nftwire.Family) []string {
 	t.Helper()
 	var l []string
@@ -78,7 +85,9 @@ func dumpRules(t *testing.T, b *Backend, f *nftwire.Family) []string {
 		it := nfnl.Attrs(m.Attrs)
 		for it.Next() {
 			if it.Type() == 4 { // NFTA_RULE_EXPRESSIONS
-				l = append(l, byteorder.ReplaceAllString(hex.EncodeToString(setNumber.ReplaceAll(it.Data(), []byte("__set_"))), ""))
+				l = append(l,
+					byteorder.ReplaceAllString(
+						hex.EncodeToString(setNumber.ReplaceAll(it.Data(), []byte("__set_"))), ""))
 			}
 		}
 		return it.Err()
@@ -87,7 +96,9 @@ func dumpRules(t *testing.T, b *Backend, f *nftwire.Family) []string {
 	return l
 }
 
-// byteorder is an expression of 64 bytes that nft puts between the fields of a range of concatenations. On the one byte of a protocol it does nothing.
-var byteorder = regexp.MustCompile("400001000e000100" + hex.EncodeToString([]byte("byteorder")) + ".{94}")
+// byteorder is an expression of 64 bytes that nft puts between the fields of a range of
+// concatenations. On the one byte of a protocol it does nothing.
+var byteorder = regexp.MustCompile("400001000e000100" + hex.EncodeToString([]byte("byteorder")) +
+	".{94}")
 
 var setNumber = regexp.MustCompile(`__set[0-9]`)

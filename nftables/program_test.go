@@ -24,19 +24,22 @@ var programCases = []struct {
 	{name: "no services", rules: servicemodel.Rules{MasqueradeMark: 0x4000}},
 	{name: "everything but affinity", rules: servicemodel.Rules{
 		MasqueradeMark: 0x4000,
-		LocalPods:      servicemodel.PodDetector{CIDRs: prefixes("10.244.0.0/16", "10.245.0.0/17", "fd00:10:244::/56", "fd00:10:245::/49")},
-		NodePorts:      prefixes("0.0.0.0/0", "::/0"),
-		ServiceCIDRs:   prefixes("10.96.0.0/12", "fd00:10:96::/112"),
+		LocalPods: servicemodel.PodDetector{CIDRs: prefixes("10.244.0.0/16", "10.245.0.0/17",
+			"fd00:10:244::/56", "fd00:10:245::/49")},
+		NodePorts:    prefixes("0.0.0.0/0", "::/0"),
+		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
 	}, shape: shape{sizes: [2][2][]int{{{1, 3, 500}, {1, 2}}, {{3}, {2}}}, sources: true}},
 	{name: "pods behind a bridge, node ports at some addresses", rules: servicemodel.Rules{
 		MasqueradeMark: 0x80000000,
 		LocalPods:      servicemodel.PodDetector{Bridge: "cni0"},
-		NodePorts:      prefixes("192.0.2.10/32", "198.51.100.0/24", "2001:db8::/33", "2001:db8:2::10/128"),
+		NodePorts: prefixes("192.0.2.10/32", "198.51.100.0/24", "2001:db8::/33",
+			"2001:db8:2::10/128"),
 	}, shape: shape{sizes: [2][2][]int{{{2}, nil}, {{2}, nil}}}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},
-	}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {nil, nil}}, affinity: []uint32{1, 60, 10800, 86399}}},
+	}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {nil, nil}}, affinity: []uint32{1, 60, 10800,
+		86399}}},
 }
 
 // programPlan is the plan that creates both tables without services.
@@ -44,7 +47,8 @@ func programPlan(s *shape, r servicemodel.Rules) *plan {
 	p := &plan{table: DefaultTable}
 	for i, f := range nftwire.Families {
 		fp := &p.families[i]
-		*fp = familyPlan{f: f, create: true, sets: setsOf(f, s), newSets: setsOf(f, s), program: newProgram(f, r, s), ops: map[string]*setOps{}}
+		*fp = familyPlan{f: f, create: true, sets: setsOf(f, s), newSets: setsOf(f, s),
+			program: newProgram(f, r, s), ops: map[string]*setOps{}}
 	}
 	return p
 }

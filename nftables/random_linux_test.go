@@ -17,20 +17,25 @@ func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
-			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
+			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),
+			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
 			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2)})
 	}
 	c.Nodes = []servicemodel.Node{
 		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
-		{Name: "node-1", Zone: "z1", LocalPods: servicemodel.PodDetector{CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")}, ServiceCIDRs: prefixes("10.96.0.0/16")},
-		{Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1, NodePortAddresses: servicemodel.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}},
+		{Name: "node-1", Zone: "z1", LocalPods: servicemodel.PodDetector{
+			CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")},
+			ServiceCIDRs: prefixes("10.96.0.0/16")},
+		{Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1,
+			NodePortAddresses: servicemodel.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}},
 		{Name: "node-0", LocalPods: servicemodel.PodDetector{Bridge: "cni0"}},
 	}
 	c.Node = c.Nodes[0]
 	return c
 }
 
-// What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and is what it would have written itself.
+// What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and
+// is what it would have written itself.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(24) {
@@ -62,14 +67,16 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	}
 }
 
-// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that applying the state changes nothing.
+// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that
+// applying the state changes nothing.
 func requireAdopts(t *testing.T, b *Backend, s servicemodel.State, want *servicemodel.Table) {
 	t.Helper()
 	e := dataplane.New(b, nil)
 	o, err := e.Observe(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
-	require.True(t, servicemodel.Diff(o.Table, want).Empty(), "observed, and applied: %s", servicemodel.Diff(o.Table, want))
+	require.True(t, servicemodel.Diff(o.Table, want).Empty(), "observed, and applied: %s",
+		servicemodel.Diff(o.Table, want))
 	r, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
 	require.True(t, r.Changes.Empty(), "adopting changes nothing: %s", r.Changes)

@@ -109,7 +109,8 @@ func number(name, prefix string) (int, bool) {
 	return int(n), err == nil && n > 0 && digits[0] != '0'
 }
 
-// readSkeleton compares the sets, chains and rules of a table with what they should be. raw is nil if there is no such table.
+// readSkeleton compares the sets, chains and rules of a table with what they should be. raw is nil
+// if there is no such table.
 func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
 	if raw == nil {
 		return skeleton{}, nil
@@ -138,7 +139,9 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 		}
 	}
 	for _, name := range sortedKeys(raw.sets) {
-		if !isAnonymous(name) && !slices.ContainsFunc(want, func(s *nftwire.Set) bool { return s.Name == name }) {
+		if !isAnonymous(name) && !slices.ContainsFunc(want, func(s *nftwire.Set) bool {
+			return s.Name == name
+		}) {
 			broken("set %s does not belong", name)
 		}
 	}
@@ -160,26 +163,31 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 	}
 	for _, c := range prog {
 		got, want := raw.hashes[c.Name], c.Hashes()
-		if strings.HasSuffix(c.Name, balanceSuffix) { // no two of its rules match the same packet: they stand in the order in which they were needed
+		// no two of its rules match the same packet: they stand in the order in which they were
+		// needed
+		if strings.HasSuffix(c.Name, balanceSuffix) {
 			slices.Sort(got)
 			slices.Sort(want)
 		}
 		if !slices.Equal(got, want) {
 			sk.stale = true
-			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.Name, c.Name))
+			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.Name,
+				c.Name))
 		}
 	}
 	return sk, why
 }
 
-// read makes of a table what the model knows, and finds what does not fit. raw is nil if there is no
-// such table. elements reads the elements into raw, those that it does not find in their place itself.
+// read makes of a table what the model knows, and finds what does not fit. raw is nil if there is
+// no such table. elements reads the elements into raw, those that it does not find in their place
+// itself.
 func read(f *nftwire.Family, raw *rawTable, elements func(*observed) error) (*observed, error) {
 	o := &observed{drift: map[string]*nftwire.ElemList{}}
 	if raw == nil {
 		return o, nil
 	}
-	r := &reading{f: f, elems: raw.elems, pools: map[servicemodel.PoolID]*servicemodel.Pool{}, w: newWriter()}
+	r := &reading{f: f, elems: raw.elems, pools: map[servicemodel.PoolID]*servicemodel.Pool{},
+		w: newWriter()}
 	var err error
 	if o.rules, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
 		err = fmt.Errorf("no settings")
@@ -273,7 +281,8 @@ func (r *reading) unseen(o *observed) {
 				o.drift[s.Name] = l
 			}
 			l.Add(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd, Data: e.Data})
-			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.Name, s.Name, s.ElemText(e.Elem)))
+			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.Name,
+				s.Name, s.ElemText(e.Elem)))
 		}
 	}
 }

@@ -35,7 +35,8 @@ func (r *reading) frontends() {
 	}
 }
 
-// readSlots collects the endpoints of a map by the key of their frontend. A missing slot is an invalid endpoint.
+// readSlots collects the endpoints of a map by the key of their frontend. A missing slot is an
+// invalid endpoint.
 func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 	m := make(map[string][]netip.AddrPort, len(r.elems[set])/4)
 	for _, e := range r.elems[set] {
@@ -66,7 +67,8 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	if !rd.Done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
 		return nil
 	}
-	if string(nftwire.AppendFrontend(nil, key)) != string(e.Key) { // with other padding it is another element
+	// with other padding it is another element
+	if string(nftwire.AppendFrontend(nil, key)) != string(e.Key) {
 		return nil
 	}
 	fe, err := parseComment(nftwire.CommentOf(e.UserData), key)
@@ -81,7 +83,8 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	case r.has(k.prefix+setMasqHost, e.Key):
 		fe.Masquerade = servicemodel.FromHost
 	}
-	for _, seconds := range r.affinity { // it may be in several by somebody's hand: then the longest
+	// it may be in several by somebody's hand: then the longest
+	for _, seconds := range r.affinity {
 		if r.has(affinityName(k, seconds), e.Key) {
 			fe.Affinity = time.Duration(seconds) * time.Second
 		}
@@ -125,7 +128,8 @@ func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, 
 	k := kindOf(fe.Key)
 	key := nftwire.AppendFrontend(nil, fe.Key)
 	list := r.slots[k.prefix+eps][string(key)]
-	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) || !r.has(r.w.names.get(k.prefix, size, len(list)), key) {
+	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) ||
+		!r.has(r.w.names.get(k.prefix, size, len(list)), key) {
 		return
 	}
 	p := &servicemodel.Pool{ID: id}
@@ -135,7 +139,8 @@ func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, 
 	r.pools[id] = p
 }
 
-// verified returns the frontends of which every element is there as it should be, with their pools; those elements have their place.
+// verified returns the frontends of which every element is there as it should be, with their pools;
+// those elements have their place.
 func (r *reading) verified() servicemodel.Contents {
 	all := servicemodel.Contents{Frontends: r.fes}
 	for _, p := range r.pools {
@@ -149,7 +154,8 @@ func (r *reading) verified() servicemodel.Contents {
 	used := map[servicemodel.PoolID]bool{}
 	for _, fe := range r.fes {
 		internal, external := pools(t, fe)
-		if fe.Internal.Balances() && internal == nil || fe.External != fe.Internal && fe.External.Balances() && external == nil {
+		if fe.Internal.Balances() && internal == nil || fe.External != fe.Internal &&
+			fe.External.Balances() && external == nil {
 			continue
 		}
 		if !r.verify(t, fe, internal, external) {
@@ -166,13 +172,16 @@ func (r *reading) verified() servicemodel.Contents {
 	return c
 }
 
-// verify checks the elements of a frontend against what they should be, and gives them their place if all are right.
-func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, internal, external *servicemodel.Pool) bool {
+// verify checks the elements of a frontend against what they should be, and gives them their place
+// if all are right.
+func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, internal,
+	external *servicemodel.Pool) bool {
 	good := true
 	var place []*found
 	want := func(set string, e nftwire.Elem) {
 		f := r.elems[set][string(e.Key)+string(e.KeyEnd)]
-		if f == nil || string(f.Data) != string(e.Data) || nftwire.CommentOf(f.UserData) != nftwire.CommentOf(e.UserData) {
+		if f == nil || string(f.Data) != string(e.Data) ||
+			nftwire.CommentOf(f.UserData) != nftwire.CommentOf(e.UserData) {
 			good = false
 			return
 		}

@@ -62,7 +62,8 @@ func dumpSets(ctx context.Context, b *Backend, f *nftwire.Family, raw *rawTable)
 }
 
 // askAll observes as on a kernel that does not tell how many elements sets have.
-func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*dataplane.Observation, error) {
+func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*dataplane.Observation,
+	error) {
 	var o [2]*observed
 	v, err := b.kernel.readVersion(ctx, b.pl.table)
 	if err != nil {
@@ -133,7 +134,8 @@ func (v *vandal) strike() {
 		} else if c := nftwire.CommentOf(e.UserData); c != "" {
 			for _, word := range []string{"cluster", "local", "drop", "reject"} {
 				if strings.HasSuffix(c, word) {
-					c = strings.TrimSuffix(c, word) + []string{"local", "drop", "cluster", ""}[v.r.IntN(4)]
+					c = strings.TrimSuffix(c, word) + []string{"local", "drop", "cluster",
+						""}[v.r.IntN(4)]
 					break
 				}
 			}
@@ -142,7 +144,8 @@ func (v *vandal) strike() {
 		enc.AddElements(s, one(other))
 	case 3, 4: // the element is also in, or only in, another set
 		like := slices.DeleteFunc(slices.Clone(setsOf(f, &sh)), func(o *nftwire.Set) bool {
-			return o.Name == s.Name || !slices.Equal(o.Key, s.Key) || !slices.Equal(o.Data, s.Data) || !isRead(o.Name)
+			return o.Name == s.Name || !slices.Equal(o.Key, s.Key) ||
+				!slices.Equal(o.Data, s.Data) || !isRead(o.Name)
 		})
 		if len(like) == 0 {
 			return
@@ -167,7 +170,8 @@ func (v *vandal) strike() {
 		other.UserData = x.UserData
 		enc.AddElements(s, one(other))
 	}
-	_ = v.b.kernel.conn.Commit(v.t.Context(), &b, 0) // the kernel may refuse it: it is there already, for example
+	// the kernel may refuse it: it is there already, for example
+	_ = v.b.kernel.conn.Commit(v.t.Context(), &b, 0)
 }
 
 // requireSame requires that two observations say the same, and leave their backends with the same
@@ -175,7 +179,8 @@ func (v *vandal) strike() {
 func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
-	require.True(t, want.Table.Equal(got.Table), "%s: %s", how, servicemodel.Diff(want.Table, got.Table))
+	require.True(t, want.Table.Equal(got.Table), "%s: %s", how,
+		servicemodel.Diff(want.Table, got.Table))
 	require.False(t, got.Unread, how)
 	require.Equal(t, wb.pl.drift, gb.pl.drift, how)
 	for i := range wb.pl.have {
@@ -228,7 +233,8 @@ func TestReadingsAgree(t *testing.T) {
 }
 
 // requireAgreement compares readings that want s, states near it, other states, and nothing.
-func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source, s servicemodel.State) {
+func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source,
+	s servicemodel.State) {
 	t.Helper()
 	plain := open()
 	all, err := dumpAll(t.Context(), plain)
@@ -237,7 +243,8 @@ func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source, s
 	for range 6 {
 		near = g.Change(near)
 	}
-	for how, state := range map[string]*servicemodel.State{"the same": &s, "near": &near, "empty": {}, "nothing": nil} {
+	for how, state := range map[string]*servicemodel.State{"the same": &s, "near": &near,
+		"empty": {}, "nothing": nil} {
 		var want *servicemodel.Table
 		if state != nil {
 			want, err = servicemodel.Resolve(nil, *state)
@@ -278,11 +285,14 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
-	stray := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: servicemodel.TCP, Port: 80}
+	stray := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"),
+		Protocol: servicemodel.TCP, Port: 80}
 	var l nftwire.ElemList
-	l.Add(nftwire.Elem{Key: nftwire.AppendSlot(nftwire.AppendFrontend(nil, stray), 2), Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
+	l.Add(nftwire.Elem{Key: nftwire.AppendSlot(nftwire.AppendFrontend(nil, stray), 2),
+		Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
 	var batch nfnl.Batch
-	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: "service-endpoints"}, &l)
+	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(
+		&nftwire.Set{Name: "service-endpoints"}, &l)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
 
 	o = observe(want)
@@ -291,14 +301,17 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 	o = observe(nil)
 	require.False(t, o.Unread)
-	require.Contains(t, o.Drift, "table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
+	require.Contains(t, o.Drift,
+		"table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
 
 	// What is wanted where the stray is, is found to be in its place.
-	third := s.WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2", "10.244.1.3"))
+	third := s.WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2",
+		"10.244.1.3"))
 	more, err := servicemodel.Resolve(want, third)
 	require.NoError(t, err)
 	o = observe(more)
-	require.Contains(t, o.Drift, "table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
+	require.Contains(t, o.Drift,
+		"table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
 	fresh := newBackend(t, ns, nil)
 	fresh.kernel.dumpable = -1
 	_, err = dataplane.New(fresh, nil).Apply(t.Context(), third)
@@ -346,7 +359,8 @@ func TestRulesDoNotTellWhichChainsThereAre(t *testing.T) {
 	}
 	for _, tc := range programCases {
 		for _, f := range nftwire.Families {
-			require.Equal(t, names(newProgram(f, servicemodel.Rules{}, &tc.shape)), names(newProgram(f, tc.rules, &tc.shape)))
+			require.Equal(t, names(newProgram(f, servicemodel.Rules{}, &tc.shape)),
+				names(newProgram(f, tc.rules, &tc.shape)))
 		}
 	}
 }
@@ -366,14 +380,16 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]servicemodel.FrontendKey{
 		"an unknown protocol": {Addr: netip.MustParseAddr("10.96.0.77"), Protocol: 7, Port: 80},
-		"no address":          {Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP, Port: 80},
+		"no address": {Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP,
+			Port: 80},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
 			r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
 			require.NoError(t, err)
-			bytes := append(nftwire.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0, 80, 0, 0)
+			bytes := append(nftwire.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0,
+				80, 0, 0)
 			comment := nftwire.AppendComment(nil, "default/other:http cluster-ip reject")
 			addTo(t, b, kindService.registry, nftwire.Elem{Key: bytes, UserData: comment})
 			addTo(t, b, "service-reject", nftwire.Elem{Key: bytes})
@@ -385,7 +401,8 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	}
 }
 
-// Two frontends of a service share its endpoints: where the kernel has others for one of them, that one is not whole.
+// Two frontends of a service share its endpoints: where the kernel has others for one of them, that
+// one is not whole.
 func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -396,7 +413,8 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 		var l nftwire.ElemList
 		l.Add(nftwire.Elem{Key: slot})
 		var batch nfnl.Batch
-		nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).DeleteElements(&nftwire.Set{Name: "service-endpoints"}, &l)
+		nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).DeleteElements(
+			&nftwire.Set{Name: "service-endpoints"}, &l)
 		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
 		data := nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))
 		if padding > 0 { // the right endpoint, but for a byte that means nothing
@@ -410,7 +428,9 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 		for _, d := range o.Drift {
 			require.Contains(t, d, "203.0.113.10")
 		}
-		require.Nil(t, o.Table.Frontend(servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: servicemodel.TCP, Port: 80}))
+		require.Nil(t,
+			o.Table.Frontend(servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
+				Protocol: servicemodel.TCP, Port: 80}))
 		require.Equal(t, r.Changes.New.Len()-1, o.Table.Len())
 	}
 }

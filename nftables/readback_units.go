@@ -134,7 +134,8 @@ func (c *chunk) keep(b []byte) []byte {
 // add adds an element of a set.
 func (c *chunk) add(set int, e nftwire.Elem) {
 	c.elems = append(c.elems, asked{set: set, want: nftwire.Elem{
-		Key: c.keep(e.Key), KeyEnd: c.keep(e.KeyEnd), Data: c.keep(e.Data), UserData: c.keep(e.UserData)}})
+		Key: c.keep(e.Key), KeyEnd: c.keep(e.KeyEnd), Data: c.keep(e.Data),
+		UserData: c.keep(e.UserData)}})
 }
 
 // addAddr adds an address of a set.
@@ -270,7 +271,8 @@ func (r *findings) whole(s *sift, c *chunk, elems []asked, slots []slotRun) bool
 // poolIn returns the pool that the slots of a frontend say, want itself if it is that; nil if they
 // make no sense.
 func poolIn(f *nftwire.Family, slots []asked, want *servicemodel.Pool) *servicemodel.Pool {
-	same := want.Scheduler == servicemodel.SchedulerDefault && want.Forwarding == servicemodel.ForwardNAT
+	same := want.Scheduler == servicemodel.SchedulerDefault &&
+		want.Forwarding == servicemodel.ForwardNAT
 	for i := range slots {
 		same = same && slots[i].same
 	}

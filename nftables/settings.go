@@ -12,6 +12,7 @@ const settingsHaveFirst = 1 // the number of the first setting
 func (w *writer) writeSettings(r servicemodel.Rules, to sink) {
 	for i, line := range settings.Lines(r) {
 		w.ud = nftwire.AppendComment(w.ud[:0], line)
-		to(setSettings, nftwire.Elem{Key: nftwire.Native32(uint32(i + settingsHaveFirst)), UserData: w.ud})
+		to(setSettings, nftwire.Elem{Key: nftwire.Native32(uint32(i + settingsHaveFirst)),
+			UserData: w.ud})
 	}
 }

@@ -7,28 +7,29 @@ import (
 )
 
 // version says which state of the instance the kernel holds. Every transaction of ours deletes the
-// element of the version before and adds the next: whoever committed for the same instance meanwhile
-// makes the deletion fail with ENOENT, and so the whole transaction, while other programs may commit
-// what they like. (The generation of nf_tables is one for the network namespace: each commit of
-// anybody changes it.)
+// element of the version before and adds the next: whoever committed for the same instance
+// meanwhile makes the deletion fail with ENOENT, and so the whole transaction, while other programs
+// may commit what they like. (The generation of nf_tables is one for the network namespace: each
+// commit of anybody changes it.)
 type version struct {
-	// number counts commits, from a random number on, so that tables that were deleted and made again
-	// do not come to a number that somebody remembers. Zero means that there is no version.
+	// number counts commits, from a random number on, so that tables that were deleted and made
+	// again do not come to a number that somebody remembers. Zero means that there is no version.
 	number uint32
-	// unswept says that the affinity maps may have clients of endpoints that are gone: a commit took
-	// endpoints away, and its sweep has not ended.
+	// unswept says that the affinity maps may have clients of endpoints that are gone: a commit
+	// took endpoints away, and its sweep has not ended.
 	unswept bool
 }
 
 // commentUnswept is the comment of the version's element if it is unswept.
 const commentUnswept = "affinity to be swept"
 
-// setVersion is the name of the set that holds the version. It is in the table of IPv4, which is there
-// whenever the instance is.
+// setVersion is the name of the set that holds the version. It is in the table of IPv4, which is
+// there whenever the instance is.
 const setVersion = "version"
 
 func versionSet() *nftwire.Set {
-	return &nftwire.Set{Name: setVersion, Key: []nftwire.Field{nftwire.FieldMark}, Comment: "of what both tables hold"}
+	return &nftwire.Set{Name: setVersion, Key: []nftwire.Field{nftwire.FieldMark},
+		Comment: "of what both tables hold"}
 }
 
 // key is the key of the version's element.

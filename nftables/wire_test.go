@@ -16,19 +16,25 @@ import (
 func TestCommentsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, fe := range []*servicemodel.Frontend{
-		{Kind: servicemodel.ClusterIP, Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster},
-		{Kind: servicemodel.NodePort, Internal: servicemodel.BalanceCluster, External: servicemodel.Drop},
-		{Kind: servicemodel.LoadBalancer, Internal: servicemodel.Reject, External: servicemodel.Reject},
+		{Kind: servicemodel.ClusterIP, Internal: servicemodel.BalanceCluster,
+			External: servicemodel.BalanceCluster},
+		{Kind: servicemodel.NodePort, Internal: servicemodel.BalanceCluster,
+			External: servicemodel.Drop},
+		{Kind: servicemodel.LoadBalancer, Internal: servicemodel.Reject,
+			External: servicemodel.Reject},
 	} {
 		for _, port := range []string{"", "http"} {
-			fe.Key = servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: servicemodel.UDP, Port: 53}
-			fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: strings.Repeat("n", 63)}, Port: port, Protocol: servicemodel.UDP}
+			fe.Key = servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.0.0.1"),
+				Protocol: servicemodel.UDP, Port: 53}
+			fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: "default",
+				Name: strings.Repeat("n", 63)}, Port: port, Protocol: servicemodel.UDP}
 			got, err := parseComment(comment(fe), fe.Key)
 			require.NoError(t, err)
 			require.Equal(t, fe, got)
 		}
 	}
-	for _, bad := range []string{"", "a b c", "a/b cluster-ip nowhere", "a/b cluster-ip cluster local drop", "a/b elsewhere drop"} {
+	for _, bad := range []string{"", "a b c", "a/b cluster-ip nowhere",
+		"a/b cluster-ip cluster local drop", "a/b elsewhere drop"} {
 		_, err := parseComment(bad, servicemodel.FrontendKey{})
 		require.Error(t, err, bad)
 	}
@@ -46,7 +52,8 @@ func TestSettingsRoundTrip(t *testing.T) {
 // Whatever the kernel says, decoding it is an error or not, and never a panic.
 func FuzzDecode(f *testing.F) {
 	var elems nftwire.ElemList
-	elems.Add(nftwire.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, UserData: nftwire.AppendComment(nil, "a/b cluster-ip cluster")})
+	elems.Add(nftwire.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0},
+		UserData: nftwire.AppendComment(nil, "a/b cluster-ip cluster")})
 	f.Add(elems.Bytes())
 	var b nfnl.Batch
 	programPlan(&programCases[1].shape, programCases[1].rules).encode(&b)
@@ -73,11 +80,14 @@ func FuzzDecode(f *testing.F) {
 				raw.chains[c.Name] = c.Chain
 			}
 			raw.elems[setSettings] = nil
-			raw.add(setSettings, nftwire.Elem{Key: nftwire.Native32(1), UserData: nftwire.AppendComment(nil, "masquerade-mark 0x4000")})
+			raw.add(setSettings, nftwire.Elem{Key: nftwire.Native32(1),
+				UserData: nftwire.AppendComment(nil, "masquerade-mark 0x4000")})
 			if o, err := read(fam, raw, func(*observed) error { return nil }); err == nil {
 				for name, list := range o.drift {
 					require.NotEmpty(t, name)
-					require.NoError(t, nftwire.DecodeElems(list.Bytes(), func(nftwire.Elem) error { return nil }))
+					require.NoError(t, nftwire.DecodeElems(list.Bytes(), func(nftwire.Elem) error {
+						return nil
+					}))
 				}
 			}
 		}

@@ -13,10 +13,13 @@ import (
 
 // randomStates returns n states, most of which differ little from the one before.
 func randomStates(seed uint64, n int) []servicemodel.State {
-	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true, Node: servicemodel.Node{Name: "node-0"}}
+	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
+		Node: servicemodel.Node{Name: "node-0"}}
 	for i := range 8 {
-		c.Places = append(c.Places, randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)}),
-			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)), Node: []string{"node-0", "node-1"}[i%2]})
+		c.Places = append(c.Places,
+			randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)}),
+				IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
+				Node: []string{"node-0", "node-1"}[i%2]})
 	}
 	g := randstate.New(c, rand.New(rand.NewPCG(seed, 1)))
 	l := []servicemodel.State{g.State()}

@@ -31,8 +31,8 @@ func recount(set addrCounts, old, now []netip.Addr) addrCounts {
 	return set
 }
 
-// countAddrs makes a set of the addresses, which have no zones. They are sorted as numbers: of a hundred thousand
-// addresses that takes a fifth of the time.
+// countAddrs makes a set of the addresses, which have no zones. They are sorted as numbers: of a
+// hundred thousand addresses that takes a fifth of the time.
 func countAddrs(addrs []netip.Addr) addrCounts {
 	v4 := make([]uint32, 0, len(addrs))
 	var v6 [][2]uint64
@@ -46,7 +46,9 @@ func countAddrs(addrs []netip.Addr) addrCounts {
 		v6 = append(v6, [2]uint64{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])})
 	}
 	slices.Sort(v4)
-	slices.SortFunc(v6, func(a, b [2]uint64) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	slices.SortFunc(v6, func(a, b [2]uint64) int {
+		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
+	})
 	var set persist.Builder[netip.Addr, int, addrOrder]
 	for n, times := range runs(v4) {
 		var b [4]byte

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// align walks two sorted lists side by side and yields the indexes of elements that belong together, -1 where one list has none.
+// align walks two sorted lists side by side and yields the indexes of elements that belong
+// together, -1 where one list has none.
 func align[T any](a, b []T, compare func(T, T) int) iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {
 		i, j := 0, 0
@@ -81,7 +82,8 @@ func filter[T any](list []T, keep func(T) bool) []T {
 	return list
 }
 
-// union returns the addresses that either of two sorted lists has, sorted. It may return one of them itself.
+// union returns the addresses that either of two sorted lists has, sorted. It may return one of
+// them itself.
 func union(a, b []netip.Addr) []netip.Addr {
 	if len(a) == 0 {
 		return b

@@ -7,9 +7,10 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// arrange returns the pool that want describes, its slots sorted, with every endpoint that like also has standing where
-// like has it, as far as there is such a slot. The others fill the holes: first those that stood beyond the end, then
-// new ones in order. So no slot changes that need not. It returns like itself if nothing differs.
+// arrange returns the pool that want describes, its slots sorted, with every endpoint that like
+// also has standing where like has it, as far as there is such a slot. The others fill the holes:
+// first those that stood beyond the end, then new ones in order. So no slot changes that need not.
+// It returns like itself if nothing differs.
 func arrange(like, want *Pool) *Pool {
 	if like == nil {
 		return want
@@ -56,8 +57,9 @@ func arrange(like, want *Pool) *Pool {
 
 func compareSlot(s Slot, a netip.AddrPort) int { return s.Endpoint.Compare(a) }
 
-// Arrange returns t with the slots of its pools rearranged so that endpoints which like also has in the pool of the same
-// identity stand where like has them. It is how a table resolved from scratch is brought near to one read back from the kernel.
+// Arrange returns t with the slots of its pools rearranged so that endpoints which like also has in
+// the pool of the same identity stand where like has them. It is how a table resolved from scratch
+// is brought near to one read back from the kernel.
 func (t *Table) Arrange(like *Table) *Table {
 	if t == nil || like == nil {
 		return t
@@ -68,7 +70,9 @@ func (t *Table) Arrange(like *Table) *Table {
 			continue
 		}
 		want := *c.New
-		want.Slots = slices.SortedFunc(slices.Values(want.Slots), func(a, b Slot) int { return a.Endpoint.Compare(b.Endpoint) })
+		want.Slots = slices.SortedFunc(slices.Values(want.Slots), func(a, b Slot) int {
+			return a.Endpoint.Compare(b.Endpoint)
+		})
 		if p := arrange(c.Old, &want); !p.Equal(c.New) {
 			arranged.pools = arranged.pools.Set(c.Key, p)
 		}

@@ -23,7 +23,8 @@ var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemod
 func benchEndpoints(i, n int) []servicemodel.Endpoint {
 	eps := make([]servicemodel.Endpoint, n)
 	for j := range eps {
-		eps[j] = servicemodel.Endpoint{Addr: addr4(64, i*n+j), Ports: benchPorts, Ready: true, Serving: true}
+		eps[j] = servicemodel.Endpoint{Addr: addr4(64, i*n+j), Ports: benchPorts, Ready: true,
+			Serving: true}
 	}
 	return eps
 }
@@ -31,12 +32,14 @@ func benchEndpoints(i, n int) []servicemodel.Endpoint {
 // benchState has n services of m endpoints each, every tenth with a node port.
 func benchState(n, m int) servicemodel.State {
 	var s servicemodel.State
-	s = s.WithNode(servicemodel.Node{Name: "node", LocalPods: servicemodel.PodDetector{CIDRs: prefixes("10.64.0.0/10")}})
+	s = s.WithNode(servicemodel.Node{Name: "node", LocalPods: servicemodel.PodDetector{
+		CIDRs: prefixes("10.64.0.0/10")}})
 	for i := range n {
 		svc := &servicemodel.Service{
 			Name:       benchName(i),
 			ClusterIPs: []netip.Addr{addr4(0, i+1)},
-			Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+			Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 80}},
 		}
 		if i%10 == 0 && i < 20000 {
 			svc.Ports[0].NodePort = uint16(30000 + i/10)
@@ -107,7 +110,8 @@ func BenchmarkOneEndpointOfManyInItsService(b *testing.B) {
 				eps[i%n].Addr = addr4(200, i%(1<<20))
 				s = s.WithEndpoints(benchName(1), eps)
 				next := mustResolve(b, t, s)
-				if c := servicemodel.Diff(t, next); len(c.Pools) != 1 || len(c.Pools[0].Slots) != 1 {
+				if c := servicemodel.Diff(t, next); len(c.Pools) != 1 ||
+					len(c.Pools[0].Slots) != 1 {
 					b.Fatal(c)
 				}
 				t = next

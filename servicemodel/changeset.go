@@ -2,8 +2,9 @@ package servicemodel
 
 import "net/netip"
 
-// ChangeSet is the difference between two tables: a value that can be printed, counted and applied. Its size depends on
-// what differs, never on how much exists. Every list is in the order of its keys.
+// ChangeSet is the difference between two tables: a value that can be printed, counted and applied.
+// Its size depends on what differs, never on how much exists. Every list is in the order of its
+// keys.
 type ChangeSet struct {
 	// Old and New are the tables compared.
 	Old, New *Table
@@ -32,7 +33,8 @@ type PoolChange struct {
 	Slots []SlotChange
 }
 
-// SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another endpoint or weight.
+// SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another
+// endpoint or weight.
 type SlotChange struct {
 	Index    int
 	Old, New Slot
@@ -47,7 +49,8 @@ type AddrChange struct {
 // HealthChange is a health check node port added (Old nil), removed (New nil) or changed.
 type HealthChange struct{ Old, New *HealthCheck }
 
-// Counts are the number of objects a change set adds, changes and removes. See [ChangeSet.Counts] for what counts as an object.
+// Counts are the number of objects a change set adds, changes and removes. See [ChangeSet.Counts]
+// for what counts as an object.
 type Counts struct{ Added, Changed, Removed int }
 
 // Empty reports whether nothing differs.
@@ -56,9 +59,10 @@ func (c *ChangeSet) Empty() bool {
 		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0 && len(c.Health) == 0
 }
 
-// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed: those that were filled,
-// emptied, or given another endpoint or weight. A pool whose scheduler or forwarding changed is one more changed object.
-// What follows from these, or concerns the whole node (rules, cluster IPs, hairpins, health checks), is not counted.
+// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed: those
+// that were filled, emptied, or given another endpoint or weight. A pool whose scheduler or
+// forwarding changed is one more changed object. What follows from these, or concerns the whole
+// node (rules, cluster IPs, hairpins, health checks), is not counted.
 func (c *ChangeSet) Counts() Counts {
 	var n Counts
 	for _, f := range c.Frontends {
@@ -80,7 +84,8 @@ func (c *ChangeSet) Counts() Counts {
 
 // Plus returns the sums of n and o.
 func (n Counts) Plus(o Counts) Counts {
-	return Counts{Added: n.Added + o.Added, Changed: n.Changed + o.Changed, Removed: n.Removed + o.Removed}
+	return Counts{Added: n.Added + o.Added, Changed: n.Changed + o.Changed, Removed: n.Removed +
+		o.Removed}
 }
 
 func (n *Counts) count(was, is bool) {

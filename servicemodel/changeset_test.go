@@ -22,8 +22,11 @@ func TestChangeSetAsText(t *testing.T) {
 		s.HealthCheckNodePort = 32000
 		s.Scheduler, s.Forwarding = sm.WeightedRR, sm.ForwardDirect
 	})
-	one, two := endpoint("10.64.0.1", here), endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 3 })
-	before := sm.State{}.WithNode(thisNode).WithService(webService()).WithEndpoints(web, []sm.Endpoint{one})
+	one, two := endpoint("10.64.0.1", here), endpoint("10.64.0.2", func(e *sm.Endpoint) {
+		e.Weight = 3
+	})
+	before := sm.State{}.WithNode(thisNode).WithService(webService()).WithEndpoints(web,
+		[]sm.Endpoint{one})
 	otherNode := thisNode
 	otherNode.MasqueradeMark, otherNode.ServiceCIDRs = 1<<15, prefixes("10.96.0.0/12")
 	otherNode.LocalPods = sm.PodDetector{InterfacePrefix: "veth"}
@@ -48,11 +51,13 @@ func TestChangeSetAsText(t *testing.T) {
 - cluster-ip 10.96.0.1
 - hairpin 10.64.0.1
 `},
-		{"an endpoint is replaced", before, before.WithEndpoints(web, []sm.Endpoint{two}), sm.Counts{Changed: 1}, `
+		{"an endpoint is replaced", before, before.WithEndpoints(web, []sm.Endpoint{two}),
+			sm.Counts{Changed: 1}, `
 ~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080 weight 3
 - hairpin 10.64.0.1
 `},
-		{"an endpoint comes", before, before.WithEndpoints(web, []sm.Endpoint{one, two}), sm.Counts{Added: 1}, `
+		{"an endpoint comes", before, before.WithEndpoints(web, []sm.Endpoint{one, two}),
+			sm.Counts{Added: 1}, `
 ~ pool default/web:http/tcp IPv4 cluster: slot 1: none -> 10.64.0.2:8080 weight 3
 `},
 		{"the last endpoint goes", before, before.WithEndpoints(web, nil), sm.Counts{Changed: 2}, `
@@ -62,7 +67,8 @@ func TestChangeSetAsText(t *testing.T) {
 - hairpin 10.64.0.1
 `},
 		{"everything about a service changes",
-			before, before.WithService(full).WithEndpoints(web, []sm.Endpoint{two}), sm.Counts{Added: 2, Changed: 4}, `
+			before, before.WithService(full).WithEndpoints(web, []sm.Endpoint{two}),
+			sm.Counts{Added: 2, Changed: 4}, `
 ~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> cluster, from outside drop; masquerade all -> host; affinity none -> 3h0m0s
 ~ frontend 10.96.0.1:80/tcp default/web:http cluster-ip: affinity none -> 3h0m0s
 + frontend 198.51.100.1:80/tcp default/web:http external-ip -> cluster, from outside drop; masquerade host; affinity 3h0m0s
@@ -73,13 +79,15 @@ func TestChangeSetAsText(t *testing.T) {
 + health-check default/web port 32000: 0 local endpoints
 `},
 		{"an address goes from one service to another",
-			before, before.WithoutService(web).WithService(webService(named("app"))), sm.Counts{Changed: 2}, `
+			before, before.WithoutService(web).WithService(webService(named("app"))),
+			sm.Counts{Changed: 2}, `
 ~ frontend *4:30080/tcp default/app:http node-port: service default/web:http -> default/app:http; verdict cluster -> reject
 ~ frontend 10.96.0.1:80/tcp default/app:http cluster-ip: service default/web:http -> default/app:http; verdict cluster -> reject
 - pool default/web:http/tcp IPv4 cluster: 10.64.0.1:8080
 - hairpin 10.64.0.1
 `},
-		{"the node changes", sm.State{}.WithNode(thisNode), sm.State{}.WithNode(otherNode), sm.Counts{}, `
+		{"the node changes", sm.State{}.WithNode(thisNode), sm.State{}.WithNode(otherNode),
+			sm.Counts{}, `
 ~ rules: masquerade mark 0x4000 -> 0x8000; pods 10.64.0.0/16, fd64::/16 -> interfaces veth*; node ports 0.0.0.0/0, ::/0 -> 192.0.2.1/32, 2001:db8::1/128; service CIDRs none -> 10.96.0.0/12
 `},
 		{"nothing changes", before, before, sm.Counts{}, "\n"},
@@ -98,22 +106,33 @@ func TestChangeSetAsText(t *testing.T) {
 
 func TestHealthChecksAndPoolsAsText(t *testing.T) {
 	t.Parallel()
-	check := func(s *sm.Service) { externalLocal(s); s.HealthCheckNodePort, s.Scheduler = 32000, sm.Maglev }
+	check := func(s *sm.Service) {
+		externalLocal(s)
+		s.HealthCheckNodePort, s.Scheduler = 32000, sm.Maglev
+	}
 	a := tableOf(t, thisNode, webService(check), endpoint("10.64.0.1", here))
 	b := tableOf(t, thisNode, webService(check))
 	require.Contains(t, sm.Diff(a, b).String(),
-		"~ health-check default/web port 32000: 1 local endpoints -> default/web port 32000: 0 local endpoints\n")
-	require.Contains(t, sm.Diff(a, nil).String(), "- health-check default/web port 32000: 1 local endpoints\n")
-	require.Contains(t, sm.Diff(nil, a).String(), "+ pool default/web:http/tcp IPv4 local scheduler mh: 10.64.0.1:8080\n")
-	require.Contains(t, sm.Diff(nil, mustResolve(t, nil, sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}}))).String(),
-		"~ rules: masquerade mark 0x0 -> 0x4000; pods none -> bridge cbr0; node ports none -> 0.0.0.0/0, ::/0\n")
+		"~ health-check default/web port 32000: 1 local endpoints -> default/web port 32000: 0 "+
+			"local endpoints\n")
+	require.Contains(t, sm.Diff(a, nil).String(),
+		"- health-check default/web port 32000: 1 local endpoints\n")
+	require.Contains(t, sm.Diff(nil, a).String(),
+		"+ pool default/web:http/tcp IPv4 local scheduler mh: 10.64.0.1:8080\n")
+	require.Contains(t,
+		sm.Diff(nil,
+			mustResolve(t, nil,
+				sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}}))).String(),
+		"~ rules: masquerade mark 0x0 -> 0x4000; pods none -> bridge cbr0; node ports none -> "+
+			"0.0.0.0/0, ::/0\n")
 }
 
 func TestAChangeSetNamesItsTables(t *testing.T) {
 	t.Parallel()
-	a, b := tableOf(t, thisNode, webService()), tableOf(t, thisNode, webService(func(s *sm.Service) {
-		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
-	}))
+	a, b := tableOf(t, thisNode, webService()),
+		tableOf(t, thisNode, webService(func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
+		}))
 	c := sm.Diff(a, b)
 	require.Same(t, a, c.Old)
 	require.Same(t, b, c.New)
@@ -125,6 +144,7 @@ func TestAChangeSetNamesItsTables(t *testing.T) {
 
 func TestCountsAddUp(t *testing.T) {
 	t.Parallel()
-	a, b := sm.Counts{Added: 1, Changed: 20, Removed: 300}, sm.Counts{Added: 4, Changed: 50, Removed: 600}
+	a, b := sm.Counts{Added: 1, Changed: 20, Removed: 300}, sm.Counts{Added: 4, Changed: 50,
+		Removed: 600}
 	require.Equal(t, sm.Counts{Added: 5, Changed: 70, Removed: 900}, a.Plus(b))
 }

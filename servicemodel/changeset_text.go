@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// String returns the change set as text, one line for each change: "+" added, "~" changed, "-" removed. The same
-// change set always gives the same text; an empty one gives none.
+// String returns the change set as text, one line for each change: "+" added, "~" changed, "-"
+// removed. The same change set always gives the same text; an empty one gives none.
 func (c *ChangeSet) String() string {
 	var b strings.Builder
 	if c.Rules != nil {
-		line(&b, '~', "rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))
+		line(&b, '~',
+			"rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))
 	}
 	for _, f := range c.Frontends {
 		f.text(&b)
@@ -56,7 +57,8 @@ func (c FrontendChange) text(b *strings.Builder) {
 	case c.New == nil:
 		line(b, '-', "frontend "+c.Old.String())
 	default:
-		line(b, '~', "frontend "+c.New.title()+": "+strings.Join(changedFields(c.Old.fields(), c.New.fields()), "; "))
+		line(b, '~', "frontend "+c.New.title()+": "+strings.Join(
+			changedFields(c.Old.fields(), c.New.fields()), "; "))
 	}
 }
 
@@ -88,7 +90,8 @@ func (c HealthChange) text(b *strings.Builder) {
 	}
 }
 
-// String returns "slot 2: 10.0.1.7:8080 -> 10.0.2.9:8080"; a slot that was or became empty is "none".
+// String returns "slot 2: 10.0.1.7:8080 -> 10.0.2.9:8080"; a slot that was or became empty is
+// "none".
 func (c SlotChange) String() string {
 	return fmt.Sprintf("slot %d: %v -> %v", c.Index, c.Old, c.New)
 }
@@ -109,7 +112,8 @@ func (h HealthCheck) String() string {
 	return fmt.Sprintf("%v port %d: %d local endpoints", h.Service, h.Port, h.LocalEndpoints)
 }
 
-// String returns all of f in one line, such as "10.96.0.10:53/udp kube-system/dns:dns cluster-ip -> cluster; masquerade host,outside".
+// String returns all of f in one line, such as "10.96.0.10:53/udp kube-system/dns:dns cluster-ip ->
+// cluster; masquerade host,outside".
 func (f *Frontend) String() string {
 	s := f.title() + " -> " + f.verdicts()
 	for _, field := range f.fields()[3:] {
@@ -131,7 +135,8 @@ func (f *Frontend) verdicts() string {
 	return f.Internal.String() + ", from outside " + f.External.String()
 }
 
-// String returns all of p in one line, such as "default/web:http/tcp IPv4 cluster: 10.0.1.7:8080, 10.0.2.9:8080 weight 3".
+// String returns all of p in one line, such as "default/web:http/tcp IPv4 cluster: 10.0.1.7:8080,
+// 10.0.2.9:8080 weight 3".
 func (p *Pool) String() string {
 	s := p.ID.String()
 	for _, field := range p.fields() {
@@ -153,12 +158,14 @@ func (p *Pool) String() string {
 // field is one field of an object as text.
 type field struct{ name, value string }
 
-// changedFields returns the fields that differ, as "name: old -> new". Both lists have the same fields.
+// changedFields returns the fields that differ, as "name: old -> new". Both lists have the same
+// fields.
 func changedFields(old, new []field) []string {
 	var changed []string
 	for i := range new {
 		if old[i] != new[i] {
-			changed = append(changed, new[i].name+" "+orNone(old[i].value)+" -> "+orNone(new[i].value))
+			changed = append(changed, new[i].name+" "+orNone(old[i].value)+" -> "+orNone(
+				new[i].value))
 		}
 	}
 	return changed

@@ -10,7 +10,8 @@ import (
 )
 
 func port(name string) sm.PortName {
-	return sm.PortName{Name: sm.Name{Namespace: "default", Name: name}, Port: "http", Protocol: sm.TCP}
+	return sm.PortName{Name: sm.Name{Namespace: "default", Name: name}, Port: "http",
+		Protocol: sm.TCP}
 }
 
 // at returns a service with the given external IPs and nothing else.
@@ -30,7 +31,8 @@ func TestTheLowerKindAndThenTheLowerNameWins(t *testing.T) {
 	cluster := at("zz")
 	cluster.ClusterIPs = webService().ClusterIPs
 	s := sm.State{}
-	for _, svc := range []*sm.Service{at("b", "10.96.0.1"), lb, at("a", "10.96.0.1", "10.96.0.7"), cluster} {
+	for _, svc := range []*sm.Service{at("b", "10.96.0.1"), lb, at("a", "10.96.0.1", "10.96.0.7"),
+		cluster} {
 		s = s.WithService(svc)
 	}
 	table := mustResolve(t, nil, s)
@@ -53,7 +55,8 @@ func TestAPoolExistsWhileAWinnerUsesIt(t *testing.T) {
 	t.Parallel()
 	eps := []sm.Endpoint{endpoint("10.64.0.1", here)}
 	a, b := at("a", "198.51.100.1"), at("b", "198.51.100.1")
-	s := sm.State{}.WithNode(thisNode).WithService(b).WithEndpoints(b.Name, eps).WithEndpoints(a.Name, eps[:1])
+	s := sm.State{}.WithNode(thisNode).WithService(b).WithEndpoints(b.Name, eps).WithEndpoints(
+		a.Name, eps[:1])
 	only := mustResolve(t, nil, s)
 	require.NotNil(t, only.Pool(sm.PoolID{Service: port("b"), Family: sm.IPv4}))
 
@@ -64,7 +67,8 @@ func TestAPoolExistsWhileAWinnerUsesIt(t *testing.T) {
 	require.Empty(t, sm.Diff(only, taken).Hairpins, "the endpoint is the same")
 
 	// A change of the loser while it loses shows when it takes over.
-	grown := s.WithService(a).WithEndpoints(b.Name, []sm.Endpoint{endpoint("10.64.0.1", here), endpoint("10.64.0.2")})
+	grown := s.WithService(a).WithEndpoints(b.Name, []sm.Endpoint{endpoint("10.64.0.1", here),
+		endpoint("10.64.0.2")})
 	waiting := mustResolve(t, taken, grown)
 	require.Empty(t, sm.Diff(taken, waiting).String())
 	back := mustResolve(t, waiting, grown.WithoutService(a.Name))
@@ -83,12 +87,15 @@ func TestAServiceDoesNotConflictWithItself(t *testing.T) {
 	require.Equal(t, sm.ClusterIP, frontendAt(t, table, "10.96.0.1:80", sm.TCP).Kind)
 	lb := frontendAt(t, table, "203.0.113.1:80", sm.TCP)
 	require.Equal(t, sm.LoadBalancer, lb.Kind)
-	require.NotNil(t, lb.Sources, "naming the address as external IP too does not lift the restriction")
+	require.NotNil(t, lb.Sources,
+		"naming the address as external IP too does not lift the restriction")
 }
 
 func TestNodePortsConflictWithinTheirFamily(t *testing.T) {
 	t.Parallel()
-	other := webService(named("other"), func(s *sm.Service) { s.ClusterIPs = addrs("10.96.0.2", "fd96::2") })
+	other := webService(named("other"), func(s *sm.Service) {
+		s.ClusterIPs = addrs("10.96.0.2", "fd96::2")
+	})
 	table := mustResolve(t, nil, sm.State{}.WithService(webService()).WithService(other))
 	require.Equal(t, []sm.Conflict{{
 		Key:    sm.FrontendKey{Addr: ip("0.0.0.0"), Protocol: sm.TCP, Port: 30080},

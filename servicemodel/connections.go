@@ -6,14 +6,16 @@ import (
 	"time"
 )
 
-// ConnectionPolicy says what becomes of the connections that an endpoint has when it is taken away from a service: because it is gone, is no longer
-// ready, or is not to be used by this node any more. It is about connections of TCP and SCTP, and about flows of UDP while the endpoint
+// ConnectionPolicy says what becomes of the connections that an endpoint has when it is taken away
+// from a service: because it is gone, is no longer ready, or is not to be used by this node any
+// more. It is about connections of TCP and SCTP, and about flows of UDP while the endpoint
 // terminates but still serves. UDP flows to an endpoint that does not serve are never left to it.
 //
 // The policy is not part of a table and no backend sees it: conntrack/flows carries it out.
 type ConnectionPolicy struct {
 	Mode ConnectionMode
-	// Drain is how long connections may go on before they are cut. It counts with DrainConnections only, and is at least a second.
+	// Drain is how long connections may go on before they are cut. It counts with DrainConnections
+	// only, and is at least a second.
 	Drain time.Duration
 }
 
@@ -46,7 +48,8 @@ func (p ConnectionPolicy) String() string {
 	return "policy " + uitoa(uint16(p.Mode))
 }
 
-// ParseConnectionPolicy returns the policy that s says: "leave", "cut", or how long connections are drained, such as "30s" or "drain 30s".
+// ParseConnectionPolicy returns the policy that s says: "leave", "cut", or how long connections are
+// drained, such as "30s" or "drain 30s".
 func ParseConnectionPolicy(s string) (ConnectionPolicy, error) {
 	switch s {
 	case "leave":

@@ -21,14 +21,17 @@ func TestConnectionPoliciesReadWell(t *testing.T) {
 		require.Equal(t, want, p.String())
 		require.Equal(t, p.Mode == 9, p.Validate() != nil, want)
 	}
-	require.EqualError(t, sm.ConnectionPolicy{Mode: sm.DrainConnections}.Validate(), "connection policy: drain: 0s: must be at least 1s")
+	require.EqualError(t, sm.ConnectionPolicy{Mode: sm.DrainConnections}.Validate(),
+		"connection policy: drain: 0s: must be at least 1s")
 }
 
-// What becomes of connections is nobody's business but that of who looks after them: the table stays the same.
+// What becomes of connections is nobody's business but that of who looks after them: the table
+// stays the same.
 func TestConnectionPoliciesStayOutOfTheTable(t *testing.T) {
 	t.Parallel()
 	svc := webService(func(s *sm.Service) { s.Connections.Mode = sm.CutConnections })
-	state := sm.State{}.WithNode(thisNode).WithService(webService()).WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1")})
+	state := sm.State{}.WithNode(thisNode).WithService(webService()).WithEndpoints(web,
+		[]sm.Endpoint{endpoint("10.64.0.1")})
 	table := mustResolve(t, nil, state)
 	changed := state.WithService(svc)
 	require.False(t, state.Same(changed))

@@ -6,7 +6,8 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// Diff returns what leads from old to new. Equal tables give an empty change set. What the tables share is not looked at.
+// Diff returns what leads from old to new. Equal tables give an empty change set. What the tables
+// share is not looked at.
 func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
 	a, b := old.orEmpty(), new.orEmpty()
@@ -21,7 +22,8 @@ func Diff(old, new *Table) *ChangeSet {
 		c.Frontends = append(c.Frontends, FrontendChange{Old: d.Old, New: d.New})
 	}
 	for d := range persist.Diff(a.pools, b.pools, (*Pool).Equal) {
-		c.Pools = append(c.Pools, PoolChange{Old: d.Old, New: d.New, Slots: diffSlots(d.Old, d.New)})
+		c.Pools = append(c.Pools, PoolChange{Old: d.Old, New: d.New,
+			Slots: diffSlots(d.Old, d.New)})
 	}
 	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
 	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
@@ -73,15 +75,19 @@ func diffAddrs(a, b addrCounts) (changes []AddrChange) {
 func same[V comparable](a, b V) bool { return a == b }
 func always[V any](V, V) bool        { return true }
 
-// Equal reports whether t and o have the same rules, frontends, pools (slots in the same order), cluster IPs, hairpins and health checks.
+// Equal reports whether t and o have the same rules, frontends, pools (slots in the same order),
+// cluster IPs, hairpins and health checks.
 func (t *Table) Equal(o *Table) bool {
 	a, b := t.orEmpty(), o.orEmpty()
 	return a.rules.Equal(b.rules) && equalMaps(a.frontends, b.frontends, (*Frontend).Equal) &&
-		equalMaps(a.pools, b.pools, (*Pool).Equal) && equalMaps(a.clusterIPs, b.clusterIPs, always[int]) &&
-		equalMaps(a.hairpins, b.hairpins, always[int]) && equalMaps(a.health, b.health, same[HealthCheck])
+		equalMaps(a.pools, b.pools, (*Pool).Equal) && equalMaps(a.clusterIPs, b.clusterIPs,
+		always[int]) &&
+		equalMaps(a.hairpins, b.hairpins, always[int]) &&
+		equalMaps(a.health, b.health, same[HealthCheck])
 }
 
-func equalMaps[K, V any, O persist.Ordering[K]](a, b persist.Map[K, V, O], same func(V, V) bool) bool {
+func equalMaps[K, V any, O persist.Ordering[K]](a, b persist.Map[K, V, O],
+	same func(V, V) bool) bool {
 	if a.Len() != b.Len() {
 		return false
 	}
@@ -91,8 +97,8 @@ func equalMaps[K, V any, O persist.Ordering[K]](a, b persist.Map[K, V, O], same 
 	return true
 }
 
-// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives a table equal to b.
-// The result knows nothing of the state b was resolved from, nor of conflicts.
+// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives
+// a table equal to b. The result knows nothing of the state b was resolved from, nor of conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	n.memory, n.losers = nil, persist.Map[claimKey, *Frontend, claimOrder]{}

@@ -4,11 +4,16 @@ import "slices"
 
 // equal reports whether s and o mean the same in every field. Empty and nil lists are the same.
 func (s *Service) equal(o *Service) bool {
-	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) && slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
-		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
-		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) && s.SessionAffinity == o.SessionAffinity &&
-		s.InternalTrafficPolicy == o.InternalTrafficPolicy && s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
-		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Scheduler == o.Scheduler && s.Forwarding == o.Forwarding &&
+	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
+		slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
+		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.LoadBalancerIPs,
+		o.LoadBalancerIPs) &&
+		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
+		s.SessionAffinity == o.SessionAffinity &&
+		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
+		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Scheduler == o.Scheduler &&
+		s.Forwarding == o.Forwarding &&
 		s.Connections == o.Connections
 }
 
@@ -28,18 +33,23 @@ func equalEndpoints(a, b []Endpoint) bool {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e.Addr == o.Addr && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating &&
-		e.Node == o.Node && e.Zone == o.Zone && e.Weight == o.Weight && slices.Equal(e.Ports, o.Ports) &&
+	return e.Addr == o.Addr && e.Ready == o.Ready && e.Serving == o.Serving &&
+		e.Terminating == o.Terminating &&
+		e.Node == o.Node && e.Zone == o.Zone && e.Weight == o.Weight &&
+		slices.Equal(e.Ports, o.Ports) &&
 		slices.Equal(e.ForNodes, o.ForNodes) && slices.Equal(e.ForZones, o.ForZones)
 }
 
 func (n Node) equal(o *Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && slices.Equal(n.Addresses, o.Addresses) &&
-		n.NodePortAddresses.Primary == o.NodePortAddresses.Primary && slices.Equal(n.NodePortAddresses.CIDRs, o.NodePortAddresses.CIDRs) &&
+		n.NodePortAddresses.Primary == o.NodePortAddresses.Primary &&
+		slices.Equal(n.NodePortAddresses.CIDRs, o.NodePortAddresses.CIDRs) &&
 		n.LocalPods.equal(o.LocalPods) && slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) &&
-		n.MasqueradeAll == o.MasqueradeAll && n.MasqueradeMark == o.MasqueradeMark && n.LocalhostNodePorts == o.LocalhostNodePorts
+		n.MasqueradeAll == o.MasqueradeAll && n.MasqueradeMark == o.MasqueradeMark &&
+		n.LocalhostNodePorts == o.LocalhostNodePorts
 }
 
 func (d PodDetector) equal(o PodDetector) bool {
-	return d.Bridge == o.Bridge && d.InterfacePrefix == o.InterfacePrefix && slices.Equal(d.CIDRs, o.CIDRs)
+	return d.Bridge == o.Bridge && d.InterfacePrefix == o.InterfacePrefix &&
+		slices.Equal(d.CIDRs, o.CIDRs)
 }

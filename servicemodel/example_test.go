@@ -15,7 +15,8 @@ func shop() servicemodel.State {
 		WithService(&servicemodel.Service{
 			Name:       name,
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-			Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}},
+			Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 80, NodePort: 30080}},
 		}).
 		WithEndpoints(name, []servicemodel.Endpoint{
 			{Addr: netip.MustParseAddr("10.64.1.5"), Ports: http, Ready: true, Node: "n1"},
@@ -53,8 +54,9 @@ func Example() {
 
 func ExampleTable_Decide() {
 	table, err := servicemodel.Resolve(nil, shop().WithNode(servicemodel.Node{
-		Name:      "n1",
-		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/16")}},
+		Name: "n1",
+		LocalPods: servicemodel.PodDetector{
+			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/16")}},
 	}))
 	if err != nil {
 		fmt.Println(err)
@@ -62,9 +64,12 @@ func ExampleTable_Decide() {
 	}
 	here := servicemodel.Locality{netip.MustParseAddr("192.0.2.1")}
 	for _, p := range []servicemodel.Packet{
-		{Src: netip.MustParseAddrPort("10.64.1.5:40000"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: servicemodel.TCP},
-		{Src: netip.MustParseAddrPort("198.51.100.7:40000"), Dst: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: servicemodel.TCP},
-		{Src: netip.MustParseAddrPort("10.64.1.5:40000"), Dst: netip.MustParseAddrPort("10.96.0.10:81"), Protocol: servicemodel.TCP},
+		{Src: netip.MustParseAddrPort("10.64.1.5:40000"),
+			Dst: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: servicemodel.TCP},
+		{Src: netip.MustParseAddrPort("198.51.100.7:40000"),
+			Dst: netip.MustParseAddrPort("192.0.2.1:30080"), Protocol: servicemodel.TCP},
+		{Src: netip.MustParseAddrPort("10.64.1.5:40000"),
+			Dst: netip.MustParseAddrPort("10.96.0.10:81"), Protocol: servicemodel.TCP},
 	} {
 		fmt.Println(table.Decide(p, here))
 	}

@@ -15,7 +15,8 @@ func TestAChangeSetFromAnotherTableIsPartOfTheWhole(t *testing.T) {
 	r := newSource(t)
 	for range 200 {
 		s := r.state()
-		a, b, x := mustResolve(t, nil, s), mustResolve(t, nil, r.edit(r.edit(s))), mustResolve(t, nil, r.edit(r.edit(s)))
+		a, b, x := mustResolve(t, nil, s), mustResolve(t, nil, r.edit(r.edit(s))),
+			mustResolve(t, nil, r.edit(r.edit(s)))
 		c := sm.Diff(a, b)
 		require.Equal(t, c.String(), c.From(a).String())
 		require.True(t, c.From(b).Empty())
@@ -35,11 +36,15 @@ func onlyOf(c, whole *sm.ChangeSet) *sm.ChangeSet {
 	part.Frontends = both(c.Frontends, whole.Frontends, func(f sm.FrontendChange) sm.FrontendKey {
 		return one(f.Old, f.New).Key
 	})
-	part.Pools = both(c.Pools, whole.Pools, func(p sm.PoolChange) sm.PoolID { return one(p.Old, p.New).ID })
+	part.Pools = both(c.Pools, whole.Pools, func(p sm.PoolChange) sm.PoolID {
+		return one(p.Old, p.New).ID
+	})
 	address := func(a sm.AddrChange) netip.Addr { return a.Addr }
 	part.ClusterIPs = both(c.ClusterIPs, whole.ClusterIPs, address)
 	part.Hairpins = both(c.Hairpins, whole.Hairpins, address)
-	part.Health = both(c.Health, whole.Health, func(h sm.HealthChange) sm.Name { return one(h.Old, h.New).Service })
+	part.Health = both(c.Health, whole.Health, func(h sm.HealthChange) sm.Name {
+		return one(h.Old, h.New).Service
+	})
 	return &part
 }
 

@@ -119,7 +119,8 @@ const (
 	FromAnywhere = FromPods | FromHost | FromOutside
 )
 
-// String returns the set's members, such as "host,outside"; "none" and "all" for the empty and full set.
+// String returns the set's members, such as "host,outside"; "none" and "all" for the empty and full
+// set.
 func (o Origins) String() string {
 	switch o {
 	case 0:
@@ -163,7 +164,8 @@ type Frontend struct {
 	Sources []netip.Prefix
 }
 
-// Pool returns the identity of the pool that v, a verdict of f, balances over, and false if it does not balance.
+// Pool returns the identity of the pool that v, a verdict of f, balances over, and false if it does
+// not balance.
 func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
 	id := PoolID{Service: f.Service, Family: f.Key.Family()}
 	if v == BalanceLocal {
@@ -174,8 +176,10 @@ func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
 
 // Equal reports whether f and o are the same in every field.
 func (f *Frontend) Equal(o *Frontend) bool {
-	return f == o || f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind && f.Internal == o.Internal && f.External == o.External &&
-		f.Masquerade == o.Masquerade && f.Affinity == o.Affinity && slices.Equal(f.Sources, o.Sources)
+	return f == o || f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
+		f.Internal == o.Internal && f.External == o.External &&
+		f.Masquerade == o.Masquerade && f.Affinity == o.Affinity &&
+		slices.Equal(f.Sources, o.Sources)
 }
 
 // Scope says which of a service port's endpoints a pool holds.
@@ -204,7 +208,8 @@ type PoolID struct {
 
 // String returns "namespace/name:port/tcp IPv4 cluster".
 func (id PoolID) String() string {
-	return id.Service.String() + "/" + id.Service.Protocol.String() + " " + id.Family.String() + " " + id.Scope.String()
+	return id.Service.String() + "/" + id.Service.Protocol.String() + " " + id.Family.String() +
+		" " + id.Scope.String()
 }
 
 // Compare orders pools by service port, family and scope.
@@ -217,8 +222,8 @@ func (id PoolID) Compare(o PoolID) int {
 
 // Pool is a list of endpoints and how to choose among them. Pools are immutable and never empty.
 //
-// The position of an endpoint in the list is its slot. Slots mean nothing but are kept: [Resolve] leaves
-// an endpoint where the previous table had it, so that a change touches few slots.
+// The position of an endpoint in the list is its slot. Slots mean nothing but are kept: [Resolve]
+// leaves an endpoint where the previous table had it, so that a change touches few slots.
 type Pool struct {
 	ID         PoolID
 	Scheduler  Scheduler
@@ -234,5 +239,6 @@ type Slot struct {
 
 // Equal reports whether p and o are the same in every field, slots in the same order.
 func (p *Pool) Equal(o *Pool) bool {
-	return p == o || p.ID == o.ID && p.Scheduler == o.Scheduler && p.Forwarding == o.Forwarding && slices.Equal(p.Slots, o.Slots)
+	return p == o || p.ID == o.ID && p.Scheduler == o.Scheduler && p.Forwarding == o.Forwarding &&
+		slices.Equal(p.Slots, o.Slots)
 }

@@ -48,7 +48,8 @@ func TestResolvingManyChangesAtOnceGivesTheSameAsFromScratch(t *testing.T) {
 	// more services than are moved one by one, with room for collisions
 	many := func(rounds int, s sm.State) sm.State {
 		for i := range rounds {
-			n := sm.Name{Namespace: "a", Name: "m" + string(rune('a'+i%20)) + string(rune('a'+i/20))}
+			n := sm.Name{Namespace: "a", Name: "m" + string(rune('a'+i%20)) +
+				string(rune('a'+i/20))}
 			if r.chance(80) {
 				svc := r.service(n)
 				s = s.WithService(svc).WithEndpoints(n, r.endpoints())
@@ -108,7 +109,8 @@ func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 	var all []netip.Addr
 	for p := range table.Pools() {
 		for _, slot := range p.Slots {
-			// The first of the best duplicates decides; endpoints of one address that differ in their node would make this ambiguous.
+			// The first of the best duplicates decides; endpoints of one address that differ in
+			// their node would make this ambiguous.
 			best := -1
 			eps := s.Endpoints(p.ID.Service.Name)
 			for i, e := range eps {
@@ -129,7 +131,9 @@ func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 }
 
 func serves(e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
-	return e.Addr == at.Addr() && slices.Contains(e.Ports, sm.EndpointPort{Name: n.Port, Protocol: n.Protocol, Port: at.Port()})
+	return e.Addr == at.Addr() &&
+		slices.Contains(e.Ports, sm.EndpointPort{Name: n.Port, Protocol: n.Protocol,
+			Port: at.Port()})
 }
 
 func rank(e sm.Endpoint) int {
@@ -177,7 +181,8 @@ func TestApplyingADiffLeadsToTheOtherTable(t *testing.T) {
 		}
 		require.True(t, sm.Diff(a, a).Empty())
 		back := sm.Diff(b, a)
-		require.Equal(t, c.Counts(), sm.Counts{Added: back.Counts().Removed, Changed: back.Counts().Changed, Removed: back.Counts().Added})
+		require.Equal(t, c.Counts(), sm.Counts{Added: back.Counts().Removed,
+			Changed: back.Counts().Changed, Removed: back.Counts().Added})
 
 		var empty *sm.Table
 		require.True(t, empty.Apply(sm.Diff(nil, a)).Equal(a))
@@ -199,7 +204,8 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 			next = next[gone:]
 			fresh := r.IntN(3)
 			for i := range fresh {
-				next = append(next, endpoint(netip.AddrFrom4([4]byte{10, 65, byte(round), byte(i)}).String()))
+				next = append(next, endpoint(netip.AddrFrom4([4]byte{10, 65, byte(round), byte(i)}).
+					String()))
 			}
 			resolved := mustResolve(t, table, stateOf(thisNode, webService(), next...))
 			changes := sm.Diff(table, resolved).Pools
@@ -208,7 +214,8 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 				require.Equal(t, id, c.New.ID)
 				slots += len(c.Slots)
 			}
-			// What came fills what left; where the pool shrinks, a slot goes and its endpoint fills a hole.
+			// What came fills what left; where the pool shrinks, a slot goes and its endpoint fills
+			// a hole.
 			require.LessOrEqual(t, slots, max(fresh, 2*gone-fresh))
 			eps, table = next, resolved
 		}
@@ -248,13 +255,16 @@ func TestAChangeOfOneServiceSharesAllOthers(t *testing.T) {
 func TestAChangeOfZoneSharesWhatItDoesNotConcern(t *testing.T) {
 	t.Parallel()
 	s := benchState(300, 3).WithService(webService()).
-		WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1", zones("z1")), endpoint("10.64.0.2", zones("z2"))})
+		WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1", zones("z1")),
+			endpoint("10.64.0.2", zones("z2"))})
 	n := s.Node()
 	n.Zone = "z1"
 	table := mustResolve(t, nil, s.WithNode(n))
 	n.Zone = "z2"
 	next := mustResolve(t, table, s.WithNode(n))
-	require.Equal(t, "~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080\n", sm.Diff(table, next).String())
+	require.Equal(t,
+		"~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080\n",
+		sm.Diff(table, next).String())
 	for p := range next.Pools() {
 		if p.ID.Service != webHTTP {
 			require.Same(t, table.Pool(p.ID), p)
@@ -265,10 +275,12 @@ func TestAChangeOfZoneSharesWhatItDoesNotConcern(t *testing.T) {
 func TestNothingChangedReturnsTheSameTable(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
-	s := r.state().WithService(webService()).WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1", zones("a"), nodes("b"))})
+	s := r.state().WithService(webService()).WithEndpoints(web,
+		[]sm.Endpoint{endpoint("10.64.0.1", zones("a"), nodes("b"))})
 	table := mustResolve(t, nil, s)
 	nobody := sm.Name{Namespace: "no", Name: "such"}
-	again := s.WithService(webService()).WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1", zones("a"), nodes("b"))}).
+	again := s.WithService(webService()).WithEndpoints(web,
+		[]sm.Endpoint{endpoint("10.64.0.1", zones("a"), nodes("b"))}).
 		WithNode(s.Node()).WithoutService(nobody).WithEndpoints(nobody, nil).WithService(nil)
 	require.True(t, s.Same(again))
 	require.Same(t, table, mustResolve(t, table, again))
@@ -316,10 +328,12 @@ func TestArrangeKeepsWhatTheOtherHas(t *testing.T) {
 	p := *table.Pool(sm.PoolID{Service: webHTTP, Family: sm.IPv4})
 	p.Slots = slices.Clone(p.Slots)
 	slices.Reverse(p.Slots)
-	found, err := sm.NewTable(sm.Contents{Rules: table.Rules(), Pools: []*sm.Pool{&p}, Frontends: slices.Collect(table.Frontends()),
+	found, err := sm.NewTable(sm.Contents{Rules: table.Rules(), Pools: []*sm.Pool{&p},
+		Frontends:  slices.Collect(table.Frontends()),
 		ClusterIPs: slices.Collect(table.ClusterIPs()), Hairpins: slices.Collect(table.Hairpins())})
 	require.NoError(t, err)
-	require.Len(t, strings.Split(strings.TrimSpace(sm.Diff(found, table).String()), "\n"), 4, "all but the middle slot")
+	require.Len(t, strings.Split(strings.TrimSpace(sm.Diff(found, table).String()), "\n"), 4,
+		"all but the middle slot")
 	arranged := table.Arrange(found)
 	require.True(t, arranged.Equal(found))
 	require.False(t, table.Equal(found), "the table itself stays as it is")
@@ -328,8 +342,10 @@ func TestArrangeKeepsWhatTheOtherHas(t *testing.T) {
 
 	// What was arranged is remembered by the next resolution.
 	s := stateOf(thisNode, webService(), uniqueEndpoints(newSource(t), 5)...)
-	next := mustResolve(t, mustResolve(t, nil, s).Arrange(found), s.WithEndpoints(web, append(s.Endpoints(web), endpoint("10.65.0.1"))))
-	require.Equal(t, "~ pool default/web:http/tcp IPv4 cluster: slot 5: none -> 10.65.0.1:8080\n", sm.Diff(found, next).String())
+	next := mustResolve(t, mustResolve(t, nil, s).Arrange(found),
+		s.WithEndpoints(web, append(s.Endpoints(web), endpoint("10.65.0.1"))))
+	require.Equal(t, "~ pool default/web:http/tcp IPv4 cluster: slot 5: none -> 10.65.0.1:8080\n",
+		sm.Diff(found, next).String())
 }
 
 func TestTablesMayBeUsedByManyAtOnce(t *testing.T) {

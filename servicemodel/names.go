@@ -34,9 +34,10 @@ func (p Protocol) String() string {
 // Valid reports whether p is TCP, UDP or SCTP.
 func (p Protocol) Valid() bool { return p == TCP || p == UDP || p == SCTP }
 
-// Name is the name of a service: a name within a namespace, as in Kubernetes. Both parts are required, at most 253
-// bytes long, of printable ASCII characters without spaces, "/", ":" and quotes: names become comments in the kernel.
-// The same holds for the names of ports, except that those may be empty.
+// Name is the name of a service: a name within a namespace, as in Kubernetes. Both parts are
+// required, at most 253 bytes long, of printable ASCII characters without spaces, "/", ":" and
+// quotes: names become comments in the kernel. The same holds for the names of ports, except that
+// those may be empty.
 type Name struct {
 	Namespace string
 	Name      string

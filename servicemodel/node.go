@@ -11,7 +11,8 @@ type Node struct {
 	// Zone is compared with the zone hints.
 	Zone string
 
-	// Addresses are the node's own addresses, best first. The first of each family is its primary one.
+	// Addresses are the node's own addresses, best first. The first of each family is its primary
+	// one.
 	Addresses []netip.Addr
 
 	// NodePortAddresses says at which of the node's addresses node ports answer.

@@ -12,14 +12,15 @@ type Packet struct {
 	Src, Dst netip.AddrPort
 	// Protocol is its protocol, which need not be one that services have.
 	Protocol Protocol
-	// FromThisNode says that a process on the node itself (in the host's network namespace) sent it.
+	// FromThisNode says that a process on the node itself (in the host's network namespace) sent
+	// it.
 	FromThisNode bool
 	// InInterface is the name of the interface it came in by; it has none if it is FromThisNode.
 	InInterface string
 }
 
-// Locality is what the node knows of itself when a packet comes: its own addresses, on whatever interface. Loopback
-// addresses need not be listed.
+// Locality is what the node knows of itself when a packet comes: its own addresses, on whatever
+// interface. Loopback addresses need not be listed.
 type Locality []netip.Addr
 
 // Local reports whether a is an address of the node.
@@ -68,12 +69,13 @@ type Decision struct {
 type Candidate struct {
 	Endpoint netip.AddrPort
 	Weight   uint16 // its share relative to the other candidates
-	// Masquerade says that the endpoint sees an address of the node as the source, rather than the packet's own.
+	// Masquerade says that the endpoint sees an address of the node as the source, rather than the
+	// packet's own.
 	Masquerade bool
 }
 
-// String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080 masqueraded: cluster IP of
-// default/web, from outside".
+// String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080
+// masqueraded: cluster IP of default/web, from outside".
 func (d Decision) String() string {
 	s := d.Outcome.String()
 	for i, c := range d.Candidates {
@@ -90,16 +92,17 @@ func (d Decision) String() string {
 	return s + ": " + d.Reason
 }
 
-// Decide returns what must happen to the first packet of a new connection. It is the meaning of a table: every backend
-// must make the kernel do just that. It is pure, and knows no connections: packets of established ones go on as before.
-// Session affinity is no part of it either: it picks, for a client it remembers, one of the candidates.
+// Decide returns what must happen to the first packet of a new connection. It is the meaning of a
+// table: every backend must make the kernel do just that. It is pure, and knows no connections:
+// packets of established ones go on as before. Session affinity is no part of it either: it picks,
+// for a client it remembers, one of the candidates.
 //
 // The rules, the first that applies:
 //
-//  1. A frontend holds the packet's very destination. The packet is dropped if the frontend has sources and its own is not
-//     among them; otherwise the frontend's verdict for its origin holds.
-//  2. The destination is an address of the node, not loopback, in [Rules.NodePorts], and a node port frontend holds its
-//     port: that frontend's verdict.
+//  1. A frontend holds the packet's very destination. The packet is dropped if the frontend has
+//     sources and its own is not among them; otherwise the frontend's verdict for its origin holds.
+//  2. The destination is an address of the node, not loopback, in [Rules.NodePorts], and a node
+//     port frontend holds its port: that frontend's verdict.
 //  3. The destination is an address of the node and the packet comes from elsewhere: untouched.
 //  4. The destination is a cluster IP: rejected, whatever the port and the protocol.
 //  5. The destination is in [Rules.ServiceCIDRs]: dropped.
@@ -129,7 +132,8 @@ func (t *Table) Decide(p Packet, here Locality) Decision {
 	return d
 }
 
-// origin tells where p comes from. What looks like a pod is one, also where its source is the node's.
+// origin tells where p comes from. What looks like a pod is one, also where its source is the
+// node's.
 func (t *Table) origin(p Packet, here Locality) Origins {
 	pods := t.rules.LocalPods
 	switch {
@@ -155,7 +159,8 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if !here.Local(dst) || dst.IsLoopback() || !containsAddr(t.rules.NodePorts, dst) {
 		return nil
 	}
-	return t.Frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol, Port: p.Dst.Port()})
+	return t.Frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,
+		Port: p.Dst.Port()})
 }
 
 // atFrontend decides about a packet that met a frontend.
@@ -191,7 +196,8 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	}
 	for _, s := range pool.Slots {
 		hairpin := s.Endpoint.Addr() == src && t.HasHairpin(src)
-		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, s.Weight, f.Masquerade&d.Origin != 0 || hairpin})
+		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, s.Weight,
+			f.Masquerade&d.Origin != 0 || hairpin})
 	}
 }
 

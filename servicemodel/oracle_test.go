@@ -42,7 +42,9 @@ func TestDecisions(t *testing.T) {
 	t.Parallel()
 	node := thisNode
 	node.ServiceCIDRs = prefixes("10.96.0.0/12")
-	local, remote := endpoint("10.64.0.1", here), endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 2 })
+	local, remote := endpoint("10.64.0.1", here), endpoint("10.64.0.2", func(e *sm.Endpoint) {
+		e.Weight = 2
+	})
 	restricted := func(s *sm.Service) { s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24") }
 	pod, outside, host := from("10.64.0.9"), from("198.51.100.7"), from("192.0.2.1", sentHere)
 	const both = "balanced over 10.64.0.1:8080, 10.64.0.2:8080 weight 2"
@@ -55,7 +57,8 @@ func TestDecisions(t *testing.T) {
 		want      string
 	}{
 		{"pod to cluster IP",
-			everywhere, []sm.Endpoint{local, remote}, pod, to("10.96.0.1:80"), both + ": cluster-ip of default/web:http, from pods"},
+			everywhere, []sm.Endpoint{local, remote}, pod, to("10.96.0.1:80"),
+			both + ": cluster-ip of default/web:http, from pods"},
 		{"outside to cluster IP",
 			everywhere, []sm.Endpoint{local, remote}, outside, to("10.96.0.1:80"),
 			bothMasqueraded + ": cluster-ip of default/web:http, from outside"},
@@ -64,7 +67,8 @@ func TestDecisions(t *testing.T) {
 			bothMasqueraded + ": cluster-ip of default/web:http, from host"},
 		{"a pod that is its own endpoint is masqueraded to itself only",
 			everywhere, []sm.Endpoint{local, remote}, from("10.64.0.1"), to("10.96.0.1:80"),
-			"balanced over 10.64.0.1:8080 masqueraded, 10.64.0.2:8080 weight 2: cluster-ip of default/web:http, from pods"},
+			"balanced over 10.64.0.1:8080 masqueraded, 10.64.0.2:8080 weight 2: cluster-ip of " +
+				"default/web:http, from pods"},
 		{"an endpoint elsewhere does not come back to itself through here",
 			everywhere, []sm.Endpoint{local, remote}, from("10.64.0.2"), to("10.96.0.1:80"),
 			both + ": cluster-ip of default/web:http, from pods"},
@@ -72,16 +76,20 @@ func TestDecisions(t *testing.T) {
 			everywhere, []sm.Endpoint{local, remote}, pod, to("192.0.2.1:30080"),
 			bothMasqueraded + ": node-port of default/web:http, from pods"},
 		{"pod to node port, external Local",
-			externalLocal, []sm.Endpoint{local, remote}, pod, to("192.0.2.1:30080"), both + ": node-port of default/web:http, from pods"},
+			externalLocal, []sm.Endpoint{local, remote}, pod, to("192.0.2.1:30080"),
+			both + ": node-port of default/web:http, from pods"},
 		{"host to node port, external Local",
 			externalLocal, []sm.Endpoint{local, remote}, host, to("192.0.2.1:30080"),
 			bothMasqueraded + ": node-port of default/web:http, from host"},
-		{"outside to node port, external Local", externalLocal, []sm.Endpoint{local, remote}, outside, to("192.0.2.1:30080"),
+		{"outside to node port, external Local", externalLocal, []sm.Endpoint{local, remote},
+			outside, to("192.0.2.1:30080"),
 			"balanced over 10.64.0.1:8080: node-port of default/web:http, from outside"},
-		{"outside to load balancer, external Local, none here", externalLocal, []sm.Endpoint{remote}, outside, to("203.0.113.1:80"),
+		{"outside to load balancer, external Local, none here", externalLocal,
+			[]sm.Endpoint{remote}, outside, to("203.0.113.1:80"),
 			"dropped: load-balancer of default/web:http, from outside, no endpoint on this node"},
 		{"outside to external IP, no endpoint",
-			everywhere, nil, outside, to("198.51.100.1:80"), "rejected: external-ip of default/web:http, from outside, no endpoint anywhere"},
+			everywhere, nil, outside, to("198.51.100.1:80"),
+			"rejected: external-ip of default/web:http, from outside, no endpoint anywhere"},
 		{"a source that may not",
 			restricted, []sm.Endpoint{local}, pod, to("203.0.113.1:80"),
 			"dropped: load-balancer of default/web:http, from pods, source not allowed"},
@@ -89,28 +97,42 @@ func TestDecisions(t *testing.T) {
 			restricted, nil, pod, to("203.0.113.1:80"),
 			"dropped: load-balancer of default/web:http, from pods, source not allowed"},
 		{"a source that may", restricted, []sm.Endpoint{local}, outside, to("203.0.113.1:80"),
-			"balanced over 10.64.0.1:8080 masqueraded: load-balancer of default/web:http, from outside"},
-		{"external IPs and node ports are not restricted", restricted, []sm.Endpoint{local}, pod, to("192.0.2.1:30080"),
+			"balanced over 10.64.0.1:8080 masqueraded: load-balancer of default/web:http, from " +
+				"outside"},
+		{"external IPs and node ports are not restricted", restricted, []sm.Endpoint{local}, pod,
+			to("192.0.2.1:30080"),
 			"balanced over 10.64.0.1:8080 masqueraded: node-port of default/web:http, from pods"},
 
-		{"another port of the cluster IP", everywhere, nil, pod, to("10.96.0.1:81"), "rejected: no service has this port of the cluster IP"},
+		{"another port of the cluster IP", everywhere, nil, pod, to("10.96.0.1:81"),
+			"rejected: no service has this port of the cluster IP"},
 		{"another protocol to the cluster IP",
-			everywhere, nil, pod, func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) }, "rejected: no service has this port of the cluster IP"},
+			everywhere, nil, pod, func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) },
+			"rejected: no service has this port of the cluster IP"},
 		{"an address of the service CIDR that nobody has",
-			everywhere, nil, pod, to("10.97.0.1:80"), "dropped: no service has this address of the service CIDR"},
-		{"another port of an external IP", everywhere, nil, outside, to("198.51.100.1:81"), "untouched: no service answers there"},
-		{"another port of the node", everywhere, nil, outside, to("192.0.2.1:22"), "untouched: no service answers there"},
+			everywhere, nil, pod, to("10.97.0.1:80"),
+			"dropped: no service has this address of the service CIDR"},
+		{"another port of an external IP", everywhere, nil, outside, to("198.51.100.1:81"),
+			"untouched: no service answers there"},
+		{"another port of the node", everywhere, nil, outside, to("192.0.2.1:22"),
+			"untouched: no service answers there"},
 		{"a node port at loopback",
-			everywhere, []sm.Endpoint{local}, from("127.0.0.1", sentHere), to("127.0.0.1:30080"), "untouched: no service answers there"},
+			everywhere, []sm.Endpoint{local}, from("127.0.0.1", sentHere), to("127.0.0.1:30080"),
+			"untouched: no service answers there"},
 		{"a node port at an address that is not the node's",
-			everywhere, []sm.Endpoint{local}, outside, to("192.0.2.9:30080"), "untouched: no service answers there"},
+			everywhere, []sm.Endpoint{local}, outside, to("192.0.2.9:30080"),
+			"untouched: no service answers there"},
 		{"a node port over the wrong protocol",
-			everywhere, []sm.Endpoint{local}, outside, func(p *sm.Packet) { to("192.0.2.1:30080")(p); over(sm.UDP)(p) },
+			everywhere, []sm.Endpoint{local}, outside, func(p *sm.Packet) {
+				to("192.0.2.1:30080")(p)
+				over(sm.UDP)(p)
+			},
 			"untouched: no service answers there"},
 		{"a node port of the family without cluster IP",
-			everywhere, []sm.Endpoint{local}, from("2001:db8::7"), to("[2001:db8::1]:30080"), "untouched: no service answers there"},
+			everywhere, []sm.Endpoint{local}, from("2001:db8::7"), to("[2001:db8::1]:30080"),
+			"untouched: no service answers there"},
 		{"the unspecified address is no node port",
-			everywhere, []sm.Endpoint{local}, outside, to("0.0.0.0:30080"), "untouched: no service answers there"},
+			everywhere, []sm.Endpoint{local}, outside, to("0.0.0.0:30080"),
+			"untouched: no service answers there"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -129,13 +151,19 @@ func TestOriginsByDetector(t *testing.T) {
 		from func(*sm.Packet)
 		want sm.Origins
 	}{
-		{"CIDR, inside", sm.PodDetector{CIDRs: prefixes("10.64.0.0/16")}, from("10.64.0.1"), sm.FromPods},
-		{"CIDR, the node's own address in it", sm.PodDetector{CIDRs: prefixes("192.0.2.0/24")}, from("192.0.2.1", sentHere), sm.FromPods},
-		{"CIDR, not inside", sm.PodDetector{CIDRs: prefixes("10.64.0.0/16")}, from("10.65.0.1"), sm.FromOutside},
+		{"CIDR, inside", sm.PodDetector{CIDRs: prefixes("10.64.0.0/16")}, from("10.64.0.1"),
+			sm.FromPods},
+		{"CIDR, the node's own address in it", sm.PodDetector{CIDRs: prefixes("192.0.2.0/24")},
+			from("192.0.2.1", sentHere), sm.FromPods},
+		{"CIDR, not inside", sm.PodDetector{CIDRs: prefixes("10.64.0.0/16")}, from("10.65.0.1"),
+			sm.FromOutside},
 		{"bridge", sm.PodDetector{Bridge: "cbr0"}, from("10.64.0.1", through("cbr0")), sm.FromPods},
-		{"another interface", sm.PodDetector{Bridge: "cbr0"}, from("10.64.0.1", through("cbr01")), sm.FromOutside},
-		{"prefix", sm.PodDetector{InterfacePrefix: "veth"}, from("10.64.0.1", through("veth7")), sm.FromPods},
-		{"no interface", sm.PodDetector{InterfacePrefix: "veth"}, from("192.0.2.1", sentHere), sm.FromHost},
+		{"another interface", sm.PodDetector{Bridge: "cbr0"}, from("10.64.0.1", through("cbr01")),
+			sm.FromOutside},
+		{"prefix", sm.PodDetector{InterfacePrefix: "veth"}, from("10.64.0.1", through("veth7")),
+			sm.FromPods},
+		{"no interface", sm.PodDetector{InterfacePrefix: "veth"}, from("192.0.2.1", sentHere),
+			sm.FromHost},
 		{"loopback is the host", sm.PodDetector{}, from("127.0.0.1", sentHere), sm.FromHost},
 		{"no detector", sm.PodDetector{}, from("10.64.0.1", through("veth7")), sm.FromOutside},
 	}
@@ -143,7 +171,8 @@ func TestOriginsByDetector(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, sm.Node{Name: "here", LocalPods: tt.pods}, webService())
-			require.Equal(t, tt.want, table.Decide(packet(tt.from, to("10.96.0.1:80")), nodeAddrs).Origin)
+			require.Equal(t, tt.want, table.Decide(packet(tt.from, to("10.96.0.1:80")),
+				nodeAddrs).Origin)
 		})
 	}
 }
@@ -155,10 +184,13 @@ func TestClusterIPsThatAreTheNodesOwn(t *testing.T) {
 	table := tableOf(t, node, webService())
 	own := append(nodeAddrs, addrs("10.96.0.1", "10.96.0.2")...)
 	for _, dst := range []string{"10.96.0.1:22", "10.96.0.2:22"} {
-		require.Equal(t, "untouched: the address is the node's own", table.Decide(packet(from("198.51.100.7"), to(dst)), own).String())
+		require.Equal(t, "untouched: the address is the node's own",
+			table.Decide(packet(from("198.51.100.7"), to(dst)), own).String())
 	}
-	require.Equal(t, sm.Rejected, table.Decide(packet(from("192.0.2.1", sentHere), to("10.96.0.1:22")), own).Outcome)
-	require.Equal(t, sm.Dropped, table.Decide(packet(from("192.0.2.1", sentHere), to("10.96.0.2:22")), own).Outcome)
+	require.Equal(t, sm.Rejected,
+		table.Decide(packet(from("192.0.2.1", sentHere), to("10.96.0.1:22")), own).Outcome)
+	require.Equal(t, sm.Dropped,
+		table.Decide(packet(from("192.0.2.1", sentHere), to("10.96.0.2:22")), own).Outcome)
 }
 
 func TestNodePortsAnswerWhereTheRulesSay(t *testing.T) {
@@ -167,8 +199,10 @@ func TestNodePortsAnswerWhereTheRulesSay(t *testing.T) {
 	node.NodePortAddresses.CIDRs = prefixes("192.0.2.128/25")
 	table := tableOf(t, node, webService(), endpoint("10.64.0.1"))
 	locality := append(nodeAddrs, ip("192.0.2.200"))
-	require.Equal(t, sm.Balanced, table.Decide(packet(from("198.51.100.7"), to("192.0.2.200:30080")), locality).Outcome)
-	require.Equal(t, sm.Untouched, table.Decide(packet(from("198.51.100.7"), to("192.0.2.1:30080")), locality).Outcome)
+	require.Equal(t, sm.Balanced,
+		table.Decide(packet(from("198.51.100.7"), to("192.0.2.200:30080")), locality).Outcome)
+	require.Equal(t, sm.Untouched, table.Decide(packet(from("198.51.100.7"), to("192.0.2.1:30080")),
+		locality).Outcome)
 }
 
 func TestATableThatLacksAPoolRejects(t *testing.T) {
@@ -178,6 +212,8 @@ func TestATableThatLacksAPoolRejects(t *testing.T) {
 		Internal: sm.BalanceLocal, External: sm.BalanceLocal,
 	}}})
 	require.NoError(t, err)
-	require.Equal(t, "rejected: cluster-ip of default/web:http, from outside, the table lacks default/web:http/tcp IPv4 local",
+	require.Equal(t,
+		"rejected: cluster-ip of default/web:http, from outside, the table lacks "+
+			"default/web:http/tcp IPv4 local",
 		found.Decide(packet(from("198.51.100.7"), to("10.96.0.1:80")), nil).String())
 }

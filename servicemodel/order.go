@@ -46,7 +46,8 @@ func (poolIDOrder) Hash(id PoolID) uint64 {
 func (addrOrder) Compare(a, b netip.Addr) int { return a.Compare(b) }
 func (addrOrder) Hash(a netip.Addr) uint64 {
 	b := a.As16()
-	return persist.Mix(persist.Mix(0, binary.BigEndian.Uint64(b[:8])), binary.BigEndian.Uint64(b[8:]))
+	return persist.Mix(persist.Mix(0, binary.BigEndian.Uint64(b[:8])),
+		binary.BigEndian.Uint64(b[8:]))
 }
 
 // claimKey orders claims: those of one key stand together, the winner first.

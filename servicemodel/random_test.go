@@ -10,7 +10,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// source makes random states out of few names, addresses and ports, so that collisions of all kinds are common.
+// source makes random states out of few names, addresses and ports, so that collisions of all kinds
+// are common.
 type source struct{ *rand.Rand }
 
 // newSource returns a source whose seed is printed if the test fails.
@@ -57,8 +58,9 @@ func (r source) rangeOf(net, n int) netip.Prefix {
 
 func (r source) service(n sm.Name) *sm.Service {
 	s := &sm.Service{
-		Name:                  n,
-		SessionAffinity:       sm.SessionAffinity{ClientIP: r.chance(20), Timeout: pick(r, 0, time.Second, time.Hour)},
+		Name: n,
+		SessionAffinity: sm.SessionAffinity{ClientIP: r.chance(20),
+			Timeout: pick(r, 0, time.Second, time.Hour)},
 		InternalTrafficPolicy: pick(r, sm.PolicyCluster, sm.PolicyLocal),
 		ExternalTrafficPolicy: pick(r, sm.PolicyCluster, sm.PolicyLocal),
 		HealthCheckNodePort:   pick(r, uint16(0), 0, 30099),
@@ -74,13 +76,18 @@ func (r source) service(n sm.Name) *sm.Service {
 	}
 	s.ExternalIPs = some(r, 2, func() netip.Addr { return r.addr(r.family(), 96, 12) })
 	s.LoadBalancerIPs = some(r, 2, func() sm.LoadBalancerIP {
-		return sm.LoadBalancerIP{Addr: r.addr(r.family(), 96, 12), Mode: pick(r, sm.LoadBalancerVIP, sm.LoadBalancerVIP, sm.LoadBalancerProxy)}
+		return sm.LoadBalancerIP{Addr: r.addr(r.family(), 96, 12), Mode: pick(r, sm.LoadBalancerVIP,
+			sm.LoadBalancerVIP, sm.LoadBalancerProxy)}
 	})
 	if r.chance(40) {
-		s.LoadBalancerSourceRanges = some(r, 3, func() netip.Prefix { return r.rangeOf(pick(r, 1, 64, 192), 8) })
+		s.LoadBalancerSourceRanges = some(r, 3, func() netip.Prefix {
+			return r.rangeOf(pick(r, 1, 64, 192), 8)
+		})
 	}
 	for i, name := range []string{"http", "dns", "log"}[:r.IntN(4)] {
-		s.Ports = append(s.Ports, sm.ServicePort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP, sm.SCTP), Port: uint16(80 + i)})
+		s.Ports = append(s.Ports,
+			sm.ServicePort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP, sm.SCTP),
+				Port: uint16(80 + i)})
 		if r.chance(40) {
 			s.Ports[i].NodePort = uint16(30000 + 3*i + r.IntN(3))
 		}
@@ -98,7 +105,8 @@ func (r source) endpoint() sm.Endpoint {
 	}
 	for _, name := range []string{"http", "dns", "log"} {
 		if r.chance(80) {
-			e.Ports = append(e.Ports, sm.EndpointPort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP), Port: uint16(8000 + r.IntN(2))})
+			e.Ports = append(e.Ports, sm.EndpointPort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP),
+				Port: uint16(8000 + r.IntN(2))})
 		}
 	}
 	if r.chance(50) {

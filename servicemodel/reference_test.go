@@ -12,13 +12,15 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// reference decides about packets straight from a state, packet by packet, the way the behaviour of kube-proxy is written down, without
-// tables, pools or anything remembered. It shares no code with the package.
+// reference decides about packets straight from a state, packet by packet, the way the behaviour of
+// kube-proxy is written down, without tables, pools or anything remembered. It shares no code with
+// the package.
 type reference struct {
 	state sm.State
 	node  sm.Node
 	local sm.Locality
-	// isHairpin is the one thing taken from the table: hairpins go by address over all services, and are tested on their own.
+	// isHairpin is the one thing taken from the table: hairpins go by address over all services,
+	// and are tested on their own.
 	isHairpin func(netip.Addr) bool
 }
 
@@ -35,7 +37,8 @@ func (r reference) decide(p sm.Packet) string {
 	host := !pod && (r.local.Local(p.Src.Addr()))
 	h, found := r.find(p)
 	if !found {
-		isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(dst) })
+		isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs,
+			func(c netip.Prefix) bool { return c.Contains(dst) })
 		for svc := range r.state.Services() {
 			isClusterIP = isClusterIP || len(svc.Ports) > 0 && slices.Contains(svc.ClusterIPs, dst)
 		}
@@ -76,7 +79,8 @@ func (r reference) decide(p sm.Packet) string {
 	return r.balanced(p, use, masquerade)
 }
 
-func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint, masquerade bool) string {
+func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint,
+	masquerade bool) string {
 	var list []string
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
@@ -88,14 +92,19 @@ func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint, mas
 
 func (r reference) fromPod(p sm.Packet) bool {
 	d := r.node.LocalPods
-	return slices.ContainsFunc(d.CIDRs, func(c netip.Prefix) bool { return c.Contains(p.Src.Addr()) }) ||
-		d.Bridge != "" && p.InInterface == d.Bridge || d.InterfacePrefix != "" && strings.HasPrefix(p.InInterface, d.InterfacePrefix)
+	return slices.ContainsFunc(d.CIDRs, func(c netip.Prefix) bool {
+		return c.Contains(p.Src.Addr())
+	}) ||
+		d.Bridge != "" && p.InInterface == d.Bridge || d.InterfacePrefix != "" &&
+		strings.HasPrefix(p.InInterface, d.InterfacePrefix)
 }
 
 func (r reference) detects(f sm.Family) bool {
 	d := r.node.LocalPods
 	return d.Bridge != "" || d.InterfacePrefix != "" ||
-		slices.ContainsFunc(d.CIDRs, func(c netip.Prefix) bool { return sm.FamilyOf(c.Addr()) == f })
+		slices.ContainsFunc(d.CIDRs, func(c netip.Prefix) bool {
+			return sm.FamilyOf(c.Addr()) == f
+		})
 }
 
 // find returns the service port that p is for: addresses before node ports, then by kind and name.
@@ -129,7 +138,8 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 					consider(hit{svc, port, sm.ExternalIP})
 				}
 			}
-			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(dst) && r.answersNodePorts(svc, f) {
+			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(dst) &&
+				r.answersNodePorts(svc, f) {
 				consider(hit{svc, port, sm.NodePort})
 			}
 		}
@@ -198,7 +208,8 @@ func (r reference) allowed(svc *sm.Service, src netip.Addr, f sm.Family) bool {
 }
 
 // endpoints is section 1.6 of the behaviour, step by step.
-func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrPort]sm.Endpoint, hasAny bool) {
+func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrPort]sm.Endpoint,
+	hasAny bool) {
 	all := map[netip.AddrPort]sm.Endpoint{}
 	for _, e := range r.state.Endpoints(h.svc.Name) {
 		for _, q := range e.Ports {
@@ -230,8 +241,12 @@ func (r reference) topology(ready map[netip.AddrPort]sm.Endpoint) func(sm.Endpoi
 	for _, hint := range []struct {
 		of   func(sm.Endpoint) []string
 		self string
-	}{{func(e sm.Endpoint) []string { return e.ForNodes }, r.node.Name}, {func(e sm.Endpoint) []string { return e.ForZones }, r.node.Zone}} {
-		names := func(e sm.Endpoint) bool { return hint.self != "" && slices.Contains(hint.of(e), hint.self) }
+	}{{func(e sm.Endpoint) []string {
+		return e.ForNodes
+	}, r.node.Name}, {func(e sm.Endpoint) []string { return e.ForZones }, r.node.Zone}} {
+		names := func(e sm.Endpoint) bool {
+			return hint.self != "" && slices.Contains(hint.of(e), hint.self)
+		}
 		hinted := where(ready, func(e sm.Endpoint) bool { return len(hint.of(e)) > 0 })
 		if len(hinted) == len(ready) && len(where(ready, names)) > 0 {
 			return names
@@ -240,7 +255,8 @@ func (r reference) topology(ready map[netip.AddrPort]sm.Endpoint) func(sm.Endpoi
 	return func(sm.Endpoint) bool { return true }
 }
 
-func where(all map[netip.AddrPort]sm.Endpoint, keep func(sm.Endpoint) bool) map[netip.AddrPort]sm.Endpoint {
+func where(all map[netip.AddrPort]sm.Endpoint,
+	keep func(sm.Endpoint) bool) map[netip.AddrPort]sm.Endpoint {
 	kept := map[netip.AddrPort]sm.Endpoint{}
 	for at, e := range all {
 		if keep(e) {

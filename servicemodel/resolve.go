@@ -6,17 +6,19 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// memory is what a table remembers of how it was resolved, so that the next one costs only what changed.
+// memory is what a table remembers of how it was resolved, so that the next one costs only what
+// changed.
 type memory struct {
 	state      State
 	view       view
 	footprints footprints
 }
 
-// Resolve decides what the state means on its node. prev, which may be nil, is a table resolved before: what did not
-// change since is shared with it, and the cost is that of what did. The result is the same for the same state, apart
-// from the order of slots, which prev influences. It returns an error, and no table, if what changed is invalid: every
-// problem joined in one error, each a *[FieldError].
+// Resolve decides what the state means on its node. prev, which may be nil, is a table resolved
+// before: what did not change since is shared with it, and the cost is that of what did. The result
+// is the same for the same state, apart from the order of slots, which prev influences. It returns
+// an error, and no table, if what changed is invalid: every problem joined in one error, each a
+// *[FieldError].
 func Resolve(prev *Table, s State) (*Table, error) {
 	var old memory
 	if prev.remembers() {
@@ -43,7 +45,9 @@ func Resolve(prev *Table, s State) (*Table, error) {
 		if v := s.Node().view(); v != old.view {
 			// Every service is looked at anew, and so are those that are gone.
 			gone := filter(edits, func(e edit) bool { return e.service == nil })
-			edits = append(gone, filter(s.editsSince(State{}), func(e edit) bool { return e.service != nil })...)
+			edits = append(gone, filter(s.editsSince(State{}), func(e edit) bool {
+				return e.service != nil
+			})...)
 			slices.SortFunc(edits, func(a, b edit) int { return a.name.Compare(b.name) })
 			m.view = v
 		}
@@ -53,7 +57,8 @@ func Resolve(prev *Table, s State) (*Table, error) {
 	return &t, nil
 }
 
-// bulkThreshold is how many services must differ before making all maps anew can be cheaper than editing them.
+// bulkThreshold is how many services must differ before making all maps anew can be cheaper than
+// editing them.
 const bulkThreshold = 64
 
 // remembers reports whether t, which may be nil, knows the state it was resolved from.

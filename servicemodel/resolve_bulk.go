@@ -7,9 +7,9 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// rebuild resolves every service and makes all maps anew, in time little more than linear. What equals its counterpart
-// in prev, which may be nil, is shared with it, entry by entry. The result is the one that moving there service by
-// service would give. edits are all that there is in s.
+// rebuild resolves every service and makes all maps anew, in time little more than linear. What
+// equals its counterpart in prev, which may be nil, is shared with it, entry by entry. The result
+// is the one that moving there service by service would give. edits are all that there is in s.
 func rebuild(prev *Table, s State, edits []edit) *Table {
 	b := bulk{resolver: resolver{view: s.Node().view()}, prev: prev, t: &Table{}}
 	b.t.rules = s.Node().rules()
@@ -107,5 +107,6 @@ func (b *bulk) add(n Name, res *resolution) {
 	if res.health != nil {
 		b.health.Append(n, *res.health)
 	}
-	b.footprints.Append(n, footprint{claims: res.claims, clusterIPs: res.clusterIPs, hairpins: hairpins})
+	b.footprints.Append(n, footprint{claims: res.claims, clusterIPs: res.clusterIPs,
+		hairpins: hairpins})
 }

@@ -48,7 +48,8 @@ func (d *decider) claims(to []Frontend, nodePort bool) []Frontend {
 	return to
 }
 
-// internal decides about a cluster IP: only the internal policy counts, wherever a packet comes from.
+// internal decides about a cluster IP: only the internal policy counts, wherever a packet comes
+// from.
 func (d *decider) internal(a netip.Addr) Frontend {
 	f := d.frontend(ClusterIP, a, d.port.Port)
 	f.Internal, f.External = d.cluster, d.cluster
@@ -64,8 +65,9 @@ func (d *decider) internal(a netip.Addr) Frontend {
 	return f
 }
 
-// external decides about an address that clients outside the cluster use. Under policy Local they keep their source address and get
-// local endpoints only; pods and the node itself, whose replies come back to this node anyway, get all of them.
+// external decides about an address that clients outside the cluster use. Under policy Local they
+// keep their source address and get local endpoints only; pods and the node itself, whose replies
+// come back to this node anyway, get all of them.
 func (d *decider) external(k Kind, a netip.Addr, port uint16) Frontend {
 	f := d.frontend(k, a, port)
 	f.Internal, f.External, f.Masquerade = d.cluster, d.cluster, FromAnywhere
@@ -82,8 +84,9 @@ func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
 	}
 }
 
-// sources returns who may use the load balancer's addresses of the family; nil if anybody may. Where the node itself may, so may these
-// addresses: what the node sends to an address it also holds has that address as its source.
+// sources returns who may use the load balancer's addresses of the family; nil if anybody may.
+// Where the node itself may, so may these addresses: what the node sends to an address it also
+// holds has that address as its source.
 func (d *decider) sources() []netip.Prefix {
 	var allowed []netip.Prefix
 	self := false
@@ -108,8 +111,8 @@ func (d *decider) sources() []netip.Prefix {
 	return canonical(allowed)
 }
 
-// sortClaims sorts the claims of one service port by key. Where the port claims a key twice, say as load
-// balancer IP and as external IP, the lower kind stays.
+// sortClaims sorts the claims of one service port by key. Where the port claims a key twice, say as
+// load balancer IP and as external IP, the lower kind stays.
 func sortClaims(claims []Frontend) []Frontend {
 	slices.SortFunc(claims, func(a, b Frontend) int {
 		if c := a.Key.Compare(b.Key); c != 0 {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// footprint is what one service has put into a table, apart from what can be found there by its name.
+// footprint is what one service has put into a table, apart from what can be found there by its
+// name.
 type footprint struct {
 	claims     []*Frontend // won or lost; sorted by service port and key
 	clusterIPs []netip.Addr
@@ -13,7 +14,8 @@ type footprint struct {
 }
 
 func (f footprint) equal(o footprint) bool {
-	return slices.Equal(f.claims, o.claims) && slices.Equal(f.clusterIPs, o.clusterIPs) && slices.Equal(f.hairpins, o.hairpins)
+	return slices.Equal(f.claims, o.claims) && slices.Equal(f.clusterIPs, o.clusterIPs) &&
+		slices.Equal(f.hairpins, o.hairpins)
 }
 
 // mover leads from one table to the next, one service after the other.
@@ -34,8 +36,9 @@ type job struct {
 	had    bool // a footprint
 }
 
-// move makes the edits. First all claims are moved, so that it is settled who wins where; then the pools and sets that
-// depend on that, also of services that were not edited but won or lost a claim.
+// move makes the edits. First all claims are moved, so that it is settled who wins where; then the
+// pools and sets that depend on that, also of services that were not edited but won or lost a
+// claim.
 func (m *mover) move(edits []edit) {
 	jobs := make([]job, 0, len(edits))
 	for _, e := range edits {
@@ -50,7 +53,9 @@ func (m *mover) move(edits []edit) {
 	m.disturbed = slices.Compact(m.disturbed)
 	edited := len(jobs)
 	for _, n := range m.disturbed {
-		if _, found := slices.BinarySearchFunc(jobs[:edited], n, func(j job, n Name) int { return j.name.Compare(n) }); found {
+		if _, found := slices.BinarySearchFunc(jobs[:edited], n, func(j job, n Name) int {
+			return j.name.Compare(n)
+		}); found {
 			continue
 		}
 		j, _ := m.job(n, m.state.Service(n), m.state.Endpoints(n))
@@ -69,7 +74,8 @@ func (m *mover) job(n Name, svc *Service, eps []Endpoint) (j job, concerned bool
 	return j, j.had || j.exists
 }
 
-// moveClaims replaces a service's claims. A claim that stays the same is the same pointer in both lists.
+// moveClaims replaces a service's claims. A claim that stays the same is the same pointer in both
+// lists.
 func (m *mover) moveClaims(old, claims []*Frontend) {
 	for i, j := range align(old, claims, compareClaims) {
 		switch {
@@ -197,8 +203,8 @@ func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {
 	return hairpins
 }
 
-// usedPools returns, of the pools a service could have, those that a frontend of it balances over, and the hairpins in them. Both
-// lists are sorted by service port.
+// usedPools returns, of the pools a service could have, those that a frontend of it balances over,
+// and the hairpins in them. Both lists are sorted by service port.
 func usedPools(drafts []poolDraft, frontends []*Frontend) (used []*Pool, hairpins []netip.Addr) {
 	for i := range drafts {
 		d, id := &drafts[i], drafts[i].pool.ID

@@ -32,9 +32,9 @@ func usabilityOf(e *Endpoint) usability {
 	return unusable
 }
 
-// candidates returns the endpoints of family f that have a port for p, sorted, each address and port once. If several
-// endpoints claim one, the most usable does, then one that is not terminating, then the first in the list. The result is
-// valid until the next call.
+// candidates returns the endpoints of family f that have a port for p, sorted, each address and
+// port once. If several endpoints claim one, the most usable does, then one that is not
+// terminating, then the first in the list. The result is valid until the next call.
 func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
 	found := slices.Grow(r.found[:0], len(eps))
 	for i := range eps {
@@ -44,7 +44,8 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 		}
 		for j := range e.Ports {
 			if q := &e.Ports[j]; q.Protocol == p.Protocol && q.Name == p.Name {
-				found = append(found, candidate{addr: netip.AddrPortFrom(e.Addr, q.Port), endpoint: e})
+				found = append(found, candidate{addr: netip.AddrPortFrom(e.Addr, q.Port),
+					endpoint: e})
 			}
 		}
 	}
@@ -66,7 +67,8 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 	return unique
 }
 
-// preferred reports whether a stands for an address rather than b, which comes before it in the list.
+// preferred reports whether a stands for an address rather than b, which comes before it in the
+// list.
 func preferred(a, b *Endpoint) bool {
 	if c := cmp.Compare(usabilityOf(a), usabilityOf(b)); c != 0 {
 		return c > 0
@@ -74,9 +76,10 @@ func preferred(a, b *Endpoint) bool {
 	return b.Terminating && !a.Terminating
 }
 
-// choose marks the candidates that this node may use: for traffic to the whole cluster, and for traffic that must stay on the
-// node. It reports whether there are any of each. The two fall back to terminating endpoints apart from each other; topology
-// counts for the first only, and only among ready endpoints (KEP-1669, KEP-2433, KEP-3015).
+// choose marks the candidates that this node may use: for traffic to the whole cluster, and for
+// traffic that must stay on the node. It reports whether there are any of each. The two fall back
+// to terminating endpoints apart from each other; topology counts for the first only, and only
+// among ready endpoints (KEP-1669, KEP-2433, KEP-3015).
 func (v *view) choose(cs []candidate) (anyCluster, anyLocal bool) {
 	hints := v.hintsOf(cs)
 	best, bestLocal := unusable, unusable
@@ -108,8 +111,9 @@ const (
 	zoneHints
 )
 
-// hintsOf returns the hints to heed: those that every ready endpoint has and that name this node (or its zone) at least once. The
-// node's own come first. One endpoint without hints switches that kind of hint off.
+// hintsOf returns the hints to heed: those that every ready endpoint has and that name this node
+// (or its zone) at least once. The node's own come first. One endpoint without hints switches that
+// kind of hint off.
 func (v *view) hintsOf(cs []candidate) hints {
 	nodes, zones := v.name != "", v.zone != ""
 	sameNode, sameZone := false, false

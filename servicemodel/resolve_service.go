@@ -29,7 +29,8 @@ type poolDraft struct {
 	hairpins []netip.Addr // sorted
 }
 
-// resolve decides what the service means; nil means nothing. old are the claims it had; those that stay the same are used again.
+// resolve decides what the service means; nil means nothing. old are the claims it had; those that
+// stay the same are used again.
 func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) resolution {
 	if svc == nil {
 		return resolution{}
@@ -53,7 +54,8 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) resolu
 }
 
 // resolvePort adds what port p means in family f.
-func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f Family, eps []Endpoint, nodePort bool) {
+func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f Family,
+	eps []Endpoint, nodePort bool) {
 	candidates := r.candidates(p, f, eps)
 	anyCluster, anyLocal := r.view.choose(candidates)
 	cluster, local := Reject, Reject
@@ -64,7 +66,8 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 		local = BalanceLocal
 	}
 	d := decider{
-		svc: svc, port: p, family: f, view: &r.view, name: PortName{Name: svc.Name, Port: p.Name, Protocol: p.Protocol},
+		svc: svc, port: p, family: f, view: &r.view, name: PortName{Name: svc.Name, Port: p.Name,
+			Protocol: p.Protocol},
 		cluster: cluster, local: local, affinity: svc.SessionAffinity.duration(),
 	}
 	first := len(r.claims)
@@ -85,7 +88,8 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	}
 }
 
-// keepClaims returns the claims as the table holds them: where an old one is equal, that one, and if all are, the old list.
+// keepClaims returns the claims as the table holds them: where an old one is equal, that one, and
+// if all are, the old list.
 func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
 	if len(claims) == 0 {
 		return nil
@@ -140,7 +144,8 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 			hairpins++
 		}
 	}
-	d := poolDraft{pool: &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding, Slots: make([]Slot, 0, chosen)}}
+	d := poolDraft{pool: &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding,
+		Slots: make([]Slot, 0, chosen)}}
 	if hairpins > 0 {
 		d.hairpins = make([]netip.Addr, 0, hairpins)
 	}
@@ -148,7 +153,8 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 		c := &candidates[i]
 		in, hairpin := count(c)
 		if in {
-			d.pool.Slots = append(d.pool.Slots, Slot{Endpoint: c.addr, Weight: max(c.endpoint.Weight, 1)})
+			d.pool.Slots = append(d.pool.Slots,
+				Slot{Endpoint: c.addr, Weight: max(c.endpoint.Weight, 1)})
 		}
 		if hairpin && (len(d.hairpins) == 0 || d.hairpins[len(d.hairpins)-1] != c.addr.Addr()) {
 			d.hairpins = append(d.hairpins, c.addr.Addr())
@@ -157,21 +163,23 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 	return d
 }
 
-// health returns what the load balancer in front of svc is told: how many addresses on this node are ready, of both families
-// together, over all ports. Nil if it does not ask.
+// health returns what the load balancer in front of svc is told: how many addresses on this node
+// are ready, of both families together, over all ports. Nil if it does not ask.
 func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	if svc.HealthCheckNodePort == 0 || svc.ExternalTrafficPolicy != PolicyLocal {
 		return nil
 	}
 	addrs := r.addrs[:0]
 	for i := range eps {
-		if e := &eps[i]; e.Ready && r.view.local(e) && svc.exists(FamilyOf(e.Addr)) && svc.servedBy(e) {
+		if e := &eps[i]; e.Ready && r.view.local(e) && svc.exists(FamilyOf(e.Addr)) &&
+			svc.servedBy(e) {
 			addrs = append(addrs, e.Addr)
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	r.addrs = addrs
-	return &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort, LocalEndpoints: len(slices.Compact(addrs))}
+	return &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort,
+		LocalEndpoints: len(slices.Compact(addrs))}
 }
 
 // servedBy reports whether e has a port for any port of s.
@@ -188,11 +196,14 @@ func (s *Service) servedBy(e *Endpoint) bool {
 
 // exists reports whether s answers in family f at all: with cluster IPs, only in their families.
 func (s *Service) exists(f Family) bool {
-	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return FamilyOf(a) == f })
+	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool {
+		return FamilyOf(a) == f
+	})
 }
 
-// nodePortFamilies returns the families in which the node ports of svc answer: those of its cluster IPs. Without cluster
-// IPs they are those of its other addresses and of its endpoints; if it has none of these either, both.
+// nodePortFamilies returns the families in which the node ports of svc answer: those of its cluster
+// IPs. Without cluster IPs they are those of its other addresses and of its endpoints; if it has
+// none of these either, both.
 func nodePortFamilies(svc *Service, eps []Endpoint) perFamily[bool] {
 	var in perFamily[bool]
 	if len(svc.ClusterIPs) > 0 {

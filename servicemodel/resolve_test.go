@@ -32,29 +32,42 @@ func TestVerdictsByPolicyAndEndpoints(t *testing.T) {
 		endpoints                []sm.Endpoint
 		clusterIPs, externalOnes verdicts
 	}{
-		{"both Cluster, local and remote", everywhere, []sm.Endpoint{local, remote}, both(sm.BalanceCluster), both(sm.BalanceCluster)},
-		{"both Cluster, remote only", everywhere, []sm.Endpoint{remote}, both(sm.BalanceCluster), both(sm.BalanceCluster)},
+		{"both Cluster, local and remote", everywhere, []sm.Endpoint{local, remote},
+			both(sm.BalanceCluster), both(sm.BalanceCluster)},
+		{"both Cluster, remote only", everywhere, []sm.Endpoint{remote}, both(sm.BalanceCluster),
+			both(sm.BalanceCluster)},
 		{"both Cluster, none", everywhere, nil, both(sm.Reject), both(sm.Reject)},
-		{"both Cluster, none ready", everywhere, []sm.Endpoint{endpoint("10.64.0.1", notReady, here)}, both(sm.Reject), both(sm.Reject)},
+		{"both Cluster, none ready", everywhere,
+			[]sm.Endpoint{endpoint("10.64.0.1", notReady, here)}, both(sm.Reject), both(sm.Reject)},
 
 		{"external Local, local and remote", externalLocal, []sm.Endpoint{local, remote},
 			both(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
-		{"external Local, remote only: outside is dropped, pods and host are not", externalLocal, []sm.Endpoint{remote},
+		{"external Local, remote only: outside is dropped, pods and host are not", externalLocal,
+			[]sm.Endpoint{remote},
 			both(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.Drop}},
 		{"external Local, none", externalLocal, nil, both(sm.Reject), both(sm.Reject)},
 		{"external Local, terminating ones here, ready ones elsewhere",
 			externalLocal, []sm.Endpoint{endpoint("10.64.0.1", here, terminating), remote},
 			both(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
 
-		{"internal Local, local and remote", internalLocal, []sm.Endpoint{local, remote}, both(sm.BalanceLocal), both(sm.BalanceCluster)},
-		{"internal Local, remote only", internalLocal, []sm.Endpoint{remote}, both(sm.Drop), both(sm.BalanceCluster)},
+		{"internal Local, local and remote", internalLocal, []sm.Endpoint{local, remote},
+			both(sm.BalanceLocal), both(sm.BalanceCluster)},
+		{"internal Local, remote only", internalLocal, []sm.Endpoint{remote}, both(sm.Drop),
+			both(sm.BalanceCluster)},
 		{"internal Local, remote and terminating only",
-			internalLocal, []sm.Endpoint{endpoint("10.64.0.2", terminating)}, both(sm.Drop), both(sm.BalanceCluster)},
+			internalLocal, []sm.Endpoint{endpoint("10.64.0.2", terminating)}, both(sm.Drop),
+			both(sm.BalanceCluster)},
 		{"internal Local, none", internalLocal, nil, both(sm.Reject), both(sm.Reject)},
 
-		{"both Local, remote only", func(s *sm.Service) { internalLocal(s); externalLocal(s) }, []sm.Endpoint{remote},
+		{"both Local, remote only", func(s *sm.Service) {
+			internalLocal(s)
+			externalLocal(s)
+		}, []sm.Endpoint{remote},
 			both(sm.Drop), verdicts{sm.BalanceCluster, sm.Drop}},
-		{"both Local, local only", func(s *sm.Service) { internalLocal(s); externalLocal(s) }, []sm.Endpoint{local},
+		{"both Local, local only", func(s *sm.Service) {
+			internalLocal(s)
+			externalLocal(s)
+		}, []sm.Endpoint{local},
 			both(sm.BalanceLocal), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
 	}
 	for _, tt := range tests {
@@ -96,21 +109,32 @@ func TestMasqueradeByKindPolicyAndDetector(t *testing.T) {
 	}{
 		{"CIDRs", thisNode, everywhere, outsidePods, sm.FromAnywhere},
 		{"CIDRs of the other family only",
-			with(func(n *sm.Node) { n.LocalPods.CIDRs = prefixes("fd64::/16") }), everywhere, 0, sm.FromAnywhere},
-		{"bridge", with(func(n *sm.Node) { n.LocalPods = sm.PodDetector{Bridge: "cbr0"} }), everywhere, outsidePods, sm.FromAnywhere},
+			with(func(n *sm.Node) { n.LocalPods.CIDRs = prefixes("fd64::/16") }), everywhere, 0,
+			sm.FromAnywhere},
+		{"bridge", with(func(n *sm.Node) {
+			n.LocalPods = sm.PodDetector{Bridge: "cbr0"}
+		}), everywhere, outsidePods, sm.FromAnywhere},
 		{"interface prefix",
-			with(func(n *sm.Node) { n.LocalPods = sm.PodDetector{InterfacePrefix: "veth"} }), everywhere, outsidePods, sm.FromAnywhere},
-		{"no detector", with(func(n *sm.Node) { n.LocalPods = sm.PodDetector{} }), everywhere, 0, sm.FromAnywhere},
-		{"masquerade all", with(func(n *sm.Node) { n.MasqueradeAll = true }), everywhere, sm.FromAnywhere, sm.FromAnywhere},
-		{"external Local keeps the client's address", thisNode, externalLocal, outsidePods, sm.FromHost},
+			with(func(n *sm.Node) { n.LocalPods = sm.PodDetector{InterfacePrefix: "veth"} }),
+			everywhere, outsidePods, sm.FromAnywhere},
+		{"no detector", with(func(n *sm.Node) {
+			n.LocalPods = sm.PodDetector{}
+		}), everywhere, 0, sm.FromAnywhere},
+		{"masquerade all", with(func(n *sm.Node) {
+			n.MasqueradeAll = true
+		}), everywhere, sm.FromAnywhere, sm.FromAnywhere},
+		{"external Local keeps the client's address", thisNode, externalLocal, outsidePods,
+			sm.FromHost},
 		{"internal Local changes nothing", thisNode, internalLocal, outsidePods, sm.FromAnywhere},
 		{"masquerade all leaves external Local alone",
-			with(func(n *sm.Node) { n.MasqueradeAll = true }), externalLocal, sm.FromAnywhere, sm.FromHost},
+			with(func(n *sm.Node) { n.MasqueradeAll = true }), externalLocal, sm.FromAnywhere,
+			sm.FromHost},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			table := tableOf(t, tt.node, webService(everywhere, tt.policy), endpoint("10.64.0.1", here))
+			table := tableOf(t, tt.node, webService(everywhere, tt.policy),
+				endpoint("10.64.0.1", here))
 			for _, at := range internalAddrs {
 				require.Equal(t, tt.internal, frontendAt(t, table, at, sm.TCP).Masquerade, at)
 			}
@@ -129,14 +153,19 @@ func TestSourceRanges(t *testing.T) {
 		v4, v6 []string
 	}{
 		{"none", nil, nil, nil},
-		{"of one family leave the other open", []string{"198.51.100.0/24"}, []string{"198.51.100.0/24"}, nil},
-		{"of both families", []string{"fd00::/8", "198.51.100.0/24"}, []string{"198.51.100.0/24"}, []string{"fd00::/8"}},
-		{"a whole family opens that family", []string{"198.51.100.0/24", "0.0.0.0/0", "fd00::/8"}, nil, []string{"fd00::/8"}},
-		{"are sorted, masked, and not nested", []string{"198.51.100.9/24", "10.0.0.0/8", "10.1.0.0/16", "198.51.100.0/24"},
+		{"of one family leave the other open", []string{"198.51.100.0/24"},
+			[]string{"198.51.100.0/24"}, nil},
+		{"of both families", []string{"fd00::/8", "198.51.100.0/24"}, []string{"198.51.100.0/24"},
+			[]string{"fd00::/8"}},
+		{"a whole family opens that family", []string{"198.51.100.0/24", "0.0.0.0/0", "fd00::/8"},
+			nil, []string{"fd00::/8"}},
+		{"are sorted, masked, and not nested", []string{"198.51.100.9/24", "10.0.0.0/8",
+			"10.1.0.0/16", "198.51.100.0/24"},
 			[]string{"10.0.0.0/8", "198.51.100.0/24"}, nil},
 		{"that hold the node let in the load balancer's own addresses", []string{"192.0.2.0/24"},
 			[]string{"192.0.2.0/24", "203.0.113.1/32"}, nil},
-		{"that hold the node's address of the other family do not", []string{"2001:db8::/64", "198.51.100.0/24"},
+		{"that hold the node's address of the other family do not",
+			[]string{"2001:db8::/64", "198.51.100.0/24"},
 			[]string{"198.51.100.0/24"}, []string{"2001:db8::/64", "2001:db8:1::1/128"}},
 	}
 	for _, tt := range tests {
@@ -144,12 +173,15 @@ func TestSourceRanges(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, thisNode, webService(everywhere, func(s *sm.Service) {
 				s.ClusterIPs = append(s.ClusterIPs, ip("fd96::1"))
-				s.LoadBalancerIPs = append(s.LoadBalancerIPs, sm.LoadBalancerIP{Addr: ip("2001:db8:1::1")},
+				s.LoadBalancerIPs = append(s.LoadBalancerIPs,
+					sm.LoadBalancerIP{Addr: ip("2001:db8:1::1")},
 					sm.LoadBalancerIP{Addr: ip("203.0.113.9"), Mode: sm.LoadBalancerProxy})
 				s.LoadBalancerSourceRanges = prefixes(tt.ranges...)
 			}))
-			require.Equal(t, prefixes(tt.v4...), frontendAt(t, table, "203.0.113.1:80", sm.TCP).Sources)
-			require.Equal(t, prefixes(tt.v6...), frontendAt(t, table, "[2001:db8:1::1]:80", sm.TCP).Sources)
+			require.Equal(t, prefixes(tt.v4...), frontendAt(t, table, "203.0.113.1:80", sm.TCP).
+				Sources)
+			require.Equal(t, prefixes(tt.v6...), frontendAt(t, table, "[2001:db8:1::1]:80", sm.TCP).
+				Sources)
 			for f := range table.Frontends() {
 				if f.Kind != sm.LoadBalancer {
 					require.Nil(t, f.Sources, "only load balancer IPs are restricted: %v", f)
@@ -162,7 +194,8 @@ func TestSourceRanges(t *testing.T) {
 func TestLoadBalancerIPsOfModeProxyAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	table := tableOf(t, thisNode, webService(func(s *sm.Service) {
-		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: ip("203.0.113.1")}, {Addr: ip("203.0.113.2"), Mode: sm.LoadBalancerProxy}}
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: ip("203.0.113.1")},
+			{Addr: ip("203.0.113.2"), Mode: sm.LoadBalancerProxy}}
 	}), endpoint("10.64.0.1"))
 	require.Equal(t, []string{
 		"*4:30080/tcp default/web:http node-port -> cluster; masquerade all",
@@ -183,17 +216,27 @@ func TestFamiliesInWhichAServiceExists(t *testing.T) {
 		endpoints []sm.Endpoint
 		want      []string
 	}{
-		{"the cluster IP's family only", func(s *sm.Service) { s.ExternalIPs = addrs("198.51.100.1", "2001:db8::9") }, []sm.Endpoint{v4, v6},
-			[]string{"*4:30080/tcp cluster", "10.96.0.1:80/tcp cluster", "198.51.100.1:80/tcp cluster"}},
-		{"both families, endpoints of one", func(s *sm.Service) { s.ClusterIPs = addrs("fd96::1", "10.96.0.1") }, []sm.Endpoint{v6},
-			[]string{"*4:30080/tcp reject", "10.96.0.1:80/tcp reject", "*6:30080/tcp cluster", "[fd96::1]:80/tcp cluster"}},
-		{"no cluster IP: addresses of both families, node ports where there are endpoints or addresses",
+		{"the cluster IP's family only", func(s *sm.Service) {
+			s.ExternalIPs = addrs("198.51.100.1", "2001:db8::9")
+		}, []sm.Endpoint{v4, v6},
+			[]string{"*4:30080/tcp cluster", "10.96.0.1:80/tcp cluster",
+				"198.51.100.1:80/tcp cluster"}},
+		{"both families, endpoints of one", func(s *sm.Service) {
+			s.ClusterIPs = addrs("fd96::1", "10.96.0.1")
+		}, []sm.Endpoint{v6},
+			[]string{"*4:30080/tcp reject", "10.96.0.1:80/tcp reject", "*6:30080/tcp cluster",
+				"[fd96::1]:80/tcp cluster"}},
+		{"no cluster IP: addresses of both families, node ports where there are endpoints or " +
+			"addresses",
 			external("198.51.100.1"), []sm.Endpoint{v4},
 			[]string{"*4:30080/tcp cluster", "198.51.100.1:80/tcp cluster"}},
-		{"no cluster IP, endpoints of the other family", external("198.51.100.1"), []sm.Endpoint{v6},
+		{"no cluster IP, endpoints of the other family", external("198.51.100.1"),
+			[]sm.Endpoint{v6},
 			[]string{"*4:30080/tcp reject", "198.51.100.1:80/tcp reject", "*6:30080/tcp cluster"}},
-		{"no address at all, endpoints of one family", external(), []sm.Endpoint{v6}, []string{"*6:30080/tcp cluster"}},
-		{"no address at all, no endpoints", external(), nil, []string{"*4:30080/tcp reject", "*6:30080/tcp reject"}},
+		{"no address at all, endpoints of one family", external(), []sm.Endpoint{v6},
+			[]string{"*6:30080/tcp cluster"}},
+		{"no address at all, no endpoints", external(), nil, []string{"*4:30080/tcp reject",
+			"*6:30080/tcp reject"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -216,23 +259,30 @@ func TestRulesOfANode(t *testing.T) {
 		node sm.Node
 		want sm.Rules
 	}{
-		{"the zero node", sm.Node{}, sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("0.0.0.0/0", "::/0")}},
+		{"the zero node", sm.Node{}, sm.Rules{MasqueradeMark: 1 << 14,
+			NodePorts: prefixes("0.0.0.0/0", "::/0")}},
 		{"primary addresses; a family without one opens nowhere",
 			sm.Node{Addresses: addresses, NodePortAddresses: sm.NodePortAddresses{Primary: true}},
 			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.1/32")}},
 		{"primary addresses of both families",
-			sm.Node{Addresses: append(addrs("2001:db8::1"), addresses...), NodePortAddresses: sm.NodePortAddresses{Primary: true}},
-			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.1/32", "2001:db8::1/128")}},
+			sm.Node{Addresses: append(addrs("2001:db8::1"), addresses...),
+				NodePortAddresses: sm.NodePortAddresses{Primary: true}},
+			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.1/32",
+				"2001:db8::1/128")}},
 		{"CIDRs; a family without one opens everywhere",
-			sm.Node{NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.77/24", "192.0.2.128/25")}},
+			sm.Node{NodePortAddresses: sm.NodePortAddresses{
+				CIDRs: prefixes("192.0.2.77/24", "192.0.2.128/25")}},
 			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.0/24", "::/0")}},
 		{"a CIDR of the whole family",
-			sm.Node{NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "0.0.0.0/0", "fd00::/8")}},
+			sm.Node{NodePortAddresses: sm.NodePortAddresses{
+				CIDRs: prefixes("192.0.2.0/24", "0.0.0.0/0", "fd00::/8")}},
 			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("0.0.0.0/0", "fd00::/8")}},
 		{"everything else", sm.Node{
-			LocalPods: sm.PodDetector{CIDRs: prefixes("fd64::1/16", "10.64.1.1/16", "10.64.3.0/24")}, MasqueradeMark: 2, LocalhostNodePorts: true,
+			LocalPods: sm.PodDetector{CIDRs: prefixes("fd64::1/16", "10.64.1.1/16",
+				"10.64.3.0/24")}, MasqueradeMark: 2, LocalhostNodePorts: true,
 			ServiceCIDRs: prefixes("10.96.0.0/12", "10.100.0.0/16")},
-			sm.Rules{MasqueradeMark: 2, LocalhostNodePorts: true, NodePorts: prefixes("0.0.0.0/0", "::/0"), ServiceCIDRs: prefixes("10.96.0.0/12"),
+			sm.Rules{MasqueradeMark: 2, LocalhostNodePorts: true, NodePorts: prefixes("0.0.0.0/0",
+				"::/0"), ServiceCIDRs: prefixes("10.96.0.0/12"),
 				LocalPods: sm.PodDetector{CIDRs: prefixes("10.64.0.0/16", "fd64::/16")}}},
 	}
 	for _, tt := range tests {
@@ -262,37 +312,48 @@ func TestAffinityAndSchedulingReachTheTable(t *testing.T) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
 	}))
 	require.Equal(t, time.Minute, frontendAt(t, table, "10.96.0.1:80", sm.TCP).Affinity)
-	table = tableOf(t, thisNode, webService(func(s *sm.Service) { s.SessionAffinity = sm.SessionAffinity{Timeout: time.Minute} }))
+	table = tableOf(t, thisNode, webService(func(s *sm.Service) {
+		s.SessionAffinity = sm.SessionAffinity{Timeout: time.Minute}
+	}))
 	require.Zero(t, frontendAt(t, table, "10.96.0.1:80", sm.TCP).Affinity)
 }
 
 func TestHairpinsAreTheEndpointsThatMaySendThroughThisNode(t *testing.T) {
 	t.Parallel()
-	s := stateOf(thisNode, webService(), endpoint("10.64.0.2", here), endpoint("10.64.0.1", anywhere), endpoint("10.64.0.3"),
+	s := stateOf(thisNode, webService(), endpoint("10.64.0.2", here),
+		endpoint("10.64.0.1", anywhere), endpoint("10.64.0.3"),
 		endpoint("10.64.0.4", here, notReady))
 	table := mustResolve(t, nil, s)
 	require.Equal(t, []string{"10.64.0.1", "10.64.0.2"}, texts(table.Hairpins()))
 	require.True(t, table.HasHairpin(ip("10.64.0.2")))
 	require.False(t, table.HasHairpin(ip("10.64.0.3")))
 
-	other := webService(named("other"), func(s *sm.Service) { s.ClusterIPs, s.Ports[0].NodePort = addrs("10.96.0.2"), 0 })
+	other := webService(named("other"), func(s *sm.Service) {
+		s.ClusterIPs, s.Ports[0].NodePort = addrs("10.96.0.2"), 0
+	})
 	s = s.WithService(other).WithEndpoints(other.Name, []sm.Endpoint{endpoint("10.64.0.2", here)})
 	shared := mustResolve(t, table, s)
 	require.Equal(t, []string{"10.64.0.1", "10.64.0.2"}, texts(shared.Hairpins()))
 	require.Empty(t, sm.Diff(table, shared).Hairpins)
 	left := mustResolve(t, shared, s.WithoutService(web))
-	require.Equal(t, []string{"10.64.0.2"}, texts(left.Hairpins()), "still an endpoint of the other service")
+	require.Equal(t, []string{"10.64.0.2"}, texts(left.Hairpins()),
+		"still an endpoint of the other service")
 }
 
 func TestClusterIPsAreThoseOfServicesWithPorts(t *testing.T) {
 	t.Parallel()
-	bare := webService(named("bare"), func(s *sm.Service) { s.ClusterIPs, s.Ports = addrs("10.96.0.9"), nil })
-	twin := webService(named("twin"), func(s *sm.Service) { s.ClusterIPs = addrs("fd96::1", "10.96.0.1") })
+	bare := webService(named("bare"), func(s *sm.Service) {
+		s.ClusterIPs, s.Ports = addrs("10.96.0.9"), nil
+	})
+	twin := webService(named("twin"), func(s *sm.Service) {
+		s.ClusterIPs = addrs("fd96::1", "10.96.0.1")
+	})
 	s := sm.State{}.WithService(webService()).WithService(bare).WithService(twin)
 	table := mustResolve(t, nil, s)
 	require.Equal(t, []string{"10.96.0.1", "fd96::1"}, texts(table.ClusterIPs()))
 	next := mustResolve(t, table, s.WithoutService(web))
-	require.Equal(t, []string{"10.96.0.1", "fd96::1"}, texts(next.ClusterIPs()), "still that of its twin")
+	require.Equal(t, []string{"10.96.0.1", "fd96::1"}, texts(next.ClusterIPs()),
+		"still that of its twin")
 	require.True(t, next.HasClusterIP(ip("fd96::1")))
 	require.False(t, next.HasClusterIP(ip("10.96.0.9")))
 }
@@ -305,17 +366,26 @@ func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {
 		s.Ports = append(s.Ports, sm.ServicePort{Name: "metrics", Protocol: sm.TCP, Port: 81})
 	}
 	eps := []sm.Endpoint{
-		endpoint("10.64.0.1", here), endpoint("fd64::1", here), endpoint("10.64.0.2"), endpoint("10.64.0.3", here, terminating),
-		endpoint("10.64.0.1", here, func(e *sm.Endpoint) { e.Ports = []sm.EndpointPort{{Name: "metrics", Protocol: sm.TCP, Port: 9}} }),
-		endpoint("10.64.0.4", here, func(e *sm.Endpoint) { e.Ports = []sm.EndpointPort{{Name: "unrelated", Protocol: sm.TCP, Port: 9}} }),
+		endpoint("10.64.0.1", here), endpoint("fd64::1", here), endpoint("10.64.0.2"),
+		endpoint("10.64.0.3", here, terminating),
+		endpoint("10.64.0.1", here, func(e *sm.Endpoint) {
+			e.Ports = []sm.EndpointPort{{Name: "metrics", Protocol: sm.TCP, Port: 9}}
+		}),
+		endpoint("10.64.0.4", here, func(e *sm.Endpoint) {
+			e.Ports = []sm.EndpointPort{{Name: "unrelated", Protocol: sm.TCP, Port: 9}}
+		}),
 	}
 	checks := func(svc *sm.Service, eps ...sm.Endpoint) []sm.HealthCheck {
 		return slices.Collect(tableOf(t, thisNode, svc, eps...).HealthChecks())
 	}
-	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, LocalEndpoints: 2}}, checks(webService(externalLocal, withCheck), eps...))
-	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000}}, checks(webService(externalLocal, withCheck)))
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, LocalEndpoints: 2}},
+		checks(webService(externalLocal, withCheck), eps...))
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000}},
+		checks(webService(externalLocal, withCheck)))
 	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, LocalEndpoints: 1}},
-		checks(webService(externalLocal, withCheck, func(s *sm.Service) { s.ClusterIPs = s.ClusterIPs[:1] }), eps...), "IPv4 only")
+		checks(webService(externalLocal, withCheck, func(s *sm.Service) {
+			s.ClusterIPs = s.ClusterIPs[:1]
+		}), eps...), "IPv4 only")
 	require.Empty(t, checks(webService(withCheck), eps...), "policy Cluster")
 	require.Empty(t, checks(webService(externalLocal), eps...), "no port")
 }

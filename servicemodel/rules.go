@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// Rules are the decisions that hold for the whole node rather than for one frontend. They change rarely.
+// Rules are the decisions that hold for the whole node rather than for one frontend. They change
+// rarely.
 type Rules struct {
 	// MasqueradeMark is the bit of the packet mark that asks for masquerading. Never zero.
 	MasqueradeMark uint32
 	// LocalPods is how packets from pods are told, [FromPods]. Its CIDRs are sorted, not nested.
 	LocalPods PodDetector
-	// NodePorts are, by family, the ranges in which addresses of the node take node ports; the address must also be
-	// one of the node's, and not loopback. An unrestricted family has the whole family (/0) as its only range;
-	// a family in which node ports answer nowhere has none.
+	// NodePorts are, by family, the ranges in which addresses of the node take node ports; the
+	// address must also be one of the node's, and not loopback. An unrestricted family has the
+	// whole family (/0) as its only range; a family in which node ports answer nowhere has none.
 	NodePorts []netip.Prefix
 	// ServiceCIDRs are ranges in which addresses without a service are dropped. Sorted, not nested.
 	ServiceCIDRs []netip.Prefix
@@ -24,7 +25,8 @@ type Rules struct {
 // Equal reports whether r and o are the same.
 func (r Rules) Equal(o Rules) bool {
 	return r.MasqueradeMark == o.MasqueradeMark && r.LocalhostNodePorts == o.LocalhostNodePorts &&
-		r.LocalPods.Bridge == o.LocalPods.Bridge && r.LocalPods.InterfacePrefix == o.LocalPods.InterfacePrefix &&
+		r.LocalPods.Bridge == o.LocalPods.Bridge &&
+		r.LocalPods.InterfacePrefix == o.LocalPods.InterfacePrefix &&
 		slices.Equal(r.LocalPods.CIDRs, o.LocalPods.CIDRs) &&
 		slices.Equal(r.NodePorts, o.NodePorts) && slices.Equal(r.ServiceCIDRs, o.ServiceCIDRs)
 }

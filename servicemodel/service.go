@@ -22,10 +22,11 @@ type Service struct {
 	// ClusterIPs are the addresses inside the cluster, at most one per family.
 	// An endpoint of a family is used only by addresses of the same family.
 	//
-	// They decide in which families the service exists: with cluster IPs of one family only, its other addresses and
-	// node ports of the other family are left alone, as in Kubernetes. A service without cluster IPs, which Kubernetes
-	// does not have, exists in both; its node ports then answer in the families of its endpoints and of its other
-	// addresses, and in both if it has none of these.
+	// They decide in which families the service exists: with cluster IPs of one family only, its
+	// other addresses and node ports of the other family are left alone, as in Kubernetes. A
+	// service without cluster IPs, which Kubernetes does not have, exists in both; its node ports
+	// then answer in the families of its endpoints and of its other addresses, and in both if it
+	// has none of these.
 	ClusterIPs []netip.Addr
 
 	// ExternalIPs are further addresses that reach the service from outside.
@@ -46,13 +47,13 @@ type Service struct {
 	// InternalTrafficPolicy says which endpoints may serve ClusterIPs.
 	InternalTrafficPolicy TrafficPolicy
 
-	// ExternalTrafficPolicy says which endpoints may serve external IPs, load
-	// balancer IPs and node ports for clients outside the cluster. With Local their source address is kept.
+	// ExternalTrafficPolicy says which endpoints may serve external IPs, load balancer IPs and node
+	// ports for clients outside the cluster. With Local their source address is kept.
 	ExternalTrafficPolicy TrafficPolicy
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
-	// whether this node has local endpoints ([Table.HealthChecks]). It counts only with ExternalTrafficPolicy Local;
-	// then it must not be a node port of the service too.
+	// whether this node has local endpoints ([Table.HealthChecks]). It counts only with
+	// ExternalTrafficPolicy Local; then it must not be a node port of the service too.
 	HealthCheckNodePort uint16
 
 	// Scheduler says how to choose among endpoints. The zero value lets the backend choose
@@ -90,7 +91,8 @@ type LoadBalancerIP struct {
 type LoadBalancerIPMode uint8
 
 const (
-	// LoadBalancerVIP keeps the load balancer's address as destination, so the node balances it. The default.
+	// LoadBalancerVIP keeps the load balancer's address as destination, so the node balances it.
+	// The default.
 	LoadBalancerVIP LoadBalancerIPMode = iota
 	// LoadBalancerProxy rewrites the destination, so the node leaves the address alone.
 	LoadBalancerProxy
@@ -118,8 +120,8 @@ func (p TrafficPolicy) String() string {
 type SessionAffinity struct {
 	// ClientIP switches affinity on.
 	ClientIP bool
-	// Timeout is how long after a client's last new connection it is remembered.
-	// Zero means [DefaultAffinityTimeout]. At least a second, at most [MaxAffinityTimeout], in whole seconds.
+	// Timeout is how long after a client's last new connection it is remembered. Zero means
+	// [DefaultAffinityTimeout]. At least a second, at most [MaxAffinityTimeout], in whole seconds.
 	Timeout time.Duration
 }
 
@@ -153,12 +155,14 @@ const (
 	Overflow         Scheduler = "ovf"
 )
 
-// Options of the schedulers that hash the client, [SourceHash] and [Maglev], to be appended in this order: SourceHash + HashPort is
-// "sh+port" (IP_VS_SVC_F_SCHED_SH_PORT, IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h).
+// Options of the schedulers that hash the client, [SourceHash] and [Maglev], to be appended in this
+// order: SourceHash + HashPort is "sh+port" (IP_VS_SVC_F_SCHED_SH_PORT,
+// IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h).
 const (
 	// HashPort hashes the client's port, too: its connections are spread.
 	HashPort Scheduler = "+port"
-	// HashFallback takes another endpoint where the chosen one gets no new connections, as one that is drained. Without it these clients are refused.
+	// HashFallback takes another endpoint where the chosen one gets no new connections, as one that
+	// is drained. Without it these clients are refused.
 	HashFallback Scheduler = "+fallback"
 )
 
@@ -167,7 +171,10 @@ func ParseScheduler(s string) (Scheduler, error) {
 	if r := Scheduler(s); r != SchedulerDefault && r.known() {
 		return r, nil
 	}
-	return SchedulerDefault, errors.New("must be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, fo, ovf; sh or mh, with +port, +fallback or both")
+	return SchedulerDefault,
+		errors.New(
+			"must be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, " +
+				"fo, ovf; sh or mh, with +port, +fallback or both")
 }
 
 // Split returns the scheduler without options, and which it has.
@@ -185,7 +192,8 @@ const (
 	// ForwardNAT rewrites the destination (and, where needed, the source). The default, and
 	// the only one outside IPVS.
 	ForwardNAT Forwarding = iota
-	// ForwardDirect sends the packet unchanged to the endpoint's link-layer address (direct routing).
+	// ForwardDirect sends the packet unchanged to the endpoint's link-layer address (direct
+	// routing).
 	ForwardDirect
 	// ForwardTunnel sends the packet unchanged inside an IP-in-IP tunnel.
 	ForwardTunnel

@@ -2,10 +2,10 @@ package servicemodel
 
 import "net/netip"
 
-// Split divides a change set that is too large to be written at once. The first part adds half of the
-// service ports that are new, with the addresses that go with them, and changes the rules of the node; the
-// rest begins where the first part ends, and leads to c.New. So each part leaves service ports that are
-// whole. Both are nil if c adds fewer than two service ports.
+// Split divides a change set that is too large to be written at once. The first part adds half of
+// the service ports that are new, with the addresses that go with them, and changes the rules of
+// the node; the rest begins where the first part ends, and leads to c.New. So each part leaves
+// service ports that are whole. Both are nil if c adds fewer than two service ports.
 func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 	half := c.halfOfNew()
 	if half == nil {
@@ -34,8 +34,8 @@ func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 	return first, Diff(first.New, c.New)
 }
 
-// halfOfNew returns half of the service ports that c only adds to, in the order of their frontends; nil if
-// there are not two of them.
+// halfOfNew returns half of the service ports that c only adds to, in the order of their frontends;
+// nil if there are not two of them.
 func (c *ChangeSet) halfOfNew() map[PortName]bool {
 	only := map[PortName]bool{}
 	var order []PortName

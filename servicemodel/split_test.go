@@ -8,8 +8,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The parts of a change set lead where it leads, each adds something, and no table on the way has a frontend
-// without the pool that it balances over.
+// The parts of a change set lead where it leads, each adds something, and no table on the way has a
+// frontend without the pool that it balances over.
 func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -24,7 +24,8 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 		for first, rest := c.Split(); first != nil; first, rest = rest.Split() {
 			parts++
 			require.NotEmpty(t, first.Frontends)
-			require.True(t, sm.Diff(first.Old, first.New).String() == first.String(), "it is what it says")
+			require.True(t, sm.Diff(first.Old, first.New).String() == first.String(),
+				"it is what it says")
 			require.True(t, first.New == rest.Old)
 			for fe := range first.New.Frontends() {
 				for _, v := range []sm.Verdict{fe.Internal, fe.External} {
@@ -34,7 +35,8 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 				}
 			}
 			for _, f := range first.Frontends {
-				require.True(t, !next.HasClusterIP(f.New.Key.Addr) || first.New.HasClusterIP(f.New.Key.Addr), "%v", f.New)
+				require.True(t, !next.HasClusterIP(f.New.Key.Addr) ||
+					first.New.HasClusterIP(f.New.Key.Addr), "%v", f.New)
 			}
 			for _, p := range first.Pools {
 				for _, slot := range p.New.Slots {
@@ -53,8 +55,10 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 
 func TestWhatAddsLittleHasNoParts(t *testing.T) {
 	t.Parallel()
-	one := mustResolve(t, nil, sm.State{}.WithService(&sm.Service{Name: sm.Name{Namespace: "a", Name: "b"}, ClusterIPs: addrs("10.96.0.1"),
-		Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}))
+	one := mustResolve(t, nil,
+		sm.State{}.WithService(&sm.Service{Name: sm.Name{Namespace: "a", Name: "b"},
+			ClusterIPs: addrs("10.96.0.1"),
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}))
 	first, rest := sm.Diff(nil, one).Split()
 	require.True(t, first == nil && rest == nil)
 	first, rest = sm.Diff(one, nil).Split()

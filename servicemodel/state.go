@@ -8,9 +8,10 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// State is what a program wants: services, their endpoints, and the node they are seen from. It is an immutable value;
-// the With methods return a new one that shares all the rest, at a cost that does not grow with the number of services.
-// Setting what is already there returns the state itself. The zero value is an empty state on the zero [Node].
+// State is what a program wants: services, their endpoints, and the node they are seen from. It is
+// an immutable value; the With methods return a new one that shares all the rest, at a cost that
+// does not grow with the number of services. Setting what is already there returns the state
+// itself. The zero value is an empty state on the zero [Node].
 type State struct {
 	node      *Node // nil stands for the zero Node
 	services  persist.Map[Name, *Service, nameOrder]
@@ -25,7 +26,8 @@ func (s State) WithNode(n Node) State {
 	return s
 }
 
-// WithService returns s with the service set; a service of that name is replaced. A nil service changes nothing.
+// WithService returns s with the service set; a service of that name is replaced. A nil service
+// changes nothing.
 func (s State) WithService(svc *Service) State {
 	if svc == nil {
 		return s
@@ -42,8 +44,8 @@ func (s State) WithoutService(n Name) State {
 	return s
 }
 
-// WithEndpoints returns s with the endpoints of a service set, all of them. The service need not exist yet.
-// An empty list removes them.
+// WithEndpoints returns s with the endpoints of a service set, all of them. The service need not
+// exist yet. An empty list removes them.
 func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	old, _ := s.endpoints.Get(n)
 	switch {
@@ -89,8 +91,8 @@ func (s State) Services() iter.Seq[*Service] {
 // Len returns the number of services.
 func (s State) Len() int { return s.services.Len() }
 
-// Same reports whether s and o are one and the same state, which costs nothing to find out. States that are not the same
-// may still mean the same.
+// Same reports whether s and o are one and the same state, which costs nothing to find out. States
+// that are not the same may still mean the same.
 func (s State) Same(o State) bool {
 	return s.node == o.node && s.services.Same(o.services) && s.endpoints.Same(o.endpoints)
 }
@@ -102,7 +104,8 @@ type edit struct {
 	endpoints []Endpoint // those it has now
 }
 
-// editsSince returns what differs from old to s, in the order of names. What both share is not looked at.
+// editsSince returns what differs from old to s, in the order of names. What both share is not
+// looked at.
 func (s State) editsSince(old State) []edit {
 	capacity := 1
 	if old.services.Len() == 0 {
@@ -117,7 +120,9 @@ func (s State) editsSince(old State) []edit {
 		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
 	}
 	edits := make([]edit, 0, max(len(services), len(endpoints)))
-	for i, j := range align(services, endpoints, func(a, b edit) int { return a.name.Compare(b.name) }) {
+	for i, j := range align(services, endpoints, func(a, b edit) int {
+		return a.name.Compare(b.name)
+	}) {
 		switch {
 		case i < 0:
 			e := endpoints[j]
@@ -128,7 +133,8 @@ func (s State) editsSince(old State) []edit {
 			e.endpoints = s.Endpoints(e.name)
 			edits = append(edits, e)
 		default:
-			edits = append(edits, edit{name: services[i].name, service: services[i].service, endpoints: endpoints[j].endpoints})
+			edits = append(edits, edit{name: services[i].name, service: services[i].service,
+				endpoints: endpoints[j].endpoints})
 		}
 	}
 	return edits

@@ -17,7 +17,8 @@ func TestStatesAreValues(t *testing.T) {
 	t.Parallel()
 	var empty sm.State
 	one := empty.WithService(webService())
-	two := one.WithService(webService(named("app"))).WithEndpoints(web, []sm.Endpoint{endpoint("10.64.0.1")})
+	two := one.WithService(webService(named("app"))).WithEndpoints(web,
+		[]sm.Endpoint{endpoint("10.64.0.1")})
 	less := two.WithoutService(web)
 	require.Zero(t, empty.Len())
 	require.Equal(t, 1, one.Len())
@@ -101,7 +102,9 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 	require.Greater(t, fields, 15)
 	require.True(t, base.Same(base.WithService(&changed)), "all changes were taken back")
 
-	eps := []sm.Endpoint{endpoint("10.64.0.1", here, zones("z"), nodes("n"), func(e *sm.Endpoint) { e.Zone = "z" })}
+	eps := []sm.Endpoint{endpoint("10.64.0.1", here, zones("z"), nodes("n"), func(e *sm.Endpoint) {
+		e.Zone = "z"
+	})}
 	base = sm.State{}.WithEndpoints(web, eps)
 	copied := slices.Clone(eps)
 	perturb(t, reflect.ValueOf(&copied[0]).Elem(), "Endpoint", func(path string) {
@@ -111,7 +114,8 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 	require.False(t, base.Same(base.WithEndpoints(web, append(copied, copied...))))
 
 	node := thisNode
-	node.NodePortAddresses.CIDRs, node.ServiceCIDRs = prefixes("192.0.2.0/24"), prefixes("10.96.0.0/12")
+	node.NodePortAddresses.CIDRs, node.ServiceCIDRs = prefixes("192.0.2.0/24"),
+		prefixes("10.96.0.0/12")
 	base = sm.State{}.WithNode(node)
 	perturb(t, reflect.ValueOf(&node).Elem(), "Node", func(path string) {
 		require.False(t, base.Same(base.WithNode(node)), path)
@@ -121,9 +125,12 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 
 func TestEveryFieldCountsWhenTablesAreCompared(t *testing.T) {
 	t.Parallel()
-	f := sm.Frontend{Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80}, Service: webHTTP, Sources: prefixes("10.0.0.0/8")}
+	f := sm.Frontend{Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80},
+		Service: webHTTP, Sources: prefixes("10.0.0.0/8")}
 	changed := f
-	perturb(t, reflect.ValueOf(&changed).Elem(), "Frontend", func(path string) { require.False(t, f.Equal(&changed), path) })
+	perturb(t, reflect.ValueOf(&changed).Elem(), "Frontend", func(path string) {
+		require.False(t, f.Equal(&changed), path)
+	})
 	require.True(t, f.Equal(&changed))
 
 	p := sm.Pool{
@@ -132,7 +139,9 @@ func TestEveryFieldCountsWhenTablesAreCompared(t *testing.T) {
 	}
 	other := p
 	other.Slots = slices.Clone(p.Slots)
-	perturb(t, reflect.ValueOf(&other.ID).Elem(), "Pool.ID", func(path string) { require.False(t, p.Equal(&other), path) })
+	perturb(t, reflect.ValueOf(&other.ID).Elem(), "Pool.ID", func(path string) {
+		require.False(t, p.Equal(&other), path)
+	})
 	other.Slots[0].Weight = 2
 	require.False(t, p.Equal(&other))
 	other.Slots = p.Slots
@@ -143,10 +152,13 @@ func TestEveryFieldCountsWhenTablesAreCompared(t *testing.T) {
 	require.False(t, p.Equal(&other))
 
 	r := sm.Rules{
-		LocalPods: sm.PodDetector{CIDRs: prefixes("10.0.0.0/8")}, NodePorts: prefixes("0.0.0.0/0"), ServiceCIDRs: prefixes("10.96.0.0/12"),
+		LocalPods: sm.PodDetector{CIDRs: prefixes("10.0.0.0/8")}, NodePorts: prefixes("0.0.0.0/0"),
+		ServiceCIDRs: prefixes("10.96.0.0/12"),
 	}
 	rules := r
-	perturb(t, reflect.ValueOf(&rules).Elem(), "Rules", func(path string) { require.False(t, r.Equal(rules), path) })
+	perturb(t, reflect.ValueOf(&rules).Elem(), "Rules", func(path string) {
+		require.False(t, r.Equal(rules), path)
+	})
 	require.True(t, r.Equal(rules))
 }
 
@@ -166,7 +178,8 @@ func TestKeysAreOrderedByAllOfTheirParts(t *testing.T) {
 		return sm.PortName{Name: sm.Name{Namespace: ns, Name: n}, Port: p, Protocol: proto}
 	}
 	names := []sm.PortName{
-		port("a", "z", "z", sm.SCTP), port("b", "a", "b", sm.TCP), port("b", "a", "c", sm.TCP), port("b", "a", "c", sm.UDP),
+		port("a", "z", "z", sm.SCTP), port("b", "a", "b", sm.TCP), port("b", "a", "c", sm.TCP),
+		port("b", "a", "c", sm.UDP),
 		port("b", "b", "", sm.TCP),
 	}
 	requireOrder(t, names, sm.PortName.Compare)
@@ -193,19 +206,27 @@ func requireOrder[T any](t *testing.T, want []T, compare func(a, b T) int) {
 func TestWords(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ got, want string }{
-		{sm.TCP.String(), "tcp"}, {sm.UDP.String(), "udp"}, {sm.SCTP.String(), "sctp"}, {sm.Protocol(1).String(), "protocol 1"},
+		{sm.TCP.String(), "tcp"}, {sm.UDP.String(), "udp"}, {sm.SCTP.String(), "sctp"},
+		{sm.Protocol(1).String(), "protocol 1"},
 		{sm.IPv4.String(), "IPv4"}, {sm.IPv6.String(), "IPv6"},
 		{sm.PolicyLocal.String(), "Local"}, {sm.PolicyCluster.String(), "Cluster"},
-		{sm.ForwardNAT.String(), "nat"}, {sm.ForwardDirect.String(), "direct"}, {sm.ForwardTunnel.String(), "tunnel"},
-		{sm.Kind(9).String(), "kind 9"}, {sm.Verdict(9).String(), "verdict 9"}, {sm.Outcome(9).String(), "outcome 9"},
-		{sm.Drop.String(), "drop"}, {sm.BalanceLocal.String(), "local"}, {sm.ScopeLocal.String(), "local"},
+		{sm.ForwardNAT.String(), "nat"}, {sm.ForwardDirect.String(), "direct"},
+		{sm.ForwardTunnel.String(), "tunnel"},
+		{sm.Kind(9).String(), "kind 9"}, {sm.Verdict(9).String(), "verdict 9"},
+		{sm.Outcome(9).String(), "outcome 9"},
+		{sm.Drop.String(), "drop"}, {sm.BalanceLocal.String(), "local"},
+		{sm.ScopeLocal.String(), "local"},
 		{sm.LoadBalancer.String(), "load-balancer"}, {sm.ExternalIP.String(), "external-ip"},
-		{sm.FromAnywhere.String(), "all"}, {sm.Origins(0).String(), "none"}, {(sm.FromPods | sm.FromOutside).String(), "pods,outside"},
+		{sm.FromAnywhere.String(), "all"}, {sm.Origins(0).String(), "none"},
+		{(sm.FromPods | sm.FromOutside).String(), "pods,outside"},
 		{sm.FrontendKey{Addr: ip("::"), Protocol: sm.UDP, Port: 30053}.String(), "*6:30053/udp"},
-		{sm.FrontendKey{Addr: ip("fd00::1"), Protocol: sm.UDP, Port: 53}.String(), "[fd00::1]:53/udp"},
+		{sm.FrontendKey{Addr: ip("fd00::1"), Protocol: sm.UDP, Port: 53}.String(),
+			"[fd00::1]:53/udp"},
 		{sm.PortName{Name: web, Protocol: sm.TCP}.String(), "default/web"},
-		{(&sm.FieldError{Object: "node", Field: "x", Reason: "required"}).Error(), "node: x: required"},
-		{(&sm.FieldError{Object: "node", Field: "x", Value: "1", Reason: "odd"}).Error(), "node: x: 1: odd"},
+		{(&sm.FieldError{Object: "node", Field: "x", Reason: "required"}).Error(),
+			"node: x: required"},
+		{(&sm.FieldError{Object: "node", Field: "x", Value: "1", Reason: "odd"}).Error(),
+			"node: x: 1: odd"},
 	}
 	for _, tt := range tests {
 		require.Equal(t, tt.want, tt.got)

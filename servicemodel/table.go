@@ -9,9 +9,9 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// Table is what services mean on one node: frontends, pools, and what goes with them.
-// Tables are immutable and share what they have in common. [Resolve] makes them from a state, [NewTable]
-// from what a backend found in the kernel. The nil *Table is an empty table.
+// Table is what services mean on one node: frontends, pools, and what goes with them. Tables are
+// immutable and share what they have in common. [Resolve] makes them from a state, [NewTable] from
+// what a backend found in the kernel. The nil *Table is an empty table.
 type Table struct {
 	rules      Rules
 	frontends  persist.Map[FrontendKey, *Frontend, keyOrder]
@@ -20,7 +20,8 @@ type Table struct {
 	clusterIPs addrCounts
 	hairpins   addrCounts
 	health     persist.Map[Name, HealthCheck, nameOrder]
-	losers     persist.Map[claimKey, *Frontend, claimOrder] // claims that are no frontend because another won
+	// claims that are no frontend because another won
+	losers persist.Map[claimKey, *Frontend, claimOrder]
 
 	memory *memory // nil unless made by Resolve
 }
@@ -42,14 +43,17 @@ type Contents struct {
 	Hairpins   []netip.Addr
 }
 
-// NewTable returns the table with the given contents, in any order. It is an error if a key or an identity occurs twice.
+// NewTable returns the table with the given contents, in any order. It is an error if a key or an
+// identity occurs twice.
 func NewTable(c Contents) (*Table, error) {
 	t := &Table{rules: c.Rules, clusterIPs: addrSet(c.ClusterIPs), hairpins: addrSet(c.Hairpins)}
 	if slices.Contains(c.Frontends, nil) || slices.Contains(c.Pools, nil) {
 		return nil, fmt.Errorf("new table: a frontend or pool is nil")
 	}
 	var frontends persist.Builder[FrontendKey, *Frontend, keyOrder]
-	for _, f := range sorted(c.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) }) {
+	for _, f := range sorted(c.Frontends, func(a, b *Frontend) int {
+		return a.Key.Compare(b.Key)
+	}) {
 		if !frontends.Append(f.Key, f) {
 			return nil, fmt.Errorf("new table: frontend %v occurs twice", f.Key)
 		}
@@ -104,7 +108,8 @@ func (t *Table) Pool(id PoolID) *Pool {
 	return p
 }
 
-// FrontendsOf returns the frontends of a service port in the order of their keys, both families. The list must not be modified.
+// FrontendsOf returns the frontends of a service port in the order of their keys, both families.
+// The list must not be modified.
 func (t *Table) FrontendsOf(n PortName) []*Frontend {
 	if t == nil {
 		return nil
@@ -113,7 +118,8 @@ func (t *Table) FrontendsOf(n PortName) []*Frontend {
 	return own
 }
 
-// ClusterIPs returns the cluster IPs of all services, sorted: the addresses whose other ports are rejected.
+// ClusterIPs returns the cluster IPs of all services, sorted: the addresses whose other ports are
+// rejected.
 func (t *Table) ClusterIPs() iter.Seq[netip.Addr] { return keys(t.orEmpty().clusterIPs.All()) }
 
 // HasClusterIP reports whether a is one of [Table.ClusterIPs].
@@ -122,8 +128,9 @@ func (t *Table) HasClusterIP(a netip.Addr) bool {
 	return ok
 }
 
-// Hairpins returns, sorted, the addresses of endpoints that may send to a service and be given themselves: those on this
-// node and those of which the node is not known. Such a connection must be masqueraded, or its reply never comes back through the node.
+// Hairpins returns, sorted, the addresses of endpoints that may send to a service and be given
+// themselves: those on this node and those of which the node is not known. Such a connection must
+// be masqueraded, or its reply never comes back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
 
 // HasHairpin reports whether a is one of [Table.Hairpins].
@@ -132,12 +139,12 @@ func (t *Table) HasHairpin(a netip.Addr) bool {
 	return ok
 }
 
-// HealthChecks returns, by service name, what external load balancers ask for. They are answered by the
-// program, not by the kernel.
+// HealthChecks returns, by service name, what external load balancers ask for. They are answered by
+// the program, not by the kernel.
 func (t *Table) HealthChecks() iter.Seq[HealthCheck] { return values(t.orEmpty().health.All()) }
 
-// Conflicts returns the claims that lost to another service, in the order of their keys. A table that does not come from
-// [Resolve] knows of none.
+// Conflicts returns the claims that lost to another service, in the order of their keys. A table
+// that does not come from [Resolve] knows of none.
 func (t *Table) Conflicts() iter.Seq[Conflict] {
 	t = t.orEmpty()
 	return func(yield func(Conflict) bool) {
@@ -158,7 +165,8 @@ type HealthCheck struct {
 	LocalEndpoints int
 }
 
-// Conflict says that two services claim one key. The winner has the lower kind, then the lower name.
+// Conflict says that two services claim one key. The winner has the lower kind, then the lower
+// name.
 type Conflict struct {
 	Key    FrontendKey
 	Winner PortName

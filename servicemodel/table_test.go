@@ -13,10 +13,13 @@ import (
 // contentsOf returns the parts of a table, shuffled.
 func contentsOf(r source, t *sm.Table) sm.Contents {
 	c := sm.Contents{
-		Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()), Pools: slices.Collect(t.Pools()),
+		Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
+		Pools:      slices.Collect(t.Pools()),
 		ClusterIPs: slices.Collect(t.ClusterIPs()), Hairpins: slices.Collect(t.Hairpins()),
 	}
-	r.Shuffle(len(c.Frontends), func(i, j int) { c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i] })
+	r.Shuffle(len(c.Frontends), func(i, j int) {
+		c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i]
+	})
 	r.Shuffle(len(c.Pools), func(i, j int) { c.Pools[i], c.Pools[j] = c.Pools[j], c.Pools[i] })
 	c.ClusterIPs = append(c.ClusterIPs, c.ClusterIPs...) // sets may name an address twice
 	return c
@@ -46,7 +49,8 @@ func TestATableReadBackEqualsTheOneWritten(t *testing.T) {
 
 func TestNewTableRefusesDuplicatesAndNils(t *testing.T) {
 	t.Parallel()
-	f := &sm.Frontend{Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80}, Service: webHTTP}
+	f := &sm.Frontend{Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80},
+		Service: webHTTP}
 	other := *f
 	other.Service.Port = "other"
 	_, err := sm.NewTable(sm.Contents{Frontends: []*sm.Frontend{f, &other}})
@@ -89,7 +93,8 @@ func TestTheNilTableIsEmpty(t *testing.T) {
 
 func TestIterationOverATableStopsWhenAsked(t *testing.T) {
 	t.Parallel()
-	table := mustResolve(t, nil, benchState(50, 2).WithService(at("x", "10.0.0.1", "10.0.0.2")).WithService(at("y", "10.0.0.1", "10.0.0.2")))
+	table := mustResolve(t, nil, benchState(50, 2).WithService(at("x", "10.0.0.1", "10.0.0.2")).
+		WithService(at("y", "10.0.0.1", "10.0.0.2")))
 	for range table.Frontends() {
 		break
 	}

@@ -6,12 +6,14 @@ import (
 	"net/netip"
 )
 
-// Validate checks the whole state and returns every problem joined in one error, each a *[FieldError]; nil if there is none.
-// Services that claim the same address and port are no problem here; see [Table.Conflicts].
+// Validate checks the whole state and returns every problem joined in one error, each a
+// *[FieldError]; nil if there is none. Services that claim the same address and port are no problem
+// here; see [Table.Conflicts].
 //
-// What may be written more than one way is normalised rather than refused: host bits of ranges are ignored, and of
-// endpoints that name one address and port twice one is used. IPv4-mapped IPv6 addresses are refused: they are never seen on the wire, so
-// whoever writes one means something else.
+// What may be written more than one way is normalised rather than refused: host bits of ranges are
+// ignored, and of endpoints that name one address and port twice one is used. IPv4-mapped IPv6
+// addresses are refused: they are never seen on the wire, so whoever writes one means something
+// else.
 func (s State) Validate() error { return validate(s, s.editsSince(State{}), true) }
 
 // validate checks the services in edits and, if asked to, the node.
@@ -59,7 +61,8 @@ func path(list string, i int, field string) string {
 // maxName is the longest name, that of a DNS subdomain (RFC 1123).
 const maxName = 253
 
-// checkText checks a name. Names become comments in the kernel, next to "/" and ":", and within quotes.
+// checkText checks a name. Names become comments in the kernel, next to "/" and ":", and within
+// quotes.
 func checkText(s string) (reason string) {
 	if len(s) > maxName {
 		return fmt.Sprintf("longer than %d bytes", maxName)
@@ -73,7 +76,9 @@ func checkText(s string) (reason string) {
 }
 
 func (p *problems) checkName(n Name) {
-	for _, part := range [...]struct{ field, text string }{{"name.namespace", n.Namespace}, {"name.name", n.Name}} {
+	for _, part := range [...]struct {
+		field, text string
+	}{{"name.namespace", n.Namespace}, {"name.name", n.Name}} {
 		if part.text == "" {
 			p.add(part.field, nil, "required")
 		} else if reason := checkText(part.text); reason != "" {
@@ -131,13 +136,16 @@ func (p *problems) checkRanges(field string, ranges []netip.Prefix) {
 		case !r.IsValid():
 			p.add(path(field, i, ""), nil, "not a valid range")
 		case r.Addr().Is4In6():
-			p.add(path(field, i, ""), r, "is a range of IPv4-mapped IPv6 addresses; give the IPv4 range")
+			p.add(path(field, i, ""), r,
+				"is a range of IPv4-mapped IPv6 addresses; give the IPv4 range")
 		}
 	}
 }
 
-// repeats yields the index of each element whose key an earlier one has too, and the index of the first such.
-func repeats[K comparable](n int, key func(int) (k K, counts bool)) func(yield func(i, first int) bool) {
+// repeats yields the index of each element whose key an earlier one has too, and the index of the
+// first such.
+func repeats[K comparable](n int, key func(int) (k K, counts bool)) func(yield func(i,
+	first int) bool) {
 	return func(yield func(i, first int) bool) {
 		if n < 2 {
 			return

@@ -22,12 +22,15 @@ func (p *problems) checkNode(n Node) {
 	}
 }
 
-// maxInterface is the length of the longest interface name (IFNAMSIZ in include/uapi/linux/if.h, less the final zero).
+// maxInterface is the length of the longest interface name (IFNAMSIZ in include/uapi/linux/if.h,
+// less the final zero).
 const maxInterface = 15
 
 func (p *problems) checkPodDetector(d PodDetector) {
 	p.checkRanges("localPods.cidrs", d.CIDRs)
-	for _, name := range [...]struct{ field, text string }{{"localPods.bridge", d.Bridge}, {"localPods.interfacePrefix", d.InterfacePrefix}} {
+	for _, name := range [...]struct {
+		field, text string
+	}{{"localPods.bridge", d.Bridge}, {"localPods.interfacePrefix", d.InterfacePrefix}} {
 		if len(name.text) > maxInterface {
 			p.add(name.field, quote(name.text), fmt.Sprintf("longer than %d bytes", maxInterface))
 		} else if reason := checkText(name.text); reason != "" {

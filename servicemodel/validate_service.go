@@ -17,7 +17,8 @@ func (p *problems) checkService(s *Service) {
 	for i, lb := range s.LoadBalancerIPs {
 		p.checkAddr("loadBalancerIPs", i, "addr", lb.Addr, anyUnicast)
 		if lb.Mode > LoadBalancerProxy {
-			p.add(path("loadBalancerIPs", i, "mode"), uint8(lb.Mode), "unknown load balancer IP mode")
+			p.add(path("loadBalancerIPs", i, "mode"), uint8(lb.Mode),
+				"unknown load balancer IP mode")
 		}
 	}
 	p.checkRanges("loadBalancerSourceRanges", s.LoadBalancerSourceRanges)
@@ -53,21 +54,27 @@ func (p *problems) checkPorts(s *Service) {
 		if port.Port == 0 {
 			p.add(path("ports", i, "port"), 0, "must not be zero")
 		}
-		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 && port.NodePort == s.HealthCheckNodePort {
-			p.add("healthCheckNodePort", s.HealthCheckNodePort, fmt.Sprintf("is also the node port of ports[%d]", i))
+		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 &&
+			port.NodePort == s.HealthCheckNodePort {
+			p.add("healthCheckNodePort", s.HealthCheckNodePort,
+				fmt.Sprintf("is also the node port of ports[%d]", i))
 		}
 	}
 	type number struct {
 		protocol Protocol
 		port     uint16
 	}
-	for i, first := range repeats(len(s.Ports), func(i int) (string, bool) { return s.Ports[i].Name, s.Ports[i].Name != "" }) {
-		p.add(path("ports", i, "name"), quote(s.Ports[i].Name), fmt.Sprintf("is also the name of ports[%d]", first))
+	for i, first := range repeats(len(s.Ports), func(i int) (string, bool) {
+		return s.Ports[i].Name, s.Ports[i].Name != ""
+	}) {
+		p.add(path("ports", i, "name"), quote(s.Ports[i].Name),
+			fmt.Sprintf("is also the name of ports[%d]", first))
 	}
 	for i, first := range repeats(len(s.Ports), func(i int) (number, bool) {
 		return number{s.Ports[i].Protocol, s.Ports[i].Port}, s.Ports[i].Port != 0
 	}) {
-		p.add(path("ports", i, "port"), s.Ports[i].Port, fmt.Sprintf("is also the port of ports[%d], with the same protocol", first))
+		p.add(path("ports", i, "port"), s.Ports[i].Port,
+			fmt.Sprintf("is also the port of ports[%d], with the same protocol", first))
 	}
 	for i, first := range repeats(len(s.Ports), func(i int) (number, bool) {
 		return number{s.Ports[i].Protocol, s.Ports[i].NodePort}, s.Ports[i].NodePort != 0
@@ -84,7 +91,8 @@ func (p *problems) checkClusterIPs(s *Service) {
 	for i, first := range repeats(len(s.ClusterIPs), func(i int) (Family, bool) {
 		return FamilyOf(s.ClusterIPs[i]), s.ClusterIPs[i].IsValid()
 	}) {
-		p.add(path("clusterIPs", i, ""), s.ClusterIPs[i], fmt.Sprintf("is of the same family as clusterIPs[%d]; at most one is allowed", first))
+		p.add(path("clusterIPs", i, ""), s.ClusterIPs[i],
+			fmt.Sprintf("is of the same family as clusterIPs[%d]; at most one is allowed", first))
 	}
 }
 
@@ -92,7 +100,8 @@ func (p *problems) checkAffinity(a SessionAffinity) {
 	switch d := a.Timeout; {
 	case !a.ClientIP || d == 0:
 	case d < time.Second || d > MaxAffinityTimeout:
-		p.add("sessionAffinity.timeout", d, fmt.Sprintf("must be between 1s and %v", MaxAffinityTimeout))
+		p.add("sessionAffinity.timeout", d, fmt.Sprintf("must be between 1s and %v",
+			MaxAffinityTimeout))
 	case d%time.Second != 0:
 		p.add("sessionAffinity.timeout", d, "must be whole seconds")
 	}
@@ -105,7 +114,8 @@ func (s Scheduler) known() bool {
 		return name == SourceHash || name == Maglev
 	}
 	switch s {
-	case SchedulerDefault, Random, RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC, LocalityLCR,
+	case SchedulerDefault, Random, RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC,
+		LocalityLCR,
 		SourceHash, DestHash, ShortestDelay, NeverQueue, Maglev, Failover, Overflow:
 		return true
 	}
@@ -149,7 +159,10 @@ func (p *problems) checkEndpointPorts(e int, ports []EndpointPort) {
 		name     string
 		protocol Protocol
 	}
-	for i, first := range repeats(len(ports), func(i int) (identity, bool) { return identity{ports[i].Name, ports[i].Protocol}, true }) {
-		p.add(field(i, "name"), quote(ports[i].Name), fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
+	for i, first := range repeats(len(ports), func(i int) (identity, bool) {
+		return identity{ports[i].Name, ports[i].Protocol}, true
+	}) {
+		p.add(field(i, "name"), quote(ports[i].Name),
+			fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
 	}
 }

@@ -25,15 +25,28 @@ func TestInvalidServices(t *testing.T) {
 	}{
 		{"nothing wrong", func(*sm.Service) {}, nil},
 		{"a name at its longest", func(s *sm.Service) { s.Name.Name = long[1:] }, nil},
-		{"no namespace", func(s *sm.Service) { s.Name.Namespace = "" }, []string{"service /web: name.namespace: required"}},
-		{"no name", func(s *sm.Service) { s.Name.Name = "" }, []string{"service default/: name.name: required"}},
+		{"no namespace", func(s *sm.Service) {
+			s.Name.Namespace = ""
+		}, []string{"service /web: name.namespace: required"}},
+		{"no name", func(s *sm.Service) {
+			s.Name.Name = ""
+		}, []string{"service default/: name.name: required"}},
 		{"a name too long",
-			func(s *sm.Service) { s.Name.Name = long }, []string{"service default/" + long + `: name.name: "` + long + `": longer than 253 bytes`}},
+			func(s *sm.Service) {
+				s.Name.Name = long
+			}, []string{"service default/" + long + `: name.name: "` + long +
+				`": longer than 253 bytes`}},
 		{"characters that names must not have",
-			func(s *sm.Service) { s.Name = sm.Name{Namespace: "a b", Name: "c/d"}; s.Ports[0].Name = "e\"f" }, []string{
-				`service a b/c/d: name.namespace: "a b": only printable ASCII without spaces, "/", ":" and quotes is allowed`,
-				`service a b/c/d: name.name: "c/d": only printable ASCII without spaces, "/", ":" and quotes is allowed`,
-				`service a b/c/d: ports[0].name: "e\"f": only printable ASCII without spaces, "/", ":" and quotes is allowed`,
+			func(s *sm.Service) {
+				s.Name = sm.Name{Namespace: "a b", Name: "c/d"}
+				s.Ports[0].Name = "e\"f"
+			}, []string{
+				`service a b/c/d: name.namespace: "a b": only printable ASCII without spaces, ` +
+					`"/", ":" and quotes is allowed`,
+				`service a b/c/d: name.name: "c/d": only printable ASCII without spaces, "/", ":" ` +
+					`and quotes is allowed`,
+				`service a b/c/d: ports[0].name: "e\"f": only printable ASCII without spaces, ` +
+					`"/", ":" and quotes is allowed`,
 			}},
 		{"a port of everything zero", ports(sm.ServicePort{}), []string{
 			"service default/web: ports[0].protocol: 0: must be TCP, UDP or SCTP",
@@ -41,7 +54,8 @@ func TestInvalidServices(t *testing.T) {
 		}},
 		{"no ports at all", ports(), nil},
 		{"one nameless port", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53}), nil},
-		{"two nameless ports", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53}, sm.ServicePort{Protocol: sm.TCP, Port: 53}), []string{
+		{"two nameless ports", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53},
+			sm.ServicePort{Protocol: sm.TCP, Port: 53}), []string{
 			"service default/web: ports[0].name: required if there is more than one port",
 			"service default/web: ports[1].name: required if there is more than one port",
 		}},
@@ -51,25 +65,38 @@ func TestInvalidServices(t *testing.T) {
 			sm.ServicePort{Name: "b", Protocol: sm.TCP, Port: 1, NodePort: 30001},
 			sm.ServicePort{Name: "c", Protocol: sm.TCP, Port: 2}), []string{
 			`service default/web: ports[1].name: "a": is also the name of ports[0]`,
-			"service default/web: ports[2].port: 1: is also the port of ports[0], with the same protocol",
-			"service default/web: ports[2].nodePort: 30001: is also the node port of ports[0], with the same protocol",
+			"service default/web: ports[2].port: 1: is also the port of ports[0], with the same " +
+				"protocol",
+			"service default/web: ports[2].nodePort: 30001: is also the node port of ports[0], " +
+				"with the same protocol",
 		}},
-		{"two cluster IPs of a family", func(s *sm.Service) { s.ClusterIPs = addrs("10.96.0.1", "fd96::1", "10.96.0.2") },
-			[]string{"service default/web: clusterIPs[2]: 10.96.0.2: is of the same family as clusterIPs[0]; at most one is allowed"}},
+		{"two cluster IPs of a family", func(s *sm.Service) {
+			s.ClusterIPs = addrs("10.96.0.1", "fd96::1", "10.96.0.2")
+		},
+			[]string{
+				"service default/web: clusterIPs[2]: 10.96.0.2: is of the same family as " +
+					"clusterIPs[0]; at most one is allowed"}},
 		{"cluster IPs of the wrong kind", func(s *sm.Service) {
-			s.ClusterIPs = append(addrs("127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255", "::ffff:10.0.0.1", "fe80::1%eth0"), netip.Addr{})
+			s.ClusterIPs = append(addrs("127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255",
+				"::ffff:10.0.0.1", "fe80::1%eth0"), netip.Addr{})
 		}, []string{
 			"service default/web: clusterIPs[0]: 127.0.0.1: must not be a loopback address",
 			"service default/web: clusterIPs[1]: 224.0.0.1: must not be a multicast address",
 			"service default/web: clusterIPs[2]: 0.0.0.0: must not be the unspecified address",
-			"service default/web: clusterIPs[3]: 255.255.255.255: must not be the broadcast address",
-			"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is an IPv4-mapped IPv6 address; give the IPv4 address",
+			"service default/web: clusterIPs[3]: 255.255.255.255: must not be the broadcast " +
+				"address",
+			"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is an IPv4-mapped IPv6 address; " +
+				"give the IPv4 address",
 			"service default/web: clusterIPs[5]: fe80::1%eth0: must not have a zone",
 			"service default/web: clusterIPs[6]: required",
-			"service default/web: clusterIPs[1]: 224.0.0.1: is of the same family as clusterIPs[0]; at most one is allowed",
-			"service default/web: clusterIPs[2]: 0.0.0.0: is of the same family as clusterIPs[0]; at most one is allowed",
-			"service default/web: clusterIPs[3]: 255.255.255.255: is of the same family as clusterIPs[0]; at most one is allowed",
-			"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is of the same family as clusterIPs[0]; at most one is allowed",
+			"service default/web: clusterIPs[1]: 224.0.0.1: is of the same family as " +
+				"clusterIPs[0]; at most one is allowed",
+			"service default/web: clusterIPs[2]: 0.0.0.0: is of the same family as clusterIPs[0]; " +
+				"at most one is allowed",
+			"service default/web: clusterIPs[3]: 255.255.255.255: is of the same family as " +
+				"clusterIPs[0]; at most one is allowed",
+			"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is of the same family as " +
+				"clusterIPs[0]; at most one is allowed",
 		}},
 		{"link-local cluster and load balancer IPs are fine", func(s *sm.Service) {
 			s.ClusterIPs = addrs("169.254.20.10")
@@ -86,22 +113,33 @@ func TestInvalidServices(t *testing.T) {
 			"service default/web: loadBalancerIPs[0].mode: 7: unknown load balancer IP mode",
 		}},
 		{"source ranges", func(s *sm.Service) {
-			s.LoadBalancerSourceRanges = append(prefixes("10.0.0.1/8", "::ffff:0:0/96"), netip.Prefix{})
+			s.LoadBalancerSourceRanges = append(prefixes("10.0.0.1/8", "::ffff:0:0/96"),
+				netip.Prefix{})
 		}, []string{
-			"service default/web: loadBalancerSourceRanges[1]: ::ffff:0.0.0.0/96: is a range of IPv4-mapped IPv6 addresses; give the IPv4 range",
+			"service default/web: loadBalancerSourceRanges[1]: ::ffff:0.0.0.0/96: is a range of " +
+				"IPv4-mapped IPv6 addresses; give the IPv4 range",
 			"service default/web: loadBalancerSourceRanges[2]: not a valid range",
 		}},
-		{"affinity too short", func(s *sm.Service) { s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Millisecond} },
-			[]string{"service default/web: sessionAffinity.timeout: 1ms: must be between 1s and 24h0m0s"}},
+		{"affinity too short", func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Millisecond}
+		},
+			[]string{
+				"service default/web: sessionAffinity.timeout: 1ms: must be between 1s and 24h0m0s"}},
 		{"affinity too long", func(s *sm.Service) {
 			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 24*time.Hour + 1}
-		}, []string{"service default/web: sessionAffinity.timeout: 24h0m0.000000001s: must be between 1s and 24h0m0s"}},
+		},
+			[]string{
+				"service default/web: sessionAffinity.timeout: 24h0m0.000000001s: must be between " +
+					"1s and 24h0m0s"}},
 		{"affinity in fractions of a second", func(s *sm.Service) {
 			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 1500 * time.Millisecond}
 		}, []string{"service default/web: sessionAffinity.timeout: 1.5s: must be whole seconds"}},
-		{"affinity that is off may say anything", func(s *sm.Service) { s.SessionAffinity.Timeout = -1 }, nil},
+		{"affinity that is off may say anything", func(s *sm.Service) {
+			s.SessionAffinity.Timeout = -1
+		}, nil},
 		{"unknown words", func(s *sm.Service) {
-			s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = 2, 3, "fast", 4
+			s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = 2, 3,
+				"fast", 4
 		}, []string{
 			"service default/web: internalTrafficPolicy: 2: unknown traffic policy",
 			"service default/web: externalTrafficPolicy: 3: unknown traffic policy",
@@ -114,10 +152,19 @@ func TestInvalidServices(t *testing.T) {
 			s.Connections = sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Millisecond}
 		},
 			[]string{"service default/web: connections.drain: 1ms: must be at least 1s"}},
-		{"a time to drain that does not count", func(s *sm.Service) { s.Connections = sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: -1} }, nil},
-		{"a health check at its own node port", func(s *sm.Service) { externalLocal(s); s.HealthCheckNodePort = 30080 },
-			[]string{"service default/web: healthCheckNodePort: 30080: is also the node port of ports[0]"}},
-		{"which does not matter while it does not count", func(s *sm.Service) { s.HealthCheckNodePort = 30080 }, nil},
+		{"a time to drain that does not count", func(s *sm.Service) {
+			s.Connections = sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: -1}
+		}, nil},
+		{"a health check at its own node port", func(s *sm.Service) {
+			externalLocal(s)
+			s.HealthCheckNodePort = 30080
+		},
+			[]string{
+				"service default/web: healthCheckNodePort: 30080: is also the node port of " +
+					"ports[0]"}},
+		{"which does not matter while it does not count", func(s *sm.Service) {
+			s.HealthCheckNodePort = 30080
+		}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -142,7 +189,8 @@ func requireProblems(t *testing.T, want []string, err error) {
 func TestInvalidEndpoints(t *testing.T) {
 	t.Parallel()
 	bad := []sm.EndpointPort{
-		{Name: "a b"}, {Name: "x", Protocol: sm.TCP, Port: 1}, {Name: "x", Protocol: sm.TCP, Port: 2}, {Name: "x", Protocol: sm.UDP, Port: 1},
+		{Name: "a b"}, {Name: "x", Protocol: sm.TCP, Port: 1},
+		{Name: "x", Protocol: sm.TCP, Port: 2}, {Name: "x", Protocol: sm.UDP, Port: 1},
 	}
 	s := sm.State{}.WithEndpoints(sm.Name{Namespace: "default"}, []sm.Endpoint{
 		{Addr: ip("169.254.1.1"), Ports: bad},
@@ -153,11 +201,14 @@ func TestInvalidEndpoints(t *testing.T) {
 	requireProblems(t, []string{
 		"endpoints default/: name.name: required",
 		"endpoints default/: endpoints[0].addr: 169.254.1.1: must not be a link-local address",
-		`endpoints default/: endpoints[0].ports[0].name: "a b": only printable ASCII without spaces, "/", ":" and quotes is allowed`,
+		`endpoints default/: endpoints[0].ports[0].name: "a b": only printable ASCII without ` +
+			`spaces, "/", ":" and quotes is allowed`,
 		"endpoints default/: endpoints[0].ports[0].protocol: 0: must be TCP, UDP or SCTP",
 		"endpoints default/: endpoints[0].ports[0].port: 0: must not be zero",
-		`endpoints default/: endpoints[0].ports[2].name: "x": is also the name of ports[1], with the same protocol`,
-		`endpoints default/: endpoints[2].ports[0].name: "a b": only printable ASCII without spaces, "/", ":" and quotes is allowed`,
+		`endpoints default/: endpoints[0].ports[2].name: "x": is also the name of ports[1], with ` +
+			`the same protocol`,
+		`endpoints default/: endpoints[2].ports[0].name: "a b": only printable ASCII without ` +
+			`spaces, "/", ":" and quotes is allowed`,
 		"endpoints default/: endpoints[2].ports[0].protocol: 0: must be TCP, UDP or SCTP",
 		"endpoints default/: endpoints[2].ports[0].port: 0: must not be zero",
 		"endpoints default/: endpoints[3].addr: required",
@@ -169,16 +220,19 @@ func TestInvalidNodes(t *testing.T) {
 	s := sm.State{}.WithNode(sm.Node{
 		Addresses:         addrs("192.0.2.1", "127.0.0.1"),
 		NodePortAddresses: sm.NodePortAddresses{Primary: true, CIDRs: []netip.Prefix{{}}},
-		LocalPods:         sm.PodDetector{CIDRs: prefixes("::ffff:10.0.0.0/104"), Bridge: "a/b", InterfacePrefix: strings.Repeat("x", 16)},
-		ServiceCIDRs:      []netip.Prefix{{}},
-		MasqueradeMark:    0x4001,
+		LocalPods: sm.PodDetector{CIDRs: prefixes("::ffff:10.0.0.0/104"), Bridge: "a/b",
+			InterfacePrefix: strings.Repeat("x", 16)},
+		ServiceCIDRs:   []netip.Prefix{{}},
+		MasqueradeMark: 0x4001,
 	})
 	requireProblems(t, []string{
 		"node: addresses[1]: 127.0.0.1: must not be a loopback address",
 		"node: nodePortAddresses.cidrs[0]: not a valid range",
 		"node: nodePortAddresses.primary: true: excludes CIDRs; give one or the other",
-		"node: localPods.cidrs[0]: ::ffff:10.0.0.0/104: is a range of IPv4-mapped IPv6 addresses; give the IPv4 range",
-		`node: localPods.bridge: "a/b": only printable ASCII without spaces, "/", ":" and quotes is allowed`,
+		"node: localPods.cidrs[0]: ::ffff:10.0.0.0/104: is a range of IPv4-mapped IPv6 addresses; " +
+			"give the IPv4 range",
+		`node: localPods.bridge: "a/b": only printable ASCII without spaces, "/", ":" and quotes ` +
+			`is allowed`,
 		`node: localPods.interfacePrefix: "xxxxxxxxxxxxxxxx": longer than 15 bytes`,
 		"node: localPods: give at most one of cidrs, bridge and interfacePrefix",
 		"node: serviceCIDRs[0]: not a valid range",
@@ -208,7 +262,8 @@ func TestProblemsNameTheServiceThatTheyAreAbout(t *testing.T) {
 	bad := webService(func(s *sm.Service) { s.Scheduler = "fastest" })
 	other := sm.Name{Namespace: "default", Name: "other"}
 	node := sm.Node{MasqueradeMark: 3}
-	err := sm.State{}.WithNode(node).WithService(bad).WithEndpoints(other, []sm.Endpoint{endpoint("127.0.0.1")}).Validate()
+	err := sm.State{}.WithNode(node).WithService(bad).WithEndpoints(other,
+		[]sm.Endpoint{endpoint("127.0.0.1")}).Validate()
 	var about []sm.Name
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		var field *sm.FieldError

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// view is what of a [Node] the resolution of a single service depends on. Services are resolved anew only when it changes.
+// view is what of a [Node] the resolution of a single service depends on. Services are resolved
+// anew only when it changes.
 type view struct {
 	name, zone    string
 	primary       perFamily[netip.Addr]
@@ -44,7 +45,8 @@ func (n Node) primary() (p perFamily[netip.Addr]) {
 	return p
 }
 
-// detects reports whether d can tell pods of family f from others: an interface serves both families, ranges serve their own.
+// detects reports whether d can tell pods of family f from others: an interface serves both
+// families, ranges serve their own.
 func (d PodDetector) detects(f Family) bool {
 	return d.Bridge != "" || d.InterfacePrefix != "" || slices.ContainsFunc(d.CIDRs, ofFamily(f))
 }
@@ -68,8 +70,8 @@ func (n Node) rules() Rules {
 	return r
 }
 
-// nodePorts returns the ranges of [Rules.NodePorts]. Primary without an address of a family opens nothing there, where
-// kube-proxy would open everything.
+// nodePorts returns the ranges of [Rules.NodePorts]. Primary without an address of a family opens
+// nothing there, where kube-proxy would open everything.
 func (n Node) nodePorts() []netip.Prefix {
 	var open []netip.Prefix
 	primary := n.primary()
@@ -80,7 +82,8 @@ func (n Node) nodePorts() []netip.Prefix {
 			open = append(open, netip.PrefixFrom(p, p.BitLen()))
 		case n.NodePortAddresses.Primary:
 		case slices.ContainsFunc(n.NodePortAddresses.CIDRs, ofFamily(f)):
-			open = append(open, slices.DeleteFunc(slices.Clone(n.NodePortAddresses.CIDRs), ofFamily(other(f)))...)
+			open = append(open, slices.DeleteFunc(slices.Clone(n.NodePortAddresses.CIDRs),
+				ofFamily(other(f)))...)
 		default:
 			open = append(open, everything(f))
 		}

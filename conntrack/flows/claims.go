@@ -9,7 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// pools returns the pools that a frontend sends to, those of internal and external clients; nil where there is none.
+// pools returns the pools that a frontend sends to, those of internal and external clients; nil
+// where there is none.
 func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.Pool) {
 	if f == nil {
 		return p
@@ -25,7 +26,8 @@ func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.
 	return p
 }
 
-// endpointsOf returns the endpoints of pools. Which of a frontend's pools a flow was sent to cannot be told any more.
+// endpointsOf returns the endpoints of pools. Which of a frontend's pools a flow was sent to cannot
+// be told any more.
 func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, pool := range p {
@@ -58,18 +60,21 @@ func (k *Keeper) claims() (conntrack.Change, error) {
 // claimer makes the claims of one pass.
 type claimer struct {
 	*Keeper
-	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort // one slice for all frontends that share it
-	node      []netip.Addr                               // the addresses that take node ports
-	former    []netip.Addr                               // those that do not any more
-	own       []netip.Addr                               // all addresses of the node, if a frontend is looked at again
-	list      []conntrack.Claim
+	// one slice for all frontends that share it
+	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort
+	node      []netip.Addr // the addresses that take node ports
+	former    []netip.Addr // those that do not any more
+	// all addresses of the node, if a frontend is looked at again
+	own  []netip.Addr
+	list []conntrack.Claim
 }
 
 // lookUpNode finds the addresses of the node, as far as they matter.
 func (c *claimer) lookUpNode() (err error) {
 	nodePorts, again := false, false
 	for key, s := range c.due {
-		nodePorts = nodePorts || key.NodePort() || c.services.Frontend(key) == nil && c.services.Frontend(anywhere(key)) != nil
+		nodePorts = nodePorts || key.NodePort() || c.services.Frontend(key) == nil &&
+			c.services.Frontend(anywhere(key)) != nil
 		again = again || s.fresh || s.echo
 	}
 	if again {
@@ -89,11 +94,14 @@ func (c *claimer) lookUpNode() (err error) {
 	if c.former, err = c.table.NodeAddrs(c.Keeper.former); err != nil {
 		return err
 	}
-	c.former = slices.DeleteFunc(c.former, func(a netip.Addr) bool { return slices.Contains(c.node, a) })
+	c.former = slices.DeleteFunc(c.former, func(a netip.Addr) bool {
+		return slices.Contains(c.node, a)
+	})
 	return nil
 }
 
-var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
 // anywhere returns the key of the node port with the same number.
 func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
@@ -111,7 +119,8 @@ func at(key servicemodel.FrontendKey, a netip.Addr) servicemodel.FrontendKey {
 	return key
 }
 
-// answering returns the frontend that answers where key is: at an address of the node, it may be a node port.
+// answering returns the frontend that answers where key is: at an address of the node, it may be a
+// node port.
 func (c *claimer) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
 	f := c.services.Frontend(key)
 	if f == nil && slices.Contains(c.node, key.Addr) {
@@ -120,7 +129,8 @@ func (c *claimer) answering(key servicemodel.FrontendKey) *servicemodel.Frontend
 	return f
 }
 
-// backends returns the endpoints of a frontend, and whether packets are translated on their way there.
+// backends returns the endpoints of a frontend, and whether packets are translated on their way
+// there.
 func (c *claimer) backends(f *servicemodel.Frontend) (list []netip.AddrPort, translated bool) {
 	p := pools(c.services, f)
 	list, known := c.endpoints[p]
@@ -138,8 +148,10 @@ func (c *claimer) backends(f *servicemodel.Frontend) (list []netip.AddrPort, tra
 func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
 	backends, translated := c.backends(c.answering(key))
 	backends = slices.Clip(backends)
-	backends = append(backends, slices.SortedFunc(maps.Keys(c.departed[key]), netip.AddrPort.Compare)...)
-	claim := conntrack.Claim{Frontend: frontend(key), Backends: backends, Untranslated: translated && key.Protocol == servicemodel.UDP}
+	backends = append(backends, slices.SortedFunc(maps.Keys(c.departed[key]),
+		netip.AddrPort.Compare)...)
+	claim := conntrack.Claim{Frontend: frontend(key), Backends: backends,
+		Untranslated: translated && key.Protocol == servicemodel.UDP}
 	claim.Backwards = claim.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
 	if !s.all {
 		claim.Gone = append([]netip.AddrPort{}, s.gone...)
@@ -147,8 +159,9 @@ func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
 	c.list = append(c.list, claim)
 }
 
-// protect claims, beside a node port, the addresses of the node where its number means something else: a frontend of its own, an address
-// that takes no node ports any more, or loopback, where it depends on the backend whether they answer.
+// protect claims, beside a node port, the addresses of the node where its number means something
+// else: a frontend of its own, an address that takes no node ports any more, or loopback, where it
+// depends on the backend whether they answer.
 func (c *claimer) protect(key servicemodel.FrontendKey) {
 	own := c.list[len(c.list)-1]
 	other := func(a netip.Addr) (servicemodel.FrontendKey, bool) {
@@ -159,7 +172,8 @@ func (c *claimer) protect(key servicemodel.FrontendKey) {
 	for _, a := range c.node {
 		if k, ok := other(a); ok && c.services.Frontend(k) != nil {
 			backends, _ := c.backends(c.services.Frontend(k))
-			c.list = append(c.list, conntrack.Claim{Frontend: frontend(k), Backends: backends, Gone: []netip.AddrPort{}})
+			c.list = append(c.list, conntrack.Claim{Frontend: frontend(k), Backends: backends,
+				Gone: []netip.AddrPort{}})
 		}
 	}
 	if key.Protocol != servicemodel.UDP {
@@ -179,5 +193,6 @@ func (c *claimer) protect(key servicemodel.FrontendKey) {
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 func frontend(key servicemodel.FrontendKey) conntrack.Frontend {
-	return conntrack.Frontend{Addr: key.Addr, Port: key.Port, Protocol: conntrack.Protocol(key.Protocol)}
+	return conntrack.Frontend{Addr: key.Addr, Port: key.Port,
+		Protocol: conntrack.Protocol(key.Protocol)}
 }

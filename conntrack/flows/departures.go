@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// departures are the endpoints that a frontend sends nothing new to, and that may keep the flows they have, for some time or as long as they serve.
+// departures are the endpoints that a frontend sends nothing new to, and that may keep the flows
+// they have, for some time or as long as they serve.
 type departures map[netip.AddrPort]departure
 
 type departure struct {
@@ -91,7 +92,8 @@ func (m *mover) moveAll() {
 	}
 }
 
-// concerned reports whether the change of a pool matters to a frontend: whether an endpoint left it, or one came back.
+// concerned reports whether the change of a pool matters to a frontend: whether an endpoint left
+// it, or one came back.
 func (m *mover) concerned(key servicemodel.FrontendKey, p *servicemodel.PoolChange) bool {
 	if len(m.departed[key]) > 0 {
 		return true
@@ -126,7 +128,8 @@ func (m *mover) move(key servicemodel.FrontendKey) {
 	}
 }
 
-// compare returns what happened to the endpoints of a frontend, which is the same for all with the same pools.
+// compare returns what happened to the endpoints of a frontend, which is the same for all with the
+// same pools.
 func (m *mover) compare(old, new *servicemodel.Frontend) comparison {
 	key := poolsKey{pools(m.change.Old, old), pools(m.change.New, new)}
 	if c, ok := m.compared[key]; ok {
@@ -152,7 +155,8 @@ func (m *mover) compare(old, new *servicemodel.Frontend) comparison {
 }
 
 // leave decides about the flows of an endpoint that a frontend sends nothing new to.
-func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort, lingers bool) {
+func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort,
+	lingers bool) {
 	udp := key.Protocol == servicemodel.UDP
 	if udp && !lingers {
 		m.find(key).all = true
@@ -183,8 +187,8 @@ func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d depart
 	}
 }
 
-// delete makes the flows of a departed endpoint due. All UDP flows that are not where they belong are; of the connections, just its own:
-// others may have been left alone.
+// delete makes the flows of a departed endpoint due. All UDP flows that are not where they belong
+// are; of the connections, just its own: others may have been left alone.
 func (k *Keeper) delete(key servicemodel.FrontendKey, e netip.AddrPort) {
 	s := k.find(key)
 	if key.Protocol == servicemodel.UDP {
@@ -194,7 +198,8 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, e netip.AddrPort) {
 	s.gone = append(s.gone, e)
 }
 
-// evict ends the stay of endpoints that linger: their frontend is gone. Connections are drained to the end.
+// evict ends the stay of endpoints that linger: their frontend is gone. Connections are drained to
+// the end.
 func (m *mover) evict(key servicemodel.FrontendKey) {
 	for e, d := range m.departed[key] {
 		if d.lingers {
@@ -216,8 +221,9 @@ func (m *mover) review() {
 	}
 }
 
-// checkAll makes a new keeper look at everything: a program that was stopped between a commit and the cleaning after it cannot know what it missed.
-// What it looks for is stale beyond doubt: flows of our frontends that go to endpoints which these do not have.
+// checkAll makes a new keeper look at everything: a program that was stopped between a commit and
+// the cleaning after it cannot know what it missed. What it looks for is stale beyond doubt: flows
+// of our frontends that go to endpoints which these do not have.
 func (m *mover) checkAll() {
 	for f := range m.change.New.Frontends() {
 		switch mode := m.policy(f.Service.Name).Mode; {
@@ -234,7 +240,8 @@ func (m *mover) checkAll() {
 	}
 }
 
-// keepLingering lets those endpoints of a frontend keep their flows that had begun to terminate before the keeper began.
+// keepLingering lets those endpoints of a frontend keep their flows that had begun to terminate
+// before the keeper began.
 func (m *mover) keepLingering(f *servicemodel.Frontend) {
 	all := m.lingering.of(m.state, f.Service)
 	if len(all) == 0 {
@@ -248,7 +255,8 @@ func (m *mover) keepLingering(f *servicemodel.Frontend) {
 	}
 }
 
-// findDeparted looks once for connections to endpoints that departed before the keeper began. They are drained from now on.
+// findDeparted looks once for connections to endpoints that departed before the keeper began. They
+// are drained from now on.
 func (k *Keeper) findDeparted(ctx context.Context) error {
 	if len(k.unknown) == 0 {
 		return nil
@@ -260,17 +268,21 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 	index := NewIndex(k.services, node)
 	index.zone = k.cfg.Zone
 	for _, protocol := range k.unknown {
-		for f, err := range k.table.Flows(ctx, conntrack.Filter{Protocol: conntrack.Protocol(protocol)}) {
+		for f, err := range k.table.Flows(ctx,
+			conntrack.Filter{Protocol: conntrack.Protocol(protocol)}) {
 			if err != nil {
 				return err
 			}
 			own := index.Frontend(&f)
-			// Where a connection was cut, flows with fixed timeouts answer what its ends still send.
-			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 || index.Serves(own, &f) {
+			// Where a connection was cut, flows with fixed timeouts answer what its ends still
+			// send.
+			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 ||
+				index.Serves(own, &f) {
 				continue
 			}
 			if p := k.policy(own.Service.Name); p.Mode == servicemodel.DrainConnections {
-				k.depart(own.Key, f.Reply.Src, departure{service: own.Service, at: time.Now().Add(p.Drain)})
+				k.depart(own.Key, f.Reply.Src, departure{service: own.Service,
+					at: time.Now().Add(p.Drain)})
 			}
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program gives its engine a keeper. Connections to endpoints that go have half a minute; what is left then is reset.
+// A program gives its engine a keeper. Connections to endpoints that go have half a minute; what is
+// left then is reset.
 func Example() {
 	ctx := context.Background()
 	run := func(backend dataplane.Backend, states <-chan sm.State) error {
@@ -32,9 +33,11 @@ func Example() {
 	_ = run
 }
 
-// Where there are many flows, a mirror finds the stale ones. Without it, or if it fails, the keeper works all the same.
+// Where there are many flows, a mirror finds the stale ones. Without it, or if it fails, the keeper
+// works all the same.
 func Example_mirror() {
-	run := func(ctx context.Context, table *conntrack.Table, backend dataplane.Backend, states <-chan sm.State) error {
+	run := func(ctx context.Context, table *conntrack.Table, backend dataplane.Backend,
+		states <-chan sm.State) error {
 		mirror, err := conntrack.NewMirror(table, conntrack.MirrorOptions{})
 		if err != nil {
 			return err

@@ -31,7 +31,8 @@ type fakeTable struct {
 	err   error
 }
 
-func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.CleanOptions) (c conntrack.Cleaned, err error) {
+func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.CleanOptions) (
+	c conntrack.Cleaned, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m.Empty() {
@@ -71,11 +72,14 @@ func (f *fakeTable) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 	return in, f.err
 }
 
-func (f *fakeTable) Flows(_ context.Context, filter conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
+func (f *fakeTable) Flows(_ context.Context, filter conntrack.Filter) iter.Seq2[conntrack.Flow,
+	error] {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dumps++
-	return conntrack.Where(conntrack.All(slices.Clone(f.flows)...), func(fl *conntrack.Flow) bool { return filter.Match(fl) })
+	return conntrack.Where(conntrack.All(slices.Clone(f.flows)...), func(fl *conntrack.Flow) bool {
+		return filter.Match(fl)
+	})
 }
 
 func (f *fakeTable) fail(err error) {
@@ -84,7 +88,8 @@ func (f *fakeTable) fail(err error) {
 	f.err = err
 }
 
-// put adds flows, given as "udp 10.96.0.10:53 > 10.244.0.1:5353". Without ">" a flow is not translated.
+// put adds flows, given as "udp 10.96.0.10:53 > 10.244.0.1:5353". Without ">" a flow is not
+// translated.
 func (f *fakeTable) put(list ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +100,8 @@ func (f *fakeTable) put(list ...string) {
 
 func parse(s string) (f conntrack.Flow) {
 	proto, rest, _ := strings.Cut(s, " ")
-	f.Protocol = map[string]conntrack.Protocol{"udp": conntrack.UDP, "tcp": conntrack.TCP, "sctp": conntrack.SCTP}[proto]
+	f.Protocol = map[string]conntrack.Protocol{"udp": conntrack.UDP, "tcp": conntrack.TCP,
+		"sctp": conntrack.SCTP}[proto]
 	to, by, translated := strings.Cut(rest, " > ")
 	f.Original.Dst = netip.MustParseAddrPort(to)
 	f.Reply.Src = f.Original.Dst
@@ -140,7 +146,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T, cfg flows.Config) *world {
-	w := &world{fakeTable: &fakeTable{addrs: addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10")}, cfg: cfg}
+	w := &world{fakeTable: &fakeTable{addrs: addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10")},
+		cfg: cfg}
 	w.kernel = dataplanetest.NewMemory(nil)
 	w.restart(t)
 	return w
@@ -183,10 +190,12 @@ func addrs(l ...string) (out []netip.Addr) {
 
 var dns = sm.Name{Namespace: "default", Name: "dns"}
 
-// service is "dns" with a port of UDP and one of TCP, at a cluster IP, an external IP and node ports.
+// service is "dns" with a port of UDP and one of TCP, at a cluster IP, an external IP and node
+// ports.
 func service(edit ...func(*sm.Service)) *sm.Service {
 	s := &sm.Service{
-		Name: dns, ClusterIPs: addrs("10.96.0.10", "fd00:10:96::10"), ExternalIPs: addrs("203.0.113.5"),
+		Name: dns, ClusterIPs: addrs("10.96.0.10", "fd00:10:96::10"),
+		ExternalIPs: addrs("203.0.113.5"),
 		Ports: []sm.ServicePort{
 			{Name: "dns", Protocol: sm.UDP, Port: 53, NodePort: 30053},
 			{Name: "web", Protocol: sm.TCP, Port: 80, NodePort: 30080},
@@ -203,7 +212,8 @@ func endpoints(hosts ...int) (l []sm.Endpoint) {
 	for _, h := range hosts {
 		for _, a := range addrs(fmt.Sprintf("10.244.0.%d", h), fmt.Sprintf("fd00:244::%d", h)) {
 			l = append(l, sm.Endpoint{Addr: a, Ready: true, Serving: true, Ports: []sm.EndpointPort{
-				{Name: "dns", Protocol: sm.UDP, Port: 5353}, {Name: "web", Protocol: sm.TCP, Port: 8080},
+				{Name: "dns", Protocol: sm.UDP, Port: 5353}, {Name: "web", Protocol: sm.TCP,
+					Port: 8080},
 			}})
 		}
 	}
@@ -221,7 +231,8 @@ func terminating(e *sm.Endpoint) { e.Ready, e.Serving, e.Terminating = false, tr
 func ended(e *sm.Endpoint)       { e.Ready, e.Serving, e.Terminating = false, false, true }
 
 // node is a node that takes node ports at one address of each family.
-var node = sm.Node{Name: "n1", Addresses: addrs("192.0.2.10", "2001:db8:2::10"), NodePortAddresses: sm.NodePortAddresses{Primary: true}}
+var node = sm.Node{Name: "n1", Addresses: addrs("192.0.2.10", "2001:db8:2::10"),
+	NodePortAddresses: sm.NodePortAddresses{Primary: true}}
 
 // serving is a state of the service on the node.
 func serving(svc *sm.Service, eps ...[]sm.Endpoint) sm.State {

@@ -14,7 +14,8 @@ type Index struct {
 	zone     uint16
 }
 
-// NewIndex returns the index of a table of services, on a node whose addresses take node ports ([conntrack.Table.NodeAddrs]).
+// NewIndex returns the index of a table of services, on a node whose addresses take node ports
+// ([conntrack.Table.NodeAddrs]).
 func NewIndex(t *servicemodel.Table, nodeAddrs []netip.Addr) *Index {
 	x := &Index{services: t, node: make(map[netip.Addr]struct{}, len(nodeAddrs))}
 	for _, a := range nodeAddrs {
@@ -29,7 +30,8 @@ func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 		return nil
 	}
 	dst := f.Original.Dst
-	key := servicemodel.FrontendKey{Addr: dst.Addr(), Protocol: servicemodel.Protocol(f.Protocol), Port: dst.Port()}
+	key := servicemodel.FrontendKey{Addr: dst.Addr(), Protocol: servicemodel.Protocol(f.Protocol),
+		Port: dst.Port()}
 	if found := x.services.Frontend(key); found != nil {
 		return found
 	}

@@ -15,7 +15,8 @@ import (
 
 // Table is what a [Keeper] needs of a [conntrack.Table], or of a [conntrack.Mirror] of one.
 type Table interface {
-	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (conntrack.Cleaned, error)
+	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
+		conntrack.Cleaned, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
 	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
@@ -24,9 +25,11 @@ var _, _ Table = (*conntrack.Table)(nil), (*conntrack.Mirror)(nil)
 
 // Config says what to do with flows. A nil *Config is the zero Config.
 type Config struct {
-	// Connections is the policy of services that have none of their own. The zero value leaves connections alone.
+	// Connections is the policy of services that have none of their own. The zero value leaves
+	// connections alone.
 	Connections servicemodel.ConnectionPolicy
-	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all backends use.
+	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
+	// backends use.
 	Zone uint16
 	// Clean says how the table is searched.
 	Clean conntrack.CleanOptions
@@ -34,8 +37,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Keeper keeps the flows of one conntrack table in step with services. It is the [dataplane.Flows] of an engine that works in the same network
-// namespace. It holds no kernel resources of its own.
+// Keeper keeps the flows of one conntrack table in step with services. It is the [dataplane.Flows]
+// of an engine that works in the same network namespace. It holds no kernel resources of its own.
 //
 // [dataplane.Flows]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Flows
 type Keeper struct {
@@ -49,12 +52,15 @@ type Keeper struct {
 	begun    bool
 	services *servicemodel.Table // what the kernel holds
 	state    servicemodel.State  // of which that is the meaning
-	before   servicemodel.State  // the state before: it knows the policies of services that are gone
+	// the state before: it knows the policies of services that are gone
+	before servicemodel.State
 
 	departed map[servicemodel.FrontendKey]departures
 	due      map[servicemodel.FrontendKey]*search
-	echoes   map[servicemodel.FrontendKey][]time.Time // when to look again for flows that late answers made
-	// unknown are the protocols of which it is not known which connections were to be drained before the keeper began.
+	// when to look again for flows that late answers made
+	echoes map[servicemodel.FrontendKey][]time.Time
+	// unknown are the protocols of which it is not known which connections were to be drained
+	// before the keeper began.
 	unknown []servicemodel.Protocol
 	// former are ranges in which node ports used to answer, to be looked at in the next pass.
 	former []netip.Prefix
@@ -65,21 +71,23 @@ type search struct {
 	// all: every endpoint that may not have them. Otherwise only those that are gone.
 	all  bool
 	gone []netip.AddrPort
-	// fresh: the frontend is new; somebody may have answered at its address until now. echo: it is looked at again. Both look also for flows that late
-	// answers made.
+	// fresh: the frontend is new; somebody may have answered at its address until now. echo: it is
+	// looked at again. Both look also for flows that late answers made.
 	fresh, echo bool
 }
 
-// echoTimes say when to look again, since a late answer can undo the deletion of an untranslated flow ([conntrack.Claim]): soon, and, if there were such flows, once
-// more when no answer is under way any more.
+// echoTimes say when to look again, since a late answer can undo the deletion of an untranslated
+// flow ([conntrack.Claim]): soon, and, if there were such flows, once more when no answer is under
+// way any more.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
 // New returns a keeper of a table. Closing the table stays with the caller.
 func New(t Table, cfg *Config) (*Keeper, error) {
 	k := &Keeper{
 		table: t, log: slog.New(slog.DiscardHandler),
-		departed: map[servicemodel.FrontendKey]departures{}, due: map[servicemodel.FrontendKey]*search{},
-		echoes: map[servicemodel.FrontendKey][]time.Time{},
+		departed: map[servicemodel.FrontendKey]departures{},
+		due:      map[servicemodel.FrontendKey]*search{},
+		echoes:   map[servicemodel.FrontendKey][]time.Time{},
 	}
 	if cfg != nil {
 		k.cfg = *cfg
@@ -100,7 +108,8 @@ func (k *Keeper) Totals() conntrack.Cleaned {
 	return k.totals
 }
 
-// Changed notes what a change can have left stale. It looks at what changed only, except the first time.
+// Changed notes what a change can have left stale. It looks at what changed only, except the first
+// time.
 func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,7 +119,8 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 		k.before = k.state
 	}
 	k.services, k.state = c.New, s
-	m := mover{Keeper: k, change: c, now: now, compared: map[poolsKey]comparison{}, lingering: lingering{}}
+	m := mover{Keeper: k, change: c, now: now, compared: map[poolsKey]comparison{},
+		lingering: lingering{}}
 	if !k.begun {
 		k.begun = true
 		m.checkAll()
@@ -122,8 +132,9 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	m.nodePortsMoved()
 }
 
-// Settle cleans up what is due, in one pass over the table; without anything due it does not look at it. It returns how long until
-// something becomes due: connections that are drained, or a second look. After an error, what was due stays due.
+// Settle cleans up what is due, in one pass over the table; without anything due it does not look
+// at it. It returns how long until something becomes due: connections that are drained, or a second
+// look. After an error, what was due stays due.
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,14 +172,16 @@ func (k *Keeper) clean(ctx context.Context) error {
 	return err
 }
 
-// listen makes the keeper look again at the frontends of a pass, if that found untranslated flows or a frontend is new.
+// listen makes the keeper look again at the frontends of a pass, if that found untranslated flows
+// or a frontend is new.
 func (k *Keeper) listen(c conntrack.Change, found bool) {
 	now := time.Now()
 	for _, claim := range c.Claims {
 		if !claim.Untranslated || claim.Frontend.Addr.IsUnspecified() {
 			continue
 		}
-		key := servicemodel.FrontendKey{Addr: claim.Frontend.Addr, Protocol: servicemodel.UDP, Port: claim.Frontend.Port}
+		key := servicemodel.FrontendKey{Addr: claim.Frontend.Addr, Protocol: servicemodel.UDP,
+			Port: claim.Frontend.Port}
 		times := echoTimes
 		if !found {
 			if s := k.due[key]; s == nil || !s.fresh {
@@ -196,8 +209,10 @@ func (k *Keeper) add(ctx context.Context, c conntrack.Cleaned) {
 	t.Reset += c.Reset
 	t.Duration += c.Duration
 	if c.Deleted > 0 {
-		k.log.InfoContext(ctx, "deleted stale flows", "frontends", len(k.due), "misdirected", c.Misdirected, "untranslated", c.Untranslated,
-			"deleted", c.Deleted, "reset", c.Reset, "seen", c.Seen, "looked up", c.Lookups, "duration", c.Duration)
+		k.log.InfoContext(ctx, "deleted stale flows", "frontends", len(k.due), "misdirected",
+			c.Misdirected, "untranslated", c.Untranslated,
+			"deleted", c.Deleted, "reset", c.Reset, "seen", c.Seen, "looked up", c.Lookups,
+			"duration", c.Duration)
 	}
 }
 

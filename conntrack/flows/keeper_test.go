@@ -40,102 +40,135 @@ var changes = []change{
 		name:   "an endpoint is replaced",
 		before: serving(service(), endpoints(1, 2)), after: serving(service(), endpoints(2, 3)),
 		stale: []string{
-			"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353",
-			"udp [fd00:10:96::10]:53 > [fd00:244::1]:5353", "udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
+			"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353",
+			"udp 192.0.2.10:30053 > 10.244.0.1:5353",
+			"udp [fd00:10:96::10]:53 > [fd00:244::1]:5353",
+			"udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
 			"udp 10.96.0.10:53", // from before the service
 		},
 		stay: []string{
-			"udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 192.0.2.10:30053 > 10.244.0.2:5353", "udp [fd00:10:96::10]:53 > [fd00:244::2]:5353",
+			"udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 192.0.2.10:30053 > 10.244.0.2:5353",
+			"udp [fd00:10:96::10]:53 > [fd00:244::2]:5353",
 			"tcp 10.96.0.10:80 > 10.244.0.1:8080", "tcp 10.96.0.10:80",
 		},
 	},
 	{
 		name:   "the first endpoint",
 		before: serving(service()), after: serving(service(), endpoints(1)),
-		stale: []string{"udp 10.96.0.10:53", "udp 203.0.113.5:53", "udp 192.0.2.10:30053", "udp [fd00:10:96::10]:53"},
-		stay:  []string{"tcp 10.96.0.10:80", "udp 203.0.113.5:54", "udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		stale: []string{"udp 10.96.0.10:53", "udp 203.0.113.5:53", "udp 192.0.2.10:30053",
+			"udp [fd00:10:96::10]:53"},
+		stay: []string{"tcp 10.96.0.10:80", "udp 203.0.113.5:54",
+			"udp 10.96.0.10:53 > 10.244.0.1:5353"},
 	},
 	{
 		name:   "the last endpoint goes",
 		before: serving(service(), endpoints(1)), after: serving(service()),
-		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"},
-		stay:  []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 192.0.2.10:30053 > 10.244.0.1:5353"},
+		stay: []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
 	},
 	{
 		name:   "the service goes",
 		before: serving(service(), endpoints(1)), after: sm.State{}.WithNode(node),
-		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"},
-		stay:  []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 203.0.113.5:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"},
+		stay: []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
 	},
 	{
 		name:   "a service comes",
 		before: sm.State{}.WithNode(node), after: serving(service(), endpoints(1)),
-		stale: []string{"udp 10.96.0.10:53", "udp 192.0.2.10:30053", "udp 10.96.0.10:53 > 10.244.0.9:5353"},
-		stay:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		stale: []string{"udp 10.96.0.10:53", "udp 192.0.2.10:30053",
+			"udp 10.96.0.10:53 > 10.244.0.9:5353"},
+		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
 	},
 	{
 		name:   "the target port changes",
 		before: serving(service(), endpoints(1)),
-		after:  serving(service(), each(endpoints(1), func(e *sm.Endpoint) { e.Ports[0].Port = 5300 })),
-		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
-		stay:   []string{"udp 10.96.0.10:53 > 10.244.0.1:5300"},
+		after: serving(service(), each(endpoints(1), func(e *sm.Endpoint) {
+			e.Ports[0].Port = 5300
+		})),
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		stay:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5300"},
 	},
 	{
 		name:   "the node port moves",
-		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) { s.Ports[0].NodePort = 30153 }), endpoints(1)),
+		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) {
+			s.Ports[0].NodePort = 30153
+		}), endpoints(1)),
 		stale: []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30153"},
-		stay:  []string{"udp 192.0.2.10:30053", "udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 192.0.2.10:30153 > 10.244.0.1:5353"},
+		stay: []string{"udp 192.0.2.10:30053", "udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 192.0.2.10:30153 > 10.244.0.1:5353"},
 	},
 	{
 		name:   "an external IP goes",
-		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) { s.ExternalIPs = nil }), endpoints(1)),
+		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) {
+			s.ExternalIPs = nil
+		}), endpoints(1)),
 		stale: []string{"udp 203.0.113.5:53 > 10.244.0.1:5353"},
-		stay:  []string{"udp 203.0.113.5:53", "udp 10.96.0.10:53 > 10.244.0.1:5353", "tcp 203.0.113.5:80 > 10.244.0.1:8080"},
+		stay: []string{"udp 203.0.113.5:53", "udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"tcp 203.0.113.5:80 > 10.244.0.1:8080"},
 	},
 	{
 		name:   "clients inside must stay on the node",
 		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
-		after:  serving(service(func(s *sm.Service) { s.InternalTrafficPolicy = sm.PolicyLocal }), onNode(endpoints(1), "n1"), endpoints(2)),
-		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.2:5353"},
-		stay:   []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.2:5353"},
+		after: serving(service(func(s *sm.Service) {
+			s.InternalTrafficPolicy = sm.PolicyLocal
+		}), onNode(endpoints(1), "n1"), endpoints(2)),
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.2:5353"},
+		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 203.0.113.5:53 > 10.244.0.2:5353"},
 	},
 	{
 		name:   "clients outside must stay on the node, but the same address serves others too",
 		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
-		after:  serving(service(func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }), onNode(endpoints(1), "n1"), endpoints(2)),
-		stay:   []string{"udp 203.0.113.5:53 > 10.244.0.2:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353"},
+		after: serving(service(func(s *sm.Service) {
+			s.ExternalTrafficPolicy = sm.PolicyLocal
+		}), onNode(endpoints(1), "n1"), endpoints(2)),
+		stay: []string{"udp 203.0.113.5:53 > 10.244.0.2:5353",
+			"udp 203.0.113.5:53 > 10.244.0.1:5353"},
 	},
 	{
 		name:   "an endpoint terminates and still serves",
-		before: serving(service(), endpoints(1, 2)), after: serving(service(), each(endpoints(1), terminating), endpoints(2)),
-		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+		before: serving(service(), endpoints(1, 2)),
+		after:  serving(service(), each(endpoints(1), terminating), endpoints(2)),
+		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
 	},
 	{
 		name:   "an endpoint terminates and does not serve",
-		before: serving(service(), endpoints(1, 2)), after: serving(service(), each(endpoints(1), ended), endpoints(2)),
-		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
-		stay:  []string{"udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
+		before: serving(service(), endpoints(1, 2)),
+		after:  serving(service(), each(endpoints(1), ended), endpoints(2)),
+		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		stay: []string{"udp 10.96.0.10:53 > 10.244.0.2:5353",
+			"tcp 10.96.0.10:80 > 10.244.0.1:8080"},
 	},
 	{
-		name:   "a node port beside an external IP that is the node's, with the same number",
-		before: serving(service(), endpoints(1)).WithService(other("192.0.2.10", 30053)).WithEndpoints(other("", 0).Name, endpoints(7)),
-		after:  serving(service(), endpoints(2)).WithService(other("192.0.2.10", 30053)).WithEndpoints(other("", 0).Name, endpoints(7)),
-		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353"},
-		stay:   []string{"udp 192.0.2.10:30053 > 10.244.0.7:5353"},
+		name: "a node port beside an external IP that is the node's, with the same number",
+		before: serving(service(), endpoints(1)).WithService(other("192.0.2.10", 30053)).
+			WithEndpoints(other("", 0).Name, endpoints(7)),
+		after: serving(service(), endpoints(2)).WithService(other("192.0.2.10", 30053)).
+			WithEndpoints(other("", 0).Name, endpoints(7)),
+		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353"},
+		stay: []string{"udp 192.0.2.10:30053 > 10.244.0.7:5353"},
 	},
 	{
-		name:   "an external IP that is the node's gives way to the node port with the same number",
-		before: serving(service(), endpoints(1)).WithService(other("192.0.2.10", 30053)).WithEndpoints(other("", 0).Name, endpoints(7)),
-		after:  serving(service(), endpoints(1)),
-		stale:  []string{"udp 192.0.2.10:30053 > 10.244.0.7:5353"},
-		stay:   []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.1:5353"},
+		name: "an external IP that is the node's gives way to the node port with the same number",
+		before: serving(service(), endpoints(1)).WithService(other("192.0.2.10", 30053)).
+			WithEndpoints(other("", 0).Name, endpoints(7)),
+		after: serving(service(), endpoints(1)),
+		stale: []string{"udp 192.0.2.10:30053 > 10.244.0.7:5353"},
+		stay: []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353",
+			"udp 10.96.0.10:53 > 10.244.0.1:5353"},
 	},
 	{
 		name:   "node ports answer at another address",
 		before: serving(service(), endpoints(1)),
-		after:  serving(service(), endpoints(1)).WithNode(sm.Node{Name: "n1", NodePortAddresses: sm.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}),
-		stale:  []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.12:30053"},
-		stay:   []string{"udp 192.0.2.12:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30053"},
+		after: serving(service(), endpoints(1)).WithNode(
+			sm.Node{Name: "n1", NodePortAddresses: sm.NodePortAddresses{
+				CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}),
+		stale: []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.12:30053"},
+		stay:  []string{"udp 192.0.2.12:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30053"},
 	},
 }
 
@@ -189,8 +222,8 @@ func (c *change) run(t *testing.T, mode string) {
 	require.Equal(t, dumps, w.dumps, "it is done")
 }
 
-// An untranslated flow is deleted while an answer is under way. The answer makes a flow of its own, in which all that the client sends passes for
-// answers.
+// An untranslated flow is deleted while an answer is under way. The answer makes a flow of its own,
+// in which all that the client sends passes for answers.
 func TestLateAnswersAreLookedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,11 +236,14 @@ func TestLateAnswersAreLookedFor(t *testing.T) {
 		w := newWorld(t, flows.Config{})
 		w.restartAt(t, serving(service(), endpoints()).WithService(other("192.0.2.11", 53)))
 		w.put("udp 10.96.0.10:53", "udp 192.0.2.11:53")
-		r := w.apply(t, serving(service(), endpoints(1)).WithService(other("192.0.2.11", 53)).WithEndpoints(other("", 0).Name, endpoints(7)))
+		r := w.apply(t, serving(service(), endpoints(1)).WithService(other("192.0.2.11", 53)).
+			WithEndpoints(other("", 0).Name, endpoints(7)))
 		require.Equal(t, 100*time.Millisecond, r.Settle)
 		require.Empty(t, w.list())
-		w.flows = []conntrack.Flow{backwards("10.96.0.10:53"), backwards("192.0.2.11:53"), backwards("10.96.0.10:54"), backwards("10.244.0.1:5353")}
-		kept := []conntrack.Flow{w.flows[1], w.flows[2], w.flows[3]} // the node may ask from its own address
+		w.flows = []conntrack.Flow{backwards("10.96.0.10:53"), backwards("192.0.2.11:53"),
+			backwards("10.96.0.10:54"), backwards("10.244.0.1:5353")}
+		// the node may ask from its own address
+		kept := []conntrack.Flow{w.flows[1], w.flows[2], w.flows[3]}
 		time.Sleep(r.Settle)
 		_, err := w.engine.Settle(t.Context())
 		require.NoError(t, err)
@@ -230,16 +266,29 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 	w.apply(t, s)
 	w.dumps = 0
 	for name, next := range map[string]sm.State{
-		"nothing":               serving(service(), endpoints(1, 2)),
-		"an endpoint more":      serving(service(), endpoints(1, 2, 3)),
-		"a weight":              serving(service(), each(endpoints(1, 2), func(e *sm.Endpoint) { e.Weight = 7 })),
-		"affinity":              serving(service(func(s *sm.Service) { s.SessionAffinity.ClientIP = true }), endpoints(1, 2)),
-		"masquerading":          s.WithNode(sm.Node{Name: "n1", Addresses: node.Addresses, NodePortAddresses: node.NodePortAddresses, MasqueradeAll: true}),
-		"a scheduler":           serving(service(func(s *sm.Service) { s.Scheduler = sm.Random }), endpoints(1, 2)),
+		"nothing":          serving(service(), endpoints(1, 2)),
+		"an endpoint more": serving(service(), endpoints(1, 2, 3)),
+		"a weight": serving(service(), each(endpoints(1, 2), func(e *sm.Endpoint) {
+			e.Weight = 7
+		})),
+		"affinity": serving(service(func(s *sm.Service) {
+			s.SessionAffinity.ClientIP = true
+		}), endpoints(1, 2)),
+		"masquerading": s.WithNode(sm.Node{Name: "n1", Addresses: node.Addresses,
+			NodePortAddresses: node.NodePortAddresses, MasqueradeAll: true}),
+		"a scheduler": serving(service(func(s *sm.Service) {
+			s.Scheduler = sm.Random
+		}), endpoints(1, 2)),
 		"a service without any": s.WithService(other("203.0.113.77", 53)),
-		"other TCP endpoints":   serving(service(), each(endpoints(1, 2), func(e *sm.Endpoint) { e.Ports[1].Port = 8888 })),
-		"a policy":              serving(service(func(s *sm.Service) { s.Connections.Mode = sm.CutConnections }), endpoints(1, 2)),
-		"the external policy":   serving(service(func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }), endpoints(1, 2)),
+		"other TCP endpoints": serving(service(), each(endpoints(1, 2), func(e *sm.Endpoint) {
+			e.Ports[1].Port = 8888
+		})),
+		"a policy": serving(service(func(s *sm.Service) {
+			s.Connections.Mode = sm.CutConnections
+		}), endpoints(1, 2)),
+		"the external policy": serving(service(func(s *sm.Service) {
+			s.ExternalTrafficPolicy = sm.PolicyLocal
+		}), endpoints(1, 2)),
 	} {
 		w.restartAt(t, s)
 		w.apply(t, next)
@@ -257,7 +306,8 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 	require.Zero(t, w.dumps)
 }
 
-// Before the service, nobody tracked what was sent to its address. A late answer to that begins a flow.
+// Before the service, nobody tracked what was sent to its address. A late answer to that begins a
+// flow.
 func TestLateAnswersAreLookedForWhereAServiceIsNew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +346,8 @@ func (w *world) restartAt(t *testing.T, s sm.State) {
 func TestABatchOfChangesIsOnePass(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})
-	s := serving(service(), endpoints(1, 2)).WithService(other("203.0.113.7", 53)).WithEndpoints(other("", 0).Name, endpoints(5))
+	s := serving(service(), endpoints(1, 2)).WithService(other("203.0.113.7", 53)).WithEndpoints(
+		other("", 0).Name, endpoints(5))
 	w.restartAt(t, s)
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.7:53 > 10.244.0.5:5353")
 	w.apply(t, serving(service(), endpoints(2)))
@@ -306,10 +357,12 @@ func TestABatchOfChangesIsOnePass(t *testing.T) {
 
 func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	for _, cause := range []error{conntrack.ErrPermission, conntrack.ErrInterrupted, conntrack.ErrTableFull} {
+	for _, cause := range []error{conntrack.ErrPermission, conntrack.ErrInterrupted,
+		conntrack.ErrTableFull} {
 		w := newWorld(t, flows.Config{})
 		w.restartAt(t, serving(service(), endpoints(1, 2)))
-		w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353")
+		w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353",
+			"udp 192.0.2.10:30053 > 10.244.0.1:5353")
 		w.fail(cause)
 		r, err := w.engine.Apply(t.Context(), serving(service(), endpoints(2, 3)))
 		require.ErrorIs(t, err, dataplane.ErrUnsettled)
@@ -325,32 +378,39 @@ func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 		w.fail(nil)
 		_, err = w.engine.Settle(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []string{"udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"}, w.list(),
+		require.Equal(t, []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 192.0.2.10:30053 > 10.244.0.1:5353"}, w.list(),
 			"what became right again stays")
 	}
 }
 
-// A program is stopped between the commit and the cleaning. The next one adopts what is there; nothing differs.
+// A program is stopped between the commit and the cleaning. The next one adopts what is there;
+// nothing differs.
 func TestANewProgramFindsWhatTheLastOneMissed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})
 	w.apply(t, serving(service(), endpoints(1, 2)))
-	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353", "udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
+	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353",
+		"udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
 		"udp 10.96.0.10:53 > 10.244.0.3:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080")
 	w.put(lookAlikes...)
 	after := serving(service(), each(endpoints(3), terminating), endpoints(2))
-	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(t.Context(), after)
+	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(
+		t.Context(), after)
 	require.NoError(t, err)
 
 	w.restart(t)
 	w.dumps = 0
 	require.True(t, w.apply(t, after).Changes.Empty())
-	require.Equal(t, append([]string{"udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 10.96.0.10:53 > 10.244.0.3:5353",
-		"tcp 10.96.0.10:80 > 10.244.0.1:8080"}, lookAlikes...), w.list())
+	require.Equal(t,
+		append([]string{"udp 10.96.0.10:53 > 10.244.0.2:5353",
+			"udp 10.96.0.10:53 > 10.244.0.3:5353",
+			"tcp 10.96.0.10:80 > 10.244.0.1:8080"}, lookAlikes...), w.list())
 	require.Equal(t, 1, w.dumps)
 
 	w.apply(t, serving(service(), each(endpoints(3), ended), endpoints(2)))
-	require.NotContains(t, w.list(), "udp 10.96.0.10:53 > 10.244.0.3:5353", "an endpoint that terminated all the while is watched, too")
+	require.NotContains(t, w.list(), "udp 10.96.0.10:53 > 10.244.0.3:5353",
+		"an endpoint that terminated all the while is watched, too")
 }
 
 // An apply fails after the kernel has taken a part of it.
@@ -360,7 +420,8 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	w.restartAt(t, serving(service(), endpoints(1)))
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353")
 	// Somebody takes the whole service away, and the apply that follows is of a state without it.
-	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(t.Context(), sm.State{}.WithNode(node))
+	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(t.Context(),
+		sm.State{}.WithNode(node))
 	require.NoError(t, err)
 	w.engine.Resync()
 	require.True(t, w.apply(t, sm.State{}.WithNode(node)).Changes.Empty())
@@ -369,7 +430,8 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 
 func TestBadPoliciesAreRefused(t *testing.T) {
 	t.Parallel()
-	_, err := flows.New(&fakeTable{}, &flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.DrainConnections}})
+	_, err := flows.New(&fakeTable{},
+		&flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.DrainConnections}})
 	var field *sm.FieldError
 	require.ErrorAs(t, err, &field)
 	require.True(t, errors.As(err, &field) && field.Field == "drain")

@@ -15,8 +15,9 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// However services change: flows that a change made stale are gone after it, and flows that are right stay. A keeper made anew also finds what was wrong before,
-// and no keeper touches what is not wrong.
+// However services change: flows that a change made stale are gone after it, and flows that are
+// right stay. A keeper made anew also finds what was wrong before, and no keeper touches what is
+// not wrong.
 func TestNoStaleFlowIsLeftAndNoOtherIsTouched(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -56,11 +57,13 @@ func walk(t *testing.T, rng *rand.Rand) {
 			switch stale, wrong := madeStale(was, is, parse(f)), misplaced(is, parse(f)); {
 			case lingers:
 			case stale && (left[f] || leftAnew[f]):
-				t.Fatalf("%s was made stale and is left (%t, %t) by\n%s", f, left[f], leftAnew[f], sm.Diff(was, is))
+				t.Fatalf("%s was made stale and is left (%t, %t) by\n%s", f, left[f], leftAnew[f],
+					sm.Diff(was, is))
 			case !stale && wrong && leftAnew[f]:
 				t.Fatalf("%s is stale and not found by a new keeper after\n%s", f, sm.Diff(was, is))
 			case !stale && !wrong && !gone(is, parse(f)) && !(left[f] && leftAnew[f]):
-				t.Fatalf("%s is right and was deleted (%t, %t) by\n%s", f, !left[f], !leftAnew[f], sm.Diff(was, is))
+				t.Fatalf("%s is right and was deleted (%t, %t) by\n%s", f, !left[f], !leftAnew[f],
+					sm.Diff(was, is))
 			}
 		}
 		runs.flows = slices.Clone(anew.flows)
@@ -91,10 +94,12 @@ func serves(s sm.State, e netip.AddrPort) bool {
 func gone(is *sm.Table, f conntrack.Flow) bool { return f.Translated() && frontendAt(is, f) == nil }
 
 func lawConfig() randstate.Config {
-	c := randstate.Config{Services: 4, EndpointPorts: []uint16{53, 80}, Node: node, Nodes: []sm.Node{node, {Name: "n2"}}}
+	c := randstate.Config{Services: 4, EndpointPorts: []uint16{53, 80}, Node: node,
+		Nodes: []sm.Node{node, {Name: "n2"}}}
 	for i := range byte(4) {
-		c.Places = append(c.Places, randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, i + 1}),
-			IPv6: netip.AddrFrom16([16]byte{0xfd, 15: i + 1}), Node: []string{"n1", "n2"}[i%2]})
+		c.Places = append(c.Places,
+			randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, i + 1}),
+				IPv6: netip.AddrFrom16([16]byte{0xfd, 15: i + 1}), Node: []string{"n1", "n2"}[i%2]})
 	}
 	return c
 }
@@ -117,7 +122,8 @@ func randomFlow(rng *rand.Rand, t *sm.Table) string {
 	if f.Key.NodePort() {
 		to = netip.AddrPortFrom(addrs("192.0.2.10", "2001:db8:2::10")[f.Key.Family()/6], f.Key.Port)
 	}
-	flow := conntrack.Flow{Protocol: conntrack.Protocol(f.Key.Protocol), Original: conntrack.Tuple{Dst: to}, Reply: conntrack.Tuple{Src: to}}
+	flow := conntrack.Flow{Protocol: conntrack.Protocol(f.Key.Protocol), Original: conntrack.Tuple{
+		Dst: to}, Reply: conntrack.Tuple{Src: to}}
 	if eps := endpointsAt(t, f); len(eps) > 0 && rng.IntN(4) > 0 {
 		flow.Reply.Src = eps[rng.IntN(len(eps))]
 	}
@@ -143,7 +149,8 @@ func endpointsAt(t *sm.Table, f *sm.Frontend) (l []netip.AddrPort) {
 
 // frontendAt returns who answers at an address, the plain way.
 func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
-	key := sm.FrontendKey{Addr: f.Original.Dst.Addr(), Protocol: sm.Protocol(f.Protocol), Port: f.Original.Dst.Port()}
+	key := sm.FrontendKey{Addr: f.Original.Dst.Addr(), Protocol: sm.Protocol(f.Protocol),
+		Port: f.Original.Dst.Port()}
 	if found := t.Frontend(key); found != nil {
 		return found
 	}
@@ -169,7 +176,8 @@ func misplaced(is *sm.Table, f conntrack.Flow) bool {
 	return !slices.Contains(eps, f.Reply.Src) && (f.Translated() || len(eps) > 0)
 }
 
-// madeStale tells flows that were right before the change, or had no better place to go, and are not right after it.
+// madeStale tells flows that were right before the change, or had no better place to go, and are
+// not right after it.
 func madeStale(was, is *sm.Table, f conntrack.Flow) bool {
 	if f.Protocol != conntrack.UDP {
 		return false

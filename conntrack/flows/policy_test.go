@@ -46,16 +46,23 @@ func TestConnectionsToEndpointsThatGoAreSubjectToThePolicy(t *testing.T) {
 		then     []at
 	}{
 		{"left alone by default", sm.ConnectionPolicy{}, sm.ConnectionPolicy{}, gone,
-			[]at{{0, []string{udp2, tcp1, tcp2, ext1, node1}}, {time.Hour, []string{udp2, tcp1, tcp2, ext1, node1}}}},
+			[]at{{0, []string{udp2, tcp1, tcp2, ext1, node1}},
+				{time.Hour, []string{udp2, tcp1, tcp2, ext1, node1}}}},
 		{"cut", cut(), sm.ConnectionPolicy{}, gone, []at{{0, []string{udp2, tcp2}}}},
-		{"cut, though the endpoint still serves", cut(), sm.ConnectionPolicy{}, lingers, []at{{0, []string{udp2, tcp2}}}},
+		{"cut, though the endpoint still serves", cut(), sm.ConnectionPolicy{}, lingers,
+			[]at{{0, []string{udp2, tcp2}}}},
 		{"drained", drain(30 * time.Second), sm.ConnectionPolicy{}, gone,
-			[]at{{0, []string{udp2, tcp1, tcp2, ext1, node1}}, {29 * time.Second, []string{udp2, tcp1, tcp2, ext1, node1}},
+			[]at{{0, []string{udp2, tcp1, tcp2, ext1, node1}},
+				{29 * time.Second, []string{udp2, tcp1, tcp2, ext1, node1}},
 				{30 * time.Second, []string{udp2, tcp2}}}},
-		{"drained, while the endpoint still serves", drain(30 * time.Second), sm.ConnectionPolicy{}, lingers,
-			[]at{{29 * time.Second, []string{udp1, udp2, tcp1, tcp2, ext1, node1}}, {30 * time.Second, []string{udp2, tcp2}}}},
-		{"a service wants them cut", sm.ConnectionPolicy{}, cut(), gone, []at{{0, []string{udp2, tcp2}}}},
-		{"a service wants them left", cut(), leave(), gone, []at{{time.Hour, []string{udp2, tcp1, tcp2, ext1, node1}}}},
+		{"drained, while the endpoint still serves", drain(30 * time.Second), sm.ConnectionPolicy{},
+			lingers,
+			[]at{{29 * time.Second, []string{udp1, udp2, tcp1, tcp2, ext1, node1}},
+				{30 * time.Second, []string{udp2, tcp2}}}},
+		{"a service wants them cut", sm.ConnectionPolicy{}, cut(), gone,
+			[]at{{0, []string{udp2, tcp2}}}},
+		{"a service wants them left", cut(), leave(), gone,
+			[]at{{time.Hour, []string{udp2, tcp1, tcp2, ext1, node1}}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +117,8 @@ func TestAnEndpointThatComesBackKeepsWhatItHas(t *testing.T) {
 		require.Equal(t, []string{tcp1, ext1, tcp2}, w.list())
 		time.Sleep(time.Second)
 		r = w.apply(t, serving(service(), endpoints(2, 3)))
-		require.Equal(t, []string{tcp2}, w.list(), "an apply that changes nothing settles what is due")
+		require.Equal(t, []string{tcp2}, w.list(),
+			"an apply that changes nothing settles what is due")
 		require.Zero(t, r.Settle)
 	})
 }
@@ -128,7 +136,8 @@ func TestOneDrainsWhileAnotherIsDone(t *testing.T) {
 		next, err := w.engine.Settle(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 6*time.Second, next)
-		require.Equal(t, []string{tcp2, "tcp 10.96.0.10:80 > 10.244.0.9:8080"}, w.list(), "and connections of which nothing is known stay")
+		require.Equal(t, []string{tcp2, "tcp 10.96.0.10:80 > 10.244.0.9:8080"}, w.list(),
+			"and connections of which nothing is known stay")
 		time.Sleep(next)
 		_, err = w.engine.Settle(t.Context())
 		require.NoError(t, err)
@@ -140,10 +149,12 @@ func TestAServiceThatGoesTakesItsConnectionsAlong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, flows.Config{})
-		w.restartAt(t, serving(service(own(drain(5*time.Second))), endpoints(1), each(endpoints(2), terminating)))
+		w.restartAt(t, serving(service(own(drain(5*time.Second))), endpoints(1),
+			each(endpoints(2), terminating)))
 		w.put(udp1, udp2, tcp1, node1)
 		r := w.apply(t, sm.State{}.WithNode(node))
-		require.Equal(t, []string{tcp1, node1}, w.list(), "its own policy counts although it is gone")
+		require.Equal(t, []string{tcp1, node1}, w.list(),
+			"its own policy counts although it is gone")
 		time.Sleep(r.Settle)
 		_, err := w.engine.Settle(t.Context())
 		require.NoError(t, err)
@@ -167,12 +178,14 @@ func TestAnEndpointThatTerminatesIsWatchedUntilItDoesNotServe(t *testing.T) {
 			w.apply(t, serving(service(), each(endpoints(1), terminating), endpoints(2, 3)))
 			require.Len(t, w.list(), 2)
 			w.apply(t, end)
-			require.Empty(t, w.list(), "the table of services is the same, or not; the flows are stale")
+			require.Empty(t, w.list(),
+				"the table of services is the same, or not; the flows are stale")
 		})
 	}
 }
 
-// After a restart, connections that were to be cut are found, and those that were to be drained get their time once more.
+// After a restart, connections that were to be cut are found, and those that were to be drained get
+// their time once more.
 func TestPoliciesAfterARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

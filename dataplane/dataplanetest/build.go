@@ -34,7 +34,8 @@ var (
 
 // thisNode is the node's view that scenarios start from: all options at their defaults.
 func thisNode() servicemodel.Node {
-	return servicemodel.Node{Name: "this", Zone: "zone-a", Addresses: []netip.Addr{nodeIP[0], nodeIP[1]}}
+	return servicemodel.Node{Name: "this", Zone: "zone-a", Addresses: []netip.Addr{nodeIP[0],
+		nodeIP[1]}}
 }
 
 // podCIDRs makes the node tell the pods of the cluster by their addresses.
@@ -50,14 +51,17 @@ func prefixes(l ...string) (out []netip.Prefix) {
 	return out
 }
 
-// web is a service with a port of each protocol, a cluster IP, a load-balancer IP, an external IP and a node port, in both families.
+// web is a service with a port of each protocol, a cluster IP, a load-balancer IP, an external IP
+// and a node port, in both families.
 func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
-	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"}, ClusterIPs: clusterIP[:], ExternalIPs: externalIP[:]}
+	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		ClusterIPs: clusterIP[:], ExternalIPs: externalIP[:]}
 	for _, a := range lbIP {
 		s.LoadBalancerIPs = append(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
 	}
 	for _, p := range protocols {
-		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p, Port: servicePort, NodePort: nodePort})
+		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
+			Port: servicePort, NodePort: nodePort})
 	}
 	for _, f := range edit {
 		f(s)
@@ -79,14 +83,16 @@ func named(name string, ips [2]netip.Addr) func(*servicemodel.Service) {
 func externalLocal(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
 func internalLocal(s *servicemodel.Service) { s.InternalTrafficPolicy = servicemodel.PolicyLocal }
 
-// eps are endpoints of both families on hosts of the fixture: "pod1" to "pod3" on this node, "remote1" and "remote2" on the other, "node" itself.
+// eps are endpoints of both families on hosts of the fixture: "pod1" to "pod3" on this node,
+// "remote1" and "remote2" on the other, "node" itself.
 func eps(hosts ...string) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for _, h := range hosts {
 		for _, a := range hostAddrs(h) {
 			e := servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: nodeOf(h)}
 			for _, p := range protocols {
-				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p, Port: PortA})
+				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p,
+					Port: PortA})
 			}
 			l = append(l, e)
 		}
@@ -127,11 +133,13 @@ func nodeOf(h string) string {
 }
 
 // state is a state of one service, or of several given one after the other with their endpoints.
-func state(n servicemodel.Node, svc *servicemodel.Service, endpoints []servicemodel.Endpoint) servicemodel.State {
+func state(n servicemodel.Node, svc *servicemodel.Service,
+	endpoints []servicemodel.Endpoint) servicemodel.State {
 	return servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, endpoints)
 }
 
-func and(s servicemodel.State, svc *servicemodel.Service, endpoints []servicemodel.Endpoint) servicemodel.State {
+func and(s servicemodel.State, svc *servicemodel.Service,
+	endpoints []servicemodel.Endpoint) servicemodel.State {
 	return s.WithService(svc).WithEndpoints(svc.Name, endpoints)
 }
 
@@ -163,7 +171,8 @@ func ask(from string, addrs [2]netip.Addr, port uint16, want Want) []Check {
 func askFamily(family int, from string, addrs [2]netip.Addr, port uint16, want Want) []Check {
 	var l []Check
 	for _, p := range protocols {
-		l = append(l, Check{From: from, Proto: p, To: netip.AddrPortFrom(addrs[family], port), Want: want})
+		l = append(l, Check{From: from, Proto: p, To: netip.AddrPortFrom(addrs[family], port),
+			Want: want})
 	}
 	return l
 }

@@ -4,16 +4,20 @@
 //
 //	func TestConformance(t *testing.T) { dataplanetest.Run(t, open) }
 //
-// The suite builds networks out of namespaces (pods on the node, pods on another node, clients outside, the node itself), applies states through an
-// engine on the backend, and sends TCP connections, UDP datagrams and SCTP chunks from everywhere to everywhere. What becomes of each is compared with
-// what must become of it, which comes from two sides:
+// The suite builds networks out of namespaces (pods on the node, pods on another node, clients
+// outside, the node itself), applies states through an engine on the backend, and sends TCP
+// connections, UDP datagrams and SCTP chunks from everywhere to everywhere. What becomes of each is
+// compared with what must become of it, which comes from two sides:
 //
-//   - [Scenario] values say it in so many words. Most of them are made from a matrix that restates the behaviour of kube-proxy's nftables
-//     mode, row by row; see docs in behaviour.md beside this file.
-//   - the oracle, [servicemodel.Table.Decide], says what the resolved table means. It is asked about every packet of every
-//     scenario, and about the packets of random states ([Random]).
+//   - [Scenario] values say it in so many words. Most of them are made from a matrix that restates
+//     the behaviour of kube-proxy's nftables mode, row by row; see docs in behaviour.md beside this
+//     file.
+//   - the oracle, [servicemodel.Table.Decide], says what the resolved table means. It is asked
+//     about every packet of every scenario, and about the packets of random states ([Random]).
 //
-// It needs root or an unprivileged user namespace, and Linux; otherwise its tests skip themselves and say why.
+// It needs root or an unprivileged user namespace, and Linux; otherwise its tests skip themselves
+// and say why.
 //
-// [Memory] is a backend without a kernel, for tests of programs that embed kernlb. It needs nothing.
+// [Memory] is a backend without a kernel, for tests of programs that embed kernlb. It needs
+// nothing.
 package dataplanetest

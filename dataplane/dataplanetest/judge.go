@@ -16,7 +16,8 @@ type Want struct {
 	Outcome servicemodel.Outcome
 	// Servers are those that may answer, such as "pod1/8080", if it is balanced.
 	Servers []string
-	// Masquerade says that the server sees an address of the node rather than the client's. NodeOrOwn does not ask.
+	// Masquerade says that the server sees an address of the node rather than the client's.
+	// NodeOrOwn does not ask.
 	Masquerade Masquerade
 }
 
@@ -44,12 +45,14 @@ func (w Want) String() string {
 	return s
 }
 
-// judge compares the outcome of a probe with what was wanted, and returns the complaint, empty if there is none.
+// judge compares the outcome of a probe with what was wanted, and returns the complaint, empty if
+// there is none.
 func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) string {
 	ok := false
 	switch want.Outcome {
 	case servicemodel.Balanced:
-		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) && w.sourceIs(want.Masquerade, got)
+		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
+			w.sourceIs(want.Masquerade, got)
 	case servicemodel.Rejected:
 		ok = got.Kind == netnstest.Refused && got.ICMP != nil && got.ICMP.PortUnreachable()
 	case servicemodel.Dropped:
@@ -73,12 +76,14 @@ func (w *world) sourceIs(m Masquerade, got netnstest.Outcome) bool {
 	return true
 }
 
-// untouched reports whether the packet went where it would have gone without us: to the host that has the address, or to the internet, unchanged.
+// untouched reports whether the packet went where it would have gone without us: to the host that
+// has the address, or to the internet, unchanged.
 func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 	dst := p.To.Addr()
 	if w.IsNodeAddr(dst) || dst.IsLoopback() {
 		server := serverName(w.Node.Name, p.To.Port())
-		return got.Kind == netnstest.Refused || got.Kind == netnstest.Answered && got.Server == server || got.Kind == netnstest.Dropped && p.Proto == netnstest.SCTP
+		return got.Kind == netnstest.Refused || got.Kind == netnstest.Answered &&
+			got.Server == server || got.Kind == netnstest.Dropped && p.Proto == netnstest.SCTP
 	}
 	server := netnstest.InternetName
 	for _, h := range w.Hosts() {
@@ -86,11 +91,13 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 			server = serverName(h.Name, p.To.Port())
 		}
 	}
-	return got.Kind == netnstest.Answered && got.Server == server && got.Source.Addr() == got.Local.Addr()
+	return got.Kind == netnstest.Answered && got.Server == server &&
+		got.Source.Addr() == got.Local.Addr()
 }
 
 // oracle returns what the table says must become of a probe, once its source is known.
-func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (Want, servicemodel.Decision) {
+func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (Want,
+	servicemodel.Decision) {
 	d := t.Decide(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
 	want := Want{Outcome: d.Outcome}
 	for i, c := range d.Candidates {
@@ -107,8 +114,8 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 	return want, d
 }
 
-// maskedAt is which source a candidate must see. One in the host's network gets packets from outside without their passing the postrouting hook, where
-// masquerading is done.
+// maskedAt is which source a candidate must see. One in the host's network gets packets from
+// outside without their passing the postrouting hook, where masquerading is done.
 func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
 	switch {
 	case !c.Masquerade:
@@ -119,9 +126,10 @@ func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
 	return NodeSource
 }
 
-// judgeOracle compares the outcome of a probe with the oracle. Where candidates differ in being masqueraded (a hairpin among others), it
-// looks at the one that answered.
-func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe, got netnstest.Outcome) string {
+// judgeOracle compares the outcome of a probe with the oracle. Where candidates differ in being
+// masqueraded (a hairpin among others), it looks at the one that answered.
+func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
+	got netnstest.Outcome) string {
 	src := got.Local
 	if !src.IsValid() {
 		src = netip.AddrPortFrom(p.From.Addr(p.To.Addr()), p.SourcePort)

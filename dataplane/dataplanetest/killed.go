@@ -21,19 +21,20 @@ import (
 type KilledOptions struct {
 	// Kills is how often the program is killed. Zero means 200, and 30 in short mode.
 	Kills int
-	// Partial says that the backend has no transactions: after a kill, the kernel may hold a mixture of the
-	// state before and the state that was being applied.
+	// Partial says that the backend has no transactions: after a kill, the kernel may hold a
+	// mixture of the state before and the state that was being applied.
 	Partial bool
 }
 
-// killedChild is set in the process that is to be killed: to the number of the first state that it applies.
-// Its network namespace is file descriptor 3, and it reports on file descriptor 4.
+// killedChild is set in the process that is to be killed: to the number of the first state that it
+// applies. Its network namespace is file descriptor 3, and it reports on file descriptor 4.
 const killedChild = "KERNLB_TEST_KILLED"
 
-// Killed starts a program that applies one state after the other, and kills it at a random moment, again and
-// again. What the kernel holds then is the state that it held before or the one that was being applied.
-// Now and then everything is flushed meanwhile, or another program applies a state. After each kill, the next
-// apply makes the kernel hold what is wanted. The test must do nothing before it calls Killed, which makes it parallel.
+// Killed starts a program that applies one state after the other, and kills it at a random moment,
+// again and again. What the kernel holds then is the state that it held before or the one that was
+// being applied. Now and then everything is flushed meanwhile, or another program applies a state.
+// After each kill, the next apply makes the kernel hold what is wanted. The test must do nothing
+// before it calls Killed, which makes it parallel.
 func Killed(t *testing.T, open Open, states []servicemodel.State, o KilledOptions) {
 	if first := os.Getenv(killedChild); first != "" {
 		applyUntilKilled(open, states, first)
@@ -61,7 +62,8 @@ func Killed(t *testing.T, open Open, states []servicemodel.State, o KilledOption
 		wanted := k.any()
 		if err := k.apply(wanted); err != nil {
 			t.Errorf("kill %d: the next apply: %v", i, err)
-		} else if _, err := holdsOne(t.Context(), open, ns, []servicemodel.State{wanted}); err != nil {
+		} else if _, err := holdsOne(t.Context(), open, ns,
+			[]servicemodel.State{wanted}); err != nil {
 			t.Errorf("kill %d: after the next apply: %v", i, err)
 		}
 		if t.Failed() {
@@ -69,7 +71,8 @@ func Killed(t *testing.T, open Open, states []servicemodel.State, o KilledOption
 		}
 		k.held = wanted
 	}
-	t.Logf("%d kills: %d while a state was being applied; %d flushes, %d other writers", o.Kills, k.during, k.flushes, k.others)
+	t.Logf("%d kills: %d while a state was being applied; %d flushes, %d other writers", o.Kills,
+		k.during, k.flushes, k.others)
 }
 
 // killing is a test by Killed.
@@ -97,7 +100,8 @@ func (k *killing) apply(s servicemodel.State) error {
 	return err
 }
 
-// round starts the program and kills it, and returns the states that the kernel may hold after that.
+// round starts the program and kills it, and returns the states that the kernel may hold after
+// that.
 func (k *killing) round(i int) []servicemodel.State {
 	t := k.t
 	t.Helper()
@@ -112,10 +116,11 @@ func (k *killing) round(i int) []servicemodel.State {
 		t.Fatal(err)
 	}
 	defer netns.Close()
-	process, err := os.StartProcess("/proc/self/exe", []string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
-		Env:   append(os.Environ(), killedChild+"="+strconv.Itoa(first)),
-		Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
-	})
+	process, err := os.StartProcess("/proc/self/exe",
+		[]string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
+			Env:   append(os.Environ(), killedChild+"="+strconv.Itoa(first)),
+			Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
+		})
 	theirs.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -161,8 +166,8 @@ func (k *killing) cleanup() error {
 	return err
 }
 
-// begun reads what the program reported, and returns the last state that it applied, or that the kernel held
-// before, and the one that it was applying.
+// begun reads what the program reported, and returns the last state that it applied, or that the
+// kernel held before, and the one that it was applying.
 func (k *killing) begun(in io.Reader, first int) []servicemodel.State {
 	all, err := io.ReadAll(in)
 	if err != nil {

@@ -7,9 +7,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The matrix restates sections 2.2 and 2.3 of kube-proxy's behaviour in its nftables mode: which endpoints a packet may reach and whether it is
-// masqueraded, by kind of destination, traffic policy, where it comes from, how pods are told, and where there are endpoints. It is
-// written without a look at package servicemodel, which decides the same.
+// The matrix restates sections 2.2 and 2.3 of kube-proxy's behaviour in its nftables mode: which
+// endpoints a packet may reach and whether it is masqueraded, by kind of destination, traffic
+// policy, where it comes from, how pods are told, and where there are endpoints. It is written
+// without a look at package servicemodel, which decides the same.
 
 // layout is where a service has endpoints.
 type layout struct {
@@ -23,7 +24,8 @@ var layouts = []layout{
 	{name: "endpoints elsewhere only", hosts: []string{"remote1", "remote2"}},
 	{name: "no endpoints", hosts: nil},
 	{name: "endpoints not ready", hosts: []string{"pod2", "remote1"}, edit: notReady},
-	{name: "endpoints terminating but serving", hosts: []string{"pod2", "remote1"}, edit: terminating},
+	{name: "endpoints terminating but serving", hosts: []string{"pod2", "remote1"},
+		edit: terminating},
 }
 
 // usable splits the hosts of a layout into all and those on this node.
@@ -50,14 +52,16 @@ type detector struct {
 var detectors = []detector{
 	{name: "pods not told", edit: func(n servicemodel.Node) servicemodel.Node { return n }},
 	{name: "pods by CIDR", edit: podCIDRs},
-	{name: "pods by bridge", options: Options{Bridge: "cni0"}, edit: func(n servicemodel.Node) servicemodel.Node {
-		n.LocalPods.Bridge = "cni0"
-		return n
-	}},
-	{name: "pods by interface prefix", options: Options{PodInterfacePrefix: "cali"}, edit: func(n servicemodel.Node) servicemodel.Node {
-		n.LocalPods.InterfacePrefix = "cali"
-		return n
-	}},
+	{name: "pods by bridge", options: Options{Bridge: "cni0"},
+		edit: func(n servicemodel.Node) servicemodel.Node {
+			n.LocalPods.Bridge = "cni0"
+			return n
+		}},
+	{name: "pods by interface prefix", options: Options{PodInterfacePrefix: "cali"},
+		edit: func(n servicemodel.Node) servicemodel.Node {
+			n.LocalPods.InterfacePrefix = "cali"
+			return n
+		}},
 }
 
 // destination is one way to a service.
@@ -108,8 +112,8 @@ func expect(d destination, local bool, l *layout, det *detector, from string) Wa
 	return to(OwnSource, here...)
 }
 
-// matrix makes a scenario for each combination of destination, policy, layout and detector; each asks from a pod, the node and outside, for
-// every protocol and family.
+// matrix makes a scenario for each combination of destination, policy, layout and detector; each
+// asks from a pod, the node and outside, for every protocol and family.
 func matrix() []Scenario {
 	var out []Scenario
 	for _, d := range destinations {
@@ -146,6 +150,7 @@ func cell(d destination, local bool, l *layout, det *detector) Scenario {
 		Name:    fmt.Sprintf("%s, policy %s, %s, %s", d.kind, policy, l.name, det.name),
 		Line:    "matrix",
 		Options: det.options,
-		Steps:   []Step{{State: state(det.edit(thisNode()), web(edit...), endpoints), Checks: list}},
+		Steps: []Step{{State: state(det.edit(thisNode()), web(edit...), endpoints),
+			Checks: list}},
 	}
 }

@@ -48,8 +48,8 @@ type fault struct {
 // Call names a method of a backend.
 type Call string
 
-// The methods of [dataplane.Backend] that can be counted, delayed and made to fail. Plan, Check and Close have no context; what runs before
-// them is given [context.Background].
+// The methods of [dataplane.Backend] that can be counted, delayed and made to fail. Plan, Check and
+// Close have no context; what runs before them is given [context.Background].
 const (
 	CallCheck     Call = "check"
 	CallObserve   Call = "observe"
@@ -60,13 +60,14 @@ const (
 	CallClose     Call = "close"
 )
 
-// NewMemory returns a backend on the kernel k. Another one on the same kernel stands for a restart of the program, or for another program. Nil
-// is a new, empty kernel.
+// NewMemory returns a backend on the kernel k. Another one on the same kernel stands for a restart
+// of the program, or for another program. Nil is a new, empty kernel.
 func NewMemory(k *Kernel) *Memory {
 	if k == nil {
 		k = &Kernel{}
 	}
-	return &Memory{kernel: k, calls: map[Call]int{}, before: map[Call]func(context.Context) error{}, faults: map[Call]fault{}}
+	return &Memory{kernel: k, calls: map[Call]int{}, before: map[Call]func(context.Context) error{},
+		faults: map[Call]fault{}}
 }
 
 // Kernel returns the kernel that the backend writes to.
@@ -86,15 +87,17 @@ func (m *Memory) Fail(c Call, n int, err error) {
 	m.faults[c] = fault{n, err}
 }
 
-// Before makes f run at the beginning of each call of a method: to take time, to let somebody else change the kernel just then, or to
-// refuse. If it returns an error, the call returns that and has no effect. Nil ends it.
+// Before makes f run at the beginning of each call of a method: to take time, to let somebody else
+// change the kernel just then, or to refuse. If it returns an error, the call returns that and has
+// no effect. Nil ends it.
 func (m *Memory) Before(c Call, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.before[c] = f
 }
 
-// Refuse makes Check return what f says of a change set: nil, or [dataplane.UnsupportedError] values. Nil refuses nothing.
+// Refuse makes Check return what f says of a change set: nil, or [dataplane.UnsupportedError]
+// values. Nil refuses nothing.
 func (m *Memory) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,8 +154,8 @@ func (m *Memory) Check(c *servicemodel.ChangeSet) error {
 	return refuse(c)
 }
 
-// Observe reads the kernel. The table is made anew of its contents, as it is by a backend that decodes what it reads: it knows of no
-// state, no conflicts and no health checks.
+// Observe reads the kernel. The table is made anew of its contents, as it is by a backend that
+// decodes what it reads: it knows of no state, no conflicts and no health checks.
 func (m *Memory) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*dataplane.Observation, error) {
@@ -251,7 +254,9 @@ func (m *Memory) write(c *servicemodel.ChangeSet) error {
 		return fmt.Errorf("memory: commit: old table: %w", err)
 	}
 	if !old.Equal(m.held) {
-		return fmt.Errorf("memory: commit: the change set does not begin from what was last observed or committed, but from that and\n%s",
+		return fmt.Errorf(
+			"memory: commit: the change set does not begin from what was last observed or "+
+				"committed, but from that and\n%s",
 			servicemodel.Diff(m.held, old))
 	}
 	k, own := m.kernel, *c

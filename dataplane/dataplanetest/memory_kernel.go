@@ -7,8 +7,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Kernel is what [Memory] backends write to. It outlives them, as a kernel outlives a program, and several can share it. Its methods do
-// what other programs do to a kernel, and may be called by many goroutines. The zero Kernel is empty and ready to use.
+// Kernel is what [Memory] backends write to. It outlives them, as a kernel outlives a program, and
+// several can share it. Its methods do what other programs do to a kernel, and may be called by
+// many goroutines. The zero Kernel is empty and ready to use.
 type Kernel struct {
 	mu         sync.Mutex
 	table      *servicemodel.Table
@@ -43,23 +44,26 @@ func (k *Kernel) Flush() {
 	})
 }
 
-// Break is a foreign commit that damages our skeleton, and with it nothing that a table tells: backends report it as Broken.
+// Break is a foreign commit that damages our skeleton, and with it nothing that a table tells:
+// backends report it as Broken.
 func (k *Kernel) Break() { k.change(func() { k.broken = k.generation }) }
 
-// Lose is a foreign commit that deletes one frontend, and leaves its pools. It reports whether there was one. Backends report it as Touched.
+// Lose is a foreign commit that deletes one frontend, and leaves its pools. It reports whether
+// there was one. Backends report it as Touched.
 func (k *Kernel) Lose(key servicemodel.FrontendKey) bool {
 	var found bool
 	k.change(func() {
 		f := k.table.Frontend(key)
 		if found = f != nil; found {
-			k.table = k.table.Apply(&servicemodel.ChangeSet{Frontends: []servicemodel.FrontendChange{{Old: f}}})
+			k.table = k.table.Apply(
+				&servicemodel.ChangeSet{Frontends: []servicemodel.FrontendChange{{Old: f}}})
 		}
 	})
 	return found
 }
 
-// AddDrift is a foreign commit that leaves things which do not belong, described by one line each. Backends report it as Touched,
-// Observe reports the lines, and the next commit removes them.
+// AddDrift is a foreign commit that leaves things which do not belong, described by one line each.
+// Backends report it as Touched, Observe reports the lines, and the next commit removes them.
 func (k *Kernel) AddDrift(lines ...string) {
 	k.change(func() { k.drift = slices.Concat(k.drift, lines) })
 }

@@ -17,7 +17,9 @@ var errMemory = errors.New("out of memory")
 // memoryTable is the table of a service that also has a health check.
 func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 	t.Helper()
-	s := state(thisNode(), web(externalLocal, func(s *servicemodel.Service) { s.HealthCheckNodePort = 32000 }), eps(hosts...))
+	s := state(thisNode(), web(externalLocal, func(s *servicemodel.Service) {
+		s.HealthCheckNodePort = 32000
+	}), eps(hosts...))
 	table, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
 	require.NotZero(t, table.Len())
@@ -95,8 +97,12 @@ func TestMemoryTellsConflicts(t *testing.T) {
 		want     dataplane.Integrity
 		conflict bool
 	}{
-		{"somebody committed something else", func(_ *testing.T, k *Kernel) { k.Touch() }, dataplane.Touched, false},
-		{"somebody left something", func(_ *testing.T, k *Kernel) { k.AddDrift("a chain") }, dataplane.Touched, false},
+		{"somebody committed something else", func(_ *testing.T, k *Kernel) {
+			k.Touch()
+		}, dataplane.Touched, false},
+		{"somebody left something", func(_ *testing.T, k *Kernel) {
+			k.AddDrift("a chain")
+		}, dataplane.Touched, false},
 		{"somebody deleted a frontend", func(t *testing.T, k *Kernel) {
 			for f := range k.Table().Frontends() {
 				require.True(t, k.Lose(f.Key))
@@ -104,8 +110,12 @@ func TestMemoryTellsConflicts(t *testing.T) {
 				return
 			}
 		}, dataplane.Touched, false},
-		{"somebody deleted everything", func(_ *testing.T, k *Kernel) { k.Flush() }, dataplane.Broken, true},
-		{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) { k.Break() }, dataplane.Broken, false},
+		{"somebody deleted everything", func(_ *testing.T, k *Kernel) {
+			k.Flush()
+		}, dataplane.Broken, true},
+		{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) {
+			k.Break()
+		}, dataplane.Broken, false},
 		{"another backend committed", func(t *testing.T, k *Kernel) {
 			m, held := observed(t, k)
 			_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "pod3")))
@@ -170,8 +180,11 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 	m, empty := observed(t, nil)
 	c := servicemodel.Diff(empty, memoryTable(t, "pod1"))
 	calls := map[Call]func(context.Context) error{
-		CallCheck:     func(context.Context) error { return m.Check(c) },
-		CallObserve:   func(ctx context.Context) error { _, err := m.Observe(ctx, nil); return err },
+		CallCheck: func(context.Context) error { return m.Check(c) },
+		CallObserve: func(ctx context.Context) error {
+			_, err := m.Observe(ctx, nil)
+			return err
+		},
 		CallIntegrity: func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
 		CallPlan:      func(context.Context) error { _, err := m.Plan(c); return err },
 		CallCommit: func(ctx context.Context) error {
@@ -212,7 +225,8 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 	one, two := memoryTable(t, "pod1"), memoryTable(t, "pod1", "pod2")
 	_, err := m.Commit(t.Context(), servicemodel.Diff(empty, two))
 	require.NoError(t, err)
-	part, err := servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(), Frontends: slices.Collect(two.Frontends())[:1]})
+	part, err := servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(),
+		Frontends: slices.Collect(two.Frontends())[:1]})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		name  string
@@ -224,7 +238,8 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 		{"hints are not heeded", false, part, two.Len(), false},
 		{"there is none", true, nil, two.Len(), false},
 		{"all is wanted", true, two, two.Len(), false},
-		{"a pool is wanted otherwise", true, one, two.Len(), len(slices.Collect(two.Hairpins())) > len(slices.Collect(one.Hairpins()))},
+		{"a pool is wanted otherwise", true, one, two.Len(),
+			len(slices.Collect(two.Hairpins())) > len(slices.Collect(one.Hairpins()))},
 		{"a part is wanted", true, part, 1, true},
 	} {
 		m.HeedHints(c.heed)
@@ -244,7 +259,8 @@ func TestMemoryRefusesOnDemand(t *testing.T) {
 	t.Parallel()
 	m := NewMemory(nil)
 	c := servicemodel.Diff(nil, memoryTable(t, "pod1"))
-	unsupported := &dataplane.UnsupportedError{Backend: "memory", Object: "service default/web", Field: "scheduler", Value: "lc"}
+	unsupported := &dataplane.UnsupportedError{Backend: "memory", Object: "service default/web",
+		Field: "scheduler", Value: "lc"}
 	m.Refuse(func(*servicemodel.ChangeSet) error { return unsupported })
 	require.ErrorIs(t, m.Check(c), dataplane.ErrUnsupported)
 	m.Refuse(nil)

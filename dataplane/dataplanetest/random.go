@@ -16,23 +16,24 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// RandomOptions tunes [Random]. The environment variables KERNLB_RANDOM_PACKETS and KERNLB_RANDOM_SEED overrule the test's own numbers: a
-// long run is KERNLB_RANDOM_PACKETS=1000000.
+// RandomOptions tunes [Random]. The environment variables KERNLB_RANDOM_PACKETS and
+// KERNLB_RANDOM_SEED overrule the test's own numbers: a long run is KERNLB_RANDOM_PACKETS=1000000.
 type RandomOptions struct {
 	// Seed is the first seed; each network takes the next.
 	Seed uint64
 	// Packets is how many packets are sent in all. Zero means 10,000.
 	Packets int
-	// Networks is how many networks work side by side; most of a test's time is waiting for packets that must not come. Zero means one
-	// for 2,500 packets, at least 4 and at most 48.
+	// Networks is how many networks work side by side; most of a test's time is waiting for packets
+	// that must not come. Zero means one for 2,500 packets, at least 4 and at most 48.
 	Networks int
 }
 
 // packetsPerState is how many packets are sent after each change.
 const packetsPerState = 50
 
-// Random applies random states, one random change after the other, sends random packets, and compares what becomes of each with the oracle. When they differ,
-// it makes the state smaller while they still do, and reports that.
+// Random applies random states, one random change after the other, sends random packets, and
+// compares what becomes of each with the oracle. When they differ, it makes the state smaller while
+// they still do, and reports that.
 func Random(t *testing.T, open Open, o RandomOptions) {
 	netnstest.Require(t)
 	o.Seed = uint64(fromEnv(t, "KERNLB_RANDOM_SEED", int(o.Seed)))
@@ -113,7 +114,8 @@ func (r *random) config() randstate.Config {
 		if strings.HasPrefix(h.Name, "remote") {
 			node = "other"
 		}
-		c.Places = append(c.Places, randstate.Place{IPv4: h.IPv4, IPv6: h.IPv6, Node: node, Zone: "zone-" + h.Name[len(h.Name)-1:]})
+		c.Places = append(c.Places, randstate.Place{IPv4: h.IPv4, IPv6: h.IPv6, Node: node,
+			Zone: "zone-" + h.Name[len(h.Name)-1:]})
 	}
 	base := thisNode()
 	base.Zone = "zone-1"
@@ -155,7 +157,8 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	return p
 }
 
-// from picks a host to send from: not a pod of the other node, whose packets to one another never come back through this one.
+// from picks a host to send from: not a pod of the other node, whose packets to one another never
+// come back through this one.
 func (r *random) from(to netip.Addr) *netnstest.Host {
 	hosts := slices.Concat(r.w.Pods, r.w.Outside, []*netnstest.Host{r.w.Node})
 	for {
@@ -175,7 +178,8 @@ func (r *random) nodeAddr(like netip.Addr) netip.Addr {
 	}
 }
 
-// fail makes the state smaller while the packet still meets another fate than it should, and reports.
+// fail makes the state smaller while the packet still meets another fate than it should, and
+// reports.
 func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string, sent int) {
 	wrong := func(s servicemodel.State) string {
 		t := r.apply(s)
@@ -189,7 +193,8 @@ func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string,
 	}
 	last := wrong(s)
 	if last == "" {
-		r.t.Fatalf("after %d packets: %s\n(it did not happen again)\n%s", sent, complaint, describe(r.apply(s)))
+		r.t.Fatalf("after %d packets: %s\n(it did not happen again)\n%s", sent, complaint,
+			describe(r.apply(s)))
 	}
 	for svc := range s.Services() {
 		if c := wrong(s.WithoutService(svc.Name)); c != "" {
@@ -206,7 +211,8 @@ func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string,
 			i++
 		}
 	}
-	r.t.Fatalf("after %d packets: %s\nin the smallest state that shows it:\n%s", sent, last, describe(r.apply(s)))
+	r.t.Fatalf("after %d packets: %s\nin the smallest state that shows it:\n%s", sent, last,
+		describe(r.apply(s)))
 }
 
 // describe prints a table.

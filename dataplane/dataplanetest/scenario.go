@@ -26,7 +26,8 @@ type Step struct {
 
 // Check is one question: packets from here to there.
 type Check struct {
-	// From is the name of a host: "pod1" to "pod3", "remote1", "remote2", "node", "outside1", "outside2".
+	// From is the name of a host: "pod1" to "pod3", "remote1", "remote2", "node", "outside1",
+	// "outside2".
 	From  string
 	Proto servicemodel.Protocol
 	To    netip.AddrPort
@@ -68,7 +69,8 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 			times = 3
 		}
 		for range times {
-			probes = append(probes, netnstest.Probe{From: from, Proto: netnstest.Protocol(c.Proto), To: c.To})
+			probes = append(probes, netnstest.Probe{From: from, Proto: netnstest.Protocol(c.Proto),
+				To: c.To})
 			of = append(of, i)
 		}
 	}

@@ -46,9 +46,11 @@ func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 }
 
 // shares sends n packets and counts who answers.
-func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, to netip.AddrPort, n int) map[string]int {
+func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, to netip.AddrPort,
+	n int) map[string]int {
 	t.Helper()
-	probes := slices.Repeat([]netnstest.Probe{{From: w.hosts[from], Proto: netnstest.Protocol(proto), To: to}}, n)
+	probes := slices.Repeat(
+		[]netnstest.Probe{{From: w.hosts[from], Proto: netnstest.Protocol(proto), To: to}}, n)
 	count := map[string]int{}
 	for i, got := range netnstest.SendAll(t.Context(), probes) {
 		if got.Kind != netnstest.Answered {
@@ -59,7 +61,8 @@ func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, t
 	return count
 }
 
-// requireShares checks counts against weights. The bound is five standard deviations of a binomial distribution: chance fails it once in a million.
+// requireShares checks counts against weights. The bound is five standard deviations of a binomial
+// distribution: chance fails it once in a million.
 func requireShares(t *testing.T, what string, count map[string]int, weights map[string]float64) {
 	t.Helper()
 	total := 0
@@ -70,7 +73,8 @@ func requireShares(t *testing.T, what string, count map[string]int, weights map[
 		want := p * float64(total)
 		off := float64(count[name]) - want
 		if off*off > 25*want*(1-p) {
-			t.Errorf("%s: %s got %d of %d, wanted about %.0f: %v", what, name, count[name], total, want, count)
+			t.Errorf("%s: %s got %d of %d, wanted about %.0f: %v", what, name, count[name], total,
+				want, count)
 		}
 	}
 	for name := range count {
@@ -82,13 +86,15 @@ func requireShares(t *testing.T, what string, count map[string]int, weights map[
 
 func fairShares(t *testing.T, w *world) {
 	w.apply(t, state(podCIDRs(thisNode()), web(), eps("pod2", "pod3", "remote1")))
-	third := map[string]float64{serverName("pod2", PortA): 1. / 3, serverName("pod3", PortA): 1. / 3, serverName("remote1", PortA): 1. / 3}
+	third := map[string]float64{serverName("pod2", PortA): 1. / 3,
+		serverName("pod3", PortA): 1. / 3, serverName("remote1", PortA): 1. / 3}
 	for _, d := range destinations {
 		for _, from := range []string{"pod1", "node", "outside1"} {
 			for _, f := range families {
 				for _, proto := range protocols {
 					to := netip.AddrPortFrom(d.addrs[f], d.port)
-					requireShares(t, fmt.Sprintf("%s from %s to %s", proto, from, to), w.shares(t, from, proto, to, 90), third)
+					requireShares(t, fmt.Sprintf("%s from %s to %s", proto, from, to),
+						w.shares(t, from, proto, to, 90), third)
 				}
 			}
 		}
@@ -103,7 +109,8 @@ func weightedShares(t *testing.T, w *world) {
 		}
 	}
 	w.apply(t, state(thisNode(), web(), weighted(eps("pod2", "pod3", "remote1"), weights)))
-	want := map[string]float64{serverName("pod2", PortA): .1, serverName("pod3", PortA): .2, serverName("remote1", PortA): .7}
+	want := map[string]float64{serverName("pod2", PortA): .1, serverName("pod3", PortA): .2,
+		serverName("remote1", PortA): .7}
 	for _, f := range families {
 		to := netip.AddrPortFrom(clusterIP[f], servicePort)
 		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 400), want)
@@ -153,7 +160,8 @@ func clientStays(t *testing.T, w *world) {
 	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
 		count := w.shares(t, from, p, to, 3)
 		if count[given[fmt.Sprint(from, p, to)]] != 3 {
-			t.Errorf("%s from %s to %s: was given %s, now %v", p, from, to, given[fmt.Sprint(from, p, to)], count)
+			t.Errorf("%s from %s to %s: was given %s, now %v", p, from, to,
+				given[fmt.Sprint(from, p, to)], count)
 		}
 	})
 }
@@ -161,7 +169,9 @@ func clientStays(t *testing.T, w *world) {
 func clientMoves(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3"))
 	w.apply(t, s)
-	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) { w.shares(t, from, p, to, 2) })
+	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+		w.shares(t, from, p, to, 2)
+	})
 	left := []servicemodel.Endpoint(nil)
 	for _, host := range []string{"pod2", "remote1", "pod3"} {
 		left = eps(host)
@@ -176,7 +186,9 @@ func clientMoves(t *testing.T, w *world) {
 
 func clientForgotten(t *testing.T, w *world) {
 	timeout := time.Second
-	if w.ipvs() { // which counts from when it has forgotten the last connection of the client: 10 seconds after a reset
+	// which counts from when it has forgotten the last connection of the client: 10 seconds after a
+	// reset
+	if w.ipvs() {
 		timeout = 12 * time.Second
 	}
 	w.apply(t, state(thisNode(), web(sticky(timeout)), eps("pod2", "pod3", "remote1", "remote2")))
@@ -206,11 +218,14 @@ func affinityEnds(t *testing.T, w *world) {
 }
 
 func adopts(t *testing.T, w *world) {
-	s := and(state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)), eps("pod2", "remote1")), web(named("other", clusterIP2)), eps("pod3"))
+	s := and(state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)),
+		eps("pod2", "remote1")), web(named("other", clusterIP2)), eps("pod3"))
 	w.apply(t, s)
 	w.engine = w.newEngine(nil)
-	if r := w.apply(t, s); !r.Changes.Empty() || r.Messages != 0 || len(r.Drift) != 0 || !r.Observed {
-		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Messages, r.Drift, r.Changes)
+	if r := w.apply(t, s); !r.Changes.Empty() || r.Messages != 0 || len(r.Drift) != 0 ||
+		!r.Observed {
+		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Messages, r.Drift,
+			r.Changes)
 	}
 	w.engine = w.newEngine(nil)
 	r := w.apply(t, and(s, web(named("other", clusterIP2)), eps("pod1")))
@@ -235,13 +250,15 @@ func repairsFlush(t *testing.T, w *world) {
 	if r.Messages == 0 || !r.Observed {
 		t.Errorf("nothing was written")
 	}
-	for _, c := range w.check(t, r.Changes.New, ask("pod1", clusterIP, servicePort, to(OwnSource, "pod2"))) {
+	for _, c := range w.check(t, r.Changes.New, ask("pod1", clusterIP, servicePort,
+		to(OwnSource, "pod2"))) {
 		t.Error(c)
 	}
 }
 
 func cleansUp(t *testing.T, w *world) {
-	s := state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)), eps("pod2", "remote1"))
+	s := state(podCIDRs(thisNode()), web(externalLocal, sticky(time.Minute)),
+		eps("pod2", "remote1"))
 	w.apply(t, s)
 	if _, err := w.engine.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
@@ -261,10 +278,12 @@ func cleansUp(t *testing.T, w *world) {
 	}
 }
 
-// connectionsSurvive holds connections to one service open while others change, hundreds of times a second, and their own gains and loses endpoints that they do not use.
+// connectionsSurvive holds connections to one service open while others change, hundreds of times a
+// second, and their own gains and loses endpoints that they do not use.
 func connectionsSurvive(t *testing.T, w *world) {
 	each, counted := 500, []string{"Tcp.EstabResets", "Tcp.OutRsts", "Tcp.RetransSegs"}
-	if os.Getenv("KERNLB_VM") != "" { // an emulated processor is too slow for so many, and segments are sent again for want of time
+	// an emulated processor is too slow for so many, and segments are sent again for want of time
+	if os.Getenv("KERNLB_VM") != "" {
 		each, counted = 25, counted[:2]
 	}
 	keep := eps("pod2", "remote1")
@@ -275,8 +294,10 @@ func connectionsSurvive(t *testing.T, w *world) {
 	for _, c := range []struct {
 		from string
 		to   netip.AddrPort
-	}{{"pod1", netip.AddrPortFrom(clusterIP[0], servicePort)}, {"outside1", netip.AddrPortFrom(lbIP[1], servicePort)},
-		{"outside2", netip.AddrPortFrom(nodeIP[0], nodePort)}, {"node", netip.AddrPortFrom(clusterIP[1], servicePort)}} {
+	}{{"pod1", netip.AddrPortFrom(clusterIP[0], servicePort)},
+		{"outside1", netip.AddrPortFrom(lbIP[1], servicePort)},
+		{"outside2", netip.AddrPortFrom(nodeIP[0], nodePort)},
+		{"node", netip.AddrPortFrom(clusterIP[1], servicePort)}} {
 		conns, err := netnstest.OpenConns(t.Context(), w.hosts[c.from], c.to, each)
 		if err != nil {
 			t.Fatal(err)
@@ -293,7 +314,8 @@ func connectionsSurvive(t *testing.T, w *world) {
 	changes := w.churn(ctx, t, s, keep)
 	for range pools {
 		if r := <-reports; r.Lost() > 0 || r.Answered == 0 {
-			t.Errorf("of %d connections %d died: %d reset, %d closed, %d silent: %v", each, r.Lost(), r.Reset, r.Closed, r.Silent, r.Errors)
+			t.Errorf("of %d connections %d died: %d reset, %d closed, %d silent: %v", each,
+				r.Lost(), r.Reset, r.Closed, r.Silent, r.Errors)
 		}
 	}
 	grown := w.counters(t)
@@ -305,8 +327,10 @@ func connectionsSurvive(t *testing.T, w *world) {
 	t.Logf("%d changes beside %d connections", changes, each*len(pools))
 }
 
-// churn changes other services, and adds and removes other endpoints of the first, until ctx ends. It returns how many changes it made.
-func (w *world) churn(ctx context.Context, t *testing.T, s servicemodel.State, keep []servicemodel.Endpoint) int {
+// churn changes other services, and adds and removes other endpoints of the first, until ctx ends.
+// It returns how many changes it made.
+func (w *world) churn(ctx context.Context, t *testing.T, s servicemodel.State,
+	keep []servicemodel.Endpoint) int {
 	r := &random{w: w, t: t, rng: rand.New(rand.NewPCG(1, 2))}
 	c := r.config()
 	c.Nodes = nil
@@ -315,7 +339,8 @@ func (w *world) churn(ctx context.Context, t *testing.T, s servicemodel.State, k
 	for ; ctx.Err() == nil; n++ {
 		s = g.Change(s)
 		if n%5 == 0 {
-			s = and(s, web(), slices.Concat(keep, eps([]string{"pod1", "pod3", "remote2"}[:r.rng.IntN(4)]...)))
+			s = and(s, web(),
+				slices.Concat(keep, eps([]string{"pod1", "pod3", "remote2"}[:r.rng.IntN(4)]...)))
 		}
 		w.apply(t, s)
 		time.Sleep(2 * time.Millisecond)

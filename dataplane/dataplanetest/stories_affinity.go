@@ -18,18 +18,24 @@ import (
 // affinityStories are about clients that must not be led back to an endpoint that was taken away.
 var affinityStories = []story{
 	{"a client does not go back to a silent endpoint that is gone", silentEndpointGoes(false)},
-	{"a client does not go back to a silent endpoint that is gone, flows being kept", silentEndpointGoes(true)},
-	{"no new connection reaches an endpoint that was taken away, affinity of a second", neverBack(time.Second, false)},
-	{"no new connection reaches an endpoint that was taken away, affinity of two seconds", neverBack(2*time.Second, false)},
-	{"no new connection reaches an endpoint that was taken away, affinity of an hour", neverBack(time.Hour, false)},
-	{"no new connection reaches an endpoint that another process took away", neverBack(time.Hour, true)},
+	{"a client does not go back to a silent endpoint that is gone, flows being kept",
+		silentEndpointGoes(true)},
+	{"no new connection reaches an endpoint that was taken away, affinity of a second",
+		neverBack(time.Second, false)},
+	{"no new connection reaches an endpoint that was taken away, affinity of two seconds",
+		neverBack(2*time.Second, false)},
+	{"no new connection reaches an endpoint that was taken away, affinity of an hour",
+		neverBack(time.Hour, false)},
+	{"no new connection reaches an endpoint that another process took away",
+		neverBack(time.Hour, true)},
 }
 
 // silentPort is a port where packets arrive and nobody answers.
 const silentPort uint16 = 9999
 
-// silence makes a host accept packets to silentPort, and answer none: nobody reads the datagrams, and a
-// listener with a full queue drops what else comes (tcp_conn_request in net/ipv4/tcp_input.c).
+// silence makes a host accept packets to silentPort, and answer none: nobody reads the datagrams,
+// and a listener with a full queue drops what else comes (tcp_conn_request in
+// net/ipv4/tcp_input.c).
 func (w *world) silence(t *testing.T, host string) {
 	t.Helper()
 	h := w.hosts[host]
@@ -65,8 +71,8 @@ func (w *world) silence(t *testing.T, host string) {
 // silentClients are hosts that send to silent endpoints.
 var silentClients = []string{"pod1", "outside1", "node"}
 
-// silentEndpointGoes replaces an endpoint that answers nothing by one that does, while clients send it
-// datagrams and try to connect. A SYN is sent again after a second.
+// silentEndpointGoes replaces an endpoint that answers nothing by one that does, while clients send
+// it datagrams and try to connect. A SYN is sent again after a second.
 func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		if kept {
@@ -87,8 +93,12 @@ func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 		for _, from := range silentClients {
 			for _, f := range families {
 				to := netip.AddrPortFrom(clusterIP[f], servicePort).String()
-				sending.Go(func() { w.hosts[from].NS.Do(func() error { return connectTo(ctx, to) }) }) //nolint:errcheck // it fails
-				sending.Go(func() { w.hosts[from].NS.Do(func() error { return sendTo(ctx, to) }) })    //nolint:errcheck // refused at most
+				// nolint:errcheck // it fails
+				sending.Go(func() {
+					w.hosts[from].NS.Do(func() error { return connectTo(ctx, to) })
+				})
+				// nolint:errcheck // refused at most
+				sending.Go(func() { w.hosts[from].NS.Do(func() error { return sendTo(ctx, to) }) })
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -136,11 +146,13 @@ func sendTo(ctx context.Context, to string) error {
 // turnover is how long endpoints are replaced while clients connect.
 const turnover = 2500 * time.Millisecond
 
-// neverBack takes endpoints away and gives them back, one after the other, while clients connect as fast as
-// they can: what is sent after an apply returned, and before the next begins, reaches only what was left.
+// neverBack takes endpoints away and gives them back, one after the other, while clients connect as
+// fast as they can: what is sent after an apply returned, and before the next begins, reaches only
+// what was left.
 func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
-		sets := [][]string{{"pod2", "pod3"}, {"pod3"}, {"pod3", "remote1"}, {"remote1"}, {"remote1", "pod2"}, {"pod2"}}
+		sets := [][]string{{"pod2", "pod3"}, {"pod3"}, {"pod3", "remote1"}, {"remote1"},
+			{"remote1", "pod2"}, {"pod2"}}
 		var now atomic.Pointer[[]string] // what was applied last; nil while an apply is under way
 		base := state(podCIDRs(thisNode()), web(sticky(timeout)), eps(sets[0]...))
 		w.apply(t, base)
@@ -152,12 +164,14 @@ func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *worl
 		for _, from := range clients {
 			for _, f := range families {
 				for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
-					probe := netnstest.Probe{From: w.hosts[from], Proto: netnstest.Protocol(p), To: netip.AddrPortFrom(clusterIP[f], servicePort)}
+					probe := netnstest.Probe{From: w.hosts[from], Proto: netnstest.Protocol(p),
+						To: netip.AddrPortFrom(clusterIP[f], servicePort)}
 					clientsDone.Go(func() {
 						for ctx.Err() == nil {
 							before := now.Load()
 							got := probe.Send(ctx)
-							if before == nil || now.Load() != before || got.Kind == netnstest.Failed {
+							if before == nil || now.Load() != before ||
+								got.Kind == netnstest.Failed {
 								continue
 							}
 							checked.Add(1)

@@ -26,11 +26,14 @@ var flowStories = []story{
 	{"a UDP client of a service that goes is not held by it", serviceGoes},
 	{"a UDP client stays with an endpoint that terminates until it ends", endpointTerminates},
 	{"a new program cleans up what the last one left", cleansAfterRestart},
-	{"connections to an endpoint that goes are left, drained or cut", connectionsOfEndpointThatGoes},
+	{"connections to an endpoint that goes are left, drained or cut",
+		connectionsOfEndpointThatGoes},
 	{"flows that look alike survive", lookAlikesSurvive},
-	{"endpoints are replaced all the time, connections being left", rolling(servicemodel.ConnectionPolicy{})},
+	{"endpoints are replaced all the time, connections being left",
+		rolling(servicemodel.ConnectionPolicy{})},
 	{"endpoints are replaced all the time, connections being drained", rolling(drained)},
-	{"endpoints are replaced all the time, connections being cut", rolling(servicemodel.ConnectionPolicy{Mode: servicemodel.CutConnections})},
+	{"endpoints are replaced all the time, connections being cut",
+		rolling(servicemodel.ConnectionPolicy{Mode: servicemodel.CutConnections})},
 }
 
 // Ports of the service of these stories; its endpoints listen on flowTarget.
@@ -41,11 +44,14 @@ const (
 	streamPort   uint16 = 4053
 )
 
-// serverGrace is how long a server goes on after the kernel sends nothing to it any more: it has to answer what lies in its socket.
+// serverGrace is how long a server goes on after the kernel sends nothing to it any more: it has to
+// answer what lies in its socket.
 const serverGrace = 100 * time.Millisecond
 
-// keepFlows gives the world an engine that knows nothing yet, with a keeper of the node's flows, and returns it.
-func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*conntrack.Table, *flows.Keeper) {
+// keepFlows gives the world an engine that knows nothing yet, with a keeper of the node's flows,
+// and returns it.
+func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*conntrack.Table,
+	*flows.Keeper) {
 	t.Helper()
 	table, err := conntrack.Open(conntrack.Config{NetNS: w.Node.NS.Fd()})
 	if errors.Is(err, conntrack.ErrNotSupported) {
@@ -62,17 +68,21 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 	return table, keeper
 }
 
-// mirrored returns the table; or a mirror of it, which runs, if the variable KERNLB_TEST_MIRROR is set: the outcome is the same.
+// mirrored returns the table; or a mirror of it, which runs, if the variable KERNLB_TEST_MIRROR is
+// set: the outcome is the same.
 func mirrored(t *testing.T, table *conntrack.Table) flows.Table {
 	t.Helper()
 	if os.Getenv("KERNLB_TEST_MIRROR") == "" {
 		return table
 	}
-	m, err := conntrack.NewMirror(table, conntrack.MirrorOptions{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP, conntrack.SCTP}})
+	m, err := conntrack.NewMirror(table,
+		conntrack.MirrorOptions{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP,
+			conntrack.SCTP}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // that of the test ends before its cleanup
+	// that of the test ends before its cleanup
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
 	t.Cleanup(func() {
@@ -97,10 +107,12 @@ func (w *world) settle(t *testing.T) {
 	}
 }
 
-// settleUntil does what becomes due until done, for ten seconds at most: a backend may wait for connections much longer.
+// settleUntil does what becomes due until done, for ten seconds at most: a backend may wait for
+// connections much longer.
 func (w *world) settleUntil(t *testing.T, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !done() && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !done() && time.Now().Before(end); time.Sleep(
+		20 * time.Millisecond) {
 		if _, err := w.engine.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -127,11 +139,13 @@ func flowEndpoints(hosts ...string) []servicemodel.Endpoint {
 	})
 }
 
-func flowState(endpoints []servicemodel.Endpoint, edit ...func(*servicemodel.Service)) servicemodel.State {
+func flowState(endpoints []servicemodel.Endpoint,
+	edit ...func(*servicemodel.Service)) servicemodel.State {
 	return state(podCIDRs(thisNode()), flowService(edit...), endpoints)
 }
 
-// openStreams opens a stream by each address of the service, in both families: by cluster IP as itself, by the others masqueraded.
+// openStreams opens a stream by each address of the service, in both families: by cluster IP as
+// itself, by the others masqueraded.
 func (w *world) openStreams(t *testing.T) (all streams) {
 	t.Helper()
 	for _, f := range families {
@@ -139,15 +153,18 @@ func (w *world) openStreams(t *testing.T) (all streams) {
 			from  string
 			addrs [2]netip.Addr
 			port  uint16
-		}{{"pod1", clusterIP, flowPort}, {"outside1", externalIP, flowPort}, {"outside2", lbIP, flowPort}, {"outside1", nodeIP, flowNodePort}} {
-			all = append(all, w.stream(t, c.from, streamPort+uint16(i), netip.AddrPortFrom(c.addrs[f], c.port)))
+		}{{"pod1", clusterIP, flowPort}, {"outside1", externalIP, flowPort},
+			{"outside2", lbIP, flowPort}, {"outside1", nodeIP, flowNodePort}} {
+			all = append(all, w.stream(t, c.from, streamPort+uint16(i),
+				netip.AddrPortFrom(c.addrs[f], c.port)))
 		}
 	}
 	return all
 }
 
-// through changes the services while the streams send, and requires that each loses no more than what it sent meanwhile, between, say, the death of an
-// endpoint, the first thing that change does, and its end, and what was on its way when that began.
+// through changes the services while the streams send, and requires that each loses no more than
+// what it sent meanwhile, between, say, the death of an endpoint, the first thing that change does,
+// and its end, and what was on its way when that began.
 func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 	t.Helper()
 	l.start()
@@ -161,7 +178,8 @@ func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 	for i, s := range l {
 		y := s.tally()
 		if allowed := after[i].sent - before[i].sent + before[i].lost; y.lost > allowed {
-			t.Errorf("%s: %d lost, at most %d were on their way or sent while things changed: %s", s.name, y.lost, allowed, y)
+			t.Errorf("%s: %d lost, at most %d were on their way or sent while things changed: %s",
+				s.name, y.lost, allowed, y)
 		}
 		lost += y.lost
 		sent += y.sent
@@ -178,8 +196,9 @@ func endpointReplaced(t *testing.T, w *world) {
 	all := w.openStreams(t)
 	all.requireAll(t, serverName("pod2", flowTarget))
 
-	// The old endpoint serves on until the change is made, as one does that ends in an orderly way. Who sends nothing before an answer is long overdue
-	// has one datagram on its way, however slow the machine is.
+	// The old endpoint serves on until the change is made, as one does that ends in an orderly way.
+	// Who sends nothing before an answer is long overdue has one datagram on its way, however slow
+	// the machine is.
 	for _, s := range all {
 		s.patience = 2 * time.Second
 	}
@@ -236,7 +255,8 @@ func firstEndpoint(t *testing.T, w *world) {
 	all.stop()
 	all.requireAll(t, serverName("pod2", flowTarget))
 
-	// It goes again, and with it all flows to it: the clients are refused, not held in a black hole.
+	// It goes again, and with it all flows to it: the clients are refused, not held in a black
+	// hole.
 	w.apply(t, flowState(nil))
 	for _, s := range all {
 		s.forget()
@@ -256,7 +276,8 @@ func serviceComes(t *testing.T, w *world) {
 	var virtual streams
 	for _, s := range w.openStreams(t) {
 		if ap := s.conn.RemoteAddr().(*net.UDPAddr).AddrPort(); !w.IsNodeAddr(ap.Addr()) {
-			virtual = append(virtual, s) // the node itself refuses what is sent to its own addresses
+			// the node itself refuses what is sent to its own addresses
+			virtual = append(virtual, s)
 		}
 	}
 	virtual.requireAll(t, netnstest.InternetName)
@@ -272,8 +293,10 @@ func nodePortMoves(t *testing.T, w *world) {
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	var old, new streams
 	for _, f := range families {
-		old = append(old, w.stream(t, "outside1", streamPort, netip.AddrPortFrom(nodeIP[f], flowNodePort)))
-		new = append(new, w.stream(t, "outside1", streamPort+1, netip.AddrPortFrom(nodeIP[f], flowNodePort+1)))
+		old = append(old, w.stream(t, "outside1", streamPort,
+			netip.AddrPortFrom(nodeIP[f], flowNodePort)))
+		new = append(new, w.stream(t, "outside1", streamPort+1,
+			netip.AddrPortFrom(nodeIP[f], flowNodePort+1)))
 	}
 	old.requireAll(t, serverName("pod2", flowTarget))
 	old.start()
@@ -317,15 +340,18 @@ func endpointTerminates(t *testing.T, w *world) {
 	if w.ipvs() { // which forgets UDP flows with their endpoint
 		both = append(both, serverName("pod3", flowTarget))
 	}
-	w.apply(t, flowState(slices.Concat(each(flowEndpoints("pod2"), terminating), flowEndpoints("pod3"))))
+	w.apply(t, flowState(slices.Concat(each(flowEndpoints("pod2"), terminating),
+		flowEndpoints("pod3"))))
 	all.requireAll(t, both...)
-	fresh := streams{w.stream(t, "pod1", streamPort+100, netip.AddrPortFrom(clusterIP[0], flowPort))}
+	fresh := streams{w.stream(t, "pod1", streamPort+100, netip.AddrPortFrom(clusterIP[0],
+		flowPort))}
 	fresh.requireAll(t, serverName("pod3", flowTarget))
 	w.apply(t, flowState(flowEndpoints("pod3")))
 	all.requireAll(t, serverName("pod3", flowTarget))
 }
 
-// cleansAfterRestart changes the services with an engine that leaves flows alone, and lets another one find them.
+// cleansAfterRestart changes the services with an engine that leaves flows alone, and lets another
+// one find them.
 func cleansAfterRestart(t *testing.T, w *world) {
 	w.serve(t, "pod2", netnstest.UDP, flowTarget)
 	w.serve(t, "pod3", netnstest.UDP, flowTarget)
@@ -333,14 +359,17 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	all := w.openStreams(t)
 	all.requireAll(t, serverName("pod2", flowTarget))
 
-	w.keepFlows(t, servicemodel.ConnectionPolicy{}) // as a program does that is run once for each change
+	// as a program does that is run once for each change
+	w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	w.apply(t, flowState(flowEndpoints("pod3")))
 	all.requireAll(t, serverName("pod3", flowTarget))
 
 	w.engine = w.newEngine(nil) // as one that is killed before it cleans up
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	stale := len(all)
-	if w.ipvs() { // which moves a flow itself: the next datagram ends it and is lost, the one after it begins another
+	// which moves a flow itself: the next datagram ends it and is lost, the one after it begins
+	// another
+	if w.ipvs() {
 		all.send(2 * streamPatience)
 		all.requireAll(t, serverName("pod2", flowTarget))
 		stale = 0

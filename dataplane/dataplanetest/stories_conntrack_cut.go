@@ -19,20 +19,23 @@ import (
 // drained gives connections a second.
 var drained = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: time.Second}
 
-// connectionsOfEndpointThatGoes holds connections to an endpoint that goes, though it serves on, under each policy.
+// connectionsOfEndpointThatGoes holds connections to an endpoint that goes, though it serves on,
+// under each policy.
 func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 	const count = 20
 	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	w.serve(t, "pod2", netnstest.TCP, flowTarget)
 	w.serve(t, "pod3", netnstest.TCP, flowTarget)
-	for _, p := range []servicemodel.ConnectionPolicy{{}, drained, {Mode: servicemodel.CutConnections}} {
+	for _, p := range []servicemodel.ConnectionPolicy{{}, drained,
+		{Mode: servicemodel.CutConnections}} {
 		own := func(s *servicemodel.Service) { s.Connections = p }
 		w.apply(t, flowState(flowEndpoints("pod2"), own))
 		var all []*netnstest.Conns
 		for _, to := range []struct {
 			from string
 			addr netip.AddrPort
-		}{{"pod1", netip.AddrPortFrom(clusterIP[0], flowPort)}, {"outside1", netip.AddrPortFrom(externalIP[1], flowPort)},
+		}{{"pod1", netip.AddrPortFrom(clusterIP[0], flowPort)},
+			{"outside1", netip.AddrPortFrom(externalIP[1], flowPort)},
 			{"outside2", netip.AddrPortFrom(nodeIP[0], flowNodePort)}} {
 			c, err := netnstest.OpenConns(t.Context(), w.hosts[to.from], to.addr, count)
 			if err != nil {
@@ -62,13 +65,16 @@ func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 	}
 }
 
-// requirePings requires how many connections of each list live, and how many turn out to have been reset.
-func requirePings(t *testing.T, p servicemodel.ConnectionPolicy, all []*netnstest.Conns, living, reset int) {
+// requirePings requires how many connections of each list live, and how many turn out to have been
+// reset.
+func requirePings(t *testing.T, p servicemodel.ConnectionPolicy, all []*netnstest.Conns, living,
+	reset int) {
 	t.Helper()
 	for i, c := range all {
 		r := c.Ping(3 * time.Second)
 		if r.Answered != living || r.Reset != reset || r.Silent+r.Closed > 0 {
-			t.Errorf("%s, connections %d: wanted %d living and %d reset, got %+v", p, i, living, reset, r)
+			t.Errorf("%s, connections %d: wanted %d living and %d reset, got %+v", p, i, living,
+				reset, r)
 		}
 	}
 }
@@ -86,8 +92,9 @@ func lookAlikes(t *testing.T) int {
 	return n
 }
 
-// lookAlikesSurvive fills the table with flows of which one in a hundred is stale after the change. The variable KERNLB_TEST_FLOWS says how many; no more
-// than nf_conntrack_max fit, which a namespace cannot raise.
+// lookAlikesSurvive fills the table with flows of which one in a hundred is stale after the change.
+// The variable KERNLB_TEST_FLOWS says how many; no more than nf_conntrack_max fit, which a
+// namespace cannot raise.
 func lookAlikesSurvive(t *testing.T, w *world) {
 	table, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	w.apply(t, flowState(flowEndpoints("pod2", "pod3")))
@@ -112,11 +119,15 @@ func lookAlikesSurvive(t *testing.T, w *world) {
 	r := w.apply(t, flowState(flowEndpoints("pod3")))
 	took := time.Since(start)
 	if after := w.count(t, table); before-after != stale || keeper.Totals().Deleted != stale {
-		t.Errorf("of %d flows %d went, %d of them deleted; %d were stale", before, before-after, keeper.Totals().Deleted, stale)
+		t.Errorf("of %d flows %d went, %d of them deleted; %d were stale", before, before-after,
+			keeper.Totals().Deleted, stale)
 	}
-	t.Logf("%d flows, %d of them stale: applied and cleaned up in %s, of which the pass took %s (%s)", before, stale, took, keeper.Totals().Duration,
+	t.Logf(
+		"%d flows, %d of them stale: applied and cleaned up in %s, of which the pass took %s (%s)",
+		before, stale, took, keeper.Totals().Duration,
 		r.Backend)
-	for f, err := range table.Flows(t.Context(), conntrack.Filter{Protocol: conntrack.UDP, ReplySrc: hostAddrs("pod2")[0], ReplySrcPort: flowTarget}) {
+	for f, err := range table.Flows(t.Context(), conntrack.Filter{Protocol: conntrack.UDP,
+		ReplySrc: hostAddrs("pod2")[0], ReplySrcPort: flowTarget}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,11 +137,15 @@ func lookAlikesSurvive(t *testing.T, w *world) {
 	}
 }
 
-// lookAlike is the i-th flow: one in a hundred goes to the endpoint of the service that will be gone.
+// lookAlike is the i-th flow: one in a hundred goes to the endpoint of the service that will be
+// gone.
 func lookAlike(rng *rand.Rand, i int) (f conntrack.Flow, stale bool) {
 	pod2, pod3 := hostAddrs("pod2")[0], hostAddrs("pod3")[0]
-	client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 32 + byte(i>>22), byte(i >> 14), byte(i >> 6)}), uint16(1024+i&63))
-	f = conntrack.Flow{Protocol: conntrack.UDP, Timeout: time.Hour, Status: conntrack.StatusSeenReply | conntrack.StatusAssured}
+	client := netip.AddrPortFrom(
+		netip.AddrFrom4([4]byte{10, 32 + byte(i>>22), byte(i >> 14), byte(i >> 6)}),
+		uint16(1024+i&63))
+	f = conntrack.Flow{Protocol: conntrack.UDP, Timeout: time.Hour,
+		Status: conntrack.StatusSeenReply | conntrack.StatusAssured}
 	to, by := netip.AddrPortFrom(clusterIP[0], flowPort), netip.AddrPortFrom(pod2, flowTarget)
 	if stale = i%100 == 0; stale {
 		if rng.IntN(2) == 0 {

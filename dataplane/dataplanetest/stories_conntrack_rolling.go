@@ -28,16 +28,19 @@ const (
 	rollInterval  = 10 * time.Millisecond // 100 changes a second
 	rollClients   = 10
 	rollFirstPort = uint16(20000)
-	// rollPatience is longer than answers take on a busy machine, so that a client has one datagram on its way when its flow is moved.
+	// rollPatience is longer than answers take on a busy machine, so that a client has one datagram
+	// on its way when its flow is moved.
 	rollPatience = 250 * time.Millisecond
-	// A connection hangs if it waits so long for an answer while the others get so many: on a starved machine all wait.
+	// A connection hangs if it waits so long for an answer while the others get so many: on a
+	// starved machine all wait.
 	hangTime    = 2 * time.Second
 	hangAnswers = 300
 )
 
 var errHangs = errors.New("hangs, while others get answers")
 
-// rollTime is how long endpoints are replaced: a minute, or what the variable KERNLB_TEST_ROLL says, such as "1m"; short by default.
+// rollTime is how long endpoints are replaced: a minute, or what the variable KERNLB_TEST_ROLL
+// says, such as "1m"; short by default.
 func rollTime(t *testing.T) time.Duration {
 	s := os.Getenv("KERNLB_TEST_ROLL")
 	if s == "" {
@@ -50,7 +53,8 @@ func rollTime(t *testing.T) time.Duration {
 	return d
 }
 
-// rolling returns the story of a service whose endpoints are replaced one after the other, all the time, under load.
+// rolling returns the story of a service whose endpoints are replaced one after the other, all the
+// time, under load.
 func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		_, keeper := w.keepFlows(t, p)
@@ -61,7 +65,8 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 		w.apply(t, r.state())
 		var udp streams
 		for i := range uint16(rollClients) {
-			s := w.stream(t, []string{"pod1", "outside1"}[i%2], streamPort+i, netip.AddrPortFrom(clusterIP[i/2%2], flowPort))
+			s := w.stream(t, []string{"pod1", "outside1"}[i%2], streamPort+i,
+				netip.AddrPortFrom(clusterIP[i/2%2], flowPort))
 			s.patience = rollPatience
 			udp = append(udp, s)
 		}
@@ -69,7 +74,8 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for i := range rollClients {
-			tcp = append(tcp, r.call(ctx, []string{"pod1", "outside1"}[i%2], netip.AddrPortFrom(clusterIP[i/2%2], flowPort)))
+			tcp = append(tcp, r.call(ctx, []string{"pod1", "outside1"}[i%2],
+				netip.AddrPortFrom(clusterIP[i/2%2], flowPort)))
 		}
 		udp.start()
 		changes, applies := r.roll(ctx, keeper.Totals)
@@ -109,7 +115,8 @@ type member struct {
 // add starts an endpoint. No two ever have the same port.
 func (r *roll) add() {
 	hosts := []string{"pod2", "pod3", "remote1", "remote2"}
-	m := &member{host: hosts[int(r.next)%len(hosts)], port: rollFirstPort + r.next, stop: map[netnstest.Protocol]func(){}}
+	m := &member{host: hosts[int(r.next)%len(hosts)], port: rollFirstPort + r.next,
+		stop: map[netnstest.Protocol]func(){}}
 	r.next++
 	for _, p := range []netnstest.Protocol{netnstest.UDP, netnstest.TCP} {
 		m.stop[p] = r.serve(r.t, m.host, p, m.port)
@@ -121,25 +128,27 @@ func (r *roll) state() servicemodel.State {
 	var l []servicemodel.Endpoint
 	for _, m := range r.current {
 		l = append(l, each(eps(m.host), func(e *servicemodel.Endpoint) {
-			e.Ports = []servicemodel.EndpointPort{{Name: "udp", Protocol: servicemodel.UDP, Port: m.port}, {Name: "tcp", Protocol: servicemodel.TCP, Port: m.port}}
+			e.Ports = []servicemodel.EndpointPort{{Name: "udp", Protocol: servicemodel.UDP,
+				Port: m.port}, {Name: "tcp", Protocol: servicemodel.TCP, Port: m.port}}
 		})...)
 	}
 	return flowState(l)
 }
 
-// roll replaces the oldest endpoint, again and again. What ran at an endpoint that is gone ends when the kernel knows: for UDP at once, for TCP when the policy
-// leaves it no connections.
+// roll replaces the oldest endpoint, again and again. What ran at an endpoint that is gone ends
+// when the kernel knows: for UDP at once, for TCP when the policy leaves it no connections.
 func (r *roll) roll(ctx context.Context, cut func() conntrack.Cleaned) (changes, applies int) {
 	states, ended := make(chan servicemodel.State, 16), make(chan error, 1)
 	applied := make(chan *servicemodel.Table, 1024)
 	go func() {
-		ended <- r.engine.Run(ctx, states, &dataplane.RunOptions{Done: func(res *dataplane.Result, err error) {
-			if err != nil {
-				r.t.Errorf("apply: %v", err)
-			} else {
-				applied <- res.Changes.New
-			}
-		}})
+		ended <- r.engine.Run(ctx, states,
+			&dataplane.RunOptions{Done: func(res *dataplane.Result, err error) {
+				if err != nil {
+					r.t.Errorf("apply: %v", err)
+				} else {
+					applied <- res.Changes.New
+				}
+			}})
 	}()
 	tick := time.NewTicker(rollInterval)
 	defer tick.Stop()
@@ -155,7 +164,8 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.Cleaned) (changes,
 	if r.policy.Mode == servicemodel.DrainConnections {
 		time.Sleep(r.policy.Drain + 200*time.Millisecond) // what is left is cut meanwhile
 		for end := time.Now().Add(time.Minute); cut().Reset == 0 && time.Now().Before(end); {
-			time.Sleep(100 * time.Millisecond) // the machine is starved, and the first apply was late
+			// the machine is starved, and the first apply was late
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
 	close(states)
@@ -227,7 +237,8 @@ func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) *caller
 	r.calls.Go(func() {
 		last := time.Now()
 		for ctx.Err() == nil {
-			if err := c.session(ctx, r, from, to, &last); err != nil && (ctx.Err() == nil || errors.Is(err, errHangs)) {
+			if err := c.session(ctx, r, from, to, &last); err != nil &&
+				(ctx.Err() == nil || errors.Is(err, errHangs)) {
 				c.count(err)
 			}
 		}
@@ -236,7 +247,8 @@ func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) *caller
 }
 
 // session is one connection: it pings until something breaks.
-func (c *caller) session(ctx context.Context, r *roll, from string, to netip.AddrPort, last *time.Time) error {
+func (c *caller) session(ctx context.Context, r *roll, from string, to netip.AddrPort,
+	last *time.Time) error {
 	var conn *net.TCPConn
 	err := r.hosts[from].NS.Do(func() (err error) {
 		conn, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
@@ -286,7 +298,8 @@ func (r *roll) await(ctx context.Context, conn *net.TCPConn, in *bufio.Reader) (
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return "", err
 		case time.Since(start) > hangTime && r.answers.Load()-others >= hangAnswers:
-			return "", fmt.Errorf("%w: %s, %d answers", errHangs, time.Since(start), r.answers.Load()-others)
+			return "", fmt.Errorf("%w: %s, %d answers", errHangs, time.Since(start),
+				r.answers.Load()-others)
 		case ctx.Err() != nil:
 			return "", ctx.Err()
 		}
@@ -309,24 +322,32 @@ func (c *caller) count(err error) {
 	}
 }
 
-// report prints what was lost and broken, and compares it with what the policy allows. moved is how many UDP flows were deleted.
+// report prints what was lost and broken, and compares it with what the policy allows. moved is how
+// many UDP flows were deleted.
 func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	var sent, lost, refused, stays int
 	for _, s := range udp {
 		y := s.tally()
-		sent, lost, refused, stays = sent+y.sent, lost+y.lost, refused+y.refused, stays+len(y.answers)
+		sent, lost, refused, stays = sent+y.sent, lost+y.lost, refused+y.refused,
+			stays+len(y.answers)
 	}
 	var c caller
 	for _, o := range tcp {
 		c.connects, c.pings = c.connects+o.connects, c.pings+o.pings
-		c.refused, c.reset, c.timeouts, c.closed = c.refused+o.refused, c.reset+o.reset, c.timeouts+o.timeouts, c.closed+o.closed
+		c.refused, c.reset, c.timeouts, c.closed = c.refused+o.refused, c.reset+o.reset,
+			c.timeouts+o.timeouts, c.closed+o.closed
 		c.worst = max(c.worst, o.worst)
 		c.errs = append(c.errs, o.errs...)
 	}
-	r.t.Logf("%s: UDP: %d datagrams, %d lost, %d refused, %d moved, %d stays at a server; TCP: %d connections, %d pings, %d reset, %d closed, %d timed out, %d connects refused, worst pause %s",
-		r.policy, sent, lost, refused, moved, stays, c.connects, c.pings, c.reset, c.closed, c.timeouts, c.refused, c.worst)
-	// The answer to a datagram that was on its way to the old endpoint does not find its way back. IPVS moves flows by itself, too, at the price of a
-	// datagram: nobody counts those, but a client is moved once from each endpoint that answered it, since none comes back.
+	r.t.Logf(
+		"%s: UDP: %d datagrams, %d lost, %d refused, %d moved, %d stays at a server; TCP: %d "+
+			"connections, %d pings, %d reset, %d closed, %d timed out, %d connects refused, worst "+
+			"pause %s",
+		r.policy, sent, lost, refused, moved, stays, c.connects, c.pings, c.reset, c.closed,
+		c.timeouts, c.refused, c.worst)
+	// The answer to a datagram that was on its way to the old endpoint does not find its way back.
+	// IPVS moves flows by itself, too, at the price of a datagram: nobody counts those, but a
+	// client is moved once from each endpoint that answered it, since none comes back.
 	if r.ipvs() {
 		moved = max(moved, stays)
 	}
@@ -342,7 +363,10 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	case cuts && c.reset == 0:
 		r.t.Error("connections were to be cut, and none was")
 	case cuts && (c.connects < c.reset-len(tcp) || c.connects > c.reset+len(tcp)):
-		// Each client may have been about to connect when the story ended, or have been reset before it was greeted.
-		r.t.Errorf("%d connections, %d of them reset, %d clients: not each that was reset has another", c.connects, c.reset, len(tcp))
+		// Each client may have been about to connect when the story ended, or have been reset
+		// before it was greeted.
+		r.t.Errorf(
+			"%d connections, %d of them reset, %d clients: not each that was reset has another",
+			c.connects, c.reset, len(tcp))
 	}
 }

@@ -21,13 +21,15 @@ const (
 	streamInterval = 2 * time.Millisecond
 	// streamPatience is how long it waits for an answer until it sends the next.
 	streamPatience = 50 * time.Millisecond
-	// streamSome is how many datagrams it takes to believe what becomes of them, and streamBusy how long a busy machine may need for so many.
+	// streamSome is how many datagrams it takes to believe what becomes of them, and streamBusy how
+	// long a busy machine may need for so many.
 	streamSome = 4
 	streamBusy = 5 * time.Second
 )
 
-// stream is a UDP client that sends on and on from one port, so that all it sends is one flow. It sends the next datagram when the last was answered, or
-// not in time: so there is one on its way, not more.
+// stream is a UDP client that sends on and on from one port, so that all it sends is one flow. It
+// sends the next datagram when the last was answered, or not in time: so there is one on its way,
+// not more.
 type stream struct {
 	name     string
 	conn     *net.UDPConn
@@ -48,11 +50,13 @@ type stream struct {
 // stream opens a stream. It sends nothing yet.
 func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort) *stream {
 	t.Helper()
-	s := &stream{name: fmt.Sprintf("%s to %s", from, to), patience: streamPatience, answers: map[string]int{}}
+	s := &stream{name: fmt.Sprintf("%s to %s", from, to), patience: streamPatience,
+		answers: map[string]int{}}
 	host := w.hosts[from]
 	local := netip.AddrPortFrom(host.Addr(to.Addr()), port)
 	err := host.NS.Do(func() (err error) {
-		s.conn, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(to))
+		s.conn, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(local),
+			net.UDPAddrFromAddrPort(to))
 		return err
 	})
 	if err != nil {
@@ -181,7 +185,8 @@ func (s *stream) forget() {
 }
 
 func (y tally) String() string {
-	return fmt.Sprintf("%d sent, %d lost, %d refused, answered by %v", y.sent, y.lost, y.refused, y.answers)
+	return fmt.Sprintf("%d sent, %d lost, %d refused, answered by %v", y.sent, y.lost, y.refused,
+		y.answers)
 }
 
 // streams are several of them at once.
@@ -231,7 +236,8 @@ func (l streams) tallies() []tally {
 	return y
 }
 
-// requireAll lets the streams send for a moment, and requires that every datagram is answered by one of the servers.
+// requireAll lets the streams send for a moment, and requires that every datagram is answered by
+// one of the servers.
 func (l streams) requireAll(t *testing.T, servers ...string) {
 	t.Helper()
 	for _, s := range l {
@@ -251,7 +257,8 @@ func (l streams) requireAll(t *testing.T, servers ...string) {
 }
 
 // serve starts a server of its own for a story, named after its host and port, in both families.
-func (w *world) serve(t *testing.T, host string, proto netnstest.Protocol, port uint16) (stop func()) {
+func (w *world) serve(t *testing.T, host string, proto netnstest.Protocol, port uint16) (
+	stop func()) {
 	t.Helper()
 	h := w.hosts[host]
 	var all []*netnstest.Server

@@ -37,5 +37,6 @@ func tellStory(t *testing.T, open Open, s story) {
 
 // Scenarios returns all scenarios of the suite.
 func Scenarios() []Scenario {
-	return slices.Concat(matrix(), endpointScenarios(), addressScenarios(), sourceScenarios(), changeScenarios())
+	return slices.Concat(matrix(), endpointScenarios(), addressScenarios(), sourceScenarios(),
+		changeScenarios())
 }

@@ -12,10 +12,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Open opens the backend under test in a network namespace, given by file descriptor. It is called by many goroutines, with another namespace each time.
+// Open opens the backend under test in a network namespace, given by file descriptor. It is called
+// by many goroutines, with another namespace each time.
 type Open func(netns int) (dataplane.Backend, error)
 
-// Ports on which every host serves every protocol. A server's name is its host's and the port: "pod1/8080".
+// Ports on which every host serves every protocol. A server's name is its host's and the port:
+// "pod1/8080".
 const (
 	PortA uint16 = 8080
 	PortB uint16 = 8081
@@ -30,7 +32,8 @@ type world struct {
 	hosts   map[string]*netnstest.Host
 }
 
-// Options shape the network of a scenario. The zero value is the usual one: three pods, two on another node, two clients outside.
+// Options shape the network of a scenario. The zero value is the usual one: three pods, two on
+// another node, two clients outside.
 type Options struct {
 	Bridge             string // the pods hang on this bridge
 	PodInterfacePrefix string // their interfaces' names begin so
@@ -38,7 +41,8 @@ type Options struct {
 
 // newWorld builds a network.
 func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
-	c, err := netnstest.New(ctx, netnstest.Options{Bridge: o.Bridge, PodInterfacePrefix: o.PodInterfacePrefix})
+	c, err := netnstest.New(ctx, netnstest.Options{Bridge: o.Bridge,
+		PodInterfacePrefix: o.PodInterfacePrefix})
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +74,8 @@ func serve(h *netnstest.Host) error {
 	for _, port := range []uint16{PortA, PortB} {
 		for _, proto := range netnstest.Protocols() {
 			for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
-				if _, err := h.NS.Serve(serverName(h.Name, port), proto, netip.AddrPortFrom(a, port)); err != nil {
+				if _, err := h.NS.Serve(serverName(h.Name, port), proto,
+					netip.AddrPortFrom(a, port)); err != nil {
 					return fmt.Errorf("serve %s port %d on %s: %w", proto, port, h.Name, err)
 				}
 			}
@@ -107,7 +112,8 @@ func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packe
 	return pk
 }
 
-// worlds keeps networks that scenarios take turns in: building one takes longer than most scenarios.
+// worlds keeps networks that scenarios take turns in: building one takes longer than most
+// scenarios.
 type worlds struct {
 	open Open
 	mu   sync.Mutex

@@ -15,9 +15,10 @@ import (
 // writers is how many programs write to one instance at once.
 const writers = 3
 
-// Writers lets several programs apply states to one instance, without pause: each with a backend and an
-// engine of its own, as processes would. Every apply must succeed, and what the kernel holds in the end must
-// be the last state of one of them. Of the states, each program applies those that are left to it by turns.
+// Writers lets several programs apply states to one instance, without pause: each with a backend
+// and an engine of its own, as processes would. Every apply must succeed, and what the kernel holds
+// in the end must be the last state of one of them. Of the states, each program applies those that
+// are left to it by turns.
 func Writers(t *testing.T, open Open, states []servicemodel.State) {
 	netnstest.Require(t)
 	ns, err := netnstest.NewNS(t.Name())
@@ -56,9 +57,10 @@ func Writers(t *testing.T, open Open, states []servicemodel.State) {
 	}
 }
 
-// holdsOne observes a kernel with a new backend, and returns which of the states it holds. It must hold one of them,
-// and nothing else.
-func holdsOne(ctx context.Context, open Open, ns *netnstest.NS, states []servicemodel.State) (int, error) {
+// holdsOne observes a kernel with a new backend, and returns which of the states it holds. It must
+// hold one of them, and nothing else.
+func holdsOne(ctx context.Context, open Open, ns *netnstest.NS, states []servicemodel.State) (int,
+	error) {
 	b, err := open(ns.Fd())
 	if err != nil {
 		return 0, err
@@ -76,10 +78,12 @@ func holdsOne(ctx context.Context, open Open, ns *netnstest.NS, states []service
 		}
 		c := servicemodel.Diff(o.Table, want.Arrange(o.Table))
 		c.Health = nil // is not in the kernel
-		if nothing := o.Table.Len() == 0 && want.Len() == 0; (nothing || c.Empty()) && len(o.Drift) == 0 {
+		if nothing := o.Table.Len() == 0 && want.Len() == 0; (nothing || c.Empty()) &&
+			len(o.Drift) == 0 {
 			return i, nil
 		}
 		differences += fmt.Sprintf("\nstate %d:\n%s", i, c)
 	}
-	return 0, fmt.Errorf("the kernel holds none of the states; drift %v; to come to%s", o.Drift, differences)
+	return 0, fmt.Errorf("the kernel holds none of the states; drift %v; to come to%s", o.Drift,
+		differences)
 }

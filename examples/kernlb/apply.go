@@ -84,7 +84,8 @@ func (p *program) complete() error {
 // warnConflicts names the services that lost an address to another one.
 func (p *program) warnConflicts(l []servicemodel.Conflict) {
 	for _, c := range l {
-		fmt.Fprintf(p.stderr, "warning: %s is claimed by %s and %s: %s has it\n", c.Key, c.Winner, c.Loser, c.Winner)
+		fmt.Fprintf(p.stderr, "warning: %s is claimed by %s and %s: %s has it\n", c.Key, c.Winner,
+			c.Loser, c.Winner)
 	}
 }
 
@@ -95,10 +96,13 @@ func (p *program) summarize(s summary) error {
 	for _, d := range s.Repaired {
 		fmt.Fprintf(p.stdout, "repaired: %s\n", d)
 	}
-	_, err := fmt.Fprintf(p.stdout, "%s: %d added, %d changed, %d removed; %d kernel messages, %d bytes, %v\n",
-		s.Backend, s.Added, s.Changed, s.Removed, s.Messages, s.Bytes, time.Duration(s.Micros)*time.Microsecond)
+	_, err := fmt.Fprintf(p.stdout,
+		"%s: %d added, %d changed, %d removed; %d kernel messages, %d bytes, %v\n",
+		s.Backend, s.Added, s.Changed, s.Removed, s.Messages, s.Bytes,
+		time.Duration(s.Micros)*time.Microsecond)
 	if s.Deleted > 0 && err == nil {
-		_, err = fmt.Fprintf(p.stdout, "stale flows deleted: %d; connections reset among them: %d\n", s.Deleted, s.Reset)
+		_, err = fmt.Fprintf(p.stdout,
+			"stale flows deleted: %d; connections reset among them: %d\n", s.Deleted, s.Reset)
 	}
 	return err
 }
@@ -131,7 +135,8 @@ func (p *program) printPlan(v *dataplane.Preview, refused []reason) error {
 			summary
 			Changes string `json:"changes"`
 			Kernel  string `json:"kernel"`
-		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed, Removed: counts.Removed,
+		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed,
+			Removed:  counts.Removed,
 			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift, Refused: refused},
 			v.Changes.String(), v.Plan.String()})
 	}
@@ -142,22 +147,26 @@ func (p *program) printPlan(v *dataplane.Preview, refused []reason) error {
 	for _, d := range v.Drift {
 		fmt.Fprintf(p.stdout, "! %s\n", d)
 	}
-	_, err := fmt.Fprintf(p.stdout, "%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:\n\n%s", v.Changes, p.opts.backend,
+	_, err := fmt.Fprintf(p.stdout,
+		"%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:\n\n%s", v.Changes,
+		p.opts.backend,
 		counts.Added, counts.Changed, counts.Removed, stats.Messages, v.Plan)
 	return err
 }
 
 func (p *program) cleanup(ctx context.Context) error {
-	return p.withEngine(ctx, servicemodel.State{}, func(ctx context.Context, e *dataplane.Engine) error {
-		o, err := e.Observe(ctx)
-		if err != nil {
-			return err
-		}
-		stats, err := e.Cleanup(ctx)
-		if err != nil {
-			return err
-		}
-		return p.summarize(summary{Backend: p.opts.backend, Removed: o.Table.Len(),
-			Messages: stats.Messages, Bytes: stats.Bytes, Micros: stats.Duration.Microseconds()})
-	})
+	return p.withEngine(ctx, servicemodel.State{},
+		func(ctx context.Context, e *dataplane.Engine) error {
+			o, err := e.Observe(ctx)
+			if err != nil {
+				return err
+			}
+			stats, err := e.Cleanup(ctx)
+			if err != nil {
+				return err
+			}
+			return p.summarize(summary{Backend: p.opts.backend, Removed: o.Table.Len(),
+				Messages: stats.Messages, Bytes: stats.Bytes,
+				Micros: stats.Duration.Microseconds()})
+		})
 }

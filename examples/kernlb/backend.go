@@ -17,7 +17,8 @@ import (
 // defaultInstance is the owner of the kernel objects if none is named.
 const defaultInstance = "kernlb"
 
-// auto is the backend to choose: the first in the order of candidates that the kernel supports and that can express the state.
+// auto is the backend to choose: the first in the order of candidates that the kernel supports and
+// that can express the state.
 const auto = "auto"
 
 // candidates are the backends, the default first, in the network namespace of the calling thread.
@@ -40,8 +41,10 @@ func backendNames() []string {
 	return append(l, auto)
 }
 
-// openBackend opens the backend that was asked for, or chooses one for the state. From then on the options name it.
-func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend, error) {
+// openBackend opens the backend that was asked for, or chooses one for the state. From then on the
+// options name it.
+func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend,
+	error) {
 	l := p.opts.candidates()
 	if p.opts.backend == auto {
 		b, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
@@ -57,8 +60,9 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (datapl
 	return l[i].Open()
 }
 
-// chainPrefix is what the names of an instance's chains begin with: kube-proxy's for the default instance, which administrators know, else
-// seven characters, since a chain's name has room for no more.
+// chainPrefix is what the names of an instance's chains begin with: kube-proxy's for the default
+// instance, which administrators know, else seven characters, since a chain's name has room for no
+// more.
 func chainPrefix(instance string) string {
 	if instance == defaultInstance {
 		return iptables.DefaultPrefix
@@ -67,8 +71,10 @@ func chainPrefix(instance string) string {
 	return "K" + base32.StdEncoding.EncodeToString(sum[:])[:6]
 }
 
-// withEngine runs f with an engine on the backend that was asked for, or on one that is chosen for the state.
-func (p *program) withEngine(ctx context.Context, s servicemodel.State, f func(context.Context, *dataplane.Engine) error) error {
+// withEngine runs f with an engine on the backend that was asked for, or on one that is chosen for
+// the state.
+func (p *program) withEngine(ctx context.Context, s servicemodel.State,
+	f func(context.Context, *dataplane.Engine) error) error {
 	b, err := p.openBackend(ctx, s)
 	if err != nil {
 		return p.classify(err)
@@ -82,15 +88,17 @@ func (p *program) engineConfig() *dataplane.Config {
 	return &dataplane.Config{Strict: !p.opts.goOn, Flows: p.keeper}
 }
 
-// warnOthers names the other backends in which the instance has services. It is for a backend that was chosen: the choice may have been another
-// the last time.
+// warnOthers names the other backends in which the instance has services. It is for a backend that
+// was chosen: the choice may have been another the last time.
 func (p *program) warnOthers(ctx context.Context) {
 	for _, c := range p.opts.candidates() {
 		if c.Name == p.opts.backend {
 			continue
 		}
 		if n := holds(ctx, c); n > 0 {
-			fmt.Fprintf(p.stderr, "warning: the backend %s holds %d frontends of the instance %s, too: kernlb cleanup --backend %s --instance %s removes them\n",
+			fmt.Fprintf(p.stderr,
+				"warning: the backend %s holds %d frontends of the instance %s, too: kernlb "+
+					"cleanup --backend %s --instance %s removes them\n",
 				c.Name, n, p.opts.instance, c.Name, p.opts.instance)
 		}
 	}
@@ -113,7 +121,8 @@ func holds(ctx context.Context, c dataplane.Candidate) int {
 	return o.Table.Len()
 }
 
-// findBackend replaces auto by the first backend that holds something of the instance; if none does, it stays.
+// findBackend replaces auto by the first backend that holds something of the instance; if none
+// does, it stays.
 func (p *program) findBackend(ctx context.Context) {
 	if p.opts.backend != auto {
 		return

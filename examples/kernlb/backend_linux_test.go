@@ -24,14 +24,16 @@ spec:
   ports: [{name: http, port: 80, protocol: TCP}]
 `
 
-// kernlb runs a command line in a namespace, with the manifest as standard input, and returns the exit code and what was printed.
+// kernlb runs a command line in a namespace, with the manifest as standard input, and returns the
+// exit code and what was printed.
 func kernlb(t *testing.T, ns *netnstest.NS, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return kernlbWith(t, ns, webManifest, args...)
 }
 
 // kernlbWith is kernlb with another manifest.
-func kernlbWith(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (code int, stdout, stderr string) {
+func kernlbWith(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (code int, stdout,
+	stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	require.NoError(t, ns.Do(func() error {
@@ -75,7 +77,9 @@ func TestAutoFindsAgainWhatItChose(t *testing.T) {
 	require.Equal(t, exitDone, code, errs)
 	code, _, errs = kernlb(t, ns, "apply", "-f", "-", "--backend", "auto")
 	require.Equal(t, exitDone, code, errs)
-	require.Contains(t, errs, "the backend iptables holds 1 frontends of the instance kernlb, too: kernlb cleanup --backend iptables --instance kernlb removes them")
+	require.Contains(t, errs,
+		"the backend iptables holds 1 frontends of the instance kernlb, too: kernlb cleanup "+
+			"--backend iptables --instance kernlb removes them")
 	code, _, errs = kernlb(t, ns, "cleanup", "--backend", "nftables")
 	require.Equal(t, exitDone, code, errs)
 	code, out, errs = kernlb(t, ns, "show", "--backend", "auto", "-o", "json")
@@ -87,7 +91,8 @@ func TestAutoFindsAgainWhatItChose(t *testing.T) {
 func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	leastConn := strings.Replace(webManifest, "{name: web, ", `{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1) + `
+	leastConn := strings.Replace(webManifest, "{name: web, ",
+		`{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1) + `
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice

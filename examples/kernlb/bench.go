@@ -113,7 +113,8 @@ func (b *benchmark) besideNeighbour(ctx context.Context) {
 }
 
 // apply applies a state and returns how long that took.
-func (b *benchmark) apply(ctx context.Context, s servicemodel.State) (time.Duration, *dataplane.Result) {
+func (b *benchmark) apply(ctx context.Context, s servicemodel.State) (time.Duration,
+	*dataplane.Result) {
 	if b.err != nil {
 		return 0, nil
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// flowReport is what bench prints of cleaning up flows: one UDP endpoint of one service is replaced, and the flows to it are deleted.
+// flowReport is what bench prints of cleaning up flows: one UDP endpoint of one service is
+// replaced, and the flows to it are deleted.
 type flowReport struct {
 	InTable   int          `json:"flows_in_table"`   // of the namespace
 	OnMachine int          `json:"flows_on_machine"` // a walk over the table passes all of them
@@ -40,12 +41,14 @@ type flowTiming struct {
 const (
 	flowServices  = 100
 	flowEndpoints = 10
-	// namespaceShare is how many flows a namespace is given: fewer than nf_conntrack_max is by default, which only the initial one can raise.
-	// All share one hash table, so flows that do not fit go to namespaces beside it: to walk over them costs the same.
+	// namespaceShare is how many flows a namespace is given: fewer than nf_conntrack_max is by
+	// default, which only the initial one can raise. All share one hash table, so flows that do not
+	// fit go to namespaces beside it: to walk over them costs the same.
 	namespaceShare = 250_000
 )
 
-// benchFlows measures cleaning with as many flows as were asked for, a quarter of them of UDP. It runs in the namespace of the bench.
+// benchFlows measures cleaning with as many flows as were asked for, a quarter of them of UDP. It
+// runs in the namespace of the bench.
 func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 	table, err := conntrack.Open(conntrack.Config{})
 	if err != nil {
@@ -80,7 +83,8 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 	for _, scan := range []struct {
 		name string
 		scan conntrack.Scan
-	}{{"auto", conntrack.ScanAuto}, {"port", conntrack.ScanNarrow}, {"protocol", conntrack.ScanProtocol}, {"everything", conntrack.ScanAll}} {
+	}{{"auto", conntrack.ScanAuto}, {"port", conntrack.ScanNarrow},
+		{"protocol", conntrack.ScanProtocol}, {"everything", conntrack.ScanAll}} {
 		if err := b.cleanOnce(ctx, table, backend, scan.name, scan.scan, r); err != nil {
 			return nil, err
 		}
@@ -105,15 +109,18 @@ func fill(ctx context.Context, table *conntrack.Table, n int) (int, error) {
 func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 	return func(yield func(conntrack.Flow, error) bool) {
 		for i := range n {
-			f := conntrack.Flow{Protocol: conntrack.TCP, TCP: conntrack.TCPEstablished, Timeout: time.Hour,
-				Status: conntrack.StatusSeenReply | conntrack.StatusAssured}
+			f := conntrack.Flow{Protocol: conntrack.TCP, TCP: conntrack.TCPEstablished,
+				Timeout: time.Hour,
+				Status:  conntrack.StatusSeenReply | conntrack.StatusAssured}
 			if i%4 == 0 {
 				f.Protocol, f.TCP = conntrack.UDP, conntrack.TCPNone
 			}
 			client := netip.AddrPortFrom(benchAddr(20, 0, i>>8), uint16(1024+i&0xff))
 			service, endpoint := i/4%flowServices, i/4/flowServices%flowEndpoints
-			f.Original = conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(benchAddr(10, 97, service), 53)}
-			f.Reply = conntrack.Tuple{Src: netip.AddrPortFrom(benchAddr(10, 98, service*256+endpoint), 5353), Dst: client}
+			f.Original = conntrack.Tuple{Src: client,
+				Dst: netip.AddrPortFrom(benchAddr(10, 97, service), 53)}
+			f.Reply = conntrack.Tuple{
+				Src: netip.AddrPortFrom(benchAddr(10, 98, service*256+endpoint), 5353), Dst: client}
 			if !yield(f, nil) {
 				return
 			}
@@ -121,16 +128,21 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 	}
 }
 
-// flowState are the services that the flows go to, those of which the first endpoint was replaced counted.
+// flowState are the services that the flows go to, those of which the first endpoint was replaced
+// counted.
 func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(b.p.opts.node)
 	for i := range flowServices {
-		svc := &servicemodel.Service{Name: benchName(i), ClusterIPs: []netip.Addr{benchAddr(10, 97, i)}, Ports: []servicemodel.ServicePort{
-			{Name: "udp", Protocol: servicemodel.UDP, Port: 53}, {Name: "tcp", Protocol: servicemodel.TCP, Port: 53}}}
+		svc := &servicemodel.Service{Name: benchName(i),
+			ClusterIPs: []netip.Addr{benchAddr(10, 97, i)}, Ports: []servicemodel.ServicePort{
+				{Name: "udp", Protocol: servicemodel.UDP, Port: 53},
+				{Name: "tcp", Protocol: servicemodel.TCP, Port: 53}}}
 		var eps []servicemodel.Endpoint
 		for j := range flowEndpoints {
-			e := servicemodel.Endpoint{Addr: benchAddr(10, 98, i*256+j), Ready: true, Serving: true, Ports: []servicemodel.EndpointPort{
-				{Name: "udp", Protocol: servicemodel.UDP, Port: 5353}, {Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}
+			e := servicemodel.Endpoint{Addr: benchAddr(10, 98, i*256+j), Ready: true, Serving: true,
+				Ports: []servicemodel.EndpointPort{
+					{Name: "udp", Protocol: servicemodel.UDP, Port: 5353},
+					{Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}
 			if i < replaced && j == 0 {
 				e.Addr = benchFreshAddr(i)
 			}
@@ -142,7 +154,8 @@ func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 }
 
 // cleanOnce replaces the first endpoint of a service: of another one each time.
-func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend, name string, scan conntrack.Scan, r *flowReport) error {
+func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend,
+	name string, scan conntrack.Scan, r *flowReport) error {
 	keeper, err := flows.New(table, &flows.Config{Clean: conntrack.CleanOptions{Scan: scan}})
 	if err != nil {
 		return err
@@ -171,14 +184,17 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 	took := time.Since(start)
 	runtime.ReadMemStats(&mem)
 	after := keeper.Totals()
-	r.Cleanings = append(r.Cleanings, flowTiming{Scan: name, ApplyMs: ms(took), CleanMs: ms(after.Duration - before.Duration),
-		MB: float64(mem.TotalAlloc-allocated) / (1 << 20), Seen: after.Seen - before.Seen, Lookups: after.Lookups - before.Lookups,
+	r.Cleanings = append(r.Cleanings, flowTiming{Scan: name, ApplyMs: ms(took),
+		CleanMs: ms(after.Duration - before.Duration),
+		MB:      float64(mem.TotalAlloc-allocated) / (1 << 20), Seen: after.Seen - before.Seen,
+		Lookups: after.Lookups - before.Lookups,
 		Deleted: after.Deleted - before.Deleted})
 	return err
 }
 
 // cleanMirrored is cleanOnce with a mirror, which is given the time to note all flows.
-func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table, backend dataplane.Backend, r *flowReport) error {
+func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table,
+	backend dataplane.Backend, r *flowReport) error {
 	mirror, err := conntrack.NewMirror(table, conntrack.MirrorOptions{})
 	if err != nil {
 		return err
@@ -205,10 +221,15 @@ func (p *program) printFlows(r *flowReport) error {
 	if r == nil || p.opts.output == "json" {
 		return nil
 	}
-	fmt.Fprintf(p.stdout, "\none UDP endpoint replaced, %d flows in the table, %d on the machine; %d dumps where no UDP endpoint changed\n", r.InTable, r.OnMachine, r.IdleDumps)
+	fmt.Fprintf(p.stdout,
+		"\none UDP endpoint replaced, %d flows in the table, %d on the machine; %d dumps where no "+
+			"UDP endpoint changed\n", r.InTable, r.OnMachine, r.IdleDumps)
 	for _, t := range r.Cleanings {
-		fmt.Fprintf(p.stdout, "by %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d looked up, %d deleted\n", t.Scan, t.CleanMs, t.MB, t.Seen, t.Lookups, t.Deleted)
+		fmt.Fprintf(p.stdout,
+			"by %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d looked up, %d deleted\n",
+			t.Scan, t.CleanMs, t.MB, t.Seen, t.Lookups, t.Deleted)
 	}
-	_, err := fmt.Fprintf(p.stdout, "the mirror had noted %d flows after %.0f ms\n", r.Noted, r.MirrorMs)
+	_, err := fmt.Fprintf(p.stdout, "the mirror had noted %d flows after %.0f ms\n", r.Noted,
+		r.MirrorMs)
 	return err
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes. One in ten has session affinity, and a load-balancer IP
-// with source ranges and external traffic policy Local.
+// benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes. One
+// in ten has session affinity, and a load-balancer IP with source ranges and external traffic
+// policy Local.
 func benchState(n servicemodel.Node, services, endpoints int) servicemodel.State {
 	s := servicemodel.State{}.WithNode(n)
 	for i := range services {
@@ -18,17 +19,20 @@ func benchState(n servicemodel.Node, services, endpoints int) servicemodel.State
 }
 
 func benchName(i int) servicemodel.Name {
-	return servicemodel.Name{Namespace: fmt.Sprintf("ns-%d", i%100), Name: fmt.Sprintf("service-%d", i)}
+	return servicemodel.Name{Namespace: fmt.Sprintf("ns-%d", i%100),
+		Name: fmt.Sprintf("service-%d", i)}
 }
 
 var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
 
-var benchRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("192.0.2.0/24")}
+var benchRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24")}
 
 func withBenchService(s servicemodel.State, i, endpoints int) servicemodel.State {
 	svc := &servicemodel.Service{
-		Name:       benchName(i),
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		Name: benchName(i),
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+			Port: 80}},
 		ClusterIPs: []netip.Addr{benchAddr(10, 96, i)},
 	}
 	if i%10 == 9 {
@@ -40,7 +44,8 @@ func withBenchService(s servicemodel.State, i, endpoints int) servicemodel.State
 	eps := make([]servicemodel.Endpoint, endpoints)
 	for j := range eps {
 		k := i*endpoints + j
-		eps[j] = servicemodel.Endpoint{Addr: benchAddr(11, 0, k), Ports: benchPorts, Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
+		eps[j] = servicemodel.Endpoint{Addr: benchAddr(11, 0, k), Ports: benchPorts, Ready: true,
+			Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
 	}
 	return s.WithService(svc).WithEndpoints(svc.Name, eps)
 }

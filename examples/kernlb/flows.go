@@ -53,21 +53,23 @@ func (p *program) flows(ctx context.Context) error {
 		return err
 	}
 	defer table.Close()
-	return p.withEngine(ctx, servicemodel.State{}, func(ctx context.Context, e *dataplane.Engine) error {
-		o, err := e.Observe(ctx)
-		if err != nil {
-			return err
-		}
-		node, err := table.NodeAddrs(o.Table.Rules().NodePorts)
-		if err != nil {
-			return err
-		}
-		l := &lister{program: p, table: table, index: flows.NewIndex(o.Table, node), counts: map[flowCount]int{}}
-		if p.opts.flow.watch {
-			return l.watch(ctx)
-		}
-		return l.list(ctx)
-	})
+	return p.withEngine(ctx, servicemodel.State{},
+		func(ctx context.Context, e *dataplane.Engine) error {
+			o, err := e.Observe(ctx)
+			if err != nil {
+				return err
+			}
+			node, err := table.NodeAddrs(o.Table.Rules().NodePorts)
+			if err != nil {
+				return err
+			}
+			l := &lister{program: p, table: table, index: flows.NewIndex(o.Table, node),
+				counts: map[flowCount]int{}}
+			if p.opts.flow.watch {
+				return l.watch(ctx)
+			}
+			return l.list(ctx)
+		})
 }
 
 // lister prints flows as they come, so that a large table takes no memory.
@@ -100,7 +102,8 @@ func (l *lister) list(ctx context.Context) error {
 	return l.summarize(ctx)
 }
 
-// watch prints what happens to flows until it is interrupted. Services are those that the kernel held when it began.
+// watch prints what happens to flows until it is interrupted. Services are those that the kernel
+// held when it began.
 func (l *lister) watch(ctx context.Context) error {
 	f, err := l.table.Follow(conntrack.FollowOptions{})
 	if err != nil {
@@ -112,7 +115,8 @@ func (l *lister) watch(ctx context.Context) error {
 			return err
 		}
 		if e.Type == conntrack.EventsLost {
-			fmt.Fprintln(l.stderr, "warning: there were more events than could be read; some are missing")
+			fmt.Fprintln(l.stderr,
+				"warning: there were more events than could be read; some are missing")
 			continue
 		}
 		if r, ok := l.row(&e.Flow); ok {
@@ -128,10 +132,12 @@ func (l *lister) watch(ctx context.Context) error {
 // row describes a flow; false if it is not of the services asked for.
 func (l *lister) row(f *conntrack.Flow) (flowRow, bool) {
 	frontend := l.index.Frontend(f)
-	if frontend == nil || l.opts.flow.service != "" && frontend.Service.Name.String() != l.opts.flow.service {
+	if frontend == nil || l.opts.flow.service != "" &&
+		frontend.Service.Name.String() != l.opts.flow.service {
 		return flowRow{}, false
 	}
-	r := flowRow{Service: frontend.Service.String(), Protocol: f.Protocol.String(), Client: f.Original.Src.String(),
+	r := flowRow{Service: frontend.Service.String(), Protocol: f.Protocol.String(),
+		Client:   f.Original.Src.String(),
 		Frontend: f.Original.Dst.String(), State: state(f), Seconds: int(f.Timeout / time.Second)}
 	if f.Translated() {
 		r.Endpoint, r.Former = f.Reply.Src.String(), !l.index.Serves(frontend, f)
@@ -165,13 +171,15 @@ func (l *lister) print(r flowRow) error {
 		event = fmt.Sprintf("%-10s ", r.Event)
 	}
 	if l.lines++; l.lines == 1 {
-		fmt.Fprintf(l.stdout, "%*s"+flowFormat, len(event), "", "SERVICE", "PROTO", "CLIENT", "FRONTEND", "ENDPOINT", "STATE", "EXPIRES")
+		fmt.Fprintf(l.stdout, "%*s"+flowFormat, len(event), "", "SERVICE", "PROTO", "CLIENT",
+			"FRONTEND", "ENDPOINT", "STATE", "EXPIRES")
 	}
 	endpoint := cmp.Or(r.Endpoint, "none")
 	if r.Former {
 		endpoint += " (former)"
 	}
-	_, err := fmt.Fprintf(l.stdout, event+flowFormat, r.Service, r.Protocol, r.Client, r.Frontend, endpoint, r.State, time.Duration(r.Seconds)*time.Second)
+	_, err := fmt.Fprintf(l.stdout, event+flowFormat, r.Service, r.Protocol, r.Client, r.Frontend,
+		endpoint, r.State, time.Duration(r.Seconds)*time.Second)
 	return err
 }
 
@@ -181,7 +189,8 @@ func (l *lister) summarize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := flowSummary{Counts: []flowCount{}, InTable: u.Count, Max: u.Max, Dropped: u.Stats.Dropped, Evicted: u.Stats.EarlyDropped}
+	s := flowSummary{Counts: []flowCount{}, InTable: u.Count, Max: u.Max, Dropped: u.Stats.Dropped,
+		Evicted: u.Stats.EarlyDropped}
 	for _, c := range slices.SortedFunc(maps.Keys(l.counts), compareCounts) {
 		c.Flows = l.counts[c]
 		s.Counts = append(s.Counts, c)
@@ -193,17 +202,22 @@ func (l *lister) summarize(ctx context.Context) error {
 		fmt.Fprintf(l.stdout, "\n%-30s %-5s %-37s %s\n", "SERVICE", "PROTO", "ENDPOINT", "FLOWS")
 	}
 	for _, c := range s.Counts {
-		fmt.Fprintf(l.stdout, "%-30s %-5s %-37s %d\n", c.Service, c.Protocol, cmp.Or(c.Endpoint, "none"), c.Flows)
+		fmt.Fprintf(l.stdout, "%-30s %-5s %-37s %d\n", c.Service, c.Protocol,
+			cmp.Or(c.Endpoint, "none"), c.Flows)
 	}
-	_, err = fmt.Fprintf(l.stdout, "\ntable: %d of %d flows (%.1f %%), %d packets dropped, %d flows evicted\n", s.InTable, s.Max, 100*u.Fraction(), s.Dropped, s.Evicted)
+	_, err = fmt.Fprintf(l.stdout,
+		"\ntable: %d of %d flows (%.1f %%), %d packets dropped, %d flows evicted\n", s.InTable,
+		s.Max, 100*u.Fraction(), s.Dropped, s.Evicted)
 	return err
 }
 
 func compareCounts(a, b flowCount) int {
-	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Endpoint, b.Endpoint))
+	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Protocol, b.Protocol),
+		cmp.Compare(a.Endpoint, b.Endpoint))
 }
 
-// keepFlows makes engines clean up stale flows from now on, unless the flags say no. The function it returns ends that.
+// keepFlows makes engines clean up stale flows from now on, unless the flags say no. The function
+// it returns ends that.
 func (p *program) keepFlows() (*flows.Keeper, func(), error) {
 	if p.opts.flow.keep {
 		return nil, func() {}, nil
@@ -221,11 +235,14 @@ func (p *program) keepFlows() (*flows.Keeper, func(), error) {
 	return keeper, func() { table.Close() }, nil
 }
 
-// settle waits until all is done that an apply has left to time: connections that are drained are cut in the end. What fails is tried again a few times.
-func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.Result, err error) error {
+// settle waits until all is done that an apply has left to time: connections that are drained are
+// cut in the end. What fails is tried again a few times.
+func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.Result,
+	err error) error {
 	next := r.Settle
 	if next > time.Second {
-		fmt.Fprintf(p.stderr, "draining for %v; if interrupted, connections are left\n", next.Round(time.Second))
+		fmt.Fprintf(p.stderr, "draining for %v; if interrupted, connections are left\n",
+			next.Round(time.Second))
 	}
 	for tries := 0; err != nil || next > 0; {
 		wait := next

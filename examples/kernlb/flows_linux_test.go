@@ -39,7 +39,8 @@ endpoints:
 }
 
 // kernlbOn is kernlb with another manifest.
-func kernlbOn(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (stdout, stderr string) {
+func kernlbOn(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (stdout,
+	stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	require.NoError(t, ns.Do(func() error {
@@ -58,8 +59,9 @@ func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endp
 	defer table.Close()
 	client := netip.MustParseAddrPort("198.51.100.1:4000")
 	f := conntrack.Flow{Protocol: p, Timeout: time.Minute,
-		Original: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.10"), port)},
-		Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client}}
+		Original: conntrack.Tuple{Src: client,
+			Dst: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.10"), port)},
+		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client}}
 	if p == conntrack.TCP {
 		f.TCP = conntrack.TCPEstablished
 	}
@@ -75,11 +77,14 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			ns := newNS(t)
-			kernlbOn(t, ns, dnsManifest("10.244.0.1", "10.244.0.2"), "apply", "-f", "-", "-backend", backend)
+			kernlbOn(t, ns, dnsManifest("10.244.0.1", "10.244.0.2"), "apply", "-f", "-", "-backend",
+				backend)
 			put(t, ns, conntrack.UDP, 53, "10.244.0.1:5353")
 			put(t, ns, conntrack.TCP, 80, "10.244.0.1:8080")
 			out, _ := kernlbOn(t, ns, "", "flows", "-backend", backend)
-			require.Regexp(t, `default/dns:dns +udp +198\.51\.100\.1:4000 +10\.96\.0\.10:53 +10\.244\.0\.1:5353 +UNREPLIED +`, out)
+			require.Regexp(t,
+				`default/dns:dns +udp +198\.51\.100\.1:4000 +10\.96\.0\.10:53 +10\.244\.0\.1:5353 `+
+					`+UNREPLIED +`, out)
 			require.Contains(t, out, "ESTABLISHED")
 			require.Regexp(t, `\ntable: 2 of \d+ flows \(0\.0 %\), 0 packets dropped`, out)
 
@@ -90,14 +95,17 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 			require.Contains(t, out, `"flows_deleted": 1`)
 			out, _ = kernlbOn(t, ns, "", "flows", "-backend", backend, "-o", "json")
 			require.NotContains(t, out, "udp")
-			require.Contains(t, out, `"endpoint":"10.244.0.1:8080","former_endpoint":true,"state":"ESTABLISHED"`)
+			require.Contains(t, out,
+				`"endpoint":"10.244.0.1:8080","former_endpoint":true,"state":"ESTABLISHED"`)
 
 			start := time.Now()
-			out, errs := kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend, "-connections", "2s")
+			out, errs := kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend,
+				"-connections", "2s")
 			require.Contains(t, errs, "draining for 2s")
 			require.Contains(t, out, "stale flows deleted: 1;")
 			require.GreaterOrEqual(t, time.Since(start), 2*time.Second)
-			_, errs = kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend, "-connections", "2s")
+			_, errs = kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend,
+				"-connections", "2s")
 			require.Empty(t, errs, "nothing is left to be drained, so nothing is waited for")
 			out, _ = kernlbOn(t, ns, "", "flows", "-backend", backend, "-service", "default/other")
 			require.NotContains(t, out, "SERVICE")
@@ -123,7 +131,9 @@ func TestWatchPrintsWhatHappens(t *testing.T) {
 	time.Sleep(time.Second)
 	put(t, ns, conntrack.UDP, 53, "10.244.0.1:5353")
 	require.Equal(t, exitDone, <-done, &errs)
-	require.Regexp(t, `new +default/dns:dns +udp +198\.51\.100\.1:4000 +10\.96\.0\.10:53 +10\.244\.0\.1:5353`, out.String())
+	require.Regexp(t,
+		`new +default/dns:dns +udp +198\.51\.100\.1:4000 +10\.96\.0\.10:53 +10\.244\.0\.1:5353`,
+		out.String())
 }
 
 func TestTunePlansWithKubeProxysDefaults(t *testing.T) {
@@ -131,14 +141,16 @@ func TestTunePlansWithKubeProxysDefaults(t *testing.T) {
 	ns := newNS(t)
 	out, _ := kernlbOn(t, ns, "", "tune", "-plan")
 	require.Contains(t, out, "nf_conntrack_tcp_timeout_established: 432000 -> 86400")
-	out, _ = kernlbOn(t, ns, "", "tune", "-plan", "-conntrack-max-per-core", "0", "-conntrack-tcp-timeout-established", "0", "-conntrack-tcp-timeout-close-wait",
+	out, _ = kernlbOn(t, ns, "", "tune", "-plan", "-conntrack-max-per-core", "0",
+		"-conntrack-tcp-timeout-established", "0", "-conntrack-tcp-timeout-close-wait",
 		"0", "-conntrack-udp-timeout", "20s", "-o", "json", "-lower")
 	require.Contains(t, out, `"name": "nf_conntrack_udp_timeout"`)
 	require.NotContains(t, out, "established")
 	code, _, errs := kernlb(t, ns, "tune", "-plan", "-conntrack-min", "-1")
 	require.Equal(t, exitInvalid, code)
 	require.Contains(t, errs, "Min: -1 is negative")
-	for _, bad := range [][]string{{"-connections", "soon"}, {"-connections", "1ms"}, {"-service", "web"}, {"-flows", "-1"}} {
+	for _, bad := range [][]string{{"-connections", "soon"}, {"-connections", "1ms"},
+		{"-service", "web"}, {"-flows", "-1"}} {
 		code, _, errs := kernlb(t, ns, append([]string{"flows"}, bad...)...)
 		require.Equal(t, exitInvalid, code, errs)
 		require.Contains(t, errs, bad[0])

@@ -24,7 +24,9 @@ type flowOptions struct {
 
 func (o *flowOptions) define(fs *flag.FlagSet) {
 	fs.BoolVar(&o.keep, "keep-flows", false, "apply: leave flows alone that the change made stale")
-	fs.StringVar(&o.policy, "connections", "leave", "apply: what becomes of connections to endpoints that go, `POLICY`: leave, cut, or how long they are drained, such as 30s; apply waits for it")
+	fs.StringVar(&o.policy, "connections", "leave",
+		"apply: what becomes of connections to endpoints that go, `POLICY`: leave, cut, or how "+
+			"long they are drained, such as 30s; apply waits for it")
 	fs.BoolVar(&o.watch, "watch", false, "flows: print what happens to flows, until interrupted")
 	fs.StringVar(&o.service, "service", "", "flows: only those of the service `NAMESPACE/NAME`")
 	fs.IntVar(&o.bench, "flows", 0, "bench: measure with `N` flows what cleaning them up takes")
@@ -32,13 +34,19 @@ func (o *flowOptions) define(fs *flag.FlagSet) {
 
 	t := conntrack.KubeProxyTuning()
 	o.tuning = t
-	fs.IntVar(&o.tuning.MaxPerCore, "conntrack-max-per-core", t.MaxPerCore, "tune: flows that the table should hold for each CPU; 0 leaves its size alone")
+	fs.IntVar(&o.tuning.MaxPerCore, "conntrack-max-per-core", t.MaxPerCore,
+		"tune: flows that the table should hold for each CPU; 0 leaves its size alone")
 	fs.IntVar(&o.tuning.Min, "conntrack-min", t.Min, "tune: flows that it should hold at least")
-	fs.DurationVar(&o.tuning.TCPEstablished, "conntrack-tcp-timeout-established", t.TCPEstablished, "tune: how long idle TCP connections are remembered; 0 leaves it")
-	fs.DurationVar(&o.tuning.TCPCloseWait, "conntrack-tcp-timeout-close-wait", t.TCPCloseWait, "tune: the same for those that only the server closed")
-	fs.DurationVar(&o.tuning.UDP, "conntrack-udp-timeout", 0, "tune: how long UDP flows are remembered; 0 leaves it")
-	fs.DurationVar(&o.tuning.UDPStream, "conntrack-udp-timeout-stream", 0, "tune: the same for those that are answered; 0 leaves it")
-	fs.BoolVar(&o.tuning.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "tune: let TCP packets outside the window pass")
+	fs.DurationVar(&o.tuning.TCPEstablished, "conntrack-tcp-timeout-established", t.TCPEstablished,
+		"tune: how long idle TCP connections are remembered; 0 leaves it")
+	fs.DurationVar(&o.tuning.TCPCloseWait, "conntrack-tcp-timeout-close-wait", t.TCPCloseWait,
+		"tune: the same for those that only the server closed")
+	fs.DurationVar(&o.tuning.UDP, "conntrack-udp-timeout", 0,
+		"tune: how long UDP flows are remembered; 0 leaves it")
+	fs.DurationVar(&o.tuning.UDPStream, "conntrack-udp-timeout-stream", 0,
+		"tune: the same for those that are answered; 0 leaves it")
+	fs.BoolVar(&o.tuning.TCPBeLiberal, "conntrack-tcp-be-liberal", false,
+		"tune: let TCP packets outside the window pass")
 	fs.BoolVar(&o.tuning.Lower, "lower", false, "tune: lower what is higher, too")
 }
 

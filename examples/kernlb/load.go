@@ -16,7 +16,8 @@ import (
 // load reads the manifests into a state. It prints every problem; if one of them is an error, there
 // is no state, or with -keep-going one without that object.
 func (p *program) load() (servicemodel.State, error) {
-	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations, Strict: true})
+	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
+		Strict: true})
 	loader := manifest.NewLoader(tracker)
 	for _, name := range p.opts.files {
 		var err error
@@ -82,11 +83,13 @@ func (p *program) classify(err error) error {
 	return err
 }
 
-// interfaceAddrs returns the addresses of this network namespace that others can reach, without those of the device that holds service addresses.
+// interfaceAddrs returns the addresses of this network namespace that others can reach, without
+// those of the device that holds service addresses.
 func interfaceAddrs(holder string) []netip.Addr {
 	l, err := net.Interfaces()
 	if err != nil {
-		return nil // the node then has no primary address, which the rules that need one can live with
+		// the node then has no primary address, which the rules that need one can live with
+		return nil
 	}
 	var out []netip.Addr
 	for _, i := range l {

@@ -1,4 +1,5 @@
-// Kernlb is the library as a program: it makes the network namespace it is started in balance the services of Kubernetes manifests.
+// Kernlb is the library as a program: it makes the network namespace it is started in balance the
+// services of Kubernetes manifests.
 //
 //	kernlb apply   -f FILE …   makes the kernel hold exactly these services
 //	kernlb plan    -f FILE …   prints what apply would change, and touches nothing

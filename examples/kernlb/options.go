@@ -95,31 +95,55 @@ func (l *list) String() string     { return strings.Join(*l, ",") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
-	fs.Var((*list)(&o.files), "f", "manifest `FILE`, YAML or JSON; - is standard input; may be repeated")
-	fs.StringVar(&o.backend, "backend", backendNames()[0], "`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
-		"; auto takes the first that the kernel supports and that can do what the services ask for")
-	fs.StringVar(&o.instance, "instance", defaultInstance, "owner `NAME` of the kernel objects; instances do not see each other")
+	fs.Var((*list)(&o.files), "f",
+		"manifest `FILE`, YAML or JSON; - is standard input; may be repeated")
+	fs.StringVar(&o.backend, "backend", backendNames()[0],
+		"`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
+			"; auto takes the first that the kernel supports and that can do what the services "+
+			"ask for")
+	fs.StringVar(&o.instance, "instance", defaultInstance,
+		"owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
-	fs.BoolVar(&o.goOn, "keep-going", false, "apply and plan: leave out the services that are invalid "+
-		"or that the backend refuses, and print each; the exit code is 1 if there were any "+
-		"(default: they refuse the whole state)")
+	fs.BoolVar(&o.goOn, "keep-going", false,
+		"apply and plan: leave out the services that are invalid "+
+			"or that the backend refuses, and print each; the exit code is 1 if there were any "+
+			"(default: they refuse the whole state)")
 	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
 	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
-	fs.Var(&n.ips, "node-ip", "address `IP` of this node, the primary one of its family first; may be repeated (default: those of the interfaces)")
-	fs.Var(&n.clusterCIDRs, "cluster-cidr", "`CIDR` that tells the traffic of pods; may be repeated")
-	fs.StringVar(&n.nodePortAddresses, "nodeport-addresses", "", "where node ports answer: `LIST` of CIDRs, separated by commas, or primary (default: all local addresses)")
-	fs.Var(&n.serviceCIDRs, "service-cidr", "`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
-	fs.BoolVar(&o.node.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to cluster IPs")
-	fs.UintVar(&n.bit, "masquerade-bit", 14, "bit `N` of the packet mark, 0 to 31, that asks for masquerading")
+	fs.Var(&n.ips, "node-ip",
+		"address `IP` of this node, the primary one of its family first; may be repeated "+
+			"(default: those of the interfaces)")
+	fs.Var(&n.clusterCIDRs, "cluster-cidr",
+		"`CIDR` that tells the traffic of pods; may be repeated")
+	fs.StringVar(&n.nodePortAddresses, "nodeport-addresses", "",
+		"where node ports answer: `LIST` of CIDRs, separated by commas, or primary (default: all "+
+			"local addresses)")
+	fs.Var(&n.serviceCIDRs, "service-cidr",
+		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
+	fs.BoolVar(&o.node.MasqueradeAll, "masquerade-all", false,
+		"masquerade all traffic to cluster IPs")
+	fs.UintVar(&n.bit, "masquerade-bit", 14,
+		"bit `N` of the packet mark, 0 to 31, that asks for masquerading")
 	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
-	fs.StringVar(&o.annotations, "annotations", "kernlb.io", "`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, or what becomes of connections; empty: they mean nothing")
-	fs.StringVar(&o.scheduler, "ipvs-scheduler", "wrr", "ipvs: `NAME` of the scheduler of services that ask for none, such as lc or mh+port")
-	fs.DurationVar(&o.ipvs.DrainLimit, "ipvs-drain-limit", 0, "ipvs: how long an endpoint that left keeps its TCP connections at most; negative: not at all (default 15m)")
-	fs.StringVar(&o.ipvs.Device, "ipvs-device", "", "ipvs: dummy device `NAME` that holds the addresses of services; it is made if need be (default: none)")
-	fs.BoolVar(&o.ipvs.StrictARP, "ipvs-strict-arp", false, "ipvs: do not answer ARP for the addresses that -ipvs-device holds")
-	fs.IntVar(&o.ipvs.AffinityMask4, "ipvs-affinity-mask4", 0, "ipvs: leading `BITS` of IPv4 addresses by which clients share an endpoint, with session affinity (default: all)")
-	fs.IntVar(&o.ipvs.AffinityMask6, "ipvs-affinity-mask6", 0, "ipvs: the same `BITS` of IPv6 addresses")
+	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
+		"`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, "+
+			"or what becomes of connections; empty: they mean nothing")
+	fs.StringVar(&o.scheduler, "ipvs-scheduler", "wrr",
+		"ipvs: `NAME` of the scheduler of services that ask for none, such as lc or mh+port")
+	fs.DurationVar(&o.ipvs.DrainLimit, "ipvs-drain-limit", 0,
+		"ipvs: how long an endpoint that left keeps its TCP connections at most; negative: not at "+
+			"all (default 15m)")
+	fs.StringVar(&o.ipvs.Device, "ipvs-device", "",
+		"ipvs: dummy device `NAME` that holds the addresses of services; it is made if need be "+
+			"(default: none)")
+	fs.BoolVar(&o.ipvs.StrictARP, "ipvs-strict-arp", false,
+		"ipvs: do not answer ARP for the addresses that -ipvs-device holds")
+	fs.IntVar(&o.ipvs.AffinityMask4, "ipvs-affinity-mask4", 0,
+		"ipvs: leading `BITS` of IPv4 addresses by which clients share an endpoint, with session "+
+			"affinity (default: all)")
+	fs.IntVar(&o.ipvs.AffinityMask6, "ipvs-affinity-mask6", 0,
+		"ipvs: the same `BITS` of IPv6 addresses")
 	o.flow.define(fs)
 }
 
@@ -130,13 +154,17 @@ var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,57}$`)
 func (o *options) check() error {
 	var errs []error
 	if !slices.Contains(backendNames(), o.backend) {
-		errs = append(errs, fmt.Errorf("-backend: %q: want one of %s", o.backend, strings.Join(backendNames(), ", ")))
+		errs = append(errs, fmt.Errorf("-backend: %q: want one of %s", o.backend,
+			strings.Join(backendNames(), ", ")))
 	}
 	if o.output != "text" && o.output != "json" {
 		errs = append(errs, fmt.Errorf("-o: %q: want text or json", o.output))
 	}
 	if !instanceName.MatchString(o.instance) {
-		errs = append(errs, fmt.Errorf("-instance: %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 58 in all at most", o.instance))
+		errs = append(errs,
+			fmt.Errorf(
+				"-instance: %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 58 in "+
+					"all at most", o.instance))
 	}
 	if o.services < 1 || o.services > 1<<20 {
 		errs = append(errs, fmt.Errorf("-services: %d: want 1 to %d", o.services, 1<<20))
@@ -153,9 +181,12 @@ func (o *options) check() error {
 	if o.ipvs.StrictARP && o.ipvs.Device == "" {
 		errs = append(errs, errors.New("-ipvs-strict-arp: it needs -ipvs-device"))
 	}
-	for _, m := range []struct{ family, bits, max int }{{4, o.ipvs.AffinityMask4, 32}, {6, o.ipvs.AffinityMask6, 128}} {
+	for _, m := range []struct {
+		family, bits, max int
+	}{{4, o.ipvs.AffinityMask4, 32}, {6, o.ipvs.AffinityMask6, 128}} {
 		if m.bits < 0 || m.bits > m.max {
-			errs = append(errs, fmt.Errorf("-ipvs-affinity-mask%d: %d: want 1 to %d", m.family, m.bits, m.max))
+			errs = append(errs, fmt.Errorf("-ipvs-affinity-mask%d: %d: want 1 to %d", m.family,
+				m.bits, m.max))
 		}
 	}
 	return errors.Join(errs...)
@@ -178,7 +209,8 @@ func (n *nodeFlags) apply(node *servicemodel.Node) error {
 	case "primary":
 		node.NodePortAddresses.Primary = true
 	default:
-		node.NodePortAddresses.CIDRs = prefixes("nodeport-addresses", strings.Split(n.nodePortAddresses, ","), &errs)
+		node.NodePortAddresses.CIDRs = prefixes("nodeport-addresses",
+			strings.Split(n.nodePortAddresses, ","), &errs)
 	}
 	if n.bit > 31 {
 		errs = append(errs, fmt.Errorf("-masquerade-bit: %d: want 0 to 31", n.bit))

@@ -9,7 +9,8 @@ import (
 
 // serviceManifest is a service with one endpoint, and what else its metadata and spec say.
 func serviceManifest(name, ip, metadata, spec string) string {
-	return strings.NewReplacer("NAME", name, "ADDRESS", ip, "METADATA", metadata, "SPEC", spec).Replace(`
+	return strings.NewReplacer("NAME", name, "ADDRESS", ip, "METADATA", metadata, "SPEC", spec).
+		Replace(`
 ---
 apiVersion: v1
 kind: Service
@@ -28,8 +29,10 @@ endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	manifest := serviceManifest("good", "10.96.0.1", "", "") + serviceManifest("lc", "10.96.0.2", "annotations: {kernlb.io/scheduler: lc}", "") +
-		serviceManifest("thief", "10.96.0.3", "", "externalIPs: [10.96.0.1]") + serviceManifest("bad", "10.96.0.4", "", "externalIPs: [nowhere]")
+	manifest := serviceManifest("good", "10.96.0.1", "", "") + serviceManifest("lc", "10.96.0.2",
+		"annotations: {kernlb.io/scheduler: lc}", "") +
+		serviceManifest("thief", "10.96.0.3", "", "externalIPs: [10.96.0.1]") +
+		serviceManifest("bad", "10.96.0.4", "", "externalIPs: [nowhere]")
 	for _, backend := range []string{"nftables", "auto"} {
 		code, out, errs := kernlbWith(t, ns, manifest, "apply", "-f", "-", "-backend", backend)
 		require.Equal(t, exitInvalid, code, errs)
@@ -39,7 +42,8 @@ func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 	without := strings.Replace(manifest, "nowhere", "192.0.2.4", 1)
 	code, _, errs := kernlbWith(t, ns, without, "apply", "-f", "-")
 	require.Equal(t, exitInvalid, code, errs)
-	require.Contains(t, errs, "error: nftables cannot express service default/lc:http: scheduler: lc")
+	require.Contains(t, errs,
+		"error: nftables cannot express service default/lc:http: scheduler: lc")
 	code, out, _ := kernlb(t, ns, "show")
 	require.Equal(t, exitDone, code)
 	require.NotContains(t, out, "10.96.0", "nothing was applied")
@@ -47,9 +51,13 @@ func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 	for _, command := range []string{"plan", "apply", "plan"} {
 		code, _, errs = kernlbWith(t, ns, manifest, command, "-f", "-", "-keep-going")
 		require.Equal(t, exitFailed, code, errs)
-		require.Contains(t, errs, "refused: default/lc: nftables cannot express service default/lc:http: scheduler: lc (the ipvs backend can)\n")
+		require.Contains(t, errs,
+			"refused: default/lc: nftables cannot express service default/lc:http: scheduler: lc "+
+				"(the ipvs backend can)\n")
 		require.Contains(t, errs, "error: standard input:")
-		require.Contains(t, errs, "warning: 10.96.0.1:80/tcp is claimed by default/good:http and default/thief:http: default/good:http has it\n")
+		require.Contains(t, errs,
+			"warning: 10.96.0.1:80/tcp is claimed by default/good:http and default/thief:http: "+
+				"default/good:http has it\n")
 		require.Contains(t, errs, "kernlb "+command+": done, but for what was refused: see above\n")
 	}
 	code, out, errs = kernlbWith(t, ns, manifest, "plan", "-f", "-", "-keep-going", "-o", "json")
@@ -61,7 +69,8 @@ func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 	require.NotContains(t, out, "10.96.0.2")
 	require.NotContains(t, out, "10.96.0.4")
 
-	code, _, errs = kernlbWith(t, ns, without, "apply", "-f", "-", "-keep-going", "-annotations", "")
+	code, _, errs = kernlbWith(t, ns, without, "apply", "-f", "-", "-keep-going",
+		"-annotations", "")
 	require.Equal(t, exitDone, code, errs)
 	code, _, errs = kernlbWith(t, ns, "kind: [", "apply", "-f", "-", "-keep-going")
 	require.Equal(t, exitInvalid, code, "nobody knows what it was: %s", errs)

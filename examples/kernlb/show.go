@@ -39,29 +39,32 @@ type endpoint struct {
 
 func (p *program) show(ctx context.Context) error {
 	p.findBackend(ctx)
-	return p.withEngine(ctx, servicemodel.State{}, func(ctx context.Context, e *dataplane.Engine) error {
-		o, err := e.Observe(ctx)
-		if err != nil {
-			return err
-		}
-		rows := []row{}
-		for f := range o.Table.Frontends() {
-			rows = append(rows, newRow(o.Table, f))
-		}
-		if p.opts.output == "json" {
-			return p.printJSON(struct {
-				Backend   string   `json:"backend"`
-				Frontends []row    `json:"frontends"`
-				Drift     []string `json:"drift,omitempty"`
-			}{p.opts.backend, rows, o.Drift})
-		}
-		return p.printRows(rows, o.Drift)
-	})
+	return p.withEngine(ctx, servicemodel.State{},
+		func(ctx context.Context, e *dataplane.Engine) error {
+			o, err := e.Observe(ctx)
+			if err != nil {
+				return err
+			}
+			rows := []row{}
+			for f := range o.Table.Frontends() {
+				rows = append(rows, newRow(o.Table, f))
+			}
+			if p.opts.output == "json" {
+				return p.printJSON(struct {
+					Backend   string   `json:"backend"`
+					Frontends []row    `json:"frontends"`
+					Drift     []string `json:"drift,omitempty"`
+				}{p.opts.backend, rows, o.Drift})
+			}
+			return p.printRows(rows, o.Drift)
+		})
 }
 
 func newRow(t *servicemodel.Table, f *servicemodel.Frontend) row {
-	r := row{Address: f.Key.Addr.String(), Family: f.Key.Family().String(), Port: f.Key.Port, Protocol: f.Key.Protocol.String(),
-		Service: f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(), Endpoints: endpoints(t, f, f.Internal),
+	r := row{Address: f.Key.Addr.String(), Family: f.Key.Family().String(), Port: f.Key.Port,
+		Protocol: f.Key.Protocol.String(),
+		Service:  f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(),
+		Endpoints:  endpoints(t, f, f.Internal),
 		Masquerade: f.Masquerade.String(), Affinity: int(f.Affinity.Seconds())}
 	if f.Key.NodePort() {
 		r.Address = "*"
@@ -102,7 +105,8 @@ func (p *program) printRows(rows []row, drift []string) error {
 		if r.Sources != nil {
 			other = append(other, "from "+strings.Join(r.Sources, ","))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.frontend(), r.Service, r.Kind, to, r.Masquerade, strings.Join(other, "; "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.frontend(), r.Service, r.Kind, to,
+			r.Masquerade, strings.Join(other, "; "))
 	}
 	if err := w.Flush(); err != nil {
 		return err

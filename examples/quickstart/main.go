@@ -1,10 +1,11 @@
-// Quickstart shows kernlb at work in a minute: it builds a small network out of namespaces, declares the services of the manifests beside it, sends
-// real connections through them, changes one, and cleans up.
+// Quickstart shows kernlb at work in a minute: it builds a small network out of namespaces,
+// declares the services of the manifests beside it, sends real connections through them, changes
+// one, and cleans up.
 //
 //	go run ./examples/quickstart
 //
-// It needs Linux and nothing else: as an ordinary user it works in a user namespace of its own, and in any case it touches nothing outside the
-// namespaces it makes.
+// It needs Linux and nothing else: as an ordinary user it works in a user namespace of its own, and
+// in any case it touches nothing outside the namespaces it makes.
 package main
 
 import (
@@ -65,7 +66,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 
-	// These three lines are all it takes: a backend in a network namespace, an engine on it, a state applied.
+	// These three lines are all it takes: a backend in a network namespace, an engine on it, a
+	// state applied.
 	backend, err := nftables.New(&nftables.Config{NetNS: network.Node.NS.Fd()})
 	if err != nil {
 		return err
@@ -86,7 +88,8 @@ func load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Strict: true, Node: servicemodel.Node{
 		Name:      "node-1",
 		Addresses: []netip.Addr{netip.MustParseAddr(netnstest.NodeIPv4)},
-		LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.ClusterCIDRv4)}},
+		LocalPods: servicemodel.PodDetector{
+			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.ClusterCIDRv4)}},
 	}})
 	loader := manifest.NewLoader(tracker)
 	for _, name := range []string{"web.yaml", "dns.yaml"} {
@@ -105,7 +108,8 @@ func load() (servicemodel.State, error) {
 // serve starts the servers of the pods. Each answers with its name and the source address it saw.
 func serve(network *netnstest.Cluster) error {
 	for _, pod := range append(network.Pods, network.RemotePods...) {
-		err := errors.Join(pod.Serve(netnstest.TCP, webPort), pod.Serve(netnstest.TCP, dnsPort), pod.Serve(netnstest.UDP, dnsPort))
+		err := errors.Join(pod.Serve(netnstest.TCP, webPort), pod.Serve(netnstest.TCP, dnsPort),
+			pod.Serve(netnstest.UDP, dnsPort))
 		if err != nil {
 			return err
 		}

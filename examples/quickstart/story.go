@@ -54,7 +54,9 @@ func indent(text string) string {
 }
 
 func (s *story) first() {
-	s.title("A node, its pods and a client outside, in namespaces of their own. The node is told of two services:")
+	s.title(
+		"A node, its pods and a client outside, in namespaces of their own. The node is told of " +
+			"two services:")
 	s.apply(s.state)
 }
 
@@ -71,21 +73,25 @@ func (s *story) traffic() {
 }
 
 // send sends connections and draws who answered.
-func (s *story) send(what string, from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort, n int) {
+func (s *story) send(what string, from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort,
+	n int) {
 	if s.err != nil {
 		return
 	}
 	count := map[string]int{}
 	sources := map[string]bool{}
-	for i, got := range netnstest.SendAll(s.ctx, slices.Repeat([]netnstest.Probe{{From: from, Proto: proto, To: to}}, n)) {
+	for i, got := range netnstest.SendAll(s.ctx,
+		slices.Repeat([]netnstest.Probe{{From: from, Proto: proto, To: to}}, n)) {
 		if got.Kind != netnstest.Answered {
-			s.err = fmt.Errorf("connection %d of %d, %s to %s from %s: %s", i+1, n, proto, to, from.Name, got)
+			s.err = fmt.Errorf("connection %d of %d, %s to %s from %s: %s", i+1, n, proto, to,
+				from.Name, got)
 			return
 		}
 		count[got.Server]++
 		sources[got.Source.Addr().String()] = true
 	}
-	s.say("  %d × %s  %s/%s  (the servers saw %s)", n, what, to, proto, strings.Join(slices.Sorted(maps.Keys(sources)), ", "))
+	s.say("  %d × %s  %s/%s  (the servers saw %s)", n, what, to, proto,
+		strings.Join(slices.Sorted(maps.Keys(sources)), ", "))
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		s.say("    %-8s %4d  %s", name, count[name], strings.Repeat("█", count[name]*60/n))
 	}
@@ -104,7 +110,8 @@ func (s *story) scale() {
 	s.apply(s.state.WithEndpoints(name, append(eps, more)))
 	s.title("The first endpoint is gone:")
 	s.apply(s.state.WithEndpoints(name, append(eps[1:], more)))
-	s.send("web from a pod, by its cluster IP", s.network.Pods[0], netnstest.TCP, netip.MustParseAddrPort("10.96.0.10:80"), 150)
+	s.send("web from a pod, by its cluster IP", s.network.Pods[0], netnstest.TCP,
+		netip.MustParseAddrPort("10.96.0.10:80"), 150)
 	s.title("The same once more:")
 	s.apply(s.state)
 }
@@ -116,13 +123,15 @@ func (s *story) cleanup() {
 	if err == nil {
 		var o *dataplane.Observation
 		if o, err = s.engine.Observe(s.ctx); err == nil && (o.Table.Len() > 0 || len(o.Drift) > 0) {
-			err = fmt.Errorf("cleaning up left %d frontends and %d other objects", o.Table.Len(), len(o.Drift))
+			err = fmt.Errorf("cleaning up left %d frontends and %d other objects", o.Table.Len(),
+				len(o.Drift))
 		}
 	}
 	if err != nil && s.err == nil {
 		s.err = err
 	}
 	if s.err == nil {
-		s.say("    %d messages in %v; the kernel holds nothing of ours any more", stats.Messages, stats.Duration.Round(time.Microsecond))
+		s.say("    %d messages in %v; the kernel holds nothing of ours any more", stats.Messages,
+			stats.Duration.Round(time.Microsecond))
 	}
 }

@@ -21,8 +21,8 @@ const (
 //	#define NLA_ALIGN(len) (((len) + NLA_ALIGNTO - 1) & ~(NLA_ALIGNTO - 1))
 func align(n int) int { return (n + 3) &^ 3 }
 
-// appendAttrHeader appends the header of an attribute with n bytes of data. The caller appends the data and
-// its padding.
+// appendAttrHeader appends the header of an attribute with n bytes of data. The caller appends the
+// data and its padding.
 func appendAttrHeader(b []byte, typ uint16, n int) []byte {
 	b = native.AppendUint16(b, uint16(attrHeaderLen+n))
 	return native.AppendUint16(b, typ)
@@ -48,8 +48,8 @@ func appendU32(b []byte, typ uint16, v uint32) []byte {
 	return native.AppendUint32(appendAttrHeader(b, typ, 4), v)
 }
 
-// appendU64 appends v in the byte order of the machine. The kernel puts a padding attribute before numbers
-// of 8 bytes where they would not be aligned otherwise; no reader needs it.
+// appendU64 appends v in the byte order of the machine. The kernel puts a padding attribute before
+// numbers of 8 bytes where they would not be aligned otherwise; no reader needs it.
 func appendU64(b []byte, typ uint16, v uint64) []byte {
 	return native.AppendUint64(appendAttrHeader(b, typ, 8), v)
 }
@@ -75,7 +75,8 @@ func appendAddr(b []byte, typ uint16, addr netip.Addr) []byte {
 	return append(b, a[:]...)
 }
 
-// beginNest appends the header of an attribute that holds attributes. endNest, given mark, sets its length.
+// beginNest appends the header of an attribute that holds attributes. endNest, given mark, sets its
+// length.
 func beginNest(b []byte, typ uint16) (_ []byte, mark int) {
 	return appendAttrHeader(b, typ|attrNested, 0), len(b)
 }
@@ -86,8 +87,8 @@ func endNest(b []byte, mark int) []byte {
 	return b
 }
 
-// attrs walks over the attributes of a message of the kernel. The first mistake found sticks: next returns false
-// from then on, and err says what was wrong.
+// attrs walks over the attributes of a message of the kernel. The first mistake found sticks: next
+// returns false from then on, and err says what was wrong.
 type attrs struct {
 	what string // what the attributes describe, for errors
 	rest []byte
@@ -102,12 +103,14 @@ func (a *attrs) next() bool {
 		return false
 	}
 	if len(a.rest) < attrHeaderLen {
-		a.err = fmt.Errorf("%w: %s: %d bytes after the last attribute", ErrMalformed, a.what, len(a.rest))
+		a.err = fmt.Errorf("%w: %s: %d bytes after the last attribute", ErrMalformed, a.what,
+			len(a.rest))
 		return false
 	}
 	n := int(native.Uint16(a.rest))
 	if n < attrHeaderLen || n > len(a.rest) {
-		a.err = fmt.Errorf("%w: %s: an attribute claims %d bytes, %d are there", ErrMalformed, a.what, n, len(a.rest))
+		a.err = fmt.Errorf("%w: %s: an attribute claims %d bytes, %d are there", ErrMalformed,
+			a.what, n, len(a.rest))
 		return false
 	}
 	a.typ = native.Uint16(a.rest[2:]) & attrTypeMask
@@ -128,7 +131,8 @@ func (a *attrs) fixed(n int) []byte {
 // fail remembers what is wrong with the attribute.
 func (a *attrs) fail(format string, args ...any) {
 	if a.err == nil {
-		a.err = fmt.Errorf("%w: %s: attribute %d %s", ErrMalformed, a.what, a.typ, fmt.Sprintf(format, args...))
+		a.err = fmt.Errorf("%w: %s: attribute %d %s", ErrMalformed, a.what, a.typ,
+			fmt.Sprintf(format, args...))
 	}
 }
 

@@ -5,10 +5,12 @@ import (
 	"slices"
 )
 
-// Batch is a list of commands that change services and destinations, already encoded. The zero value is ready for
-// use; Reset empties it and keeps the memory. A Batch must not be used by two goroutines at once.
+// Batch is a list of commands that change services and destinations, already encoded. The zero
+// value is ready for use; Reset empties it and keeps the memory. A Batch must not be used by two
+// goroutines at once.
 //
-// What is added is validated. The first mistake sticks to the batch: [Client.Submit] returns it and sends nothing.
+// What is added is validated. The first mistake sticks to the batch: [Client.Submit] returns it and
+// sends nothing.
 type Batch struct {
 	buf     []byte
 	at      []int    // where each command begins in buf
@@ -25,23 +27,24 @@ func (b *Batch) Len() int { return len(b.at) }
 // Err returns the first mistake in what was added, an [ErrInvalid].
 func (b *Batch) Err() error { return b.err }
 
-// NewService adds a service. It fails with [ErrExists] if there is one with its key, and with [ErrNoModule] if the kernel
-// has no such scheduler or persistence engine.
+// NewService adds a service. It fails with [ErrExists] if there is one with its key, and with
+// [ErrNoModule] if the kernel has no such scheduler or persistence engine.
 func (b *Batch) NewService(s Service) {
 	b.service(CommandNewService, s)
 }
 
-// SetService gives an existing service all settings of s. Its connections go on. It fails with [ErrNoService] and
-// [ErrNoModule].
+// SetService gives an existing service all settings of s. Its connections go on. It fails with
+// [ErrNoService] and [ErrNoModule].
 //
-// A change of the scheduler costs an RCU grace period, some milliseconds, during which new connections to the service
-// are refused with an ICMP error (ip_vs_edit_service; ip_vs_leave).
+// A change of the scheduler costs an RCU grace period, some milliseconds, during which new
+// connections to the service are refused with an ICMP error (ip_vs_edit_service; ip_vs_leave).
 func (b *Batch) SetService(s Service) {
 	b.service(CommandSetService, s)
 }
 
-// DelService removes a service with all its destinations. It fails with [ErrNoService]. Its connections break: they
-// are remembered, but their packets are dropped, until their destinations are added again.
+// DelService removes a service with all its destinations. It fails with [ErrNoService]. Its
+// connections break: they are remembered, but their packets are dropped, until their destinations
+// are added again.
 func (b *Batch) DelService(k ServiceKey) {
 	if b.accept(CommandDelService, k.encodable()) {
 		b.end(appendServiceKey(b.buf, k))
@@ -53,14 +56,14 @@ func (b *Batch) NewDestination(k ServiceKey, d Destination) {
 	b.destination(CommandNewDestination, k, d)
 }
 
-// SetDestination gives an existing destination all settings of d. Its connections keep the forwarding method
-// that they began with. It fails with [ErrNoService] and [ErrNoDestination].
+// SetDestination gives an existing destination all settings of d. Its connections keep the
+// forwarding method that they began with. It fails with [ErrNoService] and [ErrNoDestination].
 func (b *Batch) SetDestination(k ServiceKey, d Destination) {
 	b.destination(CommandSetDestination, k, d)
 }
 
-// DelDestination removes a destination from a service. It fails with [ErrNoService] and [ErrNoDestination]. Its
-// connections break, as with DelService.
+// DelDestination removes a destination from a service. It fails with [ErrNoService] and
+// [ErrNoDestination]. Its connections break, as with DelService.
 func (b *Batch) DelDestination(k ServiceKey, d DestinationKey) {
 	err := k.encodable()
 	if err == nil {
@@ -82,12 +85,13 @@ func (b *Batch) service(cmd Command, s Service) {
 	b.end(appendService(b.buf, s))
 }
 
-// module returns the module of a scheduler that must be in the kernel before a service asks for it. The kernel
-// loads the modules of schedulers itself, but does so holding the lock of IPVS, and the modules of these two wait for
-// pernet_ops_rwsem when they start. Whoever takes down any network namespace meanwhile holds that, and the lock of
-// all network devices, and wants the lock of IPVS to tell it about devices that go: all of them wait for ever
-// (ip_vs_scheduler_get, ip_vs_lblc_init, cleanup_net, ip_vs_dst_event). Seen on 6.1. Kernels where each
-// namespace has its own lock of IPVS, as 7.2, have no such trouble.
+// module returns the module of a scheduler that must be in the kernel before a service asks for it.
+// The kernel loads the modules of schedulers itself, but does so holding the lock of IPVS, and the
+// modules of these two wait for pernet_ops_rwsem when they start. Whoever takes down any network
+// namespace meanwhile holds that, and the lock of all network devices, and wants the lock of IPVS
+// to tell it about devices that go: all of them wait for ever (ip_vs_scheduler_get,
+// ip_vs_lblc_init, cleanup_net, ip_vs_dst_event). Seen on 6.1. Kernels where each namespace has its
+// own lock of IPVS, as 7.2, have no such trouble.
 func module(scheduler string) string {
 	switch scheduler {
 	case "lblc":

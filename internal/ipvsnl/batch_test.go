@@ -17,13 +17,23 @@ func TestABatchKeepsTheFirstMistake(t *testing.T) {
 	}{
 		{"a new service", func(b *Batch) { b.NewService(Service{ServiceKey: web}) },
 			"new service: TCP 10.96.0.1:80: scheduler: invalid: missing"},
-		{"a changed service", func(b *Batch) { b.SetService(Service{ServiceKey: web}) }, "set service: "},
+		{"a changed service", func(b *Batch) {
+			b.SetService(Service{ServiceKey: web})
+		}, "set service: "},
 		{"a removed service", func(b *Batch) { b.DelService(ServiceKey{}) }, "delete service: "},
-		{"a destination of no service", func(b *Batch) { b.NewDestination(ServiceKey{}, dest("10.0.0.1:80")) }, "new destination: "},
-		{"a destination of the other family", func(b *Batch) { b.SetDestination(web, dest("[2001:db8::1]:80")) },
+		{"a destination of no service", func(b *Batch) {
+			b.NewDestination(ServiceKey{}, dest("10.0.0.1:80"))
+		}, "new destination: "},
+		{"a destination of the other family", func(b *Batch) {
+			b.SetDestination(web, dest("[2001:db8::1]:80"))
+		},
 			"set destination: "},
-		{"a removed destination", func(b *Batch) { b.DelDestination(web, DestinationKey{}) }, "delete destination: "},
-		{"a removed destination of no service", func(b *Batch) { b.DelDestination(ServiceKey{}, destKey("10.0.0.1:80")) },
+		{"a removed destination", func(b *Batch) {
+			b.DelDestination(web, DestinationKey{})
+		}, "delete destination: "},
+		{"a removed destination of no service", func(b *Batch) {
+			b.DelDestination(ServiceKey{}, destKey("10.0.0.1:80"))
+		},
 			"delete destination: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -66,7 +76,8 @@ func TestABatchCanBeUsedAgain(t *testing.T) {
 	require.NoError(t, c.Submit(t.Context(), &b))
 	require.ErrorIs(t, c.Submit(t.Context(), &b), ErrExists)
 	stamp(b.buf, 0, 0)
-	require.Equal(t, before, b.buf, "but for type and sequence number, sending leaves the bytes as they were")
+	require.Equal(t, before, b.buf,
+		"but for type and sequence number, sending leaves the bytes as they were")
 	require.Len(t, f.Keys(), 1)
 }
 
@@ -99,7 +110,8 @@ func TestARequestCanBeDescribedFromItsBytes(t *testing.T) {
 	var b Batch
 	b.NewService(wanted(marks))
 	b.DelDestination(dns6, destKey("[2001:db8::2]:53"))
-	require.Equal(t, &CommandError{Index: 0, Command: CommandNewService, Service: marks, Errno: syscall.EPERM},
+	require.Equal(t, &CommandError{Index: 0, Command: CommandNewService, Service: marks,
+		Errno: syscall.EPERM},
 		b.failure(0, verdict{errno: syscall.EPERM}))
 	require.Equal(t, &CommandError{Index: 1, Command: CommandDelDestination, Service: dns6,
 		Destination: destKey("[2001:db8::2]:53"), Errno: syscall.ENOENT, Text: "because"},
@@ -131,7 +143,8 @@ func BenchmarkEncode(b *testing.B) {
 
 // BenchmarkDecode decodes a destination as the kernel sends it.
 func BenchmarkDecode(b *testing.B) {
-	data := appendObservedDestination(nil, ObservedDestination{Destination: dest("10.244.1.1:8080"), Stats: someStats})
+	data := appendObservedDestination(nil, ObservedDestination{Destination: dest("10.244.1.1:8080"),
+		Stats: someStats})
 	b.ReportAllocs()
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {

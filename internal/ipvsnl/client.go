@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// maxWindow bounds how many commands one system call carries, so that a context is looked at now and then. More in
-// one call is hardly faster: see BenchmarkKernelSubmit.
+// maxWindow bounds how many commands one system call carries, so that a context is looked at now
+// and then. More in one call is hardly faster: see BenchmarkKernelSubmit.
 const maxWindow = 256
 
-// Client speaks to the IPVS of one network namespace. Its methods may be called by many goroutines; they take turns.
+// Client speaks to the IPVS of one network namespace. Its methods may be called by many goroutines;
+// they take turns.
 //
-// A context is looked at before each system call and while waiting for a turn. What the kernel has begun cannot be
-// taken back or hurried.
+// A context is looked at before each system call and while waiting for a turn. What the kernel has
+// begun cannot be taken back or hurried.
 type Client struct {
 	transport Transport
 	log       *slog.Logger
@@ -31,13 +32,14 @@ type Client struct {
 	request []byte   // for requests that the client makes itself
 }
 
-// Dial opens a client in the namespace of cfg. It returns [ErrNotSupported] if the kernel has no IPVS. A kernel that has
-// it as a module loads that by itself when asked, and the modules of schedulers later: that takes no
-// privilege from Linux 5.16 on and CAP_SYS_MODULE before, and always modprobe in the initial mount namespace and
-// kernel.modules_disabled = 0.
+// Dial opens a client in the namespace of cfg. It returns [ErrNotSupported] if the kernel has no
+// IPVS. A kernel that has it as a module loads that by itself when asked, and the modules of
+// schedulers later: that takes no privilege from Linux 5.16 on and CAP_SYS_MODULE before, and
+// always modprobe in the initial mount namespace and kernel.modules_disabled = 0.
 //
-// Dial itself needs CAP_SYS_ADMIN to enter another network namespace. Every other request, reading too, needs
-// CAP_NET_ADMIN in the initial user namespace (GENL_ADMIN_PERM): root of a user namespace is refused with EPERM.
+// Dial itself needs CAP_SYS_ADMIN to enter another network namespace. Every other request, reading
+// too, needs CAP_NET_ADMIN in the initial user namespace (GENL_ADMIN_PERM): root of a user
+// namespace is refused with EPERM.
 func Dial(ctx context.Context, cfg *Config) (*Client, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -55,11 +57,13 @@ func Dial(ctx context.Context, cfg *Config) (*Client, error) {
 // NewClient returns a client over t, which it closes if it fails. A nil log means silence.
 func NewClient(ctx context.Context, t Transport, log *slog.Logger) (*Client, error) {
 	_, answers := t.Limits()
-	c := &Client{transport: t, log: log, window: max(1, min(maxWindow, answers)), turn: make(chan struct{}, 1), seq: 1}
+	c := &Client{transport: t, log: log, window: max(1, min(maxWindow, answers)),
+		turn: make(chan struct{}, 1), seq: 1}
 	c.turn <- struct{}{}
 	err := c.findFamily(ctx)
 	if errors.Is(err, ErrNotSupported) {
-		// Before Linux 5.16 ip_vs does not say that it is the family ("ipvs: autoload ipvs on genl access").
+		// Before Linux 5.16 ip_vs does not say that it is the family ("ipvs: autoload ipvs on genl
+		// access").
 		t.LoadModule("ip_vs")
 		err = c.findFamily(ctx)
 	}
@@ -132,14 +136,16 @@ func (c *Client) findFamily(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("find the generic netlink family %s: %w", familyName, err)
 	case c.family <= typeControl:
-		return fmt.Errorf("find the generic netlink family %s: %w: its number is %d", familyName, ErrMalformed, c.family)
+		return fmt.Errorf("find the generic netlink family %s: %w: its number is %d", familyName,
+			ErrMalformed, c.family)
 	}
 	return nil
 }
 
-// exchange sends a request of one message to the family typ and gives each reply to take, until the kernel
-// has said all. It is for requests that are not part of a batch.
-func (c *Client) exchange(ctx context.Context, typ uint16, request []byte, take func(cmd uint8, data []byte) error) error {
+// exchange sends a request of one message to the family typ and gives each reply to take, until the
+// kernel has said all. It is for requests that are not part of a batch.
+func (c *Client) exchange(ctx context.Context, typ uint16, request []byte,
+	take func(cmd uint8, data []byte) error) error {
 	if err := c.proceed(ctx); err != nil {
 		return err
 	}
@@ -211,7 +217,8 @@ func (x *exchange) message(m message) (done bool, err error) {
 }
 
 // debug logs one request.
-func (c *Client) debug(ctx context.Context, what string, start time.Time, err error, details ...slog.Attr) {
+func (c *Client) debug(ctx context.Context, what string, start time.Time, err error,
+	details ...slog.Attr) {
 	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

@@ -90,10 +90,16 @@ func TestTheModuleIsLoadedWhereTheKernelDoesNot(t *testing.T) {
 
 func TestModulesThatMustNotBeLoadedUnderTheKernelsLockAreLoadedBefore(t *testing.T) {
 	t.Parallel()
-	c, s := dialScripted(t, func(m message) [][]byte { return [][]byte{appendVerdict(nil, typeError, m, 0)} })
+	c, s := dialScripted(t, func(m message) [][]byte {
+		return [][]byte{appendVerdict(nil, typeError, m, 0)}
+	})
 	for _, scheduler := range []string{"rr", "lblc", "lblcr", "lblc"} {
-		require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(Service{ServiceKey: web, Scheduler: scheduler}) }))
-		require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(Service{ServiceKey: web, Scheduler: scheduler}) }))
+		require.NoError(t, submit(t, c, func(b *Batch) {
+			b.NewService(Service{ServiceKey: web, Scheduler: scheduler})
+		}))
+		require.NoError(t, submit(t, c, func(b *Batch) {
+			b.SetService(Service{ServiceKey: web, Scheduler: scheduler})
+		}))
 	}
 	require.Equal(t, []string{"ip_vs_lblc", "ip_vs_lblcr"}, s.loaded, "each once")
 }
@@ -105,7 +111,9 @@ func TestDialFailsIfTheControllerMakesNoSense(t *testing.T) {
 		answer func(m message) []byte
 		want   string
 	}{
-		{"another family", func(m message) []byte { return reply(m, 0, appendFamily(genBody(ctrlNewFamily), "other", 0x20)) },
+		{"another family", func(m message) []byte {
+			return reply(m, 0, appendFamily(genBody(ctrlNewFamily), "other", 0x20))
+		},
 			"its number is 0"},
 		{"a number of netlink's own", func(m message) []byte {
 			return reply(m, 0, appendFamily(genBody(ctrlNewFamily), familyName, 3))
@@ -113,9 +121,13 @@ func TestDialFailsIfTheControllerMakesNoSense(t *testing.T) {
 		{"attributes that are cut off", func(m message) []byte {
 			return reply(m, 0, append(genBody(ctrlNewFamily), 9, 0, 1, 0))
 		}, "claims 9 bytes"},
-		{"a refusal", func(m message) []byte { return appendVerdict(nil, typeError, m, syscall.ENOMEM) },
+		{"a refusal", func(m message) []byte {
+			return appendVerdict(nil, typeError, m, syscall.ENOMEM)
+		},
 			"open an IPVS client: find the generic netlink family IPVS: cannot allocate memory"},
-		{"half a message", func(message) []byte { return []byte{1, 2, 3} }, "3 bytes are too short"},
+		{"half a message", func(message) []byte {
+			return []byte{1, 2, 3}
+		}, "3 bytes are too short"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -151,14 +163,16 @@ func TestEachCommandOfABatchSucceedsOrFailsByItself(t *testing.T) {
 	require.Equal(t, 7, failed.Answered)
 	require.Equal(t, []*CommandError{
 		{Index: 1, Command: CommandNewService, Service: web, Errno: syscall.EEXIST},
-		{Index: 3, Command: CommandDelDestination, Service: web, Destination: destKey("10.244.1.9:8080"), Errno: syscall.ENOENT},
+		{Index: 3, Command: CommandDelDestination, Service: web,
+			Destination: destKey("10.244.1.9:8080"), Errno: syscall.ENOENT},
 		{Index: 4, Command: CommandDelService, Service: dns6, Errno: syscall.ESRCH},
 		{Index: 5, Command: CommandSetService, Service: web, Errno: syscall.ENOENT},
 	}, failed.Failed)
 	require.EqualError(t, err, "new service TCP 10.96.0.1:80: exists already; "+
 		"delete destination 10.244.1.9:8080 of TCP 10.96.0.1:80: no such destination; "+
 		"delete service UDP [2001:db8::1]:53: no such service; and 1 more of 7 commands failed")
-	for _, sentinel := range []error{ErrExists, ErrNoDestination, ErrNoService, ErrNoModule, syscall.ESRCH} {
+	for _, sentinel := range []error{ErrExists, ErrNoDestination, ErrNoService, ErrNoModule,
+		syscall.ESRCH} {
 		require.ErrorIs(t, err, sentinel)
 	}
 	require.Len(t, f.Log(), 3)
@@ -250,7 +264,8 @@ func TestLostAnswersAreReported(t *testing.T) {
 	require.ErrorAs(t, err, &failed)
 	require.Zero(t, failed.Answered)
 	require.Len(t, failed.Failed, 10)
-	require.ErrorContains(t, err, "0 of 100 commands were answered: answers of the kernel were lost; delete service")
+	require.ErrorContains(t, err,
+		"0 of 100 commands were answered: answers of the kernel were lost; delete service")
 }
 
 func TestASilentKernelIsAnError(t *testing.T) {
@@ -269,7 +284,8 @@ func TestAnswersToOthersAreIgnored(t *testing.T) {
 		other.seq += 1000
 		return [][]byte{
 			appendVerdict(nil, typeError, other, syscall.EIO),
-			append(appendVerdict(nil, typeError, other, syscall.EIO), appendVerdict(nil, typeError, m, 0)...),
+			append(appendVerdict(nil, typeError, other, syscall.EIO),
+				appendVerdict(nil, typeError, m, 0)...),
 		}
 	})
 	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)) }))
@@ -291,7 +307,9 @@ func TestMalformedAnswersAreErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, _ := dialScripted(t, func(m message) [][]byte { return [][]byte{tt.answer(m)} })
-			require.ErrorIs(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)) }), ErrMalformed)
+			require.ErrorIs(t, submit(t, c, func(b *Batch) {
+				b.NewService(wanted(web))
+			}), ErrMalformed)
 			require.ErrorIs(t, c.Flush(t.Context()), ErrMalformed)
 			_, err := c.Service(t.Context(), web)
 			require.ErrorIs(t, err, ErrMalformed)
@@ -330,18 +348,24 @@ func TestACancelledContextStopsEverything(t *testing.T) {
 	var b Batch
 	b.NewService(wanted(web))
 	calls := map[string]func() error{
-		"Submit":          func() error { return c.Submit(ctx, &b) },
-		"Services":        func() error { _, err := c.Services(ctx); return err },
-		"Service":         func() error { _, err := c.Service(ctx, web); return err },
-		"Destinations":    func() error { _, err := c.Destinations(ctx, web); return err },
-		"AllDestinations": func() error { _, err := c.AllDestinations(ctx, []ServiceKey{web}); return err },
-		"Destination":     func() error { _, err := c.Destination(ctx, web, destKey("10.0.0.1:1")); return err },
-		"Info":            func() error { _, err := c.Info(ctx); return err },
-		"Timeouts":        func() error { _, err := c.Timeouts(ctx); return err },
-		"SetTimeouts":     func() error { return c.SetTimeouts(ctx, Timeouts{}) },
-		"Zero":            func() error { return c.Zero(ctx) },
-		"ZeroService":     func() error { return c.ZeroService(ctx, web) },
-		"Flush":           func() error { return c.Flush(ctx) },
+		"Submit":       func() error { return c.Submit(ctx, &b) },
+		"Services":     func() error { _, err := c.Services(ctx); return err },
+		"Service":      func() error { _, err := c.Service(ctx, web); return err },
+		"Destinations": func() error { _, err := c.Destinations(ctx, web); return err },
+		"AllDestinations": func() error {
+			_, err := c.AllDestinations(ctx, []ServiceKey{web})
+			return err
+		},
+		"Destination": func() error {
+			_, err := c.Destination(ctx, web, destKey("10.0.0.1:1"))
+			return err
+		},
+		"Info":        func() error { _, err := c.Info(ctx); return err },
+		"Timeouts":    func() error { _, err := c.Timeouts(ctx); return err },
+		"SetTimeouts": func() error { return c.SetTimeouts(ctx, Timeouts{}) },
+		"Zero":        func() error { return c.Zero(ctx) },
+		"ZeroService": func() error { return c.ZeroService(ctx, web) },
+		"Flush":       func() error { return c.Flush(ctx) },
 	}
 	for name, call := range calls {
 		require.ErrorIs(t, call(), context.Canceled, name)

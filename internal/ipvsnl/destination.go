@@ -13,14 +13,15 @@ const MaxWeight = math.MaxInt32
 // DestinationKey names a destination within its service. Keys can be compared with ==.
 type DestinationKey struct {
 	Addr netip.Addr // not mapped, without zone
-	Port uint16     // 0 means the port that the client asked for: for services by mark and for port 0
+	// 0 means the port that the client asked for: for services by mark and for port 0
+	Port uint16
 }
 
 // String returns the key as ipvsadm prints it: "10.1.0.1:8080".
 func (k DestinationKey) String() string { return netip.AddrPortFrom(k.Addr, k.Port).String() }
 
-// Family returns the family of the address, which is that of the service except for tunnels; 0 without
-// address.
+// Family returns the family of the address, which is that of the service except for tunnels; 0
+// without address.
 func (k DestinationKey) Family() Family { return familyOf(k.Addr) }
 
 // Compare orders keys by address and port.
@@ -44,33 +45,37 @@ func (k DestinationKey) encodable() error {
 	return nil
 }
 
-// Tunnel says how packets to a destination are encapsulated, if its method is [ForwardTunnel]. The zero value is IP in IP.
+// Tunnel says how packets to a destination are encapsulated, if its method is [ForwardTunnel]. The
+// zero value is IP in IP.
 type Tunnel struct {
-	Type  TunnelType  // IPVS_DEST_ATTR_TUN_TYPE (Linux 5.2)
-	Port  uint16      // the UDP port, for TunnelGUE only, which needs one; IPVS_DEST_ATTR_TUN_PORT (Linux 5.2)
+	Type TunnelType // IPVS_DEST_ATTR_TUN_TYPE (Linux 5.2)
+	// the UDP port, for TunnelGUE only, which needs one; IPVS_DEST_ATTR_TUN_PORT (Linux 5.2)
+	Port  uint16
 	Flags TunnelFlags // IPVS_DEST_ATTR_TUN_FLAGS (Linux 5.3)
 }
 
-// Destination is a real server of a service as it is wanted. Like services, destinations can be compared with ==,
-// also a wanted and an observed one.
+// Destination is a real server of a service as it is wanted. Like services, destinations can be
+// compared with ==, also a wanted and an observed one.
 type Destination struct {
 	DestinationKey
-	// Weight is the share of new connections, relative to the other destinations, that the weighted schedulers give: up
-	// to MaxWeight. 0 means no new connections at all, with every scheduler; those that exist go on.
+	// Weight is the share of new connections, relative to the other destinations, that the weighted
+	// schedulers give: up to MaxWeight. 0 means no new connections at all, with every scheduler;
+	// those that exist go on.
 	Weight uint32
 	// Forward is how packets reach the destination.
 	Forward ForwardingMethod
 	// Tunnel is for ForwardTunnel only.
 	Tunnel Tunnel
-	// UpperThreshold is the number of connections at which no new ones are given, 0 for no limit. At most MaxWeight.
+	// UpperThreshold is the number of connections at which no new ones are given, 0 for no limit.
+	// At most MaxWeight.
 	UpperThreshold uint32
-	// LowerThreshold is the number of connections below which they are given again; 0 means three quarters of
-	// UpperThreshold. At most UpperThreshold.
+	// LowerThreshold is the number of connections below which they are given again; 0 means three
+	// quarters of UpperThreshold. At most UpperThreshold.
 	LowerThreshold uint32
 }
 
-// Validate returns an [ErrInvalid] that names the field at fault: what the kernel would refuse, and what it would take but
-// could not do.
+// Validate returns an [ErrInvalid] that names the field at fault: what the kernel would refuse, and
+// what it would take but could not do.
 func (d Destination) Validate() error {
 	if err := d.DestinationKey.Validate(); err != nil {
 		return err
@@ -82,9 +87,11 @@ func (d Destination) Validate() error {
 	case d.Forward > ForwardBypass:
 		return invalid(d, "forwarding method", "there is no number %d", uint32(d.Forward))
 	case d.UpperThreshold > MaxWeight:
-		return invalid(d, "upper threshold", "%d is more than %d", d.UpperThreshold, uint32(MaxWeight))
+		return invalid(d, "upper threshold", "%d is more than %d", d.UpperThreshold,
+			uint32(MaxWeight))
 	case d.LowerThreshold > d.UpperThreshold:
-		return invalid(d, "lower threshold", "%d is more than the upper one, %d", d.LowerThreshold, d.UpperThreshold)
+		return invalid(d, "lower threshold", "%d is more than the upper one, %d", d.LowerThreshold,
+			d.UpperThreshold)
 	case d.Forward != ForwardTunnel && t != Tunnel{}:
 		return invalid(d, "tunnel", "the forwarding method is %v", d.Forward)
 	case t.Type > TunnelGRE:
@@ -104,7 +111,8 @@ func (d Destination) validIn(k ServiceKey) error {
 	}
 	// Mixed families: ip_vs_genl_set_cmd in net/netfilter/ipvs/ip_vs_ctl.c.
 	if d.Family() != k.Family && d.Forward != ForwardTunnel {
-		return invalid(d, "address", "%v, but the service is %v; that takes a tunnel", d.Family(), k.Family)
+		return invalid(d, "address", "%v, but the service is %v; that takes a tunnel", d.Family(),
+			k.Family)
 	}
 	return nil
 }
@@ -112,8 +120,9 @@ func (d Destination) validIn(k ServiceKey) error {
 // ObservedDestination is a destination as the kernel reports it.
 type ObservedDestination struct {
 	Destination
-	ActiveConns     uint32 // established TCP and SCTP connections
-	InactiveConns   uint32 // all other connections that are remembered: being set up or torn down, and all of UDP
+	ActiveConns uint32 // established TCP and SCTP connections
+	// all other connections that are remembered: being set up or torn down, and all of UDP
+	InactiveConns   uint32
 	PersistentConns uint32 // clients that persistence binds to the destination
 	Stats           Stats
 }
@@ -161,16 +170,16 @@ func appendObservedDestination(b []byte, d ObservedDestination) []byte {
 	return endNest(b, mark)
 }
 
-// appendDestinationKeyAttrs appends the attributes that name a destination. Without a family the kernel would take the
-// address for one of the service's family.
+// appendDestinationKeyAttrs appends the attributes that name a destination. Without a family the
+// kernel would take the address for one of the service's family.
 func appendDestinationKeyAttrs(b []byte, k DestinationKey) []byte {
 	b = appendU16(b, dstAttrAddrFamily, uint16(k.Family()))
 	b = appendAddr(b, dstAttrAddr, k.Addr)
 	return appendPort(b, dstAttrPort, k.Port)
 }
 
-// appendDestinationAttrs appends the attributes of d. What it leaves out the kernel takes as zero, also when it
-// changes a destination.
+// appendDestinationAttrs appends the attributes of d. What it leaves out the kernel takes as zero,
+// also when it changes a destination.
 func appendDestinationAttrs(b []byte, d Destination) []byte {
 	b = appendDestinationKeyAttrs(b, d.DestinationKey)
 	b = appendU32(b, dstAttrForward, uint32(d.Forward))
@@ -184,7 +193,8 @@ func appendDestinationAttrs(b []byte, d Destination) []byte {
 	return appendU32(b, dstAttrLower, d.LowerThreshold)
 }
 
-// wireDestination is the destination of a message, as its attributes say it. All of dest but the address is filled in.
+// wireDestination is the destination of a message, as its attributes say it. All of dest but the
+// address is filled in.
 type wireDestination struct {
 	present attrSet
 	family  Family
@@ -238,7 +248,8 @@ func decodeDestination(data []byte) (w wireDestination, err error) {
 	return w, a.err
 }
 
-// identified reports whether w names a destination, as the kernel requires of it (ip_vs_genl_parse_dest).
+// identified reports whether w names a destination, as the kernel requires of it
+// (ip_vs_genl_parse_dest).
 func (w wireDestination) identified() bool { return w.present.has(dstAttrAddr, dstAttrPort) }
 
 // full reports whether w has what a new destination needs.
@@ -268,7 +279,8 @@ func (w wireDestination) observed(f Family) (ObservedDestination, error) {
 		return ObservedDestination{}, err
 	}
 	if !w.full() {
-		return ObservedDestination{}, fmt.Errorf("%w: destination %v: not all attributes are there", ErrMalformed, key)
+		return ObservedDestination{}, fmt.Errorf("%w: destination %v: not all attributes are there",
+			ErrMalformed, key)
 	}
 	w.dest.DestinationKey = key
 	return w.dest, nil

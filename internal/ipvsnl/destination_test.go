@@ -33,8 +33,9 @@ func TestDestinationsHaveTheKernelsBytes(t *testing.T) {
 		},
 		{
 			name: "a tunnel to IPv6",
-			destination: Destination{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel,
-				Tunnel: Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}},
+			destination: Destination{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1,
+				Forward: ForwardTunnel,
+				Tunnel:  Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}},
 			want: `
 				6000 0280
 				0600 0b00 0a00 0000                   // AF_INET6
@@ -74,7 +75,8 @@ func TestAnyDestinationComesBackAsItWas(t *testing.T) {
 	r := random(t)
 	for range 2000 {
 		f := pick(r, FamilyIPv4, FamilyIPv6)
-		want := ObservedDestination{Destination: randomDestination(r, f), ActiveConns: r.Uint32(), InactiveConns: r.Uint32(),
+		want := ObservedDestination{Destination: randomDestination(r, f), ActiveConns: r.Uint32(),
+			InactiveConns:   r.Uint32(),
 			PersistentConns: r.Uint32(), Stats: randomStats(r)}
 		require.NoError(t, want.Validate())
 		got, err := decodeDestinationReply(appendObservedDestination(nil, want), f)
@@ -96,22 +98,42 @@ func TestDestinationsThatIPVSCannotHaveAreRefused(t *testing.T) {
 		want        string
 	}{
 		{"nothing at all", Destination{}, "address: invalid: missing"},
-		{"the unspecified address", with(func(d *Destination) { d.Addr = netip.IPv4Unspecified() }), "no unicast address"},
-		{"a multicast address", with(func(d *Destination) { d.Addr = netip.MustParseAddr("ff02::1") }), "no unicast address"},
-		{"a mapped address", with(func(d *Destination) { d.Addr = netip.MustParseAddr("::ffff:10.0.0.1") }), "is mapped"},
-		{"a zone", with(func(d *Destination) { d.Addr = netip.MustParseAddr("fe80::1%eth0") }), "has a zone"},
-		{"a weight beyond the kernel's int", with(func(d *Destination) { d.Weight = 1 << 31 }), "weight: invalid: 2147483648"},
-		{"an unknown forwarding method", with(func(d *Destination) { d.Forward = 5 }), "forwarding method: invalid: there is no number 5"},
-		{"an upper threshold beyond the kernel's int", with(func(d *Destination) { d.UpperThreshold = 1 << 31 }),
+		{"the unspecified address", with(func(d *Destination) {
+			d.Addr = netip.IPv4Unspecified()
+		}), "no unicast address"},
+		{"a multicast address", with(func(d *Destination) {
+			d.Addr = netip.MustParseAddr("ff02::1")
+		}), "no unicast address"},
+		{"a mapped address", with(func(d *Destination) {
+			d.Addr = netip.MustParseAddr("::ffff:10.0.0.1")
+		}), "is mapped"},
+		{"a zone", with(func(d *Destination) {
+			d.Addr = netip.MustParseAddr("fe80::1%eth0")
+		}), "has a zone"},
+		{"a weight beyond the kernel's int", with(func(d *Destination) {
+			d.Weight = 1 << 31
+		}), "weight: invalid: 2147483648"},
+		{"an unknown forwarding method", with(func(d *Destination) {
+			d.Forward = 5
+		}), "forwarding method: invalid: there is no number 5"},
+		{"an upper threshold beyond the kernel's int", with(func(d *Destination) {
+			d.UpperThreshold = 1 << 31
+		}),
 			"upper threshold: invalid"},
 		{"a lower threshold above the upper", with(func(d *Destination) { d.LowerThreshold = 1 }),
 			"lower threshold: invalid: 1 is more than the upper one, 0"},
 		{"a tunnel that is none", with(func(d *Destination) { d.Tunnel.Type = TunnelGRE }),
 			"tunnel: invalid: the forwarding method is masquerade"},
-		{"an unknown tunnel", with(func(d *Destination) { d.Forward, d.Tunnel.Type = ForwardTunnel, 3 }), "tunnel type: invalid"},
-		{"gue without port", with(func(d *Destination) { d.Forward, d.Tunnel.Type = ForwardTunnel, TunnelGUE }),
+		{"an unknown tunnel", with(func(d *Destination) {
+			d.Forward, d.Tunnel.Type = ForwardTunnel, 3
+		}), "tunnel type: invalid"},
+		{"gue without port", with(func(d *Destination) {
+			d.Forward, d.Tunnel.Type = ForwardTunnel, TunnelGUE
+		}),
 			"tunnel port: invalid: gue needs one"},
-		{"ipip with port", with(func(d *Destination) { d.Forward, d.Tunnel.Port = ForwardTunnel, 1 }),
+		{"ipip with port", with(func(d *Destination) {
+			d.Forward, d.Tunnel.Port = ForwardTunnel, 1
+		}),
 			"tunnel port: invalid: ipip has none"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,7 +158,8 @@ func TestOnlyATunnelCrossesFamilies(t *testing.T) {
 func TestDestinationKeys(t *testing.T) {
 	t.Parallel()
 	sorted := []DestinationKey{
-		destKey("9.0.0.1:80"), destKey("10.0.0.1:80"), destKey("10.0.0.1:443"), destKey("[2001:db8::1]:80"),
+		destKey("9.0.0.1:80"), destKey("10.0.0.1:80"), destKey("10.0.0.1:443"),
+		destKey("[2001:db8::1]:80"),
 	}
 	require.Equal(t, "10.0.0.1:443", sorted[2].String())
 	shuffled := slices.Clone(sorted)
@@ -168,7 +191,8 @@ func TestDestinationsThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 		want string
 	}{
 		{"nothing", nil, "a reply without destination"},
-		{"a destination without settings", appendDestinationKey(nil, destKey("10.0.0.1:80")), "not all attributes are there"},
+		{"a destination without settings", appendDestinationKey(nil, destKey("10.0.0.1:80")),
+			"not all attributes are there"},
 		{"a destination without port", func() []byte {
 			b, mark := beginNest(nil, cmdAttrDestination)
 			return endNest(appendAddr(b, dstAttrAddr, web.Addr), mark)
@@ -191,7 +215,9 @@ func TestDestinationsThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 func FuzzDecodeDestination(f *testing.F) {
 	f.Add(appendDestinationAttrs(nil, dest("10.244.1.1:8080")), true)
 	f.Add(appendDestinationAttrs(nil, dest("[2001:db8::2]:80")), false)
-	f.Add(appendObservedDestination(nil, ObservedDestination{Destination: dest("10.244.1.1:8080")})[attrHeaderLen:], true)
+	f.Add(
+		appendObservedDestination(nil,
+			ObservedDestination{Destination: dest("10.244.1.1:8080")})[attrHeaderLen:], true)
 	f.Fuzz(func(t *testing.T, data []byte, ipv4 bool) {
 		family := FamilyIPv6
 		if ipv4 {

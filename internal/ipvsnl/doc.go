@@ -1,17 +1,18 @@
-// Package ipvsnl is kernlb's client of IPVS, the load balancer of the Linux kernel, over generic netlink. It knows
-// virtual services, their destinations, timeouts and statistics as include/uapi/linux/ip_vs.h has them, all
-// of it except the sync daemon. What services there should be is the business of the package on top.
+// Package ipvsnl is kernlb's client of IPVS, the load balancer of the Linux kernel, over generic
+// netlink. It knows virtual services, their destinations, timeouts and statistics as
+// include/uapi/linux/ip_vs.h has them, all of it except the sync daemon. What services there should
+// be is the business of the package on top.
 //
 // # Reading and writing
 //
 // What is wanted and what is there are different types: [Service] and [Destination] are wanted,
-// [ObservedService] and [ObservedDestination] embed them and add what only the kernel knows. Both embedded
-// halves can be compared with ==, and equal means that there is nothing to change.
+// [ObservedService] and [ObservedDestination] embed them and add what only the kernel knows. Both
+// embedded halves can be compared with ==, and equal means that there is nothing to change.
 //
 // Changes are collected in a [Batch] and sent by [Client.Submit]. IPVS has no transactions: each
-// command succeeds or fails by itself, and a [BatchError] tells which did. They are pipelined: one system call
-// carries hundreds of commands and one answer acknowledges them all, so that a batch costs what the kernel's
-// work costs.
+// command succeeds or fails by itself, and a [BatchError] tells which did. They are pipelined: one
+// system call carries hundreds of commands and one answer acknowledges them all, so that a batch
+// costs what the kernel's work costs.
 //
 // Reading is by [Client.Services] and [Client.AllDestinations]; the lists are sorted by key.
 //
@@ -43,6 +44,6 @@
 //	set config           EINVAL        a timeout above 2147483647 clock ticks
 //	get service          ESRCH         no such service
 //
-// Listing the destinations of a service that does not exist is no error: the list is empty. Flush, and zero without a
-// service, always succeed.
+// Listing the destinations of a service that does not exist is no error: the list is empty. Flush,
+// and zero without a service, always succeed.
 package ipvsnl

@@ -2,8 +2,9 @@ package ipvsnl
 
 import "fmt"
 
-// Command is a command of the IPVS family of generic netlink (IPVS_CMD_*, include/uapi/linux/ip_vs.h). The commands
-// about sync daemons are known by name only: nothing here sends them.
+// Command is a command of the IPVS family of generic netlink (IPVS_CMD_*,
+// include/uapi/linux/ip_vs.h). The commands about sync daemons are known by name only: nothing here
+// sends them.
 type Command uint8
 
 // The commands, in the kernel's order.
@@ -31,7 +32,8 @@ const (
 var commandNames = [...]string{
 	"unspecified command", "new service", "set service", "delete service", "get service",
 	"new destination", "set destination", "delete destination", "get destination",
-	"new daemon", "delete daemon", "get daemon", "set config", "get config", "set info", "get info", "zero", "flush",
+	"new daemon", "delete daemon", "get daemon", "set config", "get config", "set info", "get info",
+	"zero", "flush",
 }
 
 // String returns what the command does, for example "new service".
@@ -85,11 +87,16 @@ type ForwardingMethod uint32
 
 // The forwarding methods, in the kernel's order.
 const (
-	ForwardMasquerade  ForwardingMethod = iota // IP_VS_CONN_F_MASQ: destination NAT; replies must pass this machine
-	ForwardLocal                               // IP_VS_CONN_F_LOCALNODE: let the packet through to this machine
-	ForwardTunnel                              // IP_VS_CONN_F_TUNNEL: encapsulated; replies go straight to the client
-	ForwardDirectRoute                         // IP_VS_CONN_F_DROUTE: to the destination's link address, unchanged
-	ForwardBypass                              // IP_VS_CONN_F_BYPASS: to the original address; the kernel's own, for caches
+	// IP_VS_CONN_F_MASQ: destination NAT; replies must pass this machine
+	ForwardMasquerade ForwardingMethod = iota
+	// IP_VS_CONN_F_LOCALNODE: let the packet through to this machine
+	ForwardLocal
+	// IP_VS_CONN_F_TUNNEL: encapsulated; replies go straight to the client
+	ForwardTunnel
+	// IP_VS_CONN_F_DROUTE: to the destination's link address, unchanged
+	ForwardDirectRoute
+	// IP_VS_CONN_F_BYPASS: to the original address; the kernel's own, for caches
+	ForwardBypass
 )
 
 // forwardMask is what the kernel keeps of a forwarding method (IP_VS_CONN_F_FWD_MASK).
@@ -102,14 +109,16 @@ func (m ForwardingMethod) String() string {
 	return name(forwardNames[:], "forwarding method", uint32(m))
 }
 
-// TunnelType is the encapsulation of [ForwardTunnel] (IP_VS_CONN_F_TUNNEL_TYPE_*, include/uapi/linux/ip_vs.h).
+// TunnelType is the encapsulation of [ForwardTunnel] (IP_VS_CONN_F_TUNNEL_TYPE_*,
+// include/uapi/linux/ip_vs.h).
 type TunnelType uint8
 
 // The tunnel types, in the kernel's order.
 const (
 	TunnelIPIP TunnelType = iota // IP_VS_CONN_F_TUNNEL_TYPE_IPIP: IP in IP
-	TunnelGUE                    // IP_VS_CONN_F_TUNNEL_TYPE_GUE: generic UDP encapsulation (Linux 5.2)
-	TunnelGRE                    // IP_VS_CONN_F_TUNNEL_TYPE_GRE (Linux 5.3)
+	// IP_VS_CONN_F_TUNNEL_TYPE_GUE: generic UDP encapsulation (Linux 5.2)
+	TunnelGUE
+	TunnelGRE // IP_VS_CONN_F_TUNNEL_TYPE_GRE (Linux 5.3)
 )
 
 var tunnelNames = [...]string{"ipip", "gue", "gre"}

@@ -34,7 +34,8 @@ func TestEnumsHaveTheKernelsNumbersAndNames(t *testing.T) {
 		{TunnelType(3), 3, "tunnel type 3"},
 		{ServiceFlags(0), 0, "none"},
 		{FlagPersistent | FlagHashed | FlagOnePacket, 7, "persistent|hashed|one-packet"},
-		{FlagFallback | FlagHashPort | FlagSchedulerThree | 0x80, 0xb8, "sched-1|sched-2|sched-3|0x80"},
+		{FlagFallback | FlagHashPort | FlagSchedulerThree | 0x80, 0xb8,
+			"sched-1|sched-2|sched-3|0x80"},
 		{TunnelChecksum | TunnelRemoteChecksum, 3, "csum|remcsum"},
 		{Version(0x010201), 0x010201, "1.2.1"},
 	} {

@@ -9,28 +9,29 @@ import (
 
 // Errors that callers act on. They are found with [errors.Is].
 var (
-	// ErrNotSupported: the running kernel has no IPVS, neither built in nor as a module that it could load; or
-	// this is not Linux.
+	// ErrNotSupported: the running kernel has no IPVS, neither built in nor as a module that it
+	// could load; or this is not Linux.
 	ErrNotSupported = errors.New("the kernel has no IPVS (module ip_vs)")
-	// ErrInvalid: what is wanted is not something that IPVS can do. The error names the field. Nothing was
-	// sent.
+	// ErrInvalid: what is wanted is not something that IPVS can do. The error names the field.
+	// Nothing was sent.
 	ErrInvalid = errors.New("invalid")
 	// ErrMalformed: the kernel's answer makes no sense.
 	ErrMalformed = errors.New("malformed netlink message")
 	// ErrDumpInterrupted: what was being read changed meanwhile, again and again.
 	ErrDumpInterrupted = errors.New("the dump was interrupted by a change")
-	// ErrAnswersLost: the kernel did not answer all that was asked, for want of memory or of room in the receive
-	// queue. What became of the requests is unknown: read back.
+	// ErrAnswersLost: the kernel did not answer all that was asked, for want of memory or of room
+	// in the receive queue. What became of the requests is unknown: read back.
 	ErrAnswersLost = errors.New("answers of the kernel were lost")
 	// ErrClosed: the client was closed.
 	ErrClosed = errors.New("the IPVS client is closed")
 
 	// ErrNoService: the service does not exist (ESRCH).
 	ErrNoService = errors.New("no such service")
-	// ErrNoDestination: the service has no such destination (ENOENT of a command about a destination).
+	// ErrNoDestination: the service has no such destination (ENOENT of a command about a
+	// destination).
 	ErrNoDestination = errors.New("no such destination")
-	// ErrNoModule: the scheduler or the persistence engine is neither in the kernel nor a module that it could
-	// load (ENOENT of a command about a service).
+	// ErrNoModule: the scheduler or the persistence engine is neither in the kernel nor a module
+	// that it could load (ENOENT of a command about a service).
 	ErrNoModule = errors.New("no such scheduler or persistence engine")
 	// ErrExists: the service or the destination exists already (EEXIST).
 	ErrExists = errors.New("exists already")
@@ -41,9 +42,9 @@ func invalid(object any, field, format string, args ...any) error {
 	return fmt.Errorf("%v: %s: %w: %s", object, field, ErrInvalid, fmt.Sprintf(format, args...))
 }
 
-// CommandError is the kernel's refusal of one command. It is also the sentinel that the errno stands for: [ErrNoService],
-// [ErrNoDestination], [ErrNoModule] or [ErrExists]; and it is its errno, so that errors.Is(err,
-// os.ErrPermission) works.
+// CommandError is the kernel's refusal of one command. It is also the sentinel that the errno
+// stands for: [ErrNoService], [ErrNoDestination], [ErrNoModule] or [ErrExists]; and it is its
+// errno, so that errors.Is(err, os.ErrPermission) works.
 type CommandError struct {
 	// Index is the position of the command in its batch, from 0.
 	Index int
@@ -106,16 +107,16 @@ func (e *CommandError) sentinel() error {
 	return nil
 }
 
-// BatchError says which commands of a batch failed. The others have succeeded, if there is no Cause: IPVS has no
-// transactions.
+// BatchError says which commands of a batch failed. The others have succeeded, if there is no
+// Cause: IPVS has no transactions.
 type BatchError struct {
 	// Failed are the commands that the kernel refused, in the order of the batch.
 	Failed []*CommandError
-	// Total is the number of commands in the batch, and Answered how many of them, from the first on, the kernel
-	// is known to have worked on. What became of the rest is not known.
+	// Total is the number of commands in the batch, and Answered how many of them, from the first
+	// on, the kernel is known to have worked on. What became of the rest is not known.
 	Total, Answered int
-	// Cause is why not all commands were answered: the error of a context, ErrAnswersLost, ErrClosed or one
-	// of the system. Nil if all were.
+	// Cause is why not all commands were answered: the error of a context, ErrAnswersLost,
+	// ErrClosed or one of the system. Nil if all were.
 	Cause error
 }
 

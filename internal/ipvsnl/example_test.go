@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// A service with two destinations is made in one request, and read again. On a kernel with IPVS, it would be
-// ipvsnl.Dial instead of the Dial of a Fake.
+// A service with two destinations is made in one request, and read again. On a kernel with IPVS, it
+// would be ipvsnl.Dial instead of the Dial of a Fake.
 func Example() {
 	ctx := context.Background()
 	c, err := ipvsnl.NewFake().Dial(ctx, nil)
@@ -25,7 +25,8 @@ func Example() {
 	b.NewService(ipvsnl.Service{ServiceKey: web, Scheduler: "wlc"})
 	for _, addr := range []string{"10.244.1.1", "10.244.1.2"} {
 		b.NewDestination(web, ipvsnl.Destination{
-			DestinationKey: ipvsnl.DestinationKey{Addr: netip.MustParseAddr(addr), Port: 8080}, Weight: 1,
+			DestinationKey: ipvsnl.DestinationKey{Addr: netip.MustParseAddr(addr), Port: 8080},
+			Weight:         1,
 		})
 	}
 	if err := c.Submit(ctx, &b); err != nil {
@@ -55,8 +56,10 @@ func ExampleBatchError() {
 	defer c.Close()
 
 	var b ipvsnl.Batch
-	b.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 1), Scheduler: "rr"})
-	b.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 2), Scheduler: "best"})
+	b.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 1),
+		Scheduler: "rr"})
+	b.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 2),
+		Scheduler: "best"})
 	err = c.Submit(ctx, &b)
 
 	var failed *ipvsnl.BatchError

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Fake is the IPVS of one network namespace, in memory: what answers at the other end of a [Transport]. It is for tests
-// that must run where the kernel has no IPVS. It works on the bytes of the messages, refuses what
-// net/netfilter/ipvs/ip_vs_ctl.c refuses, with the same errno and in the same order of checks, and lists in an order that is
-// as little sorted. It forwards nothing, and so knows no connections but those it is told of; a destination that
-// is removed is gone at once.
+// Fake is the IPVS of one network namespace, in memory: what answers at the other end of a
+// [Transport]. It is for tests that must run where the kernel has no IPVS. It works on the bytes of
+// the messages, refuses what net/netfilter/ipvs/ip_vs_ctl.c refuses, with the same errno and in the
+// same order of checks, and lists in an order that is as little sorted. It forwards nothing, and so
+// knows no connections but those it is told of; a destination that is removed is gone at once.
 //
 // Its methods, and clients of it, may be used by many goroutines.
 type Fake struct {
@@ -49,15 +49,18 @@ const (
 	fakeConnBits        = 12       // CONFIG_IP_VS_TAB_BITS
 )
 
-// NewFake returns the IPVS of a fresh network namespace, of a kernel with all schedulers and the engine "sip".
+// NewFake returns the IPVS of a fresh network namespace, of a kernel with all schedulers and the
+// engine "sip".
 func NewFake() *Fake {
 	f := &Fake{
-		services: map[ServiceKey]*fakeService{}, schedulers: map[string]bool{}, engines: map[string]bool{"sip": true},
+		services: map[ServiceKey]*fakeService{}, schedulers: map[string]bool{},
+		engines:  map[string]bool{"sip": true},
 		timeouts: Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute},
 		queue:    fakeQueue, partSize: fakePart,
 	}
 	for _, name := range []string{
-		"none", "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos",
+		"none", "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf",
+		"mh", "twos",
 	} {
 		f.schedulers[name] = true
 	}
@@ -87,8 +90,9 @@ func (f *Fake) SetQueue(answers int) { f.change(func() { f.queue = answers }) }
 // InterruptDumps makes the next n dumps say that they were interrupted.
 func (f *Fake) InterruptDumps(n int) { f.change(func() { f.interrupt = n }) }
 
-// SetFault makes commands about services and destinations fail with the errno that fault returns, if not 0. It is called
-// before anything else is looked at, with the lock of f held: it must not use f. Nil means no faults.
+// SetFault makes commands about services and destinations fail with the errno that fault returns,
+// if not 0. It is called before anything else is looked at, with the lock of f held: it must not
+// use f. Nil means no faults.
 func (f *Fake) SetFault(fault func(cmd Command, k ServiceKey, d DestinationKey) syscall.Errno) {
 	f.change(func() { f.fault = fault })
 }
@@ -114,8 +118,9 @@ func (f *Fake) SetStats(k ServiceKey, d DestinationKey, s Stats) error {
 	return f.edit(k, d, func(o *ObservedDestination) { o.Stats = s })
 }
 
-// Log returns what the kernel was asked to change since the last ResetLog, one line for each command that it carried
-// out, in their order: "new destination 10.1.0.1:8080 of TCP 10.0.0.1:80: weight 1 masquerade".
+// Log returns what the kernel was asked to change since the last ResetLog, one line for each
+// command that it carried out, in their order: "new destination 10.1.0.1:8080 of TCP 10.0.0.1:80:
+// weight 1 masquerade".
 func (f *Fake) Log() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,7 +195,8 @@ func (t *fakeTransport) Close() error {
 }
 
 // RoundTrip carries out the request and hands out the answer.
-func (t *fakeTransport) RoundTrip(request []byte, take func(datagram []byte) (done bool, err error)) error {
+func (t *fakeTransport) RoundTrip(request []byte, take func(datagram []byte) (done bool,
+	err error)) error {
 	if t.closed {
 		return ErrClosed
 	}
@@ -210,8 +216,8 @@ func (t *fakeTransport) RoundTrip(request []byte, take func(datagram []byte) (do
 	return ErrAnswersLost
 }
 
-// answer carries out the request and returns the datagrams of the answer, as many as the receive queue
-// holds. The parts of a dump are made as they are read, so they always fit.
+// answer carries out the request and returns the datagrams of the answer, as many as the receive
+// queue holds. The parts of a dump are made as they are read, so they always fit.
 func (f *Fake) answer(request []byte) (datagrams [][]byte, overflow bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

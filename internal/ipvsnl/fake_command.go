@@ -51,11 +51,13 @@ func (f *Fake) parse(data []byte) (r fakeRequest, errno syscall.Errno) {
 	return r, 0
 }
 
-// do carries out a command that is not a dump: ip_vs_genl_set_cmd and ip_vs_genl_get_cmd. A body is a reply.
+// do carries out a command that is not a dump: ip_vs_genl_set_cmd and ip_vs_genl_get_cmd. A body is
+// a reply.
 func (f *Fake) do(cmd Command, data []byte) (body []byte, errno syscall.Errno) {
 	switch cmd {
 	case CommandGetInfo:
-		return appendInfo(genBody(uint8(CommandSetInfo)), Info{Version: fakeVersion, ConnTableSize: 1 << fakeConnBits}), 0
+		return appendInfo(genBody(uint8(CommandSetInfo)),
+			Info{Version: fakeVersion, ConnTableSize: 1 << fakeConnBits}), 0
 	case CommandGetConfig:
 		return appendTimeouts(genBody(uint8(CommandSetConfig)), f.timeouts), 0
 	case CommandSetConfig:
@@ -118,8 +120,8 @@ func (f *Fake) aboutService(cmd Command, r fakeRequest) (body []byte, errno sysc
 	}
 }
 
-// settings makes the service of the request, with the flags of old where the request does not set them: the checks of
-// ip_vs_add_service and ip_vs_edit_service.
+// settings makes the service of the request, with the flags of old where the request does not set
+// them: the checks of ip_vs_add_service and ip_vs_edit_service.
 func (f *Fake) settings(r fakeRequest, old ServiceFlags) (s Service, errno syscall.Errno) {
 	w := r.service
 	if !f.schedulers[w.scheduler] || w.pe != "" && !f.engines[w.pe] {
@@ -162,7 +164,8 @@ func (f *Fake) setService(r fakeRequest) syscall.Errno {
 	return 0
 }
 
-// aboutDestination carries out a command about a destination: the second half of ip_vs_genl_set_cmd.
+// aboutDestination carries out a command about a destination: the second half of
+// ip_vs_genl_set_cmd.
 func (f *Fake) aboutDestination(cmd Command, r fakeRequest) syscall.Errno {
 	whole := cmd != CommandDelDestination
 	if !r.hasDest || !r.destination.identified() || whole && !r.destination.full() {
@@ -219,14 +222,15 @@ func (f *Fake) putDestination(cmd Command, r fakeRequest) syscall.Errno {
 	case !assignable(d.Addr):
 		return syscall.EINVAL
 	default:
-		r.found.destinations = slices.Insert(r.found.destinations, 0, &ObservedDestination{Destination: d})
+		r.found.destinations = slices.Insert(r.found.destinations, 0,
+			&ObservedDestination{Destination: d})
 	}
 	f.logf("%v %v of %v: %s", cmd, r.dkey, r.key, d.settings())
 	return 0
 }
 
-// assignable reports whether ip_vs_new_dest takes the address. The kernel also refuses the broadcast addresses of
-// its links, and takes link-local ones that are its own.
+// assignable reports whether ip_vs_new_dest takes the address. The kernel also refuses the
+// broadcast addresses of its links, and takes link-local ones that are its own.
 func assignable(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast()) &&
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -246,7 +250,8 @@ func (f *Fake) setTimeouts(data []byte) syscall.Errno {
 	if t.UDP != 0 {
 		f.timeouts.UDP = t.UDP
 	}
-	f.logf("%v: tcp %v, tcp fin %v, udp %v", CommandSetConfig, f.timeouts.TCP, f.timeouts.TCPFin, f.timeouts.UDP)
+	f.logf("%v: tcp %v, tcp fin %v, udp %v", CommandSetConfig, f.timeouts.TCP, f.timeouts.TCPFin,
+		f.timeouts.UDP)
 	return 0
 }
 
@@ -259,11 +264,14 @@ func (s *fakeService) zero() {
 }
 
 // logf adds a line to the log.
-func (f *Fake) logf(format string, args ...any) { f.log = append(f.log, fmt.Sprintf(format, args...)) }
+func (f *Fake) logf(format string, args ...any) {
+	f.log = append(f.log, fmt.Sprintf(format, args...))
+}
 
 // settings returns all of s but its key, for the log.
 func (s Service) settings() string {
-	text := fmt.Sprintf("%s flags %v timeout %v netmask %s", s.Scheduler, s.Flags, s.Timeout, s.Netmask.Text(s.Family))
+	text := fmt.Sprintf("%s flags %v timeout %v netmask %s", s.Scheduler, s.Flags, s.Timeout,
+		s.Netmask.Text(s.Family))
 	if s.PersistenceEngine != "" {
 		text += " engine " + s.PersistenceEngine
 	}

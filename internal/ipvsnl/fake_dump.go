@@ -66,12 +66,14 @@ func (f *Fake) control(cmd uint8, data []byte) ([]byte, syscall.Errno) {
 	return appendFamily(genBody(ctrlNewFamily), familyName, fakeFamily), 0
 }
 
-// list returns the objects of a dump, each as the body of a message. It is false for commands without dump.
+// list returns the objects of a dump, each as the body of a message. It is false for commands
+// without dump.
 func (f *Fake) list(cmd Command, data []byte) (bodies [][]byte, ok bool) {
 	switch cmd {
 	case CommandGetService:
 		for _, s := range f.inHashOrder() {
-			bodies = append(bodies, appendObservedService(genBody(uint8(CommandNewService)), s.ObservedService))
+			bodies = append(bodies, appendObservedService(genBody(uint8(CommandNewService)),
+				s.ObservedService))
 		}
 		return bodies, true
 	case CommandGetDestination:
@@ -80,7 +82,8 @@ func (f *Fake) list(cmd Command, data []byte) (bodies [][]byte, ok bool) {
 			return nil, true // ip_vs_genl_dump_dests: an empty list, no error
 		}
 		for _, d := range r.found.destinations {
-			bodies = append(bodies, appendObservedDestination(genBody(uint8(CommandNewDestination)), *d))
+			bodies = append(bodies, appendObservedDestination(genBody(uint8(CommandNewDestination)),
+				*d))
 		}
 		return bodies, true
 	case CommandGetDaemon:
@@ -113,8 +116,8 @@ func (f *Fake) dump(m message, bodies [][]byte) (parts [][]byte) {
 	return append(parts, end)
 }
 
-// inHashOrder returns the services as ip_vs_genl_dump_services of Linux before 7.1 walks them: those by address before
-// those by mark, bucket after bucket, the newest of a bucket first.
+// inHashOrder returns the services as ip_vs_genl_dump_services of Linux before 7.1 walks them:
+// those by address before those by mark, bucket after bucket, the newest of a bucket first.
 func (f *Fake) inHashOrder() []*fakeService {
 	const buckets = 256 // IP_VS_SVC_TAB_SIZE
 	var table [2 * buckets][]*fakeService
@@ -134,7 +137,8 @@ func (f *Fake) inHashOrder() []*fakeService {
 	return all
 }
 
-// hashKey is ip_vs_svc_hashkey, without the address of the network namespace that the kernel mixes in.
+// hashKey is ip_vs_svc_hashkey, without the address of the network namespace that the kernel mixes
+// in.
 func hashKey(k ServiceKey) uint32 {
 	var fold uint32
 	for word := k.Addr.AsSlice(); len(word) >= 4; word = word[4:] {

@@ -28,9 +28,13 @@ func TestTheFakeCanBeALesserKernel(t *testing.T) {
 	t.Parallel()
 	c, f := fakeClient(t)
 	f.RemoveScheduler("mh")
-	require.ErrorIs(t, submit(t, c, func(b *Batch) { b.NewService(Service{ServiceKey: web, Scheduler: "mh"}) }), ErrNoModule)
+	require.ErrorIs(t, submit(t, c, func(b *Batch) {
+		b.NewService(Service{ServiceKey: web, Scheduler: "mh"})
+	}), ErrNoModule)
 	f.DisableIPv6()
-	require.ErrorIs(t, submit(t, c, func(b *Batch) { b.NewService(wanted(dns6)) }), syscall.EAFNOSUPPORT)
+	require.ErrorIs(t, submit(t, c, func(b *Batch) {
+		b.NewService(wanted(dns6))
+	}), syscall.EAFNOSUPPORT)
 	f.Unload()
 	require.ErrorIs(t, c.Flush(t.Context()), syscall.ENOENT)
 }
@@ -52,7 +56,8 @@ func TestTheFakeCanFail(t *testing.T) {
 	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)) }))
 	err := submit(t, c, add)
 	require.ErrorIs(t, err, syscall.ENOMEM)
-	require.EqualError(t, err, "new destination 10.0.0.2:80 of TCP 10.96.0.1:80: cannot allocate memory")
+	require.EqualError(t, err,
+		"new destination 10.0.0.2:80 of TCP 10.96.0.1:80: cannot allocate memory")
 	f.SetFault(nil)
 	err = submit(t, c, add)
 	require.ErrorIs(t, err, ErrExists)
@@ -86,7 +91,8 @@ func TestTheFakeListsInNoUsefulOrder(t *testing.T) {
 	}
 	require.ElementsMatch(t, f.Keys(), keys)
 	require.NotEqual(t, f.Keys(), keys)
-	require.Greater(t, f.services[keys[0]].destinations[0].Addr.Compare(f.services[keys[0]].destinations[1].Addr), 0,
+	require.Greater(t, f.services[keys[0]].destinations[0].Addr.Compare(
+		f.services[keys[0]].destinations[1].Addr), 0,
 		"the newest destination comes first")
 }
 
@@ -109,11 +115,15 @@ func TestTheFakeAnswersOnlyRequests(t *testing.T) {
 	request.flags = flagAck
 	require.Equal(t, "silence", answer(request).text)
 	require.Equal(t, syscall.EINVAL, answer(message{typ: fakeFamily, flags: flagRequest}).errno)
-	require.Equal(t, syscall.ENOENT, answer(message{typ: fakeFamily + 1, flags: flagRequest, body: genBody(1)}).errno)
-	require.Equal(t, syscall.EOPNOTSUPP, answer(message{typ: fakeFamily, flags: dumpFlags, body: genBody(1)}).errno)
-	require.Equal(t, syscall.EOPNOTSUPP, answer(message{typ: typeControl, flags: flagRequest, body: genBody(1)}).errno)
+	require.Equal(t, syscall.ENOENT,
+		answer(message{typ: fakeFamily + 1, flags: flagRequest, body: genBody(1)}).errno)
 	require.Equal(t, syscall.EOPNOTSUPP,
-		answer(message{typ: fakeFamily, flags: flagRequest, body: appendServiceKey(genBody(8), web)}).errno)
+		answer(message{typ: fakeFamily, flags: dumpFlags, body: genBody(1)}).errno)
+	require.Equal(t, syscall.EOPNOTSUPP,
+		answer(message{typ: typeControl, flags: flagRequest, body: genBody(1)}).errno)
+	require.Equal(t, syscall.EOPNOTSUPP,
+		answer(message{typ: fakeFamily, flags: flagRequest, body: appendServiceKey(genBody(8),
+			web)}).errno)
 }
 
 // FuzzFake feeds the fake kernel with requests. Whatever it takes it must be able to list.
@@ -131,7 +141,10 @@ func FuzzFake(f *testing.F) {
 		fake := NewFake()
 		c, err := fake.Dial(t.Context(), nil)
 		require.NoError(t, err)
-		require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)); b.NewDestination(web, dest("10.0.0.1:80")) }))
+		require.NoError(t, submit(t, c, func(b *Batch) {
+			b.NewService(wanted(web))
+			b.NewDestination(web, dest("10.0.0.1:80"))
+		}))
 		if len(request) >= headerLen {
 			native.PutUint16(request[4:], fakeFamily)
 		}

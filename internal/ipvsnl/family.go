@@ -3,7 +3,8 @@ package ipvsnl
 // familyName is the name of the generic netlink family of IPVS (IPVS_GENL_NAME).
 const familyName = "IPVS"
 
-// The part of the generic netlink controller that is needed to find a family (include/uapi/linux/genetlink.h).
+// The part of the generic netlink controller that is needed to find a family
+// (include/uapi/linux/genetlink.h).
 const (
 	ctrlNewFamily      uint8  = 1  // CTRL_CMD_NEWFAMILY: the reply
 	ctrlGetFamily      uint8  = 3  // CTRL_CMD_GETFAMILY
@@ -12,8 +13,9 @@ const (
 	familyNameLimit           = 15 // GENL_NAMSIZ, with the NUL
 )
 
-// appendGetFamily appends the request for the number of the IPVS family. A kernel that does not have it asks
-// modprobe for "net-pf-16-proto-16-family-IPVS" before it answers (ctrl_getfamily in net/netlink/genetlink.c).
+// appendGetFamily appends the request for the number of the IPVS family. A kernel that does not
+// have it asks modprobe for "net-pf-16-proto-16-family-IPVS" before it answers (ctrl_getfamily in
+// net/netlink/genetlink.c).
 func appendGetFamily(b []byte) []byte {
 	mark := len(b)
 	b = appendFrame(b, flagRequest, ctrlGetFamily)

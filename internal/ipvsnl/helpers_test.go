@@ -75,10 +75,11 @@ func randomAddr(r *rand.Rand, f Family) netip.Addr {
 func randomService(r *rand.Rand) Service {
 	f := pick(r, FamilyIPv4, FamilyIPv6)
 	s := Service{
-		Scheduler: pick(r, "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "none"),
-		Flags:     ServiceFlags(r.Uint32()) & 0x3d,
-		Timeout:   time.Duration(r.IntN(int(MaxPersistence/time.Second)+1)) * time.Second,
-		Netmask:   mask(f, 1+r.IntN(pick(r, 32, 32, int(f)*12+8))),
+		Scheduler: pick(r, "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh",
+			"fo", "ovf", "none"),
+		Flags:   ServiceFlags(r.Uint32()) & 0x3d,
+		Timeout: time.Duration(r.IntN(int(MaxPersistence/time.Second)+1)) * time.Second,
+		Netmask: mask(f, 1+r.IntN(pick(r, 32, 32, int(f)*12+8))),
 	}
 	if f == FamilyIPv4 && r.IntN(4) == 0 {
 		s.Netmask = Netmask{ignored: r.Uint32()}
@@ -90,7 +91,8 @@ func randomService(r *rand.Rand) Service {
 		s.ServiceKey = MarkService(f, 1+uint32(r.Uint64N(math.MaxUint32)))
 		return s
 	}
-	s.ServiceKey = AddressService(pick(r, TCP, UDP, SCTP), netip.AddrPortFrom(randomAddr(r, f), uint16(r.Uint32())))
+	s.ServiceKey = AddressService(pick(r, TCP, UDP, SCTP), netip.AddrPortFrom(randomAddr(r, f),
+		uint16(r.Uint32())))
 	if s.Port == 0 {
 		s.Flags |= FlagPersistent
 	}
@@ -132,7 +134,8 @@ func littleEndian(tb testing.TB) {
 	}
 }
 
-// unhex returns the bytes that s spells, ignoring spaces, line breaks and what follows a // on each line.
+// unhex returns the bytes that s spells, ignoring spaces, line breaks and what follows a // on each
+// line.
 func unhex(tb testing.TB, s string) []byte {
 	tb.Helper()
 	var digits strings.Builder
@@ -180,12 +183,14 @@ func recordings(tb testing.TB) (list []recorded) {
 func many(services, destinations int) (add, remove *Batch) {
 	add, remove = &Batch{}, &Batch{}
 	for i := range services {
-		k := AddressService(TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80))
+		k := AddressService(TCP,
+			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80))
 		add.NewService(Service{ServiceKey: k, Scheduler: "rr"})
 		for j := range destinations {
 			add.NewDestination(k, Destination{
-				DestinationKey: DestinationKey{Addr: netip.AddrFrom4([4]byte{10, 244, byte(j), byte(i)}), Port: 8080},
-				Weight:         1,
+				DestinationKey: DestinationKey{
+					Addr: netip.AddrFrom4([4]byte{10, 244, byte(j), byte(i)}), Port: 8080},
+				Weight: 1,
 			})
 		}
 		remove.DelService(k)

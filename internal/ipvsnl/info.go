@@ -5,16 +5,18 @@ import "fmt"
 // Info describes the IPVS of the running kernel (IPVS_CMD_GET_INFO).
 type Info struct {
 	Version Version
-	// ConnTableSize is the number of buckets of the connection table. Kernels that have a table for each network namespace
-	// (7.2 has) let it grow, and have none, so 0, until there has been a service.
+	// ConnTableSize is the number of buckets of the connection table. Kernels that have a table for
+	// each network namespace (7.2 has) let it grow, and have none, so 0, until there has been a
+	// service.
 	ConnTableSize uint32
 }
 
-// Version is the version of IPVS, IP_VS_VERSION_CODE. It has been 1.2.1 since 2005 and says nothing about
-// what the kernel can do.
+// Version is the version of IPVS, IP_VS_VERSION_CODE. It has been 1.2.1 since 2005 and says nothing
+// about what the kernel can do.
 type Version uint32
 
-// String returns the version as NVERSION in include/uapi/linux/ip_vs.h takes it apart, for example "1.2.1".
+// String returns the version as NVERSION in include/uapi/linux/ip_vs.h takes it apart, for example
+// "1.2.1".
 func (v Version) String() string {
 	return fmt.Sprintf("%d.%d.%d", v>>16&0xff, v>>8&0xff, v&0xff)
 }

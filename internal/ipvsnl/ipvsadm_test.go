@@ -7,48 +7,60 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the commands of testdata/ipvsadm.txt mean. ipvsadm names a service by all its settings, so only the commands about
-// services have the same bytes here; those about destinations have the same attributes for the destination.
+// What the commands of testdata/ipvsadm.txt mean. ipvsadm names a service by all its settings, so
+// only the commands about services have the same bytes here; those about destinations have the same
+// attributes for the destination.
 var meant = map[string]struct {
 	command     Command
 	service     Service
 	destination Destination
 }{
 	"ipvsadm -A -t 10.96.0.1:80 -s rr": {command: CommandNewService, service: wanted(web)},
-	"ipvsadm -A -u [2001:db8::1]:53 -s wlc -p 300 -M 64": {command: CommandNewService, service: Service{
-		ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent, Timeout: 5 * time.Minute, Netmask: mask(FamilyIPv6, 64)}},
+	"ipvsadm -A -u [2001:db8::1]:53 -s wlc -p 300 -M 64": {command: CommandNewService,
+		service: Service{
+			ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent, Timeout: 5 * time.Minute,
+			Netmask: mask(FamilyIPv6, 64)}},
 	"ipvsadm -A -f 7 -s sh -b sh-port,sh-fallback": {command: CommandNewService, service: Service{
 		ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort | FlagFallback}},
-	"ipvsadm -A -t 10.96.0.2:5060 -s rr -p 60 -M 255.255.255.0 --pe sip": {command: CommandNewService, service: sip},
-	"ipvsadm -A -u 10.96.0.3:53 -s rr -o":                                {command: CommandNewService, service: ops},
+	"ipvsadm -A -t 10.96.0.2:5060 -s rr -p 60 -M 255.255.255.0 --pe sip": {
+		command: CommandNewService, service: sip},
+	"ipvsadm -A -u 10.96.0.3:53 -s rr -o": {command: CommandNewService, service: ops},
 	"ipvsadm -E -t 10.96.0.1:80 -s wlc": {
 		command: CommandSetService, service: Service{ServiceKey: web, Scheduler: "wlc"}},
 	"ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 5 -x 100 -y 50": {
 		command: CommandNewDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 5, UpperThreshold: 100, LowerThreshold: 50}},
+		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 5,
+			UpperThreshold: 100, LowerThreshold: 50}},
 	"ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.2:80 -i --tun-type gue --tun-port 6080 --tun-csum": {
 		command: CommandNewDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.2:80"), Weight: 1, Forward: ForwardTunnel,
-			Tunnel: Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}}},
+		destination: Destination{DestinationKey: destKey("10.244.1.2:80"), Weight: 1,
+			Forward: ForwardTunnel,
+			Tunnel:  Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}}},
 	"ipvsadm -a -t 10.96.0.1:80 -r [2001:db8::2]:80 -i": {
 		command: CommandNewDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel}},
+		destination: Destination{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1,
+			Forward: ForwardTunnel}},
 	"ipvsadm -a -f 7 -r 10.244.1.3:0 -g -w 0": {
 		command: CommandNewDestination, service: Service{ServiceKey: marks},
-		destination: Destination{DestinationKey: destKey("10.244.1.3:0"), Forward: ForwardDirectRoute}},
+		destination: Destination{DestinationKey: destKey("10.244.1.3:0"),
+			Forward: ForwardDirectRoute}},
 	"ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6": {
 		command: CommandSetDestination, service: Service{ServiceKey: web},
 		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 6}},
-	"ipvsadm -d -t 10.96.0.1:80 -r 10.244.1.1:8080": { // it says all of a destination also to delete it
+	// it says all of a destination also to delete it
+	"ipvsadm -d -t 10.96.0.1:80 -r 10.244.1.1:8080": {
 		command: CommandDelDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 1, Forward: ForwardDirectRoute}},
+		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 1,
+			Forward: ForwardDirectRoute}},
 	"ipvsadm -D -t 10.96.0.1:80": {command: CommandDelService, service: Service{ServiceKey: web}},
 }
 
 var (
-	sip = Service{ServiceKey: AddressService(TCP, addrPort("10.96.0.2:5060")), Scheduler: "rr", Flags: FlagPersistent,
+	sip = Service{ServiceKey: AddressService(TCP, addrPort("10.96.0.2:5060")), Scheduler: "rr",
+		Flags:   FlagPersistent,
 		Timeout: time.Minute, Netmask: mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
-	ops = Service{ServiceKey: AddressService(UDP, addrPort("10.96.0.3:53")), Scheduler: "rr", Flags: FlagOnePacket}
+	ops = Service{ServiceKey: AddressService(UDP, addrPort("10.96.0.3:53")), Scheduler: "rr",
+		Flags: FlagOnePacket}
 )
 
 func TestIpvsadmMeansWhatWeMean(t *testing.T) {
@@ -99,7 +111,8 @@ func TestOurBytesAreIpvsadms(t *testing.T) {
 			b.NewService(m.service)
 		case m.command == CommandSetService:
 			b.SetService(m.service)
-		case m.destination.Tunnel.Type == TunnelGUE: // it sends the attributes of tunnels always, we do if they matter
+		case m.destination.Tunnel.Type == TunnelGUE:
+			// it sends the attributes of tunnels always, we do if they matter
 			b.NewDestination(m.service.ServiceKey, m.destination)
 			want = attribute(want, cmdAttrDestination)
 		default:
@@ -158,19 +171,23 @@ func TestTheKernelsAnswersAreUnderstood(t *testing.T) {
 	for _, command := range []string{
 		"ipvsadm -E -t 10.96.0.1:80 -s wlc", "ipvsadm -A -u [2001:db8::1]:53 -s wlc -p 300 -M 64",
 		"ipvsadm -A -f 7 -s sh -b sh-port,sh-fallback",
-		"ipvsadm -A -t 10.96.0.2:5060 -s rr -p 60 -M 255.255.255.0 --pe sip", "ipvsadm -A -u 10.96.0.3:53 -s rr -o",
+		"ipvsadm -A -t 10.96.0.2:5060 -s rr -p 60 -M 255.255.255.0 --pe sip",
+		"ipvsadm -A -u 10.96.0.3:53 -s rr -o",
 	} {
 		want := meant[command].service
-		require.Equal(t, ObservedService{Service: want, Hashed: true}, services[want.ServiceKey], command)
+		require.Equal(t, ObservedService{Service: want, Hashed: true}, services[want.ServiceKey],
+			command)
 	}
 	require.Len(t, destinations, 4)
 	for _, command := range []string{
-		"ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6", "ipvsadm -a -f 7 -r 10.244.1.3:0 -g -w 0",
+		"ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6",
+		"ipvsadm -a -f 7 -r 10.244.1.3:0 -g -w 0",
 		"ipvsadm -a -t 10.96.0.1:80 -r [2001:db8::2]:80 -i",
 		"ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.2:80 -i --tun-type gue --tun-port 6080 --tun-csum",
 	} {
 		want := meant[command].destination
-		require.Equal(t, ObservedDestination{Destination: want}, destinations[want.DestinationKey], command)
+		require.Equal(t, ObservedDestination{Destination: want}, destinations[want.DestinationKey],
+			command)
 	}
 }
 
@@ -201,10 +218,12 @@ func TestIpvsadmCanTalkToTheFake(t *testing.T) {
 		"new service TCP 10.96.0.1:80: rr flags none timeout 0s netmask 255.255.255.255",
 		"new service UDP [2001:db8::1]:53: wlc flags persistent timeout 5m0s netmask 64",
 		"new service FWM 7 IPv4: sh flags sched-1|sched-2 timeout 0s netmask 255.255.255.255",
-		"new service TCP 10.96.0.2:5060: rr flags persistent timeout 1m0s netmask 255.255.255.0 engine sip",
+		"new service TCP 10.96.0.2:5060: rr flags persistent timeout 1m0s netmask 255.255.255.0 " +
+			"engine sip",
 		"new service UDP 10.96.0.3:53: rr flags one-packet timeout 0s netmask 255.255.255.255",
 		"set service TCP 10.96.0.1:80: wlc flags none timeout 0s netmask 255.255.255.255",
-		"new destination 10.244.1.1:8080 of TCP 10.96.0.1:80: weight 5 masquerade thresholds 50 100",
+		"new destination 10.244.1.1:8080 of TCP 10.96.0.1:80: weight 5 masquerade thresholds 50 " +
+			"100",
 		"new destination 10.244.1.2:80 of TCP 10.96.0.1:80: weight 1 tunnel gue port 6080 csum",
 		"new destination [2001:db8::2]:80 of TCP 10.96.0.1:80: weight 1 tunnel ipip port 0 none",
 		"new destination 10.244.1.3:0 of FWM 7 IPv4: weight 0 direct route",

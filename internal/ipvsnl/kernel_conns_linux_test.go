@@ -17,14 +17,15 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// quick is longer than any answer in one machine takes, even an emulated one; patient is longer than TCP waits before it
-// sends again.
+// quick is longer than any answer in one machine takes, even an emulated one; patient is longer
+// than TCP waits before it sends again.
 const (
 	quick   = 500 * time.Millisecond
 	patient = 30 * time.Second
 )
 
-// echoServer starts a server at 10.244.1.1:8080 in the namespace, which gets that address and 10.96.0.1 on its loopback.
+// echoServer starts a server at 10.244.1.1:8080 in the namespace, which gets that address and
+// 10.96.0.1 on its loopback.
 func echoServer(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
@@ -90,7 +91,10 @@ func TestKernelConnectionsGoOn(t *testing.T) {
 	c, ns := kernelClient(t)
 	echoServer(t, ns)
 	d := dest("10.244.1.1:8080")
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)); b.NewDestination(web, d) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(wanted(web))
+		b.NewDestination(web, d)
+	}))
 	conn, err := connect(t, ns)
 	require.NoError(t, err)
 	require.NoError(t, echo(conn, "hello", patient))
@@ -99,17 +103,22 @@ func TestKernelConnectionsGoOn(t *testing.T) {
 	require.Equal(t, uint32(1), o.ActiveConns)
 	require.Eventually(t, func() bool {
 		o, err := c.Destination(t.Context(), web, d.DestinationKey)
-		return err == nil && o.Stats.Connections == 1 && o.Stats.InBytes > 0 && o.Stats.OutPackets > 0
+		return err == nil && o.Stats.Connections == 1 && o.Stats.InBytes > 0 &&
+			o.Stats.OutPackets > 0
 	}, patient, 100*time.Millisecond, "statistics follow every two seconds")
 
 	for _, scheduler := range []string{"wlc", "sh", "mh", "none", "rr"} {
-		s := Service{ServiceKey: web, Scheduler: scheduler, Flags: FlagHashPort | FlagPersistent, Timeout: time.Minute}
+		s := Service{ServiceKey: web, Scheduler: scheduler, Flags: FlagHashPort | FlagPersistent,
+			Timeout: time.Minute}
 		require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(s) }))
 		require.NoError(t, echo(conn, scheduler, patient))
 	}
 	direct := d
 	direct.Forward = ForwardDirectRoute
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(wanted(web)); b.SetDestination(web, direct) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.SetService(wanted(web))
+		b.SetDestination(web, direct)
+	}))
 	require.NoError(t, echo(conn, "it keeps its forwarding method", patient))
 
 	drained := d
@@ -117,7 +126,8 @@ func TestKernelConnectionsGoOn(t *testing.T) {
 	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(web, drained) }))
 	require.NoError(t, echo(conn, "it is drained", patient))
 	_, err = connect(t, ns)
-	require.ErrorIs(t, err, syscall.ECONNREFUSED, "a new connection to a service without usable destination")
+	require.ErrorIs(t, err, syscall.ECONNREFUSED,
+		"a new connection to a service without usable destination")
 	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(web, d) }))
 	again, err := connect(t, ns)
 	require.NoError(t, err)
@@ -130,7 +140,8 @@ func TestKernelConnectionsComeBackWithTheirDestination(t *testing.T) {
 	echoServer(t, ns)
 	d := dest("10.244.1.1:8080")
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(marks)) // as long as there is a service of the family, IPVS sees packets
+		// as long as there is a service of the family, IPVS sees packets
+		b.NewService(wanted(marks))
 		b.NewService(wanted(web))
 		b.NewDestination(web, d)
 	}))

@@ -12,7 +12,8 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// ipvsadm runs ipvsadm in the namespace and returns its output. It skips the test where there is none.
+// ipvsadm runs ipvsadm in the namespace and returns its output. It skips the test where there is
+// none.
 func ipvsadm(t *testing.T, ns *netnstest.NS, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("ipvsadm")
@@ -28,7 +29,8 @@ func ipvsadm(t *testing.T, ns *netnstest.NS, args ...string) string {
 	return string(out)
 }
 
-// listing is what ipvsadm -Ln would print, without its head and without trailing spaces, in the order of keys.
+// listing is what ipvsadm -Ln would print, without its head and without trailing spaces, in the
+// order of keys.
 func listing(t *testing.T, c *Client) string {
 	t.Helper()
 	services, err := c.Services(t.Context())
@@ -48,7 +50,8 @@ func listing(t *testing.T, c *Client) string {
 		require.NoError(t, err)
 		for _, d := range list {
 			methods := []string{"Masq", "Local", "Tunnel", "Route"}
-			line := fmt.Sprintf("  -> %-28s %-7s %-6d %-10d %-10d", d, methods[d.Forward], d.Weight, d.ActiveConns, d.InactiveConns)
+			line := fmt.Sprintf("  -> %-28s %-7s %-6d %-10d %-10d", d, methods[d.Forward], d.Weight,
+				d.ActiveConns, d.InactiveConns)
 			text.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}
@@ -84,8 +87,8 @@ func listedFlags(s Service) (text string) {
 	return text
 }
 
-// listed takes head and trailing spaces off what ipvsadm -Ln printed, and sorts it as listing does: it sorts services by
-// protocol first.
+// listed takes head and trailing spaces off what ipvsadm -Ln printed, and sorts it as listing does:
+// it sorts services by protocol first.
 func listed(t *testing.T, text string) (services []string) {
 	t.Helper()
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
@@ -118,15 +121,18 @@ func TestKernelShowsIpvsadmWhatWeWrote(t *testing.T) {
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		b.NewService(wanted(web))
 		b.NewDestination(web, dest("10.244.1.1:8080"))
-		b.NewDestination(web, Destination{DestinationKey: destKey("10.244.1.2:80"), Forward: ForwardTunnel, Weight: 1000,
+		b.NewDestination(web, Destination{DestinationKey: destKey("10.244.1.2:80"),
+			Forward: ForwardTunnel, Weight: 1000,
 			Tunnel: Tunnel{Type: TunnelGUE, Port: 6080}})
 		b.NewService(sip)
 		b.NewService(ops)
-		b.NewService(Service{ServiceKey: dns6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
+		b.NewService(Service{ServiceKey: dns6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback |
+			FlagPersistent,
 			Timeout: time.Hour, Netmask: mask(FamilyIPv6, 64)})
 		b.NewDestination(dns6, dest("[2001:db8::2]:53"))
 		b.NewService(Service{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort})
-		b.NewDestination(marks, Destination{DestinationKey: destKey("10.244.1.3:0"), Forward: ForwardDirectRoute})
+		b.NewDestination(marks, Destination{DestinationKey: destKey("10.244.1.3:0"),
+			Forward: ForwardDirectRoute})
 	}))
 	got := ipvsadm(t, ns, "-L", "-n")
 	require.ElementsMatch(t, listed(t, got), blocks(listing(t, c)), got)
@@ -157,7 +163,8 @@ func TestKernelShowsUsWhatIpvsadmWrote(t *testing.T) {
 	list, err := c.Destinations(t.Context(), web)
 	require.NoError(t, err)
 	require.Len(t, list, 3)
-	require.Equal(t, meant["ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6"].destination, list[0].Destination)
+	require.Equal(t, meant["ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6"].destination,
+		list[0].Destination)
 	got2 := ipvsadm(t, ns, "-L", "-n")
 	require.ElementsMatch(t, listed(t, got2), blocks(listing(t, c)), got2)
 }

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// kernelClient returns a client in a new network namespace. It skips the test where the kernel has no IPVS or we may
-// not use it.
+// kernelClient returns a client in a new network namespace. It skips the test where the kernel has
+// no IPVS or we may not use it.
 func kernelClient(tb testing.TB) (*Client, *netnstest.NS) {
 	tb.Helper()
 	netnstest.Require(tb)
@@ -53,7 +53,8 @@ func TestKernelSettings(t *testing.T) { testSettings(t, kernelDial) }
 
 func TestKernelLoadsSchedulers(t *testing.T) {
 	c, _ := kernelClient(t)
-	for i, name := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf"} {
+	for i, name := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed",
+		"nq", "mh", "fo", "ovf"} {
 		k := MarkService(FamilyIPv4, uint32(i)+1)
 		require.NoError(t, submit(t, c, func(b *Batch) {
 			b.NewService(Service{ServiceKey: k, Scheduler: name})
@@ -105,7 +106,9 @@ func TestKernelSaysThatAnswersWereLost(t *testing.T) {
 	_, remove := many(c.window, 0)
 	err := c.Submit(t.Context(), remove)
 	require.ErrorIs(t, err, ErrAnswersLost)
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)) }), "the client can be used again")
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(wanted(web))
+	}), "the client can be used again")
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
 	require.Len(t, services, 1)
@@ -116,7 +119,10 @@ func TestKernelDumpsCanBeGivenUp(t *testing.T) {
 	add, _ := many(200, 0)
 	require.NoError(t, c.Submit(t.Context(), add))
 	ctx, cancel := context.WithCancel(t.Context())
-	err := c.query(ctx, CommandGetService, flagDump, nil, func(uint8, []byte) error { cancel(); return nil })
+	err := c.query(ctx, CommandGetService, flagDump, nil, func(uint8, []byte) error {
+		cancel()
+		return nil
+	})
 	require.ErrorIs(t, err, context.Canceled)
 	services, err := c.Services(t.Context())
 	require.NoError(t, err, "the rest of the dump is gone")
@@ -132,9 +138,10 @@ func TestKernelClientsCanBeClosed(t *testing.T) {
 	require.ErrorIs(t, c.transport.RoundTrip(nil, nil), ErrClosed)
 }
 
-// BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with windows of different
-// sizes. A window of 1 is one round trip for each command. It must be a new namespace, because a destination that
-// was removed stays in the kernel's trash for two minutes, and each new one is looked for there.
+// BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with
+// windows of different sizes. A window of 1 is one round trip for each command. It must be a new
+// namespace, because a destination that was removed stays in the kernel's trash for two minutes,
+// and each new one is looked for there.
 func BenchmarkKernelSubmit(b *testing.B) {
 	add, _ := many(1000, 10)
 	for _, window := range []int{1, 4, 16, 64, 256, 1024} {

@@ -12,10 +12,11 @@ const (
 	maxMessage   = 1<<16 - 1                // nlmsg_len has 32 bits, but nothing here comes near
 	ackBody      = 4 + headerLen            // struct nlmsgerr without the payload of the request
 	genlVersion  = 1                        // IPVS_GENL_VERSION, and CTRL_CMD_GETFAMILY's
-	ackReserve   = 2 << 10                  // what one answer may take of the receive queue; see [Transport]
-	errnoLimit   = 4095                     // MAX_ERRNO, include/linux/err.h
-	dumpFlags    = flagRequest | flagDump   // a request for all of a kind
-	ackFlags     = flagRequest | flagAck    // a request whose success is to be told
+	// what one answer may take of the receive queue; see [Transport]
+	ackReserve = 2 << 10
+	errnoLimit = 4095                   // MAX_ERRNO, include/linux/err.h
+	dumpFlags  = flagRequest | flagDump // a request for all of a kind
+	ackFlags   = flagRequest | flagAck  // a request whose success is to be told
 )
 
 // Flags of a message (NLM_F_*, include/uapi/linux/netlink.h).
@@ -38,8 +39,8 @@ const (
 	ackAttrMessage uint16 = 1 // NLMSGERR_ATTR_MSG
 )
 
-// appendFrame appends both headers. endMessage, given the place where the message began, sets its length. Type and
-// sequence number are filled in by stamp.
+// appendFrame appends both headers. endMessage, given the place where the message began, sets its
+// length. Type and sequence number are filled in by stamp.
 //
 //	struct nlmsghdr { __u32 nlmsg_len; __u16 nlmsg_type; __u16 nlmsg_flags; __u32 nlmsg_seq; __u32 nlmsg_pid; };
 //	struct genlmsghdr { __u8 cmd; __u8 version; __u16 reserved; };
@@ -73,11 +74,13 @@ type message struct {
 // nextMessage takes the first message off a datagram that is not empty.
 func nextMessage(data []byte) (m message, rest []byte, err error) {
 	if len(data) < headerLen {
-		return message{}, nil, fmt.Errorf("%w: %d bytes are too short for a header", ErrMalformed, len(data))
+		return message{}, nil, fmt.Errorf("%w: %d bytes are too short for a header", ErrMalformed,
+			len(data))
 	}
 	n := native.Uint32(data)
 	if n < headerLen || uint64(n) > uint64(len(data)) {
-		return message{}, nil, fmt.Errorf("%w: a message claims %d bytes, %d are there", ErrMalformed, n, len(data))
+		return message{}, nil, fmt.Errorf("%w: a message claims %d bytes, %d are there",
+			ErrMalformed, n, len(data))
 	}
 	m = message{
 		typ:   native.Uint16(data[4:]),
@@ -91,7 +94,8 @@ func nextMessage(data []byte) (m message, rest []byte, err error) {
 // command takes the genlmsghdr off m.
 func (m message) command() (cmd uint8, attributes []byte, err error) {
 	if len(m.body) < genHeaderLen {
-		return 0, nil, fmt.Errorf("%w: a message of type %#x has no genlmsghdr", ErrMalformed, m.typ)
+		return 0, nil, fmt.Errorf("%w: a message of type %#x has no genlmsghdr",
+			ErrMalformed, m.typ)
 	}
 	return m.body[0], m.body[genHeaderLen:], nil
 }
@@ -125,7 +129,8 @@ func (m message) verdict() (verdict, error) {
 	at := 4
 	if m.typ == typeError {
 		if at = m.attrsOfAck(); at < 0 {
-			return v, fmt.Errorf("%w: an error of %d bytes quotes more than there is", ErrMalformed, len(m.body))
+			return v, fmt.Errorf("%w: an error of %d bytes quotes more than there is", ErrMalformed,
+				len(m.body))
 		}
 	}
 	a := attrs{what: "acknowledgement", rest: m.body[at:]}
@@ -137,8 +142,8 @@ func (m message) verdict() (verdict, error) {
 	return v, a.err
 }
 
-// attrsOfAck returns where in the body of an NLMSG_ERROR the attributes begin: after what it quotes of the
-// request. It returns -1 if that is not all there.
+// attrsOfAck returns where in the body of an NLMSG_ERROR the attributes begin: after what it quotes
+// of the request. It returns -1 if that is not all there.
 func (m message) attrsOfAck() int {
 	if len(m.body) < ackBody {
 		return -1
@@ -153,7 +158,8 @@ func (m message) attrsOfAck() int {
 	return min(4+align(int(quoted)), len(m.body))
 }
 
-// appendVerdict appends the NLMSG_ERROR or NLMSG_DONE that says errno about the request m, for [Fake].
+// appendVerdict appends the NLMSG_ERROR or NLMSG_DONE that says errno about the request m, for
+// [Fake].
 func appendVerdict(b []byte, typ uint16, m message, errno syscall.Errno) []byte {
 	at := len(b)
 	flags := flagCapped

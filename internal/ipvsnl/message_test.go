@@ -34,9 +34,12 @@ func TestMessagesThatAreCutOffAreRefused(t *testing.T) {
 	littleEndian(t)
 	for _, tt := range []struct{ name, data, want string }{
 		{"half a header", "10000000 1b00 0000", "8 bytes are too short"},
-		{"a length below that of the header", "0f000000 1b00 0000 01000000 00000000", "claims 15 bytes"},
-		{"a length beyond the end", "11000000 1b00 0000 01000000 00000000", "claims 17 bytes, 16 are there"},
-		{"a length that wraps around", "ffffffff 1b00 0000 01000000 00000000", "claims 4294967295 bytes"},
+		{"a length below that of the header", "0f000000 1b00 0000 01000000 00000000",
+			"claims 15 bytes"},
+		{"a length beyond the end", "11000000 1b00 0000 01000000 00000000",
+			"claims 17 bytes, 16 are there"},
+		{"a length that wraps around", "ffffffff 1b00 0000 01000000 00000000",
+			"claims 4294967295 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -61,26 +64,34 @@ func TestVerdicts(t *testing.T) {
 		fail       string
 	}{
 		{name: "an acknowledgement", typ: typeError, flags: flagCapped, body: "00000000" + request},
-		{name: "an error", typ: typeError, flags: flagCapped, body: "efffffff" + request, want: verdict{errno: syscall.EEXIST}},
+		{name: "an error", typ: typeError, flags: flagCapped, body: "efffffff" + request,
+			want: verdict{errno: syscall.EEXIST}},
 		{name: "an error with text, capped", typ: typeError, flags: flagCapped | flagAckTLVs,
-			body: "ffffffff" + request + "0800 0100 68657900", want: verdict{errno: syscall.EPERM, text: "hey"}},
+			body: "ffffffff" + request + "0800 0100 68657900", want: verdict{errno: syscall.EPERM,
+				text: "hey"}},
 		{name: "an error with text after the quoted request", typ: typeError, flags: flagAckTLVs,
 			body: "ffffffff 14000000 1b00 0500 07000000 00000000 0f010000 0800 0100 68657900",
 			want: verdict{errno: syscall.EPERM, text: "hey"}},
-		{name: "an error with an attribute that nobody knows", typ: typeError, flags: flagCapped | flagAckTLVs,
+		{name: "an error with an attribute that nobody knows", typ: typeError, flags: flagCapped |
+			flagAckTLVs,
 			body: "ffffffff" + request + "0800 0900 68657900", want: verdict{errno: syscall.EPERM}},
 		{name: "the end of a dump", typ: typeDone, flags: flagMulti, body: "00000000"},
 		{name: "the end of a dump, with no number", typ: typeDone, flags: flagMulti},
 		{name: "a dump that failed, with text", typ: typeDone, flags: flagMulti | flagAckTLVs,
 			body: "feffffff 0800 0100 68657900", want: verdict{errno: syscall.ENOENT, text: "hey"}},
 		{name: "no number", typ: typeError, body: "00", fail: "an error of 1 bytes"},
-		{name: "a positive number", typ: typeError, body: "01000000" + request, fail: "error number 1"},
-		{name: "the least number", typ: typeError, body: "00000080" + request, fail: "error number -2147483648"},
-		{name: "a request that is cut off", typ: typeError, flags: flagAckTLVs, body: "ffffffff 30000000", fail: "quotes more"},
-		{name: "a request longer than the message", typ: typeError, flags: flagAckTLVs, body: "ffffffff" + request,
+		{name: "a positive number", typ: typeError, body: "01000000" + request,
+			fail: "error number 1"},
+		{name: "the least number", typ: typeError, body: "00000080" + request,
+			fail: "error number -2147483648"},
+		{name: "a request that is cut off", typ: typeError, flags: flagAckTLVs,
+			body: "ffffffff 30000000", fail: "quotes more"},
+		{name: "a request longer than the message", typ: typeError, flags: flagAckTLVs,
+			body: "ffffffff" + request,
 			fail: "quotes more"},
 		{name: "an attribute that is cut off", typ: typeError, flags: flagCapped | flagAckTLVs,
-			body: "ffffffff" + request + "0c00 0100", fail: "acknowledgement: an attribute claims 12 bytes"},
+			body: "ffffffff" + request + "0c00 0100",
+			fail: "acknowledgement: an attribute claims 12 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -7,16 +7,18 @@ import (
 	"net/netip"
 )
 
-// Netmask says how many bits of a client's address count for persistence: clients that agree in them share
-// a destination. The zero value means the whole address, in both families.
+// Netmask says how many bits of a client's address count for persistence: clients that agree in
+// them share a destination. The zero value means the whole address, in both families.
 //
-// The kernel wants an IPv4 netmask, which need not be contiguous, or an IPv6 prefix length from 1 to 128
-// (svc->netmask; ip_vs_add_service in net/netfilter/ipvs/ip_vs_ctl.c). Held here is what differs from that.
+// The kernel wants an IPv4 netmask, which need not be contiguous, or an IPv6 prefix length from 1
+// to 128 (svc->netmask; ip_vs_add_service in net/netfilter/ipvs/ip_vs_ctl.c). Held here is what
+// differs from that.
 type Netmask struct {
 	ignored uint32 // IPv4: the complement of the mask. IPv6: 128 less the prefix length.
 }
 
-// PrefixNetmask returns the netmask of which the first n bits are set: 0 to 32 for IPv4, 1 to 128 for IPv6.
+// PrefixNetmask returns the netmask of which the first n bits are set: 0 to 32 for IPv4, 1 to 128
+// for IPv6.
 func PrefixNetmask(f Family, n int) (Netmask, error) {
 	switch {
 	case f == FamilyIPv4 && n >= 0 && n <= 32:
@@ -27,8 +29,8 @@ func PrefixNetmask(f Family, n int) (Netmask, error) {
 	return Netmask{}, fmt.Errorf("%w: netmask: no prefix of %d bits in %v", ErrInvalid, n, f)
 }
 
-// Bits returns how many leading bits m has in the family f. It is false for an IPv4 mask that is not
-// contiguous.
+// Bits returns how many leading bits m has in the family f. It is false for an IPv4 mask that is
+// not contiguous.
 func (m Netmask) Bits(f Family) (n int, ok bool) {
 	if f == FamilyIPv6 {
 		return 128 - int(m.ignored), m.ignored < 128
@@ -50,8 +52,8 @@ func (m Netmask) Text(f Family) string {
 // valid reports whether the kernel takes m in the family f.
 func (m Netmask) valid(f Family) bool { return f != FamilyIPv6 || m.ignored < 128 }
 
-// appendNetmask appends m for the family f: an IPv4 mask in network byte order, an IPv6 prefix length in the
-// byte order of the machine.
+// appendNetmask appends m for the family f: an IPv4 mask in network byte order, an IPv6 prefix
+// length in the byte order of the machine.
 func appendNetmask(b []byte, typ uint16, f Family, m Netmask) []byte {
 	if f == FamilyIPv6 {
 		return appendU32(b, typ, 128-m.ignored)

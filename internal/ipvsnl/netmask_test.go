@@ -17,13 +17,15 @@ func TestNetmasks(t *testing.T) {
 		text   string
 		wire   string
 	}{
-		{"the zero value is a whole IPv4 address", FamilyIPv4, Netmask{}, 32, "255.255.255.255", "ffffffff"},
+		{"the zero value is a whole IPv4 address", FamilyIPv4, Netmask{}, 32, "255.255.255.255",
+			"ffffffff"},
 		{"the zero value is a whole IPv6 address", FamilyIPv6, Netmask{}, 128, "128", "80000000"},
 		{"a class C network", FamilyIPv4, mask(FamilyIPv4, 24), 24, "255.255.255.0", "ffffff00"},
 		{"all IPv4 clients as one", FamilyIPv4, mask(FamilyIPv4, 0), 0, "0.0.0.0", "00000000"},
 		{"an IPv6 prefix", FamilyIPv6, mask(FamilyIPv6, 64), 64, "64", "40000000"},
 		{"the shortest IPv6 prefix", FamilyIPv6, mask(FamilyIPv6, 1), 1, "1", "01000000"},
-		{"an IPv4 mask with holes", FamilyIPv4, Netmask{ignored: 0x00ff0000}, -1, "255.0.255.255", "ff00ffff"},
+		{"an IPv4 mask with holes", FamilyIPv4, Netmask{ignored: 0x00ff0000}, -1, "255.0.255.255",
+			"ff00ffff"},
 		{"no IPv6 mask at all", FamilyIPv6, Netmask{ignored: 128}, -1, "0", "00000000"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,10 +14,11 @@ const dumpAttempts = 5
 
 // Services returns all services of the network namespace, in the order of their keys.
 //
-// The kernel hands them out in parts, and counts them to know where it was, so a change by somebody else between
-// two parts may hide a service or show it twice. It does not flag that. A dump that shows a service twice, or
-// that a kernel flags after all, is repeated, and in the end [ErrDumpInterrupted] returned; what is
-// hidden cannot be noticed. One part holds about 50 services.
+// The kernel hands them out in parts, and counts them to know where it was, so a change by somebody
+// else between two parts may hide a service or show it twice. It does not flag that. A dump that
+// shows a service twice, or that a kernel flags after all, is repeated, and in the end
+// [ErrDumpInterrupted] returned; what is hidden cannot be noticed. One part holds about 50
+// services.
 func (c *Client) Services(ctx context.Context) ([]ObservedService, error) {
 	if err := c.begin(ctx); err != nil {
 		return nil, fmt.Errorf("%v: %w", CommandGetService, err)
@@ -35,7 +36,9 @@ func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, 
 	if err := k.encodable(); err != nil {
 		return ObservedService{}, fmt.Errorf("%v: %w", CommandGetService, err)
 	}
-	err = c.query(ctx, CommandGetService, 0, func(b []byte) []byte { return appendServiceKey(b, k) },
+	err = c.query(ctx, CommandGetService, 0, func(b []byte) []byte {
+		return appendServiceKey(b, k)
+	},
 		func(cmd uint8, data []byte) (err error) {
 			s, err = decodeServiceReply(data)
 			return err
@@ -46,8 +49,9 @@ func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, 
 	return s, nil
 }
 
-// Destinations returns the destinations of the service k, in the order of their keys. It fails with [ErrNoService].
-// As for changes by others, see [Client.Services]; one part holds about 55 destinations.
+// Destinations returns the destinations of the service k, in the order of their keys. It fails with
+// [ErrNoService]. As for changes by others, see [Client.Services]; one part holds about 55
+// destinations.
 func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDestination, error) {
 	lists, err := c.AllDestinations(ctx, []ServiceKey{k})
 	if err != nil {
@@ -60,9 +64,10 @@ func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDest
 	return lists[0], err
 }
 
-// Destination returns one destination of the service k. It fails with [ErrNoService] and [ErrNoDestination]. The
-// kernel can only list all of them, so this is no cheaper.
-func (c *Client) Destination(ctx context.Context, k ServiceKey, d DestinationKey) (ObservedDestination, error) {
+// Destination returns one destination of the service k. It fails with [ErrNoService] and
+// [ErrNoDestination]. The kernel can only list all of them, so this is no cheaper.
+func (c *Client) Destination(ctx context.Context, k ServiceKey, d DestinationKey) (
+	ObservedDestination, error) {
 	list, err := c.Destinations(ctx, k)
 	if err != nil {
 		return ObservedDestination{}, err
@@ -72,13 +77,15 @@ func (c *Client) Destination(ctx context.Context, k ServiceKey, d DestinationKey
 			return o, nil
 		}
 	}
-	return ObservedDestination{}, fmt.Errorf("%v %v of %v: %w", CommandGetDestination, d, k, ErrNoDestination)
+	return ObservedDestination{}, fmt.Errorf("%v %v of %v: %w", CommandGetDestination, d, k,
+		ErrNoDestination)
 }
 
-// AllDestinations returns the destinations of each of the services: the list at i is that of services[i], in the order of
-// keys. It is empty for a service that does not exist. A socket can have one dump at a time, and a dump is of one service,
-// so this takes three system calls for each.
-func (c *Client) AllDestinations(ctx context.Context, services []ServiceKey) ([][]ObservedDestination, error) {
+// AllDestinations returns the destinations of each of the services: the list at i is that of
+// services[i], in the order of keys. It is empty for a service that does not exist. A socket can
+// have one dump at a time, and a dump is of one service, so this takes three system calls for each.
+func (c *Client) AllDestinations(ctx context.Context, services []ServiceKey) (
+	[][]ObservedDestination, error) {
 	lists := make([][]ObservedDestination, len(services))
 	for _, k := range services {
 		if err := k.encodable(); err != nil {
@@ -103,8 +110,12 @@ func (c *Client) AllDestinations(ctx context.Context, services []ServiceKey) ([]
 
 // destinations returns the destinations of one service, when it is its turn.
 func (c *Client) destinations(ctx context.Context, k ServiceKey) ([]ObservedDestination, error) {
-	list, err := dump(ctx, c, CommandGetDestination, func(b []byte) []byte { return appendServiceKey(b, k) },
-		func(data []byte) (ObservedDestination, error) { return decodeDestinationReply(data, k.Family) },
+	list, err := dump(ctx, c, CommandGetDestination, func(b []byte) []byte {
+		return appendServiceKey(b, k)
+	},
+		func(data []byte) (ObservedDestination, error) {
+			return decodeDestinationReply(data, k.Family)
+		},
 		func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", k, err)
@@ -136,8 +147,9 @@ func (c *Client) Timeouts(ctx context.Context) (t Timeouts, err error) {
 	return t, nil
 }
 
-// dump sends a dump command when it is its turn and returns the objects of the answer in the order of compare, which is
-// that of their keys. It starts again while the dump is interrupted, or shows an object twice.
+// dump sends a dump command when it is its turn and returns the objects of the answer in the order
+// of compare, which is that of their keys. It starts again while the dump is interrupted, or shows
+// an object twice.
 func dump[T any](ctx context.Context, c *Client, cmd Command, attributes func([]byte) []byte,
 	decode func(data []byte) (T, error), compare func(a, b T) int,
 ) ([]T, error) {
@@ -187,7 +199,8 @@ func decodeServiceReply(data []byte) (ObservedService, error) {
 	return ObservedService{}, a.err
 }
 
-// decodeDestinationReply decodes the attributes of IPVS_CMD_NEW_DEST about a service of the family f.
+// decodeDestinationReply decodes the attributes of IPVS_CMD_NEW_DEST about a service of the family
+// f.
 func decodeDestinationReply(data []byte, f Family) (ObservedDestination, error) {
 	a := attrs{what: "reply", rest: data}
 	for a.next() {

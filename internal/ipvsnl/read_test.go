@@ -10,7 +10,10 @@ import (
 func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 	t.Parallel()
 	c, f := fakeClient(t)
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)); b.NewDestination(web, dest("10.0.0.1:80")) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(wanted(web))
+		b.NewDestination(web, dest("10.0.0.1:80"))
+	}))
 	f.InterruptDumps(dumpAttempts - 1)
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
@@ -26,7 +29,8 @@ func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 	f.InterruptDumps(dumpAttempts)
 	_, err = c.Destinations(t.Context(), web)
 	require.ErrorIs(t, err, ErrDumpInterrupted)
-	require.ErrorContains(t, err, "TCP 10.96.0.1:80: get destination: 5 attempts: the dump was interrupted")
+	require.ErrorContains(t, err,
+		"TCP 10.96.0.1:80: get destination: 5 attempts: the dump was interrupted")
 }
 
 func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
@@ -34,7 +38,8 @@ func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
 	dumps := 0
 	c, _ := dialScripted(t, func(m message) [][]byte {
 		dumps++
-		body := appendObservedService(genBody(uint8(CommandNewService)), ObservedService{Service: wanted(web), Hashed: true})
+		body := appendObservedService(genBody(uint8(CommandNewService)),
+			ObservedService{Service: wanted(web), Hashed: true})
 		parts := [][]byte{reply(m, flagMulti, body)}
 		if dumps < 3 {
 			parts = append(parts, reply(m, flagMulti, body))
@@ -79,8 +84,9 @@ func TestADumpCanBeGivenUp(t *testing.T) {
 		for range 3 {
 			parts++
 			s := wanted(MarkService(FamilyIPv4, uint32(parts)))
-			answer = append(answer, reply(m, flagMulti, appendObservedService(genBody(uint8(CommandNewService)),
-				ObservedService{Service: s})))
+			answer = append(answer,
+				reply(m, flagMulti, appendObservedService(genBody(uint8(CommandNewService)),
+					ObservedService{Service: s})))
 		}
 		cancel()
 		return append(answer, appendVerdict(nil, typeDone, m, 0))
@@ -93,7 +99,10 @@ func TestStatisticsAndConnectionsAreRead(t *testing.T) {
 	t.Parallel()
 	c, f := fakeClient(t)
 	d := dest("10.244.1.1:8080")
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)); b.NewDestination(web, d) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(wanted(web))
+		b.NewDestination(web, d)
+	}))
 	require.NoError(t, f.SetConns(web, d.DestinationKey, 1, 2, 3))
 	require.NoError(t, f.SetStats(web, d.DestinationKey, someStats))
 	require.NoError(t, f.SetStats(web, DestinationKey{}, Stats{Connections: 1 << 40}))
@@ -103,7 +112,8 @@ func TestStatisticsAndConnectionsAreRead(t *testing.T) {
 
 	o, err := c.Destination(t.Context(), web, d.DestinationKey)
 	require.NoError(t, err)
-	require.Equal(t, ObservedDestination{Destination: d, ActiveConns: 1, InactiveConns: 2, PersistentConns: 3, Stats: someStats}, o)
+	require.Equal(t, ObservedDestination{Destination: d, ActiveConns: 1, InactiveConns: 2,
+		PersistentConns: 3, Stats: someStats}, o)
 	s, err := c.Service(t.Context(), web)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1)<<40, s.Stats.Connections)
@@ -126,7 +136,8 @@ func TestAForeignServiceIsRead(t *testing.T) {
 	esp := web
 	esp.Protocol = 50
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		rawAttrs(b, CommandNewService, appendService(nil, Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30}))
+		rawAttrs(b, CommandNewService,
+			appendService(nil, Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30}))
 	}))
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)

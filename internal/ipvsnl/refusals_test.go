@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// refusals are requests and the kernel's answers to them, each in a network namespace with the service web, which has the
-// destinations 10.244.1.1:8080 and 10.244.1.2:8080. They are tried on the Fake here and on real kernels in
-// TestKernelRefusals: that is what makes the Fake believable.
+// refusals are requests and the kernel's answers to them, each in a network namespace with the
+// service web, which has the destinations 10.244.1.1:8080 and 10.244.1.2:8080. They are tried on
+// the Fake here and on real kernels in TestKernelRefusals: that is what makes the Fake believable.
 var refusals = []struct {
 	name  string
 	send  func(b *Batch)
@@ -20,10 +20,13 @@ var refusals = []struct {
 	is    error
 }{
 	{name: "a new service", send: func(b *Batch) { b.NewService(wanted(dns6)) }},
-	{name: "a service that exists", send: func(b *Batch) { b.NewService(wanted(web)) }, errno: syscall.EEXIST, is: ErrExists},
+	{name: "a service that exists", send: func(b *Batch) {
+		b.NewService(wanted(web))
+	}, errno: syscall.EEXIST, is: ErrExists},
 	{
-		name: "a service that exists, with a scheduler that does not",
-		send: func(b *Batch) { b.NewService(Service{ServiceKey: web, Scheduler: "nosuch"}) }, errno: syscall.EEXIST, is: ErrExists,
+		name:  "a service that exists, with a scheduler that does not",
+		send:  func(b *Batch) { b.NewService(Service{ServiceKey: web, Scheduler: "nosuch"}) },
+		errno: syscall.EEXIST, is: ErrExists,
 	},
 	{
 		name:  "a service with an unknown scheduler",
@@ -31,95 +34,138 @@ var refusals = []struct {
 		errno: syscall.ENOENT, is: ErrNoModule,
 	},
 	{
-		name:  "a service with an unknown persistence engine",
-		send:  func(b *Batch) { b.NewService(Service{ServiceKey: dns6, Scheduler: "rr", PersistenceEngine: "nosuch"}) },
+		name: "a service with an unknown persistence engine",
+		send: func(b *Batch) {
+			b.NewService(Service{ServiceKey: dns6, Scheduler: "rr", PersistenceEngine: "nosuch"})
+		},
 		errno: syscall.ENOENT, is: ErrNoModule,
 	},
-	{name: "a service without scheduler", send: func(b *Batch) { b.NewService(Service{ServiceKey: dns6, Scheduler: "none"}) }},
+	{name: "a service without scheduler", send: func(b *Batch) {
+		b.NewService(Service{ServiceKey: dns6, Scheduler: "none"})
+	}},
 	{name: "a service by mark", send: func(b *Batch) { b.NewService(wanted(marks)) }},
 	{
 		name: "the same mark in the other family",
-		send: func(b *Batch) { b.NewService(wanted(marks)); b.NewService(wanted(MarkService(FamilyIPv6, 7))) },
+		send: func(b *Batch) {
+			b.NewService(wanted(marks))
+			b.NewService(wanted(MarkService(FamilyIPv6, 7)))
+		},
 	},
 	{
-		name: "the same mark twice",
-		send: func(b *Batch) { b.NewService(wanted(marks)); b.NewService(wanted(marks)) }, errno: syscall.EEXIST, is: ErrExists,
+		name:  "the same mark twice",
+		send:  func(b *Batch) { b.NewService(wanted(marks)); b.NewService(wanted(marks)) },
+		errno: syscall.EEXIST, is: ErrExists,
 	},
 	{
 		name: "the same address and port with another protocol",
-		send: func(b *Batch) { b.NewService(wanted(AddressService(UDP, netip.AddrPortFrom(web.Addr, web.Port)))) },
+		send: func(b *Batch) {
+			b.NewService(wanted(AddressService(UDP, netip.AddrPortFrom(web.Addr, web.Port))))
+		},
 	},
 	{name: "an unchanged service", send: func(b *Batch) { b.SetService(wanted(web)) }},
-	{name: "a change of a missing service", send: func(b *Batch) { b.SetService(wanted(dns6)) }, errno: syscall.ESRCH, is: ErrNoService},
+	{name: "a change of a missing service", send: func(b *Batch) {
+		b.SetService(wanted(dns6))
+	}, errno: syscall.ESRCH, is: ErrNoService},
 	{
 		name:  "a change to an unknown scheduler",
 		send:  func(b *Batch) { b.SetService(Service{ServiceKey: web, Scheduler: "nosuch"}) },
 		errno: syscall.ENOENT, is: ErrNoModule,
 	},
 	{name: "removal of a service", send: func(b *Batch) { b.DelService(web) }},
-	{name: "removal of a missing service", send: func(b *Batch) { b.DelService(dns6) }, errno: syscall.ESRCH, is: ErrNoService},
-	{name: "a new destination", send: func(b *Batch) { b.NewDestination(web, dest("10.244.1.3:8080")) }},
-	{name: "the same address with another port", send: func(b *Batch) { b.NewDestination(web, dest("10.244.1.1:8081")) }},
+	{name: "removal of a missing service", send: func(b *Batch) {
+		b.DelService(dns6)
+	}, errno: syscall.ESRCH, is: ErrNoService},
+	{name: "a new destination", send: func(b *Batch) {
+		b.NewDestination(web, dest("10.244.1.3:8080"))
+	}},
+	{name: "the same address with another port", send: func(b *Batch) {
+		b.NewDestination(web, dest("10.244.1.1:8081"))
+	}},
 	{
-		name: "a destination that exists", send: func(b *Batch) { b.NewDestination(web, dest("10.244.1.1:8080")) },
+		name: "a destination that exists", send: func(b *Batch) {
+			b.NewDestination(web, dest("10.244.1.1:8080"))
+		},
 		errno: syscall.EEXIST, is: ErrExists,
 	},
 	{
-		name: "a destination of a missing service", send: func(b *Batch) { b.NewDestination(dns6, dest("[2001:db8::2]:53")) },
+		name: "a destination of a missing service", send: func(b *Batch) {
+			b.NewDestination(dns6, dest("[2001:db8::2]:53"))
+		},
 		errno: syscall.ESRCH, is: ErrNoService,
 	},
 	{
-		name: "a broadcast destination", send: func(b *Batch) { b.NewDestination(web, dest("255.255.255.255:80")) },
+		name: "a broadcast destination", send: func(b *Batch) {
+			b.NewDestination(web, dest("255.255.255.255:80"))
+		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "a link-local destination that is not ours",
-		send: func(b *Batch) { b.NewService(wanted(dns6)); b.NewDestination(dns6, dest("[fe80::1]:53")) }, errno: syscall.EINVAL,
+		send: func(b *Batch) {
+			b.NewService(wanted(dns6))
+			b.NewDestination(dns6, dest("[fe80::1]:53"))
+		}, errno: syscall.EINVAL,
 	},
 	{
 		name: "a tunnel to the other family",
 		send: func(b *Batch) {
-			b.NewDestination(web, Destination{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel})
+			b.NewDestination(web, Destination{DestinationKey: destKey("[2001:db8::2]:80"),
+				Weight: 1, Forward: ForwardTunnel})
 		},
 	},
 	{
-		name: "masquerade to the other family", send: func(b *Batch) { raw(b, CommandNewDestination, web, dest("[2001:db8::2]:80")) },
+		name: "masquerade to the other family", send: func(b *Batch) {
+			raw(b, CommandNewDestination, web, dest("[2001:db8::2]:80"))
+		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "a weight beyond the kernel's int",
 		send: func(b *Batch) {
-			raw(b, CommandNewDestination, web, Destination{DestinationKey: destKey("10.244.1.3:80"), Weight: 1 << 31})
+			raw(b, CommandNewDestination, web, Destination{DestinationKey: destKey("10.244.1.3:80"),
+				Weight: 1 << 31})
 		},
 		errno: syscall.ERANGE,
 	},
 	{
 		name: "a lower threshold above the upper",
 		send: func(b *Batch) {
-			raw(b, CommandSetDestination, web, Destination{DestinationKey: destKey("10.244.1.3:80"), LowerThreshold: 1})
+			raw(b, CommandSetDestination, web, Destination{DestinationKey: destKey("10.244.1.3:80"),
+				LowerThreshold: 1})
 		},
 		errno: syscall.ERANGE,
 	},
 	{
 		name: "gue without port",
 		send: func(b *Batch) {
-			raw(b, CommandSetDestination, web, Destination{DestinationKey: destKey("10.244.1.1:8080"), Forward: ForwardTunnel,
-				Tunnel: Tunnel{Type: TunnelGUE}})
+			raw(b, CommandSetDestination, web,
+				Destination{DestinationKey: destKey("10.244.1.1:8080"), Forward: ForwardTunnel,
+					Tunnel: Tunnel{Type: TunnelGUE}})
 		},
 		errno: syscall.EINVAL,
 	},
-	{name: "a change of a destination", send: func(b *Batch) { b.SetDestination(web, dest("10.244.1.1:8080")) }},
+	{name: "a change of a destination", send: func(b *Batch) {
+		b.SetDestination(web, dest("10.244.1.1:8080"))
+	}},
 	{
-		name: "a change of a missing destination", send: func(b *Batch) { b.SetDestination(web, dest("10.244.1.3:8080")) },
+		name: "a change of a missing destination", send: func(b *Batch) {
+			b.SetDestination(web, dest("10.244.1.3:8080"))
+		},
 		errno: syscall.ENOENT, is: ErrNoDestination,
 	},
 	{
-		name: "a change of a destination of a missing service", send: func(b *Batch) { b.SetDestination(dns6, dest("[2001:db8::2]:53")) },
+		name: "a change of a destination of a missing service", send: func(b *Batch) {
+			b.SetDestination(dns6, dest("[2001:db8::2]:53"))
+		},
 		errno: syscall.ESRCH, is: ErrNoService,
 	},
-	{name: "removal of a destination", send: func(b *Batch) { b.DelDestination(web, destKey("10.244.1.1:8080")) }},
+	{name: "removal of a destination", send: func(b *Batch) {
+		b.DelDestination(web, destKey("10.244.1.1:8080"))
+	}},
 	{
-		name: "removal of a missing destination", send: func(b *Batch) { b.DelDestination(web, destKey("10.244.1.3:8080")) },
+		name: "removal of a missing destination", send: func(b *Batch) {
+			b.DelDestination(web, destKey("10.244.1.3:8080"))
+		},
 		errno: syscall.ENOENT, is: ErrNoDestination,
 	},
 	{
@@ -128,20 +174,27 @@ var refusals = []struct {
 		errno: syscall.ESRCH, is: ErrNoService,
 	},
 	{
-		name: "a command that does not exist", send: func(b *Batch) { raw(b, CommandFlush+1, web, Destination{}) },
+		name: "a command that does not exist", send: func(b *Batch) {
+			raw(b, CommandFlush+1, web, Destination{})
+		},
 		errno: syscall.EOPNOTSUPP,
 	},
 	{
-		name: "a service that is not named", send: func(b *Batch) { rawAttrs(b, CommandDelService, nil) }, errno: syscall.EINVAL,
+		name: "a service that is not named", send: func(b *Batch) {
+			rawAttrs(b, CommandDelService, nil)
+		}, errno: syscall.EINVAL,
 	},
 	{
-		name: "a service without settings", send: func(b *Batch) { rawAttrs(b, CommandNewService, appendServiceKey(nil, dns6)) },
+		name: "a service without settings", send: func(b *Batch) {
+			rawAttrs(b, CommandNewService, appendServiceKey(nil, dns6))
+		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "a destination without settings",
 		send: func(b *Batch) {
-			rawAttrs(b, CommandNewDestination, appendDestinationKey(appendServiceKey(nil, web), destKey("10.0.0.1:1")))
+			rawAttrs(b, CommandNewDestination, appendDestinationKey(appendServiceKey(nil, web),
+				destKey("10.0.0.1:1")))
 		},
 		errno: syscall.EINVAL,
 	},
@@ -198,7 +251,8 @@ func testRefusals(t *testing.T, dial func(t *testing.T) *Client) {
 			var refusal *CommandError
 			require.ErrorAs(t, err, &refusal)
 			require.Equal(t, tt.errno.Error(), refusal.Errno.Error())
-			for _, sentinel := range []error{ErrExists, ErrNoService, ErrNoDestination, ErrNoModule} {
+			for _, sentinel := range []error{ErrExists, ErrNoService, ErrNoDestination,
+				ErrNoModule} {
 				require.Equal(t, sentinel == tt.is, errors.Is(err, sentinel), "%v", sentinel)
 			}
 		})
@@ -212,24 +266,31 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 	ctx := t.Context()
 	services := []Service{
 		wanted(web),
-		{ServiceKey: AddressService(TCP, addrPort("10.96.0.2:0")), Scheduler: "wlc", Flags: FlagPersistent, Timeout: 3 * time.Hour},
-		{ServiceKey: AddressService(SCTP, addrPort("10.96.0.2:80")), Scheduler: "lc", Timeout: MaxPersistence},
+		{ServiceKey: AddressService(TCP, addrPort("10.96.0.2:0")), Scheduler: "wlc",
+			Flags: FlagPersistent, Timeout: 3 * time.Hour},
+		{ServiceKey: AddressService(SCTP, addrPort("10.96.0.2:80")), Scheduler: "lc",
+			Timeout: MaxPersistence},
 		ops, sip,
-		{ServiceKey: dns6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent, Netmask: mask(FamilyIPv6, 64)},
+		{ServiceKey: dns6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
+			Netmask: mask(FamilyIPv6, 64)},
 		{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: mask(FamilyIPv4, 0)},
-		{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none", Flags: FlagSchedulerThree},
+		{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none",
+			Flags: FlagSchedulerThree},
 	}
 	all := map[ServiceKey][]Destination{
 		web: {
 			{DestinationKey: destKey("10.244.1.1:8080")},
-			{DestinationKey: destKey("10.244.1.1:8081"), Weight: MaxWeight, UpperThreshold: MaxWeight, LowerThreshold: 1},
+			{DestinationKey: destKey("10.244.1.1:8081"), Weight: MaxWeight,
+				UpperThreshold: MaxWeight, LowerThreshold: 1},
 			{DestinationKey: destKey("10.244.1.2:80"), Weight: 1, Forward: ForwardTunnel,
-				Tunnel: Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum | TunnelRemoteChecksum}},
+				Tunnel: Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum |
+					TunnelRemoteChecksum}},
 			{DestinationKey: destKey("10.244.1.3:80"), Weight: 1, Forward: ForwardLocal},
 			{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel},
 		},
 		dns6: {
-			{DestinationKey: destKey("10.244.1.4:53"), Weight: 1, Forward: ForwardTunnel, Tunnel: Tunnel{Type: TunnelGRE}},
+			{DestinationKey: destKey("10.244.1.4:53"), Weight: 1, Forward: ForwardTunnel,
+				Tunnel: Tunnel{Type: TunnelGRE}},
 			{DestinationKey: destKey("[2001:db8::3]:53"), Weight: 2},
 		},
 		marks: {{DestinationKey: destKey("10.244.1.5:0"), Weight: 1, Forward: ForwardDirectRoute}},
@@ -319,10 +380,13 @@ func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)
 	ctx := t.Context()
-	full := Service{ServiceKey: web, Scheduler: "sh", Flags: FlagPersistent | FlagHashPort, Timeout: time.Minute,
+	full := Service{ServiceKey: web, Scheduler: "sh", Flags: FlagPersistent | FlagHashPort,
+		Timeout: time.Minute,
 		Netmask: mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
-	tunnel := Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 7, Forward: ForwardTunnel,
-		Tunnel: Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}, UpperThreshold: 9, LowerThreshold: 3}
+	tunnel := Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 7,
+		Forward: ForwardTunnel,
+		Tunnel:  Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}, UpperThreshold: 9,
+		LowerThreshold: 3}
 	plain := dest("10.244.1.1:8080")
 	requireIs := func(s Service, d Destination) {
 		t.Helper()
@@ -333,17 +397,29 @@ func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 		require.NoError(t, err)
 		require.Equal(t, []ObservedDestination{{Destination: d}}, list)
 	}
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(full); b.NewDestination(web, tunnel) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(full)
+		b.NewDestination(web, tunnel)
+	}))
 	requireIs(full, tunnel)
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(wanted(web)); b.SetDestination(web, plain) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.SetService(wanted(web))
+		b.SetDestination(web, plain)
+	}))
 	requireIs(wanted(web), plain)
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(full); b.SetDestination(web, tunnel) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.SetService(full)
+		b.SetDestination(web, tunnel)
+	}))
 	requireIs(full, tunnel)
 	drained := tunnel
 	drained.Weight = 0
 	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(web, drained) }))
 	requireIs(full, drained)
-	require.NoError(t, submit(t, c, func(b *Batch) { b.DelService(web); b.NewService(wanted(web)) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.DelService(web)
+		b.NewService(wanted(web))
+	}))
 	list, err := c.Destinations(ctx, web)
 	require.NoError(t, err)
 	require.Empty(t, list, "a service goes with its destinations")
@@ -371,7 +447,10 @@ func testSettings(t *testing.T, dial func(t *testing.T) *Client) {
 
 	require.NoError(t, c.Zero(ctx))
 	require.ErrorIs(t, c.ZeroService(ctx, web), ErrNoService)
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)); b.NewService(wanted(marks)) }))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(wanted(web))
+		b.NewService(wanted(marks))
+	}))
 	require.NoError(t, c.ZeroService(ctx, web))
 	require.NoError(t, c.ZeroService(ctx, marks))
 	info, err = c.Info(ctx)

@@ -14,13 +14,14 @@ const (
 	maxSchedulerName   = 15 // IP_VS_SCHEDNAME_MAXLEN, with the NUL
 	maxPersistenceName = 16 // IP_VS_PENAME_MAXLEN: the policy allows as many, and a NUL
 
-	// MaxPersistence is the longest timeout of persistence. The kernel counts it in clock ticks of 32 bits and
-	// does not check for overflow, so that much more than this would become very little; ipvsadm has the same limit.
+	// MaxPersistence is the longest timeout of persistence. The kernel counts it in clock ticks of
+	// 32 bits and does not check for overflow, so that much more than this would become very
+	// little; ipvsadm has the same limit.
 	MaxPersistence = 31 * 24 * time.Hour
 )
 
-// ServiceKey names a virtual service, the kernel's own way: by protocol, address and port, or by firewall mark. Keys can
-// be compared with ==. [AddressService] and [MarkService] make them.
+// ServiceKey names a virtual service, the kernel's own way: by protocol, address and port, or by
+// firewall mark. Keys can be compared with ==. [AddressService] and [MarkService] make them.
 type ServiceKey struct {
 	Family   Family
 	Protocol Protocol   // 0 for a service by mark, which takes any protocol
@@ -29,7 +30,8 @@ type ServiceKey struct {
 	FWMark   uint32     // not 0 for a service by mark
 }
 
-// AddressService returns the key of the service at addr. An IPv4 address mapped into IPv6 is taken as IPv4.
+// AddressService returns the key of the service at addr. An IPv4 address mapped into IPv6 is taken
+// as IPv4.
 func AddressService(p Protocol, addr netip.AddrPort) ServiceKey {
 	a := addr.Addr().Unmap()
 	return ServiceKey{Family: familyOf(a), Protocol: p, Addr: a, Port: addr.Port()}
@@ -59,7 +61,8 @@ func (k ServiceKey) String() string {
 
 // Compare orders keys: services by mark last, then by family, address, port and protocol.
 func (k ServiceKey) Compare(o ServiceKey) int {
-	return cmp.Or(cmp.Compare(k.FWMark, o.FWMark), cmp.Compare(k.Family, o.Family), k.Addr.Compare(o.Addr),
+	return cmp.Or(cmp.Compare(k.FWMark, o.FWMark), cmp.Compare(k.Family, o.Family),
+		k.Addr.Compare(o.Addr),
 		cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
 }
 
@@ -77,7 +80,8 @@ func (k ServiceKey) Validate() error {
 	return nil
 }
 
-// encodable reports whether k can name a service that exists: others may have made some that we never would.
+// encodable reports whether k can name a service that exists: others may have made some that we
+// never would.
 func (k ServiceKey) encodable() error {
 	switch {
 	case k.Family != FamilyIPv4 && k.Family != FamilyIPv6:
@@ -108,27 +112,30 @@ func checkAddr(a netip.Addr, f Family) error {
 	return nil
 }
 
-// Service is a virtual service as it is wanted. Two wanted services are the same if they are ==, and so are a wanted and
-// an observed one: what is embedded in [ObservedService] can be compared to what was asked for.
+// Service is a virtual service as it is wanted. Two wanted services are the same if they are ==,
+// and so are a wanted and an observed one: what is embedded in [ObservedService] can be compared to
+// what was asked for.
 type Service struct {
 	ServiceKey
-	// Scheduler is the name of the scheduler, for example "rr". The kernel loads its module, ip_vs_rr, by itself.
-	// "none" means no scheduler: then no new connection is taken.
+	// Scheduler is the name of the scheduler, for example "rr". The kernel loads its module,
+	// ip_vs_rr, by itself. "none" means no scheduler: then no new connection is taken.
 	Scheduler string
 	// Flags, without FlagHashed.
 	Flags ServiceFlags
-	// Timeout is how long a client keeps its destination after its last connection, if FlagPersistent is set. Whole seconds,
-	// at most MaxPersistence. The kernel keeps any value also without the flag.
+	// Timeout is how long a client keeps its destination after its last connection, if
+	// FlagPersistent is set. Whole seconds, at most MaxPersistence. The kernel keeps any value also
+	// without the flag.
 	Timeout time.Duration
-	// Netmask says which clients count as one for persistence. The zero value means each for itself.
+	// Netmask says which clients count as one for persistence. The zero value means each for
+	// itself.
 	Netmask Netmask
-	// PersistenceEngine is the name of what finds out, instead of the source address, which connections
-	// belong together: "sip", from the module ip_vs_pe_sip, or nothing.
+	// PersistenceEngine is the name of what finds out, instead of the source address, which
+	// connections belong together: "sip", from the module ip_vs_pe_sip, or nothing.
 	PersistenceEngine string
 }
 
-// Validate returns an [ErrInvalid] that names the field at fault: what the kernel would refuse, and what it would take but
-// could not do.
+// Validate returns an [ErrInvalid] that names the field at fault: what the kernel would refuse, and
+// what it would take but could not do.
 func (s Service) Validate() error {
 	if err := s.ServiceKey.Validate(); err != nil {
 		return err
@@ -140,7 +147,8 @@ func (s Service) Validate() error {
 	case s.Scheduler == "":
 		return invalid(s, "scheduler", "missing")
 	case !validName(s.Scheduler, maxSchedulerName):
-		return invalid(s, "scheduler", "%q is not a name of at most %d characters", s.Scheduler, maxSchedulerName)
+		return invalid(s, "scheduler", "%q is not a name of at most %d characters", s.Scheduler,
+			maxSchedulerName)
 	case !validName(s.PersistenceEngine, maxPersistenceName):
 		return invalid(s, "persistence engine", "%q is not a name of at most %d characters",
 			s.PersistenceEngine, maxPersistenceName)
@@ -156,7 +164,9 @@ func (s Service) Validate() error {
 
 // validName reports whether s may be part of a module's name.
 func validName(s string, limit int) bool {
-	return len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' })
+	return len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || r == '/'
+	})
 }
 
 // ObservedService is a virtual service as the kernel reports it.
@@ -182,7 +192,8 @@ const (
 	svcAttrStats64                     // IPVS_SVC_ATTR_STATS64
 )
 
-// allFlags is the mask that sets every flag of a service: with it, a request says all there is to say.
+// allFlags is the mask that sets every flag of a service: with it, a request says all there is to
+// say.
 const allFlags = ^uint32(0)
 
 // appendServiceKey appends k as the service of a request about something that exists.
@@ -221,7 +232,8 @@ func appendKeyAttrs(b []byte, k ServiceKey) []byte {
 	return appendPort(b, svcAttrPort, k.Port)
 }
 
-// appendServiceAttrs appends the attributes of s, with other flags. Flags are sent with a mask that says which to set:
+// appendServiceAttrs appends the attributes of s, with other flags. Flags are sent with a mask that
+// says which to set:
 //
 //	struct ip_vs_flags { __u32 flags; __u32 mask; };
 func appendServiceAttrs(b []byte, s Service, flags ServiceFlags) []byte {
@@ -294,7 +306,8 @@ func decodeService(data []byte) (w wireService, err error) {
 	return w, a.err
 }
 
-// identified reports whether w names a service, as the kernel requires of it (ip_vs_genl_parse_service).
+// identified reports whether w names a service, as the kernel requires of it
+// (ip_vs_genl_parse_service).
 func (w wireService) identified() bool {
 	return w.present.has(svcAttrAF) &&
 		(w.present.has(svcAttrFWMark) || w.present.has(svcAttrPort, svcAttrProtocol, svcAttrAddr))
@@ -308,7 +321,8 @@ func (w wireService) full() bool {
 // key returns the key of the service.
 func (w wireService) key() (ServiceKey, error) {
 	if !w.identified() {
-		return ServiceKey{}, fmt.Errorf("%w: service: neither a mark nor protocol, address and port", ErrMalformed)
+		return ServiceKey{},
+			fmt.Errorf("%w: service: neither a mark nor protocol, address and port", ErrMalformed)
 	}
 	if w.present.has(svcAttrFWMark) && w.fwmark != 0 {
 		return MarkService(w.family, w.fwmark), nil
@@ -327,7 +341,8 @@ func (w wireService) observed() (ObservedService, error) {
 		return ObservedService{}, err
 	}
 	if !w.full() {
-		return ObservedService{}, fmt.Errorf("%w: service %v: not all attributes are there", ErrMalformed, key)
+		return ObservedService{}, fmt.Errorf("%w: service %v: not all attributes are there",
+			ErrMalformed, key)
 	}
 	mask, err := w.netmask.in(w.family)
 	if err != nil {

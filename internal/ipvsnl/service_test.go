@@ -34,7 +34,8 @@ func TestServicesHaveTheKernelsBytes(t *testing.T) {
 		},
 		{
 			name: "persistent UDP over IPv6",
-			service: Service{ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent | FlagOnePacket, Timeout: 5 * time.Minute,
+			service: Service{ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent |
+				FlagOnePacket, Timeout: 5 * time.Minute,
 				Netmask: mask(FamilyIPv6, 64)},
 			want: `
 				5400 0180
@@ -50,7 +51,8 @@ func TestServicesHaveTheKernelsBytes(t *testing.T) {
 		},
 		{
 			name: "a firewall mark with a persistence engine",
-			service: Service{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: mask(FamilyIPv4, 24),
+			service: Service{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort,
+				Netmask:           mask(FamilyIPv4, 24),
 				PersistenceEngine: "sip"},
 			want: `
 				4000 0180
@@ -82,14 +84,16 @@ func TestAServiceKeyHasOnlyWhatNamesTheService(t *testing.T) {
 		1400 0300 0a600001 000000000000000000000000
 		0600 0400 0050 0000
 	`), appendServiceKey(nil, web))
-	require.Equal(t, unhex(t, "1400 0180 0600 0100 0200 0000 0800 0500 07000000"), appendServiceKey(nil, marks))
+	require.Equal(t, unhex(t, "1400 0180 0600 0100 0200 0000 0800 0500 07000000"),
+		appendServiceKey(nil, marks))
 }
 
 func TestAnyServiceComesBackAsItWas(t *testing.T) {
 	t.Parallel()
 	r := random(t)
 	for range 2000 {
-		want := ObservedService{Service: randomService(r), Hashed: r.IntN(2) == 0, Stats: randomStats(r)}
+		want := ObservedService{Service: randomService(r), Hashed: r.IntN(2) == 0,
+			Stats: randomStats(r)}
 		require.NoError(t, want.Validate())
 		got, err := decodeServiceReply(appendObservedService(nil, want))
 		require.NoError(t, err)
@@ -117,7 +121,9 @@ func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
 		want    string
 	}{
 		{"nothing at all", Service{}, "family: invalid: family 0 is neither IPv4 nor IPv6"},
-		{"no address", with(func(s *Service) { s.Addr = netip.Addr{} }), "address: invalid: missing"},
+		{"no address", with(func(s *Service) {
+			s.Addr = netip.Addr{}
+		}), "address: invalid: missing"},
 		{"an address of the other family", with(func(s *Service) { s.Addr = dns6.Addr }),
 			"address: invalid: 2001:db8::1 is not of the family IPv4"},
 		{"a mapped address", with(func(s *Service) {
@@ -126,19 +132,45 @@ func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
 		{"an address with a zone", with(func(s *Service) {
 			s.Family, s.Addr = FamilyIPv6, netip.MustParseAddr("fe80::1%eth0")
 		}), "has a zone"},
-		{"the unspecified address", with(func(s *Service) { s.Addr = netip.IPv4Unspecified() }), "no unicast address"},
-		{"a multicast address", with(func(s *Service) { s.Addr = netip.MustParseAddr("224.0.0.1") }), "no unicast address"},
-		{"another protocol", with(func(s *Service) { s.Protocol = 50 }), "protocol: invalid: protocol 50 is not TCP"},
-		{"a mark and an address", with(func(s *Service) { s.FWMark = 1 }), "firewall mark: invalid"},
-		{"port 0 without persistence", with(func(s *Service) { s.Port = 0 }), "port: invalid: 0 needs the flag persistent"},
-		{"no scheduler", with(func(s *Service) { s.Scheduler = "" }), "scheduler: invalid: missing"},
-		{"a scheduler with a long name", with(func(s *Service) { s.Scheduler = "abcdefghijklmnop" }), "at most 15 characters"},
-		{"a scheduler that is no name", with(func(s *Service) { s.Scheduler = "r r" }), "scheduler: invalid: \"r r\""},
-		{"an engine with a NUL", with(func(s *Service) { s.PersistenceEngine = "s\x00" }), "persistence engine: invalid"},
-		{"the kernel's own flag", with(func(s *Service) { s.Flags = FlagHashed }), "flags: invalid: hashed belongs to the kernel"},
-		{"a negative timeout", with(func(s *Service) { s.Timeout = -time.Second }), "timeout: invalid: -1s is negative"},
-		{"a part of a second", with(func(s *Service) { s.Timeout = 1500 * time.Millisecond }), "whole number of seconds"},
-		{"a timeout that would overflow", with(func(s *Service) { s.Timeout = MaxPersistence + time.Second }), "is more than"},
+		{"the unspecified address", with(func(s *Service) {
+			s.Addr = netip.IPv4Unspecified()
+		}), "no unicast address"},
+		{"a multicast address", with(func(s *Service) {
+			s.Addr = netip.MustParseAddr("224.0.0.1")
+		}), "no unicast address"},
+		{"another protocol", with(func(s *Service) {
+			s.Protocol = 50
+		}), "protocol: invalid: protocol 50 is not TCP"},
+		{"a mark and an address", with(func(s *Service) {
+			s.FWMark = 1
+		}), "firewall mark: invalid"},
+		{"port 0 without persistence", with(func(s *Service) {
+			s.Port = 0
+		}), "port: invalid: 0 needs the flag persistent"},
+		{"no scheduler", with(func(s *Service) {
+			s.Scheduler = ""
+		}), "scheduler: invalid: missing"},
+		{"a scheduler with a long name", with(func(s *Service) {
+			s.Scheduler = "abcdefghijklmnop"
+		}), "at most 15 characters"},
+		{"a scheduler that is no name", with(func(s *Service) {
+			s.Scheduler = "r r"
+		}), "scheduler: invalid: \"r r\""},
+		{"an engine with a NUL", with(func(s *Service) {
+			s.PersistenceEngine = "s\x00"
+		}), "persistence engine: invalid"},
+		{"the kernel's own flag", with(func(s *Service) {
+			s.Flags = FlagHashed
+		}), "flags: invalid: hashed belongs to the kernel"},
+		{"a negative timeout", with(func(s *Service) {
+			s.Timeout = -time.Second
+		}), "timeout: invalid: -1s is negative"},
+		{"a part of a second", with(func(s *Service) {
+			s.Timeout = 1500 * time.Millisecond
+		}), "whole number of seconds"},
+		{"a timeout that would overflow", with(func(s *Service) {
+			s.Timeout = MaxPersistence + time.Second
+		}), "is more than"},
 		{"an IPv4 netmask on IPv6", with(func(s *Service) {
 			s.ServiceKey, s.Netmask = dns6, mask(FamilyIPv4, 8)
 		}), "netmask: invalid: not one of IPv6"},
@@ -172,7 +204,9 @@ func TestServiceKeys(t *testing.T) {
 		MarkService(FamilyIPv4, 8),
 	}
 	shuffled := slices.Clone(sorted)
-	random(t).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	random(t).Shuffle(len(shuffled), func(i, j int) {
+		shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
+	})
 	slices.SortFunc(shuffled, ServiceKey.Compare)
 	require.Equal(t, sorted, shuffled)
 }
@@ -188,10 +222,14 @@ func TestServicesThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 	}{
 		{"nothing", nil, "a reply without service"},
 		{"an empty service", unhex(t, "0400 0180"), "neither a mark nor"},
-		{"a service without settings", appendServiceKey(nil, web), "service TCP 10.96.0.1:80: not all attributes"},
-		{"a service with half an address", unhex(t, "2800 0180 0600 0100 0200 0000 0600 0200 0600 0000"+
-			"0600 0300 0a00 0000 0600 0400 0050 0000 0400 ff00"), "an address of IPv4 has 2 bytes"},
-		{"an attribute that is cut off", append([]byte{byte(4 + len(whole) + 4), 0, 1, 0}, append(whole, 9, 0, 1, 0)...),
+		{"a service without settings", appendServiceKey(nil, web),
+			"service TCP 10.96.0.1:80: not all attributes"},
+		{"a service with half an address",
+			unhex(t, "2800 0180 0600 0100 0200 0000 0600 0200 0600 0000"+
+				"0600 0300 0a00 0000 0600 0400 0050 0000 0400 ff00"),
+			"an address of IPv4 has 2 bytes"},
+		{"an attribute that is cut off", append([]byte{byte(4 + len(whole) + 4), 0, 1, 0},
+			append(whole, 9, 0, 1, 0)...),
 			"claims 9 bytes"},
 		{"an IPv6 prefix that is too long", func() []byte {
 			b, mark := beginNest(nil, cmdAttrService)
@@ -222,7 +260,8 @@ func FuzzDecodeService(f *testing.F) {
 	f.Add(appendServiceAttrs(nil, wanted(web), FlagHashed))
 	f.Add(appendServiceAttrs(nil, wanted(dns6), 0))
 	f.Add(appendServiceAttrs(nil, wanted(marks), FlagPersistent))
-	f.Add(appendObservedService(nil, ObservedService{Service: wanted(web), Hashed: true})[attrHeaderLen:])
+	f.Add(appendObservedService(nil, ObservedService{Service: wanted(web),
+		Hashed: true})[attrHeaderLen:])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		w, err := decodeService(data)
 		if err != nil {

@@ -1,7 +1,8 @@
 package ipvsnl
 
-// Stats are the counters of a service or a destination (IPVS_STATS_ATTR_*, include/uapi/linux/ip_vs.h). The kernel sums
-// them up every two seconds, the totals too. Rates are per second, and smoothed.
+// Stats are the counters of a service or a destination (IPVS_STATS_ATTR_*,
+// include/uapi/linux/ip_vs.h). The kernel sums them up every two seconds, the totals too. Rates are
+// per second, and smoothed.
 type Stats struct {
 	Connections uint64 // scheduled so far
 	InPackets   uint64 // from clients
@@ -51,8 +52,8 @@ func appendStats64(b []byte, typ uint16, s Stats) []byte {
 	return endNest(b, mark)
 }
 
-// appendStats appends s as the attribute typ, IPVS_SVC_ATTR_STATS or IPVS_DEST_ATTR_STATS, which has 32 bits for
-// all but the bytes so far.
+// appendStats appends s as the attribute typ, IPVS_SVC_ATTR_STATS or IPVS_DEST_ATTR_STATS, which
+// has 32 bits for all but the bytes so far.
 func appendStats(b []byte, typ uint16, s Stats) []byte {
 	b, mark := beginNest(b, typ)
 	for at := statsAttrConns; at <= statsAttrOutBPS; at++ {
@@ -65,8 +66,8 @@ func appendStats(b []byte, typ uint16, s Stats) []byte {
 	return endNest(b, mark)
 }
 
-// decodeStats decodes the attributes inside one of the two attributes of statistics: those of 64 bits (Linux 4.1) if they
-// are there.
+// decodeStats decodes the attributes inside one of the two attributes of statistics: those of 64
+// bits (Linux 4.1) if they are there.
 func decodeStats(narrow, wide []byte) (s Stats, err error) {
 	a := attrs{what: "statistics", rest: narrow}
 	if wide != nil {

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// Submit sends the commands of b, which the kernel carries out in their order. One that fails does not stop the others: the
-// error is a [BatchError] that says which did. An invalid batch is not sent at all.
+// Submit sends the commands of b, which the kernel carries out in their order. One that fails does
+// not stop the others: the error is a [BatchError] that says which did. An invalid batch is not
+// sent at all.
 //
-// Commands are pipelined: as many as the receive queue could hold errors about go to the kernel in one system call, up to
-// a window of some hundreds. ctx is looked at between windows.
+// Commands are pipelined: as many as the receive queue could hold errors about go to the kernel in
+// one system call, up to a window of some hundreds. ctx is looked at between windows.
 func (c *Client) Submit(ctx context.Context, b *Batch) error {
 	if b.err != nil {
 		return b.err
@@ -60,7 +61,8 @@ func (c *Client) submit(ctx context.Context, b *Batch, result *BatchError) error
 	return nil
 }
 
-// windowEnd returns where the commands that go into one request with command begin end: at least one.
+// windowEnd returns where the commands that go into one request with command begin end: at least
+// one.
 func (c *Client) windowEnd(b *Batch, begin int) int {
 	bytes, _ := c.transport.Limits()
 	end := begin + 1
@@ -70,10 +72,11 @@ func (c *Client) windowEnd(b *Batch, begin int) int {
 	return end
 }
 
-// submitWindow sends the commands from begin to end in one request and matches the answers to them by their sequence
-// numbers. Only the last command asks for an acknowledgement. Failures are told unasked, in the order of the
-// commands, so when that acknowledgement comes, those without an answer have succeeded (netlink_rcv_skb in
-// net/netlink/af_netlink.c); and if an answer could not be queued, the socket says so.
+// submitWindow sends the commands from begin to end in one request and matches the answers to them
+// by their sequence numbers. Only the last command asks for an acknowledgement. Failures are told
+// unasked, in the order of the commands, so when that acknowledgement comes, those without an
+// answer have succeeded (netlink_rcv_skb in net/netlink/af_netlink.c); and if an answer could not
+// be queued, the socket says so.
 func (c *Client) submitWindow(b *Batch, begin, end int, result *BatchError) error {
 	first := c.reserve(end - begin)
 	last := first + uint32(end-begin-1)
@@ -84,26 +87,27 @@ func (c *Client) submitWindow(b *Batch, begin, end int, result *BatchError) erro
 	native.PutUint16(flags, ackFlags)
 	defer native.PutUint16(flags, flagRequest)
 
-	return c.transport.RoundTrip(b.buf[b.at[begin]:b.endOf(end-1)], func(data []byte) (done bool, err error) {
-		for len(data) > 0 {
-			var m message
-			if m, data, err = nextMessage(data); err != nil {
-				return false, err
+	return c.transport.RoundTrip(b.buf[b.at[begin]:b.endOf(end-1)],
+		func(data []byte) (done bool, err error) {
+			for len(data) > 0 {
+				var m message
+				if m, data, err = nextMessage(data); err != nil {
+					return false, err
+				}
+				if m.typ != typeError || m.seq-first > last-first {
+					continue
+				}
+				v, err := m.verdict()
+				if err != nil {
+					return false, err
+				}
+				if v.errno != 0 {
+					result.Failed = append(result.Failed, b.failure(begin+int(m.seq-first), v))
+				}
+				done = done || m.seq == last
 			}
-			if m.typ != typeError || m.seq-first > last-first {
-				continue
-			}
-			v, err := m.verdict()
-			if err != nil {
-				return false, err
-			}
-			if v.errno != 0 {
-				result.Failed = append(result.Failed, b.failure(begin+int(m.seq-first), v))
-			}
-			done = done || m.seq == last
-		}
-		return done, nil
-	})
+			return done, nil
+		})
 }
 
 // Flush removes all services of the network namespace, whoever made them.
@@ -116,7 +120,8 @@ func (c *Client) Zero(ctx context.Context) error {
 	return c.do(ctx, CommandZero, nil)
 }
 
-// ZeroService sets the statistics of the service k and of its destinations to zero. It fails with [ErrNoService].
+// ZeroService sets the statistics of the service k and of its destinations to zero. It fails with
+// [ErrNoService].
 func (c *Client) ZeroService(ctx context.Context, k ServiceKey) error {
 	if err := k.encodable(); err != nil {
 		return fmt.Errorf("%v: %w", CommandZero, err)
@@ -124,7 +129,8 @@ func (c *Client) ZeroService(ctx context.Context, k ServiceKey) error {
 	return c.do(ctx, CommandZero, func(b []byte) []byte { return appendServiceKey(b, k) })
 }
 
-// SetTimeouts sets those timeouts of t that are not zero. It applies to connections from their next packet on.
+// SetTimeouts sets those timeouts of t that are not zero. It applies to connections from their next
+// packet on.
 func (c *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("%v: %w", CommandSetConfig, err)
@@ -138,7 +144,8 @@ func (c *Client) do(ctx context.Context, cmd Command, attributes func([]byte) []
 }
 
 // query sends one command and gives each reply to take.
-func (c *Client) query(ctx context.Context, cmd Command, flags uint16, attributes func([]byte) []byte,
+func (c *Client) query(ctx context.Context, cmd Command, flags uint16,
+	attributes func([]byte) []byte,
 	take func(cmd uint8, data []byte) error,
 ) error {
 	if err := c.begin(ctx); err != nil {
@@ -161,7 +168,8 @@ func (c *Client) ask(ctx context.Context, cmd Command, flags uint16, attributes 
 	}
 	c.request = endMessage(c.request, 0)
 	err := c.exchange(ctx, c.family, c.request, take)
-	if _, refused := err.(*CommandError); err != nil && !refused { //nolint:errorlint // exchange does not wrap it
+	// nolint:errorlint // exchange does not wrap it
+	if _, refused := err.(*CommandError); err != nil && !refused {
 		return fmt.Errorf("%v: %w", cmd, err)
 	}
 	return err

@@ -25,8 +25,8 @@ const (
 	cmdAttrTimeoutUDP                      // IPVS_CMD_ATTR_TIMEOUT_UDP
 )
 
-// Validate returns an [ErrInvalid] that names the field at fault. The kernel refuses, with EINVAL, more than
-// 2147483647 of its clock ticks: 24 days at 1000 Hz, 99 days at 250 Hz.
+// Validate returns an [ErrInvalid] that names the field at fault. The kernel refuses, with EINVAL,
+// more than 2147483647 of its clock ticks: 24 days at 1000 Hz, 99 days at 250 Hz.
 func (t Timeouts) Validate() error {
 	fields := []struct {
 		name  string

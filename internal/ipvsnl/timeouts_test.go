@@ -15,7 +15,8 @@ func TestTimeouts(t *testing.T) {
 		timeouts Timeouts
 		want     string
 	}{
-		{"all of them", Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute},
+		{"all of them", Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute,
+			UDP: 5 * time.Minute},
 			"0800 0400 84030000 0800 0500 78000000 0800 0600 2c010000"},
 		{"those that are zero are left out", Timeouts{UDP: time.Second}, "0800 0600 01000000"},
 		{"none", Timeouts{}, ""},

@@ -11,17 +11,19 @@ import (
 )
 
 const (
-	// bufferSize is asked for as the size of both socket buffers; the kernel doubles it (sock_setsockopt in
-	// net/core/sock.c). They are limits, not allocations.
+	// bufferSize is asked for as the size of both socket buffers; the kernel doubles it
+	// (sock_setsockopt in net/core/sock.c). They are limits, not allocations.
 	bufferSize = 1 << 20
-	// readSize is the size of the buffer for reads. The kernel makes the parts of a dump as large as the largest
-	// read so far, up to 32 KiB less its own overhead (netlink_recvmsg and netlink_dump in net/netlink/af_netlink.c).
+	// readSize is the size of the buffer for reads. The kernel makes the parts of a dump as large
+	// as the largest read so far, up to 32 KiB less its own overhead (netlink_recvmsg and
+	// netlink_dump in net/netlink/af_netlink.c).
 	readSize = 32 << 10
 )
 
-// kernelTransport is a generic netlink socket. The socket is mdlayher's, who knows how to open one in another network
-// namespace and how to close it while it is in use. Sending and receiving is done here: his calls read each
-// answer with two system calls and into memory of its own, and wait in the poller for what is never late.
+// kernelTransport is a generic netlink socket. The socket is mdlayher's, who knows how to open one
+// in another network namespace and how to close it while it is in use. Sending and receiving is
+// done here: his calls read each answer with two system calls and into memory of its own, and wait
+// in the poller for what is never late.
 type kernelTransport struct {
 	sock    *netlink.Conn
 	raw     syscall.RawConn
@@ -32,7 +34,8 @@ type kernelTransport struct {
 
 var _ Transport = (*kernelTransport)(nil)
 
-// openTransport opens a socket in the network namespace netns, or in that of the calling thread for 0.
+// openTransport opens a socket in the network namespace netns, or in that of the calling thread for
+// 0.
 func openTransport(netns int) (Transport, error) {
 	sock, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{NetNS: netns})
 	if err != nil {
@@ -47,12 +50,14 @@ func openTransport(netns int) (Transport, error) {
 
 // configure asks for short errors with text and for large buffers.
 func (t *kernelTransport) configure() (err error) {
-	for _, option := range []netlink.ConnOption{netlink.CapAcknowledge, netlink.ExtendedAcknowledge} {
+	for _, option := range []netlink.ConnOption{netlink.CapAcknowledge,
+		netlink.ExtendedAcknowledge} {
 		if err := t.sock.SetOption(option, true); err != nil {
 			return fmt.Errorf("set netlink option %d: %w", option, err)
 		}
 	}
-	if err := errors.Join(t.sock.SetReadBuffer(bufferSize), t.sock.SetWriteBuffer(bufferSize)); err != nil {
+	if err := errors.Join(t.sock.SetReadBuffer(bufferSize),
+		t.sock.SetWriteBuffer(bufferSize)); err != nil {
 		return fmt.Errorf("set the size of the socket buffers: %w", err)
 	}
 	size, err := t.sock.WriteBuffer()
@@ -86,21 +91,24 @@ func (t *kernelTransport) Limits() (bytes, answers int) { return t.bytes, t.answ
 
 func (t *kernelTransport) Close() error { return t.sock.Close() }
 
-// LoadModule asks for a network device that does not exist. With CAP_SYS_MODULE, that makes the kernel load a module of
-// that name, with no lock held (dev_load in net/core/dev_ioctl.c).
+// LoadModule asks for a network device that does not exist. With CAP_SYS_MODULE, that makes the
+// kernel load a module of that name, with no lock held (dev_load in net/core/dev_ioctl.c).
 func (t *kernelTransport) LoadModule(name string) {
 	ifreq, err := unix.NewIfreq(name)
 	if err != nil {
 		return
 	}
 	t.raw.Control(func(fd uintptr) { //nolint:errcheck // who needs the module will find out
-		unix.IoctlIfreq(int(fd), unix.SIOCGIFFLAGS, ifreq) //nolint:errcheck // there is no such device
+		// nolint:errcheck // there is no such device
+		unix.IoctlIfreq(int(fd), unix.SIOCGIFFLAGS, ifreq)
 	})
 }
 
 func (t *kernelTransport) RoundTrip(request []byte, take func([]byte) (bool, error)) error {
 	var err error
-	if e := t.raw.Control(func(fd uintptr) { err = t.roundTrip(int(fd), request, take) }); e != nil {
+	if e := t.raw.Control(func(fd uintptr) {
+		err = t.roundTrip(int(fd), request, take)
+	}); e != nil {
 		return ErrClosed
 	}
 	return err
@@ -128,7 +136,8 @@ func (t *kernelTransport) roundTrip(fd int, request []byte, take func([]byte) (b
 		case failed != nil:
 			continue
 		case n > len(t.rx):
-			failed = fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n, len(t.rx))
+			failed = fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n,
+				len(t.rx))
 		default:
 			done, failed = take(t.rx[:n])
 			done = done && failed == nil

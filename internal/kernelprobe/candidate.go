@@ -7,7 +7,8 @@ import (
 )
 
 // Candidate makes the candidate of a backend.
-func Candidate[B dataplane.Backend](name string, probe func(context.Context) error, open func() (B, error)) dataplane.Candidate {
+func Candidate[B dataplane.Backend](name string, probe func(context.Context) error,
+	open func() (B, error)) dataplane.Candidate {
 	return dataplane.Candidate{Name: name, Probe: probe, Open: func() (dataplane.Backend, error) {
 		b, err := open()
 		if err != nil {

@@ -7,19 +7,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Changes returns changes that use every part of a ruleset that is not optional for a backend: both families, each kind of
-// frontend and verdict, masquerading, source ranges. Session affinity is asked for by sticky. Addresses are of the ranges for
-// documentation (RFC 5737, RFC 3849).
+// Changes returns changes that use every part of a ruleset that is not optional for a backend: both
+// families, each kind of frontend and verdict, masquerading, source ranges. Session affinity is
+// asked for by sticky. Addresses are of the ranges for documentation (RFC 5737, RFC 3849).
 func Changes(sticky bool) (*servicemodel.ChangeSet, error) {
 	node := servicemodel.Node{
 		Name: "this", Addresses: addrs("192.0.2.1", "2001:db8::1"),
-		LocalPods:    servicemodel.PodDetector{CIDRs: prefixes("192.0.2.128/25", "2001:db8:1::/64")},
+		LocalPods: servicemodel.PodDetector{
+			CIDRs: prefixes("192.0.2.128/25", "2001:db8:1::/64")},
 		ServiceCIDRs: prefixes("198.51.100.0/24", "2001:db8:2::/64"),
 	}
-	port := []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80, NodePort: 30080}}
+	port := []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80,
+		NodePort: 30080}}
 	full := &servicemodel.Service{
 		Name: servicemodel.Name{Namespace: "kernlb", Name: "probe"}, Ports: port,
-		ClusterIPs: addrs("198.51.100.1", "2001:db8:2::1"), ExternalTrafficPolicy: servicemodel.PolicyLocal,
+		ClusterIPs:               addrs("198.51.100.1", "2001:db8:2::1"),
+		ExternalTrafficPolicy:    servicemodel.PolicyLocal,
 		LoadBalancerSourceRanges: prefixes("203.0.113.0/24", "2001:db8:3::/64"),
 	}
 	for _, a := range addrs("203.0.113.1", "2001:db8:3::1") {
@@ -29,15 +32,20 @@ func Changes(sticky bool) (*servicemodel.ChangeSet, error) {
 		full.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Minute}
 	}
 	empty := &servicemodel.Service{
-		Name: servicemodel.Name{Namespace: "kernlb", Name: "probe-empty"}, ClusterIPs: addrs("198.51.100.2", "2001:db8:2::2"),
-		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		Name:       servicemodel.Name{Namespace: "kernlb", Name: "probe-empty"},
+		ClusterIPs: addrs("198.51.100.2", "2001:db8:2::2"),
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+			Port: 80}},
 	}
 	var eps []servicemodel.Endpoint
 	for i, a := range addrs("192.0.2.129", "192.0.2.130", "2001:db8:1::1", "2001:db8:1::2") {
-		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: []string{"this", "other"}[i%2],
-			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}})
+		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true,
+			Node: []string{"this", "other"}[i%2],
+			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 8080}}})
 	}
-	t, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(node).WithService(full).WithEndpoints(full.Name, eps).WithService(empty))
+	t, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(node).WithService(full).
+		WithEndpoints(full.Name, eps).WithService(empty))
 	if err != nil {
 		return nil, err
 	}

@@ -15,29 +15,35 @@ import (
 // Oldest is the oldest kernel that the backends are tested on.
 var Oldest = Release{5, 10}
 
-// Explain turns what a kernel of the given release said to the changes in b, or to opening the backend with b nil, into an error
-// that says what is missing: one of the sentinels of package dataplane where that can be told.
+// Explain turns what a kernel of the given release said to the changes in b, or to opening the
+// backend with b nil, into an error that says what is missing: one of the sentinels of package
+// dataplane where that can be told.
 func Explain(err error, b *nfnl.Batch, running Release) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: it takes CAP_NET_ADMIN in the user namespace that owns the network namespace: %w", dataplane.ErrNoPermission, err)
+		return fmt.Errorf(
+			"%w: it takes CAP_NET_ADMIN in the user namespace that owns the network namespace: %w",
+			dataplane.ErrNoPermission, err)
 	case !lacking(err):
 		return err
 	case running.known() && running.Less(Oldest):
-		return fmt.Errorf("%w: it is Linux %s, and %s is the oldest that kernlb is tested on: %w", dataplane.ErrKernelTooOld, running, Oldest, err)
+		return fmt.Errorf("%w: it is Linux %s, and %s is the oldest that kernlb is tested on: %w",
+			dataplane.ErrKernelTooOld, running, Oldest, err)
 	}
 	if l := modules(err, b); len(l) > 0 {
 		return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, strings.Join(l, ", "), err)
 	}
-	return fmt.Errorf("%w, or an option that the kernel was built without: %w", dataplane.ErrMissingModule, err)
+	return fmt.Errorf("%w, or an option that the kernel was built without: %w",
+		dataplane.ErrMissingModule, err)
 }
 
 // lacking reports whether an error is how the kernel says that it does not know something.
 func lacking(err error) bool {
 	for _, errno := range []syscall.Errno{
-		syscall.ENOENT, syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.EINVAL, syscall.ENOPROTOOPT,
+		syscall.ENOENT, syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT,
+		syscall.EINVAL, syscall.ENOPROTOOPT,
 	} {
 		if errors.Is(err, errno) {
 			return true
@@ -79,7 +85,8 @@ func refusals(err error) []*nfnl.OpError {
 	return nil
 }
 
-// Only drops from what the kernel refused that which is not about what it can do: objects that are there already.
+// Only drops from what the kernel refused that which is not about what it can do: objects that are
+// there already.
 func Only(err error) error {
 	var all nfnl.OpErrors
 	for _, e := range refusals(err) {

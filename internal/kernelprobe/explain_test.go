@@ -13,10 +13,12 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at is where the latter begins in its message.
+// transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at
+// is where the latter begins in its message.
 func transaction() (b *nfnl.Batch, at int) {
 	b = &nfnl.Batch{}
-	b.Message(nfnl.SubsysNFTables, msgNewChain, 0, 2, 0, nfnl.Object{Verb: "add", Kind: "chain", Name: "c"})
+	b.Message(nfnl.SubsysNFTables, msgNewChain, 0, 2, 0, nfnl.Object{Verb: "add", Kind: "chain",
+		Name: "c"})
 	b.Text(attrChainType, "nat")
 	b.Message(nfnl.SubsysNFTables, msgNewRule, 0, 10, 0, nfnl.Object{Verb: "add", Kind: "rule"})
 	exprs := b.Nest(attrRuleExprs)
@@ -35,7 +37,8 @@ func TestReasons(t *testing.T) {
 	b, at := transaction()
 	now, old := Release{6, 1}, Release{4, 19}
 	refused := func(index int, errno syscall.Errno, offset int) error {
-		return fmt.Errorf("check: %w", &nfnl.OpError{Op: "add", Object: "x", Index: index, Errno: errno, Offset: offset})
+		return fmt.Errorf("check: %w", &nfnl.OpError{Op: "add", Object: "x", Index: index,
+			Errno: errno, Offset: offset})
 	}
 	for _, tt := range []struct {
 		name     string
@@ -44,20 +47,34 @@ func TestReasons(t *testing.T) {
 		want     string
 		sentinel error
 	}{
-		{"not permitted", refused(-1, syscall.EPERM, 0), now, "no permission: it takes CAP_NET_ADMIN in the user namespace that owns the network namespace",
+		{"not permitted", refused(-1, syscall.EPERM, 0), now,
+			"no permission: it takes CAP_NET_ADMIN in the user namespace that owns the network " +
+				"namespace",
 			dataplane.ErrNoPermission},
-		{"not permitted, as the standard library says it", fs.ErrPermission, now, "no permission", dataplane.ErrNoPermission},
-		{"no netfilter at all", fmt.Errorf("socket: %w", syscall.EPROTONOSUPPORT), now, "missing module nfnetlink", dataplane.ErrMissingModule},
-		{"no nf_tables", refused(-1, syscall.EOPNOTSUPP, 0), now, "missing module nf_tables", dataplane.ErrMissingModule},
-		{"no type of chain", refused(0, syscall.ENOENT, 0), now, "missing module nft_chain_nat", dataplane.ErrMissingModule},
-		{"no expression", refused(1, syscall.ENOENT, at), now, "missing module nft_numgen", dataplane.ErrMissingModule},
-		{"the kernel points nowhere", refused(1, syscall.ENOENT, 0), now, "missing module, or an option", dataplane.ErrMissingModule},
-		{"it points out of the message", refused(1, syscall.ENOENT, 1<<20), now, "missing module, or an option", dataplane.ErrMissingModule},
-		{"a message that was not sent", refused(7, syscall.ENOENT, 0), now, "missing module, or an option", dataplane.ErrMissingModule},
-		{"an old kernel", refused(1, syscall.EINVAL, at), old, "kernel too old: it is Linux 4.19, and 5.10 is the oldest", dataplane.ErrKernelTooOld},
-		{"an old kernel that refuses for want of permission", refused(1, syscall.EPERM, at), old, "no permission", dataplane.ErrNoPermission},
-		{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or", dataplane.ErrMissingModule},
-		{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory", syscall.ENOMEM},
+		{"not permitted, as the standard library says it", fs.ErrPermission, now, "no permission",
+			dataplane.ErrNoPermission},
+		{"no netfilter at all", fmt.Errorf("socket: %w", syscall.EPROTONOSUPPORT), now,
+			"missing module nfnetlink", dataplane.ErrMissingModule},
+		{"no nf_tables", refused(-1, syscall.EOPNOTSUPP, 0), now, "missing module nf_tables",
+			dataplane.ErrMissingModule},
+		{"no type of chain", refused(0, syscall.ENOENT, 0), now, "missing module nft_chain_nat",
+			dataplane.ErrMissingModule},
+		{"no expression", refused(1, syscall.ENOENT, at), now, "missing module nft_numgen",
+			dataplane.ErrMissingModule},
+		{"the kernel points nowhere", refused(1, syscall.ENOENT, 0), now,
+			"missing module, or an option", dataplane.ErrMissingModule},
+		{"it points out of the message", refused(1, syscall.ENOENT, 1<<20), now,
+			"missing module, or an option", dataplane.ErrMissingModule},
+		{"a message that was not sent", refused(7, syscall.ENOENT, 0), now,
+			"missing module, or an option", dataplane.ErrMissingModule},
+		{"an old kernel", refused(1, syscall.EINVAL, at), old,
+			"kernel too old: it is Linux 4.19, and 5.10 is the oldest", dataplane.ErrKernelTooOld},
+		{"an old kernel that refuses for want of permission", refused(1, syscall.EPERM, at), old,
+			"no permission", dataplane.ErrNoPermission},
+		{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or",
+			dataplane.ErrMissingModule},
+		{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory",
+			syscall.ENOMEM},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,8 +92,10 @@ func TestReasons(t *testing.T) {
 func TestExpressionsAndTheirModules(t *testing.T) {
 	t.Parallel()
 	for _, tt := range [][4]string{
-		{"numgen", "", "ipv4", "nft_numgen"}, {"fib", "", "ipv6", "nft_fib_ipv6"}, {"reject", "", "ipv4", "nft_reject_ipv4"},
-		{"match", "statistic", "ipv4", "xt_statistic"}, {"target", "", "ipv4", "nft_compat"}, {"", "", "ipv4", ""},
+		{"numgen", "", "ipv4", "nft_numgen"}, {"fib", "", "ipv6", "nft_fib_ipv6"},
+		{"reject", "", "ipv4", "nft_reject_ipv4"},
+		{"match", "statistic", "ipv4", "xt_statistic"}, {"target", "", "ipv4", "nft_compat"},
+		{"", "", "ipv4", ""},
 	} {
 		require.Equal(t, tt[3], expression(tt[0], tt[1], tt[2]))
 	}
@@ -84,7 +103,8 @@ func TestExpressionsAndTheirModules(t *testing.T) {
 
 func TestObjectsThatAreThereAreNoRefusal(t *testing.T) {
 	t.Parallel()
-	there, lacks := &nfnl.OpError{Errno: syscall.EEXIST}, &nfnl.OpError{Errno: syscall.ENOENT, Index: 3}
+	there, lacks := &nfnl.OpError{Errno: syscall.EEXIST}, &nfnl.OpError{Errno: syscall.ENOENT,
+		Index: 3}
 	require.NoError(t, Only(nil))
 	require.NoError(t, Only(there))
 	require.NoError(t, Only(nfnl.OpErrors{there, there}))
@@ -96,7 +116,8 @@ func TestObjectsThatAreThereAreNoRefusal(t *testing.T) {
 func TestReleases(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]Release{
-		"6.1.0-56-cloud-amd64": {6, 1}, "5.10.0": {5, 10}, "7.2+deb14": {7, 2}, "4.19": {4, 19}, "": {}, "x.y": {}, "6": {}, "-1.2": {},
+		"6.1.0-56-cloud-amd64": {6, 1}, "5.10.0": {5, 10}, "7.2+deb14": {7, 2}, "4.19": {4, 19},
+		"": {}, "x.y": {}, "6": {}, "-1.2": {},
 	} {
 		require.Equal(t, want, ParseRelease(s), s)
 	}

@@ -56,7 +56,8 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 	require.Equal(t, []dataplane.Support{{Backend: "nftables"}, {Backend: "iptables"}}, found)
 	require.Equal(t, before, generation(), "the ruleset's generation")
 	for _, c := range []dataplane.Candidate{
-		nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}), iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
+		nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
+		iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
 	} {
 		b, err := c.Open()
 		require.NoError(t, err)
@@ -77,11 +78,14 @@ func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
 	}
 	require.NoError(t, ns.Do(func() error {
 		for _, command := range []string{
-			"nft add table ip kernlb.probe", "nft add chain ip kernlb.probe dispatch", "nft add table ip6 kernlb.probe",
-			"iptables-nft -t nat -A PREROUTING -p tcp --dport 1 -j ACCEPT", "iptables-nft -A INPUT -p tcp --dport 1 -j DROP",
+			"nft add table ip kernlb.probe", "nft add chain ip kernlb.probe dispatch",
+			"nft add table ip6 kernlb.probe",
+			"iptables-nft -t nat -A PREROUTING -p tcp --dport 1 -j ACCEPT",
+			"iptables-nft -A INPUT -p tcp --dport 1 -j DROP",
 		} {
 			l := strings.Fields(command)
-			if out, err := exec.CommandContext(t.Context(), l[0], l[1:]...).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), l[0], l[1:]...).
+				CombinedOutput(); err != nil {
 				t.Errorf("%s: %v: %s", command, err, out)
 			}
 		}
@@ -99,7 +103,9 @@ func TestWithoutPermission(t *testing.T) {
 	require.NoError(t, ns.Do(func() error {
 		return withoutNetAdmin(func() {
 			for _, s := range dataplane.Probe(t.Context(), candidates()...) {
-				if !errors.Is(s.Err, dataplane.ErrNoPermission) || !errors.Is(s.Err, fs.ErrPermission) || !strings.Contains(s.String(), "CAP_NET_ADMIN") {
+				if !errors.Is(s.Err, dataplane.ErrNoPermission) ||
+					!errors.Is(s.Err, fs.ErrPermission) ||
+					!strings.Contains(s.String(), "CAP_NET_ADMIN") {
 					t.Error(s)
 				}
 			}
@@ -160,19 +166,22 @@ func TestMissingModules(t *testing.T) {
 // hide takes a module away until the test ends.
 func hide(t *testing.T, module string) {
 	t.Helper()
-	_ = exec.CommandContext(t.Context(), "modprobe", "-r", module).Run() // fails, too, if it is gone but what it used is not
+	// fails, too, if it is gone but what it used is not
+	_ = exec.CommandContext(t.Context(), "modprobe", "-r", module).Run()
 	if _, err := os.Stat("/sys/module/" + module); err == nil {
 		t.Skip("the module " + module + " is in use or built in")
 	}
 	var u unix.Utsname
 	require.NoError(t, unix.Uname(&u))
 	found := ""
-	require.NoError(t, filepath.WalkDir("/lib/modules/"+unix.ByteSliceToString(u.Release[:]), func(path string, d fs.DirEntry, err error) error {
-		if name, _, _ := strings.Cut(d.Name(), "."); err == nil && strings.ReplaceAll(name, "-", "_") == module {
-			found = path
-		}
-		return err
-	}))
+	require.NoError(t, filepath.WalkDir("/lib/modules/"+unix.ByteSliceToString(u.Release[:]),
+		func(path string, d fs.DirEntry, err error) error {
+			if name, _, _ := strings.Cut(d.Name(), "."); err == nil &&
+				strings.ReplaceAll(name, "-", "_") == module {
+				found = path
+			}
+			return err
+		}))
 	require.NotEmpty(t, found, "the module's file")
 	require.NoError(t, os.Rename(found, found+".hidden"))
 	t.Cleanup(func() { require.NoError(t, os.Rename(found+".hidden", found)) })

@@ -7,7 +7,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// Messages and attributes of nf_tables (include/uapi/linux/netfilter/nf_tables.h, nf_tables_compat.h).
+// Messages and attributes of nf_tables (include/uapi/linux/netfilter/nf_tables.h,
+// nf_tables_compat.h).
 const (
 	msgNewChain = 3
 	msgNewRule  = 6
@@ -35,9 +36,10 @@ func message(b *nfnl.Batch, i int) []byte {
 	return nil
 }
 
-// module names the module that the kernel looked for when it refused a message with ENOENT, pointing at offset; "" if it looked for
-// something else, such as a chain that was refused before. Modules are asked for as "nft-chain-2-nat", "nft-expr-2-fib", "ipt_DNAT" and the
-// like, under which names depmod finds them; those returned are the names of their files.
+// module names the module that the kernel looked for when it refused a message with ENOENT,
+// pointing at offset; "" if it looked for something else, such as a chain that was refused before.
+// Modules are asked for as "nft-chain-2-nat", "nft-expr-2-fib", "ipt_DNAT" and the like, under
+// which names depmod finds them; those returned are the names of their files.
 func module(msg []byte, offset int) string {
 	const typeAt, familyAt, header = 4, 16, 20
 	if len(msg) < header {

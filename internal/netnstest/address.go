@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// Well-known addresses of a [Cluster]. Documentation ranges (RFC 5737, RFC 3849) and private ranges only.
+// Well-known addresses of a [Cluster]. Documentation ranges (RFC 5737, RFC 3849) and private ranges
+// only.
 const (
 	// NodeIPv4 and NodeIPv6 are the primary addresses of the node: the source of its default route.
 	NodeIPv4 = "192.0.2.10"
@@ -13,10 +14,12 @@ const (
 	// NodeSecondaryIPv4 and NodeSecondaryIPv6 are further addresses on the same interface, eth0.
 	NodeSecondaryIPv4 = "192.0.2.11"
 	NodeSecondaryIPv6 = "2001:db8:2::11"
-	// NodeOutsideIPv4 and NodeOutsideIPv6 are the node's addresses on eth1, towards the outside clients.
+	// NodeOutsideIPv4 and NodeOutsideIPv6 are the node's addresses on eth1, towards the outside
+	// clients.
 	NodeOutsideIPv4 = "198.51.100.1"
 	NodeOutsideIPv6 = "2001:db8:51::1"
-	// NodeUnderlayIPv4 and NodeUnderlayIPv6 are the node's addresses on eth2, towards the other node.
+	// NodeUnderlayIPv4 and NodeUnderlayIPv6 are the node's addresses on eth2, towards the other
+	// node.
 	NodeUnderlayIPv4 = "172.18.0.10"
 	NodeUnderlayIPv6 = "fd00:172:18::10"
 	// OtherNodeIPv4 and OtherNodeIPv6 are the addresses of the other node.
@@ -32,7 +35,8 @@ const (
 	// RemoteCIDRv4 and RemoteCIDRv6 hold the pods of the other node.
 	RemoteCIDRv4 = "10.244.2.0/24"
 	RemoteCIDRv6 = "fd00:10:244:2::/64"
-	// OutsideCIDRv4 and OutsideCIDRv6 hold the outside clients, and the node's address towards them.
+	// OutsideCIDRv4 and OutsideCIDRv6 hold the outside clients, and the node's address towards
+	// them.
 	OutsideCIDRv4 = "198.51.100.0/24"
 	OutsideCIDRv6 = "2001:db8:51::/64"
 
@@ -44,7 +48,8 @@ const (
 	LoadBalancerCIDRv6 = "2001:db8:113::/64"
 )
 
-// InternetName is the name under which the internet answers for every address it is sent packets for.
+// InternetName is the name under which the internet answers for every address it is sent packets
+// for.
 const InternetName = "internet"
 
 // Protocol is an IP protocol number (IANA, "Assigned Internet Protocol Numbers").

@@ -21,8 +21,9 @@ type Capture struct {
 	changed chan struct{} // nil unless somebody waits; closed at the next packet
 }
 
-// Capture starts recording on the interface, or on all of them if iface is empty. Packets that pass after it
-// returned are recorded: before rules see them when they arrive, after that when they leave.
+// Capture starts recording on the interface, or on all of them if iface is empty. Packets that pass
+// after it returned are recorded: before rules see them when they arrive, after that when they
+// leave.
 func (ns *NS) Capture(iface string) (*Capture, error) {
 	return startCapture(ns, iface, nil)
 }
@@ -50,8 +51,8 @@ func (c *Capture) Reset() {
 	c.packets, c.missed = nil, 0
 }
 
-// Wait returns the first recorded packet that matches, waiting for it until ctx ends. Reset must not be called
-// meanwhile.
+// Wait returns the first recorded packet that matches, waiting for it until ctx ends. Reset must
+// not be called meanwhile.
 func (c *Capture) Wait(ctx context.Context, match func(Packet) bool) (Packet, error) {
 	for seen := 0; ; {
 		packets, changed := c.watch()
@@ -61,7 +62,8 @@ func (c *Capture) Wait(ctx context.Context, match func(Packet) bool) (Packet, er
 		seen = len(packets)
 		select {
 		case <-ctx.Done():
-			return Packet{}, fmt.Errorf("netnstest: %s: none of %d packets is the one: %w", c.ns.name, seen, ctx.Err())
+			return Packet{}, fmt.Errorf("netnstest: %s: none of %d packets is the one: %w",
+				c.ns.name, seen, ctx.Err())
 		case <-changed:
 		}
 	}

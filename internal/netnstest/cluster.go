@@ -7,8 +7,9 @@ import (
 	"slices"
 )
 
-// Cluster is a network of namespaces around one node; the package documentation draws it. Its fields are
-// set by [New] and not changed afterwards. Methods of it and of its hosts may be used concurrently.
+// Cluster is a network of namespaces around one node; the package documentation draws it. Its
+// fields are set by [New] and not changed afterwards. Methods of it and of its hosts may be used
+// concurrently.
 type Cluster struct {
 	// Node is the node under test. Its IPv4 and IPv6 are the primary addresses; NodeAddrs has all.
 	Node *Host
@@ -26,8 +27,8 @@ type Cluster struct {
 	namespaces []*NS
 }
 
-// Host is a place that can serve and be probed from: a pod, a node, a client. Several hosts may share a
-// namespace and differ in their addresses.
+// Host is a place that can serve and be probed from: a pod, a node, a client. Several hosts may
+// share a namespace and differ in their addresses.
 type Host struct {
 	// Name is what servers of this host answer with.
 	Name string
@@ -44,8 +45,8 @@ type Host struct {
 
 // New builds a cluster. It takes some tens of milliseconds; any number may exist at a time.
 //
-// New fails with an error that wraps [os.ErrPermission] where the process may not create namespaces; see
-// [ReExecInUserNS].
+// New fails with an error that wraps [os.ErrPermission] where the process may not create
+// namespaces; see [ReExecInUserNS].
 func New(ctx context.Context, opts Options) (*Cluster, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -58,8 +59,9 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Close stops all servers, captures and connections opened through the cluster's namespaces, and lets go of the
-// namespaces: the kernel removes them, and every link and rule in them, soon after. It may be called twice.
+// Close stops all servers, captures and connections opened through the cluster's namespaces, and
+// lets go of the namespaces: the kernel removes them, and every link and rule in them, soon after.
+// It may be called twice.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, ns := range slices.Backward(c.namespaces) {
@@ -69,8 +71,8 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// NodeAddrs returns the node's addresses other than loopback: IPv4 before IPv6, the primary address of each
-// family first; with [Options.Bridge] that bridge's addresses come last.
+// NodeAddrs returns the node's addresses other than loopback: IPv4 before IPv6, the primary address
+// of each family first; with [Options.Bridge] that bridge's addresses come last.
 func (c *Cluster) NodeAddrs() []netip.Addr { return slices.Clone(c.nodeAddrs) }
 
 // IsNodeAddr tells whether the address is one of NodeAddrs: what a masqueraded source must be.
@@ -91,8 +93,8 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 	return h.IPv6
 }
 
-// Serve starts servers for the protocol and port on both addresses of the host, under the host's name. They
-// run until the cluster is closed; use [NS.Serve] for one that can be stopped by itself.
+// Serve starts servers for the protocol and port on both addresses of the host, under the host's
+// name. They run until the cluster is closed; use [NS.Serve] for one that can be stopped by itself.
 func (h *Host) Serve(proto Protocol, port uint16) error {
 	for _, addr := range []netip.Addr{h.IPv4, h.IPv6} {
 		if _, err := h.NS.Serve(h.Name, proto, netip.AddrPortFrom(addr, port)); err != nil {

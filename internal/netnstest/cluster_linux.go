@@ -85,14 +85,16 @@ func (b *builder) addNode() {
 	b.c.nodeAddrs = nodeAddrs()
 }
 
-// addInternet adds what the node's default route leads to: an interface without addresses behind which [Internet]
-// answers for all.
+// addInternet adds what the node's default route leads to: an interface without addresses behind
+// which [Internet] answers for all.
 func (b *builder) addInternet() {
 	near, far := iface{b.node, "eth0"}, iface{b.namespace(InternetName), "eth0"}
 	b.c.Internet = &Internet{NS: far.ns}
 	b.veth(near, far)
-	// The secondary IPv6 address comes first: among equals the kernel prefers the youngest as a source.
-	for _, prefix := range []string{NodeIPv4 + "/24", NodeSecondaryIPv4 + "/24", NodeSecondaryIPv6 + "/64", NodeIPv6 + "/64"} {
+	// The secondary IPv6 address comes first: among equals the kernel prefers the youngest as a
+	// source.
+	for _, prefix := range []string{NodeIPv4 + "/24", NodeSecondaryIPv4 + "/24", NodeSecondaryIPv6 +
+		"/64", NodeIPv6 + "/64"} {
 		b.addr(near, netip.MustParsePrefix(prefix))
 	}
 	b.neigh(near, internetGateway4, far)
@@ -118,7 +120,8 @@ func (b *builder) addOutside() {
 	b.gateway(near, far, netip.MustParseAddr(NodeOutsideIPv4), netip.MustParseAddr(NodeOutsideIPv6))
 }
 
-// addUnderlay adds the other node and its pods, each with a link of its own, as if there were tunnels.
+// addUnderlay adds the other node and its pods, each with a link of its own, as if there were
+// tunnels.
 func (b *builder) addUnderlay() {
 	near, far := iface{b.node, "eth2"}, iface{b.namespace("othernode"), "eth0"}
 	b.c.OtherNode = &Host{
@@ -129,7 +132,8 @@ func (b *builder) addUnderlay() {
 	b.addr(near, netip.MustParsePrefix(NodeUnderlayIPv4+"/24"))
 	b.addr(near, netip.MustParsePrefix(NodeUnderlayIPv6+"/64"))
 	b.place(near, far, b.c.OtherNode)
-	b.gateway(near, far, netip.MustParseAddr(NodeUnderlayIPv4), netip.MustParseAddr(NodeUnderlayIPv6))
+	b.gateway(near, far, netip.MustParseAddr(NodeUnderlayIPv4),
+		netip.MustParseAddr(NodeUnderlayIPv6))
 	for i := range b.opts.RemotePods {
 		name := fmt.Sprintf("remote%d", i+1)
 		near, far := iface{b.node, fmt.Sprintf("eth%d", i+3)}, iface{b.namespace(name), "eth0"}
@@ -155,7 +159,8 @@ func (b *builder) addPods() {
 	}
 	for i := range b.opts.Pods {
 		name := fmt.Sprintf("pod%d", i+1)
-		port, far := iface{b.node, fmt.Sprintf("%s%d", b.opts.PodInterfacePrefix, i+1)}, iface{b.namespace(name), "eth0"}
+		port, far := iface{b.node, fmt.Sprintf("%s%d", b.opts.PodInterfacePrefix, i+1)},
+			iface{b.namespace(name), "eth0"}
 		near, gateway4, gateway6 := port, podGateway4, podGateway6
 		b.veth(port, far)
 		if bridge.name != "" {

@@ -44,7 +44,8 @@ func TestEveryHostReachesEveryOtherDirectly(t *testing.T) {
 					}
 					for _, addr := range addrsOf(to) {
 						for _, proto := range Protocols() {
-							probes = append(probes, Probe{From: from, Proto: proto, To: netip.AddrPortFrom(addr, port)})
+							probes = append(probes, Probe{From: from, Proto: proto,
+								To: netip.AddrPortFrom(addr, port)})
 							servers = append(servers, to.Name)
 						}
 					}
@@ -53,7 +54,8 @@ func TestEveryHostReachesEveryOtherDirectly(t *testing.T) {
 			for i, o := range SendAll(context.Background(), probes) {
 				require.Equal(t, Answered, o.Kind, "%s: %s", probes[i], o)
 				require.Equal(t, servers[i], o.Server, "%s", probes[i])
-				require.Equal(t, o.Local, o.Source, "%s: the source address must arrive unchanged", probes[i])
+				require.Equal(t, o.Local, o.Source, "%s: the source address must arrive unchanged",
+					probes[i])
 				if from := probes[i].From; from != c.Node {
 					require.Equal(t, from.Addr(o.Source.Addr()), o.Source.Addr(), "%s", probes[i])
 				}
@@ -67,9 +69,11 @@ func TestTheInternetAnswersForEveryOtherAddress(t *testing.T) {
 	c := Start(t, Options{})
 	var probes []Probe
 	for _, from := range c.Hosts() {
-		for _, to := range []string{"10.96.0.1:80", "203.0.113.9:443", "[fd00:10:96::1]:53", "[2001:db8:113::9]:443"} {
+		for _, to := range []string{"10.96.0.1:80", "203.0.113.9:443", "[fd00:10:96::1]:53",
+			"[2001:db8:113::9]:443"} {
 			for _, proto := range Protocols() {
-				probes = append(probes, Probe{From: from, Proto: proto, To: netip.MustParseAddrPort(to)})
+				probes = append(probes, Probe{From: from, Proto: proto,
+					To: netip.MustParseAddrPort(to)})
 			}
 		}
 	}
@@ -125,7 +129,8 @@ func TestAClusterMayHaveOnlyANode(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{Pods: -1, RemotePods: -1, OutsideClients: -1, Bridge: "cni0"})
 	require.Len(t, c.Hosts(), 2)
-	o := Probe{From: c.Node, Proto: TCP, To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(context.Background())
+	o := Probe{From: c.Node, Proto: TCP, To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(
+		context.Background())
 	require.Equal(t, InternetName, o.Server, "%s", o)
 }
 
@@ -166,8 +171,10 @@ func BenchmarkProbe(b *testing.B) {
 			for _, port := range []uint16{8080, 9} {
 				b.Run(fmt.Sprintf("%s/%s/%d", addr, proto, port), func(b *testing.B) {
 					for b.Loop() {
-						p := Probe{From: c.Outside[0], Proto: proto, To: netip.AddrPortFrom(addr, port)}
-						if o := p.Send(context.Background()); o.Kind != Answered && o.Kind != Refused {
+						p := Probe{From: c.Outside[0], Proto: proto,
+							To: netip.AddrPortFrom(addr, port)}
+						if o := p.Send(context.Background()); o.Kind != Answered &&
+							o.Kind != Refused {
 							b.Fatalf("%s: %s", p, o)
 						}
 					}
@@ -186,7 +193,8 @@ func BenchmarkSendAll(b *testing.B) {
 			for i := range probes {
 				pod := c.Pods[i%len(c.Pods)]
 				addr := addrsOf(pod)[i%2]
-				probes[i] = Probe{From: c.Outside[0], Proto: proto, To: netip.AddrPortFrom(addr, 8080), Timeout: time.Second}
+				probes[i] = Probe{From: c.Outside[0], Proto: proto,
+					To: netip.AddrPortFrom(addr, 8080), Timeout: time.Second}
 			}
 			for b.Loop() {
 				for i, o := range SendAll(context.Background(), probes) {

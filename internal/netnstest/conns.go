@@ -15,8 +15,8 @@ import (
 // maxReportedErrors bounds ConnsReport.Errors.
 const maxReportedErrors = 10
 
-// Conns are TCP connections that are held open, to see which of them survive a change. Its methods must not be used
-// concurrently.
+// Conns are TCP connections that are held open, to see which of them survive a change. Its methods
+// must not be used concurrently.
 type Conns struct {
 	ns      *NS
 	living  []*conn
@@ -40,8 +40,9 @@ type ConnsReport struct {
 	Rounds int
 	// Answered counts the pings that were echoed.
 	Answered int
-	// Reset, Closed and Silent count the connections that were reset, were closed by the server, or did not give
-	// the right answer in time. Each is counted once: a connection that died is not tried again.
+	// Reset, Closed and Silent count the connections that were reset, were closed by the server, or
+	// did not give the right answer in time. Each is counted once: a connection that died is not
+	// tried again.
 	Reset, Closed, Silent int
 	// Errors are the first few errors, one for each connection that died.
 	Errors []error
@@ -50,9 +51,9 @@ type ConnsReport struct {
 // Lost returns how many connections died.
 func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
-// OpenConns opens count connections from a host to servers of this package behind an address, and waits until each
-// was greeted. If one cannot be opened, it closes all and returns an error. Both ends of a connection take a file
-// descriptor of this process.
+// OpenConns opens count connections from a host to servers of this package behind an address, and
+// waits until each was greeted. If one cannot be opened, it closes all and returns an error. Both
+// ends of a connection take a file descriptor of this process.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
 	// The kernel sends a lost SYN again after a second; here that is welcome.
 	p := Probe{From: from, Proto: TCP, To: to, Timeout: 5 * time.Second}
@@ -71,7 +72,8 @@ func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*
 			c.living, c.opened = append(c.living, conns[i]), append(c.opened, conns[i].stream)
 			c.servers[o.Server]++
 		} else if len(errs) < maxReportedErrors {
-			errs = append(errs, fmt.Errorf("netnstest: open connection %d of %d from %s to %s: %s", i+1, count, from.Name, to, o))
+			errs = append(errs, fmt.Errorf("netnstest: open connection %d of %d from %s to %s: %s",
+				i+1, count, from.Name, to, o))
 		}
 	}
 	if len(errs) > 0 {
@@ -83,7 +85,8 @@ func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*
 // Servers returns how many of the connections were opened to each server, by name.
 func (c *Conns) Servers() map[string]int { return c.servers }
 
-// Ping sends a line on every connection that still lives, and waits until each was echoed or the timeout has passed.
+// Ping sends a line on every connection that still lives, and waits until each was echoed or the
+// timeout has passed.
 func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 	c.rounds++
 	r := ConnsReport{Rounds: 1}
@@ -138,8 +141,8 @@ func (r *ConnsReport) count(err error) {
 	}
 }
 
-// Watch pings all connections at the interval until ctx ends, at least once, and returns the sum. Each ping has the
-// timeout.
+// Watch pings all connections at the interval until ctx ends, at least once, and returns the sum.
+// Each ping has the timeout.
 func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) ConnsReport {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -151,7 +154,8 @@ func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) Conn
 		total.Reset += r.Reset
 		total.Closed += r.Closed
 		total.Silent += r.Silent
-		total.Errors = append(total.Errors, r.Errors[:min(len(r.Errors), maxReportedErrors-len(total.Errors))]...)
+		total.Errors = append(total.Errors,
+			r.Errors[:min(len(r.Errors), maxReportedErrors-len(total.Errors))]...)
 		select {
 		case <-ctx.Done():
 			return total

@@ -20,9 +20,11 @@ func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {
 	s, err := c.Pods[0].NS.Serve("mortal", TCP, netip.AddrPortFrom(c.Pods[0].IPv4, 8080))
 	require.NoError(t, err)
 	const count = 500
-	mortal, err := OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"), count)
+	mortal, err := OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"),
+		count)
 	require.NoError(t, err)
-	lasting, err := OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort("[fd00:10:96::10]:81"), count)
+	lasting, err := OpenConns(t.Context(), c.Pods[1],
+		netip.MustParseAddrPort("[fd00:10:96::10]:81"), count)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"mortal": count}, mortal.Servers())
 	require.Equal(t, map[string]int{"remote1": count}, lasting.Servers())
@@ -56,7 +58,8 @@ func TestSilentConnectionsAreSeen(t *testing.T) {
 	require.NoError(t, c.Pods[0].Serve(TCP, 8080))
 	conns, err := OpenConns(t.Context(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4, 8080), 20)
 	require.NoError(t, err)
-	nft(t, c.Node.NS, "table ip cut {\n chain forward { type filter hook forward priority 0; drop; }\n}\n")
+	nft(t, c.Node.NS,
+		"table ip cut {\n chain forward { type filter hook forward priority 0; drop; }\n}\n")
 	r := conns.Ping(50 * time.Millisecond)
 	require.Equal(t, 20, r.Silent, "%+v", r)
 }

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Counters are the network statistics of a namespace by name: those of /proc/net/snmp and /proc/net/netstat as
-// "Tcp.RetransSegs" or "TcpExt.TCPTimeouts", those of /proc/net/snmp6 as they stand there, "Ip6OutNoRoutes".
+// Counters are the network statistics of a namespace by name: those of /proc/net/snmp and
+// /proc/net/netstat as "Tcp.RetransSegs" or "TcpExt.TCPTimeouts", those of /proc/net/snmp6 as they
+// stand there, "Ip6OutNoRoutes".
 type Counters map[string]int64
 
 // Counters reads the namespace's statistics.

@@ -9,9 +9,12 @@ import (
 func TestCountersAreParsed(t *testing.T) {
 	t.Parallel()
 	c := Counters{}
-	require.NoError(t, c.parseTables("Tcp: MaxConn OutRsts\nTcp: -1 7\nUdp: InErrors\nUdp: 18446744073709551615\n"))
+	require.NoError(t,
+		c.parseTables(
+			"Tcp: MaxConn OutRsts\nTcp: -1 7\nUdp: InErrors\nUdp: 18446744073709551615\n"))
 	require.NoError(t, c.parsePairs("Ip6InReceives   \t3\n"))
-	require.Equal(t, Counters{"Tcp.MaxConn": -1, "Tcp.OutRsts": 7, "Udp.InErrors": -1, "Ip6InReceives": 3}, c)
+	require.Equal(t, Counters{"Tcp.MaxConn": -1, "Tcp.OutRsts": 7, "Udp.InErrors": -1,
+		"Ip6InReceives": 3}, c)
 	before := Counters{"Tcp.MaxConn": -1, "Tcp.OutRsts": 5, "Udp.InErrors": -1, "Ip6InReceives": 3}
 	require.Equal(t, Counters{"Tcp.OutRsts": 2}, c.Since(before))
 	for text, problem := range map[string]string{

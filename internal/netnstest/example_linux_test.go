@@ -28,7 +28,8 @@ func Example() {
 			return
 		}
 	}
-	// Here a program would put rules into cluster.Node.NS that make 10.96.0.10:80 a service of the pods.
+	// Here a program would put rules into cluster.Node.NS that make 10.96.0.10:80 a service of the
+	// pods.
 	probe := netnstest.Probe{
 		From:  cluster.Outside[0],
 		Proto: netnstest.TCP,

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enableICMPErrors makes the kernel queue ICMP errors on the socket as soon as they arrive (ip(7), IP_RECVERR).
-// Without it, TCP over IPv6 learns of an error only when its SYN is sent again, a second later.
+// enableICMPErrors makes the kernel queue ICMP errors on the socket as soon as they arrive (ip(7),
+// IP_RECVERR). Without it, TCP over IPv6 learns of an error only when its SYN is sent again, a
+// second later.
 func enableICMPErrors(fd, domain int) error {
 	if domain == unix.AF_INET {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
@@ -17,8 +18,8 @@ func enableICMPErrors(fd, domain int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 }
 
-// readICMPError takes ICMP errors off the socket's error queue until one satisfies accept, which is given the start
-// of the transport packet that caused it. It returns nil if there is none.
+// readICMPError takes ICMP errors off the socket's error queue until one satisfies accept, which is
+// given the start of the transport packet that caused it. It returns nil if there is none.
 func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 	payload, oob := make([]byte, 512), make([]byte, 512)
 	for {
@@ -34,7 +35,8 @@ func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 			continue
 		}
 		for _, m := range messages {
-			if e, ok := decodeExtendedErr(m.Data); ok && isRecvErr(m.Header) && accept(payload[:n]) {
+			if e, ok := decodeExtendedErr(m.Data); ok && isRecvErr(m.Header) &&
+				accept(payload[:n]) {
 				return e
 			}
 		}
@@ -50,7 +52,8 @@ func isRecvErr(h unix.Cmsghdr) bool {
 // extendedErrLen is the size of struct sock_extended_err (linux/errqueue.h).
 const extendedErrLen = 16
 
-// decodeExtendedErr reads a struct sock_extended_err that came from ICMP, and the sockaddr of the offender behind it.
+// decodeExtendedErr reads a struct sock_extended_err that came from ICMP, and the sockaddr of the
+// offender behind it.
 func decodeExtendedErr(b []byte) (*ICMPError, bool) {
 	if len(b) < extendedErrLen {
 		return nil, false

@@ -20,7 +20,8 @@ func family(f uint16) []byte { return binary.NativeEndian.AppendUint16(nil, f) }
 func TestICMPErrorsAreDecoded(t *testing.T) {
 	t.Parallel()
 	v4 := append(family(unix.AF_INET), 0, 0, 10, 0, 0, 1)
-	v6 := append(append(family(unix.AF_INET6), make([]byte, 6)...), netip.MustParseAddr("fd00::1").AsSlice()...)
+	v6 := append(append(family(unix.AF_INET6), make([]byte, 6)...), netip.MustParseAddr("fd00::1").
+		AsSlice()...)
 	e, ok := decodeExtendedErr(extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3, v4...))
 	require.True(t, ok)
 	require.Equal(t, "icmp port unreachable from 10.0.0.1", e.String())
@@ -30,11 +31,12 @@ func TestICMPErrorsAreDecoded(t *testing.T) {
 	require.Equal(t, "icmpv6 type 1 code 1 from fd00::1", e.String())
 	require.False(t, e.refuses())
 	for name, b := range map[string][]byte{
-		"too short":              extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3)[:extendedErrLen-1],
-		"no sender":              extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3),
-		"from the kernel":        extendedErr(unix.SO_EE_ORIGIN_LOCAL, 0, 0, v4...),
-		"half an IPv6 sender":    extendedErr(unix.SO_EE_ORIGIN_ICMP6, 1, 4, v6[:20]...),
-		"sender of another kind": extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3, append(family(unix.AF_UNIX), v4[2:]...)...),
+		"too short":           extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3)[:extendedErrLen-1],
+		"no sender":           extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3),
+		"from the kernel":     extendedErr(unix.SO_EE_ORIGIN_LOCAL, 0, 0, v4...),
+		"half an IPv6 sender": extendedErr(unix.SO_EE_ORIGIN_ICMP6, 1, 4, v6[:20]...),
+		"sender of another kind": extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3,
+			append(family(unix.AF_UNIX), v4[2:]...)...),
 	} {
 		_, ok := decodeExtendedErr(b)
 		require.False(t, ok, name)
@@ -42,8 +44,10 @@ func TestICMPErrorsAreDecoded(t *testing.T) {
 }
 
 func FuzzDecodeExtendedErr(f *testing.F) {
-	f.Add(extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3, append(family(unix.AF_INET), make([]byte, 14)...)...))
-	f.Add(extendedErr(unix.SO_EE_ORIGIN_ICMP6, 1, 4, append(family(unix.AF_INET6), make([]byte, 26)...)...))
+	f.Add(extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3,
+		append(family(unix.AF_INET), make([]byte, 14)...)...))
+	f.Add(extendedErr(unix.SO_EE_ORIGIN_ICMP6, 1, 4,
+		append(family(unix.AF_INET6), make([]byte, 26)...)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if e, ok := decodeExtendedErr(b); ok {
 			require.True(t, e.From.IsValid())

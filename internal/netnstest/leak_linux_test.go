@@ -45,21 +45,24 @@ func use(tb testing.TB, c *Cluster) {
 	for _, h := range c.Hosts() {
 		for _, proto := range Protocols() {
 			for _, port := range []uint16{8080, 9} {
-				probes = append(probes, Probe{From: h, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv6, port)})
+				probes = append(probes,
+					Probe{From: h, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv6, port)})
 			}
 		}
 		_, err := h.NS.Capture("")
 		require.NoError(tb, err)
 	}
 	SendAll(context.Background(), probes)
-	_, err := OpenConns(context.Background(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4, 8080), 50)
+	_, err := OpenConns(context.Background(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4,
+		8080), 50)
 	require.NoError(tb, err)
 }
 
 // This test does not run in parallel with others: it counts what belongs to the process.
 func TestClosingAClusterLeavesNothing(t *testing.T) {
 	Require(t)
-	// A link from each namespace of a cluster ends here, and vanishes only when that namespace does.
+	// A link from each namespace of a cluster ends here, and vanishes only when that namespace
+	// does.
 	witness, err := NewNS("witness")
 	require.NoError(t, err)
 	defer witness.Close() //nolint:errcheck // tested elsewhere
@@ -80,11 +83,17 @@ func TestClosingAClusterLeavesNothing(t *testing.T) {
 	}
 	// One kernel worker removes the namespaces of the whole machine (cleanup_net), in batches.
 	const cleanup = 4 * patience
-	require.Eventually(t, func() bool { return linkCount(t, witness) == links }, cleanup, 10*time.Millisecond,
+	require.Eventually(t, func() bool {
+		return linkCount(t, witness) == links
+	}, cleanup, 10*time.Millisecond,
 		"namespaces are still there")
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+1 }, patience, 10*time.Millisecond,
+	require.Eventually(t, func() bool {
+		return runtime.NumGoroutine() <= goroutines+1
+	}, patience, 10*time.Millisecond,
 		"goroutines are still there: %d before", goroutines)
-	require.Eventually(t, func() bool { return openFiles(t) <= files }, patience, 10*time.Millisecond,
+	require.Eventually(t, func() bool {
+		return openFiles(t) <= files
+	}, patience, 10*time.Millisecond,
 		"files are still open: %d before", files)
 }
 
@@ -98,7 +107,9 @@ func TestAClusterThatFailsToBuildLeavesNothing(t *testing.T) {
 			require.NoError(t, c.Close())
 		}
 	}
-	require.Eventually(t, func() bool { return openFiles(t) <= files }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return openFiles(t) <= files
+	}, patience, 10*time.Millisecond)
 }
 
 func TestFiftyClustersAtOnce(t *testing.T) {
@@ -119,7 +130,8 @@ func TestFiftyClustersAtOnce(t *testing.T) {
 	}
 }
 
-// buildAndProbe makes a cluster with a server of that name, and checks that it is the one that answers.
+// buildAndProbe makes a cluster with a server of that name, and checks that it is the one that
+// answers.
 func buildAndProbe(name string) error {
 	c, err := New(context.Background(), Options{})
 	if err != nil {

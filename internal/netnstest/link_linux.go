@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wiring configures links, addresses, routes and neighbours of many namespaces. After its first error every method
-// does nothing, so that the topology reads as a list; err has that error.
+// wiring configures links, addresses, routes and neighbours of many namespaces. After its first
+// error every method does nothing, so that the topology reads as a list; err has that error.
 type wiring struct {
 	handles  map[*NS]*netlink.Handle
 	ends     map[iface]end
@@ -93,7 +93,8 @@ func (w *wiring) veth(a, b iface) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.HardwareAddr = a.name, macA
 		veth := netlink.NewVeth(attrs)
-		veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = b.name, macB, netlink.NsFd(b.ns.Fd())
+		veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = b.name, macB,
+			netlink.NsFd(b.ns.Fd())
 		return addLink(h, veth)
 	}, "add veth %s to %s of %s", a.name, b.name, b.ns.name)
 	w.up(a, macA)
@@ -101,8 +102,8 @@ func (w *wiring) veth(a, b iface) {
 	w.settling = append(w.settling, a, b)
 }
 
-// addLink adds a link. The kernel loads the module for its kind; but it also says that it does not know the kind while
-// the module is being loaded for somebody else.
+// addLink adds a link. The kernel loads the module for its kind; but it also says that it does not
+// know the kind while the module is being loaded for somebody else.
 func addLink(h *netlink.Handle, link netlink.Link) error {
 	for tries := 0; ; tries++ {
 		err := h.LinkAdd(link)
@@ -125,9 +126,9 @@ func (w *wiring) bridge(br iface) {
 	w.up(br, mac)
 }
 
-// enslave makes the interface a port of the bridge. Packets may leave by the port they came in (hairpin mode, as CNI
-// plugins set it): where bridged packets pass IP rules (br_netfilter), the bridge itself sends a pod's packet to a
-// service back to that pod.
+// enslave makes the interface a port of the bridge. Packets may leave by the port they came in
+// (hairpin mode, as CNI plugins set it): where bridged packets pass IP rules (br_netfilter), the
+// bridge itself sends a pod's packet to a service back to that pod.
 func (w *wiring) enslave(port, br iface) {
 	w.do(port.ns, func(h *netlink.Handle) error {
 		link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: w.ends[port].index}}
@@ -165,13 +166,15 @@ func (w *wiring) addr(i iface, prefix netip.Prefix) {
 	}
 }
 
-// route leads a prefix out of the interface, through a gateway and with a preferred source address if those are
-// valid. The gateway need not be on a connected network.
+// route leads a prefix out of the interface, through a gateway and with a preferred source address
+// if those are valid. The gateway need not be on a connected network.
 func (w *wiring) route(i iface, prefix netip.Prefix, via, src netip.Addr) {
 	w.do(i.ns, func(h *netlink.Handle) error {
-		route := &netlink.Route{LinkIndex: w.ends[i].index, Dst: ipNet(prefix), Scope: netlink.SCOPE_LINK}
+		route := &netlink.Route{LinkIndex: w.ends[i].index, Dst: ipNet(prefix),
+			Scope: netlink.SCOPE_LINK}
 		if via.IsValid() {
-			route.Gw, route.Flags, route.Scope = via.AsSlice(), int(netlink.FLAG_ONLINK), netlink.SCOPE_UNIVERSE
+			route.Gw, route.Flags, route.Scope = via.AsSlice(), int(netlink.FLAG_ONLINK),
+				netlink.SCOPE_UNIVERSE
 		}
 		if src.IsValid() {
 			route.Src = src.AsSlice()
@@ -180,21 +183,22 @@ func (w *wiring) route(i iface, prefix netip.Prefix, via, src netip.Addr) {
 	}, "add route to %s through %s", prefix, i.name)
 }
 
-// neigh makes addr a permanent neighbour behind the interface, with the hardware address of the interface at the
-// other end.
+// neigh makes addr a permanent neighbour behind the interface, with the hardware address of the
+// interface at the other end.
 func (w *wiring) neigh(i iface, addr netip.Addr, other iface) {
 	w.do(i.ns, func(h *netlink.Handle) error {
 		return h.NeighSet(&netlink.Neigh{
-			LinkIndex: w.ends[i].index, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(), HardwareAddr: w.ends[other].mac,
+			LinkIndex: w.ends[i].index, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(),
+			HardwareAddr: w.ends[other].mac,
 		})
 	}, "add neighbour %s to %s", addr, i.name)
 }
 
 // settle waits until the network works: until then the kernel loses packets in silence.
 //
-// The first interface of a pair gets its queue when a worker has seen that the second is up (linkwatch_event in
-// net/core/link_watch.c). An IPv6 address is local when a worker has inserted its route, also without duplicate
-// address detection (addrconf_dad_work in net/ipv6/addrconf.c).
+// The first interface of a pair gets its queue when a worker has seen that the second is up
+// (linkwatch_event in net/core/link_watch.c). An IPv6 address is local when a worker has inserted
+// its route, also without duplicate address detection (addrconf_dad_work in net/ipv6/addrconf.c).
 func (w *wiring) settle(ctx context.Context) {
 	for _, i := range w.settling {
 		w.await(ctx, i.ns, func(h *netlink.Handle) (bool, error) {
@@ -205,13 +209,15 @@ func (w *wiring) settle(ctx context.Context) {
 	for _, l := range w.locals {
 		w.await(ctx, l.ns, func(h *netlink.Handle) (bool, error) {
 			routes, err := h.RouteGet(l.addr.AsSlice())
-			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, ignoreNoRoute(err)
+			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL,
+				ignoreNoRoute(err)
 		}, "wait for %s to be local", l.addr)
 	}
 }
 
 // await is do with a step that is repeated until it is done.
-func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (bool, error), format string, args ...any) {
+func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (bool, error),
+	format string, args ...any) {
 	w.do(ns, func(h *netlink.Handle) error {
 		for {
 			if ok, err := done(h); ok || err != nil {

@@ -16,8 +16,8 @@ var ErrNotSupported = errors.New("netnstest: network namespaces need Linux")
 // errClosed is returned by methods of an NS after Close.
 var errClosed = errors.New("namespace is closed")
 
-// NS is an anonymous network namespace. It has no name in the file system and lives as long as the file
-// descriptor, or a socket in it, does. Its methods may be used concurrently.
+// NS is an anonymous network namespace. It has no name in the file system and lives as long as the
+// file descriptor, or a socket in it, does. Its methods may be used concurrently.
 type NS struct {
 	name string
 	file *os.File
@@ -29,7 +29,8 @@ type NS struct {
 	sctp  sctpServers
 }
 
-// NewNS creates an empty network namespace whose loopback interface is up. The name is for error messages.
+// NewNS creates an empty network namespace whose loopback interface is up. The name is for error
+// messages.
 func NewNS(name string) (*NS, error) {
 	file, err := newNetNS()
 	if err != nil {
@@ -45,19 +46,21 @@ func NewNS(name string) (*NS, error) {
 // Name returns the name given at creation.
 func (ns *NS) Name() string { return ns.name }
 
-// Fd returns the file descriptor of the namespace, for libraries that take one. It is valid until Close.
+// Fd returns the file descriptor of the namespace, for libraries that take one. It is valid until
+// Close.
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }
 
-// Do runs f inside the namespace: on an operating system thread of its own that is in the namespace, and that
-// is given back only if it could be returned to where it was. Sockets that f opens stay in the namespace when
-// used elsewhere; goroutines that f starts do not run in it. Do may be nested. f must not call
-// [testing.T.FailNow] and the like, which end the goroutine they are called in.
+// Do runs f inside the namespace: on an operating system thread of its own that is in the
+// namespace, and that is given back only if it could be returned to where it was. Sockets that f
+// opens stay in the namespace when used elsewhere; goroutines that f starts do not run in it. Do
+// may be nested. f must not call [testing.T.FailNow] and the like, which end the goroutine they are
+// called in.
 func (ns *NS) Do(f func() error) error {
 	return inNetNS(ns, f)
 }
 
-// Close closes everything that was opened in the namespace through this package, then lets go of it.
-// Closing twice is not an error.
+// Close closes everything that was opened in the namespace through this package, then lets go of
+// it. Closing twice is not an error.
 func (ns *NS) Close() error {
 	ns.mu.Lock()
 	owned := ns.owned
@@ -91,7 +94,8 @@ func (ns *NS) disown(c io.Closer) {
 	delete(ns.owned, c)
 }
 
-// Sysctl returns a setting of the namespace. The key has slashes, as under /proc/sys: "net/ipv4/ip_forward".
+// Sysctl returns a setting of the namespace. The key has slashes, as under /proc/sys:
+// "net/ipv4/ip_forward".
 func (ns *NS) Sysctl(key string) (string, error) {
 	var value []byte
 	err := ns.Do(func() (err error) {
@@ -113,8 +117,9 @@ func (ns *NS) SetSysctl(key, value string) error {
 	return nil
 }
 
-// sysctlPath: what lies under /proc/sys/net is looked up in the network namespace of the calling thread, not of
-// the process (net_ctl_header_lookup in net/sysctl_net.c). Inside Do it needs no mount and no other path.
+// sysctlPath: what lies under /proc/sys/net is looked up in the network namespace of the calling
+// thread, not of the process (net_ctl_header_lookup in net/sysctl_net.c). Inside Do it needs no
+// mount and no other path.
 func sysctlPath(key string) string { return path.Join("/proc/sys", key) }
 
 // writeSysctl must run inside [NS.Do].

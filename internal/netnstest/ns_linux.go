@@ -13,9 +13,10 @@ import (
 // errEnded is the result of a function that ended its goroutine instead of returning.
 var errEnded = errors.New("the function did not return")
 
-// onOwnThread runs f on an operating system thread that no other goroutine uses meanwhile, and afterwards puts the
-// thread back into the network namespace it was in. A thread that cannot be put back is not used again: the runtime
-// ends a thread whose goroutine ends while locked to it (runtime.LockOSThread).
+// onOwnThread runs f on an operating system thread that no other goroutine uses meanwhile, and
+// afterwards puts the thread back into the network namespace it was in. A thread that cannot be put
+// back is not used again: the runtime ends a thread whose goroutine ends while locked to it
+// (runtime.LockOSThread).
 func onOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -39,7 +40,8 @@ func onOwnThread(f func() error) error {
 	return <-done
 }
 
-// openThreadNS opens the network namespace of the calling thread. (/proc/self is that of the process' first thread.)
+// openThreadNS opens the network namespace of the calling thread. (/proc/self is that of the
+// process' first thread.)
 func openThreadNS() (*os.File, error) {
 	const path = "/proc/thread-self/ns/net"
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -83,9 +85,10 @@ func inNetNS(ns *NS, f func() error) error {
 	})
 }
 
-// quiet are settings of every namespace. They keep it still (no autoconfiguration, no link-local addresses, no
-// redirects), let packets take any path, and let every refused probe have its ICMP error: the kernel limits those
-// to one a second for each destination, and to 1,000 a second for all.
+// quiet are settings of every namespace. They keep it still (no autoconfiguration, no link-local
+// addresses, no redirects), let packets take any path, and let every refused probe have its ICMP
+// error: the kernel limits those to one a second for each destination, and to 1,000 a second for
+// all.
 var quiet = [][2]string{
 	{"net/ipv4/conf/all/rp_filter", "0"},
 	{"net/ipv4/conf/default/rp_filter", "0"},
@@ -100,7 +103,8 @@ var quiet = [][2]string{
 	{"net/ipv6/conf/default/accept_redirects", "0"},
 	{"net/ipv6/conf/default/addr_gen_mode", "1"}, // IN6_ADDR_GEN_MODE_NONE
 	{"net/ipv6/icmp/ratelimit", "0"},
-	{"net/ipv6/icmp/ratemask", "2"}, // limits "packet too big" only: the mask cannot be written empty
+	// limits "packet too big" only: the mask cannot be written empty
+	{"net/ipv6/icmp/ratemask", "2"},
 }
 
 // prepare makes a new namespace quiet and brings its loopback interface up.
@@ -137,8 +141,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// usable tells why namespaces cannot be created and configured by this process, or returns nil. The answer does not
-// change while a process runs.
+// usable tells why namespaces cannot be created and configured by this process, or returns nil. The
+// answer does not change while a process runs.
 var usable = sync.OnceValue(func() error {
 	ns, err := NewNS("trial")
 	if err != nil {

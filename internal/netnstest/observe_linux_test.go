@@ -22,10 +22,14 @@ func TestACaptureSeesBothDirections(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
 			to := netip.AddrPortFrom(addr, 8080)
-			p, err := capture.Wait(ctx, func(p Packet) bool { return p.Proto == proto && p.Src == o.Local && p.Dst == to })
+			p, err := capture.Wait(ctx, func(p Packet) bool {
+				return p.Proto == proto && p.Src == o.Local && p.Dst == to
+			})
 			require.NoError(t, err)
 			require.False(t, p.Outgoing)
-			p, err = capture.Wait(ctx, func(p Packet) bool { return p.Proto == proto && p.Src == to && p.Dst == o.Local })
+			p, err = capture.Wait(ctx, func(p Packet) bool {
+				return p.Proto == proto && p.Src == to && p.Dst == o.Local
+			})
 			require.NoError(t, err)
 			require.True(t, p.Outgoing)
 			switch proto {
@@ -51,7 +55,9 @@ func TestACaptureWaitsForAPacketThatComesLater(t *testing.T) {
 	found := make(chan Packet)
 	go func() {
 		defer close(found)
-		p, err := capture.Wait(t.Context(), func(p Packet) bool { return p.Proto == ICMP && p.Outgoing })
+		p, err := capture.Wait(t.Context(), func(p Packet) bool {
+			return p.Proto == ICMP && p.Outgoing
+		})
 		if err == nil {
 			found <- p
 		}

@@ -5,20 +5,21 @@ import "fmt"
 // maxHosts bounds each kind of host: their addresses differ in the last byte only.
 const maxHosts = 200
 
-// Options shape a [Cluster]. The zero value is a cluster with three pods, two remote pods and two outside
-// clients, routed.
+// Options shape a [Cluster]. The zero value is a cluster with three pods, two remote pods and two
+// outside clients, routed.
 type Options struct {
-	// Pods is the number of pods on the node, each in a namespace of its own. 0 means 3, negative none.
+	// Pods is the number of pods on the node, each in a namespace of its own. 0 means 3, negative
+	// none.
 	Pods int
-	// RemotePods is the number of pods on the other node; they share that node's namespace. 0 means 2,
-	// negative none.
+	// RemotePods is the number of pods on the other node; they share that node's namespace. 0 means
+	// 2, negative none.
 	RemotePods int
-	// OutsideClients is the number of clients outside the cluster; they share one namespace. 0 means 2,
-	// negative none.
+	// OutsideClients is the number of clients outside the cluster; they share one namespace. 0
+	// means 2, negative none.
 	OutsideClients int
-	// Bridge, if not empty, names a bridge on the node that holds the pods' interfaces (as the CNI plugin
-	// "bridge" does). Else each pod is routed through its own interface (as "ptp" and Calico do). Pods speak
-	// to each other through the node's IP layer in both cases.
+	// Bridge, if not empty, names a bridge on the node that holds the pods' interfaces (as the CNI
+	// plugin "bridge" does). Else each pod is routed through its own interface (as "ptp" and Calico
+	// do). Pods speak to each other through the node's IP layer in both cases.
 	Bridge string
 	// PodInterfacePrefix begins the names of the pods' interfaces on the node. "" means "veth".
 	PodInterfacePrefix string
@@ -41,7 +42,8 @@ func (o Options) withDefaults() (Options, error) {
 		case *count.value < 0:
 			*count.value = 0
 		case *count.value > maxHosts:
-			return o, fmt.Errorf("netnstest: options: %s: %d is more than %d", count.field, *count.value, maxHosts)
+			return o, fmt.Errorf("netnstest: options: %s: %d is more than %d", count.field,
+				*count.value, maxHosts)
 		}
 	}
 	if o.PodInterfacePrefix == "" {
@@ -49,7 +51,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	// An interface name has at most 15 bytes (IFNAMSIZ); three of them are for the pod's number.
 	if len(o.PodInterfacePrefix) > 12 {
-		return o, fmt.Errorf("netnstest: options: PodInterfacePrefix: %q is longer than 12 bytes", o.PodInterfacePrefix)
+		return o, fmt.Errorf("netnstest: options: PodInterfacePrefix: %q is longer than 12 bytes",
+			o.PodInterfacePrefix)
 	}
 	if len(o.Bridge) > 15 {
 		return o, fmt.Errorf("netnstest: options: Bridge: %q is longer than 15 bytes", o.Bridge)

@@ -13,7 +13,8 @@ type Packet struct {
 	Src, Dst netip.AddrPort
 	// TCPFlags is the 14th byte of a TCP header: FIN 0x01, SYN 0x02, RST 0x04, PSH 0x08, ACK 0x10.
 	TCPFlags uint8
-	// Type and Code are those of an ICMP message. Type is also that of the first chunk of an SCTP packet.
+	// Type and Code are those of an ICMP message. Type is also that of the first chunk of an SCTP
+	// packet.
 	Type, Code uint8
 	// Outgoing: the packet left the namespace, else it arrived.
 	Outgoing bool
@@ -41,9 +42,9 @@ const (
 	udpHeaderLen  = 8
 )
 
-// decodePacket reads an IP packet, of which the end may be missing, and returns its transport header and payload
-// too. It does not tell what is wrong with a packet it cannot read, nor does it look past IPv6 extension headers:
-// those count as the protocol.
+// decodePacket reads an IP packet, of which the end may be missing, and returns its transport
+// header and payload too. It does not tell what is wrong with a packet it cannot read, nor does it
+// look past IPv6 extension headers: those count as the protocol.
 func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 	if len(b) == 0 {
 		return p, nil, false
@@ -62,7 +63,8 @@ func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 			return p, nil, false
 		}
 		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
-		p.Proto, transport = Protocol(b[6]), payload(b, ipv6HeaderLen, ipv6HeaderLen+int(binary.BigEndian.Uint16(b[4:])))
+		p.Proto, transport = Protocol(b[6]),
+			payload(b, ipv6HeaderLen, ipv6HeaderLen+int(binary.BigEndian.Uint16(b[4:])))
 	default:
 		return p, nil, false
 	}
@@ -71,8 +73,8 @@ func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 	return p, transport, true
 }
 
-// payload returns what follows the header, up to the packet's total length if that makes sense: offloads may leave
-// it zero.
+// payload returns what follows the header, up to the packet's total length if that makes sense:
+// offloads may leave it zero.
 func payload(b []byte, header, total int) []byte {
 	if total < header || total > len(b) {
 		total = len(b)
@@ -97,8 +99,8 @@ func (p *Packet) decodeTransport(t []byte) (sport, dport uint16) {
 	return binary.BigEndian.Uint16(t[0:]), binary.BigEndian.Uint16(t[2:])
 }
 
-// encodePacket returns the IP packet with a transport header and payload whose checksum, if it is a sum over the
-// pseudo header (TCP and UDP), is filled in.
+// encodePacket returns the IP packet with a transport header and payload whose checksum, if it is a
+// sum over the pseudo header (TCP and UDP), is filled in.
 func encodePacket(proto Protocol, src, dst netip.Addr, transport []byte) []byte {
 	switch proto {
 	case TCP:
@@ -124,8 +126,8 @@ func encodePacket(proto Protocol, src, dst netip.Addr, transport []byte) []byte 
 	return append(h, transport...)
 }
 
-// transportChecksum computes the checksum of a TCP or UDP packet whose checksum field is zero (RFC 9293, section
-// 3.1; RFC 768; RFC 8200, section 8.1).
+// transportChecksum computes the checksum of a TCP or UDP packet whose checksum field is zero (RFC
+// 9293, section 3.1; RFC 768; RFC 8200, section 8.1).
 func transportChecksum(proto Protocol, src, dst netip.Addr, transport []byte) uint16 {
 	pseudo := sum(src.AsSlice()) + sum(dst.AsSlice()) + uint32(proto) + uint32(len(transport))
 	c := ^fold(pseudo + sum(transport))

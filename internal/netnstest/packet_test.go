@@ -21,7 +21,8 @@ func TestPacketsAreEncodedWithTheirChecksums(t *testing.T) {
 	t.Parallel()
 	// A datagram over IPv4.
 	udp := unhex(t, "0035 2710 000c 0000 68 69 21 0a")
-	got := encodePacket(UDP, netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.1.1"), udp)
+	got := encodePacket(UDP, netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.1.1"),
+		udp)
 	require.Equal(t, unhex(t, `
 		4500 0020 0000 0000 4011 646f 0a60 000a 0af4 0101
 		0035 2710 000c 38bf 68 69 21 0a`), got)
@@ -33,7 +34,8 @@ func TestPacketsAreEncodedWithTheirChecksums(t *testing.T) {
 
 func TestPacketsThatAreCutShortAreNotRead(t *testing.T) {
 	t.Parallel()
-	whole := encodePacket(TCP, netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"), make([]byte, tcpHeaderLen))
+	whole := encodePacket(TCP, netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"),
+		make([]byte, tcpHeaderLen))
 	for n := range ipv6HeaderLen {
 		_, _, ok := decodePacket(whole[:n])
 		require.False(t, ok, "%d bytes", n)
@@ -53,7 +55,8 @@ func TestSCTPPacketsAreExactlyAsTheStandardHasThem(t *testing.T) {
 	require.Equal(t, unhex(t, `
 		2710 0050 00000000 0e8b63a0
 		01 00 0014 01020305 00010000 0001 0001 01020305`), init.encode())
-	ack := sctpPacket{SrcPort: 80, DstPort: 10000, Tag: 0x01020305, Chunk: sctpInitAck, InitTag: 7, Cookie: "b 1"}
+	ack := sctpPacket{SrcPort: 80, DstPort: 10000, Tag: 0x01020305, Chunk: sctpInitAck, InitTag: 7,
+		Cookie: "b 1"}
 	require.Equal(t, unhex(t, `
 		0050 2710 01020305 15c426b9
 		02 00 001b 00000007 00010000 0001 0001 00000007 0007 0007 62 20 31 00`), ack.encode())
@@ -74,7 +77,8 @@ func TestSCTPPacketsAreExactlyAsTheStandardHasThem(t *testing.T) {
 
 func TestTheInternetSpeaksTCP(t *testing.T) {
 	t.Parallel()
-	client, server := netip.MustParseAddrPort("10.244.1.1:10000"), netip.MustParseAddrPort("203.0.113.9:443")
+	client, server := netip.MustParseAddrPort("10.244.1.1:10000"),
+		netip.MustParseAddrPort("203.0.113.9:443")
 	say := func(seq, ack uint32, flags byte) *Packet {
 		q := tcpSegment(Packet{Src: server, Dst: client}, seq, ack, flags, "")
 		p, transport, ok := decodePacket(encodePacket(TCP, client.Addr(), server.Addr(), q))
@@ -90,7 +94,8 @@ func TestTheInternetSpeaksTCP(t *testing.T) {
 		return &p
 	}
 	require.EqualValues(t, tcpSYN|tcpACK, say(5, 0, tcpSYN).TCPFlags)
-	require.EqualValues(t, tcpFIN|tcpPSH|tcpACK, say(6, internetISN+1, tcpACK).TCPFlags, "greets and closes")
+	require.EqualValues(t, tcpFIN|tcpPSH|tcpACK, say(6, internetISN+1, tcpACK).TCPFlags,
+		"greets and closes")
 	require.Nil(t, say(6, internetISN+50, tcpACK), "the greeting was acknowledged")
 	require.EqualValues(t, tcpACK, say(6, internetISN+50, tcpFIN|tcpACK).TCPFlags)
 	require.Nil(t, say(6, 0, tcpRST))
@@ -121,7 +126,8 @@ func FuzzDecodePacket(f *testing.F) {
 
 func FuzzDecodeSCTP(f *testing.F) {
 	f.Add(sctpPacket{SrcPort: 1, DstPort: 2, Chunk: sctpInit, InitTag: 3}.encode())
-	f.Add(sctpPacket{SrcPort: 1, DstPort: 2, Chunk: sctpInitAck, InitTag: 3, Cookie: "cookie"}.encode())
+	f.Add(sctpPacket{SrcPort: 1, DstPort: 2, Chunk: sctpInitAck, InitTag: 3,
+		Cookie: "cookie"}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// The checksum would hide the rest from the fuzzer.
 		if len(b) >= sctpHeaderLen {

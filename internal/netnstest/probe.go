@@ -16,8 +16,8 @@ const DefaultTimeout = 300 * time.Millisecond
 // probesAtOnce bounds the probes of one SendAll that are under way.
 const probesAtOnce = 128
 
-// Probe is one question: what happens to a packet from here to there? It sends a single TCP connection attempt,
-// UDP datagram or SCTP INIT chunk.
+// Probe is one question: what happens to a packet from here to there? It sends a single TCP
+// connection attempt, UDP datagram or SCTP INIT chunk.
 type Probe struct {
 	// From is where the packet is sent.
 	From *Host
@@ -25,14 +25,15 @@ type Probe struct {
 	Proto Protocol
 	// To is the destination.
 	To netip.AddrPort
-	// SourceAddr is the source address. The zero value means the address of From in To's family; on a node,
-	// the address that the kernel chooses.
+	// SourceAddr is the source address. The zero value means the address of From in To's family; on
+	// a node, the address that the kernel chooses.
 	SourceAddr netip.Addr
-	// SourcePort is the source port. 0 means one that no probe from this namespace has used for the last
-	// 50,000 of its protocol, so that no probe meets the connection tracking entry of another.
+	// SourcePort is the source port. 0 means one that no probe from this namespace has used for the
+	// last 50,000 of its protocol, so that no probe meets the connection tracking entry of another.
 	SourcePort uint16
-	// Timeout is how long silence lasts until it is taken for an answer. 0 means [DefaultTimeout]. A TCP connection
-	// that is established is not Dropped any more: if it is not greeted within seconds, the probe Failed.
+	// Timeout is how long silence lasts until it is taken for an answer. 0 means [DefaultTimeout].
+	// A TCP connection that is established is not Dropped any more: if it is not greeted within
+	// seconds, the probe Failed.
 	Timeout time.Duration
 }
 
@@ -50,7 +51,8 @@ type OutcomeKind uint8
 
 // What can become of a probe.
 const (
-	// Failed: the probe could not be sent, or was answered by something that is no server of this package.
+	// Failed: the probe could not be sent, or was answered by something that is no server of this
+	// package.
 	Failed OutcomeKind = iota
 	// Answered: a server answered.
 	Answered
@@ -58,7 +60,8 @@ const (
 	Refused
 	// Dropped: silence.
 	Dropped
-	// Unreachable: no route, or any other ICMP error, such as host unreachable or administratively prohibited.
+	// Unreachable: no route, or any other ICMP error, such as host unreachable or administratively
+	// prohibited.
 	Unreachable
 )
 
@@ -74,14 +77,14 @@ func (k OutcomeKind) String() string {
 // Outcome is the answer to a [Probe].
 type Outcome struct {
 	Kind OutcomeKind
-	// Server is the name of the server that answered, Source the source address and port that it saw. For
-	// Answered only.
+	// Server is the name of the server that answered, Source the source address and port that it
+	// saw. For Answered only.
 	Server string
 	Source netip.AddrPort
 	// Local is the address and port that the probe was sent from, as its own socket knows it.
 	Local netip.AddrPort
-	// ICMP is the ICMP error that decided a Refused or an Unreachable; nil if there was none, that is for a TCP
-	// reset, an SCTP ABORT, or a missing route.
+	// ICMP is the ICMP error that decided a Refused or an Unreachable; nil if there was none, that
+	// is for a TCP reset, an SCTP ABORT, or a missing route.
 	ICMP *ICMPError
 	// Err explains Failed, and Unreachable without ICMP.
 	Err error
@@ -96,8 +99,8 @@ type ICMPError struct {
 	From netip.Addr
 }
 
-// PortUnreachable tells whether this is what a rejecting rule or a closed UDP port sends: type 3 code 3, in IPv6
-// type 1 code 4.
+// PortUnreachable tells whether this is what a rejecting rule or a closed UDP port sends: type 3
+// code 3, in IPv6 type 1 code 4.
 func (e *ICMPError) PortUnreachable() bool {
 	if e.From.Is4() {
 		return e.Type == 3 && e.Code == 3
@@ -105,8 +108,8 @@ func (e *ICMPError) PortUnreachable() bool {
 	return e.Type == 1 && e.Code == 4
 }
 
-// refuses tells whether the error says that nobody listens: protocol or port unreachable (RFC 792), in IPv6 port
-// unreachable or unrecognised next header (RFC 4443).
+// refuses tells whether the error says that nobody listens: protocol or port unreachable (RFC 792),
+// in IPv6 port unreachable or unrecognised next header (RFC 4443).
 func (e *ICMPError) refuses() bool {
 	if e.From.Is4() {
 		return e.Type == 3 && (e.Code == 2 || e.Code == 3)
@@ -126,7 +129,8 @@ func (e *ICMPError) String() string {
 	return fmt.Sprintf("%s type %d code %d from %s", name, e.Type, e.Code, e.From)
 }
 
-// String returns the outcome in a few words, for messages: "answered by pod1 seeing 198.51.100.11:40000".
+// String returns the outcome in a few words, for messages: "answered by pod1 seeing
+// 198.51.100.11:40000".
 func (o Outcome) String() string {
 	switch {
 	case o.Kind == Answered:
@@ -139,11 +143,12 @@ func (o Outcome) String() string {
 	return o.Kind.String()
 }
 
-// Send sends the probe and waits for its outcome. Ending ctx ends the wait: the outcome is then Failed. There
-// are no retries, save that the kernel itself repeats a TCP SYN after a second.
+// Send sends the probe and waits for its outcome. Ending ctx ends the wait: the outcome is then
+// Failed. There are no retries, save that the kernel itself repeats a TCP SYN after a second.
 //
-// Time in which this process was too busy, or kept from running, does not count towards the timeout: a slow machine
-// makes probes slow, not wrong. The wait never exceeds 100 times the timeout.
+// Time in which this process was too busy, or kept from running, does not count towards the
+// timeout: a slow machine makes probes slow, not wrong. The wait never exceeds 100 times the
+// timeout.
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()
 	o := p.send(ctx)
@@ -151,7 +156,8 @@ func (p Probe) Send(ctx context.Context) Outcome {
 	return o
 }
 
-// SendAll sends many probes, a bounded number at a time, and returns their outcomes in the same order.
+// SendAll sends many probes, a bounded number at a time, and returns their outcomes in the same
+// order.
 func SendAll(ctx context.Context, probes []Probe) []Outcome {
 	outcomes := make([]Outcome, len(probes))
 	inParallel(len(probes), func(i int) { outcomes[i] = probes[i].Send(ctx) })
@@ -199,7 +205,8 @@ func answered(line string) Outcome {
 	name, source, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	seen, err := netip.ParseAddrPort(source)
 	if !ok || err != nil {
-		return Outcome{Err: fmt.Errorf("the answer %q is not that of a server of this package", line)}
+		return Outcome{Err: fmt.Errorf("the answer %q is not that of a server of this package",
+			line)}
 	}
 	return Outcome{Kind: Answered, Server: name, Source: seen}
 }

@@ -57,8 +57,11 @@ func (p Probe) open() (*sock, uint16, error) {
 		if port == 0 {
 			port = p.From.NS.ports.next(p.Proto)
 		}
-		s, err := openSock(p.From.NS, domain, typ, proto, func(fd int) error { return p.setUp(fd, domain, port) })
-		// A chosen port may be in use by something else in the namespace; then the next one will do.
+		s, err := openSock(p.From.NS, domain, typ, proto, func(fd int) error {
+			return p.setUp(fd, domain, port)
+		})
+		// A chosen port may be in use by something else in the namespace; then the next one will
+		// do.
 		if errors.Is(err, unix.EADDRINUSE) && p.SourcePort == 0 && tries < 100 {
 			continue
 		}
@@ -75,7 +78,8 @@ func (p Probe) setUp(fd, domain int, port uint16) error {
 	switch p.Proto {
 	case TCP:
 		// Closing resets the connection, so that no port is held in TIME_WAIT.
-		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER,
+			&unix.Linger{Onoff: 1}); err != nil {
 			return os.NewSyscallError("setsockopt SO_LINGER", err)
 		}
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
@@ -134,8 +138,8 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 	})
 }
 
-// greeting reads the server's line. That it does not come is not among the answers that anybody asks for, so there
-// is no hurry.
+// greeting reads the server's line. That it does not come is not among the answers that anybody
+// asks for, so there is no hurry.
 func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 	p.Timeout = max(p.Timeout, 10*time.Second)
 	var line []byte
@@ -177,8 +181,8 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 	if _, err := s.file.Write(packet); err != nil && !errors.Is(err, unix.EPERM) {
 		return s.failure(err, anyPacket)
 	}
-	// EPERM means that a rule in the output hook took the packet. Whether it dropped or rejected it is seen by
-	// waiting, as for any other packet.
+	// EPERM means that a rule in the output hook took the packet. Whether it dropped or rejected it
+	// is seen by waiting, as for any other packet.
 	return p.await(ctx, s, s.pollRead, answer)
 }
 
@@ -213,8 +217,8 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 	return o
 }
 
-// await takes the step each time the socket changes, until it decides or the probe's timeout has passed, as the
-// namespace's pulse counts it.
+// await takes the step each time the socket changes, until it decides or the probe's timeout has
+// passed, as the namespace's pulse counts it.
 func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
 	// Most probes are decided at once and need no pulse.
 	if o, decided := awaitFor(ctx, s, min(pulseInterval, p.timeout()), poll, take); decided {
@@ -257,8 +261,10 @@ func silence(s *sock, pulse *pulse, take step) Outcome {
 	return o
 }
 
-// awaitFor takes the step each time the socket changes, until it decides or the time has passed. Errors decide too.
-func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller, take step) (o Outcome, decided bool) {
+// awaitFor takes the step each time the socket changes, until it decides or the time has passed.
+// Errors decide too.
+func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller, take step) (
+	o Outcome, decided bool) {
 	if err := s.file.SetDeadline(time.Now().Add(patience)); err != nil {
 		return Outcome{Err: err}, true
 	}
@@ -300,7 +306,8 @@ func failure(fd int, err error, accept func([]byte) bool) Outcome {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return Outcome{Kind: Refused}
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH),
+		errors.Is(err, unix.EACCES):
 		return Outcome{Kind: Unreachable, Err: err}
 	}
 	return Outcome{Err: err}
@@ -317,7 +324,8 @@ func (s *sock) failure(err error, accept func([]byte) bool) (o Outcome) {
 // isReset tells whether a connection ended with an error that the network brought.
 func isReset(err error) bool {
 	for _, e := range []error{
-		unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.ETIMEDOUT,
+		unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH,
+		unix.EACCES, unix.ETIMEDOUT,
 	} {
 		if errors.Is(err, e) {
 			return true

@@ -11,7 +11,8 @@ import (
 
 // send sends one probe.
 func send(from *Host, proto Protocol, addr netip.Addr, port uint16) Outcome {
-	return Probe{From: from, Proto: proto, To: netip.AddrPortFrom(addr, port)}.Send(context.Background())
+	return Probe{From: from, Proto: proto, To: netip.AddrPortFrom(addr, port)}.Send(
+		context.Background())
 }
 
 func TestAClosedPortRefuses(t *testing.T) {
@@ -102,7 +103,8 @@ func TestRulesDecideOutcomes(t *testing.T) {
 		for _, from := range []*Host{c.Pods[1], c.Node, c.Outside[0], c.RemotePods[0]} {
 			for _, addr := range addrsOf(c.Pods[0]) {
 				for _, proto := range Protocols() {
-					probes = append(probes, Probe{From: from, Proto: proto, To: netip.AddrPortFrom(addr, port)})
+					probes = append(probes, Probe{From: from, Proto: proto,
+						To: netip.AddrPortFrom(addr, port)})
 				}
 			}
 		}
@@ -118,8 +120,8 @@ func TestRulesDecideOutcomes(t *testing.T) {
 	}
 }
 
-// serviceRules translate addresses as a service does: 80 to pod1, 81 to remote1, 82 to pod1 masqueraded, 83 to
-// remote1 masqueraded.
+// serviceRules translate addresses as a service does: 80 to pod1, 81 to remote1, 82 to pod1
+// masqueraded, 83 to remote1 masqueraded.
 const serviceRules = `
 table ip service {
 	chain translate {
@@ -168,17 +170,22 @@ func TestTranslatedAddressesAnswer(t *testing.T) {
 // requireService probes the ports of serviceRules.
 func requireService(t *testing.T, c *Cluster, from *Host, proto Protocol, vip netip.Addr) {
 	t.Helper()
-	for port, server := range map[uint16]*Host{80: c.Pods[0], 81: c.RemotePods[0], 82: c.Pods[0], 83: c.RemotePods[0]} {
+	for port, server := range map[uint16]*Host{80: c.Pods[0], 81: c.RemotePods[0], 82: c.Pods[0],
+		83: c.RemotePods[0]} {
 		if from == server && port < 82 {
-			continue // a host takes no packet from itself off the wire: this is why hairpin traffic is masqueraded
+			// a host takes no packet from itself off the wire: this is why hairpin traffic is
+			// masqueraded
+			continue
 		}
 		o := send(from, proto, vip, port)
-		require.Equal(t, Answered, o.Kind, "%s from %s to port %d of %s: %s", proto, from.Name, port, vip, o)
+		require.Equal(t, Answered, o.Kind, "%s from %s to port %d of %s: %s", proto, from.Name,
+			port, vip, o)
 		require.Equal(t, server.Name, o.Server)
 		if port < 82 {
 			require.Equal(t, o.Local, o.Source, "%s from %s: the source is kept", proto, from.Name)
 		} else {
-			require.True(t, c.IsNodeAddr(o.Source.Addr()), "%s from %s: %s is masqueraded", proto, from.Name, o.Source)
+			require.True(t, c.IsNodeAddr(o.Source.Addr()), "%s from %s: %s is masqueraded", proto,
+				from.Name, o.Source)
 		}
 	}
 }
@@ -213,7 +220,8 @@ func TestProbesThatMakeNoSenseFail(t *testing.T) {
 		require.Equal(t, Failed, o.Kind)
 		require.ErrorContains(t, o.Err, name)
 	}
-	o := Probe{From: c.Pods[0], Proto: UDP, To: to, SourceAddr: c.Pods[1].IPv4}.Send(context.Background())
+	o := Probe{From: c.Pods[0], Proto: UDP, To: to, SourceAddr: c.Pods[1].IPv4}.Send(
+		context.Background())
 	require.Equal(t, Failed, o.Kind, "an address of another host")
 }
 
@@ -224,7 +232,8 @@ func TestACancelledContextEndsAProbe(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	for _, proto := range Protocols() {
-		p := Probe{From: c.Node, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv4, 105), Timeout: time.Hour}
+		p := Probe{From: c.Node, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv4, 105),
+			Timeout: time.Hour}
 		o := p.Send(ctx)
 		require.ErrorIs(t, o.Err, context.DeadlineExceeded, "%s", o)
 	}

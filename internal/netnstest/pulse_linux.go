@@ -12,9 +12,10 @@ import (
 // pulseInterval is the time from one beat to the next.
 const pulseInterval = 20 * time.Millisecond
 
-// pulse tells time in which this process got things done from time in which it did not. At each interval it sends a
-// byte to a goroutine and back, through the runtime's poller like all that servers and probes do, and counts a beat if
-// that was quick. Had it been slow, then servers, which live in this process, would have been slow too.
+// pulse tells time in which this process got things done from time in which it did not. At each
+// interval it sends a byte to a goroutine and back, through the runtime's poller like all that
+// servers and probes do, and counts a beat if that was quick. Had it been slow, then servers, which
+// live in this process, would have been slow too.
 type pulse struct {
 	near, far *os.File
 	work      sync.WaitGroup
@@ -31,11 +32,13 @@ type pulse struct {
 
 // newPulse returns a pulse that rests.
 func newPulse() (*pulse, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	p := &pulse{near: os.NewFile(uintptr(fds[0]), "pulse"), far: os.NewFile(uintptr(fds[1]), "pulse")}
+	p := &pulse{near: os.NewFile(uintptr(fds[0]), "pulse"), far: os.NewFile(uintptr(fds[1]),
+		"pulse")}
 	p.work.Go(func() {
 		b := make([]byte, 1)
 		for {
@@ -114,8 +117,9 @@ func (p *pulse) roundTrip() error {
 	return err
 }
 
-// barrier waits until every processor has finished what it was doing in the kernel. A packet waits on the processor
-// that sent it until that has time, and one processor of a virtual machine may stand still while others run.
+// barrier waits until every processor has finished what it was doing in the kernel. A packet waits
+// on the processor that sent it until that has time, and one processor of a virtual machine may
+// stand still while others run.
 func (p *pulse) barrier() {
 	asked := time.Now()
 	p.barriers.Lock()
@@ -124,7 +128,8 @@ func (p *pulse) barrier() {
 		return // somebody else's began since, and has ended
 	}
 	p.lastBarrier = time.Now()
-	// A grace period of RCU (membarrier(2)). Where there is no such system call, there is no such care.
+	// A grace period of RCU (membarrier(2)). Where there is no such system call, there is no such
+	// care.
 	const membarrierCmdGlobal = 1
 	unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0) //nolint:errcheck // see above
 }

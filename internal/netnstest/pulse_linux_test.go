@@ -29,7 +29,9 @@ func TestThePulseBeatsWhileSomebodyWaits(t *testing.T) {
 	require.Eventually(t, resting, patience, time.Millisecond)
 	before := beats()
 	p.join()
-	require.Eventually(t, func() bool { return beats() > before }, patience, time.Millisecond, "it beats again")
+	require.Eventually(t, func() bool {
+		return beats() > before
+	}, patience, time.Millisecond, "it beats again")
 	require.NoError(t, p.Close())
 	require.Eventually(t, resting, patience, time.Millisecond)
 	_, err = p.count()

@@ -16,7 +16,8 @@ const (
 // sctpCookieParam is the parameter type of a state cookie (RFC 9260, section 3.3.3).
 const sctpCookieParam = 7
 
-// Sizes: the common header, a chunk's or parameter's header, and the fixed part of an INIT or INIT ACK.
+// Sizes: the common header, a chunk's or parameter's header, and the fixed part of an INIT or INIT
+// ACK.
 const (
 	sctpHeaderLen = 12
 	sctpTLVLen    = 4
@@ -104,10 +105,11 @@ func sctpCookie(params []byte) string {
 	return ""
 }
 
-// sctpChecksum returns the CRC32c of a packet, whatever its checksum field holds. The CRC's bytes are sent lowest
-// first, unlike anything else in the packet (RFC 9260, appendix A).
+// sctpChecksum returns the CRC32c of a packet, whatever its checksum field holds. The CRC's bytes
+// are sent lowest first, unlike anything else in the packet (RFC 9260, appendix A).
 func sctpChecksum(b []byte) []byte {
 	var zero [4]byte
-	crc := crc32.Update(crc32.Update(crc32.Checksum(b[:8], castagnoli), castagnoli, zero[:]), castagnoli, b[12:])
+	crc := crc32.Update(crc32.Update(crc32.Checksum(b[:8], castagnoli), castagnoli, zero[:]),
+		castagnoli, b[12:])
 	return binary.LittleEndian.AppendUint32(nil, crc)
 }

@@ -13,8 +13,8 @@ type association struct {
 	port uint16 // own port
 	to   netip.AddrPort
 	tag  uint32
-	// looped: the INIT came back to the sender's own namespace, past all rules. A raw socket there (this one) keeps
-	// the kernel from answering that nobody listens.
+	// looped: the INIT came back to the sender's own namespace, past all rules. A raw socket there
+	// (this one) keeps the kernel from answering that nobody listens.
 	looped bool
 }
 
@@ -60,14 +60,16 @@ func (a *association) judge(b []byte) (Outcome, bool) {
 	return Outcome{}, false
 }
 
-// caused tells whether a packet that an ICMP error quotes is this association's: raw sockets get the errors of all.
+// caused tells whether a packet that an ICMP error quotes is this association's: raw sockets get
+// the errors of all.
 func (a *association) caused(transport []byte) bool {
 	return len(transport) >= 4 &&
-		binary.BigEndian.Uint16(transport) == a.port && binary.BigEndian.Uint16(transport[2:]) == a.to.Port()
+		binary.BigEndian.Uint16(transport) == a.port &&
+		binary.BigEndian.Uint16(transport[2:]) == a.to.Port()
 }
 
-// filterSCTP lets only packets from or to the port into a raw socket (classic BPF, see socket(7), SO_ATTACH_FILTER).
-// Else many probes at once would fill each other's buffers.
+// filterSCTP lets only packets from or to the port into a raw socket (classic BPF, see socket(7),
+// SO_ATTACH_FILTER). Else many probes at once would fill each other's buffers.
 func filterSCTP(fd, domain int, port uint16) error {
 	// X = length of the IP header, if the socket delivers one.
 	prologue := unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_MSH | unix.BPF_B, K: 0}

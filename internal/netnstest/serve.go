@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// Server answers each client with one line, "name address:port\n": its own name, and the source it saw. A TCP
-// server greets each connection with that line and then echoes what it receives; a UDP server sends the line for
-// each datagram; an SCTP server answers an INIT chunk with an INIT ACK whose state cookie is the line. Where an SCTP
-// server listens, INITs to other ports of its address are answered with an ABORT.
+// Server answers each client with one line, "name address:port\n": its own name, and the source it
+// saw. A TCP server greets each connection with that line and then echoes what it receives; a UDP
+// server sends the line for each datagram; an SCTP server answers an INIT chunk with an INIT ACK
+// whose state cookie is the line. Where an SCTP server listens, INITs to other ports of its address
+// are answered with an ABORT.
 type Server struct {
 	// Name is what the server calls itself.
 	Name string
@@ -31,12 +32,14 @@ type Server struct {
 	conns map[*net.TCPConn]struct{} // of a TCP server; nil once closed
 }
 
-// Serve starts a server in the namespace. The address must be one of the namespace's and not unspecified. Port 0
-// takes a free one, for TCP and UDP. The server runs until it or the namespace is closed.
+// Serve starts a server in the namespace. The address must be one of the namespace's and not
+// unspecified. Port 0 takes a free one, for TCP and UDP. The server runs until it or the namespace
+// is closed.
 func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, error) {
 	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[*net.TCPConn]struct{}{}}
 	if err := s.start(); err != nil {
-		return nil, fmt.Errorf("netnstest: %s: serve %s on %s as %s: %w", ns.name, proto, addr, name, err)
+		return nil, fmt.Errorf("netnstest: %s: serve %s on %s as %s: %w", ns.name, proto, addr,
+			name, err)
 	}
 	return s, nil
 }
@@ -144,7 +147,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	if _, err := conn.Write(s.line(conn.RemoteAddr())); err != nil {
 		return
 	}
-	// Plain reads and writes: io.Copy between TCP connections would take two more file descriptors for splice(2).
+	// Plain reads and writes: io.Copy between TCP connections would take two more file descriptors
+	// for splice(2).
 	buf := make([]byte, 128)
 	for {
 		n, err := conn.Read(buf)
@@ -157,7 +161,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	}
 }
 
-// reset ends a connection at once: one that the kernel goes on closing in the background would hold its namespace.
+// reset ends a connection at once: one that the kernel goes on closing in the background would hold
+// its namespace.
 func reset(conn *net.TCPConn) {
 	conn.SetLinger(0) //nolint:errcheck // the next call has the same error
 	conn.Close()      //nolint:errcheck // nothing is owed to the client
@@ -182,7 +187,8 @@ func (s *Server) startUDP() error {
 				return
 			}
 			if err == nil {
-				conn.WriteToUDPAddrPort(s.line(from), from) //nolint:errcheck // the network may lose packets
+				// nolint:errcheck // the network may lose packets
+				conn.WriteToUDPAddrPort(s.line(from), from)
 			}
 		}
 	})

@@ -75,7 +75,8 @@ func TestHundredsOfServersShareANamespace(t *testing.T) {
 		for _, proto := range Protocols() {
 			require.NoError(t, c.Pods[0].Serve(proto, port))
 			for _, addr := range addrsOf(c.Pods[0]) {
-				probes = append(probes, Probe{From: c.Outside[0], Proto: proto, To: netip.AddrPortFrom(addr, port)})
+				probes = append(probes, Probe{From: c.Outside[0], Proto: proto,
+					To: netip.AddrPortFrom(addr, port)})
 			}
 		}
 	}

@@ -9,8 +9,9 @@ import (
 	"sync"
 )
 
-// sctpServers are the SCTP servers of a namespace. Those of one address share a raw socket: as long as it is open
-// the kernel leaves SCTP packets to that address alone, so somebody has to refuse those that nobody wants.
+// sctpServers are the SCTP servers of a namespace. Those of one address share a raw socket: as long
+// as it is open the kernel leaves SCTP packets to that address alone, so somebody has to refuse
+// those that nobody wants.
 type sctpServers struct {
 	mu        sync.Mutex
 	endpoints map[netip.Addr]*sctpEndpoint
@@ -96,7 +97,8 @@ func (all *sctpServers) serve(e *sctpEndpoint) {
 		if err != nil || !ok || in.Chunk != sctpInit {
 			continue
 		}
-		out := sctpPacket{SrcPort: in.DstPort, DstPort: in.SrcPort, Tag: in.InitTag, Chunk: sctpAbort}
+		out := sctpPacket{SrcPort: in.DstPort, DstPort: in.SrcPort, Tag: in.InitTag,
+			Chunk: sctpAbort}
 		all.mu.Lock()
 		server := e.ports[in.DstPort]
 		all.mu.Unlock()

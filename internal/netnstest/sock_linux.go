@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sock is a socket on the runtime's poller: waiting for it costs a goroutine, not a thread. Package net cannot be
-// used where the socket's error queue has to be read.
+// sock is a socket on the runtime's poller: waiting for it costs a goroutine, not a thread. Package
+// net cannot be used where the socket's error queue has to be read.
 type sock struct {
 	file *os.File
 	conn syscall.RawConn
@@ -39,14 +39,15 @@ func openSock(ns *NS, domain, typ, proto int, setup func(fd int) error) (*sock, 
 // Close closes the socket and ends all waiting.
 func (s *sock) Close() error { return s.file.Close() }
 
-// pollRead calls f until it returns true: now, and each time the socket may have something to read, errors included.
-// It fails with os.ErrDeadlineExceeded at the file's read deadline.
+// pollRead calls f until it returns true: now, and each time the socket may have something to read,
+// errors included. It fails with os.ErrDeadlineExceeded at the file's read deadline.
 func (s *sock) pollRead(f func(fd int) bool) error {
 	return s.conn.Read(func(fd uintptr) bool { return f(int(fd)) })
 }
 
-// pollWrite is pollRead for a socket that may have become writable: connected, or not. (The runtime takes a socket
-// that reports an error and nothing else, as one does that is connecting, for one that cannot be read with its poller.)
+// pollWrite is pollRead for a socket that may have become writable: connected, or not. (The runtime
+// takes a socket that reports an error and nothing else, as one does that is connecting, for one
+// that cannot be read with its poller.)
 func (s *sock) pollWrite(f func(fd int) bool) error {
 	return s.conn.Write(func(fd uintptr) bool { return f(int(fd)) })
 }

@@ -9,7 +9,8 @@ import (
 // envReExecError carries to [Require] why the process could not be re-executed.
 const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
 
-// TB is what the helpers here need of a [testing.TB], so that programs can use this package without package testing.
+// TB is what the helpers here need of a [testing.TB], so that programs can use this package without
+// package testing.
 type TB interface {
 	Helper()
 	Cleanup(f func())
@@ -18,8 +19,9 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// Main runs the tests of a package (m is a [testing.M]) where they may create network namespaces: in this process if
-// it can, else in a copy of it that runs in a new user namespace. Call it from TestMain; it does not return.
+// Main runs the tests of a package (m is a [testing.M]) where they may create network namespaces:
+// in this process if it can, else in a copy of it that runs in a new user namespace. Call it from
+// TestMain; it does not return.
 func Main(m interface{ Run() int }) {
 	done, code, err := ReExecInUserNS()
 	if done {
@@ -31,7 +33,8 @@ func Main(m interface{ Run() int }) {
 	os.Exit(m.Run())
 }
 
-// Require skips the test, with the reason, where network namespaces cannot be created and configured.
+// Require skips the test, with the reason, where network namespaces cannot be created and
+// configured.
 func Require(tb TB) {
 	tb.Helper()
 	err := usable()
@@ -46,8 +49,8 @@ func Require(tb TB) {
 	tb.Skipf("needs root or an unprivileged user namespace: %s", reason)
 }
 
-// Start returns a cluster that is closed when the test ends. It calls [Require], and fails the test if the cluster
-// cannot be built.
+// Start returns a cluster that is closed when the test ends. It calls [Require], and fails the test
+// if the cluster cannot be built.
 func Start(tb TB, opts Options) *Cluster {
 	tb.Helper()
 	Require(tb)

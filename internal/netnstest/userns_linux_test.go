@@ -31,8 +31,9 @@ func playRole() (code int, ok bool) {
 	return 0, false
 }
 
-// asNobody runs this binary as an ordinary user, in a role or with some tests, and returns its output and exit code.
-// TestMain takes it into a user namespace. The test is skipped where an ordinary user may not have one.
+// asNobody runs this binary as an ordinary user, in a role or with some tests, and returns its
+// output and exit code. TestMain takes it into a user namespace. The test is skipped where an
+// ordinary user may not have one.
 func asNobody(t *testing.T, role, tests, stdin string) (string, int) {
 	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(envReExecuted) != "" {
@@ -40,9 +41,12 @@ func asNobody(t *testing.T, role, tests, stdin string) (string, int) {
 	}
 	const nobody = 65534
 	cmd := exec.Command("/proc/self/exe", "-test.run=^("+tests+")$", "-test.v", "-test.count=1")
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "HOME=") })
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, "HOME=")
+	})
 	cmd.Env = append(cmd.Env, envRole+"="+role, "HOME=/", "TMPDIR=/tmp")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody,
+		Gid: nobody}}
 	cmd.Stdin = strings.NewReader(stdin)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -58,7 +62,8 @@ func asNobody(t *testing.T, role, tests, stdin string) (string, int) {
 
 func TestAnOrdinaryUserMayRunTheTests(t *testing.T) {
 	t.Parallel()
-	tests := []string{"TestEveryHostReachesEveryOtherDirectly", "TestACaptureSeesBothDirections", "TestDoReturnsTheError"}
+	tests := []string{"TestEveryHostReachesEveryOtherDirectly", "TestACaptureSeesBothDirections",
+		"TestDoReturnsTheError"}
 	out, code := asNobody(t, "", strings.Join(tests, "|"), "")
 	require.Zero(t, code, "%s", out)
 	for _, name := range tests {

@@ -28,11 +28,12 @@ func align(n int) int { return (n + 3) &^ 3 }
 // Mark names an attribute that was begun and is still open. It is valid until the batch is reset.
 type Mark int
 
-// attr appends the header of an attribute with n bytes of data and returns the place for the data and
-// its padding. An attribute that is too long is appended empty, and the batch is spoiled.
+// attr appends the header of an attribute with n bytes of data and returns the place for the data
+// and its padding. An attribute that is too long is appended empty, and the batch is spoiled.
 func (b *Batch) attr(typ uint16, n int) []byte {
 	if n > MaxAttr-attrHeaderLen {
-		b.fail("attribute %d would be %d bytes long, more than %d", typ&attrTypeMask, attrHeaderLen+n, MaxAttr)
+		b.fail("attribute %d would be %d bytes long, more than %d", typ&attrTypeMask,
+			attrHeaderLen+n, MaxAttr)
 		n = 0
 	}
 	p := b.raw(attrHeaderLen + align(n))
@@ -85,7 +86,8 @@ func (b *Batch) NativeU64(typ uint16, v uint64) { native.PutUint64(b.attr(typ, 8
 // leading returns the number whose first byte in memory is v, the others being 0.
 func leading(v uint8) uint32 { return native.Uint32([]byte{v, 0, 0, 0}) }
 
-// Nest begins an attribute that holds attributes (NLA_F_NESTED is set). It is closed by [Batch.End].
+// Nest begins an attribute that holds attributes (NLA_F_NESTED is set). It is closed by
+// [Batch.End].
 func (b *Batch) Nest(typ uint16) Mark { return b.Begin(typ | AttrNested) }
 
 // Begin begins an attribute whose data the caller appends piece by piece with [Batch.Raw] and its
@@ -111,15 +113,16 @@ func (b *Batch) End(m Mark) {
 	b.depth--
 	n := b.AttrLen(m)
 	if n > MaxAttr {
-		b.fail("attribute %d is %d bytes long, more than %d", native.Uint16(b.buf[m+2:])&attrTypeMask, n, MaxAttr)
+		b.fail("attribute %d is %d bytes long, more than %d",
+			native.Uint16(b.buf[m+2:])&attrTypeMask, n, MaxAttr)
 		return
 	}
 	native.PutUint16(b.buf[m:], uint16(n))
 }
 
-// Raw appends data as it is and pads it with zeros to a multiple of 4 bytes. Inside [Batch.Begin] the padding
-// counts as data, which is just how nf_tables lays out the fields of a concatenation. Elsewhere data must be
-// whole attributes, encoded before.
+// Raw appends data as it is and pads it with zeros to a multiple of 4 bytes. Inside [Batch.Begin]
+// the padding counts as data, which is just how nf_tables lays out the fields of a concatenation.
+// Elsewhere data must be whole attributes, encoded before.
 func (b *Batch) Raw(data []byte) { fill(b.raw(align(len(data))), data) }
 
 // RawU8 appends v and three zero bytes.
@@ -145,8 +148,8 @@ func (b *Batch) raw(n int) []byte {
 // AttrLen returns the present length of the open attribute m, header included.
 func (b *Batch) AttrLen(m Mark) int { return len(b.buf) - int(m) }
 
-// Room returns how many bytes still fit into the open attribute m before it exceeds [MaxAttr]. It is negative
-// when they already do not.
+// Room returns how many bytes still fit into the open attribute m before it exceeds [MaxAttr]. It
+// is negative when they already do not.
 func (b *Batch) Room(m Mark) int { return MaxAttr - b.AttrLen(m) }
 
 // AttrIter walks attributes without allocating:
@@ -188,7 +191,8 @@ func (it *AttrIter) Next() bool {
 	n := int(native.Uint16(rest))
 	typ := native.Uint16(rest[2:])
 	if n < attrHeaderLen || n > len(rest) {
-		it.err = fmt.Errorf("%w: attribute %d claims %d bytes, %d are there", ErrMalformed, typ&attrTypeMask, n, len(rest))
+		it.err = fmt.Errorf("%w: attribute %d claims %d bytes, %d are there", ErrMalformed,
+			typ&attrTypeMask, n, len(rest))
 		return false
 	}
 	it.typ, it.data = typ, rest[attrHeaderLen:n:n]
@@ -208,7 +212,8 @@ func (it *AttrIter) Type() uint16 { return it.typ & attrTypeMask }
 // Data returns the attribute's data. It points into what was given to [Attrs].
 func (it *AttrIter) Data() []byte { return it.data }
 
-// Nest returns an iterator over the attributes inside this one. Its error is its own: check it, too.
+// Nest returns an iterator over the attributes inside this one. Its error is its own: check it,
+// too.
 func (it *AttrIter) Nest() AttrIter { return Attrs(it.data) }
 
 // Text returns the data as a string, up to the first NUL if there is one.
@@ -281,7 +286,8 @@ func (it *AttrIter) sized(n int) bool {
 		return true
 	}
 	if it.err == nil {
-		it.err = fmt.Errorf("%w: attribute %d has %d bytes of data, want %d", ErrMalformed, it.Type(), len(it.data), n)
+		it.err = fmt.Errorf("%w: attribute %d has %d bytes of data, want %d", ErrMalformed,
+			it.Type(), len(it.data), n)
 	}
 	return false
 }

@@ -97,8 +97,10 @@ func TestMalformedAttributesEndTheWalk(t *testing.T) {
 		bytes string
 		want  string
 	}{
-		{"too short for a header", "0400", "malformed netlink message: 2 bytes after the last attribute"},
-		{"shorter than its header", "0300 0100", "malformed netlink message: attribute 1 claims 3 bytes, 4 are there"},
+		{"too short for a header", "0400",
+			"malformed netlink message: 2 bytes after the last attribute"},
+		{"shorter than its header", "0300 0100",
+			"malformed netlink message: attribute 1 claims 3 bytes, 4 are there"},
 		{"longer than what is there", "0c00 0180 00000000",
 			"malformed netlink message: attribute 1 claims 12 bytes, 8 are there"},
 		{"a tail too short for another", "0500 0100 01000000 ff",
@@ -238,7 +240,8 @@ func FuzzAttrs(f *testing.F) {
 		}
 		path := AttrPath(data, offset)
 		for i := 1; i < len(path); i++ {
-			require.Less(t, len(path[i].Data), len(path[i-1].Data), "each step lies inside the one before")
+			require.Less(t, len(path[i].Data), len(path[i-1].Data),
+				"each step lies inside the one before")
 		}
 	})
 }

@@ -21,8 +21,8 @@ var native = binary.NativeEndian
 // Batch is an append-only buffer of messages. The zero value is ready for use. Reset empties it and
 // keeps the memory. A Batch must not be used by two goroutines at once.
 //
-// The buffer begins with room for the message that begins a transaction, so that a batch is sent as it
-// lies, in one piece.
+// The buffer begins with room for the message that begins a transaction, so that a batch is sent as
+// it lies, in one piece.
 type Batch struct {
 	buf   []byte
 	msgs  []entry
@@ -43,23 +43,25 @@ func (b *Batch) Reset() {
 	*b = Batch{buf: b.buf[:0], msgs: b.msgs[:0]}
 }
 
-// Grow makes room for so many messages and bytes more, so that those before are not copied as they are
-// written. It is an estimate: they may be fewer or more.
+// Grow makes room for so many messages and bytes more, so that those before are not copied as they
+// are written. It is an estimate: they may be fewer or more.
 func (b *Batch) Grow(messages, bytes int) {
 	b.msgs = slices.Grow(b.msgs, messages)
 	b.buf = slices.Grow(b.buf, bytes)
 }
 
-// Message ends the message before it, if any, and begins a new one. FlagRequest is added to flags. The
-// sequence number is filled in when the batch is sent.
-func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16, obj Object) {
+// Message ends the message before it, if any, and begins a new one. FlagRequest is added to flags.
+// The sequence number is filled in when the batch is sent.
+func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16,
+	obj Object) {
 	b.finish()
 	if len(b.msgs) == 0 {
 		b.buf = b.buf[:0]
 		b.extend(beginLen) // transaction writes what goes there
 	}
 	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
-	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family, resID)
+	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest,
+		family, resID)
 }
 
 // putFrame writes both headers with a length of no attributes and sequence number 0.
@@ -117,8 +119,8 @@ func (b *Batch) fail(format string, args ...any) {
 // Len returns the number of messages.
 func (b *Batch) Len() int { return len(b.msgs) }
 
-// Size returns the number of bytes that a Commit of the batch sends, begin and end messages included. It is
-// what [Conn.MaxBatch] limits.
+// Size returns the number of bytes that a Commit of the batch sends, begin and end messages
+// included. It is what [Conn.MaxBatch] limits.
 func (b *Batch) Size() int {
 	if len(b.msgs) == 0 {
 		return 0
@@ -134,8 +136,8 @@ func (b *Batch) MessageLen() int {
 	return len(b.buf) - b.msgs[len(b.msgs)-1].at
 }
 
-// Bytes returns the messages as they are, without the begin and end messages of a transaction. It is
-// valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
+// Bytes returns the messages as they are, without the begin and end messages of a transaction. It
+// is valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
 func (b *Batch) Bytes() []byte {
 	if len(b.msgs) == 0 {
 		return nil
@@ -144,8 +146,8 @@ func (b *Batch) Bytes() []byte {
 	return b.buf[beginLen:]
 }
 
-// Err returns the first mistake made in writing the batch so far, an [ErrBadBatch]: an attribute that is too
-// long, was not closed, or is in no message.
+// Err returns the first mistake made in writing the batch so far, an [ErrBadBatch]: an attribute
+// that is too long, was not closed, or is in no message.
 func (b *Batch) Err() error { return b.err }
 
 // seal ends the last message and returns the first mistake in the batch.

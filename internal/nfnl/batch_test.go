@@ -72,7 +72,8 @@ func TestTransactionWrapsTheBatch(t *testing.T) {
 		begin string
 	}{
 		{"without a generation", 0, `14000000 1000 0100 07000000 00000000 00 00 000a`},
-		{"with a generation", 0x2a, `1c000000 1000 0100 07000000 00000000 00 00 000a 0800 0100 0000002a`},
+		{"with a generation", 0x2a,
+			`1c000000 1000 0100 07000000 00000000 00 00 000a 0800 0100 0000002a`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -132,39 +133,57 @@ func TestMistakesStickToTheBatch(t *testing.T) {
 		{"raw data before any message", func(b *Batch) { b.RawU32(1) },
 			"malformed batch: before the first message: data comes before any message"},
 		{"an attribute that is too long", func(b *Batch) { message(b); b.Attr(3, big) },
-			"malformed batch: add set s of table ip t: attribute 3 would be 65539 bytes long, more than 65535"},
-		{"a string that is too long", func(b *Batch) { message(b); b.Text(3, string(big[:MaxAttr-attrHeaderLen])) },
-			"malformed batch: add set s of table ip t: attribute 3 would be 65536 bytes long, more than 65535"},
+			"malformed batch: add set s of table ip t: attribute 3 would be 65539 bytes long, " +
+				"more than 65535"},
+		{"a string that is too long", func(b *Batch) {
+			message(b)
+			b.Text(3, string(big[:MaxAttr-attrHeaderLen]))
+		},
+			"malformed batch: add set s of table ip t: attribute 3 would be 65536 bytes long, " +
+				"more than 65535"},
 		{"a nested attribute that grew too long", func(b *Batch) {
 			message(b)
 			m := b.Nest(3)
 			b.Attr(1, big[:60000])
 			b.Attr(1, big[:6000])
 			b.End(m)
-		}, "malformed batch: add set s of table ip t: attribute 3 is 66012 bytes long, more than 65535"},
+		},
+			"malformed batch: add set s of table ip t: attribute 3 is 66012 bytes long, more than " +
+				"65535"},
 		{"a nested attribute that is not closed", func(b *Batch) { message(b); b.Nest(3) },
 			"malformed batch: add set s of table ip t: attribute 3 was not closed"},
-		{"a nested attribute that the next message cuts off", func(b *Batch) { message(b); b.Nest(3); message(b) },
+		{"a nested attribute that the next message cuts off", func(b *Batch) {
+			message(b)
+			b.Nest(3)
+			message(b)
+		},
 			"malformed batch: add set s of table ip t: attribute 3 was not closed"},
 		{"the wrong order of ends", func(b *Batch) {
 			message(b)
 			outer := b.Nest(1)
 			b.Nest(2)
 			b.End(outer)
-		}, "malformed batch: add set s of table ip t: attributes are not closed in the order in which they were begun"},
+		},
+			"malformed batch: add set s of table ip t: attributes are not closed in the order in " +
+				"which they were begun"},
 		{"an end too many", func(b *Batch) {
 			message(b)
 			m := b.Nest(1)
 			b.End(m)
 			b.End(m)
-		}, "malformed batch: add set s of table ip t: attributes are not closed in the order in which they were begun"},
+		},
+			"malformed batch: add set s of table ip t: attributes are not closed in the order in " +
+				"which they were begun"},
 		{"too deep", func(b *Batch) {
 			message(b)
 			for range maxNest + 1 {
 				b.Nest(1)
 			}
 		}, "malformed batch: add set s of table ip t: attributes are nested more than 16 deep"},
-		{"an object without a name", func(b *Batch) { b.Message(SubsysNFTables, 9, 0, 2, 0, Object{}); b.Nest(3) },
+		{"an object without a name", func(b *Batch) {
+			b.Message(SubsysNFTables, 9, 0, 2, 0, Object{})
+			b.Nest(3)
+		},
 			"malformed batch: message 0: attribute 3 was not closed"},
 	}
 	for _, tt := range tests {
@@ -219,8 +238,8 @@ func TestRoomTellsWhenToSplit(t *testing.T) {
 // elementKey is a fixed buffer, so that the benchmark measures appending alone.
 var elementKey = make([]byte, 16)
 
-// appendElements writes n elements of a map from a concatenated key to address and port, over as many
-// messages as that needs.
+// appendElements writes n elements of a map from a concatenated key to address and port, over as
+// many messages as that needs.
 func appendElements(b *Batch, n int) {
 	const elementSize = 48
 	var list Mark

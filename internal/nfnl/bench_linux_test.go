@@ -12,7 +12,8 @@ const benchElements = 100_000
 // deleteTable deletes the table t.
 func deleteTable(b *testing.B, c *Conn) {
 	var batch Batch
-	batch.Message(SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, familyIPv4, 0, Object{Verb: "delete", Kind: "table", Name: "ip t"})
+	batch.Message(SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, familyIPv4, 0,
+		Object{Verb: "delete", Kind: "table", Name: "ip t"})
 	batch.Text(unix.NFTA_TABLE_NAME, "t")
 	require.NoError(b, c.Commit(b.Context(), &batch, 0))
 }
@@ -24,7 +25,8 @@ func BenchmarkCommitManyElements(b *testing.B) {
 	appendSet(&batch)
 	appendRange(&batch, 0, benchElements)
 	if batch.Size() > c.MaxBatch() {
-		b.Skipf("a batch of %d bytes needs CAP_NET_ADMIN in the initial user namespace", batch.Size())
+		b.Skipf("a batch of %d bytes needs CAP_NET_ADMIN in the initial user namespace",
+			batch.Size())
 	}
 	b.SetBytes(int64(batch.Size()))
 	for b.Loop() {

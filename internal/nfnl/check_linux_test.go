@@ -20,7 +20,8 @@ func TestKernelChecksWithoutDoing(t *testing.T) {
 	after, err := c.GenID(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, before.ID, after.ID)
-	b.Message(SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, familyIPv4, 0, Object{Verb: "delete", Kind: "table", Name: "ip none"})
+	b.Message(SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, familyIPv4, 0,
+		Object{Verb: "delete", Kind: "table", Name: "ip none"})
 	b.Text(unix.NFTA_TABLE_NAME, "none")
 	require.ErrorIs(t, c.Check(t.Context(), &b), unix.ENOENT)
 	b.Reset()

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Commit sends b as one nf_tables transaction: all of it takes effect, or none. An empty batch is not sent. If
-// genID is not 0, the kernel refuses the transaction with [ErrGenerationChanged] unless genID is still
-// the generation of the ruleset (Linux 4.16). The kernel judges every message also after one has failed:
-// the error is an [OpError] or, for several, [OpErrors].
+// Commit sends b as one nf_tables transaction: all of it takes effect, or none. An empty batch is
+// not sent. If genID is not 0, the kernel refuses the transaction with [ErrGenerationChanged]
+// unless genID is still the generation of the ruleset (Linux 4.16). The kernel judges every message
+// also after one has failed: the error is an [OpError] or, for several, [OpErrors].
 //
-// Success is known from an acknowledgement of the last message, asked for by Commit. Acknowledgements of
-// the begin and end messages are no use: they came with Linux 6.10 (bf2ac490d28c, "netfilter: nfnetlink:
-// Handle ACK flags for batch messages"), and a failed transaction has none for its end. The kernel tells
-// the errors of a transaction when it is over, in the order of the messages, and last the acknowledgement; an
-// error of the commit itself comes before all of them. So if the first answer is that
-// acknowledgement, all went well.
+// Success is known from an acknowledgement of the last message, asked for by Commit.
+// Acknowledgements of the begin and end messages are no use: they came with Linux 6.10
+// (bf2ac490d28c, "netfilter: nfnetlink: Handle ACK flags for batch messages"), and a failed
+// transaction has none for its end. The kernel tells the errors of a transaction when it is over,
+// in the order of the messages, and last the acknowledgement; an error of the commit itself comes
+// before all of them. So if the first answer is that acknowledgement, all went well.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -36,10 +36,11 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	return err
 }
 
-// Check lets the kernel judge b as a transaction, which does not take place: its end message is not sent, upon which the
-// kernel undoes what it has prepared (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c; "nft --check" does so). Errors are
-// those of [Conn.Commit]. Nothing is left but modules that the kernel loaded to judge; the generation
-// stays the same. What only a commit finds out, Check does not.
+// Check lets the kernel judge b as a transaction, which does not take place: its end message is not
+// sent, upon which the kernel undoes what it has prepared (nfnetlink_rcv_batch in
+// net/netfilter/nfnetlink.c; "nft --check" does so). Errors are those of [Conn.Commit]. Nothing is
+// left but modules that the kernel loaded to judge; the generation stays the same. What only a
+// commit finds out, Check does not.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("check: %w", err)
@@ -91,10 +92,11 @@ func (c *Conn) commit(b *Batch, genID uint32, without int) error {
 	return outcome("commit", errs, err)
 }
 
-// whole reports whether the kernel refused the transaction rather than a message of it. It says so with the
-// number of the begin message or, where it has lost sight of that, of the first message: when memory runs out, which
-// makes it forget what else it had to say, and when the commit itself fails, for the same reason
-// (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb) after skb_pull).
+// whole reports whether the kernel refused the transaction rather than a message of it. It says so
+// with the number of the begin message or, where it has lost sight of that, of the first message:
+// when memory runs out, which makes it forget what else it had to say, and when the commit itself
+// fails, for the same reason (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb)
+// after skb_pull).
 func whole(seq, first uint32, v verdict) bool {
 	return seq == first-1 || seq == first && v.errno == syscall.ENOMEM
 }

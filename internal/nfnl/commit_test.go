@@ -25,7 +25,8 @@ func TestCommitJudgesTheAnswers(t *testing.T) {
 			return append(strange, answer(r[3].seq, 0, "", 0))
 		}, "", 0},
 		{"other acknowledgements are skipped", func(r []packet) []any {
-			return []any{append(answer(r[0].seq, 0, "", 0), answer(r[1].seq, 0, "", 0)...), answer(r[3].seq, 0, "", 0)}
+			return []any{append(answer(r[0].seq, 0, "", 0), answer(r[1].seq, 0, "", 0)...),
+				answer(r[3].seq, 0, "", 0)}
 		}, "", 0},
 		{"the transaction is refused", func(r []packet) []any {
 			return []any{answer(r[0].seq, syscall.EPERM, "", 0)}
@@ -37,7 +38,8 @@ func TestCommitJudgesTheAnswers(t *testing.T) {
 			return []any{answer(r[2].seq, syscall.EBUSY, "in use", 20), answer(r[3].seq, 0, "", 0)}
 		}, "add set b: device or resource busy (in use)", 0},
 		{"two messages are refused, the last of them", func(r []packet) []any {
-			return []any{answer(r[1].seq, syscall.EBUSY, "", 0), answer(r[3].seq, syscall.ENOENT, "", 0)}
+			return []any{answer(r[1].seq, syscall.EBUSY, "", 0), answer(r[3].seq, syscall.ENOENT,
+				"", 0)}
 		}, "add set a: device or resource busy; add set c: no such file or directory", 0},
 		{"memory runs out", func(r []packet) []any {
 			return []any{answer(r[1].seq, syscall.ENOMEM, "", 0)}
@@ -56,7 +58,9 @@ func TestCommitJudgesTheAnswers(t *testing.T) {
 		{"the answer is malformed", func(r []packet) []any {
 			return []any{answer(r[3].seq, 0, "", 0)[:30], "unread"}
 		}, "commit: malformed netlink message: it claims 36 bytes, 30 are there", 1},
-		{"the answer is too long", func(r []packet) []any { return []any{make([]byte, receiveSize+1)} },
+		{"the answer is too long", func(r []packet) []any {
+			return []any{make([]byte, receiveSize+1)}
+		},
 			"commit: malformed netlink message: a datagram of 65537 bytes, more than 65536", 0},
 		{"the socket fails", func(r []packet) []any { return []any{syscall.EIO} },
 			"commit: input/output error", 0},
@@ -93,7 +97,8 @@ func TestOnlyTheLastMessageOfACommitIsAcknowledged(t *testing.T) {
 	})
 	b := numbered(3)
 	require.NoError(t, c.Commit(t.Context(), b, 0))
-	require.Equal(t, []uint16{FlagRequest, FlagRequest, FlagRequest, FlagRequest | FlagAck, FlagRequest}, flags)
+	require.Equal(t, []uint16{FlagRequest, FlagRequest, FlagRequest, FlagRequest | FlagAck,
+		FlagRequest}, flags)
 	require.Len(t, kernel.sent[0], b.Size()-8, "no generation was given")
 	require.NoError(t, c.Commit(t.Context(), b, 9))
 	require.Len(t, kernel.sent[1], b.Size())
@@ -105,15 +110,18 @@ func TestErrorsOfACommitAreFoundByTheirKind(t *testing.T) {
 		if r[0].seq == 1 {
 			return []any{answer(r[0].seq, errRestart, "", 0)}
 		}
-		return []any{answer(r[1].seq, errRestart, "", 0), answer(r[2].seq, syscall.ENOENT, "none", 24), errOverrun}
+		return []any{answer(r[1].seq, errRestart, "", 0), answer(r[2].seq, syscall.ENOENT, "none",
+			24), errOverrun}
 	})
 	err := c.Commit(t.Context(), numbered(2), 9)
 	require.ErrorIs(t, err, ErrGenerationChanged)
 	err = c.Commit(t.Context(), numbered(2), 9)
-	require.NotErrorIs(t, err, ErrGenerationChanged, "that message said ERESTART for reasons of its own")
+	require.NotErrorIs(t, err, ErrGenerationChanged,
+		"that message said ERESTART for reasons of its own")
 	var all OpErrors
 	require.ErrorAs(t, err, &all)
-	require.Equal(t, &OpError{Op: "add", Object: "set b", Index: 1, Errno: syscall.ENOENT, ExtAck: "none", Offset: 24}, all[1])
+	require.Equal(t, &OpError{Op: "add", Object: "set b", Index: 1, Errno: syscall.ENOENT,
+		ExtAck: "none", Offset: 24}, all[1])
 	var one *OpError
 	require.ErrorAs(t, err, &one)
 	require.Equal(t, 0, one.Index)
@@ -130,8 +138,9 @@ func TestManyErrorsAreToldInAFew(t *testing.T) {
 		return data
 	})
 	err := c.Commit(t.Context(), numbered(10), 0)
-	require.EqualError(t, err, "add set a: no such file or directory; add set b: no such file or directory; "+
-		"add set c: no such file or directory; and 7 more")
+	require.EqualError(t, err,
+		"add set a: no such file or directory; add set b: no such file or directory; "+
+			"add set c: no such file or directory; and 7 more")
 	var all OpErrors
 	require.ErrorAs(t, err, &all)
 	require.Len(t, all, 10)

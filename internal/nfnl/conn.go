@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as the
-// largest read so far, up to 32 KiB less its own overhead (netlink_recvmsg and netlink_dump in
+// receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as
+// the largest read so far, up to 32 KiB less its own overhead (netlink_recvmsg and netlink_dump in
 // net/netlink/af_netlink.c), and walks a set from its beginning for each part.
 const receiveSize = 64 << 10
 
-// ackSize is what one answer takes of the receive queue, with room for a long text: an sk_buff and its
-// data, as the kernel accounts them.
+// ackSize is what one answer takes of the receive queue, with room for a long text: an sk_buff and
+// its data, as the kernel accounts them.
 const ackSize = 2 << 10
 
 // manySize is how large a datagram can be where many are received at once: elements of sets, with
@@ -25,14 +25,14 @@ const manySize = 1 << 10
 
 // Config says where and how to open a connection. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of a network namespace (an open /proc/…/ns/net or a bind mount of one),
-	// used only during Dial. 0 means the network namespace of the calling thread: a caller that changes
-	// namespaces itself must have locked its goroutine to the thread.
+	// NetNS is a file descriptor of a network namespace (an open /proc/…/ns/net or a bind mount of
+	// one), used only during Dial. 0 means the network namespace of the calling thread: a caller
+	// that changes namespaces itself must have locked its goroutine to the thread.
 	NetNS int
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
-	// Limit is the greatest number of bytes that is sent at once, where the socket can send more. Zero
-	// means what it can.
+	// Limit is the greatest number of bytes that is sent at once, where the socket can send more.
+	// Zero means what it can.
 	Limit int
 }
 
@@ -57,11 +57,11 @@ type Conn struct {
 type socket interface {
 	// send sends one datagram, which the kernel has worked on when send returns.
 	send(p []byte) error
-	// recv takes a datagram out of the receive queue. It returns errEmpty if there is none and errOverrun if
-	// the kernel could not queue one.
+	// recv takes a datagram out of the receive queue. It returns errEmpty if there is none and
+	// errOverrun if the kernel could not queue one.
 	recv(p []byte) (int, error)
-	// recvMany is recv of one datagram or more, each to a part of p with manySize bytes. It sets the
-	// sizes of as many as it returns; a larger one was cut off.
+	// recvMany is recv of one datagram or more, each to a part of p with manySize bytes. It sets
+	// the sizes of as many as it returns; a larger one was cut off.
 	recvMany(p []byte, sizes []int) (int, error)
 	close() error
 	// limits returns the size of the largest datagram and of the receive queue.
@@ -75,13 +75,15 @@ var (
 )
 
 // Dial opens a NETLINK_NETFILTER socket in the namespace of cfg. It needs CAP_SYS_ADMIN to enter
-// another network namespace; what is sent later needs CAP_NET_ADMIN in the user namespace that owns it.
+// another network namespace; what is sent later needs CAP_NET_ADMIN in the user namespace that owns
+// it.
 func Dial(cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
 	if cfg.NetNS < 0 {
-		return nil, fmt.Errorf("open a netfilter connection: NetNS: %d is not a file descriptor", cfg.NetNS)
+		return nil, fmt.Errorf("open a netfilter connection: NetNS: %d is not a file descriptor",
+			cfg.NetNS)
 	}
 	sock, err := openSocket(cfg.NetNS)
 	if err != nil {
@@ -94,13 +96,14 @@ func Dial(cfg *Config) (*Conn, error) {
 
 // newConn returns a connection over sock.
 func newConn(sock socket, log *slog.Logger) *Conn {
-	c := &Conn{sock: sock, log: log, turn: make(chan struct{}, 1), seq: 1, rx: make([]byte, receiveSize)}
+	c := &Conn{sock: sock, log: log, turn: make(chan struct{}, 1), seq: 1,
+		rx: make([]byte, receiveSize)}
 	c.turn <- struct{}{}
 	return c
 }
 
-// Close closes the connection, as soon as the system call in progress returns. A request in progress ends
-// with [ErrClosed], unless that was its last.
+// Close closes the connection, as soon as the system call in progress returns. A request in
+// progress ends with [ErrClosed], unless that was its last.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -110,11 +113,12 @@ func (c *Conn) Close() error {
 	return c.sock.close()
 }
 
-// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send: the largest
-// transaction. With CAP_NET_ADMIN in the initial user namespace it is 2 GiB. Without, as in an unprivileged user
-// namespace, SO_SNDBUFFORCE fails and the limit is twice net.core.wmem_max, less 32 bytes. That is 425,952 bytes
-// as Linux 5.10 to 6.12 come, and was 8,388,576 on a 6.18. Nothing inside such a namespace can raise it: what is
-// larger has to be split into several transactions.
+// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send:
+// the largest transaction. With CAP_NET_ADMIN in the initial user namespace it is 2 GiB. Without,
+// as in an unprivileged user namespace, SO_SNDBUFFORCE fails and the limit is twice
+// net.core.wmem_max, less 32 bytes. That is 425,952 bytes as Linux 5.10 to 6.12 come, and was
+// 8,388,576 on a 6.18. Nothing inside such a namespace can raise it: what is larger has to be split
+// into several transactions.
 func (c *Conn) MaxBatch() int {
 	return min(c.sendLimit(), maxBuffer)
 }
@@ -156,8 +160,8 @@ func (c *Conn) proceed(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// settle reads the rest of a dump that was left unfinished: until then the kernel refuses another one. This waits
-// until the next request, so that whoever gives up a dump can go on at once.
+// settle reads the rest of a dump that was left unfinished: until then the kernel refuses another
+// one. This waits until the next request, so that whoever gives up a dump can go on at once.
 func (c *Conn) settle(ctx context.Context) error {
 	for c.dumpSeq != 0 {
 		if err := c.proceed(ctx); err != nil {
@@ -194,8 +198,8 @@ func endsDump(data []byte, seq uint32) bool {
 	return false
 }
 
-// reserve returns the first of n sequence numbers that no answer still in the queue can have. 0 is the
-// number of notifications.
+// reserve returns the first of n sequence numbers that no answer still in the queue can have. 0 is
+// the number of notifications.
 func (c *Conn) reserve(n int) uint32 {
 	if uint64(c.seq)+uint64(n) > math.MaxUint32 {
 		c.seq = 1
@@ -220,14 +224,15 @@ func (c *Conn) receive() ([]byte, error) {
 		return nil, err
 	}
 	if n > len(c.rx) {
-		return nil, fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n, len(c.rx))
+		return nil, fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n,
+			len(c.rx))
 	}
 	return c.rx[:n], nil
 }
 
-// collect reads the answers to the requests numbered from first to last and gives them to take. What the
-// kernel says of last comes after all others, so there it stops, and returns true. If it does not find
-// that, it stops when there are no more answers. Answers to anybody else are skipped.
+// collect reads the answers to the requests numbered from first to last and gives them to take.
+// What the kernel says of last comes after all others, so there it stops, and returns true. If it
+// does not find that, it stops when there are no more answers. Answers to anybody else are skipped.
 func (c *Conn) collect(first, last uint32, take func(packet) error) (found bool, err error) {
 	lost := false
 	for !found {
@@ -269,7 +274,8 @@ func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time
 		return
 	}
 	attrs := []slog.Attr{
-		slog.Int("messages", b.Len()), slog.Int("bytes", b.Size()), slog.Duration("took", time.Since(start)),
+		slog.Int("messages", b.Len()), slog.Int("bytes", b.Size()),
+		slog.Duration("took", time.Since(start)),
 	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))

@@ -15,9 +15,9 @@ import (
 // errRestart is how the kernel refuses a transaction made for another generation.
 const errRestart = unix.ERESTART
 
-// What the socket asks for. Both are limits, not allocations: the kernel takes memory for what is sent or
-// queued, so they are set once, as high as may be of use, and not for each batch. The kernel doubles
-// them (sock_setsockopt in net/core/sock.c).
+// What the socket asks for. Both are limits, not allocations: the kernel takes memory for what is
+// sent or queued, so they are set once, as high as may be of use, and not for each batch. The
+// kernel doubles them (sock_setsockopt in net/core/sock.c).
 const (
 	sendBuffer    = math.MaxInt32 / 2
 	receiveBuffer = 8 << 20
@@ -42,8 +42,8 @@ type mmsghdr struct {
 	n   uint32
 }
 
-// openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0. A socket
-// stays in the namespace it was made in.
+// openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0.
+// A socket stays in the namespace it was made in.
 func openSocket(netns int) (socket, error) {
 	if netns == 0 {
 		return newSocket()
@@ -61,14 +61,15 @@ func openSocket(netns int) (socket, error) {
 	return sock, err
 }
 
-// netfilterSocket opens a socket of the netfilter protocol. The kernel loads nfnetlink if need be; but while it is loading it for somebody else, it refuses
-// (netlink_create; seen with Linux 5.10).
+// netfilterSocket opens a socket of the netfilter protocol. The kernel loads nfnetlink if need be;
+// but while it is loading it for somebody else, it refuses (netlink_create; seen with Linux 5.10).
 func netfilterSocket() (fd int, err error) {
 	for try := range loadTries {
 		if try > 0 {
 			time.Sleep(loadWait)
 		}
-		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
+			unix.NETLINK_NETFILTER)
 		if err != unix.EPROTONOSUPPORT {
 			return fd, err
 		}
@@ -120,7 +121,8 @@ func (s *kernelSocket) configure() error {
 }
 
 // buffer sets a buffer to n bytes and returns what it came to. force needs CAP_NET_ADMIN in the
-// initial user namespace. Without, the kernel takes no more than net.core.wmem_max and rmem_max, and does not say so.
+// initial user namespace. Without, the kernel takes no more than net.core.wmem_max and rmem_max,
+// and does not say so.
 func (s *kernelSocket) buffer(n, force, plain int) (int, error) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) != nil {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, plain, n); err != nil {
@@ -168,7 +170,8 @@ func (s *kernelSocket) recvMany(p []byte, sizes []int) (int, error) {
 		s.many[i].hdr.SetIovlen(1)
 	}
 	for {
-		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.many[0])),
+		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd),
+			uintptr(unsafe.Pointer(&s.many[0])),
 			uintptr(len(sizes)), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
 		switch err {
 		case 0:

@@ -25,7 +25,8 @@ func TestWhatIsWrongBeforehandIsNotSent(t *testing.T) {
 	require.ErrorIs(t, c.Commit(ctx, numbered(1), 9), context.Canceled)
 	err := c.Commit(t.Context(), numbered(3), 9)
 	require.ErrorIs(t, err, ErrBatchTooLarge)
-	require.EqualError(t, err, "commit: the batch is too large for the socket's send buffer: 132 bytes, the limit is 100")
+	require.EqualError(t, err,
+		"commit: the batch is too large for the socket's send buffer: 132 bytes, the limit is 100")
 	var large *TooLargeError
 	require.ErrorAs(t, err, &large)
 	require.Equal(t, c.MaxBatch(), large.Limit)

@@ -20,24 +20,25 @@
 //	}
 //	b.End(list)
 //
-// Mistakes and overflows stick to the batch: they are reported once, by [Batch.Err] or by the method of
-// [Conn] that is given the batch, before anything is sent.
+// Mistakes and overflows stick to the batch: they are reported once, by [Batch.Err] or by the
+// method of [Conn] that is given the batch, before anything is sent.
 //
 // # Sending
 //
 // [Conn.Commit] sends a batch as one transaction, [Conn.SendAll] sends independent requests one
-// after the other in as few system calls as possible, [Conn.Query] sends one request and returns its
-// replies, [Conn.Dump] walks a table of the kernel.
+// after the other in as few system calls as possible, [Conn.Query] sends one request and returns
+// its replies, [Conn.Dump] walks a table of the kernel.
 //
-// Everything in nfnetlink happens inside the system call that asks for it: when sendmsg returns, the kernel
-// has done the work and its answers are in the receive queue, and each part of a dump is made by the read of
-// the part before it. So nothing here ever waits for the kernel, and there is no poller: reads do not block,
-// and an empty queue means that there are no more answers. A context is looked at before each system call and
-// while waiting for another user of the connection; a transaction that the kernel has begun cannot be
-// taken back.
+// Everything in nfnetlink happens inside the system call that asks for it: when sendmsg returns,
+// the kernel has done the work and its answers are in the receive queue, and each part of a dump is
+// made by the read of the part before it. So nothing here ever waits for the kernel, and there is
+// no poller: reads do not block, and an empty queue means that there are no more answers. A context
+// is looked at before each system call and while waiting for another user of the connection; a
+// transaction that the kernel has begun cannot be taken back.
 //
 // # Errors
 //
-// Each message carries an [Object] that says what it is about. What the kernel refuses comes back as an
-// [OpError] with that object, the errno, and the text and attribute offset of the extended acknowledgement.
+// Each message carries an [Object] that says what it is about. What the kernel refuses comes back
+// as an [OpError] with that object, the errno, and the text and attribute offset of the extended
+// acknowledgement.
 package nfnl

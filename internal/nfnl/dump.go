@@ -7,24 +7,27 @@ import (
 	"time"
 )
 
-// dumpAttempts bounds DumpRetry. The pauses between them double from dumpPause on: half a second in all.
+// dumpAttempts bounds DumpRetry. The pauses between them double from dumpPause on: half a second in
+// all.
 const (
 	dumpAttempts = 10
 	dumpPause    = time.Millisecond
 )
 
-// Dump sends the one message of req as a dump and calls fn for every message of the answer. It returns
-// [ErrDumpInterrupted] if what is being dumped changed meanwhile: what fn has seen is then worth
-// nothing. If fn returns an error, that is returned and the rest of the dump is thrown away. fn must not
-// use the connection.
+// Dump sends the one message of req as a dump and calls fn for every message of the answer. It
+// returns [ErrDumpInterrupted] if what is being dumped changed meanwhile: what fn has seen is then
+// worth nothing. If fn returns an error, that is returned and the rest of the dump is thrown away.
+// fn must not use the connection.
 //
-// The kernel marks an interrupted dump with NLM_F_DUMP_INTR, but not in every dump of every version. nf_tables
-// also writes the generation into each message: here, a dump that spans two generations is interrupted.
+// The kernel marks an interrupted dump with NLM_F_DUMP_INTR, but not in every dump of every
+// version. nf_tables also writes the generation into each message: here, a dump that spans two
+// generations is interrupted.
 //
-// One interruption nobody but fn can see. After a set grew or shrank much, the kernel rehashes it in the background
-// (lib/rhashtable.c), and a dump that is on its way finds some elements twice and as many others not at all, without
-// a mark and without an error. fn should return ErrDumpInterrupted when it meets an element again. A set that was
-// made with a size (NFTA_SET_DESC_SIZE) is not rehashed.
+// One interruption nobody but fn can see. After a set grew or shrank much, the kernel rehashes it
+// in the background (lib/rhashtable.c), and a dump that is on its way finds some elements twice and
+// as many others not at all, without a mark and without an error. fn should return
+// ErrDumpInterrupted when it meets an element again. A set that was made with a size
+// (NFTA_SET_DESC_SIZE) is not rehashed.
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
 	if err := req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)
@@ -57,11 +60,12 @@ func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) err
 	return d.torn, err
 }
 
-// DumpOwn is [Conn.DumpThrough] for objects that nobody changes meanwhile, as the caller makes sure of by
-// other means. The kernel says of any transaction in the network namespace that it interrupted a dump, also
-// of one about other tables. Dumps of the elements of one set, and of the sets and the rules of one table,
-// count what is in that table only (nf_tables_dump_set, nf_tables_dump_sets, nf_tables_dump_rules), so that
-// such a transaction cannot make them skip anything; dumps of chains and of tables count all of them.
+// DumpOwn is [Conn.DumpThrough] for objects that nobody changes meanwhile, as the caller makes sure
+// of by other means. The kernel says of any transaction in the network namespace that it
+// interrupted a dump, also of one about other tables. Dumps of the elements of one set, and of the
+// sets and the rules of one table, count what is in that table only (nf_tables_dump_set,
+// nf_tables_dump_sets, nf_tables_dump_rules), so that such a transaction cannot make them skip
+// anything; dumps of chains and of tables count all of them.
 func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) error {
 	_, err := c.DumpThrough(ctx, req, fn)
 	return err
@@ -177,9 +181,10 @@ func (d *dump) interrupted() error {
 	return fmt.Errorf("%s: %w", d.req.msgs[0].obj.label(0), ErrDumpInterrupted)
 }
 
-// DumpRetry is Dump, repeated up to ten times while it is interrupted. reset is called before each attempt
-// and must forget what fn has seen; nil means that there is nothing to forget.
-func (c *Conn) DumpRetry(ctx context.Context, req *Batch, reset func(), fn func(Message) error) error {
+// DumpRetry is Dump, repeated up to ten times while it is interrupted. reset is called before each
+// attempt and must forget what fn has seen; nil means that there is nothing to forget.
+func (c *Conn) DumpRetry(ctx context.Context, req *Batch, reset func(),
+	fn func(Message) error) error {
 	pause := dumpPause
 	for attempt := 1; ; attempt++ {
 		if reset != nil {

@@ -20,15 +20,19 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 		err    error
 	}{
 		{"all of it", func(seq uint32) []any {
-			return []any{append(reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7)...), reply(seq-1, 0, 3), done(seq, 0, 0)}
+			return []any{append(reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7)...),
+				reply(seq-1, 0, 3), done(seq, 0, 0)}
 		}, 2, nil},
 		{"nothing there", func(seq uint32) []any { return []any{done(seq, 0, 0)} }, 0, nil},
-		{"refused", func(seq uint32) []any { return []any{answer(seq, syscall.ENOENT, "", 0)} }, 0, syscall.ENOENT},
+		{"refused", func(seq uint32) []any {
+			return []any{answer(seq, syscall.ENOENT, "", 0)}
+		}, 0, syscall.ENOENT},
 		{"fails on the way", func(seq uint32) []any {
 			return []any{reply(seq, FlagMulti, 7), done(seq, 0, syscall.ENOENT)}
 		}, 1, syscall.ENOENT},
 		{"interrupted, says a message", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7), done(seq, 0, 0)}
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7),
+				done(seq, 0, 0)}
 		}, 1, ErrDumpInterrupted},
 		{"interrupted, says the end", func(seq uint32) []any {
 			return []any{reply(seq, FlagMulti, 7), done(seq, FlagIntr, 0)}
@@ -36,12 +40,19 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 		{"interrupted, as the generation shows", func(seq uint32) []any {
 			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8), done(seq, 0, 0)}
 		}, 1, ErrDumpInterrupted},
-		{"breaks off", func(seq uint32) []any { return []any{reply(seq, FlagMulti, 7)} }, 1, ErrAnswersLost},
-		{"runs out of memory", func(seq uint32) []any { return []any{errOverrun} }, 0, ErrAnswersLost},
+		{"breaks off", func(seq uint32) []any {
+			return []any{reply(seq, FlagMulti, 7)}
+		}, 1, ErrAnswersLost},
+		{"runs out of memory", func(seq uint32) []any {
+			return []any{errOverrun}
+		}, 0, ErrAnswersLost},
 		{"the reader has enough", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7), done(seq, 0, 0)}
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7),
+				reply(seq, FlagMulti, 7), done(seq, 0, 0)}
 		}, 2, stop},
-		{"malformed", func(seq uint32) []any { return []any{[]byte{1}, done(seq, 0, 0)} }, 0, ErrMalformed},
+		{"malformed", func(seq uint32) []any {
+			return []any{[]byte{1}, done(seq, 0, 0)}
+		}, 0, ErrMalformed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -61,7 +72,8 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 			require.Equal(t, tt.want, n)
 
 			kernel.answer = func(r []packet) []any { return []any{answer(r[1].seq, 0, "", 0)} }
-			require.NoError(t, c.Commit(t.Context(), numbered(1), 0), "what is left does not confuse the next one")
+			require.NoError(t, c.Commit(t.Context(), numbered(1), 0),
+				"what is left does not confuse the next one")
 			require.Empty(t, kernel.pending)
 			require.Zero(t, c.dumpSeq)
 		})
@@ -81,13 +93,15 @@ func TestADumpGoesOnThroughInterruptions(t *testing.T) {
 			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7), done(seq, 0, 0)}
 		}, 2, false, nil},
 		{"a message says so", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7), done(seq, 0, 0)}
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7),
+				done(seq, 0, 0)}
 		}, 2, true, nil},
 		{"the end says so", func(seq uint32) []any {
 			return []any{reply(seq, FlagMulti, 7), done(seq, FlagIntr, 0)}
 		}, 1, true, nil},
 		{"the generation shows it", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8), reply(seq, FlagMulti, 8), done(seq, 0, 0)}
+			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8),
+				reply(seq, FlagMulti, 8), done(seq, 0, 0)}
 		}, 3, true, nil},
 		{"refused all the same", func(seq uint32) []any {
 			return []any{reply(seq, FlagMulti|FlagIntr, 7), done(seq, 0, syscall.ENOENT)}
@@ -97,7 +111,10 @@ func TestADumpGoesOnThroughInterruptions(t *testing.T) {
 			t.Parallel()
 			c, _ := dialFake(func(r []packet) []any { return tt.answer(r[0].seq) })
 			n := 0
-			torn, err := c.DumpThrough(t.Context(), numbered(1), func(Message) error { n++; return nil })
+			torn, err := c.DumpThrough(t.Context(), numbered(1), func(Message) error {
+				n++
+				return nil
+			})
 			require.ErrorIs(t, err, tt.err)
 			require.Equal(t, tt.torn, torn)
 			require.Equal(t, tt.want, n)
@@ -117,11 +134,15 @@ func TestInterruptedDumpsAreRetried(t *testing.T) {
 			return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)}
 		})
 		var seen, resets int
-		err := c.DumpRetry(t.Context(), numbered(1), func() { seen = 0; resets++ }, func(Message) error { seen++; return nil })
+		err := c.DumpRetry(t.Context(), numbered(1), func() {
+			seen = 0
+			resets++
+		}, func(Message) error { seen++; return nil })
 		require.Equal(t, 1, seen)
 		require.Equal(t, resets, attempts)
 		if failures == dumpAttempts {
-			require.EqualError(t, err, "10 attempts: add set a: the dump was interrupted by a change")
+			require.EqualError(t, err,
+				"10 attempts: add set a: the dump was interrupted by a change")
 			continue
 		}
 		require.NoError(t, err)
@@ -158,7 +179,9 @@ func TestRetriesEndWithTheContext(t *testing.T) {
 func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, kernel := dialFake(func(r []packet) []any { return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)} })
+	c, kernel := dialFake(func(r []packet) []any {
+		return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)}
+	})
 	err := c.Dump(t.Context(), numbered(1), func(Message) error {
 		got := make(chan error)
 		go func() { got <- c.Commit(ctx, numbered(1), 0) }()

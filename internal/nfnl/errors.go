@@ -9,17 +9,18 @@ import (
 
 // Errors that callers act on. They are found with [errors.Is].
 var (
-	// ErrGenerationChanged: the transaction was refused because somebody else committed one after the
-	// generation id it was made for (the kernel says ERESTART). Read again, compare again, try again.
+	// ErrGenerationChanged: the transaction was refused because somebody else committed one after
+	// the generation id it was made for (the kernel says ERESTART). Read again, compare again, try
+	// again.
 	ErrGenerationChanged = errors.New("the ruleset changed since it was read")
-	// ErrDumpInterrupted: what was being dumped changed meanwhile, so the dump shows neither the old
-	// state nor the new one.
+	// ErrDumpInterrupted: what was being dumped changed meanwhile, so the dump shows neither the
+	// old state nor the new one.
 	ErrDumpInterrupted = errors.New("the dump was interrupted by a change")
 	// ErrBatchTooLarge: the batch does not fit into one sendmsg. A [TooLargeError] holds the limit.
 	ErrBatchTooLarge = errors.New("the batch is too large for the socket's send buffer")
-	// ErrAnswersLost: answers of the kernel are missing, because the receive buffer overflowed or the kernel
-	// had no memory for them. Whether a Commit took place is then unknown, unless there are refusals
-	// beside this error: read back.
+	// ErrAnswersLost: answers of the kernel are missing, because the receive buffer overflowed or
+	// the kernel had no memory for them. Whether a Commit took place is then unknown, unless there
+	// are refusals beside this error: read back.
 	ErrAnswersLost = errors.New("answers of the kernel are missing")
 	// ErrBadBatch: the batch was not written properly; nothing was sent.
 	ErrBadBatch = errors.New("malformed batch")
@@ -38,7 +39,8 @@ type OpError struct {
 	Op string
 	// Object is what it was being done to, as said by the message's [Object].
 	Object string
-	// Index is the position of the message in its batch, from 0; -1 means the transaction as a whole.
+	// Index is the position of the message in its batch, from 0; -1 means the transaction as a
+	// whole.
 	Index int
 	// Errno is the kernel's error.
 	Errno syscall.Errno
@@ -90,7 +92,8 @@ func (e *OpError) Is(target error) bool { return target == ErrGenerationChanged 
 // stale: only a wrong generation id makes the kernel refuse a transaction with ERESTART.
 func (e *OpError) stale() bool { return e.Index < 0 && e.Errno == errRestart }
 
-// OpErrors are all refusals of one batch, in the order of the messages. The text shows the first few.
+// OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
+// few.
 type OpErrors []*OpError
 
 // Error returns the first few errors and how many more there are.

@@ -16,7 +16,8 @@ func Example() {
 		attrSize  = 1 // NFTA_SET_DESC_SIZE
 	)
 	var b nfnl.Batch
-	b.Message(nfnl.SubsysNFTables, newSet, nfnl.FlagCreate, 2, 0, nfnl.Object{Verb: "add", Kind: "set", Name: "services"})
+	b.Message(nfnl.SubsysNFTables, newSet, nfnl.FlagCreate, 2, 0,
+		nfnl.Object{Verb: "add", Kind: "set", Name: "services"})
 	b.Text(attrTable, "kernlb")
 	b.Text(attrName, "services")
 	desc := b.Nest(attrDesc)
@@ -47,6 +48,7 @@ func Example() {
 
 // An object says in an error what the kernel refused.
 func ExampleObject() {
-	fmt.Println(nfnl.Object{Verb: "add", Kind: "map", Name: "endpoints-3", Within: "table ip kernlb"})
+	fmt.Println(nfnl.Object{Verb: "add", Kind: "map", Name: "endpoints-3",
+		Within: "table ip kernlb"})
 	// Output: map endpoints-3 of table ip kernlb
 }

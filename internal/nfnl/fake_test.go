@@ -93,7 +93,8 @@ func done(seq uint32, flags uint16, errno syscall.Errno) []byte {
 func numbered(n int) *Batch {
 	var b Batch
 	for i := range n {
-		b.Message(SubsysNFTables, 9, 0, 2, 0, Object{Verb: "add", Kind: "set", Name: string(rune('a' + i))})
+		b.Message(SubsysNFTables, 9, 0, 2, 0, Object{Verb: "add", Kind: "set",
+			Name: string(rune('a' + i))})
 		b.Text(1, "t")
 	}
 	return &b

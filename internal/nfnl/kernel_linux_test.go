@@ -38,7 +38,8 @@ func appendSet(b *Batch) {
 	b.U32(unix.NFTA_SET_ID, setID)
 }
 
-// appendRange writes the numbers from begin to end as elements of the set s, over as many messages as needed.
+// appendRange writes the numbers from begin to end as elements of the set s, over as many messages
+// as needed.
 func appendRange(b *Batch, begin, end uint32) {
 	const elementSize = 16
 	perMessage := uint32((MaxAttr - attrHeaderLen) / elementSize)
@@ -60,8 +61,8 @@ func requestSet(b *Batch) {
 	b.Text(unix.NFTA_SET_ELEM_LIST_SET, "s")
 }
 
-// readNumbers adds the numbers in a message of a set dump to seen. A number seen twice means that the kernel
-// rehashed the set meanwhile, see [Conn.Dump].
+// readNumbers adds the numbers in a message of a set dump to seen. A number seen twice means that
+// the kernel rehashed the set meanwhile, see [Conn.Dump].
 func readNumbers(m Message, seen map[uint32]bool) error {
 	it := Attrs(m.Attrs)
 	for it.Next() {
@@ -110,7 +111,8 @@ func getNumber(t testing.TB, c *Conn, number uint32) ([]Message, error) {
 func tables(t testing.TB, c *Conn) []string {
 	t.Helper()
 	var req Batch
-	req.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, 0, 0, Object{Verb: "list", Kind: "tables"})
+	req.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, 0, 0,
+		Object{Verb: "list", Kind: "tables"})
 	var names []string
 	err := c.Dump(t.Context(), &req, func(m Message) error {
 		for it := Attrs(m.Attrs); it.Next(); {
@@ -132,8 +134,8 @@ func generation(t testing.TB, c *Conn) uint32 {
 	return g.ID
 }
 
-// commitNumbers makes the table and the set with n numbers in it, in transactions that are small enough for a
-// socket without privileges.
+// commitNumbers makes the table and the set with n numbers in it, in transactions that are small
+// enough for a socket without privileges.
 func commitNumbers(t testing.TB, c *Conn, n uint32) {
 	t.Helper()
 	const step = 20_000
@@ -206,11 +208,13 @@ func TestKernelExplainsItself(t *testing.T) {
 	t.Parallel()
 	c := dialNew(t)
 	var b Batch
-	b.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, familyIPv4, 0, Object{Verb: "get", Kind: "table", Name: "ip t"})
+	b.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, familyIPv4, 0,
+		Object{Verb: "get", Kind: "table", Name: "ip t"})
 	b.Text(unix.NFTA_TABLE_NAME, "t")
 	b.Attr(unix.NFTA_TABLE_FLAGS, []byte{1})
 	_, err := c.Query(t.Context(), &b)
-	require.EqualError(t, err, "get table ip t: numerical result out of range (Attribute failed policy validation)")
+	require.EqualError(t, err,
+		"get table ip t: numerical result out of range (Attribute failed policy validation)")
 	var one *OpError
 	require.ErrorAs(t, err, &one)
 	require.Equal(t, frameLen+8, one.Offset, "the attribute that is too short")
@@ -227,9 +231,11 @@ func TestKernelRefusesAStaleGeneration(t *testing.T) {
 	appendNumbers(&b, 0, 7)
 	err := c.Commit(t.Context(), &b, read)
 	require.ErrorIs(t, err, ErrGenerationChanged)
-	require.EqualError(t, err, "commit transaction of 1 message: the ruleset changed since it was read")
+	require.EqualError(t, err,
+		"commit transaction of 1 message: the ruleset changed since it was read")
 	require.Len(t, dumpNumbers(t, c), 1)
-	require.NoError(t, c.Commit(t.Context(), &b, generation(t, c)), "the same batch, now that it was read again")
+	require.NoError(t, c.Commit(t.Context(), &b, generation(t, c)),
+		"the same batch, now that it was read again")
 	require.Len(t, dumpNumbers(t, c), 2)
 }
 
@@ -242,7 +248,9 @@ func TestKernelTakesAHugeTransaction(t *testing.T) {
 	appendSet(&b)
 	appendRange(&b, 0, n)
 	if b.Size() > c.MaxBatch() {
-		t.Skipf("a batch of %d bytes needs CAP_NET_ADMIN in the initial user namespace: the limit is %d", b.Size(), c.MaxBatch())
+		t.Skipf(
+			"a batch of %d bytes needs CAP_NET_ADMIN in the initial user namespace: the limit is "+
+				"%d", b.Size(), c.MaxBatch())
 	}
 	require.NoError(t, c.Commit(t.Context(), &b, generation(t, c)))
 	require.Greater(t, b.Len(), 40, "over many messages")
@@ -278,7 +286,10 @@ func TestDumpSeesAChangeOnTheWay(t *testing.T) {
 
 	seen := map[uint32]bool{}
 	attempts := 0
-	err := c.DumpRetry(t.Context(), &req, func() { clear(seen); attempts++ }, func(m Message) error {
+	err := c.DumpRetry(t.Context(), &req, func() {
+		clear(seen)
+		attempts++
+	}, func(m Message) error {
 		if attempts <= 2 && len(seen) == 0 {
 			change.Reset()
 			appendNumbers(&change, 0, uint32(n+attempts))
@@ -404,7 +415,8 @@ func appendQuestions(b *Batch, begin, end uint32) {
 
 func TestLookupFindsElements(t *testing.T) {
 	t.Parallel()
-	for _, queue := range []int{0, 256 << 10, 8 << 10} { // the last one is so small that answers are lost
+	// the last one is so small that answers are lost
+	for _, queue := range []int{0, 256 << 10, 8 << 10} {
 		c := dialNew(t)
 		commitNumbers(t, c, 3000)
 		if queue > 0 {

@@ -72,7 +72,8 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 
 	done, err := c.SendAll(t.Context(), requestNowhere(n))
 	require.Equal(t, n, done)
-	require.NotErrorIs(t, err, ErrAnswersLost, "independent requests are sent so that it holds all answers")
+	require.NotErrorIs(t, err, ErrAnswersLost,
+		"independent requests are sent so that it holds all answers")
 	require.Len(t, refused(err), n)
 }
 
@@ -80,7 +81,8 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 func requestNowhere(n int) *Batch {
 	var b Batch
 	for range n {
-		b.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, familyIPv4, 0, Object{Verb: "get", Kind: "table", Name: "nowhere"})
+		b.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, familyIPv4, 0,
+			Object{Verb: "get", Kind: "table", Name: "nowhere"})
 		b.Text(unix.NFTA_TABLE_NAME, "nowhere")
 	}
 	return &b
@@ -89,7 +91,8 @@ func requestNowhere(n int) *Batch {
 // inUserNamespace marks the test binary that runs as the root of an unprivileged user namespace.
 const inUserNamespace = "NFNL_IN_USER_NAMESPACE"
 
-// TestUserNamespace runs tests of the kernel again, without CAP_NET_ADMIN in the initial user namespace.
+// TestUserNamespace runs tests of the kernel again, without CAP_NET_ADMIN in the initial user
+// namespace.
 func TestUserNamespace(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(inUserNamespace) != "" {
@@ -148,5 +151,6 @@ func TestBatchesAreLimited(t *testing.T) {
 	require.Equal(t, TooLargeError{Size: b.Size(), Limit: limit}, *large)
 	require.Equal(t, gen, generation(t, c))
 
-	require.ErrorIs(t, c.sock.send(make([]byte, limit+1)), unix.EMSGSIZE, "the kernel would have refused it")
+	require.ErrorIs(t, c.sock.send(make([]byte, limit+1)), unix.EMSGSIZE,
+		"the kernel would have refused it")
 }

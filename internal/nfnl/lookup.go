@@ -114,7 +114,8 @@ func listOf(b *Batch, i int) (entryList, error) {
 		at = begin
 	}
 	if at < 0 || it.typ&AttrNested == 0 {
-		return entryList{}, fmt.Errorf("%w: %s: no list at its end", ErrBadBatch, b.msgs[i].obj.label(i))
+		return entryList{}, fmt.Errorf("%w: %s: no list at its end", ErrBadBatch,
+			b.msgs[i].obj.label(i))
 	}
 	head := at + attrHeaderLen
 	return entryList{msg: i, head: head, next: head, end: at + attrHeaderLen + len(it.Data())}, nil

@@ -60,7 +60,8 @@ func (l *lister) answer(request []packet) (data []any) {
 func asking(lists ...[]uint32) *Batch {
 	var b Batch
 	for i, l := range lists {
-		b.Message(SubsysNFTables, 13, 0, 2, 0, Object{Verb: "read", Kind: "set", Name: fmt.Sprint(i)})
+		b.Message(SubsysNFTables, 13, 0, 2, 0, Object{Verb: "read", Kind: "set",
+			Name: fmt.Sprint(i)})
 		b.Text(2, "s")
 		list := b.Nest(3)
 		for _, n := range l {
@@ -80,7 +81,8 @@ func numbersTo(n uint32) []uint32 {
 }
 
 // told checks that a lookup tells of the entries of each list in their order, once, and rightly.
-func told(t *testing.T, lists [][]uint32) (fn func(i, entry int, m Message, found bool) error, done func()) {
+func told(t *testing.T, lists [][]uint32) (fn func(i, entry int, m Message, found bool) error,
+	done func()) {
 	next := make([]int, len(lists))
 	fn = func(i, entry int, m Message, found bool) error {
 		require.Equal(t, next[i], entry)
@@ -204,20 +206,40 @@ func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 		b      *Batch
 		err    error
 	}{
-		"refused":          {(&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).answer, asking([]uint32{2, 4}), syscall.EPERM},
-		"no answer":        {silent, asking([]uint32{2}), ErrAnswersLost},
-		"no room":          {replying(func(uint32) any { return errOverrun }), asking([]uint32{2}), ErrAnswersLost},
-		"no room, it says": {replying(func(seq uint32) any { return answer(seq, syscall.ENOBUFS, "", 0) }), asking([]uint32{2}), ErrAnswersLost},
-		"try again":        {replying(func(seq uint32) any { return answer(seq, syscall.EAGAIN, "", 0) }), asking([]uint32{2}), ErrAnswersLost},
-		"malformed":        {replying(func(uint32) any { return []byte{1} }), asking([]uint32{2}), ErrMalformed},
-		"without nfgenmsg": {replying(func(seq uint32) any { return reply(seq, 0, 0)[:headerLen] }), asking([]uint32{2}), ErrMalformed},
-		"too large":        {replying(func(seq uint32) any { return append(reply(seq, 0, 2), make([]byte, manySize)...) }), asking([]uint32{2}), ErrMalformed},
-		"a short error":    {replying(func(seq uint32) any { return done(seq, 0, 0)[:headerLen] }), asking([]uint32{2}), ErrMalformed},
-		"the receiver's":   {replying(func(uint32) any { return stop }), asking([]uint32{2}), stop},
-		"the caller":       {(&lister{room: 100}).answer, asking([]uint32{8, 2}), stop},
-		"the context":      {(&lister{room: 100}).answer, asking([]uint32{1, 2}), context.Canceled},
-		"not a list":       {silent, numbered(1), ErrBadBatch},
-		"a bad batch":      {silent, func() *Batch { b := asking([]uint32{2}); b.Nest(3); return b }(), ErrBadBatch},
+		"refused": {
+			(&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).answer,
+			asking([]uint32{2, 4}), syscall.EPERM},
+		"no answer": {silent, asking([]uint32{2}), ErrAnswersLost},
+		"no room": {replying(func(uint32) any {
+			return errOverrun
+		}), asking([]uint32{2}), ErrAnswersLost},
+		"no room, it says": {replying(func(seq uint32) any {
+			return answer(seq, syscall.ENOBUFS, "", 0)
+		}), asking([]uint32{2}), ErrAnswersLost},
+		"try again": {replying(func(seq uint32) any {
+			return answer(seq, syscall.EAGAIN, "", 0)
+		}), asking([]uint32{2}), ErrAnswersLost},
+		"malformed": {replying(func(uint32) any {
+			return []byte{1}
+		}), asking([]uint32{2}), ErrMalformed},
+		"without nfgenmsg": {replying(func(seq uint32) any {
+			return reply(seq, 0, 0)[:headerLen]
+		}), asking([]uint32{2}), ErrMalformed},
+		"too large": {replying(func(seq uint32) any {
+			return append(reply(seq, 0, 2), make([]byte, manySize)...)
+		}), asking([]uint32{2}), ErrMalformed},
+		"a short error": {replying(func(seq uint32) any {
+			return done(seq, 0, 0)[:headerLen]
+		}), asking([]uint32{2}), ErrMalformed},
+		"the receiver's": {replying(func(uint32) any { return stop }), asking([]uint32{2}), stop},
+		"the caller":     {(&lister{room: 100}).answer, asking([]uint32{8, 2}), stop},
+		"the context":    {(&lister{room: 100}).answer, asking([]uint32{1, 2}), context.Canceled},
+		"not a list":     {silent, numbered(1), ErrBadBatch},
+		"a bad batch": {silent, func() *Batch {
+			b := asking([]uint32{2})
+			b.Nest(3)
+			return b
+		}(), ErrBadBatch},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		c, _ := dialFake(tt.answer)
@@ -237,8 +259,10 @@ func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 
 func TestLookupRefusalsNameTheirMessage(t *testing.T) {
 	t.Parallel()
-	c, _ := dialFake((&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).answer)
-	err := c.Lookup(t.Context(), asking([]uint32{2}, []uint32{2, 1, 4}), func(int, int, Message, bool) error { return nil })
+	c, _ := dialFake((&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).
+		answer)
+	err := c.Lookup(t.Context(), asking([]uint32{2}, []uint32{2, 1, 4}),
+		func(int, int, Message, bool) error { return nil })
 	require.EqualError(t, err, "read set 1: operation not permitted")
 }
 
@@ -247,7 +271,8 @@ func TestLookupSkipsWhatIsNotItsOwn(t *testing.T) {
 	c, _ := dialFake(func(r []packet) []any {
 		seq := r[0].seq
 		return []any{
-			reply(seq-1, 0, 1), reply(seq+1, 0, 1), answer(seq-1, syscall.EPERM, "", 0), done(seq, 0, 0),
+			reply(seq-1, 0, 1), reply(seq+1, 0, 1), answer(seq-1, syscall.EPERM, "", 0),
+			done(seq, 0, 0),
 			append(reply(seq, 0, 2), reply(seq, 0, 9)...),
 		}
 	})
@@ -261,12 +286,15 @@ func FuzzLookup(f *testing.F) {
 	f.Add(append(reply(1, 0, 2), answer(2, syscall.ENOENT, "", 0)...), 10)
 	f.Add(answer(1, syscall.ENOBUFS, "no room", 8), 2000)
 	f.Fuzz(func(t *testing.T, data []byte, size int) {
-		c, _ := dialFake(func([]packet) []any { return []any{data[:min(len(data), manySize, max(size, 0))]} })
-		entries := map[[2]int]bool{}
-		_ = c.Lookup(t.Context(), asking([]uint32{1, 2, 3}, []uint32{4, 5}), func(i, entry int, _ Message, _ bool) error {
-			require.False(t, entries[[2]int{i, entry}])
-			entries[[2]int{i, entry}] = true
-			return nil
+		c, _ := dialFake(func([]packet) []any {
+			return []any{data[:min(len(data), manySize, max(size, 0))]}
 		})
+		entries := map[[2]int]bool{}
+		_ = c.Lookup(t.Context(), asking([]uint32{1, 2, 3}, []uint32{4, 5}),
+			func(i, entry int, _ Message, _ bool) error {
+				require.False(t, entries[[2]int{i, entry}])
+				entries[[2]int{i, entry}] = true
+				return nil
+			})
 	})
 }

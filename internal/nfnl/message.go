@@ -21,10 +21,11 @@ const (
 const (
 	FlagRequest uint16 = 0x001 // NLM_F_REQUEST; [Batch.Message] sets it on every message
 	FlagMulti   uint16 = 0x002 // NLM_F_MULTI: one of several replies
-	FlagAck     uint16 = 0x004 // NLM_F_ACK: answer also when all went well; set by [Conn] where it needs it
-	FlagEcho    uint16 = 0x008 // NLM_F_ECHO
-	FlagIntr    uint16 = 0x010 // NLM_F_DUMP_INTR: the dump is inconsistent
-	FlagDump    uint16 = 0x300 // NLM_F_DUMP; [Conn.Dump] sets it
+	// NLM_F_ACK: answer also when all went well; set by [Conn] where it needs it
+	FlagAck  uint16 = 0x004
+	FlagEcho uint16 = 0x008 // NLM_F_ECHO
+	FlagIntr uint16 = 0x010 // NLM_F_DUMP_INTR: the dump is inconsistent
+	FlagDump uint16 = 0x300 // NLM_F_DUMP; [Conn.Dump] sets it
 
 	FlagReplace uint16 = 0x100 // NLM_F_REPLACE, for messages that create
 	FlagExcl    uint16 = 0x200 // NLM_F_EXCL: fail if it exists
@@ -52,9 +53,9 @@ const (
 	attrAckOffset uint16 = 2 // NLMSGERR_ATTR_OFFS
 )
 
-// Message is one message of the kernel: its headers taken apart, its attributes still in wire
-// form for [Attrs]. Inside the function given to [Conn.Dump], Attrs points into the receive buffer and is
-// valid until that function returns.
+// Message is one message of the kernel: its headers taken apart, its attributes still in wire form
+// for [Attrs]. Inside the function given to [Conn.Dump], Attrs points into the receive buffer and
+// is valid until that function returns.
 type Message struct {
 	Subsys uint8  // high byte of nlmsg_type: one of the Subsys constants
 	Type   uint8  // low byte of nlmsg_type, for example NFT_MSG_NEWSET
@@ -74,11 +75,13 @@ type packet struct {
 // nextPacket takes the first message off a datagram that is not empty.
 func nextPacket(data []byte) (p packet, rest []byte, err error) {
 	if len(data) < headerLen {
-		return packet{}, nil, fmt.Errorf("%w: %d bytes are too short for a header", ErrMalformed, len(data))
+		return packet{}, nil, fmt.Errorf("%w: %d bytes are too short for a header", ErrMalformed,
+			len(data))
 	}
 	n := native.Uint32(data)
 	if n < headerLen || uint64(n) > uint64(len(data)) {
-		return packet{}, nil, fmt.Errorf("%w: it claims %d bytes, %d are there", ErrMalformed, n, len(data))
+		return packet{}, nil, fmt.Errorf("%w: it claims %d bytes, %d are there", ErrMalformed, n,
+			len(data))
 	}
 	p = packet{
 		typ:   native.Uint16(data[4:]),
@@ -104,8 +107,8 @@ func (p packet) message() (Message, error) {
 	}, nil
 }
 
-// Messages calls fn with the messages of a datagram that are of subsystems, as the kernel sends them to multicast groups. Their
-// attributes are parts of data.
+// Messages calls fn with the messages of a datagram that are of subsystems, as the kernel sends
+// them to multicast groups. Their attributes are parts of data.
 func Messages(data []byte, fn func(Message) error) error {
 	for len(data) > 0 {
 		p, rest, err := nextPacket(data)
@@ -184,7 +187,8 @@ func (p packet) quotedLen() (int, error) {
 	}
 	n := uint64(native.Uint32(p.body[4:]))
 	if n < headerLen || n > uint64(len(p.body)-4) {
-		return 0, fmt.Errorf("%w: an error quotes %d bytes, %d are there", ErrMalformed, n, len(p.body)-4)
+		return 0, fmt.Errorf("%w: an error quotes %d bytes, %d are there", ErrMalformed, n,
+			len(p.body)-4)
 	}
 	return min(align(int(n)), len(p.body)-4), nil
 }

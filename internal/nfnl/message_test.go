@@ -46,8 +46,10 @@ func TestVerdictsOfTheKernel(t *testing.T) {
 		{"an error that quotes the request", uncapped[:len(uncapped):len(uncapped)],
 			verdict{errno: syscall.ENOENT, text: "hi"}},
 		{"the end of a dump", unhex(t, "14000000 0300 0200 05000000 00000000 00000000"), verdict{}},
-		{"the end of a dump that says nothing", unhex(t, "10000000 0300 0200 05000000 00000000"), verdict{}},
-		{"the end of a dump with an error", unhex(t, "1c000000 0300 0202 05000000 00000000 feffffff 0700 0100 6869 0000"),
+		{"the end of a dump that says nothing", unhex(t, "10000000 0300 0200 05000000 00000000"),
+			verdict{}},
+		{"the end of a dump with an error",
+			unhex(t, "1c000000 0300 0202 05000000 00000000 feffffff 0700 0100 6869 0000"),
 			verdict{errno: syscall.ENOENT, text: "hi"}},
 	}
 	for _, tt := range tests {
@@ -71,15 +73,21 @@ func TestMalformedMessagesAreRefused(t *testing.T) {
 		name, bytes, want string
 	}{
 		{"half a header", "10000000 0200", "6 bytes are too short for a header"},
-		{"shorter than a header", "0f000000 0200 0000 05000000 00000000", "it claims 15 bytes, 16 are there"},
-		{"longer than the datagram", "ffffffff 0200 0000 05000000 00000000", "it claims 4294967295 bytes, 16 are there"},
-		{"an error without a number", "10000000 0200 0000 05000000 00000000", "an error of 0 bytes"},
-		{"a positive error number", "14000000 0200 0000 05000000 00000000 01000000", "error number 1 is positive"},
-		{"attributes, but no request", "14000000 0200 0002 05000000 00000000 ffffffff", "an error of 4 bytes"},
+		{"shorter than a header", "0f000000 0200 0000 05000000 00000000",
+			"it claims 15 bytes, 16 are there"},
+		{"longer than the datagram", "ffffffff 0200 0000 05000000 00000000",
+			"it claims 4294967295 bytes, 16 are there"},
+		{"an error without a number", "10000000 0200 0000 05000000 00000000",
+			"an error of 0 bytes"},
+		{"a positive error number", "14000000 0200 0000 05000000 00000000 01000000",
+			"error number 1 is positive"},
+		{"attributes, but no request", "14000000 0200 0002 05000000 00000000 ffffffff",
+			"an error of 4 bytes"},
 		{"a request longer than the error",
 			"24000000 0200 0002 05000000 00000000 ffffffff ffffffff 00000000 00000000 00000000",
 			"an error quotes 4294967295 bytes, 16 are there"},
-		{"a malformed attribute", "18000000 0300 0202 05000000 00000000 ffffffff 0100 0100", "attribute 1 claims 1 bytes"},
+		{"a malformed attribute", "18000000 0300 0202 05000000 00000000 ffffffff 0100 0100",
+			"attribute 1 claims 1 bytes"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -102,7 +110,8 @@ func TestMessagesAreTakenApart(t *testing.T) {
 	require.NoError(t, err)
 	m, err := p.message()
 	require.NoError(t, err)
-	require.Equal(t, Message{Subsys: SubsysNFTables, Type: 9, Flags: 0x802, Family: 10, ResID: 0x102, Attrs: data[20:28:28]}, m)
+	require.Equal(t, Message{Subsys: SubsysNFTables, Type: 9, Flags: 0x802, Family: 10,
+		ResID: 0x102, Attrs: data[20:28:28]}, m)
 	p, rest, err = nextPacket(rest)
 	require.NoError(t, err)
 	require.Empty(t, rest)
@@ -122,7 +131,12 @@ func TestGenerationsAreParsed(t *testing.T) {
 		fill(&b)
 		return b.Bytes()[frameLen:]
 	}
-	g, err := parseGen(write(func(b *Batch) { b.U32(1, 7); b.U32(2, 99); b.Text(3, "nft"); b.Flag(50) }))
+	g, err := parseGen(write(func(b *Batch) {
+		b.U32(1, 7)
+		b.U32(2, 99)
+		b.Text(3, "nft")
+		b.Flag(50)
+	}))
 	require.NoError(t, err)
 	require.Equal(t, GenInfo{ID: 7, ProcPID: 99, ProcName: "nft"}, g)
 	_, err = parseGen(write(func(b *Batch) { b.U32(2, 99) }))
@@ -166,7 +180,8 @@ func TestMessagesOfADatagram(t *testing.T) {
 	take := func(m Message) error { got = append(got, m); return nil }
 	require.NoError(t, Messages(data, take))
 	require.Len(t, got, 2)
-	require.Equal(t, Message{Subsys: SubsysNFTables, Type: 12, Flags: FlagCreate, Family: 2, ResID: 2, Attrs: []byte{}}, got[1])
+	require.Equal(t, Message{Subsys: SubsysNFTables, Type: 12, Flags: FlagCreate, Family: 2,
+		ResID: 2, Attrs: []byte{}}, got[1])
 	require.ErrorIs(t, Messages(data[:len(data)-1], take), ErrMalformed)
 	require.ErrorIs(t, Messages(data, func(Message) error { return ErrClosed }), ErrClosed)
 }

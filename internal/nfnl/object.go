@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Object says what a message is about, for errors. Making one is free when the strings exist already: nothing
-// is put together before the kernel has refused the message. The text of an error reads
+// Object says what a message is about, for errors. Making one is free when the strings exist
+// already: nothing is put together before the kernel has refused the message. The text of an error
+// reads
 //
 //	Verb [Part in] Kind Name [of Within]
 //
@@ -20,16 +21,19 @@ type Object struct {
 	Part Describer
 }
 
-// Describer names a part of a message, for messages that carry many things: elements of a set above all.
+// Describer names a part of a message, for messages that carry many things: elements of a set above
+// all.
 type Describer interface {
 	// DescribePart names the part of msg at offset, for example "element 10.0.0.1 . tcp . 80", or
-	// returns "" if it cannot tell. msg is a whole message with its headers, and msg[offset:] begins
-	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around it. It
-	// is not asked when the kernel gives no offset: Linux 5.10 gives none for the elements of a set, 6.1 does.
+	// returns "" if it cannot tell. msg is a whole message with its headers, and msg[offset:]
+	// begins with the attribute that the kernel complained about; [AttrPath] finds the attributes
+	// around it. It is not asked when the kernel gives no offset: Linux 5.10 gives none for the
+	// elements of a set, 6.1 does.
 	DescribePart(msg []byte, offset int) string
 }
 
-// DescribeFunc is a function that is a [Describer]. A function that captures nothing costs no allocation.
+// DescribeFunc is a function that is a [Describer]. A function that captures nothing costs no
+// allocation.
 type DescribeFunc func(msg []byte, offset int) string
 
 // DescribePart calls f.
@@ -79,8 +83,8 @@ type PathStep struct {
 	Data []byte
 }
 
-// AttrPath returns the attributes of the message msg (headers included) that enclose offset, the outermost first;
-// the last one begins at offset. It returns nil if no attribute begins there.
+// AttrPath returns the attributes of the message msg (headers included) that enclose offset, the
+// outermost first; the last one begins at offset. It returns nil if no attribute begins there.
 func AttrPath(msg []byte, offset int) []PathStep {
 	if offset < frameLen || offset > len(msg)-attrHeaderLen {
 		return nil

@@ -17,10 +17,13 @@ func TestObjectsAreNamedInPlainWords(t *testing.T) {
 		text   string
 		labels string
 	}{
-		{"everything", testObject, "element 10.0.0.1", "element 10.0.0.1 in set s of table ip t", "add set s of table ip t"},
+		{"everything", testObject, "element 10.0.0.1", "element 10.0.0.1 in set s of table ip t",
+			"add set s of table ip t"},
 		{"no part", testObject, "", "set s of table ip t", "add set s of table ip t"},
-		{"not within anything", Object{Verb: "add", Kind: "table", Name: "ip t"}, "", "table ip t", "add table ip t"},
-		{"only a name", Object{Verb: "delete", Name: "tcp 10.0.0.1"}, "", "tcp 10.0.0.1", "delete tcp 10.0.0.1"},
+		{"not within anything", Object{Verb: "add", Kind: "table", Name: "ip t"}, "", "table ip t",
+			"add table ip t"},
+		{"only a name", Object{Verb: "delete", Name: "tcp 10.0.0.1"}, "", "tcp 10.0.0.1",
+			"delete tcp 10.0.0.1"},
 		{"nothing", Object{}, "", "", "message 3"},
 	}
 	for _, tt := range tests {

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// SendAll sends the messages of b as independent requests: one that fails does not stop the others. It
-// returns how many the kernel has worked on, and the failures as an [OpError] or [OpErrors], whose Index
-// says which message each belongs to. Replies other than errors are skipped. It sends as much at a time as the send
-// buffer takes and the receive buffer can hold answers to; ctx is looked at in between.
+// SendAll sends the messages of b as independent requests: one that fails does not stop the others.
+// It returns how many the kernel has worked on, and the failures as an [OpError] or [OpErrors],
+// whose Index says which message each belongs to. Replies other than errors are skipped. It sends
+// as much at a time as the send buffer takes and the receive buffer can hold answers to; ctx is
+// looked at in between.
 func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
 	if err := b.seal(); err != nil {
 		return 0, fmt.Errorf("send: %w", err)
@@ -29,7 +30,8 @@ func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
 }
 
 // sendAll is SendAll and QueryAll when it is their turn.
-func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (done int, err error) {
+func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (done int,
+	err error) {
 	var errs OpErrors
 	for done < b.Len() {
 		if err := c.proceed(ctx); err != nil {
@@ -44,8 +46,8 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 	return done, errs.err()
 }
 
-// chunk returns where the messages from begin on that go into one datagram end: at least one, and no more than
-// the receive queue has room for errors about.
+// chunk returns where the messages from begin on that go into one datagram end: at least one, and
+// no more than the receive queue has room for errors about.
 func (c *Conn) chunk(b *Batch, begin int) int {
 	size, queue := c.sock.limits()
 	end := begin + 1
@@ -55,9 +57,11 @@ func (c *Conn) chunk(b *Batch, begin int) int {
 	return end
 }
 
-// sendChunk sends the messages from begin to end and collects their errors. Errors come also unasked;
-// the acknowledgement of the last message shows that the kernel came so far. Replies go to reply.
-func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors, reply func(i int, m Message) error) error {
+// sendChunk sends the messages from begin to end and collects their errors. Errors come also
+// unasked; the acknowledgement of the last message shows that the kernel came so far. Replies go to
+// reply.
+func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
+	reply func(i int, m Message) error) error {
 	first := c.reserve(end - begin)
 	last := first + uint32(end-begin-1)
 	b.number(begin, end, first)
@@ -91,9 +95,10 @@ func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors, reply func(i 
 	return err
 }
 
-// QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each reply and the position of its
-// request in b. A reply is valid until fn returns; fn must not use the connection, and its error ends the work. Requests that
-// the kernel refuses are told of as by [Conn.SendAll]. Replies must be small, as those about one object are.
+// QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each
+// reply and the position of its request in b. A reply is valid until fn returns; fn must not use
+// the connection, and its error ends the work. Requests that the kernel refuses are told of as by
+// [Conn.SendAll]. Replies must be small, as those about one object are.
 func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("query: %w", err)
@@ -111,8 +116,8 @@ func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message)
 	return err
 }
 
-// Query sends the one message of req and returns the replies, which may be none. They are copies. To ask for
-// everything of a kind, use [Conn.Dump].
+// Query sends the one message of req and returns the replies, which may be none. They are copies.
+// To ask for everything of a kind, use [Conn.Dump].
 func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
@@ -177,13 +182,15 @@ func (b *Batch) single() error {
 
 // GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
 type GenInfo struct {
-	ID       uint32 // never 0
-	ProcPID  uint32 // the thread that asks, in the initial pid namespace: not the one that committed
+	ID uint32 // never 0
+	// the thread that asks, in the initial pid namespace: not the one that committed
+	ProcPID  uint32
 	ProcName string // its name
 }
 
-// NextGenID returns the generation that follows id: what a successful Commit leaves behind. A transaction that
-// changes nothing, such as adding an element that is there already, makes no new generation.
+// NextGenID returns the generation that follows id: what a successful Commit leaves behind. A
+// transaction that changes nothing, such as adding an element that is there already, makes no new
+// generation.
 func NextGenID(id uint32) uint32 { return max(id+1, 1) }
 
 // Message and attributes of a generation (include/uapi/linux/netfilter/nf_tables.h).
@@ -203,7 +210,8 @@ func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
 	}
 	defer c.end()
 	c.own.Reset()
-	c.own.Message(SubsysNFTables, msgGetGen, 0, 0, 0, Object{Verb: "get", Kind: "generation of the ruleset"})
+	c.own.Message(SubsysNFTables, msgGetGen, 0, 0, 0,
+		Object{Verb: "get", Kind: "generation of the ruleset"})
 	if err := c.own.seal(); err != nil {
 		return GenInfo{}, fmt.Errorf("query: %w", err)
 	}

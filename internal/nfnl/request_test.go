@@ -32,7 +32,8 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 				}
 				var data []any
 				if len(r) > 1 {
-					data = append(data, answer(r[1].seq, syscall.EEXIST, "", 0), reply(r[1].seq, 0, 0))
+					data = append(data, answer(r[1].seq, syscall.EEXIST, "", 0),
+						reply(r[1].seq, 0, 0))
 				}
 				return append(data, answer(r[len(r)-1].seq, 0, "", 0))
 			})
@@ -110,7 +111,9 @@ func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
 	require.Len(t, got, 2)
 	require.EqualValues(t, 2, got[1].ResID)
 
-	kernel.answer = func(r []packet) []any { return []any{answer(r[0].seq, syscall.ENOENT, "no", 0)} }
+	kernel.answer = func(r []packet) []any {
+		return []any{answer(r[0].seq, syscall.ENOENT, "no", 0)}
+	}
 	_, err = c.Query(t.Context(), numbered(1))
 	require.EqualError(t, err, "add set a: no such file or directory (no)")
 	kernel.answer = func(r []packet) []any { return []any{reply(r[0].seq, 0, 1)} }

@@ -28,7 +28,8 @@ const (
 
 // appendIPSet writes an ipset message about the set s.
 func appendIPSet(b *Batch, command uint8, flags uint16, verb string) {
-	b.Message(SubsysIPSet, command, flags, familyIPv4, 0, Object{Verb: verb, Kind: "ipset", Name: "s"})
+	b.Message(SubsysIPSet, command, flags, familyIPv4, 0, Object{Verb: verb, Kind: "ipset",
+		Name: "s"})
 	b.U8(ipsetProtocol, 6)
 	b.Text(ipsetName, "s")
 }
@@ -59,7 +60,8 @@ func TestIPSetTakesIndependentRequests(t *testing.T) {
 	}
 	done, err := c.SendAll(t.Context(), &b)
 	require.Equal(t, 5, done)
-	require.Equal(t, []int{2, 4}, refused(err), "those that are there already; the others were added")
+	require.Equal(t, []int{2, 4}, refused(err),
+		"those that are there already; the others were added")
 	require.ErrorIs(t, err, ipsetExists)
 	require.ErrorContains(t, err, "add to ipset s: ")
 }
@@ -116,7 +118,8 @@ func TestConntrackFlowsComeAndGo(t *testing.T) {
 
 	flows := func() (n int) {
 		var req Batch
-		req.Message(SubsysConntrack, conntrackGet, 0, familyIPv4, 0, Object{Verb: "list", Kind: "flows"})
+		req.Message(SubsysConntrack, conntrackGet, 0, familyIPv4, 0,
+			Object{Verb: "list", Kind: "flows"})
 		require.NoError(t, c.DumpRetry(t.Context(), &req, func() { n = 0 }, func(m Message) error {
 			require.Equal(t, SubsysConntrack, m.Subsys)
 			n++

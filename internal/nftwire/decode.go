@@ -35,7 +35,8 @@ func DecodeTable(attrs []byte) (TableInfo, error) {
 type SetInfo struct {
 	Name string
 	Spec SetSpec
-	// Count is how many elements it has; -1 if the kernel does not say. Linux 6.16 and newer say it.
+	// Count is how many elements it has; -1 if the kernel does not say. Linux 6.16 and newer say
+	// it.
 	Count int
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Attributes of a set element (enum nft_set_elem_attributes in include/uapi/linux/netfilter/nf_tables.h).
+// Attributes of a set element (enum nft_set_elem_attributes in
+// include/uapi/linux/netfilter/nf_tables.h).
 const (
 	elemKey        = 1
 	elemData       = 2
@@ -22,8 +23,8 @@ const (
 
 const nested = nfnl.AttrNested
 
-// Elem is one element of a set: a key, and what some sets have besides. The bytes are those of the kernel's registers: each field is
-// padded to four bytes.
+// Elem is one element of a set: a key, and what some sets have besides. The bytes are those of the
+// kernel's registers: each field is padded to four bytes.
 type Elem struct {
 	Key      []byte
 	KeyEnd   []byte // end of the range, in an interval set
@@ -40,12 +41,12 @@ type ElemList struct {
 	blocks [][]byte // what goes into a message each
 }
 
-// messageRoom is how many bytes of elements go into a message, and one element more. It is far below what an
-// attribute can hold (65,535), and above what makes the number of messages matter.
+// messageRoom is how many bytes of elements go into a message, and one element more. It is far
+// below what an attribute can hold (65,535), and above what makes the number of messages matter.
 const messageRoom = 32 << 10
 
-// blockSize is the memory of a block that follows a full one. Blocks do not grow by being copied, for
-// long lists are what takes most memory when a table is written.
+// blockSize is the memory of a block that follows a full one. Blocks do not grow by being copied,
+// for long lists are what takes most memory when a table is written.
 const blockSize = messageRoom + 1<<10
 
 // Add appends an element.
@@ -74,7 +75,8 @@ func appendElem(b []byte, e Elem) []byte {
 		b = appendData(b, elemData, e.Data)
 	}
 	if e.Timeout != 0 {
-		b = appendAttr(b, elemTimeout, binary.BigEndian.AppendUint64(nil, uint64(e.Timeout.Milliseconds())))
+		b = appendAttr(b, elemTimeout, binary.BigEndian.AppendUint64(nil,
+			uint64(e.Timeout.Milliseconds())))
 	}
 	if e.UserData != nil {
 		b = appendAttr(b, elemUserdata, e.UserData)
@@ -210,7 +212,8 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 // appendPort appends a port.
 func appendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
 
-// AppendFrontend appends the key of a frontend: address, protocol and port, or only the latter two for a node port.
+// AppendFrontend appends the key of a frontend: address, protocol and port, or only the latter two
+// for a node port.
 func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
 	if !k.NodePort() {
 		b = AppendAddr(b, k.Addr)
@@ -219,7 +222,9 @@ func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
 }
 
 // AppendSlot appends the number of a slot.
-func AppendSlot(b []byte, slot int) []byte { return binary.NativeEndian.AppendUint32(b, uint32(slot)) }
+func AppendSlot(b []byte, slot int) []byte {
+	return binary.NativeEndian.AppendUint32(b, uint32(slot))
+}
 
 // AppendEndpoint appends an address and a port.
 func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
@@ -258,7 +263,8 @@ func (r *Reader) Port() uint16 { return binary.BigEndian.Uint16(r.take(4)) }
 // Native takes a number in the byte order of the machine.
 func (r *Reader) Native() uint32 { return binary.NativeEndian.Uint32(r.take(4)) }
 
-// Frontend takes the key of a frontend of the family of an unspecified address, which stands for it if it is a node port.
+// Frontend takes the key of a frontend of the family of an unspecified address, which stands for it
+// if it is a node port.
 func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.FrontendKey {
 	key := servicemodel.FrontendKey{Addr: unspecified}
 	if !nodePort {

@@ -12,7 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// nft add element ip t m { 10.96.0.1 . tcp . 80 . 3 comment "x" : 10.244.1.1 . 8080 }, on a little-endian machine.
+// nft add element ip t m { 10.96.0.1 . tcp . 80 . 3 comment "x" : 10.244.1.1 . 8080 }, on a
+// little-endian machine.
 const elemBytes = "34000180" +
 	"18000180" + "14000100" + "0a600001" + "06000000" + "00500000" + "03000000" + // the key
 	"10000280" + "0c000100" + "0af40101" + "1f900000" + // the data
@@ -23,9 +24,12 @@ func TestElementBytes(t *testing.T) {
 	if Native32(1)[0] != 1 {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}
+	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
+		Protocol: servicemodel.TCP, Port: 80}
 	var l ElemList
-	l.Add(Elem{Key: AppendSlot(AppendFrontend(nil, k), 3), Data: AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080")), UserData: AppendComment(nil, "x")})
+	l.Add(Elem{Key: AppendSlot(AppendFrontend(nil, k), 3),
+		Data:     AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080")),
+		UserData: AppendComment(nil, "x")})
 	require.Equal(t, elemBytes, hex.EncodeToString(l.Bytes()))
 }
 
@@ -35,7 +39,8 @@ func TestElementsRoundTrip(t *testing.T) {
 	in := []Elem{
 		{Key: []byte{1, 2, 3, 4}},
 		{Key: []byte{1, 2, 3}, Data: []byte{9}},
-		{Key: []byte{1, 2, 3, 4, 5, 6, 7, 8}, KeyEnd: []byte{1, 2, 3, 4, 5, 6, 7, 9}, UserData: AppendComment(nil, strings.Repeat("long ", 40))},
+		{Key: []byte{1, 2, 3, 4, 5, 6, 7, 8}, KeyEnd: []byte{1, 2, 3, 4, 5, 6, 7, 9},
+			UserData: AppendComment(nil, strings.Repeat("long ", 40))},
 		{Key: []byte{7}, Data: []byte{1, 2, 3, 4}, Timeout: time.Hour},
 	}
 	for _, e := range in {
@@ -76,8 +81,10 @@ func TestElementListsAreCutIntoMessages(t *testing.T) {
 
 func TestReadersTakeWhatWasAppended(t *testing.T) {
 	t.Parallel()
-	service := servicemodel.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Protocol: servicemodel.UDP, Port: 53}
-	nodePort := servicemodel.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: servicemodel.SCTP, Port: 30053}
+	service := servicemodel.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"),
+		Protocol: servicemodel.UDP, Port: 53}
+	nodePort := servicemodel.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: servicemodel.SCTP,
+		Port: 30053}
 	ep := netip.MustParseAddrPort("[fd00::7]:5353")
 
 	r := Reader{Bytes: AppendSlot(AppendEndpoint(AppendFrontend(nil, service), ep), 9)}

@@ -21,7 +21,8 @@ const (
 // [nfnl.Conn.Lookup]. l must be short enough for one message.
 func AppendLookup(b *nfnl.Batch, f *Family, table string, s *Set, l *ElemList) {
 	b.Message(nfnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
-		nfnl.Object{Verb: "read elements of", Kind: s.kind(), Name: s.Name, Within: table, Part: describeElem})
+		nfnl.Object{Verb: "read elements of", Kind: s.kind(), Name: s.Name, Within: table,
+			Part: describeElem})
 	b.Text(1, table)
 	b.Text(2, s.Name)
 	m := b.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
@@ -45,8 +46,9 @@ const (
 	msgDelSetElem = 14
 )
 
-// Writer takes what is done to a table, one thing after the other: an [Encoder] as messages to the kernel, a [Text] as commands of nft.
-// A plan that writes itself to either cannot say one thing and do another.
+// Writer takes what is done to a table, one thing after the other: an [Encoder] as messages to the
+// kernel, a [Text] as commands of nft. A plan that writes itself to either cannot say one thing and
+// do another.
 type Writer interface {
 	AddTable()
 	DeleteTable()
@@ -60,7 +62,8 @@ type Writer interface {
 	AddRule(chain string, r *Rule)
 }
 
-// Encoder appends the messages about one table to a batch. What is added must not be there, except for chains.
+// Encoder appends the messages about one table to a batch. What is added must not be there, except
+// for chains.
 type Encoder struct {
 	b      *nfnl.Batch
 	f      *Family
@@ -83,7 +86,8 @@ func (e *Encoder) message(typ uint8, flags uint16, verb, kind, name string) {
 }
 
 func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
-	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0, nfnl.Object{Verb: verb, Kind: e.within})
+	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
+		nfnl.Object{Verb: verb, Kind: e.within})
 	e.b.Text(1, e.table)
 }
 
@@ -117,7 +121,8 @@ func (e *Encoder) AddSet(s *Set) {
 	b.Attr(13, appendSetUserdata(ud[:0], s)) // NFTA_SET_USERDATA
 }
 
-// setDesc appends NFTA_SET_DESC: the size, and for ranges of concatenations the length of each field.
+// setDesc appends NFTA_SET_DESC: the size, and for ranges of concatenations the length of each
+// field.
 func (e *Encoder) setDesc(s *Set) {
 	d := e.b.Nest(9)
 	if s.Size > 0 {
@@ -147,7 +152,9 @@ func (e *Encoder) AddElements(s *Set, l *ElemList) {
 }
 
 // DeleteElements deletes elements of a set, which must be there.
-func (e *Encoder) DeleteElements(s *Set, l *ElemList) { e.elements(msgDelSetElem, 0, "delete", s, l) }
+func (e *Encoder) DeleteElements(s *Set, l *ElemList) {
+	e.elements(msgDelSetElem, 0, "delete", s, l)
+}
 
 func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *ElemList) {
 	l.chunks(func(elems []byte) {

@@ -23,8 +23,9 @@ func expression(name string, data func(b *nfnl.Batch)) Expr {
 	}
 }
 
-// Word returns the register that holds byte off of a concatenation which begins in NFT_REG_1. That one is 16 bytes long
-// and is the same as the four-byte registers NFT_REG32_00 (8) and the three after it; nft names it by the long register where it starts on one.
+// Word returns the register that holds byte off of a concatenation which begins in NFT_REG_1. That
+// one is 16 bytes long and is the same as the four-byte registers NFT_REG32_00 (8) and the three
+// after it; nft names it by the long register where it starts on one.
 func Word(off int) uint32 {
 	if off%16 == 0 {
 		return 1 + uint32(off)/16
@@ -277,7 +278,8 @@ func dataVerdict(b *nfnl.Batch, to VerdictTo) {
 	b.End(v)
 }
 
-// LearnClient remembers the data under the key, or renews the timeout of a key that is there, whose data it leaves alone.
+// LearnClient remembers the data under the key, or renews the timeout of a key that is there, whose
+// data it leaves alone.
 func LearnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) Expr {
 	return expression("dynset", func(b *nfnl.Batch) {
 		b.U32(4, keyReg) // NFTA_DYNSET_SREG_KEY
@@ -301,5 +303,6 @@ func Native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v)
 
 // ResetTCP answers a segment with a reset, as if this machine had no such connection.
 func ResetTCP() Expr {
-	return expression("reject", func(b *nfnl.Batch) { b.U32(1, 1) }) // NFTA_REJECT_TYPE: NFT_REJECT_TCP_RST
+	// NFTA_REJECT_TYPE: NFT_REJECT_TCP_RST
+	return expression("reject", func(b *nfnl.Batch) { b.U32(1, 1) })
 }

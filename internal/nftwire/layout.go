@@ -25,12 +25,16 @@ type Family struct {
 // The two families.
 var (
 	IPv4 = &Family{
-		Name: "ip", Model: servicemodel.IPv4, NFProto: 2, AddrLen: 4, Saddr: 12, Daddr: 16, Addr: fieldIPv4Addr,
-		CTSrc: 19, CTDst: 20, Unreach: 3, Any: netip.IPv4Unspecified(), Loopback: netip.MustParsePrefix("127.0.0.0/8"),
+		Name: "ip", Model: servicemodel.IPv4, NFProto: 2, AddrLen: 4, Saddr: 12, Daddr: 16,
+		Addr:  fieldIPv4Addr,
+		CTSrc: 19, CTDst: 20, Unreach: 3, Any: netip.IPv4Unspecified(),
+		Loopback: netip.MustParsePrefix("127.0.0.0/8"),
 	}
 	IPv6 = &Family{
-		Name: "ip6", Model: servicemodel.IPv6, NFProto: 10, AddrLen: 16, Saddr: 8, Daddr: 24, Addr: fieldIPv6Addr,
-		CTSrc: 21, CTDst: 22, Unreach: 4, Any: netip.IPv6Unspecified(), Loopback: netip.MustParsePrefix("::1/128"),
+		Name: "ip6", Model: servicemodel.IPv6, NFProto: 10, AddrLen: 16, Saddr: 8, Daddr: 24,
+		Addr:  fieldIPv6Addr,
+		CTSrc: 21, CTDst: 22, Unreach: 4, Any: netip.IPv6Unspecified(),
+		Loopback: netip.MustParsePrefix("::1/128"),
 	}
 )
 
@@ -45,7 +49,8 @@ func FamilyIndex(a netip.Addr) int {
 	return 1
 }
 
-// Field is one field of a set's key or data. In a concatenation, each takes a multiple of four bytes.
+// Field is one field of a set's key or data. In a concatenation, each takes a multiple of four
+// bytes.
 type Field uint8
 
 const (
@@ -61,8 +66,9 @@ const (
 	FieldMark
 )
 
-// fieldTypes says what fields are: the number and name of the type in nft (enum datatypes in include/datatype.h of nftables), the length
-// in bytes, and an expression of the type as nft prints it.
+// fieldTypes says what fields are: the number and name of the type in nft (enum datatypes in
+// include/datatype.h of nftables), the length in bytes, and an expression of the type as nft prints
+// it.
 var fieldTypes = [...]struct {
 	typ          uint32
 	len          int
@@ -106,7 +112,8 @@ func (s *Set) kind() string {
 	return "set"
 }
 
-// SetSpec is what the kernel says of a set, as far as it tells what the set is: other flags come and go with kernel versions.
+// SetSpec is what the kernel says of a set, as far as it tells what the set is: other flags come
+// and go with kernel versions.
 type SetSpec struct {
 	Flags, KeyType, KeyLen, DataType, DataLen uint32
 }
@@ -122,7 +129,8 @@ func (s *Set) Spec() SetSpec {
 	return r
 }
 
-// concatType packs types as nft does, six bits for each (TYPE_BITS in include/datatype.h of nftables).
+// concatType packs types as nft does, six bits for each (TYPE_BITS in include/datatype.h of
+// nftables).
 func concatType(fs []Field) uint32 {
 	var t uint32
 	for _, f := range fs {

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Rule is a rule, or a piece of one, as nft writes it and as the kernel takes it. The text determines the rest.
+// Rule is a rule, or a piece of one, as nft writes it and as the kernel takes it. The text
+// determines the rest.
 type Rule struct {
 	Text  string
 	Exprs []Expr
@@ -27,15 +28,16 @@ func Join(pieces ...Rule) Rule {
 	return r
 }
 
-// Hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be told from what should be there
-// without understanding expressions. It is the hash of the text.
+// Hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be
+// told from what should be there without understanding expressions. It is the hash of the text.
 func (r *Rule) Hash() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(r.Text))
 	return h.Sum64()
 }
 
-// AnonymousSet is a set without a name that one rule looks up: the protocols that have ports or, with Jumps, a map of verdicts by number.
+// AnonymousSet is a set without a name that one rule looks up: the protocols that have ports or,
+// with Jumps, a map of verdicts by number.
 type AnonymousSet struct {
 	ID    uint32 // its number in the transaction
 	Jumps []VerdictTo

@@ -12,12 +12,17 @@ import (
 )
 
 var (
-	plainSet = &Set{Name: "services", Comment: "every frontend", Key: []Field{IPv4.Addr, FieldProto, FieldPort}}
-	slotMap  = &Set{Name: "endpoints", Key: []Field{IPv6.Addr, FieldPort, FieldSlot}, Data: []Field{IPv6.Addr, FieldPort}, Flags: SetMap, Typeof: true}
-	ranges   = &Set{Name: "sources", Key: []Field{IPv4.Addr, FieldPort, IPv4.Addr}, Flags: SetInterval | SetConcat, Size: 64}
-	clients  = &Set{Name: "clients", Key: []Field{IPv4.Addr}, Data: []Field{FieldMark}, Flags: SetMap | SetTimeout | SetEval, Size: 8}
-	base     = &Chain{Name: "nat-output", Type: "nat", Hook: HookOutput, Prio: -100}
-	rule     = Join(Rule{}, Rule{Text: "ct protocol { tcp, udp, sctp }", Exprs: []Expr{CT(CTProtocol, Word(0)), LookupID(7)}, Sets: []AnonymousSet{{ID: 7}}},
+	plainSet = &Set{Name: "services", Comment: "every frontend", Key: []Field{IPv4.Addr, FieldProto,
+		FieldPort}}
+	slotMap = &Set{Name: "endpoints", Key: []Field{IPv6.Addr, FieldPort, FieldSlot},
+		Data: []Field{IPv6.Addr, FieldPort}, Flags: SetMap, Typeof: true}
+	ranges = &Set{Name: "sources", Key: []Field{IPv4.Addr, FieldPort, IPv4.Addr},
+		Flags: SetInterval | SetConcat, Size: 64}
+	clients = &Set{Name: "clients", Key: []Field{IPv4.Addr}, Data: []Field{FieldMark},
+		Flags: SetMap | SetTimeout | SetEval, Size: 8}
+	base = &Chain{Name: "nat-output", Type: "nat", Hook: HookOutput, Prio: -100}
+	rule = Join(Rule{}, Rule{Text: "ct protocol { tcp, udp, sctp }",
+		Exprs: []Expr{CT(CTProtocol, Word(0)), LookupID(7)}, Sets: []AnonymousSet{{ID: 7}}},
 		Rule{Text: "goto services", Exprs: []Expr{Verdict(VerdictGoto, "services")}})
 )
 
@@ -34,7 +39,8 @@ func everything(w Writer) {
 	w.DeleteElements(plainSet, &l)
 	w.AddElements(plainSet, &l)
 	var r ElemList
-	r.Add(Elem{Key: []byte{10, 0, 0, 1, 0, 80, 0, 0, 192, 0, 2, 0}, KeyEnd: []byte{10, 0, 0, 1, 0, 80, 0, 0, 192, 0, 2, 255}})
+	r.Add(Elem{Key: []byte{10, 0, 0, 1, 0, 80, 0, 0, 192, 0, 2, 0},
+		KeyEnd: []byte{10, 0, 0, 1, 0, 80, 0, 0, 192, 0, 2, 255}})
 	w.AddElements(ranges, &r)
 	var m ElemList
 	m.Add(Elem{Key: []byte{192, 0, 2, 1}, Data: Native32(0x4000)})
@@ -72,11 +78,16 @@ delete map ip lb clients
 `, b.String())
 }
 
-// add set ip lb services { type ipv4_addr . inet_proto . inet_service; comment "every frontend"; }, on a little-endian machine, without the length of the message.
-const setBytes = "090a0106" + "00000000" + "00000000" + "02000000" + // NFT_MSG_NEWSET, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+// add set ip lb services { type ipv4_addr . inet_proto . inet_service; comment "every frontend"; },
+// on a little-endian machine, without the length of the message.
+// NFT_MSG_NEWSET, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+const setBytes = "090a0106" + "00000000" + "00000000" + "02000000" +
 	"07000100" + "6c620000" + "0d000200" + "73657276" + "69636573" + "00000000" + // lb, services
-	"08000300" + "00000000" + "08000400" + "0000730d" + "08000500" + "0000000c" + "08000a00" + "00000001" + // flags, type, length, number
-	"1b000d00" + "000400000000" + "070f" + "6576657279" + "20" + "66726f6e74656e64" + "00" + "00" // byte order, comment
+	// flags, type, length, number
+	"08000300" + "00000000" + "08000400" + "0000730d" + "08000500" + "0000000c" + "08000a00" +
+	"00000001" +
+	// byte order, comment
+	"1b000d00" + "000400000000" + "070f" + "6576657279" + "20" + "66726f6e74656e64" + "00" + "00"
 
 func TestSetBytes(t *testing.T) {
 	t.Parallel()
@@ -122,7 +133,10 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 		return nil
 	}))
 	protocols := 0
-	require.NoError(t, DecodeElements(elems[len(elems)-1], func(e Elem) error { protocols++; return nil }))
+	require.NoError(t, DecodeElements(elems[len(elems)-1], func(e Elem) error {
+		protocols++
+		return nil
+	}))
 	require.Equal(t, 3, protocols)
 
 	chains := attributes(t, &b, msgNewChain)

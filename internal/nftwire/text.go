@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Text writes what is done to one table as commands of nft. Elements are decoded from the bytes that are sent.
+// Text writes what is done to one table as commands of nft. Elements are decoded from the bytes
+// that are sent.
 type Text struct {
 	b     *strings.Builder
 	table string // "ip kernlb"
@@ -128,7 +129,8 @@ func (f Field) text(r *Reader) string {
 func (t *Text) AddChain(c *Chain) {
 	spec := c.Name
 	if c.Type != "" {
-		spec += fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", c.Type, hookNames[c.Hook], c.Prio)
+		spec += fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", c.Type,
+			hookNames[c.Hook], c.Prio)
 	}
 	t.line("add chain", spec)
 }

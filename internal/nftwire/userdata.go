@@ -2,7 +2,8 @@ package nftwire
 
 import "encoding/binary"
 
-// User data is kept by the kernel for nft and never looked at. nft keeps TLVs there, and ignores those that it does not know.
+// User data is kept by the kernel for nft and never looked at. nft keeps TLVs there, and ignores
+// those that it does not know.
 
 const maxUserdata = 256 // NFT_USERDATA_MAXLEN
 
@@ -14,8 +15,9 @@ const (
 	maxComment = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
 )
 
-// AppendComment appends a comment as user data. nft refuses to load a comment longer than 127 bytes, so the rest of such a one is kept where nft
-// does not look: it survives as long as nobody reloads the ruleset from nft's listing.
+// AppendComment appends a comment as user data. nft refuses to load a comment longer than 127
+// bytes, so the rest of such a one is kept where nft does not look: it survives as long as nobody
+// reloads the ruleset from nft's listing.
 func AppendComment(b []byte, s string) []byte {
 	rest := ""
 	if len(s) > maxComment {
@@ -101,8 +103,9 @@ func byteOrder(fs []Field) uint32 {
 	return orderNetwork
 }
 
-// typeofFields describes a concatenation of the expressions that load the fields (enum expr_types in include/expression.h of nftables,
-// and the numbers of protocols and header fields in src/proto.c).
+// typeofFields describes a concatenation of the expressions that load the fields (enum expr_types
+// in include/expression.h of nftables, and the numbers of protocols and header fields in
+// src/proto.c).
 func typeofFields(fs []Field) []byte {
 	var l []byte
 	for i, f := range fs {
@@ -117,7 +120,8 @@ func typeofFields(fs []Field) []byte {
 		case FieldPort:
 			one = typeofPayload(11, 2) // the transport header, dport
 		case FieldSlot:
-			one = udTLV(udU32(nil, 0, 23), 1, udU32(udU32(udU32(nil, 0, 1), 1, 2), 2, 0)) // EXPR_NUMGEN random mod 2 offset 0
+			// EXPR_NUMGEN random mod 2 offset 0
+			one = udTLV(udU32(nil, 0, 23), 1, udU32(udU32(udU32(nil, 0, 1), 1, 2), 2, 0))
 		}
 		l = udTLV(l, byte(i), one)
 	}

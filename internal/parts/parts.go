@@ -9,9 +9,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Commit writes a change set with write, and its parts one after the other if the socket cannot send it at
-// once. The error is write's.
-func Commit(c *servicemodel.ChangeSet, write func(*servicemodel.ChangeSet) (dataplane.Stats, error)) (dataplane.Stats, error) {
+// Commit writes a change set with write, and its parts one after the other if the socket cannot
+// send it at once. The error is write's.
+func Commit(c *servicemodel.ChangeSet, write func(*servicemodel.ChangeSet) (dataplane.Stats,
+	error)) (dataplane.Stats, error) {
 	stats, err := write(c)
 	if !errors.Is(err, nfnl.ErrBatchTooLarge) {
 		return stats, err

@@ -38,7 +38,8 @@ func benchCommand(ctx context.Context, args []string, out io.Writer) error {
 	fs.IntVar(&o.services, "n", 1000, "number of services")
 	fs.IntVar(&o.endpoints, "endpoints", 10, "number of endpoints of each")
 	fs.IntVar(&o.runs, "runs", 5, "how often each single change is measured; the median counts")
-	fs.IntVar(&o.connections, "connections", 2000, "how many connections are set up; the median counts")
+	fs.IntVar(&o.connections, "connections", 2000,
+		"how many connections are set up; the median counts")
 	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "limit for one peer")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -52,7 +53,8 @@ func benchCommand(ctx context.Context, args []string, out io.Writer) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(out, "%d services of %d endpoints, %s\n", o.services, o.endpoints, kernelRelease())
-	fmt.Fprintf(w, "peer\tfull sync\tone endpoint\tone service\tconnection at %d\tat %d\tratio\t\n", few, o.services)
+	fmt.Fprintf(w, "peer\tfull sync\tone endpoint\tone service\tconnection at %d\tat %d\tratio\t\n",
+		few, o.services)
 	failed := false
 	for _, name := range names {
 		fmt.Fprintf(os.Stderr, "measuring %s\n", name)
@@ -61,7 +63,8 @@ func benchCommand(ctx context.Context, args []string, out io.Writer) error {
 			failed = true
 			fmt.Fprintf(os.Stderr, "%s: %v\n", name, f.err)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, show(f.full), show(f.endpoint), show(f.service), show(f.connectFew), show(f.connectAll),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, show(f.full), show(f.endpoint),
+			show(f.service), show(f.connectFew), show(f.connectAll),
 			ratio(f.connectAll, f.connectFew))
 	}
 	if err := w.Flush(); err != nil {
@@ -149,7 +152,8 @@ type bench struct {
 	load    *workload
 }
 
-func (o *benchOptions) with(ctx context.Context, name string, services int, f func(*bench) error) (err error) {
+func (o *benchOptions) with(ctx context.Context, name string, services int, f func(*bench) error) (
+	err error) {
 	c, err := netnstest.New(ctx, netnstest.Options{})
 	if err != nil {
 		return err
@@ -160,7 +164,8 @@ func (o *benchOptions) with(ctx context.Context, name string, services int, f fu
 		return err
 	}
 	b.peer, err = startPeer(ctx, name, c.Node, settings{
-		NodeAddrs: c.NodeAddrs(), ClusterCIDRs: prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6), IPv4Only: true,
+		NodeAddrs: c.NodeAddrs(), ClusterCIDRs: prefixes(netnstest.ClusterCIDRv4,
+			netnstest.ClusterCIDRv6), IPv4Only: true,
 	}, os.Stderr)
 	if err != nil {
 		return err
@@ -169,7 +174,8 @@ func (o *benchOptions) with(ctx context.Context, name string, services int, f fu
 	return f(b)
 }
 
-// ignoreEnd drops the error of a process that was ended because its time was over: that is said already.
+// ignoreEnd drops the error of a process that was ended because its time was over: that is said
+// already.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

@@ -16,7 +16,8 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// Numbers of packets of a check: at first, and once more where two peers differ, so that chance is not taken for a difference.
+// Numbers of packets of a check: at first, and once more where two peers differ, so that chance is
+// not taken for a difference.
 const (
 	firstTries = 8
 	moreTries  = 64
@@ -25,7 +26,8 @@ const (
 func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
 	verbose := fs.Bool("v", false, "print each packet that differs, not only how many of a kind")
-	reference := fs.String("with", "kernlb-nftables", "the `PEER` that the others are compared with")
+	reference := fs.String("with", "kernlb-nftables",
+		"the `PEER` that the others are compared with")
 	only := fs.String("only", "", "a `regexp`: compare only the scenarios with such a name")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -41,7 +43,8 @@ func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 	names = slices.DeleteFunc(names, func(n string) bool { return n == *reference })
 	unexplained := 0
 	for _, name := range names {
-		c := &comparison{only: wanted, names: [2]string{*reference, name}, kinds: map[string][]string{}}
+		c := &comparison{only: wanted, names: [2]string{*reference, name},
+			kinds: map[string][]string{}}
 		for _, told := range []bool{false, true} {
 			if err := c.run(ctx, told); err != nil {
 				return err
@@ -85,7 +88,8 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 			}
 		}
 	}
-	set := settings{NodeAddrs: c.NodeAddrs(), ServiceCIDRs: prefixes(netnstest.ServiceCIDRv4, netnstest.ServiceCIDRv6)}
+	set := settings{NodeAddrs: c.NodeAddrs(), ServiceCIDRs: prefixes(netnstest.ServiceCIDRv4,
+		netnstest.ServiceCIDRv6)}
 	if told {
 		set.ClusterCIDRs = prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)
 	}
@@ -145,8 +149,10 @@ func (c *comparison) scenario(ctx context.Context, sides [2]*side, sc *scenario)
 			if ch.from == "pod2" && strings.Contains(sc.name, "here") {
 				from = "pod that is an endpoint"
 			}
-			kind := fmt.Sprintf("%s from %s: %s, not %s", ch.what, from, seen[1][k].kind(), seen[0][k].kind())
-			c.kinds[kind] = append(c.kinds[kind], fmt.Sprintf("%s: %s from %s to %s: %s, not %s", sc.name, ch.proto, ch.from, ch.to, b, a))
+			kind := fmt.Sprintf("%s from %s: %s, not %s", ch.what, from, seen[1][k].kind(),
+				seen[0][k].kind())
+			c.kinds[kind] = append(c.kinds[kind], fmt.Sprintf("%s: %s from %s to %s: %s, not %s",
+				sc.name, ch.proto, ch.from, ch.to, b, a))
 		}
 	}
 	return nil
@@ -187,7 +193,8 @@ func (s *side) ask(ctx context.Context, sc *scenario, checks []check, tries int)
 	var probes []netnstest.Probe
 	for _, ch := range checks {
 		for range tries {
-			probes = append(probes, netnstest.Probe{From: s.hosts[ch.from], Proto: ch.proto, To: ch.to})
+			probes = append(probes, netnstest.Probe{From: s.hosts[ch.from], Proto: ch.proto,
+				To: ch.to})
 		}
 	}
 	seen := make([]outcomes, len(checks))
@@ -219,9 +226,11 @@ func (s *side) describe(o netnstest.Outcome, sticky bool) string {
 	return o.Server + " seeing " + source
 }
 
-// print prints the kinds of differences, most frequent first, with the reason where there is one. It returns how many have none.
+// print prints the kinds of differences, most frequent first, with the reason where there is one.
+// It returns how many have none.
 func (c *comparison) print(out io.Writer, verbose bool) int {
-	fmt.Fprintf(out, "\n%s compared with %s: %d checks, %d kinds of differences\n", c.names[1], c.names[0], c.checks, len(c.kinds))
+	fmt.Fprintf(out, "\n%s compared with %s: %d checks, %d kinds of differences\n", c.names[1],
+		c.names[0], c.checks, len(c.kinds))
 	kinds := slices.SortedFunc(maps.Keys(c.kinds), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(c.kinds[b]), len(c.kinds[a])), cmp.Compare(a, b))
 	})

@@ -15,15 +15,17 @@ type connection int
 
 // Close resets it.
 func (c connection) Close() error {
-	_ = syscall.SetsockoptLinger(int(c), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+	_ = syscall.SetsockoptLinger(int(c), syscall.SOL_SOCKET, syscall.SO_LINGER,
+		&syscall.Linger{Onoff: 1})
 	return syscall.Close(int(c))
 }
 
-// errInterrupted says that a signal, such as the Go scheduler's own, came in between: the time says nothing.
+// errInterrupted says that a signal, such as the Go scheduler's own, came in between: the time says
+// nothing.
 var errInterrupted = syscall.EINTR
 
-// dialHere connects on the calling thread, which is in the namespace of the client; net.Dialer may use another. Nothing but the
-// system calls is between the start of the handshake and its end.
+// dialHere connects on the calling thread, which is in the namespace of the client; net.Dialer may
+// use another. Nothing but the system calls is between the start of the handshake and its end.
 func dialHere(to netip.AddrPort) (connection, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -32,7 +34,8 @@ func dialHere(to netip.AddrPort) (connection, error) {
 	limit := syscall.NsecToTimeval(connectLimit.Nanoseconds())
 	err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit)
 	if err == nil {
-		err = syscall.Connect(fd, &syscall.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+		err = syscall.Connect(fd, &syscall.SockaddrInet4{Addr: to.Addr().As4(),
+			Port: int(to.Port())})
 	}
 	if err != nil {
 		syscall.Close(fd)

@@ -1,15 +1,19 @@
-// Peers runs kube-proxy 1.36.3 and kernlb side by side: the same Services and EndpointSlices, each in a network of namespaces of its own.
+// Peers runs kube-proxy 1.36.3 and kernlb side by side: the same Services and EndpointSlices, each
+// in a network of namespaces of its own.
 //
 //	peers bench   [-n 1000] [-endpoints 10] [-runs 5] [PEER …]   how long a sync takes, and a connection to be set up
 //	peers compare [-v] [PEER …]                                  which packets have another outcome than with kernlb
 //	peers vm      [-kernel 6.1] bench|compare …                  the same in a virtual machine, which has IPVS
 //
-// The peers are kube-proxy's own proxiers, taken from k8s.io/kubernetes as a library and run by their own commands (kube-proxy-nftables,
-// kube-proxy-iptables with iptables-nft, kube-proxy-iptables-legacy, kube-proxy-ipvs), and kernlb's backends (kernlb-nftables, kernlb-iptables,
-// kernlb-ipvs). Each runs as a process of its own inside the namespace of the node; a time is that from the first object delivered until
-// the proxier returned from its sync, without the decoding of objects and without kube-proxy's rate limit. In bench, kube-proxy runs for
-// IPv4 only, while kernlb always serves both families.
+// The peers are kube-proxy's own proxiers, taken from k8s.io/kubernetes as a library and run by
+// their own commands (kube-proxy-nftables, kube-proxy-iptables with iptables-nft,
+// kube-proxy-iptables-legacy, kube-proxy-ipvs), and kernlb's backends (kernlb-nftables,
+// kernlb-iptables, kernlb-ipvs). Each runs as a process of its own inside the namespace of the
+// node; a time is that from the first object delivered until the proxier returned from its sync,
+// without the decoding of objects and without kube-proxy's rate limit. In bench, kube-proxy runs
+// for IPv4 only, while kernlb always serves both families.
 //
-// It is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and runs both commands; it needs root and the
-// programs nft, iptables, ipset and conntrack. README.md has figures.
+// It is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and runs
+// both commands; it needs root and the programs nft, iptables, ipset and conntrack. README.md has
+// figures.
 package main

@@ -25,8 +25,8 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 )
 
-// kubeProxy is one of kube-proxy's proxiers. Nothing runs its loop: it syncs when its informers are said to have synced, which it
-// does at once and in the caller's goroutine.
+// kubeProxy is one of kube-proxy's proxiers. Nothing runs its loop: it syncs when its informers are
+// said to have synced, which it does at once and in the caller's goroutine.
 type kubeProxy struct {
 	provider proxy.Provider
 	services map[types.NamespacedName]*corev1.Service
@@ -51,7 +51,8 @@ func newKubeProxy(provider proxy.Provider, s *settings, f failures) *kubeProxy {
 	}
 	provider.OnEndpointSlicesSynced()
 	return &kubeProxy{provider: provider, failures: f,
-		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]*discoveryv1.EndpointSlice{}}
+		services: map[types.NamespacedName]*corev1.Service{},
+		slices:   map[types.NamespacedName]*discoveryv1.EndpointSlice{}}
 }
 
 func (k *kubeProxy) sync(_ context.Context, c *change) error {
@@ -92,7 +93,8 @@ func (k *kubeProxy) sync(_ context.Context, c *change) error {
 // detectors are how the proxiers tell pods.
 func detectors(s *settings) map[corev1.IPFamily]proxyutil.LocalTrafficDetector {
 	m := map[corev1.IPFamily]proxyutil.LocalTrafficDetector{
-		corev1.IPv4Protocol: proxyutil.NewNoOpLocalDetector(), corev1.IPv6Protocol: proxyutil.NewNoOpLocalDetector(),
+		corev1.IPv4Protocol: proxyutil.NewNoOpLocalDetector(),
+		corev1.IPv6Protocol: proxyutil.NewNoOpLocalDetector(),
 	}
 	for _, p := range s.ClusterCIDRs {
 		m[family(p.Addr().Is4())] = proxyutil.NewDetectLocalByCIDR(p.String())
@@ -128,10 +130,12 @@ func newKubeNFTables(ctx context.Context, s *settings) (syncer, error) {
 	var p proxy.Provider
 	var err error
 	if s.IPv4Only {
-		p, err = nftables.NewProxier(ctx, corev1.IPv4Protocol, syncPeriod, minSyncPeriod, false, masqueradeBit, d[corev1.IPv4Protocol], nodeName,
+		p, err = nftables.NewProxier(ctx, corev1.IPv4Protocol, syncPeriod, minSyncPeriod, false,
+			masqueradeBit, d[corev1.IPv4Protocol], nodeName,
 			ips[corev1.IPv4Protocol], nil, nil, nil, false)
 	} else {
-		p, err = nftables.NewDualStackProxier(ctx, syncPeriod, minSyncPeriod, false, masqueradeBit, d, nodeName, ips, nil, nil, nil, false)
+		p, err = nftables.NewDualStackProxier(ctx, syncPeriod, minSyncPeriod, false, masqueradeBit,
+			d, nodeName, ips, nil, nil, nil, false)
 	}
 	if err != nil {
 		return nil, err
@@ -150,10 +154,13 @@ func newKubeIPTables(variant string) func(context.Context, *settings) (syncer, e
 		var p proxy.Provider
 		var err error
 		if s.IPv4Only {
-			p, err = iptables.NewProxier(ctx, corev1.IPv4Protocol, ipts[corev1.IPv4Protocol], utilsysctl.New(), syncPeriod, minSyncPeriod, false, false,
-				masqueradeBit, d[corev1.IPv4Protocol], nodeName, ips[corev1.IPv4Protocol], nil, nil, nil, false)
+			p, err = iptables.NewProxier(ctx, corev1.IPv4Protocol, ipts[corev1.IPv4Protocol],
+				utilsysctl.New(), syncPeriod, minSyncPeriod, false, false,
+				masqueradeBit, d[corev1.IPv4Protocol], nodeName, ips[corev1.IPv4Protocol], nil, nil,
+				nil, false)
 		} else {
-			p, err = iptables.NewDualStackProxier(ctx, ipts, utilsysctl.New(), syncPeriod, minSyncPeriod, false, false, masqueradeBit, d, nodeName, ips,
+			p, err = iptables.NewDualStackProxier(ctx, ipts, utilsysctl.New(), syncPeriod,
+				minSyncPeriod, false, false, masqueradeBit, d, nodeName, ips,
 				nil, nil, nil, false)
 		}
 		if err != nil {
@@ -176,10 +183,13 @@ func newKubeIPVS(ctx context.Context, s *settings) (syncer, error) {
 	var p proxy.Provider
 	var err error
 	if s.IPv4Only {
-		p, err = ipvs.NewProxier(ctx, corev1.IPv4Protocol, ipts[corev1.IPv4Protocol], virtual, sets, utilsysctl.New(), syncPeriod, minSyncPeriod, nil, false,
-			0, 0, 0, false, masqueradeBit, d[corev1.IPv4Protocol], nodeName, ips[corev1.IPv4Protocol], nil, nil, "", nil, false)
+		p, err = ipvs.NewProxier(ctx, corev1.IPv4Protocol, ipts[corev1.IPv4Protocol], virtual, sets,
+			utilsysctl.New(), syncPeriod, minSyncPeriod, nil, false,
+			0, 0, 0, false, masqueradeBit, d[corev1.IPv4Protocol], nodeName,
+			ips[corev1.IPv4Protocol], nil, nil, "", nil, false)
 	} else {
-		p, err = ipvs.NewDualStackProxier(ctx, ipts, virtual, sets, utilsysctl.New(), syncPeriod, minSyncPeriod, nil, false, 0, 0, 0, false, masqueradeBit,
+		p, err = ipvs.NewDualStackProxier(ctx, ipts, virtual, sets, utilsysctl.New(), syncPeriod,
+			minSyncPeriod, nil, false, 0, 0, 0, false, masqueradeBit,
 			d, nodeName, ips, nil, nil, "", nil, false)
 	}
 	if err != nil {
@@ -196,7 +206,8 @@ func prepare() {
 	_ = fs.Set("stderrthreshold", "ERROR")
 }
 
-// useIPTables makes "iptables" and its companions be those of a variant, whatever the machine's default is.
+// useIPTables makes "iptables" and its companions be those of a variant, whatever the machine's
+// default is.
 func useIPTables(variant string) error {
 	dir, err := os.MkdirTemp("", "peers-iptables-")
 	if err != nil {

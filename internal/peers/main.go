@@ -11,7 +11,8 @@ import (
 	"syscall"
 )
 
-// commands are what the program can be told to do. serve is for the processes that it starts itself.
+// commands are what the program can be told to do. serve is for the processes that it starts
+// itself.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
 	"bench": benchCommand, "compare": compareCommand, "vm": vmCommand, "serve": serveCommand,
 }
@@ -25,7 +26,8 @@ func main() {
 
 func run(ctx context.Context, args []string) int {
 	if len(args) == 0 || commands[args[0]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: peers bench|compare|vm [flags] [PEER …]; see the package's documentation")
+		fmt.Fprintln(os.Stderr,
+			"usage: peers bench|compare|vm [flags] [PEER …]; see the package's documentation")
 		return 2
 	}
 	err := commands[args[0]](ctx, args[1:], os.Stdout)

@@ -22,7 +22,8 @@ const (
 func ports(protocols ...corev1.Protocol) []corev1.ServicePort {
 	var l []corev1.ServicePort
 	for _, p := range protocols {
-		l = append(l, corev1.ServicePort{Name: portName(p), Protocol: p, Port: servicePort, TargetPort: intstr.FromInt32(targetPort)})
+		l = append(l, corev1.ServicePort{Name: portName(p), Protocol: p, Port: servicePort,
+			TargetPort: intstr.FromInt32(targetPort)})
 	}
 	return l
 }
@@ -58,21 +59,25 @@ type endpoint struct {
 }
 
 // newSlice returns the slice of a service for one family.
-func newSlice(service string, is4 bool, ports []corev1.ServicePort, endpoints []endpoint) *discoveryv1.EndpointSlice {
+func newSlice(service string, is4 bool, ports []corev1.ServicePort,
+	endpoints []endpoint) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv6}
-	s.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: service + "-6", Labels: map[string]string{discoveryv1.LabelServiceName: service}}
+	s.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: service + "-6",
+		Labels: map[string]string{discoveryv1.LabelServiceName: service}}
 	if is4 {
 		s.AddressType, s.Name = discoveryv1.AddressTypeIPv4, service+"-4"
 	}
 	for _, p := range ports {
 		port, target := p, int32(targetPort)
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &port.Name, Protocol: &port.Protocol, Port: &target})
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &port.Name,
+			Protocol: &port.Protocol, Port: &target})
 	}
 	for _, e := range endpoints {
 		if e.addr.Is4() == is4 {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{e.addr.String()}, NodeName: &e.node,
-				Conditions: discoveryv1.EndpointConditions{Ready: &e.ready, Serving: &e.serving, Terminating: &e.terminating},
+				Conditions: discoveryv1.EndpointConditions{Ready: &e.ready, Serving: &e.serving,
+					Terminating: &e.terminating},
 			})
 		}
 	}

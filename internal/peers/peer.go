@@ -75,7 +75,9 @@ func peerNames() []string {
 // choosePeers returns the peers named, or those that the machine can run.
 func choosePeers(args []string) ([]string, error) {
 	if len(args) == 0 {
-		return slices.DeleteFunc(peerNames(), func(n string) bool { return strings.HasSuffix(n, "-ipvs") && !haveIPVS() }), nil
+		return slices.DeleteFunc(peerNames(), func(n string) bool {
+			return strings.HasSuffix(n, "-ipvs") && !haveIPVS()
+		}), nil
 	}
 	for _, a := range args {
 		if !slices.Contains(peerNames(), a) {
@@ -98,7 +100,8 @@ type answer struct {
 	Error string        `json:"error,omitempty"`
 }
 
-// serveCommand is a peer's process: it answers changes from standard input until that ends. The descriptor on which answers go is 3.
+// serveCommand is a peer's process: it answers changes from standard input until that ends. The
+// descriptor on which answers go is 3.
 func serveCommand(ctx context.Context, args []string, _ io.Writer) error {
 	if len(args) != 2 {
 		return errors.New("serve is for the processes that peers starts itself")
@@ -148,7 +151,8 @@ type peer struct {
 }
 
 // startPeer starts a peer in the namespace of a node.
-func startPeer(ctx context.Context, name string, node *netnstest.Host, s settings, stderr io.Writer) (*peer, error) {
+func startPeer(ctx context.Context, name string, node *netnstest.Host, s settings,
+	stderr io.Writer) (*peer, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,8 @@ func TestRealServicesAreSpread(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range c.Slices {
 		for _, e := range s.Endpoints {
-			require.False(t, seen[e.Addresses[0]] && netip.MustParseAddr(e.Addresses[0]).As4()[0] == 11, "endpoints are not shared")
+			require.False(t, seen[e.Addresses[0]] && netip.MustParseAddr(e.Addresses[0]).
+				As4()[0] == 11, "endpoints are not shared")
 			seen[e.Addresses[0]] = true
 		}
 	}
@@ -36,7 +37,8 @@ func TestChangesOfTheWorkload(t *testing.T) {
 		c := w.oneEndpoint(round)
 		require.Len(t, c.Slices, 1)
 		require.Empty(t, c.Services)
-		require.NotEqual(t, w.oneEndpoint(round + 100).Slices[0].Endpoints[0].Addresses, c.Slices[0].Endpoints[0].Addresses)
+		require.NotEqual(t, w.oneEndpoint(round + 100).Slices[0].Endpoints[0].Addresses,
+			c.Slices[0].Endpoints[0].Addresses)
 	}
 	require.Len(t, w.oneService(0).Services, 1)
 	gone := w.oneService(1)
@@ -51,8 +53,10 @@ func TestKindsOfOutcomes(t *testing.T) {
 		want string
 	}{
 		{outcomes{"dropped": true}, "dropped"},
-		{outcomes{"pod1 seeing the node": true, "pod3 seeing the node": true}, "served here seeing the node"},
-		{outcomes{"pod1 seeing the client": true, "remote1 seeing the client": true}, "served elsewhere seeing the client or served here seeing the client"},
+		{outcomes{"pod1 seeing the node": true, "pod3 seeing the node": true},
+			"served here seeing the node"},
+		{outcomes{"pod1 seeing the client": true, "remote1 seeing the client": true},
+			"served elsewhere seeing the client or served here seeing the client"},
 		{outcomes{"internet seeing the client": true}, "served by internet seeing the client"},
 		{outcomes{"an endpoint seeing the node": true}, "served somewhere seeing the node"},
 	} {
@@ -63,14 +67,18 @@ func TestKindsOfOutcomes(t *testing.T) {
 func TestReasonsCoverWhatTheyWereFoundFor(t *testing.T) {
 	t.Parallel()
 	const kind = "load-balancer IP from node: served by internet seeing the client, not refused"
-	require.NotEmpty(t, reason("kube-proxy-iptables-legacy", kind, []string{"policies Cluster, no endpoints, pods not told: x"}))
-	require.Empty(t, reason("kube-proxy-iptables", kind, []string{"policies Cluster, no endpoints, x", "policies Cluster, endpoints elsewhere only, x"}))
+	require.NotEmpty(t, reason("kube-proxy-iptables-legacy", kind,
+		[]string{"policies Cluster, no endpoints, pods not told: x"}))
+	require.Empty(t, reason("kube-proxy-iptables", kind,
+		[]string{"policies Cluster, no endpoints, x",
+			"policies Cluster, endpoints elsewhere only, x"}))
 	require.Empty(t, reason("kernlb-iptables", kind, []string{"policies Cluster, no endpoints, x"}))
 }
 
 func TestScenariosAreComplete(t *testing.T) {
 	t.Parallel()
-	l := scenarios(&netnstest.Cluster{Node: &netnstest.Host{Name: "node"}, OtherNode: &netnstest.Host{Name: "other"}})
+	l := scenarios(&netnstest.Cluster{Node: &netnstest.Host{Name: "node"},
+		OtherNode: &netnstest.Host{Name: "other"}})
 	require.Len(t, l, 2*len(policies)*len(layouts))
 	n := 0
 	for _, s := range l {

@@ -15,7 +15,8 @@ type scenario struct {
 	name string
 	// told says that pods are told by the cluster's CIDRs.
 	told bool
-	// sticky says that a client stays with the endpoint it was given by chance: which that is does not matter.
+	// sticky says that a client stays with the endpoint it was given by chance: which that is does
+	// not matter.
 	sticky bool
 	change *change
 	checks []check
@@ -63,8 +64,12 @@ var layouts = []layout{
 	{"endpoints here and elsewhere", []string{"pod2", "pod3", "remote1"}, nil},
 	{"endpoints elsewhere only", []string{"remote1", "remote2"}, nil},
 	{"no endpoints", nil, nil},
-	{"endpoints not ready", []string{"pod2", "remote1"}, func(e *endpoint) { e.ready, e.serving = false, false }},
-	{"endpoints terminating but serving", []string{"pod2", "remote1"}, func(e *endpoint) { e.ready, e.terminating = false, true }},
+	{"endpoints not ready", []string{"pod2", "remote1"}, func(e *endpoint) {
+		e.ready, e.serving = false, false
+	}},
+	{"endpoints terminating but serving", []string{"pod2", "remote1"}, func(e *endpoint) {
+		e.ready, e.terminating = false, true
+	}},
 	{"terminating here, ready elsewhere", []string{"pod2", "remote1"}, func(e *endpoint) {
 		if e.node == nodeName {
 			e.ready, e.terminating = false, true
@@ -81,7 +86,8 @@ type policy struct {
 var policies = []policy{
 	{"policies Cluster", func(*corev1.ServiceSpec) {}},
 	{"external policy Local", func(s *corev1.ServiceSpec) {
-		s.ExternalTrafficPolicy, s.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 32000
+		s.ExternalTrafficPolicy, s.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal,
+			32000
 	}},
 	{"internal policy Local", func(s *corev1.ServiceSpec) {
 		local := corev1.ServiceInternalTrafficPolicyLocal
@@ -91,7 +97,8 @@ var policies = []policy{
 		s.LoadBalancerSourceRanges = []string{"198.51.100.11/32", "2001:db8:51::11/128"}
 	}},
 	{"ClientIP affinity", func(s *corev1.ServiceSpec) {
-		s.SessionAffinity, s.SessionAffinityConfig = corev1.ServiceAffinityClientIP, &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{}}
+		s.SessionAffinity, s.SessionAffinityConfig = corev1.ServiceAffinityClientIP,
+			&corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{}}
 		seconds := int32(10800)
 		s.SessionAffinityConfig.ClientIP.TimeoutSeconds = &seconds
 	}},
@@ -123,7 +130,8 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	for i := range lbIPs {
 		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, externalIPs[i].String())
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: lbIPs[i].String()})
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: lbIPs[i].String()})
 	}
 	p.edit(&s.Spec)
 	var eps []endpoint
@@ -134,7 +142,9 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 			}
 		}
 	}
-	sc := scenario{name: fmt.Sprintf("%s, %s, %s", p.name, where.name, pods), told: told, sticky: s.Spec.SessionAffinity != corev1.ServiceAffinityNone, change: &change{Services: []*corev1.Service{s}}}
+	sc := scenario{name: fmt.Sprintf("%s, %s, %s", p.name, where.name, pods), told: told,
+		sticky: s.Spec.SessionAffinity != corev1.ServiceAffinityNone,
+		change: &change{Services: []*corev1.Service{s}}}
 	for _, is4 := range []bool{true, false} {
 		sc.change.Slices = append(sc.change.Slices, newSlice(name, is4, both, eps))
 	}
@@ -174,13 +184,17 @@ func checks() []check {
 				to   netip.AddrPort
 			}{
 				{"cluster IP", netip.AddrPortFrom(clusterIPs[f], servicePort)},
-				{"another port of the cluster IP", netip.AddrPortFrom(clusterIPs[f], servicePort+1)},
-				{"an unused address of the service range", netip.AddrPortFrom(unusedIPs[f], servicePort)},
+				{"another port of the cluster IP", netip.AddrPortFrom(clusterIPs[f],
+					servicePort+1)},
+				{"an unused address of the service range", netip.AddrPortFrom(unusedIPs[f],
+					servicePort)},
 				{"load-balancer IP", netip.AddrPortFrom(lbIPs[f], servicePort)},
-				{"another port of the load-balancer IP", netip.AddrPortFrom(lbIPs[f], servicePort+1)},
+				{"another port of the load-balancer IP",
+					netip.AddrPortFrom(lbIPs[f], servicePort+1)},
 				{"external IP", netip.AddrPortFrom(externalIPs[f], servicePort)},
 				{"node port", netip.AddrPortFrom(nodeIPList[f], nodePort)},
-				{"node port at the node's other address", netip.AddrPortFrom(secondIPs[f], nodePort)},
+				{"node port at the node's other address", netip.AddrPortFrom(secondIPs[f],
+					nodePort)},
 			} {
 				for _, from := range []string{"pod1", "pod2", "node", "outside1", "outside2"} {
 					l = append(l, check{from: from, proto: proto, to: d.to, what: d.what})

@@ -16,8 +16,10 @@ import (
 // guestTools are the programs that kube-proxy runs.
 var guestTools = []string{
 	"ipset", "conntrack", "nft", "ipvsadm", "ip",
-	"iptables-nft", "iptables-nft-save", "iptables-nft-restore", "ip6tables-nft", "ip6tables-nft-save", "ip6tables-nft-restore",
-	"iptables-legacy", "iptables-legacy-save", "iptables-legacy-restore", "ip6tables-legacy", "ip6tables-legacy-save", "ip6tables-legacy-restore",
+	"iptables-nft", "iptables-nft-save", "iptables-nft-restore", "ip6tables-nft",
+	"ip6tables-nft-save", "ip6tables-nft-restore",
+	"iptables-legacy", "iptables-legacy-save", "iptables-legacy-restore", "ip6tables-legacy",
+	"ip6tables-legacy-save", "ip6tables-legacy-restore",
 }
 
 // vmCommand runs this program in a virtual machine.
@@ -37,7 +39,8 @@ func vmCommand(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	_, err = vmtest.Run(ctx, vmtest.Options{
-		Kernel: *kernel, Memory: *memory, Timeout: *timeout, Tools: guestTools, Output: out, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Kernel: *kernel, Memory: *memory, Timeout: *timeout, Tools: guestTools, Output: out,
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Programs: []vmtest.Program{{Name: "peers", Path: self, Args: fs.Args()}},
 	})
 	if errors.Is(err, vmtest.ErrTestsFailed) {

@@ -10,8 +10,9 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
-// workload is what bench lets the peers sync: services with one TCP port and an IPv4 cluster IP each. Of real ones, spread
-// evenly among them, the endpoints are pods that serve; those of the others are addresses that nobody has.
+// workload is what bench lets the peers sync: services with one TCP port and an IPv4 cluster IP
+// each. Of real ones, spread evenly among them, the endpoints are pods that serve; those of the
+// others are addresses that nobody has.
 type workload struct {
 	services, endpoints int
 	pods                []netip.Addr
@@ -61,7 +62,8 @@ func (w *workload) put(c *change, i, shift int) {
 func (w *workload) putSlice(c *change, i, shift int) {
 	var eps []endpoint
 	for j := range w.endpoints {
-		e := endpoint{addr: counted("11.0.0.0", i*w.endpoints+j+1), node: fmt.Sprintf("node-%d", j), ready: true, serving: true}
+		e := endpoint{addr: counted("11.0.0.0", i*w.endpoints+j+1), node: fmt.Sprintf("node-%d", j),
+			ready: true, serving: true}
 		if w.isReal(i) {
 			if j >= len(w.pods) {
 				break
@@ -85,7 +87,8 @@ func (w *workload) all() *change {
 	return c
 }
 
-// oneEndpoint replaces an endpoint of a service that is not real; round makes each call another one.
+// oneEndpoint replaces an endpoint of a service that is not real; round makes each call another
+// one.
 func (w *workload) oneEndpoint(round int) *change {
 	c := &change{}
 	i := round * 7 % w.services

@@ -1,6 +1,7 @@
 package persist
 
-// Builder makes a [Map] of entries given in the order of their keys, in linear time. The zero value is ready to use.
+// Builder makes a [Map] of entries given in the order of their keys, in linear time. The zero value
+// is ready to use.
 type Builder[K, V any, O Ordering[K]] struct {
 	// spine is the path from the root to the last entry, always to the right.
 	spine []*node[K, V]
@@ -8,11 +9,12 @@ type Builder[K, V any, O Ordering[K]] struct {
 	size  int
 }
 
-// slabSize is how many nodes are allocated at once. A slab lives as long as any of its nodes: small enough to
-// go away some time, large enough to be cheap.
+// slabSize is how many nodes are allocated at once. A slab lives as long as any of its nodes: small
+// enough to go away some time, large enough to be cheap.
 const slabSize = 32
 
-// Append adds an entry whose key must be above all keys so far. If it is not, Append adds nothing and returns false.
+// Append adds an entry whose key must be above all keys so far. If it is not, Append adds nothing
+// and returns false.
 func (b *Builder[K, V, O]) Append(k K, v V) bool {
 	var o O
 	if n := len(b.spine); n > 0 && o.Compare(b.spine[n-1].key, k) >= 0 {

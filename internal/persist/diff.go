@@ -5,14 +5,16 @@ import "iter"
 // Change is a key whose value differs between two maps.
 type Change[K, V any] struct {
 	Key K
-	// Old and New are the values in the first and the second map; the zero value where the key is missing.
+	// Old and New are the values in the first and the second map; the zero value where the key is
+	// missing.
 	Old, New V
 	// InOld and InNew say which of the maps hold the key: at least one does.
 	InOld, InNew bool
 }
 
-// Diff returns the keys that only one of the maps holds, or whose values same tells apart, in order. Parts that
-// the maps share are skipped, so that the cost is that of the changes made between them, each times the logarithm of the size.
+// Diff returns the keys that only one of the maps holds, or whose values same tells apart, in
+// order. Parts that the maps share are skipped, so that the cost is that of the changes made
+// between them, each times the logarithm of the size.
 func Diff[K, V any, O Ordering[K]](a, b Map[K, V, O], same func(V, V) bool) iter.Seq[Change[K, V]] {
 	return func(yield func(Change[K, V]) bool) {
 		differ[K, V, O]{same: same, yield: yield}.walk(a.root, b.root)
@@ -24,9 +26,9 @@ type differ[K, V any, O Ordering[K]] struct {
 	yield func(Change[K, V]) bool
 }
 
-// walk compares two trees of one range of keys. If their roots hold different keys, the root that is above the other
-// cannot occur in the other tree at all, for it would be its root: so it is a change, and the other tree is split around
-// it.
+// walk compares two trees of one range of keys. If their roots hold different keys, the root that
+// is above the other cannot occur in the other tree at all, for it would be its root: so it is a
+// change, and the other tree is split around it.
 func (d differ[K, V, O]) walk(a, b *node[K, V]) bool {
 	switch {
 	case a == b:
@@ -57,5 +59,6 @@ func (d differ[K, V, O]) removed(n *node[K, V]) bool {
 }
 
 func (d differ[K, V, O]) kept(a, b *node[K, V]) bool {
-	return d.same(a.value, b.value) || d.yield(Change[K, V]{Key: a.key, Old: a.value, New: b.value, InOld: true, InNew: true})
+	return d.same(a.value, b.value) ||
+		d.yield(Change[K, V]{Key: a.key, Old: a.value, New: b.value, InOld: true, InNew: true})
 }

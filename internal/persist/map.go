@@ -1,19 +1,23 @@
-// Package persist is a persistent ordered map: an immutable value whose changed copies share all but
-// a path with the original.
+// Package persist is a persistent ordered map: an immutable value whose changed copies share all
+// but a path with the original.
 //
-// A [Map] is a treap: a binary search tree by key that is at the same time a heap by a priority, here a
-// hash of the key. The shape of such a tree depends on the keys in it alone, not on the order in which they came, so
-// two maps with nearly the same contents have nearly the same shape however they were made, and [Diff] finds what they
-// differ in by walking them side by side, skipping what they share.
+// A [Map] is a treap: a binary search tree by key that is at the same time a heap by a priority,
+// here a hash of the key. The shape of such a tree depends on the keys in it alone, not on the
+// order in which they came, so two maps with nearly the same contents have nearly the same shape
+// however they were made, and [Diff] finds what they differ in by walking them side by side,
+// skipping what they share.
 package persist
 
 import "iter"
 
-// Ordering says how keys are ordered and hashed. It is implemented by an empty struct, so that the zero [Map] knows its ordering.
+// Ordering says how keys are ordered and hashed. It is implemented by an empty struct, so that the
+// zero [Map] knows its ordering.
 type Ordering[K any] interface {
-	// Compare returns a negative number, zero or a positive number as a sorts before, with or after b.
+	// Compare returns a negative number, zero or a positive number as a sorts before, with or after
+	// b.
 	Compare(a, b K) int
-	// Hash returns a well mixed number that is the same for keys that compare equal. See [Mix] and [MixString].
+	// Hash returns a well mixed number that is the same for keys that compare equal. See [Mix] and
+	// [MixString].
 	Hash(k K) uint64
 }
 
@@ -34,8 +38,8 @@ type node[K, V any] struct {
 // Len returns the number of entries.
 func (m Map[K, V, O]) Len() int { return m.size }
 
-// Same reports whether m and o are one and the same map, which costs nothing to find out. Maps that are not the same may
-// still hold the same entries.
+// Same reports whether m and o are one and the same map, which costs nothing to find out. Maps that
+// are not the same may still hold the same entries.
 func (m Map[K, V, O]) Same(o Map[K, V, O]) bool { return m.root == o.root }
 
 // Get returns the value of k, and whether there is one.
@@ -81,7 +85,8 @@ func (m Map[K, V, O]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walk(yield) }
 }
 
-// From returns the entries from key k on, in the order of their keys. The key itself need not be in m.
+// From returns the entries from key k on, in the order of their keys. The key itself need not be in
+// m.
 func (m Map[K, V, O]) From(k K) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { walkFrom[K, V, O](m.root, k, yield) }
 }
@@ -101,8 +106,8 @@ func walkFrom[K, V any, O Ordering[K]](n *node[K, V], k K, yield func(K, V) bool
 	return walkFrom[K, V, O](n.left, k, yield) && yield(n.key, n.value) && n.right.walk(yield)
 }
 
-// above reports whether a belongs nearer to the root than b. Equal hashes are told apart by key, so that the shape stays
-// a matter of the keys alone.
+// above reports whether a belongs nearer to the root than b. Equal hashes are told apart by key, so
+// that the shape stays a matter of the keys alone.
 func above[K, V any, O Ordering[K]](a, b *node[K, V]) bool {
 	if a.priority != b.priority {
 		return a.priority > b.priority
@@ -162,7 +167,8 @@ func remove[K, V any, O Ordering[K]](n *node[K, V], k K) (root *node[K, V], foun
 	return &changed, true
 }
 
-// split divides n, which does not hold k, into what is below and what is above it. It copies the path between the two only.
+// split divides n, which does not hold k, into what is below and what is above it. It copies the
+// path between the two only.
 func split[K, V any, O Ordering[K]](n *node[K, V], k K) (below, beyond *node[K, V]) {
 	if n == nil {
 		return nil, nil

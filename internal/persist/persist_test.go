@@ -95,7 +95,9 @@ func testAgainstModel[O Ordering[counted]](t *testing.T) {
 		for k := range m.From(key(from)) {
 			got = append(got, k.n)
 		}
-		want := slices.DeleteFunc(slices.Sorted(maps.Keys(model)), func(k int) bool { return k < from })
+		want := slices.DeleteFunc(slices.Sorted(maps.Keys(model)), func(k int) bool {
+			return k < from
+		})
 		require.ElementsMatch(t, want, got)
 		require.True(t, slices.IsSorted(got))
 	}

@@ -1,5 +1,5 @@
-// Package randstate makes random service states, for tests that compare what kernlb does with what it should do. Everything comes from the given source
-// of randomness, so a seed reproduces a run.
+// Package randstate makes random service states, for tests that compare what kernlb does with what
+// it should do. Everything comes from the given source of randomness, so a seed reproduces a run.
 package randstate
 
 import (
@@ -94,7 +94,8 @@ func (g *Source) chance(p float64) bool { return g.rng.Float64() < p }
 func pick[T any](g *Source, l ...T) T { return l[g.rng.IntN(len(l))] }
 
 func name(i int) servicemodel.Name {
-	return servicemodel.Name{Namespace: pick2(i, "default", "kube-system"), Name: fmt.Sprintf("svc-%d", i)}
+	return servicemodel.Name{Namespace: pick2(i, "default", "kube-system"),
+		Name: fmt.Sprintf("svc-%d", i)}
 }
 
 func pick2(i int, a, b string) string {
@@ -104,10 +105,12 @@ func pick2(i int, a, b string) string {
 	return b
 }
 
-// VIPv4 and VIPv6 return the addresses that services are given: cluster IPs for the kinds 0, load-balancer IPs for 1, external IPs for 2. A few external IPs are shared
-// by services, so that they collide.
+// VIPv4 and VIPv6 return the addresses that services are given: cluster IPs for the kinds 0,
+// load-balancer IPs for 1, external IPs for 2. A few external IPs are shared by services, so that
+// they collide.
 func VIPv4(kind, i int) netip.Addr {
-	return netip.AddrFrom4([...][4]byte{{10, 96, 0, byte(10 + i)}, {203, 0, 113, byte(10 + i)}, {203, 0, 113, byte(200 + i%5)}}[kind])
+	return netip.AddrFrom4([...][4]byte{{10, 96, 0, byte(10 + i)}, {203, 0, 113, byte(10 + i)},
+		{203, 0, 113, byte(200 + i%5)}}[kind])
 }
 
 // VIPv6 is the same for IPv6.
@@ -134,7 +137,8 @@ var protocols = []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, serv
 func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	svc := &servicemodel.Service{Name: name(i), ClusterIPs: g.addrs(0, i)}
 	for k := range 1 + g.rng.IntN(3) {
-		p := servicemodel.ServicePort{Name: fmt.Sprintf("p%d", k), Protocol: pick(g, protocols...), Port: uint16(80 + k)}
+		p := servicemodel.ServicePort{Name: fmt.Sprintf("p%d", k), Protocol: pick(g, protocols...),
+			Port: uint16(80 + k)}
 		if g.chance(0.5) {
 			p.NodePort = uint16(30000 + 4*i + k)
 		}
@@ -142,7 +146,8 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	}
 	if g.chance(0.4) {
 		for _, a := range g.addrs(1, i) {
-			svc.LoadBalancerIPs = append(svc.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a, Mode: servicemodel.LoadBalancerIPMode(g.rng.IntN(8) / 7)})
+			svc.LoadBalancerIPs = append(svc.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a,
+				Mode: servicemodel.LoadBalancerIPMode(g.rng.IntN(8) / 7)})
 		}
 		if g.chance(0.4) {
 			svc.LoadBalancerSourceRanges = g.ranges()
@@ -158,14 +163,17 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 		svc.InternalTrafficPolicy = servicemodel.PolicyLocal
 	}
 	if !g.c.NoAffinity && g.chance(0.3) {
-		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: pick(g, 0, 60*time.Second, 600*time.Second)}
+		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
+			Timeout: pick(g, 0, 60*time.Second, 600*time.Second)}
 	}
 	return s.WithService(svc)
 }
 
-// ranges returns source ranges that some of the addresses used by the fixture of package netnstest are in.
+// ranges returns source ranges that some of the addresses used by the fixture of package netnstest
+// are in.
 func (g *Source) ranges() []netip.Prefix {
-	all := []string{"198.51.100.11/32", "198.51.100.0/24", "10.244.0.0/16", "192.0.2.0/24", "203.0.113.0/25", "2001:db8:51::b/128", "2001:db8:51::/64", "fd00:10:244::/56", "::/0"}
+	all := []string{"198.51.100.11/32", "198.51.100.0/24", "10.244.0.0/16", "192.0.2.0/24",
+		"203.0.113.0/25", "2001:db8:51::b/128", "2001:db8:51::/64", "fd00:10:244::/56", "::/0"}
 	var l []netip.Prefix
 	for range 1 + g.rng.IntN(3) {
 		p := netip.MustParsePrefix(pick(g, all...))
@@ -197,14 +205,16 @@ func unique(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 
 func (g *Source) endpoint(i int) servicemodel.Endpoint {
 	p := pick(g, g.c.Places...)
-	e := servicemodel.Endpoint{Addr: pick(g, p.IPv4, p.IPv6), Node: p.Node, Zone: p.Zone, Ready: true, Serving: true}
+	e := servicemodel.Endpoint{Addr: pick(g, p.IPv4, p.IPv6), Node: p.Node, Zone: p.Zone,
+		Ready: true, Serving: true}
 	for k := range 3 {
 		for _, proto := range protocols {
 			if k == 2 && g.chance(0.2) {
 				continue // it lacks this port
 			}
 			port := g.c.EndpointPorts[(i+k)%len(g.c.EndpointPorts)]
-			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprintf("p%d", k), Protocol: proto, Port: port})
+			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprintf("p%d", k),
+				Protocol: proto, Port: port})
 		}
 	}
 	switch g.rng.IntN(8) {

@@ -1,11 +1,12 @@
-// Package ration bounds how often something is done that costs time: some times at once, and then so that
-// it takes a small share of the time.
+// Package ration bounds how often something is done that costs time: some times at once, and then
+// so that it takes a small share of the time.
 package ration
 
 import "time"
 
-// Ration is what may be spent: tokens, of which each use takes one, and more if it takes long. One comes
-// back each second. The zero Ration allows nothing. It is not safe for use by several goroutines.
+// Ration is what may be spent: tokens, of which each use takes one, and more if it takes long. One
+// comes back each second. The zero Ration allows nothing. It is not safe for use by several
+// goroutines.
 type Ration struct {
 	burst int
 	share int
@@ -13,8 +14,8 @@ type Ration struct {
 	at    time.Time
 }
 
-// New returns a ration that allows something burst times at once if it is short, and then once a second.
-// What takes long it allows for one part in share of the time.
+// New returns a ration that allows something burst times at once if it is short, and then once a
+// second. What takes long it allows for one part in share of the time.
 func New(burst, share int) Ration { return Ration{burst: burst, share: share} }
 
 // Allow reports whether it may be done now.

@@ -1,5 +1,6 @@
-// Package settings writes the node-wide rules as lines of text, which backends keep in the kernel where nothing acts on them: they tell a person what the rules were made
-// for, and the next process what it finds.
+// Package settings writes the node-wide rules as lines of text, which backends keep in the kernel
+// where nothing acts on them: they tell a person what the rules were made for, and the next process
+// what it finds.
 package settings
 
 import (
@@ -21,7 +22,8 @@ const (
 	localhost   = "localhost-node-ports"
 )
 
-// Lines returns node-wide rules as lines. The zero Rules, of a table that was never written, have none.
+// Lines returns node-wide rules as lines. The zero Rules, of a table that was never written, have
+// none.
 func Lines(r servicemodel.Rules) []string {
 	if r.MasqueradeMark == 0 {
 		return nil

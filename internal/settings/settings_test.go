@@ -26,7 +26,8 @@ func TestLinesThatAreNotKnownAreNamed(t *testing.T) {
 
 // Any text is rules or an error, and what was read is written and read as the same rules.
 func FuzzParse(f *testing.F) {
-	for _, line := range []string{"masquerade-mark 0x4000", "pod-cidr 10.244.0.0/16", "node-ports ::/0", "localhost-node-ports", ""} {
+	for _, line := range []string{"masquerade-mark 0x4000", "pod-cidr 10.244.0.0/16",
+		"node-ports ::/0", "localhost-node-ports", ""} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

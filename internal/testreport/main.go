@@ -1,9 +1,10 @@
-// Testreport reads what "go test -json" prints, shows what failed, counts the tests that were skipped by their reason, and fails if a part
-// of the suite that must run did not.
+// Testreport reads what "go test -json" prints, shows what failed, counts the tests that were
+// skipped by their reason, and fails if a part of the suite that must run did not.
 //
 //	go test -json ./... | go run ./internal/testreport -require 'netns=nftables.TestConformance' -require 'vm=internal/vmtest.TestKernels'
 //
-// A part ran if each of its tests (a package below the module's path, a dot, a test) passed, and nothing below them was skipped.
+// A part ran if each of its tests (a package below the module's path, a dot, a test) passed, and
+// nothing below them was skipped.
 package main
 
 import (
@@ -60,7 +61,8 @@ func main() {
 }
 
 func newReport() *report {
-	return &report{reasons: map[string]int{}, output: map[string][]string{}, passes: map[string]bool{}}
+	return &report{reasons: map[string]int{}, output: map[string][]string{},
+		passes: map[string]bool{}}
 }
 
 // requirements are parts of the suite and their tests.
@@ -126,7 +128,8 @@ func (r *report) event(out io.Writer, e event) {
 		r.passes[key] = true
 	case "fail":
 		r.failed++
-		fmt.Fprintf(out, "FAIL %s %s (%.2fs)\n%s", e.Package, e.Test, e.Elapsed, strings.Join(lines, ""))
+		fmt.Fprintf(out, "FAIL %s %s (%.2fs)\n%s", e.Package, e.Test, e.Elapsed,
+			strings.Join(lines, ""))
 	case "skip":
 		r.skipped++
 		why := reason(lines)
@@ -169,7 +172,8 @@ func (r *report) missing(required requirements) []string {
 			key, known := module+t.pkg+" "+t.name, false
 			for _, sk := range r.skips {
 				if sk.key == key || strings.HasPrefix(sk.key, key+"/") {
-					l, known = append(l, fmt.Sprintf("%s: %s skipped: %s", q.part, strings.TrimPrefix(sk.key, module), sk.reason)), true
+					l, known = append(l, fmt.Sprintf("%s: %s skipped: %s", q.part,
+						strings.TrimPrefix(sk.key, module), sk.reason)), true
 				}
 			}
 			if !known && !r.passes[key] {

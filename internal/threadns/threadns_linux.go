@@ -51,8 +51,9 @@ func (n *NS) Close() error { return n.file.Close() }
 // FD is a file descriptor of the namespace, until it is closed.
 func (n *NS) FD() int { return int(n.file.Fd()) }
 
-// Do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN; nothing is
-// entered if the calling thread is there already, as it is in a program that never leaves its own.
+// Do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN;
+// nothing is entered if the calling thread is there already, as it is in a program that never
+// leaves its own.
 func (n *NS) Do(fn func() error) error {
 	runtime.LockOSThread()
 	var st unix.Stat_t
@@ -66,8 +67,8 @@ func (n *NS) Do(fn func() error) error {
 	return <-done
 }
 
-// enter is Do for a goroutine of its own: if the thread cannot be brought back, it stays locked, and the
-// runtime ends it with the goroutine.
+// enter is Do for a goroutine of its own: if the thread cannot be brought back, it stays locked,
+// and the runtime ends it with the goroutine.
 func (n *NS) enter(fn func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open(threadNetNS)

@@ -1,6 +1,7 @@
 //go:build !linux
 
-// Package threadns does something in another network namespace: there are none on this operating system.
+// Package threadns does something in another network namespace: there are none on this operating
+// system.
 package threadns
 
 import "errors"

@@ -9,16 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Turn is a lock on a network namespace, of which there is one on the machine, held by one Turn at a
-// time: flock(2) on the file of the namespace. The kernel lets go of it when the holder ends, however
-// that ends. Anybody who can open the namespace can take it, so it must not be waited for without end,
-// and nothing may depend on it but fairness. A Turn is not safe for use by several goroutines.
+// Turn is a lock on a network namespace, of which there is one on the machine, held by one Turn at
+// a time: flock(2) on the file of the namespace. The kernel lets go of it when the holder ends,
+// however that ends. Anybody who can open the namespace can take it, so it must not be waited for
+// without end, and nothing may depend on it but fairness. A Turn is not safe for use by several
+// goroutines.
 type Turn struct {
 	file  *os.File
 	stuck bool // it was waited for in vain: somebody holds it for long
 }
 
-// Pauses between two attempts to take a turn, and the time that newcomers leave to those who wait already.
+// Pauses between two attempts to take a turn, and the time that newcomers leave to those who wait
+// already.
 const (
 	minPause = 20 * time.Microsecond
 	maxPause = 2 * time.Millisecond
@@ -39,10 +41,10 @@ func OpenTurn(fd int) (*Turn, error) {
 	return &Turn{file: file}, nil
 }
 
-// Take waits for the lock, at most for the time given; then it returns without. After that, it does not
-// wait again until it finds the lock free. Who comes while others wait lets them go first, so that one who
-// takes it again and again does not keep others out. release gives the lock back, if it was taken. The
-// error is the context's.
+// Take waits for the lock, at most for the time given; then it returns without. After that, it does
+// not wait again until it finds the lock free. Who comes while others wait lets them go first, so
+// that one who takes it again and again does not keep others out. release gives the lock back, if
+// it was taken. The error is the context's.
 func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func(), err error) {
 	start := time.Now()
 	if t.othersWait() {
@@ -69,9 +71,9 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 
 func (t *Turn) fd() int { return int(t.file.Fd()) }
 
-// waiting tells the others that this one waits, with F_RDLCK, or that it does no more, with F_UNLCK: by a
-// read lock on the open file description (fcntl(2), F_OFD_SETLK), of which there can be many beside each
-// other. It is apart from the lock of flock(2).
+// waiting tells the others that this one waits, with F_RDLCK, or that it does no more, with
+// F_UNLCK: by a read lock on the open file description (fcntl(2), F_OFD_SETLK), of which there can
+// be many beside each other. It is apart from the lock of flock(2).
 func (t *Turn) waiting(typ int16) {
 	_ = unix.FcntlFlock(uintptr(t.fd()), unix.F_OFD_SETLK, &unix.Flock_t{Type: typ, Len: 1})
 }

@@ -64,7 +64,8 @@ func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
 	without, err := b.Take(t.Context(), 5*time.Millisecond)
 	require.NoError(t, err)
 	without()
-	require.ErrorIs(t, unix.Flock(int(b.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK, "a has it still")
+	require.ErrorIs(t, unix.Flock(int(b.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK,
+		"a has it still")
 	require.True(t, b.stuck)
 	start := time.Now()
 	_, err = b.Take(t.Context(), time.Minute)

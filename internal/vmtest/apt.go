@@ -73,8 +73,9 @@ func suiteSources(suite string) (string, error) {
 	text := deriveSources(sources, suite)
 	if text == "" {
 		return "", &MissingError{
-			What: fmt.Sprintf("an apt source of Debian in /etc/apt to derive the suite %s from", suite),
-			Err:  fmt.Errorf("give one as $KERNLB_VM_SOURCES/%s.sources", suite),
+			What: fmt.Sprintf("an apt source of Debian in /etc/apt to derive the suite %s from",
+				suite),
+			Err: fmt.Errorf("give one as $KERNLB_VM_SOURCES/%s.sources", suite),
 		}
 	}
 	return text, nil
@@ -177,8 +178,10 @@ func (a *apt) show(ctx context.Context, name string) (debPackage, error) {
 		return debPackage{}, err
 	}
 	return debPackage{}, &MissingError{
-		What: fmt.Sprintf("the package %s of Debian %s: no network, or the machine's mirror does not have that suite", name, a.suite),
-		Err:  errors.Join(err, a.updateErr),
+		What: fmt.Sprintf(
+			"the package %s of Debian %s: no network, or the machine's mirror does not have that "+
+				"suite", name, a.suite),
+		Err: errors.Join(err, a.updateErr),
 	}
 }
 
@@ -206,14 +209,16 @@ func (a *apt) download(ctx context.Context, dir, root string, packages []debPack
 		if errors.Is(err, ErrMissing) || ctx.Err() != nil {
 			return err
 		}
-		return &MissingError{What: fmt.Sprintf("a download of %s from Debian %s", strings.Join(args[1:], " "), a.suite), Err: err}
+		return &MissingError{What: fmt.Sprintf("a download of %s from Debian %s",
+			strings.Join(args[1:], " "), a.suite), Err: err}
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil {
 		return fmt.Errorf("list downloaded packages: %w", err)
 	}
 	for _, f := range files {
-		if _, err := (command{Name: "dpkg-deb", Args: []string{"-x", f, root}}).output(ctx); err != nil {
+		if _, err := (command{Name: "dpkg-deb", Args: []string{"-x", f, root}}).output(
+			ctx); err != nil {
 			return fmt.Errorf("unpack %s: %w", filepath.Base(f), err)
 		}
 		if err := os.Remove(f); err != nil {

@@ -24,14 +24,17 @@ const imageAge = 7 * 24 * time.Hour
 
 // guestText are the small files every guest has.
 var guestText = map[string]string{
-	"/etc/passwd":        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
-	"/etc/group":         "root:x:0:\nnogroup:x:65534:\n",
-	"/etc/hosts":         "127.0.0.1 localhost vmtest\n::1 localhost\n",
-	"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nprotocols: files\nservices: files\n",
+	"/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false" +
+		"\n",
+	"/etc/group": "root:x:0:\nnogroup:x:65534:\n",
+	"/etc/hosts": "127.0.0.1 localhost vmtest\n::1 localhost\n",
+	"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nprotocols: files\nservices: " +
+		"files\n",
 }
 
 // guestDirs are the directories every guest has, beside those of its files.
-var guestDirs = []string{"/dev", "/mnt", "/proc", "/root", "/run", "/sys", "/tmp", "/usr/bin", "/usr/sbin", "/usr/lib64", "/var/lib"}
+var guestDirs = []string{"/dev", "/mnt", "/proc", "/root", "/run", "/sys", "/tmp", "/usr/bin",
+	"/usr/sbin", "/usr/lib64", "/var/lib"}
 
 // imagePath is where the base image with that key is, or will be.
 func (s *store) imagePath(k Kernel, key string) string {

@@ -41,19 +41,23 @@ func (d *deadline) stop() {
 // errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
 var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
 
-// bootAgain is boot with a second try where the first says nothing of the programs, see inconclusive.
+// bootAgain is boot with a second try where the first says nothing of the programs, see
+// inconclusive.
 func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Result, error) {
 	result, err := o.boot(ctx, p, initrd)
 	if inconclusive(&result, err) {
-		o.Log.Warn("the emulated machine failed; booting once more", "kernel", p.kernel.Release, "reason", err)
+		o.Log.Warn("the emulated machine failed; booting once more", "kernel", p.kernel.Release,
+			"reason", err)
 		result, err = o.boot(ctx, p, initrd)
 	}
 	return result, err
 }
 
-// inconclusive reports whether a machine ended in a way that only the emulation can be to blame for: a kernel that hangs or panics before init, when no program
-// has run; and one that executes a breakpoint of its own while it patches its code, which an emulated machine with two processors does once in a while
-// (text_poke_bp in arch/x86/kernel/alternative.c: the other processor is to find either the breakpoint's handler or the new code).
+// inconclusive reports whether a machine ended in a way that only the emulation can be to blame
+// for: a kernel that hangs or panics before init, when no program has run; and one that executes a
+// breakpoint of its own while it patches its code, which an emulated machine with two processors
+// does once in a while (text_poke_bp in arch/x86/kernel/alternative.c: the other processor is to
+// find either the breakpoint's handler or the new code).
 func inconclusive(r *Result, err error) bool {
 	switch {
 	case errors.Is(err, errBootTimeout):
@@ -72,10 +76,12 @@ func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, e
 	s := &session{
 		output: o.Output, resultsDir: o.ResultsDir, started: time.Now(),
 		onReady: func() {
-			d.phase(o.Timeout, fmt.Errorf("%w: the programs were not done in %v", ErrTimeout, o.Timeout))
+			d.phase(o.Timeout, fmt.Errorf("%w: the programs were not done in %v", ErrTimeout,
+				o.Timeout))
 		},
 		onDone: func() {
-			d.phase(haltTimeout, fmt.Errorf("%w: it did not power off in %v", ErrTimeout, haltTimeout))
+			d.phase(haltTimeout, fmt.Errorf("%w: it did not power off in %v", ErrTimeout,
+				haltTimeout))
 		},
 	}
 	for _, program := range o.Programs {

@@ -81,7 +81,8 @@ func (c command) output(ctx context.Context) (string, error) {
 		if ctx.Err() != nil {
 			err = errors.Join(err, context.Cause(ctx))
 		}
-		return stdout.String(), fmt.Errorf("%s %s: %w%s", c.Name, firstArg(c.Args), err, indent(stderr.String()))
+		return stdout.String(), fmt.Errorf("%s %s: %w%s", c.Name, firstArg(c.Args), err,
+			indent(stderr.String()))
 	}
 	return stdout.String(), nil
 }

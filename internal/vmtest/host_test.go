@@ -30,7 +30,8 @@ func play(t *testing.T, s *session, send func(*guest.Writer) error) error {
 func TestSessionGathersAResult(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.prof"), []byte("old and longer"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.prof"), []byte("old and longer"),
+		0o644))
 	var output bytes.Buffer
 	s := &session{names: []string{"a", "b"}, output: &output, resultsDir: dir, started: time.Now()}
 	require.NoError(t, play(t, s, func(w *guest.Writer) error {
@@ -48,10 +49,13 @@ func TestSessionGathersAResult(t *testing.T) {
 	require.True(t, s.done)
 	require.Equal(t, []ProgramResult{
 		{Name: "a", ExitCode: 0, Duration: 1500 * time.Millisecond,
-			Tests: TestCount{Passed: 1, Skipped: 1, PassedNames: []string{"TestOne"}, SkippedNames: []string{"TestOne/sub"}}},
+			Tests: TestCount{Passed: 1, Skipped: 1, PassedNames: []string{"TestOne"},
+				SkippedNames: []string{"TestOne/sub"}}},
 		{Name: "b", ExitCode: 1, Tests: TestCount{Failed: 1, FailedNames: []string{"TestTwo"}}},
 	}, s.programs)
-	require.Equal(t, "--- PASS: TestOne (0.00s)\n    --- SKIP: TestOne/sub (0.00s)\nPASS\n--- FAIL: TestTwo (0.00s)", output.String())
+	require.Equal(t,
+		"--- PASS: TestOne (0.00s)\n    --- SKIP: TestOne/sub (0.00s)\nPASS\n--- FAIL: TestTwo "+
+			"(0.00s)", output.String())
 	require.Equal(t, []string{filepath.Join(dir, "cpu.prof")}, s.files)
 	kept, err := os.ReadFile(s.files[0])
 	require.NoError(t, err)
@@ -65,19 +69,29 @@ func TestSessionRefusesWhatIsOutOfOrder(t *testing.T) {
 		send func(*guest.Writer) error
 		want string
 	}{
-		"output before ready": {func(w *guest.Writer) error { return w.Send(guest.Output, nil) }, "out of order"},
-		"ready twice":         {func(w *guest.Writer) error { return errors.Join(ready(w), ready(w)) }, "out of order"},
-		"done too early":      {func(w *guest.Writer) error { return errors.Join(ready(w), w.Send(guest.Done, nil)) }, "done after 0 of 1"},
+		"output before ready": {func(w *guest.Writer) error {
+			return w.Send(guest.Output, nil)
+		}, "out of order"},
+		"ready twice": {func(w *guest.Writer) error {
+			return errors.Join(ready(w), ready(w))
+		}, "out of order"},
+		"done too early": {func(w *guest.Writer) error {
+			return errors.Join(ready(w), w.Send(guest.Done, nil))
+		}, "done after 0 of 1"},
 		"an exit too many": {func(w *guest.Writer) error {
-			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}), w.SendExit(guest.ExitStatus{}))
+			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}),
+				w.SendExit(guest.ExitStatus{}))
 		}, "more exit codes"},
 		"a frame after done": {func(w *guest.Writer) error {
-			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}), w.Send(guest.Done, nil), w.Send(guest.Output, nil))
+			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}), w.Send(guest.Done, nil),
+				w.Send(guest.Output, nil))
 		}, "out of order"},
 		"a file outside of the directory": {func(w *guest.Writer) error {
 			return errors.Join(ready(w), w.SendFile("../etc/passwd", strings.NewReader("x")))
 		}, "result file"},
-		"a fatal error": {func(w *guest.Writer) error { return w.Send(guest.Fatal, []byte("no /proc")) }, "init says: no /proc"},
+		"a fatal error": {func(w *guest.Writer) error {
+			return w.Send(guest.Fatal, []byte("no /proc"))
+		}, "init says: no /proc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,13 +109,21 @@ func TestOnlyWhatTheEmulationDoesIsTriedAgain(t *testing.T) {
 		err    error
 		again  bool
 	}{
-		"the kernel hung before init":       {Result{}, fmt.Errorf("run the VM: %w", errBootTimeout), true},
-		"it panicked before init":           {Result{KernelLog: "Oops: general protection fault"}, panicked, true},
-		"it panicked later":                 {Result{Boot: time.Second, KernelLog: "Oops: general protection fault"}, panicked, false},
-		"it ran into code that it patches":  {Result{Boot: time.Second, KernelLog: "[ 2.1] Oops: int3: 0000 [#1] SMP"}, panicked, true},
-		"the programs took too long":        {Result{Boot: time.Second}, fmt.Errorf("%w: not done", ErrTimeout), false},
-		"a program failed, after a warning": {Result{Boot: time.Second, KernelLog: "Oops: int3: 0000"}, ErrTestsFailed, false},
-		"all went well":                     {Result{Boot: time.Second}, nil, false},
+		"the kernel hung before init": {Result{},
+			fmt.Errorf("run the VM: %w", errBootTimeout), true},
+		"it panicked before init": {Result{KernelLog: "Oops: general protection fault"},
+			panicked, true},
+		"it panicked later": {
+			Result{Boot: time.Second, KernelLog: "Oops: general protection fault"}, panicked,
+			false},
+		"it ran into code that it patches": {
+			Result{Boot: time.Second, KernelLog: "[ 2.1] Oops: int3: 0000 [#1] SMP"},
+			panicked, true},
+		"the programs took too long": {Result{Boot: time.Second},
+			fmt.Errorf("%w: not done", ErrTimeout), false},
+		"a program failed, after a warning": {
+			Result{Boot: time.Second, KernelLog: "Oops: int3: 0000"}, ErrTestsFailed, false},
+		"all went well": {Result{Boot: time.Second}, nil, false},
 	} {
 		require.Equal(t, c.again, inconclusive(&c.result, c.err), name)
 	}
@@ -128,13 +150,19 @@ func TestVerdicts(t *testing.T) {
 		want         error
 		text         string
 	}{
-		"all programs ended with 0":   {nil, nil, quiet, finished(0, 0), nil, ""},
-		"a program failed":            {nil, nil, quiet, finished(0, 2), ErrTestsFailed, "p (exit code 2)"},
-		"it stopped without a word":   {nil, nil, quiet, &session{names: []string{"p"}}, ErrNoVerdict, "after 0 of 1"},
-		"QEMU failed":                 {nil, errors.New("boom"), quiet, &session{}, ErrNoVerdict, "boom"},
-		"QEMU is missing":             {nil, &MissingError{What: "qemu"}, quiet, &session{}, ErrMissing, "missing: qemu"},
-		"a limit explains QEMU's end": {ErrTimeout, errors.New("killed"), quiet, finished(0), ErrTimeout, "run the VM"},
-		"the caller gave up":          {context.Canceled, errors.New("killed"), quiet, &session{}, context.Canceled, "run the VM"},
+		"all programs ended with 0": {nil, nil, quiet, finished(0, 0), nil, ""},
+		"a program failed": {nil, nil, quiet, finished(0, 2), ErrTestsFailed,
+			"p (exit code 2)"},
+		"it stopped without a word": {nil, nil, quiet, &session{names: []string{"p"}},
+			ErrNoVerdict, "after 0 of 1"},
+		"QEMU failed": {nil, errors.New("boom"), quiet, &session{}, ErrNoVerdict,
+			"boom"},
+		"QEMU is missing": {nil, &MissingError{What: "qemu"}, quiet, &session{},
+			ErrMissing, "missing: qemu"},
+		"a limit explains QEMU's end": {ErrTimeout, errors.New("killed"), quiet, finished(0),
+			ErrTimeout, "run the VM"},
+		"the caller gave up": {context.Canceled, errors.New("killed"), quiet, &session{},
+			context.Canceled, "run the VM"},
 		"a panic explains all": {ErrPanic, errors.New("killed"), panicked, finished(0), ErrPanic,
 			"\n\tKernel panic - not syncing: sysrq\n\tCall Trace:"},
 		"a panic spoils a passed verdict": {nil, nil, panicked, finished(0), ErrPanic, "sysrq"},
@@ -181,7 +209,9 @@ func FuzzTestLog(f *testing.F) {
 		_, _ = parts.Write([]byte(text[cut:]))
 		whole.end()
 		parts.end()
-		require.Equal(t, whole.count, parts.count, "the way output is cut must not change the count")
-		require.LessOrEqual(t, whole.count.Passed+whole.count.Failed+whole.count.Skipped, strings.Count(text, "--- "))
+		require.Equal(t, whole.count, parts.count,
+			"the way output is cut must not change the count")
+		require.LessOrEqual(t, whole.count.Passed+whole.count.Failed+whole.count.Skipped,
+			strings.Count(text, "--- "))
 	})
 }

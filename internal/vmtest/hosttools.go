@@ -237,7 +237,8 @@ func readELF(path string) (*elfInfo, error) {
 		values, _ := f.DynString(tag)
 		for _, v := range values {
 			for _, dir := range strings.Split(v, ":") {
-				dir = strings.NewReplacer("$ORIGIN", filepath.Dir(path), "${ORIGIN}", filepath.Dir(path)).Replace(dir)
+				dir = strings.NewReplacer("$ORIGIN", filepath.Dir(path), "${ORIGIN}",
+					filepath.Dir(path)).Replace(dir)
 				info.runPath = append(info.runPath, dir)
 			}
 		}

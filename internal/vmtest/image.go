@@ -128,7 +128,8 @@ func (m *image) write(w io.Writer) error {
 }
 
 func (n node) write(out *cpio.Writer, name string) error {
-	h := cpio.Header{Name: name, Mode: n.mode, Size: int64(len(n.data)), Major: n.device[0], Minor: n.device[1]}
+	h := cpio.Header{Name: name, Mode: n.mode, Size: int64(len(n.data)), Major: n.device[0],
+		Minor: n.device[1]}
 	if n.source == "" {
 		return out.Write(h, strings.NewReader(n.data))
 	}

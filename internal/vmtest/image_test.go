@@ -52,7 +52,8 @@ func TestImageIsASortedTreeInTheMergedLayout(t *testing.T) {
 		"40755 usr ", "40755 usr/sbin ", "120777 usr/sbin/modprobe busybox",
 	}, listing(t, &m))
 
-	require.ErrorContains(t, m.tree("/x", filepath.Join(src, "none")), "add "+filepath.Join(src, "none"))
+	require.ErrorContains(t, m.tree("/x", filepath.Join(src, "none")),
+		"add "+filepath.Join(src, "none"))
 	m.file("/gone", filepath.Join(src, "gone"), 0o644)
 	require.ErrorIs(t, m.write(io.Discard), os.ErrNotExist)
 }

@@ -71,7 +71,8 @@ func (s *store) fetchKernel(ctx context.Context, r Release, old Kernel) (Kernel,
 		return Kernel{}, fmt.Errorf("unpack kernel %s: %w", r.Name, err)
 	}
 	if !r.matches(k.Release) {
-		return Kernel{}, fmt.Errorf("%w %s: the suite %s now has %s", ErrUnknownKernel, r.Name, r.Suite, k.Release)
+		return Kernel{}, fmt.Errorf("%w %s: the suite %s now has %s", ErrUnknownKernel, r.Name,
+			r.Suite, k.Release)
 	}
 	return k, replaceKernel(k, done, dir)
 }

@@ -35,7 +35,8 @@ func lockFile(ctx context.Context, path string, exclusive bool) (unlock func(), 
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("wait for another run that holds %s: %w", path, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for another run that holds %s: %w", path,
+				context.Cause(ctx))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -11,7 +11,8 @@ import (
 
 // addModules copies the chosen modules to a directory of their own, decompresses
 // them, since the guest's loader cannot, and lets depmod make the lists.
-func (s *store) addModules(ctx context.Context, m *image, k Kernel, patterns []string, work string) error {
+func (s *store) addModules(ctx context.Context, m *image, k Kernel, patterns []string,
+	work string) error {
 	from := filepath.Join(s.kernelDir(k.Suite), "usr/lib/modules", k.Release)
 	dep, err := os.ReadFile(filepath.Join(from, "modules.dep"))
 	if err != nil {
@@ -28,7 +29,8 @@ func (s *store) addModules(ctx context.Context, m *image, k Kernel, patterns []s
 	if err := os.Symlink("usr/lib", filepath.Join(work, "lib")); err != nil {
 		return err
 	}
-	for _, f := range slices.Concat(files, []string{"modules.builtin", "modules.builtin.modinfo", "modules.order"}) {
+	for _, f := range slices.Concat(files, []string{"modules.builtin", "modules.builtin.modinfo",
+		"modules.order"}) {
 		if err := copyFile(filepath.Join(from, f), filepath.Join(to, f)); err != nil {
 			return err
 		}
@@ -36,7 +38,8 @@ func (s *store) addModules(ctx context.Context, m *image, k Kernel, patterns []s
 	if err := decompress(ctx, to, files); err != nil {
 		return err
 	}
-	if _, err := (command{Name: "depmod", Args: []string{"-b", work, k.Release}}).output(ctx); err != nil {
+	if _, err := (command{Name: "depmod", Args: []string{"-b", work, k.Release}}).output(
+		ctx); err != nil {
 		return err
 	}
 	return m.tree("/usr/lib/modules/"+k.Release, to)

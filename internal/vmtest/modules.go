@@ -13,13 +13,16 @@ import (
 // differ in what they have and in what is built in.
 var defaultModules = []string{
 	// IPVS with all schedulers, and the tunnels it forwards through.
-	"ip_vs*", "ipip", "ip_gre", "ip6_gre", "gre", "sit", "ip6_tunnel", "tunnel4", "tunnel6", "fou", "fou6",
+	"ip_vs*", "ipip", "ip_gre", "ip6_gre", "gre", "sit", "ip6_tunnel", "tunnel4", "tunnel6", "fou",
+	"fou6",
 	// nf_tables, conntrack, NAT; the nfnetlink family.
 	"nft_*", "nf_*", "nfnetlink*",
 	// x_tables and ipset, of either address family.
-	"x_tables", "xt_*", "ip_tables", "ipt_*", "iptable_*", "ip6_tables", "ip6t_*", "ip6table_*", "ip_set*",
+	"x_tables", "xt_*", "ip_tables", "ipt_*", "iptable_*", "ip6_tables", "ip6t_*", "ip6table_*",
+	"ip_set*",
 	// Links that fixtures make; netem for delay and loss.
-	"dummy", "veth", "bridge", "br_netfilter", "8021q", "vrf", "macvlan", "ipvlan", "tun", "ifb", "sch_netem", "act_mirred",
+	"dummy", "veth", "bridge", "br_netfilter", "8021q", "vrf", "macvlan", "ipvlan", "tun", "ifb",
+	"sch_netem", "act_mirred",
 	// SCTP, with the digests that its cookies ask for by name.
 	"sctp", "sctp_diag", "libcrc32c", "crc32*", "hmac", "md5", "sha1*", "sha256*",
 	// What ss and tcpdump ask.

@@ -39,7 +39,8 @@ func FindRelease(name string) (Release, error) {
 		}
 		known = append(known, r.Name, r.Suite)
 	}
-	return Release{}, fmt.Errorf("%w %q: known are %s", ErrUnknownKernel, name, strings.Join(known, ", "))
+	return Release{}, fmt.Errorf("%w %q: known are %s", ErrUnknownKernel, name,
+		strings.Join(known, ", "))
 }
 
 // matches reports whether a kernel release such as "6.12.117+deb13-cloud-amd64"

@@ -65,7 +65,8 @@ func (s *session) handle(kind guest.Kind, payload []byte) error {
 		return s.file(payload)
 	case guest.Done:
 		if len(s.programs) != len(s.names) {
-			return fmt.Errorf("%w: done after %d of %d programs", guest.ErrFrame, len(s.programs), len(s.names))
+			return fmt.Errorf("%w: done after %d of %d programs", guest.ErrFrame, len(s.programs),
+				len(s.names))
 		}
 		s.done = true
 		s.onDone()

@@ -39,10 +39,12 @@ func parseDeb822(text string) []aptSource {
 	var out []aptSource
 	for _, stanza := range stanzas(text) {
 		field := func(name string) []string { return strings.Fields(stanza.get(name)) }
-		if !slices.Contains(field("types"), "deb") || strings.EqualFold(stanza.get("enabled"), "no") {
+		if !slices.Contains(field("types"), "deb") || strings.EqualFold(stanza.get("enabled"),
+			"no") {
 			continue
 		}
-		s := aptSource{URIs: field("uris"), Suites: field("suites"), Components: field("components")}
+		s := aptSource{URIs: field("uris"), Suites: field("suites"),
+			Components: field("components")}
 		for _, f := range stanza {
 			if !slices.Contains(dropOptions, strings.ToLower(f.name)) {
 				s.Options = append(s.Options, f.name+": "+f.value)
@@ -98,7 +100,9 @@ func parseOneLine(text string) []aptSource {
 func deriveSources(sources []aptSource, suite string) string {
 	var out []string
 	for _, s := range sources {
-		uris := slices.DeleteFunc(slices.Clone(s.URIs), func(u string) bool { return strings.HasPrefix(u, "cdrom:") })
+		uris := slices.DeleteFunc(slices.Clone(s.URIs), func(u string) bool {
+			return strings.HasPrefix(u, "cdrom:")
+		})
 		var suites []string
 		for _, name := range s.Suites {
 			part, ok := suitePart(name)
@@ -110,7 +114,8 @@ func deriveSources(sources []aptSource, suite string) string {
 		if len(uris) == 0 || len(suites) == 0 || !slices.Contains(s.Components, "main") {
 			continue
 		}
-		entry := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nTargets: Packages\n",
+		entry := fmt.Sprintf(
+			"Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nTargets: Packages\n",
 			strings.Join(uris, " "), strings.Join(suites, " "))
 		for _, o := range s.Options {
 			entry += o + "\n"

@@ -99,7 +99,9 @@ Targets: Packages
 deb http://mirror.example/debian stable main
 deb http://mirror.example/debian testing main
 deb http://mirror.example/debian unstable main
-`), "sid", "Types: deb\nURIs: http://mirror.example/debian\nSuites: sid\nComponents: main\nTargets: Packages\n"},
+`), "sid",
+			"Types: deb\nURIs: http://mirror.example/debian\nSuites: sid\nComponents: main\n" +
+				"Targets: Packages\n"},
 		"no Debian at all": {parseOneLine("deb http://ubuntu.example noble main"), "sid", ""},
 		"nothing":          {nil, "sid", ""},
 	} {
@@ -133,7 +135,8 @@ func TestReleases(t *testing.T) {
 		{"7.x", "7.2.13+deb14-cloud-amd64", true},
 		{"7.x", "8.0.1-cloud-amd64", false},
 	} {
-		require.Equal(t, c.want, Release{Name: c.series}.matches(c.kernel), "%s %s", c.series, c.kernel)
+		require.Equal(t, c.want, Release{Name: c.series}.matches(c.kernel), "%s %s", c.series,
+			c.kernel)
 	}
 }
 

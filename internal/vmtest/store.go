@@ -73,7 +73,8 @@ type prepared struct {
 
 // prepare returns a kernel and a base image, from the cache or made now. Neither
 // is removed before release is called.
-func (s *store) prepare(ctx context.Context, spec imageSpec) (p prepared, release func(), err error) {
+func (s *store) prepare(ctx context.Context, spec imageSpec) (p prepared, release func(),
+	err error) {
 	if spec.update {
 		if err := s.change(ctx, spec, true); err != nil {
 			return prepared{}, nil, err

@@ -33,19 +33,22 @@ func newMirror(t *testing.T) *mirror {
 	m := &mirror{dir: t.TempDir()}
 	for name, script := range map[string]string{
 		"apt-config": "exit 0",
-		"apt-cache":  `cat "` + m.dir + `/$3.control" 2>/dev/null || { echo "E: No packages found" >&2; exit 100; }`,
+		"apt-cache": `cat "` + m.dir +
+			`/$3.control" 2>/dev/null || { echo "E: No packages found" >&2; exit 100; }`,
 		"apt-get": `echo "$@" >> "` + m.dir + `/asked"
 			[ "$1" = update ] && exit 0
 			shift
 			for p in "$@"; do cp "` + m.dir + `/${p%%=*}.deb" . || exit 100; done`,
 	} {
-		require.NoError(t, os.WriteFile(filepath.Join(m.dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(m.dir, name),
+			[]byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
 	t.Setenv("PATH", m.dir+":"+os.Getenv("PATH"))
 	// Whatever the machine's own sources are.
 	for _, r := range Releases() {
 		text := "Types: deb\nURIs: file:/nowhere\nSuites: " + r.Suite + "\nComponents: main\n"
-		require.NoError(t, os.WriteFile(filepath.Join(m.dir, r.Suite+".sources"), []byte(text), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(m.dir, r.Suite+".sources"), []byte(text),
+			0o644))
 	}
 	t.Setenv("KERNLB_VM_SOURCES", m.dir)
 	return m
@@ -66,7 +69,8 @@ func (m *mirror) add(t *testing.T, name, version, depends string, files ...strin
 		require.NoError(t, os.WriteFile(filepath.Join(root, f), []byte(f), 0o644))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(root, "DEBIAN/control"), []byte(control), 0o644))
-	out, err := exec.Command("dpkg-deb", "--root-owner-group", "-b", root, filepath.Join(m.dir, name+".deb")).CombinedOutput()
+	out, err := exec.Command("dpkg-deb", "--root-owner-group", "-b", root,
+		filepath.Join(m.dir, name+".deb")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
@@ -74,12 +78,15 @@ func (m *mirror) add(t *testing.T, name, version, depends string, files ...strin
 func (m *mirror) addOld(t *testing.T, release, version string) {
 	t.Helper()
 	m.add(t, metaPackage, version, "linux-image-"+release+" (= "+version+")")
-	m.add(t, "linux-image-"+release, version, "kmod, linux-base (>= 4.3~), initramfs-tools | linux-initramfs-tool",
-		append(moduleLists("lib/modules/"+release), "boot/vmlinuz-"+release, "boot/System.map-"+release)...)
+	m.add(t, "linux-image-"+release, version,
+		"kmod, linux-base (>= 4.3~), initramfs-tools | linux-initramfs-tool",
+		append(moduleLists("lib/modules/"+release), "boot/vmlinuz-"+release,
+			"boot/System.map-"+release)...)
 }
 
 func moduleLists(dir string) []string {
-	return []string{dir + "/modules.builtin", dir + "/modules.builtin.modinfo", dir + "/modules.order"}
+	return []string{dir + "/modules.builtin", dir + "/modules.builtin.modinfo",
+		dir + "/modules.order"}
 }
 
 // asked returns the requests to apt-get since the last call, without versions.
@@ -128,7 +135,8 @@ func TestAKernelIsFetchedOnceAndUpdatedOnRequest(t *testing.T) {
 		Name: "6.1", Suite: "bookworm", Release: "6.1.0-1-cloud-amd64",
 		Packages: []string{"linux-image-6.1.0-1-cloud-amd64=6.1.9-1"},
 	}, first.kernel)
-	require.Equal(t, []string{"update", "download linux-image-6.1.0-1-cloud-amd64=6.1.9-1"}, m.asked(t))
+	require.Equal(t, []string{"update", "download linux-image-6.1.0-1-cloud-amd64=6.1.9-1"},
+		m.asked(t))
 	image, err := os.ReadFile(first.vmlinuz)
 	require.NoError(t, err)
 	require.Equal(t, "boot/vmlinuz-6.1.0-1-cloud-amd64", string(image))
@@ -153,10 +161,13 @@ func TestAKernelIsFetchedOnceAndUpdatedOnRequest(t *testing.T) {
 func TestAKernelInSeveralPackages(t *testing.T) {
 	m, s := newMirror(t), newStore(t)
 	const release, version = "7.2.13+deb14-cloud-amd64", "7.2.13-1"
-	m.add(t, metaPackage, version, "linux-base-cloud-amd64 (= 7.2.13-1), linux-image-"+release+" (= 7.2.13-1)")
-	m.add(t, "linux-image-"+release, version, "linux-base-"+release+", linux-binary-"+release+", linux-modules-"+release)
+	m.add(t, metaPackage, version,
+		"linux-base-cloud-amd64 (= 7.2.13-1), linux-image-"+release+" (= 7.2.13-1)")
+	m.add(t, "linux-image-"+release, version,
+		"linux-base-"+release+", linux-binary-"+release+", linux-modules-"+release)
 	m.add(t, "linux-base-"+release, version, "", moduleLists("usr/lib/modules/"+release)...)
-	m.add(t, "linux-binary-"+release, version, "linux-base-"+release, "usr/lib/modules/"+release+"/vmlinuz")
+	m.add(t, "linux-binary-"+release, version, "linux-base-"+release,
+		"usr/lib/modules/"+release+"/vmlinuz")
 	m.add(t, "linux-modules-"+release, version, "kmod, linux-base-"+release)
 
 	p := prepare(t, s, spec(t, "7.x"))
@@ -262,9 +273,11 @@ broken
 `, "/cache/apt")
 	require.Contains(t, got, "Acquire::http::Proxy \"http://proxy.example:3128\";\n")
 	require.Contains(t, got, "Dir::State::Lists \"/cache/apt/lists/\";\n")
-	for _, gone := range []string{"Post-Invoke", "arm64", "lists/\";\nDPkg", "Dir \"/\"", "broken"} {
+	for _, gone := range []string{"Post-Invoke", "arm64", "lists/\";\nDPkg", "Dir \"/\"",
+		"broken"} {
 		require.NotContains(t, got, gone)
 	}
-	require.Equal(t, []string{"a", "b", "libc6"}, dependencies("a (= 1), b | c,  libc6:amd64 (>= 2) , "))
+	require.Equal(t, []string{"a", "b", "libc6"},
+		dependencies("a (= 1), b | c,  libc6:amd64 (>= 2) , "))
 	require.Empty(t, dependencies(""))
 }

@@ -37,7 +37,8 @@ func needVM(t *testing.T) {
 		t.Skip("-short: booting a VM takes seconds")
 	}
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Skipf("a VM needs a Debian machine on linux/amd64; this is %s/%s", runtime.GOOS, runtime.GOARCH)
+		t.Skipf("a VM needs a Debian machine on linux/amd64; this is %s/%s", runtime.GOOS,
+			runtime.GOARCH)
 	}
 }
 
@@ -57,7 +58,8 @@ func run(t *testing.T, o Options) (Result, error) {
 // build compiles the tests of a package below testdata.
 func build(t *testing.T, name string) Program {
 	t.Helper()
-	programs, err := Build(t.Context(), BuildOptions{Packages: []string{"./testdata/" + name}, Out: t.TempDir()})
+	programs, err := Build(t.Context(), BuildOptions{Packages: []string{"./testdata/" + name},
+		Out: t.TempDir()})
 	if errors.Is(err, ErrMissing) {
 		t.Skip(err)
 	}
@@ -107,7 +109,8 @@ func TestGuestIsWhatProgramsArePromised(t *testing.T) {
 			var output bytes.Buffer
 			dir := t.TempDir()
 			result, err := run(t, Options{
-				Kernel: kernel, Programs: []Program{p}, Tools: tools, Output: &output, ResultsDir: dir,
+				Kernel: kernel, Programs: []Program{p}, Tools: tools, Output: &output,
+				ResultsDir: dir,
 			})
 			require.NoError(t, err, "%s", &output)
 			require.Len(t, result.Programs, 1)
@@ -116,7 +119,8 @@ func TestGuestIsWhatProgramsArePromised(t *testing.T) {
 			require.Empty(t, result.Programs[0].Tests.FailedNames)
 			require.Contains(t, output.String(), "--- PASS: TestNftables")
 
-			require.Equal(t, []string{filepath.Join(dir, "large.bin"), filepath.Join(dir, "release.txt")}, result.Files)
+			require.Equal(t, []string{filepath.Join(dir, "large.bin"),
+				filepath.Join(dir, "release.txt")}, result.Files)
 			release, err := os.ReadFile(result.Files[1])
 			require.NoError(t, err)
 			require.Equal(t, result.Kernel.Release, string(release))
@@ -147,7 +151,8 @@ func TestEachProgramHasItsOwnVerdict(t *testing.T) {
 	require.Equal(t, []int{1, 137, 0, 0}, codes)
 	require.Equal(t, []string{"TestFail"}, result.Programs[0].Tests.FailedNames)
 	require.Contains(t, output.String(), "this test fails on purpose")
-	require.Equal(t, 5000, strings.Count(output.String(), "TestNotReal"), "no line of a flood is lost")
+	require.Equal(t, 5000, strings.Count(output.String(), "TestNotReal"),
+		"no line of a flood is lost")
 	require.Contains(t, output.String(), "\n4999 --- FAIL")
 }
 
@@ -163,7 +168,8 @@ func TestAKernelPanicIsAnError(t *testing.T) {
 func TestAHungProgramIsATimeout(t *testing.T) {
 	needVM(t)
 	// The program stops itself, so its own limit cannot end it.
-	_, err := run(t, Options{Kernel: "6.1", Programs: []Program{misbehave(t, "TestHang")}, Timeout: time.Second})
+	_, err := run(t, Options{Kernel: "6.1", Programs: []Program{misbehave(t, "TestHang")},
+		Timeout: time.Second})
 	require.ErrorIs(t, err, ErrTimeout)
 	require.ErrorContains(t, err, "the programs were not done in 1s")
 }

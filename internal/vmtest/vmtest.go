@@ -149,7 +149,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	p, release, err := s.prepare(ctx, imageSpec{release: r, modules: o.Modules, tools: tools, update: o.Update})
+	p, release, err := s.prepare(ctx, imageSpec{release: r, modules: o.Modules, tools: tools,
+		update: o.Update})
 	if err != nil {
 		return Result{}, err
 	}
@@ -214,8 +215,10 @@ func (o Options) writeInitrd(ctx context.Context, p prepared, work string) (stri
 		return "", fmt.Errorf("write the initramfs: %w", err)
 	}
 	if size := info.Size() >> 20; size > int64(o.Memory/initrdShare) {
-		return "", fmt.Errorf("an initramfs of %d MiB needs more memory than %d MiB: give the VM at least %d",
-			size, o.Memory, (size+1)*initrdShare)
+		return "",
+			fmt.Errorf(
+				"an initramfs of %d MiB needs more memory than %d MiB: give the VM at least %d",
+				size, o.Memory, (size+1)*initrdShare)
 	}
 	return initrd, nil
 }
@@ -235,7 +238,8 @@ func (o Options) addPrograms(m *image) (guest.Plan, error) {
 			}
 		}
 		env := append([]string{"KERNLB_VM=1", "KERNLB_KERNEL=" + o.Kernel}, p.Env...)
-		plan.Programs = append(plan.Programs, guest.Program{Path: at, Args: slices.Clone(p.Args), Dir: dir, Env: env})
+		plan.Programs = append(plan.Programs, guest.Program{Path: at, Args: slices.Clone(p.Args),
+			Dir: dir, Env: env})
 	}
 	return plan, nil
 }

@@ -4,7 +4,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// annotations are those that count, by the part of their name behind the prefix, in the order in which they are reported.
+// annotations are those that count, by the part of their name behind the prefix, in the order in
+// which they are reported.
 var annotations = []struct {
 	name string
 	set  func(s *servicemodel.Service, value string) error

@@ -56,7 +56,8 @@ func BenchmarkOneSlice(b *testing.B) {
 	}
 }
 
-// BenchmarkResync is the cost of being told again of 10,000 services and their slices that did not change.
+// BenchmarkResync is the cost of being told again of 10,000 services and their slices that did not
+// change.
 func BenchmarkResync(b *testing.B) {
 	const services = 10_000
 	tracker := filled(services)
@@ -77,7 +78,8 @@ func BenchmarkResync(b *testing.B) {
 	}
 }
 
-// BenchmarkFill is the cost of 10,000 services and slices from nothing, with that of making the objects.
+// BenchmarkFill is the cost of 10,000 services and slices from nothing, with that of making the
+// objects.
 func BenchmarkFill(b *testing.B) {
 	b.ReportAllocs()
 	for range b.N {

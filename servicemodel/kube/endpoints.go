@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// translateEndpoints returns what e means, nil if it is of no use or invalid. Each subset is the product of its
-// addresses and its ports; those not ready serve nobody.
+// translateEndpoints returns what e means, nil if it is of no use or invalid. Each subset is the
+// product of its addresses and its ports; those not ready serve nobody.
 func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 	if _, ok := e.Labels[corev1.IsHeadlessService]; ok {
 		return nil
@@ -27,7 +27,8 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 			continue
 		}
 		out.endpoints = appendAddresses(out.endpoints, s.Addresses, ports, true, at+"addresses", r)
-		out.endpoints = appendAddresses(out.endpoints, s.NotReadyAddresses, ports, false, at+"notReadyAddresses", r)
+		out.endpoints = appendAddresses(out.endpoints, s.NotReadyAddresses, ports, false,
+			at+"notReadyAddresses", r)
 	}
 	return out
 }
@@ -42,15 +43,19 @@ func subsetPorts(ports []corev1.EndpointPort, field string, r *report) []service
 		if !checkPort(p.Port, 1, at+"port", r) {
 			continue
 		}
-		if first, ok := claim(seen, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol}, i); !ok {
-			r.invalid(at+"name", p.Name, "is the name of %s[%d] too, with the same protocol", field, first)
+		if first, ok := claim(seen, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol},
+			i); !ok {
+			r.invalid(at+"name", p.Name, "is the name of %s[%d] too, with the same protocol",
+				field, first)
 		}
-		out = append(out, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol, Port: uint16(p.Port)})
+		out = append(out, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol,
+			Port: uint16(p.Port)})
 	}
 	return out
 }
 
-func appendAddresses(out []servicemodel.Endpoint, addresses []corev1.EndpointAddress, ports []servicemodel.EndpointPort,
+func appendAddresses(out []servicemodel.Endpoint, addresses []corev1.EndpointAddress,
+	ports []servicemodel.EndpointPort,
 	ready bool, field string, r *report,
 ) []servicemodel.Endpoint {
 	for i, a := range addresses {

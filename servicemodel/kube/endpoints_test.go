@@ -14,11 +14,13 @@ import (
 )
 
 func webEndpoints(subsets ...corev1.EndpointSubset) *corev1.Endpoints {
-	return &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Subsets: subsets}
+	return &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Subsets: subsets}
 }
 
 func subset(port int32, addresses ...string) corev1.EndpointSubset {
-	s := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: port}}}
+	s := corev1.EndpointSubset{
+		Ports: []corev1.EndpointPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: port}}}
 	for _, a := range addresses {
 		s.Addresses = append(s.Addresses, corev1.EndpointAddress{IP: a})
 	}
@@ -37,10 +39,12 @@ func TestEndpoints(t *testing.T) {
 	onNode := webEndpoint("10.1.0.1")
 	onNode.Node = "node-a"
 	several := subset(8080, "10.1.0.1", "10.1.0.2")
-	several.Ports = append(several.Ports, corev1.EndpointPort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53})
+	several.Ports = append(several.Ports, corev1.EndpointPort{Name: "dns",
+		Protocol: corev1.ProtocolUDP, Port: 53})
 	both := func(address string) servicemodel.Endpoint {
 		e := webEndpoint(address)
-		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns", Protocol: servicemodel.UDP, Port: 53})
+		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
+			Protocol: servicemodel.UDP, Port: 53})
 		return e
 	}
 	on9090 := webEndpoint("10.1.0.2")
@@ -57,16 +61,23 @@ func TestEndpoints(t *testing.T) {
 		given *corev1.Endpoints
 		want  endpoints
 	}{
-		{"addresses are ready", webEndpoints(subset(8080, "10.1.0.1")), endpoints{webEndpoint("10.1.0.1")}},
+		{"addresses are ready", webEndpoints(subset(8080, "10.1.0.1")),
+			endpoints{webEndpoint("10.1.0.1")}},
 		{"not-ready addresses are not", webEndpoints(notReady), endpoints{idle}},
 		{"the node", webEndpoints(named), endpoints{onNode}},
-		{"each address with each port", webEndpoints(several), endpoints{both("10.1.0.1"), both("10.1.0.2")}},
-		{"subsets are united", webEndpoints(subset(8080, "10.1.0.1"), subset(9090, "10.1.0.2")), endpoints{webEndpoint("10.1.0.1"), on9090}},
-		{"ready in one subset is ready", webEndpoints(notReady, subset(8080, "10.1.0.1")), endpoints{webEndpoint("10.1.0.1")}},
-		{"both families", webEndpoints(subset(8080, "10.1.0.1", "fd00::1")), endpoints{webEndpoint("10.1.0.1"), webEndpoint("fd00::1")}},
-		{"leading zeros", webEndpoints(subset(8080, "010.001.000.001")), endpoints{webEndpoint("10.1.0.1")}},
+		{"each address with each port", webEndpoints(several),
+			endpoints{both("10.1.0.1"), both("10.1.0.2")}},
+		{"subsets are united", webEndpoints(subset(8080, "10.1.0.1"), subset(9090, "10.1.0.2")),
+			endpoints{webEndpoint("10.1.0.1"), on9090}},
+		{"ready in one subset is ready", webEndpoints(notReady, subset(8080, "10.1.0.1")),
+			endpoints{webEndpoint("10.1.0.1")}},
+		{"both families", webEndpoints(subset(8080, "10.1.0.1", "fd00::1")),
+			endpoints{webEndpoint("10.1.0.1"), webEndpoint("fd00::1")}},
+		{"leading zeros", webEndpoints(subset(8080, "010.001.000.001")),
+			endpoints{webEndpoint("10.1.0.1")}},
 		{"no protocol is TCP", webEndpoints(untyped), endpoints{webEndpoint("10.1.0.1")}},
-		{"a subset without ports serves nothing", webEndpoints(corev1.EndpointSubset{Addresses: several.Addresses}), nil},
+		{"a subset without ports serves nothing",
+			webEndpoints(corev1.EndpointSubset{Addresses: several.Addresses}), nil},
 		{"no subsets, as those used for leader election", webEndpoints(), nil},
 		{"of a headless service", headless, nil},
 		{"annotations mean nothing", annotated, endpoints{webEndpoint("10.1.0.1")}},
@@ -97,22 +108,28 @@ func TestInvalidEndpointsKeepOut(t *testing.T) {
 		given corev1.EndpointSubset
 		want  string
 	}{
-		{"bad address", subset(8080, "10.1.0.1", "x"), "subsets[0].addresses[1].ip: x: not an IP address"},
+		{"bad address", subset(8080, "10.1.0.1", "x"),
+			"subsets[0].addresses[1].ip: x: not an IP address"},
 		{"bad not-ready address", change(func(s *corev1.EndpointSubset) {
 			s.NotReadyAddresses = []corev1.EndpointAddress{{IP: "127.0.0.1"}}
 		}), "subsets[0].notReadyAddresses[0].ip: 127.0.0.1: may not be a loopback address"},
-		{"port 0", subset(0, "10.1.0.1"), "subsets[0].ports[0].port: 0: must be between 1 and 65535"},
+		{"port 0", subset(0, "10.1.0.1"),
+			"subsets[0].ports[0].port: 0: must be between 1 and 65535"},
 		{"unknown protocol", change(func(s *corev1.EndpointSubset) { s.Ports[0].Protocol = "X" }),
 			"subsets[0].ports[0].protocol: X: must be TCP, UDP or SCTP"},
-		{"duplicate port", change(func(s *corev1.EndpointSubset) { s.Ports = append(s.Ports, s.Ports[0]) }),
-			"subsets[0].ports[1].name: http: is the name of subsets[0].ports[0] too, with the same protocol"},
+		{"duplicate port", change(func(s *corev1.EndpointSubset) {
+			s.Ports = append(s.Ports, s.Ports[0])
+		}),
+			"subsets[0].ports[1].name: http: is the name of subsets[0].ports[0] too, with the " +
+				"same protocol"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(kube.Config{})
 			requireNoProblems(t, tracker.SetService(webService()))
 			requireNoProblems(t, tracker.SetEndpoints(webEndpoints(subset(8080, "10.1.0.9"))))
-			require.Equal(t, []string{"error: Endpoints default/web: " + tt.want}, texts(tracker.SetEndpoints(webEndpoints(tt.given))))
+			require.Equal(t, []string{"error: Endpoints default/web: " + tt.want},
+				texts(tracker.SetEndpoints(webEndpoints(tt.given))))
 			require.Empty(t, tracker.State().Endpoints(web))
 		})
 	}
@@ -127,7 +144,8 @@ func TestSlicesWinOverEndpoints(t *testing.T) {
 	require.Equal(t, legacy, tracker.State().Endpoints(web))
 
 	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.2")))
-	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.2")}, tracker.State().Endpoints(web))
+	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.2")},
+		tracker.State().Endpoints(web))
 
 	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1")))
 	require.Empty(t, tracker.State().Endpoints(web), "an empty slice is a slice")

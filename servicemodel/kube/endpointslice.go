@@ -25,7 +25,8 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 	checkName(r, s.Namespace, s.Name, validation.IsDNS1123Subdomain)
 	service := s.Labels[discoveryv1.LabelServiceName]
 	if service == "" {
-		r.warn("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "names no service, the slice is skipped")
+		r.warn("metadata.labels["+discoveryv1.LabelServiceName+"]", "",
+			"names no service, the slice is skipped")
 		return nil
 	}
 	var family servicemodel.Family
@@ -70,23 +71,29 @@ func slicePorts(ports []discoveryv1.EndpointPort, r *report) []servicemodel.Endp
 			protocol = parseProtocol(*p.Protocol, at+"protocol", r)
 		}
 		if p.Port == nil {
-			r.warn(at+"port", "", "is missing, which means all ports and cannot be balanced, the port is skipped")
+			r.warn(at+"port", "",
+				"is missing, which means all ports and cannot be balanced, the port is skipped")
 			continue
 		}
 		if *p.Port < 1 || *p.Port > 65535 { // the API server lets them pass
 			r.skip(at+"port", itoa(*p.Port), "must be between 1 and 65535")
 			continue
 		}
-		if first, ok := claim(seen, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol}, i); !ok {
-			r.invalid(at+"name", *p.Name, "is the name of ports[%d] too, with the same protocol", first)
+		if first, ok := claim(seen, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol},
+			i); !ok {
+			r.invalid(at+"name", *p.Name, "is the name of ports[%d] too, with the same protocol",
+				first)
 		}
-		out = append(out, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol, Port: uint16(*p.Port)})
+		out = append(out, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol,
+			Port: uint16(*p.Port)})
 	}
 	return out
 }
 
-// sliceAddr returns the address of endpoint i. Only the first counts: the API gives the others no meaning.
-func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report) (netip.Addr, bool) {
+// sliceAddr returns the address of endpoint i. Only the first counts: the API gives the others no
+// meaning.
+func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report) (netip.Addr,
+	bool) {
 	if len(addresses) == 0 {
 		r.skip(fmt.Sprintf("endpoints[%d].addresses", i), "", "must hold an address")
 		return netip.Addr{}, false
@@ -101,7 +108,8 @@ func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report)
 	return a, err == nil
 }
 
-func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr, ports []servicemodel.EndpointPort) servicemodel.Endpoint {
+func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr,
+	ports []servicemodel.EndpointPort) servicemodel.Endpoint {
 	out := servicemodel.Endpoint{
 		Addr:        a,
 		Ports:       ports,

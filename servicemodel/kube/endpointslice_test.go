@@ -21,7 +21,8 @@ func TestEndpointSlice(t *testing.T) {
 	}
 	condition := func(ready, serving, terminating *bool) func(*discoveryv1.EndpointSlice) {
 		return func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ready, Serving: serving, Terminating: terminating}
+			s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ready,
+				Serving: serving, Terminating: terminating}
 		}
 	}
 	same := func(*servicemodel.Endpoint) {}
@@ -32,52 +33,83 @@ func TestEndpointSlice(t *testing.T) {
 		problems []string
 	}{
 		{"a plain slice", func(*discoveryv1.EndpointSlice) {}, one(same), nil},
-		{"the service-proxy-name label means nothing on slices", func(s *discoveryv1.EndpointSlice) {
-			s.Labels["service.kubernetes.io/service-proxy-name"] = "other"
-		}, one(same), nil},
+		{"the service-proxy-name label means nothing on slices",
+			func(s *discoveryv1.EndpointSlice) {
+				s.Labels["service.kubernetes.io/service-proxy-name"] = "other"
+			}, one(same), nil},
 		{"a slice of a headless service", func(s *discoveryv1.EndpointSlice) {
 			s.Labels["service.kubernetes.io/headless"] = ""
 		}, nil, nil},
-		{"without the label of a service", func(s *discoveryv1.EndpointSlice) { s.Labels = nil }, nil, []string{
-			"warning: EndpointSlice default/web-1: metadata.labels[kubernetes.io/service-name]: names no service, the slice is skipped",
+		{"without the label of a service", func(s *discoveryv1.EndpointSlice) {
+			s.Labels = nil
+		}, nil, []string{
+			"warning: EndpointSlice default/web-1: metadata.labels[kubernetes.io/service-name]: " +
+				"names no service, the slice is skipped",
 		}},
-		{"the label of another service", func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelServiceName] = "db" }, nil, nil},
-		{"another namespace", func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" }, nil, nil},
+		{"the label of another service", func(s *discoveryv1.EndpointSlice) {
+			s.Labels[discoveryv1.LabelServiceName] = "db"
+		}, nil, nil},
+		{"another namespace", func(s *discoveryv1.EndpointSlice) {
+			s.Namespace = "other"
+		}, nil, nil},
 		{"type FQDN", func(s *discoveryv1.EndpointSlice) {
-			s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeFQDN, []string{"example.com"}
+			s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeFQDN,
+				[]string{"example.com"}
 		}, nil, nil},
 		{"IPv6", func(s *discoveryv1.EndpointSlice) {
-			s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeIPv6, []string{"fd00::1"}
+			s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeIPv6,
+				[]string{"fd00::1"}
 		}, endpoints{webEndpoint("fd00::1")}, nil},
 
-		{"a port without a name is skipped", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Name = nil }, nil,
-			[]string{"warning: EndpointSlice default/web-1: ports[0].name: is missing, the port is skipped"}},
-		{"an empty port name is a name", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Name = ptr("") },
+		{"a port without a name is skipped", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Name = nil
+		}, nil,
+			[]string{
+				"warning: EndpointSlice default/web-1: ports[0].name: is missing, the port is " +
+					"skipped"}},
+		{"an empty port name is a name", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Name = ptr("")
+		},
 			one(func(e *servicemodel.Endpoint) {
 				e.Ports = []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}
 			}), nil},
-		{"a port without a number is skipped", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = nil }, nil, []string{
-			"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all ports and cannot be balanced, the port is skipped",
+		{"a port without a number is skipped", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Port = nil
+		}, nil, []string{
+			"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
+				"ports and cannot be balanced, the port is skipped",
 		}},
-		{"port 0 is skipped", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = ptr(int32(0)) }, nil,
-			[]string{"warning: EndpointSlice default/web-1: ports[0].port: 0: must be between 1 and 65535"}},
+		{"port 0 is skipped", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Port = ptr(int32(0))
+		}, nil,
+			[]string{
+				"warning: EndpointSlice default/web-1: ports[0].port: 0: must be between 1 and " +
+					"65535"}},
 		{"a port that is skipped leaves the others", func(s *discoveryv1.EndpointSlice) {
 			s.Ports = append([]discoveryv1.EndpointPort{{Name: ptr("all")}}, s.Ports...)
 		}, one(same), []string{
-			"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all ports and cannot be balanced, the port is skipped",
+			"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
+				"ports and cannot be balanced, the port is skipped",
 		}},
-		{"no protocol is TCP", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Protocol = nil }, one(same), nil},
+		{"no protocol is TCP", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Protocol = nil
+		}, one(same), nil},
 		{"several ports", func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"), Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))},
-				discoveryv1.EndpointPort{Name: ptr("sig"), Protocol: ptr(corev1.ProtocolSCTP), Port: ptr(int32(36412))})
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"),
+				Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))},
+				discoveryv1.EndpointPort{Name: ptr("sig"), Protocol: ptr(corev1.ProtocolSCTP),
+					Port: ptr(int32(36412))})
 		}, one(func(e *servicemodel.Endpoint) {
-			e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns", Protocol: servicemodel.UDP, Port: 53},
+			e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
+				Protocol: servicemodel.UDP, Port: 53},
 				servicemodel.EndpointPort{Name: "sig", Protocol: servicemodel.SCTP, Port: 36412})
 		}), nil},
 		{"one name with two protocols", func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("http"), Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(8080))})
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("http"),
+				Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(8080))})
 		}, one(func(e *servicemodel.Endpoint) {
-			e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "http", Protocol: servicemodel.UDP, Port: 8080})
+			e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "http",
+				Protocol: servicemodel.UDP, Port: 8080})
 		}), nil},
 
 		{"only the first address counts", func(s *discoveryv1.EndpointSlice) {
@@ -85,16 +117,24 @@ func TestEndpointSlice(t *testing.T) {
 		}, one(same), nil},
 		{"an endpoint without an address is skipped", func(s *discoveryv1.EndpointSlice) {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{})
-		}, one(same), []string{"warning: EndpointSlice default/web-1: endpoints[1].addresses: must hold an address"}},
-		{"leading zeros", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses = []string{"010.001.0.01"} }, one(same), nil},
+		}, one(same),
+			[]string{
+				"warning: EndpointSlice default/web-1: endpoints[1].addresses: must hold an " +
+					"address"}},
+		{"leading zeros", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Addresses = []string{"010.001.0.01"}
+		}, one(same), nil},
 
-		{"no conditions: ready, serving, not terminating", condition(nil, nil, nil), one(same), nil},
+		{"no conditions: ready, serving, not terminating", condition(nil, nil, nil),
+			one(same), nil},
 		{"not ready, not serving", condition(ptr(false), ptr(false), nil),
 			one(func(e *servicemodel.Endpoint) { e.Ready, e.Serving = false, false }), nil},
-		{"not ready, serving unknown", condition(ptr(false), nil, nil), one(func(e *servicemodel.Endpoint) { e.Ready = false }), nil},
+		{"not ready, serving unknown", condition(ptr(false), nil, nil),
+			one(func(e *servicemodel.Endpoint) { e.Ready = false }), nil},
 		{"terminating, still serving", condition(ptr(false), ptr(true), ptr(true)),
 			one(func(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }), nil},
-		{"ready and terminating, as not-ready addresses are published", condition(ptr(true), ptr(false), ptr(true)),
+		{"ready and terminating, as not-ready addresses are published",
+			condition(ptr(true), ptr(false), ptr(true)),
 			one(func(e *servicemodel.Endpoint) { e.Serving, e.Terminating = false, true }), nil},
 
 		{"node and zone", func(s *discoveryv1.EndpointSlice) {
@@ -102,17 +142,22 @@ func TestEndpointSlice(t *testing.T) {
 		}, one(func(e *servicemodel.Endpoint) { e.Node, e.Zone = "node-a", "zone-1" }), nil},
 		{"hints", func(s *discoveryv1.EndpointSlice) {
 			s.Endpoints[0].Hints = &discoveryv1.EndpointHints{
-				ForZones: []discoveryv1.ForZone{{Name: "zone-1"}, {Name: "zone-2"}}, ForNodes: []discoveryv1.ForNode{{Name: "node-a"}},
+				ForZones: []discoveryv1.ForZone{{Name: "zone-1"}, {Name: "zone-2"}},
+				ForNodes: []discoveryv1.ForNode{{Name: "node-a"}},
 			}
 		}, one(func(e *servicemodel.Endpoint) {
 			e.ForZones, e.ForNodes = []string{"zone-1", "zone-2"}, []string{"node-a"}
 		}), nil},
-		{"empty hints are none", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Hints = &discoveryv1.EndpointHints{} }, one(same), nil},
+		{"empty hints are none", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Hints = &discoveryv1.EndpointHints{}
+		}, one(same), nil},
 		{"fields that mean nothing to a proxy", func(s *discoveryv1.EndpointSlice) {
-			s.Annotations = map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
+			s.Annotations = map[string]string{
+				"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
 			s.Endpoints[0].Hostname = ptr("web-0")
 			s.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}
-			s.Endpoints[0].DeprecatedTopology = map[string]string{"topology.kubernetes.io/zone": "zone-9"}
+			s.Endpoints[0].DeprecatedTopology = map[string]string{
+				"topology.kubernetes.io/zone": "zone-9"}
 			s.Ports[0].AppProtocol = ptr("h2c")
 		}, one(same), nil},
 	} {
@@ -136,30 +181,53 @@ func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 		given func(*discoveryv1.EndpointSlice)
 		want  string
 	}{
-		{"no address type", func(s *discoveryv1.EndpointSlice) { s.AddressType = "" }, "addressType: must be IPv4, IPv6 or FQDN"},
-		{"unknown address type", func(s *discoveryv1.EndpointSlice) { s.AddressType = "IP" }, "addressType: IP: must be IPv4, IPv6 or FQDN"},
-		{"bad address", func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Addresses[0] = "10.1.0" },
+		{"no address type", func(s *discoveryv1.EndpointSlice) {
+			s.AddressType = ""
+		}, "addressType: must be IPv4, IPv6 or FQDN"},
+		{"unknown address type", func(s *discoveryv1.EndpointSlice) {
+			s.AddressType = "IP"
+		}, "addressType: IP: must be IPv4, IPv6 or FQDN"},
+		{"bad address", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[1].Addresses[0] = "10.1.0"
+		},
 			"endpoints[1].addresses[0]: 10.1.0: not an IP address"},
-		{"address of the other family", func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Addresses[0] = "fd00::1" },
+		{"address of the other family", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[1].Addresses[0] = "fd00::1"
+		},
 			"endpoints[1].addresses[0]: fd00::1: must be an IPv4 address, as addressType says"},
-		{"loopback address", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "127.0.0.1" },
+		{"loopback address", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Addresses[0] = "127.0.0.1"
+		},
 			"endpoints[0].addresses[0]: 127.0.0.1: may not be a loopback address"},
-		{"unspecified address", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "0.0.0.0" },
+		{"unspecified address", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Addresses[0] = "0.0.0.0"
+		},
 			"endpoints[0].addresses[0]: 0.0.0.0: may not be unspecified"},
-		{"link-local address", func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "169.254.1.1" },
+		{"link-local address", func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Addresses[0] = "169.254.1.1"
+		},
 			"endpoints[0].addresses[0]: 169.254.1.1: may not be a link-local address"},
-		{"unknown protocol", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Protocol = ptr(corev1.Protocol("QUIC")) },
+		{"unknown protocol", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Protocol = ptr(corev1.Protocol("QUIC"))
+		},
 			"ports[0].protocol: QUIC: must be TCP, UDP or SCTP"},
-		{"bad port name", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Name = ptr("A") }, "ports[0].name: A: a lowercase RFC 1123 label must"},
-		{"duplicate port", func(s *discoveryv1.EndpointSlice) { s.Ports = append(s.Ports, s.Ports[0]) },
+		{"bad port name", func(s *discoveryv1.EndpointSlice) {
+			s.Ports[0].Name = ptr("A")
+		}, "ports[0].name: A: a lowercase RFC 1123 label must"},
+		{"duplicate port", func(s *discoveryv1.EndpointSlice) {
+			s.Ports = append(s.Ports, s.Ports[0])
+		},
 			"ports[1].name: http: is the name of ports[0] too, with the same protocol"},
-		{"bad name", func(s *discoveryv1.EndpointSlice) { s.Name = "web 1" }, "metadata.name: web 1: a lowercase RFC 1123 subdomain must"},
+		{"bad name", func(s *discoveryv1.EndpointSlice) {
+			s.Name = "web 1"
+		}, "metadata.name: web 1: a lowercase RFC 1123 subdomain must"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(kube.Config{})
 			requireNoProblems(t, tracker.SetService(webService()))
-			requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.1", "10.1.0.2")))
+			requireNoProblems(t,
+				tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.1", "10.1.0.2")))
 			requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-2", "10.1.0.3")))
 
 			slice := webSlice("web-1", "10.1.0.1", "10.1.0.2")
@@ -170,7 +238,8 @@ func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 			require.Contains(t, problems[0].Error(), tt.want)
 			if slice.Name == "web-1" {
 				other := []servicemodel.Endpoint{webEndpoint("10.1.0.3")}
-				require.Equal(t, other, tracker.State().Endpoints(web), "the other slice is not spoiled")
+				require.Equal(t, other, tracker.State().Endpoints(web),
+					"the other slice is not spoiled")
 			}
 		})
 	}
@@ -195,9 +264,11 @@ func TestSlicesOfOneService(t *testing.T) {
 		s.Ports[0].Port = ptr(port)
 		return s
 	}
-	condition := func(s *discoveryv1.EndpointSlice, ready, serving, terminating bool) *discoveryv1.EndpointSlice {
+	condition := func(s *discoveryv1.EndpointSlice, ready, serving,
+		terminating bool) *discoveryv1.EndpointSlice {
 		for i := range s.Endpoints {
-			s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
+			s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready,
+				Serving: &serving, Terminating: &terminating}
 		}
 		return s
 	}
@@ -208,7 +279,8 @@ func TestSlicesOfOneService(t *testing.T) {
 	}
 	twoPorts := webSlice("b", "10.1.0.1")
 	twoPorts.Ports = append(twoPorts.Ports,
-		discoveryv1.EndpointPort{Name: ptr("dns"), Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))})
+		discoveryv1.EndpointPort{Name: ptr("dns"), Protocol: ptr(corev1.ProtocolUDP),
+			Port: ptr(int32(53))})
 	onlyDNS := webEndpoint("10.1.0.1")
 	onlyDNS.Ports = []servicemodel.EndpointPort{{Name: "dns", Protocol: servicemodel.UDP, Port: 53}}
 	notReady := webEndpoint("10.1.0.1")
@@ -218,25 +290,34 @@ func TestSlicesOfOneService(t *testing.T) {
 		given slices
 		want  []servicemodel.Endpoint
 	}{
-		{"endpoints of all slices, in the order of the slices' names", slices{webSlice("b", "10.1.0.2"), webSlice("a", "10.1.0.3", "10.1.0.1")},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.3"), webEndpoint("10.1.0.1"), webEndpoint("10.1.0.2")}},
-		{"a named target port may differ by slice", slices{webSlice("a", "10.1.0.1"), onPort(webSlice("b", "10.1.0.2"), 9090)},
+		{"endpoints of all slices, in the order of the slices' names",
+			slices{webSlice("b", "10.1.0.2"), webSlice("a", "10.1.0.3", "10.1.0.1")},
+			[]servicemodel.Endpoint{webEndpoint("10.1.0.3"), webEndpoint("10.1.0.1"),
+				webEndpoint("10.1.0.2")}},
+		{"a named target port may differ by slice", slices{webSlice("a", "10.1.0.1"),
+			onPort(webSlice("b", "10.1.0.2"), 9090)},
 			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), withPort("10.1.0.2", 9090)}},
-		{"one address with two numbers is two endpoints", slices{webSlice("a", "10.1.0.1"), onPort(webSlice("b", "10.1.0.1"), 9090)},
+		{"one address with two numbers is two endpoints", slices{webSlice("a", "10.1.0.1"),
+			onPort(webSlice("b", "10.1.0.1"), 9090)},
 			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), withPort("10.1.0.1", 9090)}},
-		{"an endpoint in two slices is one", slices{webSlice("a", "10.1.0.1"), webSlice("b", "10.1.0.1", "10.1.0.2")},
+		{"an endpoint in two slices is one", slices{webSlice("a", "10.1.0.1"),
+			webSlice("b", "10.1.0.1", "10.1.0.2")},
 			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), webEndpoint("10.1.0.2")}},
 		{"an endpoint twice in one slice is one", slices{webSlice("a", "10.1.0.1", "10.1.0.01")},
 			[]servicemodel.Endpoint{webEndpoint("10.1.0.1")}},
 		{"the ports that the other slice lacks stay", slices{webSlice("a", "10.1.0.1"), twoPorts},
 			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), onlyDNS}},
-		{"ready wins over not ready", slices{condition(webSlice("a", "10.1.0.1"), false, false, false), webSlice("b", "10.1.0.1")},
+		{"ready wins over not ready",
+			slices{condition(webSlice("a", "10.1.0.1"), false, false, false),
+				webSlice("b", "10.1.0.1")},
 			[]servicemodel.Endpoint{webEndpoint("10.1.0.1")}},
 		{"not terminating wins over terminating", slices{
-			condition(webSlice("a", "10.1.0.1"), true, true, true), condition(webSlice("b", "10.1.0.1"), false, true, false),
+			condition(webSlice("a", "10.1.0.1"), true, true, true),
+			condition(webSlice("b", "10.1.0.1"), false, true, false),
 		}, []servicemodel.Endpoint{notReady}},
 		{"serving wins over not serving", slices{
-			condition(webSlice("a", "10.1.0.1"), false, false, false), condition(webSlice("b", "10.1.0.1"), false, true, false),
+			condition(webSlice("a", "10.1.0.1"), false, false, false),
+			condition(webSlice("b", "10.1.0.1"), false, true, false),
 		}, []servicemodel.Endpoint{notReady}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -260,7 +341,8 @@ func TestSliceMovesToAnotherService(t *testing.T) {
 	db := servicemodel.Name{Namespace: "default", Name: "db"}
 	tracker := kube.NewTracker(kube.Config{})
 	other := webService()
-	other.Name, other.Spec.ClusterIP, other.Spec.ClusterIPs = "db", "10.96.0.11", []string{"10.96.0.11", "fd00:96::11"}
+	other.Name, other.Spec.ClusterIP, other.Spec.ClusterIPs = "db", "10.96.0.11",
+		[]string{"10.96.0.11", "fd00:96::11"}
 	requireNoProblems(t, tracker.SetService(webService()))
 	requireNoProblems(t, tracker.SetService(other))
 	slice := webSlice("web-1", "10.1.0.1")

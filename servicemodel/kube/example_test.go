@@ -18,15 +18,18 @@ func ExampleTracker() {
 	name, port := "http", int32(8080)
 	tracker.SetEndpointSlice(&discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "web-x7k2p", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+			Namespace: "default", Name: "web-x7k2p", Labels: map[string]string{
+				discoveryv1.LabelServiceName: "web"},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}}, {Addresses: []string{"10.1.0.2"}}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}},
+			{Addresses: []string{"10.1.0.2"}}},
 	})
 	tracker.SetService(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.10", Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", Ports: []corev1.ServicePort{
+			{Name: "http", Port: 80}}},
 	})
 	tracker.SetService(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "headless"},
@@ -35,7 +38,8 @@ func ExampleTracker() {
 
 	state := tracker.State()
 	for service := range state.Services() {
-		fmt.Println(service.Name, service.ClusterIPs, len(state.Endpoints(service.Name)), "endpoints")
+		fmt.Println(service.Name, service.ClusterIPs, len(state.Endpoints(service.Name)),
+			"endpoints")
 	}
 	// Output: default/web [10.96.0.10] 2 endpoints
 }
@@ -47,7 +51,8 @@ func ExampleTracker_Problems() {
 		tracker.SetService(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			Spec: corev1.ServiceSpec{
-				ClusterIP: "10.96.0.10", ExternalIPs: []string{"192.0.2.256"}, Ports: []corev1.ServicePort{{Port: port}},
+				ClusterIP: "10.96.0.10", ExternalIPs: []string{"192.0.2.256"},
+				Ports: []corev1.ServicePort{{Port: port}},
 			},
 		})
 	}

@@ -27,7 +27,8 @@ func webService() *corev1.Service {
 			ClusterIPs:      []string{"10.96.0.10", "fd00:96::10"},
 			IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 			SessionAffinity: corev1.ServiceAffinityNone,
-			Ports:           []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP,
+				Port: 80}},
 		},
 	}
 }
@@ -35,8 +36,9 @@ func webService() *corev1.Service {
 // webModel is what webService means.
 func webModel() *servicemodel.Service {
 	return &servicemodel.Service{
-		Name:       web,
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		Name: web,
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+			Port: 80}},
 		ClusterIPs: addrs("10.96.0.10", "fd00:96::10"),
 	}
 }
@@ -45,15 +47,18 @@ func webModel() *servicemodel.Service {
 func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+			Namespace: "default", Name: name, Labels: map[string]string{
+				discoveryv1.LabelServiceName: "web"},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr("http"), Protocol: ptr(corev1.ProtocolTCP), Port: ptr(int32(8080))}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr("http"), Protocol: ptr(corev1.ProtocolTCP), Port: ptr(int32(8080))}},
 	}
 	for _, a := range addresses {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{a},
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr(true), Serving: ptr(true), Terminating: ptr(false)},
+			Addresses: []string{a},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr(true), Serving: ptr(true),
+				Terminating: ptr(false)},
 		})
 	}
 	return s

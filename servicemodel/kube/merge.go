@@ -8,7 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// backends are the endpoints of one service, as the objects about it tell. There is at least one object.
+// backends are the endpoints of one service, as the objects about it tell. There is at least one
+// object.
 type backends struct {
 	slices map[string]*slice // by the name of the EndpointSlice
 	legacy *slice            // from Endpoints, nil if there are none
@@ -34,14 +35,16 @@ func (b *backends) merged() []servicemodel.Endpoint {
 	return withoutDuplicates(all)
 }
 
-// target is what tells the endpoints of a service port apart: name and protocol are those of the service port.
+// target is what tells the endpoints of a service port apart: name and protocol are those of the
+// service port.
 type target struct {
 	addr netip.Addr
 	port servicemodel.EndpointPort
 }
 
-// withoutDuplicates returns eps with each target in one endpoint only: the one that [better] prefers, the
-// first among equals. It does not modify eps, and returns eps itself if no address occurs twice.
+// withoutDuplicates returns eps with each target in one endpoint only: the one that [better]
+// prefers, the first among equals. It does not modify eps, and returns eps itself if no address
+// occurs twice.
 func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 	addrs := make(map[netip.Addr]struct{}, len(eps))
 	for i := range eps {

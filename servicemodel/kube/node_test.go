@@ -14,8 +14,10 @@ import (
 
 func ourNode() *corev1.Node {
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-a", Labels: map[string]string{"topology.kubernetes.io/zone": "zone-1"}},
-		Spec:       corev1.NodeSpec{PodCIDR: "10.1.0.0/24", PodCIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "node-a", Labels: map[string]string{
+			"topology.kubernetes.io/zone": "zone-1"}},
+		Spec: corev1.NodeSpec{PodCIDR: "10.1.0.0/24", PodCIDRs: []string{"10.1.0.0/24",
+			"fd00:1::/64"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeHostName, Address: "node-a"},
 			{Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
@@ -29,7 +31,8 @@ func ourNode() *corev1.Node {
 func TestNode(t *testing.T) {
 	t.Parallel()
 	known := servicemodel.Node{
-		Name: "node-a", Zone: "zone-1", Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1"),
+		Name: "node-a", Zone: "zone-1", Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1",
+			"2001:db8::1"),
 	}
 	with := func(change func(*servicemodel.Node)) servicemodel.Node {
 		n := known
@@ -37,7 +40,8 @@ func TestNode(t *testing.T) {
 		return n
 	}
 	self := servicemodel.Node{Name: "node-a"}
-	own := servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"), MasqueradeAll: true}
+	own := servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"),
+		MasqueradeAll: true}
 	for _, tt := range []struct {
 		name     string
 		config   kube.Config
@@ -45,30 +49,47 @@ func TestNode(t *testing.T) {
 		want     servicemodel.Node
 		problems []string
 	}{
-		{"zone and addresses, internal ones first", kube.Config{Node: self}, func(*corev1.Node) {}, known, nil},
-		{"another node", kube.Config{Node: self}, func(n *corev1.Node) { n.Name = "node-b" }, self, nil},
-		{"a program that does not name its node", kube.Config{}, func(*corev1.Node) {}, servicemodel.Node{}, nil},
+		{"zone and addresses, internal ones first", kube.Config{Node: self}, func(*corev1.Node) {},
+			known, nil},
+		{"another node", kube.Config{Node: self}, func(n *corev1.Node) {
+			n.Name = "node-b"
+		}, self, nil},
+		{"a program that does not name its node", kube.Config{}, func(*corev1.Node) {},
+			servicemodel.Node{}, nil},
 		{"only the zone label counts", kube.Config{Node: self}, func(n *corev1.Node) {
-			n.Labels = map[string]string{"failure-domain.beta.kubernetes.io/zone": "old", "topology.kubernetes.io/region": "region"}
+			n.Labels = map[string]string{"failure-domain.beta.kubernetes.io/zone": "old",
+				"topology.kubernetes.io/region": "region"}
 		}, with(func(n *servicemodel.Node) { n.Zone = "" }), nil},
 		{"what the program says wins", kube.Config{Node: own}, func(*corev1.Node) {}, own, nil},
-		{"pod CIDRs tell local pods where asked for", kube.Config{Node: self, NodeCIDRs: true}, func(*corev1.Node) {},
-			with(func(n *servicemodel.Node) { n.LocalPods.CIDRs = prefixes("10.1.0.0/24", "fd00:1::/64") }), nil},
-		{"a single pod CIDR", kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
+		{"pod CIDRs tell local pods where asked for", kube.Config{Node: self, NodeCIDRs: true},
+			func(*corev1.Node) {},
+			with(func(n *servicemodel.Node) {
+				n.LocalPods.CIDRs = prefixes("10.1.0.0/24", "fd00:1::/64")
+			}), nil},
+		{"a single pod CIDR", kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) {
+			n.Spec.PodCIDRs = nil
+		},
 			with(func(n *servicemodel.Node) { n.LocalPods.CIDRs = prefixes("10.1.0.0/24") }), nil},
-		{"leading zeros", kube.Config{Node: self}, func(n *corev1.Node) { n.Status.Addresses[2].Address = "172.016.000.001" }, known, nil},
-		{"addresses that are none, or of no use, are skipped", kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) {
-			n.Spec.PodCIDRs = []string{"x"}
-			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "y"},
-				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "127.0.0.1"})
-		}, known, []string{
-			"warning: Node node-a: status.addresses[5].address: y: not an IP address",
-			"warning: Node node-a: status.addresses[6].address: 127.0.0.1: may not be a loopback address",
-			"warning: Node node-a: spec.podCIDRs[0]: x: not an IP range such as 10.0.0.0/8",
-		}},
-		{"strictly, what is none is an error", kube.Config{Node: self, Strict: true}, func(n *corev1.Node) {
-			n.Status.Addresses[2].Address = "x"
-		}, self, []string{"error: Node node-a: status.addresses[2].address: x: not an IP address"}},
+		{"leading zeros", kube.Config{Node: self}, func(n *corev1.Node) {
+			n.Status.Addresses[2].Address = "172.016.000.001"
+		}, known, nil},
+		{"addresses that are none, or of no use, are skipped",
+			kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) {
+				n.Spec.PodCIDRs = []string{"x"}
+				n.Status.Addresses = append(n.Status.Addresses,
+					corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "y"},
+					corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "127.0.0.1"})
+			}, known, []string{
+				"warning: Node node-a: status.addresses[5].address: y: not an IP address",
+				"warning: Node node-a: status.addresses[6].address: 127.0.0.1: may not be a " +
+					"loopback address",
+				"warning: Node node-a: spec.podCIDRs[0]: x: not an IP range such as 10.0.0.0/8",
+			}},
+		{"strictly, what is none is an error", kube.Config{Node: self, Strict: true},
+			func(n *corev1.Node) {
+				n.Status.Addresses[2].Address = "x"
+			}, self,
+			[]string{"error: Node node-a: status.addresses[2].address: x: not an IP address"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +108,8 @@ func TestNode(t *testing.T) {
 
 func TestNodeChangesAreFollowed(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true})
+	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"},
+		NodeCIDRs: true})
 	requireNoProblems(t, tracker.SetNode(ourNode()))
 	require.Equal(t, "zone-1", tracker.State().Node().Zone)
 	node := ourNode()
@@ -102,23 +124,32 @@ func TestNodeChangesAreFollowed(t *testing.T) {
 }
 
 func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
 func TestServiceCIDR(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{ServiceCIDRs: prefixes("10.98.0.0/16")}})
-	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs, "those the program names")
+	tracker := kube.NewTracker(
+		kube.Config{Node: servicemodel.Node{ServiceCIDRs: prefixes("10.98.0.0/16")}})
+	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs,
+		"those the program names")
 
-	requireNoProblems(t, tracker.SetServiceCIDR(serviceCIDR("kubernetes", "10.96.0.0/16", "fd00:96::/112")))
-	requireNoProblems(t, tracker.SetServiceCIDR(serviceCIDR("more", "010.096.0.1/16", "10.97.0.0/16")))
-	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16", "fd00:96::/112"), tracker.State().Node().ServiceCIDRs)
+	requireNoProblems(t, tracker.SetServiceCIDR(serviceCIDR("kubernetes", "10.96.0.0/16",
+		"fd00:96::/112")))
+	requireNoProblems(t,
+		tracker.SetServiceCIDR(serviceCIDR("more", "010.096.0.1/16", "10.97.0.0/16")))
+	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16", "fd00:96::/112"),
+		tracker.State().Node().ServiceCIDRs)
 
 	tracker.DeleteServiceCIDR("kubernetes")
-	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16"), tracker.State().Node().ServiceCIDRs,
+	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16"),
+		tracker.State().Node().ServiceCIDRs,
 		"another object names it too")
 
-	require.Equal(t, []string{"error: ServiceCIDR more: spec.cidrs[1]: 10.97.0.0: not an IP range such as 10.0.0.0/8"},
+	require.Equal(t,
+		[]string{
+			"error: ServiceCIDR more: spec.cidrs[1]: 10.97.0.0: not an IP range such as 10.0.0.0/8"},
 		texts(tracker.SetServiceCIDR(serviceCIDR("more", "10.96.0.0/16", "10.97.0.0"))))
 	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs)
 

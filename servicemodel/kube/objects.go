@@ -65,7 +65,8 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	return problems
 }
 
-// DeleteEndpointSlice says that an EndpointSlice is gone. The name is its own, not that of its service.
+// DeleteEndpointSlice says that an EndpointSlice is gone. The name is its own, not that of its
+// service.
 func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

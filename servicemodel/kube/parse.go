@@ -13,9 +13,10 @@ var (
 	errPrefix = errors.New("not an IP range such as 10.0.0.0/8")
 )
 
-// parseAddr reads an IP address as Kubernetes has always read them (ParseIPSloppy in k8s.io/utils/net, which is
-// net.ParseIP of Go before 1.17): leading zeros are allowed and mean nothing, also in IPv4, where [netip.ParseAddr]
-// refuses them. An IPv4 address written as IPv6 (::ffff:10.0.0.1) is an IPv4 address. A zone is an error.
+// parseAddr reads an IP address as Kubernetes has always read them (ParseIPSloppy in
+// k8s.io/utils/net, which is net.ParseIP of Go before 1.17): leading zeros are allowed and mean
+// nothing, also in IPv4, where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6
+// (::ffff:10.0.0.1) is an IPv4 address. A zone is an error.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -42,7 +43,8 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, errPrefix
 	}
 	n := int(bits)
-	if a.Is4() && strings.Contains(addr, ":") { // IPv4 written as IPv6: the length counts from there
+	// IPv4 written as IPv6: the length counts from there
+	if a.Is4() && strings.Contains(addr, ":") {
 		n -= 96
 	}
 	p, err := a.Prefix(n)
@@ -52,7 +54,8 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// stripZeros removes the leading zeros of every group of digits of an address, but for the last digit.
+// stripZeros removes the leading zeros of every group of digits of an address, but for the last
+// digit.
 func stripZeros(s string) string {
 	var b strings.Builder
 	start := true // of a group
@@ -88,8 +91,8 @@ func parseUsable(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseRoutable reads the address of an endpoint or an external IP, which may not be link-local either
-// (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
+// parseRoutable reads the address of an endpoint or an external IP, which may not be link-local
+// either (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
 func parseRoutable(s string) (netip.Addr, error) {
 	a, err := parseUsable(s)
 	if err == nil && a.IsLinkLocalUnicast() {

@@ -19,7 +19,8 @@ func TestParseAddr(t *testing.T) {
 		{"plain IPv6", "2001:db8::1", "2001:db8::1"},
 		{"IPv6 in capitals", "2001:DB8::A", "2001:db8::a"},
 		{"IPv6 with leading zeros within four digits", "2001:0db8::0001", "2001:db8::1"},
-		{"IPv6 with more leading zeros than four digits hold", "2001:00000db8::00001", "2001:db8::1"},
+		{"IPv6 with more leading zeros than four digits hold", "2001:00000db8::00001",
+			"2001:db8::1"},
 		{"IPv4 written as IPv6", "::ffff:10.0.0.1", "10.0.0.1"},
 		{"IPv4 written as IPv6, with leading zeros", "::ffff:010.000.000.001", "10.0.0.1"},
 		{"IPv4 written as IPv6 in hexadecimal", "::ffff:a00:1", "10.0.0.1"},
@@ -78,7 +79,8 @@ func TestParsePrefix(t *testing.T) {
 		})
 	}
 	for _, in := range []string{
-		"", "/", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "10.0.0.0/+8", "10.0.0.0/8/8", "x/8", "fe80::%eth0/64",
+		"", "/", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "10.0.0.0/+8",
+		"10.0.0.0/8/8", "x/8", "fe80::%eth0/64",
 		"::ffff:10.0.0.0/8", "10.0.0.0/256",
 	} {
 		t.Run("refuses "+in, func(t *testing.T) {
@@ -92,7 +94,8 @@ func TestParsePrefix(t *testing.T) {
 // FuzzParseAddr compares with what the API server accepts in the fields that are read leniently.
 func FuzzParseAddr(f *testing.F) {
 	for _, s := range []string{
-		"10.0.0.1", "192.168.099.022", "2001:db8::1", "::ffff:010.0.0.1", "0:0:0:0:0:0:0:00", "1.2.3.4.5", "fe80::1%0", "00", ":::", "0::0.0.0.0",
+		"10.0.0.1", "192.168.099.022", "2001:db8::1", "::ffff:010.0.0.1", "0:0:0:0:0:0:0:00",
+		"1.2.3.4.5", "fe80::1%0", "00", ":::", "0::0.0.0.0",
 	} {
 		f.Add(s)
 	}
@@ -116,7 +119,8 @@ func FuzzParseAddr(f *testing.F) {
 // FuzzParsePrefix compares with what the API server accepts in the fields that are read leniently.
 func FuzzParsePrefix(f *testing.F) {
 	for _, s := range []string{
-		"10.0.0.0/8", "010.0.0.1/08", "2001:db8::1/32", "::ffff:10.0.0.0/104", "::/0", "1.1.1.1/33", "/", "1.1.1.1/+1",
+		"10.0.0.0/8", "010.0.0.1/08", "2001:db8::1/32", "::ffff:10.0.0.0/104", "::/0", "1.1.1.1/33",
+		"/", "1.1.1.1/+1",
 	} {
 		f.Add(s)
 	}
@@ -125,7 +129,8 @@ func FuzzParsePrefix(f *testing.F) {
 		if err != nil {
 			return
 		}
-		require.Empty(t, validation.IsValidCIDRForLegacyField(field.NewPath("cidr"), s, false, nil), "%q", s)
+		require.Empty(t, validation.IsValidCIDRForLegacyField(field.NewPath("cidr"), s, false, nil),
+			"%q", s)
 		require.Equal(t, p.Masked(), p)
 		again, err := parsePrefix(p.String())
 		require.NoError(t, err)

@@ -31,11 +31,12 @@ func (s Severity) String() string {
 	return "error"
 }
 
-// Problem is something wrong with one field of one object. Its Object is the kind and the name, such as
-// "Service default/web", its Field the path in the object, such as "spec.ports[1].nodePort".
+// Problem is something wrong with one field of one object. Its Object is the kind and the name,
+// such as "Service default/web", its Field the path in the object, such as
+// "spec.ports[1].nodePort".
 //
-// Values are shortened, and quoted where they hold unprintable characters, so that a Problem can be printed
-// on a terminal whatever the object holds.
+// Values are shortened, and quoted where they hold unprintable characters, so that a Problem can be
+// printed on a terminal whatever the object holds.
 type Problem struct {
 	Severity Severity
 	*servicemodel.FieldError
@@ -76,7 +77,8 @@ func newReport(k objectKey, strict bool) *report {
 
 func (r *report) add(s Severity, field, value, format string, args ...any) {
 	r.problems = append(r.problems, Problem{s, &servicemodel.FieldError{
-		Object: r.object, Field: field, Value: shorten(value, maxShown), Reason: fmt.Sprintf(format, args...),
+		Object: r.object, Field: field, Value: shorten(value, maxShown),
+		Reason: fmt.Sprintf(format, args...),
 	}})
 }
 
@@ -113,7 +115,9 @@ func shorten(s string, most int) string {
 	if len(s) > most {
 		s, tail = strings.ToValidUTF8(s[:most], ""), "…"
 	}
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+	if strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsPrint(r) || r == unicode.ReplacementChar
+	}) {
 		s = strconv.Quote(s)
 	}
 	return s + tail

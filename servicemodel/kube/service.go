@@ -55,9 +55,11 @@ func isProxied(s *corev1.Service, r *report) bool {
 	switch s.Spec.Type {
 	case corev1.ServiceTypeExternalName:
 		return false
-	case "", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
+	case "", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort,
+		corev1.ServiceTypeLoadBalancer:
 	default:
-		r.invalid("spec.type", string(s.Spec.Type), "must be ClusterIP, NodePort, LoadBalancer or ExternalName")
+		r.invalid("spec.type", string(s.Spec.Type),
+			"must be ClusterIP, NodePort, LoadBalancer or ExternalName")
 	}
 	if ips := s.Spec.ClusterIPs; len(ips) > 0 && ips[0] != s.Spec.ClusterIP {
 		r.invalid("spec.clusterIPs[0]", ips[0], "must be the same as spec.clusterIP")
@@ -103,13 +105,15 @@ func servicePorts(ports []corev1.ServicePort, r *report) []servicemodel.ServiceP
 			continue
 		}
 		if first, ok := claim(numbers, number{protocol, p.Port}, i); !ok {
-			r.invalid(at+"port", itoa(p.Port), "is the port of spec.ports[%d] too, with the same protocol", first)
+			r.invalid(at+"port", itoa(p.Port),
+				"is the port of spec.ports[%d] too, with the same protocol", first)
 		}
 		if !checkPort(p.NodePort, 0, at+"nodePort", r) {
 			continue
 		}
 		if first, ok := claim(nodePorts, number{protocol, p.NodePort}, i); !ok && p.NodePort != 0 {
-			r.invalid(at+"nodePort", itoa(p.NodePort), "is the node port of spec.ports[%d] too, with the same protocol", first)
+			r.invalid(at+"nodePort", itoa(p.NodePort),
+				"is the node port of spec.ports[%d] too, with the same protocol", first)
 		}
 		out = append(out, servicemodel.ServicePort{
 			Name: p.Name, Protocol: protocol, Port: uint16(p.Port), NodePort: uint16(p.NodePort),
@@ -167,10 +171,12 @@ func sessionAffinity(spec *corev1.ServiceSpec, r *report) servicemodel.SessionAf
 		r.invalid("spec.sessionAffinity", string(spec.SessionAffinity), "must be ClientIP or None")
 	}
 	timeout := servicemodel.DefaultAffinityTimeout
-	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil &&
+		c.ClientIP.TimeoutSeconds != nil {
 		timeout = time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
 		if timeout < time.Second || timeout > servicemodel.MaxAffinityTimeout {
-			r.invalid("spec.sessionAffinityConfig.clientIP.timeoutSeconds", itoa(*c.ClientIP.TimeoutSeconds),
+			r.invalid("spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+				itoa(*c.ClientIP.TimeoutSeconds),
 				"must be between 1 and %d", int(servicemodel.MaxAffinityTimeout/time.Second))
 		}
 	}
@@ -184,8 +190,9 @@ func internalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPol
 	return parsePolicy(string(*spec.InternalTrafficPolicy), "spec.internalTrafficPolicy", r)
 }
 
-// externalPolicy returns the external traffic policy where it counts: kube-proxy disregards it for a
-// service of type ClusterIP without external IPs, though such a service may have load balancer IPs and node ports left over.
+// externalPolicy returns the external traffic policy where it counts: kube-proxy disregards it for
+// a service of type ClusterIP without external IPs, though such a service may have load balancer
+// IPs and node ports left over.
 func externalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPolicy {
 	if spec.ExternalTrafficPolicy == "" {
 		return servicemodel.PolicyCluster
@@ -212,27 +219,34 @@ func parsePolicy(s, field string, r *report) servicemodel.TrafficPolicy {
 	return servicemodel.PolicyCluster
 }
 
-// healthCheckNodePort returns the port where it counts: under external traffic policy Local of a load balancer.
-func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServicePort, r *report) uint16 {
+// healthCheckNodePort returns the port where it counts: under external traffic policy Local of a
+// load balancer.
+func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServicePort,
+	r *report) uint16 {
 	if !checkPort(spec.HealthCheckNodePort, 0, "spec.healthCheckNodePort", r) {
 		return 0
 	}
-	if spec.Type != corev1.ServiceTypeLoadBalancer || spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+	if spec.Type != corev1.ServiceTypeLoadBalancer ||
+		spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		return 0
 	}
 	if spec.HealthCheckNodePort == 0 {
-		r.warn("spec.healthCheckNodePort", "", "no port is given, load balancers cannot ask for local endpoints")
+		r.warn("spec.healthCheckNodePort", "",
+			"no port is given, load balancers cannot ask for local endpoints")
 		return 0
 	}
 	port := uint16(spec.HealthCheckNodePort)
-	if slices.ContainsFunc(ports, func(p servicemodel.ServicePort) bool { return p.Protocol == servicemodel.TCP && p.NodePort == port }) {
-		r.invalid("spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort), "is the node port of one of spec.ports too")
+	if slices.ContainsFunc(ports, func(p servicemodel.ServicePort) bool {
+		return p.Protocol == servicemodel.TCP && p.NodePort == port
+	}) {
+		r.invalid("spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort),
+			"is the node port of one of spec.ports too")
 	}
 	return port
 }
 
-// clusterIPs returns the cluster IP of each of the service's families. Without families, the object comes from
-// an API server that knew one only, that of spec.clusterIP.
+// clusterIPs returns the cluster IP of each of the service's families. Without families, the object
+// comes from an API server that knew one only, that of spec.clusterIP.
 func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 	if len(spec.IPFamilies) == 0 {
 		a, err := parseUsable(spec.ClusterIP)
@@ -269,7 +283,8 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 		}
 	}
 	for i := len(spec.IPFamilies); i < len(spec.ClusterIPs); i++ {
-		r.invalid(fmt.Sprintf("spec.clusterIPs[%d]", i), spec.ClusterIPs[i], "has no family in spec.ipFamilies")
+		r.invalid(fmt.Sprintf("spec.clusterIPs[%d]", i), spec.ClusterIPs[i],
+			"has no family in spec.ipFamilies")
 	}
 	return out
 }
@@ -295,7 +310,8 @@ func externalIPs(spec *corev1.ServiceSpec, cluster []netip.Addr, r *report) []ne
 
 // loadBalancerIPs reads what the cloud wrote into the status. It never makes a service invalid
 // unless strict, since whoever wrote the service did not write that.
-func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr, r *report) []servicemodel.LoadBalancerIP {
+func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
+	r *report) []servicemodel.LoadBalancerIP {
 	var out []servicemodel.LoadBalancerIP
 	for i, in := range ingress {
 		if strings.TrimSpace(in.IP) == "" { // a host name only
@@ -328,10 +344,13 @@ func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 	return out
 }
 
-// hasFamily reports whether the service has a cluster IP of a's family. In a family without one, it does not exist.
+// hasFamily reports whether the service has a cluster IP of a's family. In a family without one, it
+// does not exist.
 func hasFamily(a netip.Addr, cluster []netip.Addr, field string, r *report) bool {
 	family := servicemodel.FamilyOf(a)
-	if slices.ContainsFunc(cluster, func(c netip.Addr) bool { return servicemodel.FamilyOf(c) == family }) {
+	if slices.ContainsFunc(cluster, func(c netip.Addr) bool {
+		return servicemodel.FamilyOf(c) == family
+	}) {
 		return true
 	}
 	r.warn(field, a.String(), "is not used, the service has no %s cluster IP", family)

@@ -12,7 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// serviceCase is one thing that a Service may say: what it changes in webService, and what in webModel.
+// serviceCase is one thing that a Service may say: what it changes in webService, and what in
+// webModel.
 type serviceCase struct {
 	name     string
 	given    func(*corev1.Service)
@@ -56,18 +57,28 @@ func TestServiceAnnotations(t *testing.T) {
 			}
 		}
 	}
-	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct", "kernlb.io/connections", "30s", "kernlb.io/color", "red")
-	runServiceCases(t, kube.Config{}, []serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
+	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct",
+		"kernlb.io/connections", "30s", "kernlb.io/color", "red")
+	runServiceCases(t, kube.Config{},
+		[]serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
 	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
 		{"all of them", all, func(s *servicemodel.Service) {
-			s.Scheduler, s.Forwarding = servicemodel.Maglev+servicemodel.HashPort, servicemodel.ForwardDirect
-			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: 30 * time.Second}
+			s.Scheduler, s.Forwarding = servicemodel.Maglev+servicemodel.HashPort,
+				servicemodel.ForwardDirect
+			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
+				Drain: 30 * time.Second}
 		}, nil},
-		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"), unchanged, nil},
-		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast", "kernlb.io/forwarding", "", "kernlb.io/connections", "1ms"), unchanged, []string{
-			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: must be leave, cut, or a time of at least 1s",
-			"warning: Service default/web: metadata.annotations[kernlb.io/forwarding]: must be nat, direct or tunnel",
-			"warning: Service default/web: metadata.annotations[kernlb.io/scheduler]: fast: must be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, fo, ovf; sh or mh, with +port, +fallback or both",
+		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"),
+			unchanged, nil},
+		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast",
+			"kernlb.io/forwarding", "", "kernlb.io/connections", "1ms"), unchanged, []string{
+			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: must " +
+				"be leave, cut, or a time of at least 1s",
+			"warning: Service default/web: metadata.annotations[kernlb.io/forwarding]: must be " +
+				"nat, direct or tunnel",
+			"warning: Service default/web: metadata.annotations[kernlb.io/scheduler]: fast: must " +
+				"be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, " +
+				"fo, ovf; sh or mh, with +port, +fallback or both",
 		}},
 	})
 }
@@ -78,7 +89,8 @@ func TestServiceIdentity(t *testing.T) {
 		{"a plain service", func(*corev1.Service) {}, unchanged, nil},
 		{"labels and annotations mean nothing", func(s *corev1.Service) {
 			s.Labels = map[string]string{"app": "web"}
-			s.Annotations = map[string]string{"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}
+			s.Annotations = map[string]string{
+				"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}
 		}, unchanged, nil},
 		{"a service of another proxy is none of ours", func(s *corev1.Service) {
 			s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
@@ -92,19 +104,25 @@ func TestServiceIdentity(t *testing.T) {
 		}, nil, nil},
 		{"ports of one number and different protocols are apart", func(s *corev1.Service) {
 			s.Spec.Ports = []corev1.ServicePort{
-				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}, {Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53},
+				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53},
+				{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53},
 				{Name: "dns-sctp", Protocol: corev1.ProtocolSCTP, Port: 53},
 			}
 		}, func(s *servicemodel.Service) {
 			s.Ports = []servicemodel.ServicePort{
-				{Name: "dns", Protocol: servicemodel.UDP, Port: 53}, {Name: "dns-tcp", Protocol: servicemodel.TCP, Port: 53},
+				{Name: "dns", Protocol: servicemodel.UDP, Port: 53},
+				{Name: "dns-tcp", Protocol: servicemodel.TCP, Port: 53},
 				{Name: "dns-sctp", Protocol: servicemodel.SCTP, Port: 53},
 			}
 		}, nil},
 		{"a single port needs no name", func(s *corev1.Service) { s.Spec.Ports[0].Name = "" },
 			func(s *servicemodel.Service) { s.Ports[0].Name = "" }, nil},
-		{"a port without a protocol is TCP", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = "" }, unchanged, nil},
-		{"the target port is not read", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(99999) }, unchanged, nil},
+		{"a port without a protocol is TCP", func(s *corev1.Service) {
+			s.Spec.Ports[0].Protocol = ""
+		}, unchanged, nil},
+		{"the target port is not read", func(s *corev1.Service) {
+			s.Spec.Ports[0].TargetPort = intstr.FromInt32(99999)
+		}, unchanged, nil},
 		{"a node port", func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 30080 },
 			func(s *servicemodel.Service) { s.Ports[0].NodePort = 30080 }, nil},
 		{"fields that mean nothing to a proxy", func(s *corev1.Service) {
@@ -137,24 +155,41 @@ func TestServiceTypeAndClusterIP(t *testing.T) {
 	runServiceCases(t, kube.Config{}, []serviceCase{
 		{"headless", clusterIP("None"), nil, nil},
 		{"without a cluster IP", clusterIP(""), nil,
-			[]string{"warning: Service default/web: spec.clusterIP: no address is given, the service is skipped"}},
-		{"ExternalName", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }, nil, nil},
+			[]string{
+				"warning: Service default/web: spec.clusterIP: no address is given, the service " +
+					"is skipped"}},
+		{"ExternalName", func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeExternalName
+		}, nil, nil},
 		{"ExternalName without an address", func(s *corev1.Service) {
 			clusterIP("")(s)
 			s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeExternalName, nil
 		}, nil, nil},
 		{"no type is ClusterIP", func(s *corev1.Service) { s.Spec.Type = "" }, unchanged, nil},
 		{"one family", clusterIP("10.96.0.10", corev1.IPv4Protocol), only("10.96.0.10"), nil},
-		{"the other family", clusterIP("fd00:96::10", corev1.IPv6Protocol), only("fd00:96::10"), nil},
-		{"no families, as from an old API server", clusterIP("fd00:96::10"), only("fd00:96::10"), nil},
-		{"no families: the list of cluster IPs does not count", func(s *corev1.Service) { s.Spec.IPFamilies = nil }, only("10.96.0.10"), nil},
-		{"families without addresses", func(s *corev1.Service) { s.Spec.ClusterIPs = nil }, nil, []string{
-			"warning: Service default/web: spec.clusterIPs[0]: no IPv4 address is given, the service has none",
-			"warning: Service default/web: spec.clusterIPs[1]: no IPv6 address is given, the service has none",
+		{"the other family", clusterIP("fd00:96::10", corev1.IPv6Protocol),
+			only("fd00:96::10"), nil},
+		{"no families, as from an old API server", clusterIP("fd00:96::10"),
+			only("fd00:96::10"), nil},
+		{"no families: the list of cluster IPs does not count", func(s *corev1.Service) {
+			s.Spec.IPFamilies = nil
+		}, only("10.96.0.10"), nil},
+		{"families without addresses", func(s *corev1.Service) {
+			s.Spec.ClusterIPs = nil
+		}, nil, []string{
+			"warning: Service default/web: spec.clusterIPs[0]: no IPv4 address is given, the " +
+				"service has none",
+			"warning: Service default/web: spec.clusterIPs[1]: no IPv6 address is given, the " +
+				"service has none",
 		}},
-		{"a second family that has no address yet", func(s *corev1.Service) { s.Spec.ClusterIPs = s.Spec.ClusterIPs[:1] }, only("10.96.0.10"),
-			[]string{"warning: Service default/web: spec.clusterIPs[1]: no IPv6 address is given, the service has none"}},
-		{"leading zeros", clusterIP("010.096.000.010", corev1.IPv4Protocol), only("10.96.0.10"), nil},
+		{"a second family that has no address yet", func(s *corev1.Service) {
+			s.Spec.ClusterIPs = s.Spec.ClusterIPs[:1]
+		}, only("10.96.0.10"),
+			[]string{
+				"warning: Service default/web: spec.clusterIPs[1]: no IPv6 address is given, the " +
+					"service has none"}},
+		{"leading zeros", clusterIP("010.096.000.010", corev1.IPv4Protocol),
+			only("10.96.0.10"), nil},
 	})
 }
 
@@ -184,47 +219,75 @@ func TestServiceAddresses(t *testing.T) {
 		return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = list }
 	}
 	runServiceCases(t, kube.Config{}, []serviceCase{
-		{"external IPs of both families", external("192.0.2.1", "2001:db8::1"), externals("192.0.2.1", "2001:db8::1"), nil},
-		{"external IPs with leading zeros", external("192.168.099.022"), externals("192.168.99.22"), nil},
-		{"blank external IPs are nothing", external("", " ", "192.0.2.1"), externals("192.0.2.1"), nil},
-		{"an external IP given twice", external("192.0.2.1", "192.0.2.01"), externals("192.0.2.1"), nil},
-		{"an external IP that is none is skipped", external("x", "192.0.2.1"), externals("192.0.2.1"),
+		{"external IPs of both families", external("192.0.2.1", "2001:db8::1"),
+			externals("192.0.2.1", "2001:db8::1"), nil},
+		{"external IPs with leading zeros", external("192.168.099.022"), externals("192.168.99.22"),
+			nil},
+		{"blank external IPs are nothing", external("", " ", "192.0.2.1"), externals("192.0.2.1"),
+			nil},
+		{"an external IP given twice", external("192.0.2.1", "192.0.2.01"), externals("192.0.2.1"),
+			nil},
+		{"an external IP that is none is skipped", external("x", "192.0.2.1"),
+			externals("192.0.2.1"),
 			[]string{"warning: Service default/web: spec.externalIPs[0]: x: not an IP address"}},
 		{"an external IP of a family without a cluster IP", singleStack(external("2001:db8::1")),
 			func(s *servicemodel.Service) { s.ClusterIPs = addrs("10.96.0.10") },
-			[]string{"warning: Service default/web: spec.externalIPs[0]: 2001:db8::1: is not used, the service has no IPv6 cluster IP"}},
+			[]string{
+				"warning: Service default/web: spec.externalIPs[0]: 2001:db8::1: is not used, the " +
+					"service has no IPv6 cluster IP"}},
 
-		{"a load balancer", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9"}), vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
+		{"a load balancer", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9"}),
+			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
 		{"a load balancer counts whatever the type", func(s *corev1.Service) {
 			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9"})(s)
 			s.Spec.Type = corev1.ServiceTypeNodePort
 		}, vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
-		{"a load balancer with a host name only", ingress(corev1.LoadBalancerIngress{Hostname: "lb.example.com"}), unchanged, nil},
-		{"mode VIP", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9", IPMode: ptr(corev1.LoadBalancerIPModeVIP)}),
+		{"a load balancer with a host name only",
+			ingress(corev1.LoadBalancerIngress{Hostname: "lb.example.com"}), unchanged, nil},
+		{"mode VIP",
+			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9",
+				IPMode: ptr(corev1.LoadBalancerIPModeVIP)}),
 			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
-		{"mode Proxy", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9", IPMode: ptr(corev1.LoadBalancerIPModeProxy)}),
+		{"mode Proxy",
+			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9",
+				IPMode: ptr(corev1.LoadBalancerIPModeProxy)}),
 			vip("192.0.2.9", servicemodel.LoadBalancerProxy), nil},
 		{"a mode of tomorrow is left alone like Proxy",
-			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9", IPMode: ptr(corev1.LoadBalancerIPMode("Teleport"))}),
+			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9",
+				IPMode: ptr(corev1.LoadBalancerIPMode("Teleport"))}),
 			vip("192.0.2.9", servicemodel.LoadBalancerProxy), nil},
 		{"an address in both modes is balanced", ingress(
-			corev1.LoadBalancerIngress{IP: "192.0.2.9", IPMode: ptr(corev1.LoadBalancerIPModeProxy)}, corev1.LoadBalancerIngress{IP: "192.0.2.9"},
+			corev1.LoadBalancerIngress{IP: "192.0.2.9",
+				IPMode: ptr(corev1.LoadBalancerIPModeProxy)}, corev1.LoadBalancerIngress{
+				IP: "192.0.2.9"},
 		), vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
-		{"ingress ports mean nothing", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9", Ports: []corev1.PortStatus{{Port: 1}}}),
+		{"ingress ports mean nothing",
+			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9", Ports: []corev1.PortStatus{
+				{Port: 1}}}),
 			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
-		{"a load balancer address that is none", ingress(corev1.LoadBalancerIngress{IP: "x"}), unchanged,
-			[]string{"warning: Service default/web: status.loadBalancer.ingress[0].ip: x: not an IP address"}},
-		{"a load balancer on loopback, as local clusters have", ingress(corev1.LoadBalancerIngress{IP: "127.0.0.1"}), unchanged,
-			[]string{"warning: Service default/web: status.loadBalancer.ingress[0].ip: 127.0.0.1: may not be a loopback address"}},
-		{"a load balancer of a family without a cluster IP", singleStack(ingress(corev1.LoadBalancerIngress{IP: "2001:db8::9"})),
+		{"a load balancer address that is none", ingress(corev1.LoadBalancerIngress{IP: "x"}),
+			unchanged,
+			[]string{
+				"warning: Service default/web: status.loadBalancer.ingress[0].ip: x: not an IP " +
+					"address"}},
+		{"a load balancer on loopback, as local clusters have",
+			ingress(corev1.LoadBalancerIngress{IP: "127.0.0.1"}), unchanged,
+			[]string{
+				"warning: Service default/web: status.loadBalancer.ingress[0].ip: 127.0.0.1: may " +
+					"not be a loopback address"}},
+		{"a load balancer of a family without a cluster IP",
+			singleStack(ingress(corev1.LoadBalancerIngress{IP: "2001:db8::9"})),
 			func(s *servicemodel.Service) { s.ClusterIPs = addrs("10.96.0.10") },
 			[]string{
-				"warning: Service default/web: status.loadBalancer.ingress[0].ip: 2001:db8::9: is not used, the service has no IPv6 cluster IP",
+				"warning: Service default/web: status.loadBalancer.ingress[0].ip: 2001:db8::9: is " +
+					"not used, the service has no IPv6 cluster IP",
 			}},
 
-		{"source ranges are trimmed, masked and read leniently", ranges(" 10.1.2.3/8 ", "", "192.168.001.0/24\n", "2001:db8::/32"),
+		{"source ranges are trimmed, masked and read leniently",
+			ranges(" 10.1.2.3/8 ", "", "192.168.001.0/24\n", "2001:db8::/32"),
 			func(s *servicemodel.Service) {
-				s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8", "192.168.1.0/24", "2001:db8::/32")
+				s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8", "192.168.1.0/24",
+					"2001:db8::/32")
 			}, nil},
 	})
 }
@@ -233,7 +296,8 @@ func TestServicePolicies(t *testing.T) {
 	t.Parallel()
 	local := func(kind corev1.ServiceType) func(*corev1.Service) {
 		return func(s *corev1.Service) {
-			s.Spec.Type, s.Spec.ExternalTrafficPolicy = kind, corev1.ServiceExternalTrafficPolicyLocal
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy = kind,
+				corev1.ServiceExternalTrafficPolicyLocal
 		}
 	}
 	isLocal := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
@@ -243,34 +307,43 @@ func TestServicePolicies(t *testing.T) {
 		}
 	}
 	noPort := []string{
-		"warning: Service default/web: spec.healthCheckNodePort: no port is given, load balancers cannot ask for local endpoints",
+		"warning: Service default/web: spec.healthCheckNodePort: no port is given, load balancers " +
+			"cannot ask for local endpoints",
 	}
 	runServiceCases(t, kube.Config{}, []serviceCase{
 		{"affinity without configuration lasts three hours",
-			func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, affinity(3 * time.Hour), nil},
+			func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			affinity(3 * time.Hour), nil},
 		{"affinity with an empty configuration too", func(s *corev1.Service) {
-			s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityClientIP, &corev1.SessionAffinityConfig{}
+			s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityClientIP,
+				&corev1.SessionAffinityConfig{}
 		}, affinity(3 * time.Hour), nil},
 		{"affinity with a configuration without timeout too", func(s *corev1.Service) {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{}}
 		}, affinity(3 * time.Hour), nil},
 		{"affinity with a timeout", func(s *corev1.Service) {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(86400))}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(86400))}}
 		}, affinity(24 * time.Hour), nil},
 		{"no affinity", func(s *corev1.Service) { s.Spec.SessionAffinity = "" }, unchanged, nil},
 
 		{"internal policy Local", func(s *corev1.Service) {
 			s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
-		}, func(s *servicemodel.Service) { s.InternalTrafficPolicy = servicemodel.PolicyLocal }, nil},
+		}, func(s *servicemodel.Service) { s.InternalTrafficPolicy = servicemodel.PolicyLocal },
+			nil},
 		{"internal policy Cluster", func(s *corev1.Service) {
 			s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyCluster)
 		},
 			unchanged, nil},
-		{"external policy Local of a NodePort service", local(corev1.ServiceTypeNodePort), isLocal, nil},
-		{"external policy Local of a LoadBalancer service", local(corev1.ServiceTypeLoadBalancer), isLocal, noPort},
-		{"external policy Local does not count for type ClusterIP", local(corev1.ServiceTypeClusterIP), unchanged, nil},
+		{"external policy Local of a NodePort service", local(corev1.ServiceTypeNodePort),
+			isLocal, nil},
+		{"external policy Local of a LoadBalancer service", local(corev1.ServiceTypeLoadBalancer),
+			isLocal, noPort},
+		{"external policy Local does not count for type ClusterIP",
+			local(corev1.ServiceTypeClusterIP), unchanged, nil},
 		{"but does with external IPs", func(s *corev1.Service) {
 			local(corev1.ServiceTypeClusterIP)(s)
 			s.Spec.ExternalIPs = []string{"192.0.2.1"}
@@ -279,7 +352,8 @@ func TestServicePolicies(t *testing.T) {
 			s.ExternalIPs = addrs("192.0.2.1")
 		}, nil},
 		{"external policy Cluster", func(s *corev1.Service) {
-			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyCluster
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort,
+				corev1.ServiceExternalTrafficPolicyCluster
 		}, unchanged, nil},
 
 		{"a health check node port", func(s *corev1.Service) {

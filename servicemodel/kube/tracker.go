@@ -11,14 +11,16 @@ import (
 
 // Config says what a [Tracker] cannot learn from Kubernetes.
 type Config struct {
-	// Node is the node as the program describes it. Its name selects the Node object; without a name none counts. What is
-	// empty is filled in from that object: Zone from the label topology.kubernetes.io/zone, Addresses
-	// from status.addresses, first the internal, then the external ones, each in their order. To
-	// ServiceCIDRs, those of the ServiceCIDR objects are added.
+	// Node is the node as the program describes it. Its name selects the Node object; without a
+	// name none counts. What is empty is filled in from that object: Zone from the label
+	// topology.kubernetes.io/zone, Addresses from status.addresses, first the internal, then the
+	// external ones, each in their order. To ServiceCIDRs, those of the ServiceCIDR objects are
+	// added.
 	Node servicemodel.Node
 
-	// NodeCIDRs tells local pods by the pod CIDRs of the Node object, in place of Node.LocalPods (detectLocalMode NodeCIDR of
-	// kube-proxy). Until the object is known, or if it has none, no pod is told by its address.
+	// NodeCIDRs tells local pods by the pod CIDRs of the Node object, in place of Node.LocalPods
+	// (detectLocalMode NodeCIDR of kube-proxy). Until the object is known, or if it has none, no
+	// pod is told by its address.
 	NodeCIDRs bool
 
 	// Annotations is the prefix of the annotations of Services that say what Kubernetes has no
@@ -27,17 +29,19 @@ type Config struct {
 	// out, or refuses the whole state if it is strict.
 	Annotations string
 
-	// Strict is for objects that no API server has validated, such as those in files: what an API server would have
-	// refused but kube-proxy skips, such as an external IP that is not an address, is then an error too.
+	// Strict is for objects that no API server has validated, such as those in files: what an API
+	// server would have refused but kube-proxy skips, such as an external IP that is not an
+	// address, is then an error too.
 	Strict bool
 }
 
-// Tracker follows Kubernetes objects and yields the state they describe. Its methods may be called from several
-// goroutines, those about one object from one at a time, in the order of its versions. A tracker does not keep the objects it is
-// given, though it shares their strings.
+// Tracker follows Kubernetes objects and yields the state they describe. Its methods may be called
+// from several goroutines, those about one object from one at a time, in the order of its versions.
+// A tracker does not keep the objects it is given, though it shares their strings.
 //
-// Each Set method takes the newest version of an object and returns what is wrong with it, which [Tracker.Problems] returns
-// too for as long as the object is there. Each Delete method is told that an object is gone; one that is not known is no problem.
+// Each Set method takes the newest version of an object and returns what is wrong with it, which
+// [Tracker.Problems] returns too for as long as the object is there. Each Delete method is told
+// that an object is gone; one that is not known is no problem.
 type Tracker struct {
 	config Config
 
@@ -69,9 +73,10 @@ func NewTracker(c Config) *Tracker {
 	}
 }
 
-// State returns the state that the objects known now describe. It is valid: [servicemodel.State.Validate] finds nothing, as
-// long as the node it was configured with is valid. If nothing that matters changed since the last
-// call, it is the same state. The cost is that of the services whose objects were set or deleted since.
+// State returns the state that the objects known now describe. It is valid:
+// [servicemodel.State.Validate] finds nothing, as long as the node it was configured with is valid.
+// If nothing that matters changed since the last call, it is the same state. The cost is that of
+// the services whose objects were set or deleted since.
 func (t *Tracker) State() servicemodel.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +101,8 @@ func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemode
 	return s.WithService(service).WithEndpoints(n, t.backends[n].merged())
 }
 
-// Problems returns all that is wrong with the objects known now, in the order of their kinds and names, and
-// for each object in the order of its fields' checks.
+// Problems returns all that is wrong with the objects known now, in the order of their kinds and
+// names, and for each object in the order of its fields' checks.
 func (t *Tracker) Problems() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,8 +113,8 @@ func (t *Tracker) Problems() []Problem {
 	return all
 }
 
-// conclude ends the translation of an object: it keeps what was wrong and returns it, with whether the
-// object can be used.
+// conclude ends the translation of an object: it keeps what was wrong and returns it, with whether
+// the object can be used.
 func (t *Tracker) conclude(k objectKey, r *report) ([]Problem, bool) {
 	if len(r.problems) == 0 {
 		delete(t.problems, k)

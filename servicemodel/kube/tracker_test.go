@@ -39,7 +39,8 @@ func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
 	set := func(version string) {
-		service, slice, node, cidr := webService(), webSlice("web-1", "10.1.0.1"), ourNode(), serviceCIDR("kubernetes", "10.96.0.0/16")
+		service, slice, node, cidr := webService(), webSlice("web-1", "10.1.0.1"), ourNode(),
+			serviceCIDR("kubernetes", "10.96.0.0/16")
 		for _, o := range []interface{ SetResourceVersion(string) }{service, slice, node, cidr} {
 			o.SetResourceVersion(version)
 		}
@@ -74,7 +75,8 @@ func TestEarlierStatesStayAsTheyWere(t *testing.T) {
 	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.1")))
 	before := tracker.State()
 	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.2")))
-	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.2")}, tracker.State().Endpoints(web))
+	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.2")},
+		tracker.State().Endpoints(web))
 	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.1")}, before.Endpoints(web))
 }
 
@@ -121,7 +123,8 @@ type world struct {
 
 func newWorld(rng *rand.Rand) *world {
 	return &world{
-		rng: rng, services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{},
+		rng: rng, services: map[string]*corev1.Service{},
+		slices: map[string]*discoveryv1.EndpointSlice{},
 		legacy: map[string]*corev1.Endpoints{}, cidrs: map[string]*networkingv1.ServiceCIDR{},
 	}
 }
@@ -197,7 +200,8 @@ func (w *world) change(t *kube.Tracker) {
 		delete(w.legacy, name)
 		t.DeleteEndpoints(n)
 	case 10:
-		w.cidrs[name] = serviceCIDR(name, w.pick("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "x"))
+		w.cidrs[name] = serviceCIDR(name, w.pick("10.96.0.0/16", "10.97.0.0/16",
+			"fd00:96::/112", "x"))
 		t.SetServiceCIDR(w.cidrs[name])
 	case 11:
 		delete(w.cidrs, name)
@@ -253,7 +257,8 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 
 		state := tracker.State()
 		w.replay(tracker)
-		require.True(t, state.Same(tracker.State()), "round %d: a resynchronisation changes nothing", round)
+		require.True(t, state.Same(tracker.State()),
+			"round %d: a resynchronisation changes nothing", round)
 	}
 }
 

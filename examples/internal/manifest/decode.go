@@ -17,7 +17,8 @@ type fieldProblem struct {
 	field, given, reason string
 }
 
-// decoder fills the Go types of the Kubernetes API, by their json tags, and collects what does not fit.
+// decoder fills the Go types of the Kubernetes API, by their json tags, and collects what does not
+// fit.
 type decoder struct {
 	names    map[reflect.Type]map[string][]int // the index of each field, by its name in JSON
 	problems []fieldProblem
@@ -122,7 +123,8 @@ func (d *decoder) object(v *value, dst reflect.Value, path string) {
 					hint = ", did you mean " + name + "?"
 				}
 			}
-			d.problems = append(d.problems, fieldProblem{m.value.line, at, "", "unknown field" + hint})
+			d.problems = append(d.problems, fieldProblem{m.value.line, at, "",
+				"unknown field" + hint})
 			continue
 		}
 		d.fill(m.value, dst.FieldByIndex(index), at)
@@ -139,8 +141,8 @@ func (d *decoder) entries(v *value, dst reflect.Value, path string) {
 	}
 }
 
-// unmarshal fills a type that reads JSON itself. All of them are scalars in JSON, but for those that
-// nobody here reads.
+// unmarshal fills a type that reads JSON itself. All of them are scalars in JSON, but for those
+// that nobody here reads.
 func (d *decoder) unmarshal(v *value, u json.Unmarshaler, path string) {
 	switch u.(type) {
 	case *metav1.FieldsV1, *resource.Quantity:
@@ -159,7 +161,8 @@ func (d *decoder) unmarshal(v *value, u json.Unmarshaler, path string) {
 	}
 }
 
-// fields returns the fields of a struct by their names in JSON, those of embedded structs among them.
+// fields returns the fields of a struct by their names in JSON, those of embedded structs among
+// them.
 func (d *decoder) fields(t reflect.Type) map[string][]int {
 	if names, ok := d.names[t]; ok {
 		return names

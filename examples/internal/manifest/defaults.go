@@ -8,9 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An API server completes the objects it is given (SetDefaults in k8s.io/kubernetes/pkg/apis/…/v1/defaults.go, and the
-// cluster IP fields in pkg/registry/core/service). Done here is what makes a difference: most fields mean the
-// default anyway where they are empty, to the tracker as to kube-proxy.
+// An API server completes the objects it is given (SetDefaults in
+// k8s.io/kubernetes/pkg/apis/…/v1/defaults.go, and the cluster IP fields in
+// pkg/registry/core/service). Done here is what makes a difference: most fields mean the default
+// anyway where they are empty, to the tracker as to kube-proxy.
 
 // defaultNamespace is that of objects that name none.
 func defaultNamespace(m *metav1.ObjectMeta) {

@@ -14,7 +14,8 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr
 	plain := servicemodel.Service{
-		Name: web, Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}, ClusterIPs: []netip.Addr{addr("10.96.0.10")},
+		Name: web, Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+		ClusterIPs: []netip.Addr{addr("10.96.0.10")},
 	}
 	with := func(change func(*servicemodel.Service)) servicemodel.Service {
 		s := plain
@@ -25,20 +26,32 @@ func TestDefaults(t *testing.T) {
 		name, spec string
 		want       servicemodel.Service
 	}{
-		{"protocol, type, policies, affinity, list and family of the cluster IP", "{clusterIP: 10.96.0.10, ports: [{port: 80}]}", plain},
+		{"protocol, type, policies, affinity, list and family of the cluster IP",
+			"{clusterIP: 10.96.0.10, ports: [{port: 80}]}", plain},
 		{"the family of an IPv6 cluster IP", "{clusterIP: 'fd00:96::10', ports: [{port: 80}]}",
-			with(func(s *servicemodel.Service) { s.ClusterIPs = []netip.Addr{addr("fd00:96::10")} })},
-		{"the families of two cluster IPs", "{clusterIP: 'fd00:96::10', clusterIPs: ['fd00:96::10', 10.96.0.10], ports: [{port: 80}]}",
-			with(func(s *servicemodel.Service) { s.ClusterIPs = []netip.Addr{addr("fd00:96::10"), addr("10.96.0.10")} })},
-		{"families that are given stay", "{clusterIP: 10.96.0.10, ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, ports: [{port: 80}]}", plain},
-		{"the affinity timeout", "{clusterIP: 10.96.0.10, sessionAffinity: ClientIP, ports: [{port: 80}]}",
 			with(func(s *servicemodel.Service) {
-				s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: servicemodel.DefaultAffinityTimeout}
+				s.ClusterIPs = []netip.Addr{addr("fd00:96::10")}
+			})},
+		{"the families of two cluster IPs",
+			"{clusterIP: 'fd00:96::10', clusterIPs: ['fd00:96::10', 10.96.0.10], ports: [{port: " +
+				"80}]}",
+			with(func(s *servicemodel.Service) {
+				s.ClusterIPs = []netip.Addr{addr("fd00:96::10"), addr("10.96.0.10")}
+			})},
+		{"families that are given stay",
+			"{clusterIP: 10.96.0.10, ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, ports: " +
+				"[{port: 80}]}", plain},
+		{"the affinity timeout",
+			"{clusterIP: 10.96.0.10, sessionAffinity: ClientIP, ports: [{port: 80}]}",
+			with(func(s *servicemodel.Service) {
+				s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
+					Timeout: servicemodel.DefaultAffinityTimeout}
 			})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tracker, result := load(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: "+tt.spec)
+			tracker, result := load(t,
+				"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: "+tt.spec)
 			require.Empty(t, texts(result.Problems))
 			require.Equal(t, &tt.want, tracker.State().Service(web))
 		})
@@ -61,7 +74,8 @@ endpoints: [{addresses: [10.1.0.1]}]
 `)
 	require.Empty(t, texts(result.Problems))
 	require.Equal(t, []servicemodel.Endpoint{{
-		Addr: netip.MustParseAddr("10.1.0.1"), Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
+		Addr: netip.MustParseAddr("10.1.0.1"), Ports: []servicemodel.EndpointPort{
+			{Protocol: servicemodel.TCP, Port: 8080}},
 		Ready: true, Serving: true,
 	}}, tracker.State().Endpoints(web))
 }
@@ -72,7 +86,8 @@ func TestNoClusterIPByIntention(t *testing.T) {
 		"{clusterIP: None, ports: [{port: 80}]}", "{type: ExternalName, externalName: example.com}",
 		"{clusterIP: None, clusterIPs: [None], selector: {app: web}}",
 	} {
-		tracker, result := load(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: "+spec)
+		tracker, result := load(t,
+			"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: "+spec)
 		require.Empty(t, texts(result.Problems))
 		require.Zero(t, tracker.State().Len())
 	}

@@ -15,7 +15,8 @@ func TestHostileText(t *testing.T) {
 	laughs.WriteString("a0: &a0 ha\n")
 	previous := "a0"
 	for _, name := range strings.Split("b c d e f g h i j k l m", " ") {
-		laughs.WriteString(name + ": &" + name + " [" + strings.Repeat("*"+previous+", ", 9) + "*" + previous + "]\n")
+		laughs.WriteString(name + ": &" + name + " [" + strings.Repeat("*"+previous+", ", 9) + "*" +
+			previous + "]\n")
 		previous = name
 	}
 	long := strings.Repeat("x", 64<<10)
@@ -25,23 +26,33 @@ func TestHostileText(t *testing.T) {
 	}
 	lists.WriteString(strings.Repeat("]}", 20))
 	for _, tt := range []struct{ name, text, want string }{
-		{"a billion laughs", laughs.String(), "aliases make the document more than 1 MiB longer than it is"},
-		{"64 KiB, a thousand times", "a: &a " + long + "\nb: [" + strings.Repeat("*a, ", 1000) + "]\n", "aliases make the document"},
+		{"a billion laughs", laughs.String(),
+			"aliases make the document more than 1 MiB longer than it is"},
+		{"64 KiB, a thousand times", "a: &a " + long + "\nb: [" + strings.Repeat("*a, ", 1000) +
+			"]\n", "aliases make the document"},
 		{"endpoints upon endpoints", "apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\n" +
 			"x: &x [" + strings.Repeat("{ip: 10.0.0.1},", 1000) + "]\n" +
-			"subsets: [" + strings.Repeat("{addresses: *x},", 1000) + "]\n", "aliases make the document"},
-		{"nested YAML lists", strings.Repeat("[", 100_000), "document 1: not YAML: exceeded max depth"},
-		{"nested YAML objects", strings.Repeat("{a: ", 5000) + strings.Repeat("}", 5000), "nested more than 1000 deep"},
+			"subsets: [" + strings.Repeat("{addresses: *x},", 1000) + "]\n",
+			"aliases make the document"},
+		{"nested YAML lists", strings.Repeat("[", 100_000),
+			"document 1: not YAML: exceeded max depth"},
+		{"nested YAML objects", strings.Repeat("{a: ", 5000) + strings.Repeat("}", 5000),
+			"nested more than 1000 deep"},
 		{"nested YAML in block style", strings.Repeat("- ", 5000), "nested more than 1000 deep"},
 		{"nested JSON lists", strings.Repeat("[", 100_000), "document 1: "},
-		{"nested JSON objects", strings.Repeat(`{"a":`, 100_000) + strings.Repeat("}", 100_000), "nested more than 1000 deep"},
-		{"JSON lists, well formed", strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "nested more than 1000 deep"},
+		{"nested JSON objects", strings.Repeat(`{"a":`, 100_000) + strings.Repeat("}", 100_000),
+			"nested more than 1000 deep"},
+		{"JSON lists, well formed", strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+			"nested more than 1000 deep"},
 		{"nested lists of kind List", lists.String(), "items: more than 8 lists in one another"},
-		{"a YAML document that is too large", "a: b\n" + strings.Repeat("# "+long+"\n", 16<<20/len(long)), "larger than 16 MiB"},
+		{"a YAML document that is too large", "a: b\n" + strings.Repeat("# "+long+"\n",
+			16<<20/len(long)), "larger than 16 MiB"},
 		{"a value that is long", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n" +
 			"spec: {type: " + long + ", clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
 			"spec.type: " + long[:64] + "…: must be ClusterIP"},
-		{"a quantity that would take forever", "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {cpu: 1e999999999}}\nx: 1\n",
+		{"a quantity that would take forever",
+			"apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {cpu: " +
+				"1e999999999}}\nx: 1\n",
 			"Node a: x: unknown field"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -84,7 +95,8 @@ func TestTruncation(t *testing.T) {
 		require.Nil(t, tracker.State().Service(web))
 	}
 	whole := service + "---\n" + slice
-	portAt := strings.Index(service, "port: 80") + len("port: ") // nobody can tell a number that was cut off
+	// nobody can tell a number that was cut off
+	portAt := strings.Index(service, "port: 80") + len("port: ")
 	for i := 1; i < len(whole); i++ {
 		tracker, _ := load(t, whole[:i])
 		if i <= portAt {
@@ -101,12 +113,18 @@ var breaks = strings.NewReplacer("\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u
 
 func FuzzLoad(f *testing.F) {
 	for _, s := range []string{
-		service, slice, service + "---\n" + slice, serviceJSON, "{apiVersion: v1, kind: List, items: [{}, [], 1]}",
-		"a: &a [*a]", "a: &a b\n*a : c", "<<: {a: b}", "%YAML 1.1\n---\n...\n", "? a\n: b", "!!set {a}", "a: |\n b",
-		"\"\\ud800\"", "{\"a\":1}{\"b\":2}", "\r0", "?\n?", "a: 0x10\nb: 1_000\nc: .inf\nd: 0o17\ne: 99999999999999999999",
-		"apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 1.2.3.4}]}",
-		"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: a}\nspec: {cidrs: [10.0.0.0/8]}",
-		"apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\nsubsets: [{addresses: [{ip: 10.0.0.1}], ports: [{port: 80}]}]",
+		service, slice, service + "---\n" + slice, serviceJSON,
+		"{apiVersion: v1, kind: List, items: [{}, [], 1]}",
+		"a: &a [*a]", "a: &a b\n*a : c", "<<: {a: b}", "%YAML 1.1\n---\n...\n", "? a\n: b",
+		"!!set {a}", "a: |\n b",
+		"\"\\ud800\"", "{\"a\":1}{\"b\":2}", "\r0", "?\n?",
+		"a: 0x10\nb: 1_000\nc: .inf\nd: 0o17\ne: 99999999999999999999",
+		"apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: " +
+			"InternalIP, address: 1.2.3.4}]}",
+		"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: a}\nspec: {cidrs: " +
+			"[10.0.0.0/8]}",
+		"apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\nsubsets: [{addresses: [{ip: " +
+			"10.0.0.1}], ports: [{port: 80}]}]",
 	} {
 		f.Add(s)
 	}

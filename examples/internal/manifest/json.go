@@ -126,7 +126,8 @@ func (p *jsonParser) explain(err error) error {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return syntaxErrorf(p.lineAt(len(p.text)), "not JSON: the text ends in the middle of a value")
+		return syntaxErrorf(p.lineAt(len(p.text)),
+			"not JSON: the text ends in the middle of a value")
 	case errors.As(err, &syntax):
 		return syntaxErrorf(p.lineAt(int(syntax.Offset)), "not JSON: %v", err)
 	}

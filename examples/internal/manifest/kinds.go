@@ -48,18 +48,20 @@ func (l *Loader) value(at place, v *value, depth int) {
 // maxListDepth is how deep lists may be in one another.
 const maxListDepth = 8
 
-// list takes the items of a list. Those of a ServiceList and its like, whose kind is given, need not say
-// what they are.
+// list takes the items of a list. Those of a ServiceList and its like, whose kind is given, need
+// not say what they are.
 func (l *Loader) list(at place, v *value, apiVersion, kind string, depth int) {
 	items := v.get("items")
 	switch {
 	case items.kind == nullValue:
 		return
 	case items.kind != listValue:
-		l.problem(at, items.line, show(kind+"List"), "items", "", "is "+items.kind.String()+", must be a list")
+		l.problem(at, items.line, show(kind+"List"), "items", "",
+			"is "+items.kind.String()+", must be a list")
 		return
 	case depth >= maxListDepth:
-		l.problem(at, v.line, show(kind+"List"), "items", "", fmt.Sprintf("more than %d lists in one another", maxListDepth))
+		l.problem(at, v.line, show(kind+"List"), "items", "",
+			fmt.Sprintf("more than %d lists in one another", maxListDepth))
 		return
 	}
 	for _, item := range items.items {
@@ -77,7 +79,8 @@ func (l *Loader) object(at place, v *value, apiVersion, kind string) {
 	if !known {
 		for k := range versions {
 			if strings.EqualFold(k, kind) {
-				l.problem(at, v.lineOf("kind"), objectName(v, k), "kind", kind, "did you mean "+k+"?")
+				l.problem(at, v.lineOf("kind"), objectName(v, k), "kind", kind,
+					"did you mean "+k+"?")
 				return
 			}
 		}
@@ -87,7 +90,8 @@ func (l *Loader) object(at place, v *value, apiVersion, kind string) {
 		return
 	}
 	if apiVersion != want {
-		l.problem(at, v.lineOf("apiVersion"), objectName(v, kind), "apiVersion", apiVersion, "is not supported, must be "+want)
+		l.problem(at, v.lineOf("apiVersion"), objectName(v, kind), "apiVersion", apiVersion,
+			"is not supported, must be "+want)
 		return
 	}
 	f := found{at, v, objectName(v, kind)}
@@ -124,7 +128,8 @@ func take[T any](l *Loader, f found, complete func(*T), set func(*T) []kube.Prob
 	}
 	here := fmt.Sprintf("%s:%d", f.file, f.value.line)
 	if before, ok := l.seen[f.name]; ok {
-		l.add(f.place, f.value.line, kube.Warning, f.name, "", "", "was given before, at "+before+"; this one counts")
+		l.add(f.place, f.value.line, kube.Warning, f.name, "", "",
+			"was given before, at "+before+"; this one counts")
 	}
 	l.seen[f.name] = here
 	l.result.Objects++
@@ -162,7 +167,8 @@ func group(apiVersion string) string {
 	return g
 }
 
-func (l *Loader) add(at place, line int, severity kube.Severity, object, field, value, reason string) {
+func (l *Loader) add(at place, line int, severity kube.Severity, object, field, value,
+	reason string) {
 	l.result.Problems = append(l.result.Problems, Problem{
 		File: at.file, Line: line, Document: at.document, Severity: severity,
 		Object: object, Field: field, Value: value, Reason: reason,

@@ -26,7 +26,8 @@ type Loader struct {
 	result  Result
 }
 
-// NewLoader returns a loader that sets what it reads in t, which should be strict (see [kube.Config]).
+// NewLoader returns a loader that sets what it reads in t, which should be strict (see
+// [kube.Config]).
 func NewLoader(t *kube.Tracker) *Loader {
 	return &Loader{
 		tracker: t,
@@ -40,8 +41,8 @@ func NewLoader(t *kube.Tracker) *Loader {
 // Result returns what was read so far.
 func (l *Loader) Result() Result { return l.result }
 
-// ReadFile reads the file of that name. What is wrong in it becomes part of the [Result]; the error says
-// that it cannot be read at all.
+// ReadFile reads the file of that name. What is wrong in it becomes part of the [Result]; the error
+// says that it cannot be read at all.
 func (l *Loader) ReadFile(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -88,7 +89,8 @@ type place struct {
 func (l *Loader) notText(data []byte) (Problem, bool) {
 	lineAt := func(i int) int { return 1 + bytes.Count(data[:i], []byte("\n")) }
 	if int64(len(data)) > l.maxSize {
-		return Problem{Line: lineAt(len(data)), Reason: fmt.Sprintf("larger than %d bytes", l.maxSize)}, false
+		return Problem{Line: lineAt(len(data)), Reason: fmt.Sprintf("larger than %d bytes",
+			l.maxSize)}, false
 	}
 	if i := bytes.IndexByte(data, 0); i >= 0 {
 		return Problem{Line: lineAt(i), Reason: "not text: it contains a NUL byte"}, false

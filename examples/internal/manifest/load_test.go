@@ -79,36 +79,55 @@ func TestDocuments(t *testing.T) {
 	}{
 		{"one document", service, []string{"default/web"}},
 		{"two documents", service + "---\n" + other, []string{"default/other", "default/web"}},
-		{"a separator at the beginning and the end", "---\n" + service + "---\n" + other + "---\n", []string{"default/other", "default/web"}},
-		{"empty documents and comments", "# a file\n---\n---\n# nothing\n\n---\n" + service + "---\n\n", []string{"default/web"}},
-		{"a comment behind the separator", "--- # first\n" + service + "--- # second\n" + other, []string{"default/other", "default/web"}},
-		{"an object behind the separator", "--- {apiVersion: v1, kind: Service, metadata: {name: web}, " +
-			"spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}\n", []string{"default/web"}},
-		{"lines that end in CR LF", strings.ReplaceAll(service+"---\n"+other, "\n", "\r\n"), []string{"default/other", "default/web"}},
-		{"document end markers", service + "...\n---\n" + other + "...\n", []string{"default/other", "default/web"}},
-		{"a document after an end marker alone", service + "...\n" + other, []string{"default/other", "default/web"}},
+		{"a separator at the beginning and the end", "---\n" + service + "---\n" + other + "---\n",
+			[]string{"default/other", "default/web"}},
+		{"empty documents and comments", "# a file\n---\n---\n# nothing\n\n---\n" + service +
+			"---\n\n", []string{"default/web"}},
+		{"a comment behind the separator", "--- # first\n" + service + "--- # second\n" + other,
+			[]string{"default/other", "default/web"}},
+		{"an object behind the separator",
+			"--- {apiVersion: v1, kind: Service, metadata: {name: web}, " +
+				"spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}\n", []string{"default/web"}},
+		{"lines that end in CR LF", strings.ReplaceAll(service+"---\n"+other, "\n", "\r\n"),
+			[]string{"default/other", "default/web"}},
+		{"document end markers", service + "...\n---\n" + other + "...\n",
+			[]string{"default/other", "default/web"}},
+		{"a document after an end marker alone", service + "...\n" + other,
+			[]string{"default/other", "default/web"}},
 		{"a YAML directive", "%YAML 1.1\n---\n" + service, []string{"default/web"}},
 		{"a byte order mark", "\ufeff" + service, []string{"default/web"}},
 		{"no newline at the end", strings.TrimSpace(service), []string{"default/web"}},
-		{"dashes inside a value", strings.Replace(service, "  name: web\n", "  name: web\n  annotations:\n    note: |\n      ---\n      x\n", 1),
+		{"dashes inside a value", strings.Replace(service, "  name: web\n",
+			"  name: web\n  annotations:\n    note: |\n      ---\n      x\n", 1),
 			[]string{"default/web"}},
 		{"JSON", serviceJSON, []string{"default/web"}},
-		{"JSON indented with tabs", "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Service\",\n\t\"metadata\": {\n\t\t\"name\": \"web\"\n\t},\n" +
-			"\t\"spec\": {\n\t\t\"clusterIP\": \"10.96.0.10\",\n\t\t\"ports\": [\n\t\t\t{\n\t\t\t\t\"port\": 80\n\t\t\t}\n\t\t]\n\t}\n}\n",
+		{"JSON indented with tabs",
+			"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Service\",\n\t\"metadata\": {\n" +
+				"\t\t\"name\": \"web\"\n\t},\n" +
+				"\t\"spec\": {\n\t\t\"clusterIP\": \"10.96.0.10\",\n\t\t\"ports\": [\n\t\t\t{\n" +
+				"\t\t\t\t\"port\": 80\n\t\t\t}\n\t\t]\n\t}\n}\n",
 			[]string{"default/web"}},
 		{"JSON with escapes that YAML does not know", strings.Replace(serviceJSON, `{"name":"web"}`,
-			`{"name":"\u0077eb","annotations":{"mood":"\ud83d\ude00","path":"a\/b"}}`, 1), []string{"default/web"}},
+			`{"name":"\u0077eb","annotations":{"mood":"\ud83d\ude00","path":"a\/b"}}`, 1),
+			[]string{"default/web"}},
 		{"JSON of every type", strings.Replace(serviceJSON, `"ports"`,
-			`"selector":null,"publishNotReadyAddresses":true,"allocateLoadBalancerNodePorts":false,"externalIPs":[],"ports"`, 1),
+			`"selector":null,"publishNotReadyAddresses":true,"allocateLoadBalancerNodePorts":false`+
+				`,"externalIPs":[],"ports"`, 1),
 			[]string{"default/web"}},
-		{"JSON values one after another", serviceJSON + "\n" + strings.NewReplacer("web", "other", "0.10", "0.11").Replace(serviceJSON),
+		{"JSON values one after another", serviceJSON + "\n" + strings.NewReplacer("web", "other",
+			"0.10", "0.11").Replace(serviceJSON),
 			[]string{"default/other", "default/web"}},
-		{"JSON and YAML in one file", serviceJSON + "\n---\n" + other, []string{"default/other", "default/web"}},
-		{"YAML in flow style", "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}",
+		{"JSON and YAML in one file", serviceJSON + "\n---\n" + other,
+			[]string{"default/other", "default/web"}},
+		{"YAML in flow style",
+			"{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.10, " +
+				"ports: [{port: 80}]}}",
 			[]string{"default/web"}},
-		{"a YAML anchor", strings.Replace(service, "metadata:\n  name: web\n", "metadata:\n  name: web\n  labels: &l {app: web}\n", 1) +
+		{"a YAML anchor", strings.Replace(service, "metadata:\n  name: web\n",
+			"metadata:\n  name: web\n  labels: &l {app: web}\n", 1) +
 			"  selector: *l\n", []string{"default/web"}},
-		{"a namespace", strings.Replace(service, "name: web", "name: web\n  namespace: shop", 1), []string{"shop/web"}},
+		{"a namespace", strings.Replace(service, "name: web", "name: web\n  namespace: shop", 1),
+			[]string{"shop/web"}},
 		{"nothing", "", nil},
 		{"nothing but a newline", "\n", nil},
 		{"null", "null\n---\n" + service, []string{"default/web"}},
@@ -140,17 +159,27 @@ func TestLists(t *testing.T) {
 		skipped    string
 	}{
 		{"a List", "apiVersion: v1\nkind: List\nitems:\n" + indent(service) + indent(slice), 2, ""},
-		{"a List with metadata of its own", "apiVersion: v1\nkind: List\nmetadata: {resourceVersion: ''}\nitems:\n" + indent(service), 0, ""},
-		{"a ServiceList, whose items need no kind", "apiVersion: v1\nkind: ServiceList\nitems:\n" + indent(untyped), 0, ""},
-		{"a ServiceList, whose items have a kind", "apiVersion: v1\nkind: ServiceList\nitems:\n" + indent(service), 0, ""},
-		{"an EndpointSliceList", service + "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n" + indent(slice), 2, ""},
-		{"a List in a List", "apiVersion: v1\nkind: List\nitems:\n" + indent("apiVersion: v1\nkind: List\nitems:\n"+indent(service)), 0, ""},
+		{"a List with metadata of its own",
+			"apiVersion: v1\nkind: List\nmetadata: {resourceVersion: ''}\nitems:\n" +
+				indent(service), 0, ""},
+		{"a ServiceList, whose items need no kind", "apiVersion: v1\nkind: ServiceList\nitems:\n" +
+			indent(untyped), 0, ""},
+		{"a ServiceList, whose items have a kind", "apiVersion: v1\nkind: ServiceList\nitems:\n" +
+			indent(service), 0, ""},
+		{"an EndpointSliceList",
+			service + "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n" +
+				indent(slice), 2, ""},
+		{"a List in a List", "apiVersion: v1\nkind: List\nitems:\n" +
+			indent("apiVersion: v1\nkind: List\nitems:\n"+indent(service)), 0, ""},
 		{"an empty List", service + "---\napiVersion: v1\nkind: List\nitems: []\n", 0, ""},
 		{"a List of nothing", service + "---\napiVersion: v1\nkind: List\nitems:\n", 0, ""},
-		{"a List in JSON", `{"apiVersion":"v1","kind":"List","items":[` + serviceJSON + `]}`, 0, ""},
+		{"a List in JSON", `{"apiVersion":"v1","kind":"List","items":[` + serviceJSON + `]}`,
+			0, ""},
 		{"other kinds among the items", "apiVersion: v1\nkind: List\nitems:\n" + indent(service) +
-			"- {apiVersion: v1, kind: Pod}\n- {apiVersion: v1, kind: Pod, spec: {anything: goes}}\n", 0, "2 v1 Pod"},
-		{"a PodList", service + "---\n{apiVersion: v1, kind: PodList, items: [{}, {}, {}]}\n", 0, "3 v1 Pod"},
+			"- {apiVersion: v1, kind: Pod}\n- {apiVersion: v1, kind: Pod, spec: {anything: " +
+			"goes}}\n", 0, "2 v1 Pod"},
+		{"a PodList", service + "---\n{apiVersion: v1, kind: PodList, items: [{}, {}, {}]}\n", 0,
+			"3 v1 Pod"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +215,9 @@ items: {anything: goes}
 `)
 	require.Empty(t, texts(result.Problems))
 	require.Equal(t, 1, result.Objects)
-	require.Equal(t, "2 apps/v1 Deployment, 1 example.com/v1 AllowList, 1 serving.knative.dev/v1 Service, 1 v1 Namespace",
+	require.Equal(t,
+		"2 apps/v1 Deployment, 1 example.com/v1 AllowList, 1 serving.knative.dev/v1 Service, 1 v1 "+
+			"Namespace",
 		result.SkippedKinds())
 }
 
@@ -240,7 +271,8 @@ func TestSeveralFiles(t *testing.T) {
 	require.NoError(t, loader.ReadFile(first))
 	require.NoError(t, loader.ReadFile(second))
 	require.Equal(t, []string{
-		"warning: " + second + ":3: document 1: Service default/web: was given before, at " + first + ":1; this one counts",
+		"warning: " + second + ":3: document 1: Service default/web: was given before, at " +
+			first + ":1; this one counts",
 	}, texts(loader.Result().Problems))
 	require.NoError(t, loader.Result().Err())
 	require.Len(t, loader.Result().Warnings(), 1)

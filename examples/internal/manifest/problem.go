@@ -60,10 +60,13 @@ func (r Result) Err() error {
 
 // Warnings returns the other problems.
 func (r Result) Warnings() []Problem {
-	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return p.Severity == kube.Error })
+	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool {
+		return p.Severity == kube.Error
+	})
 }
 
-// SkippedKinds returns a line such as "2 apps/v1 Deployment, 1 v1 Namespace"; empty if nothing was skipped.
+// SkippedKinds returns a line such as "2 apps/v1 Deployment, 1 v1 Namespace"; empty if nothing was
+// skipped.
 func (r Result) SkippedKinds() string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(r.Skipped)) {

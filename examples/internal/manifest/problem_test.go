@@ -15,96 +15,162 @@ func TestProblems(t *testing.T) {
 		require.Contains(t, text, old)
 		return strings.Replace(text, old, new, 1)
 	}
-	ports := func(list string) string { return replace(service, "  - name: http\n    port: 80\n", list) }
+	ports := func(list string) string {
+		return replace(service, "  - name: http\n    port: 80\n", list)
+	}
 	for _, tt := range []struct {
 		name, text string
 		want       []string
 	}{
 		{"port 0", replace(service, "port: 80", "port: 0"),
-			[]string{"m.yaml:9: document 1: Service default/web: spec.ports[0].port: 0: must be between 1 and 65535"}},
+			[]string{
+				"m.yaml:9: document 1: Service default/web: spec.ports[0].port: 0: must be " +
+					"between 1 and 65535"}},
 		{"a missing port", ports("  - name: http\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 0: must be between 1 and 65535"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 0: must be " +
+					"between 1 and 65535"}},
 		{"unknown protocol", ports("  - {port: 80, protocol: tcp}\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].protocol: tcp: must be TCP, UDP or SCTP"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].protocol: tcp: must be " +
+					"TCP, UDP or SCTP"}},
 		{"duplicate port names", ports("  - name: a\n    port: 80\n  - name: a\n    port: 81\n"),
-			[]string{"m.yaml:10: document 1: Service default/web: spec.ports[1].name: a: is the name of spec.ports[0] too"}},
+			[]string{
+				"m.yaml:10: document 1: Service default/web: spec.ports[1].name: a: is the name " +
+					"of spec.ports[0] too"}},
 		{"bad cluster IP", replace(service, "10.96.0.10", "10.96.0.300"),
-			[]string{"m.yaml:6: document 1: Service default/web: spec.clusterIPs[0]: 10.96.0.300: not an IP address"}},
+			[]string{
+				"m.yaml:6: document 1: Service default/web: spec.clusterIPs[0]: 10.96.0.300: not " +
+					"an IP address"}},
 		{"bad external IP", service + "  externalIPs:\n  - 192.0.2.1\n  - nonsense\n",
-			[]string{"m.yaml:12: document 1: Service default/web: spec.externalIPs[1]: nonsense: not an IP address"}},
+			[]string{
+				"m.yaml:12: document 1: Service default/web: spec.externalIPs[1]: nonsense: not " +
+					"an IP address"}},
 		{"bad source range", service + "  loadBalancerSourceRanges: [10.0.0.0/33]\n",
 			[]string{
-				"m.yaml:10: document 1: Service default/web: spec.loadBalancerSourceRanges[0]: 10.0.0.0/33: not an IP range such as 10.0.0.0/8",
+				"m.yaml:10: document 1: Service default/web: spec.loadBalancerSourceRanges[0]: " +
+					"10.0.0.0/33: not an IP range such as 10.0.0.0/8",
 			}},
 		{"bad endpoint address", replace(slice, "10.1.0.2", "10.1.0"),
-			[]string{"m.yaml:13: document 1: EndpointSlice default/web-1: endpoints[1].addresses[0]: 10.1.0: not an IP address"}},
-		{"a label with dots in its name", replace(slice, "kubernetes.io/service-name: web", "kubernetes.io/service-name: ''"), []string{
-			"m.yaml:6: document 1: EndpointSlice default/web-1: metadata.labels[kubernetes.io/service-name]: names no service, the slice is skipped",
+			[]string{
+				"m.yaml:13: document 1: EndpointSlice default/web-1: endpoints[1].addresses[0]: " +
+					"10.1.0: not an IP address"}},
+		{"a label with dots in its name", replace(slice, "kubernetes.io/service-name: web",
+			"kubernetes.io/service-name: ''"), []string{
+			"m.yaml:6: document 1: EndpointSlice default/web-1: " +
+				"metadata.labels[kubernetes.io/service-name]: names no service, the slice is " +
+				"skipped",
 		}},
 		{"a service without a cluster IP", replace(service, "  clusterIP: 10.96.0.10\n", ""),
-			[]string{"m.yaml:6: document 1: Service default/web: spec.clusterIP: no address is given, the service is skipped"}},
+			[]string{
+				"m.yaml:6: document 1: Service default/web: spec.clusterIP: no address is given, " +
+					"the service is skipped"}},
 		{"no name", replace(service, "  name: web\n", "  namespace: default\n"),
 			[]string{"m.yaml:4: document 1: Service default/: metadata.name: must be given"}},
 
 		{"an unknown field", service + "  clusterIp: x\n",
-			[]string{"m.yaml:10: document 1: Service default/web: spec.clusterIp: unknown field, did you mean clusterIP?"}},
-		{"an unknown field at the top", service + "specs: {}\n", []string{"m.yaml:10: document 1: Service default/web: specs: unknown field"}},
+			[]string{
+				"m.yaml:10: document 1: Service default/web: spec.clusterIp: unknown field, did " +
+					"you mean clusterIP?"}},
+		{"an unknown field at the top", service + "specs: {}\n",
+			[]string{"m.yaml:10: document 1: Service default/web: specs: unknown field"}},
 		{"an unknown field deep down", ports("  - port: 80\n    target: 8080\n"),
-			[]string{"m.yaml:9: document 1: Service default/web: spec.ports[0].target: unknown field"}},
+			[]string{
+				"m.yaml:9: document 1: Service default/web: spec.ports[0].target: unknown field"}},
 		{"text for a number", ports("  - port: http\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].port: http: is text, must be a number"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].port: http: is text, " +
+					"must be a number"}},
 		{"a quoted number", ports("  - port: \"80\"\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 80: is text, must be a number"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 80: is text, must " +
+					"be a number"}},
 		{"a number for text", ports("  - {port: 80, name: 80}\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].name: 80: is a number, must be text; write it in quotes"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].name: 80: is a number, " +
+					"must be text; write it in quotes"}},
 		{"a fraction for an integer", ports("  - port: 80.5\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 80.5: must be an integer of 32 bits"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 80.5: must be an " +
+					"integer of 32 bits"}},
 		{"an integer that is too large", ports("  - port: 99999999999\n"),
-			[]string{"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 99999999999: must be an integer of 32 bits"}},
-		{"text for a list", replace(service, "ports:\n  - name: http\n    port: 80\n", "ports: http\n"),
-			[]string{"m.yaml:7: document 1: Service default/web: spec.ports: http: is text, must be a list"}},
+			[]string{
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].port: 99999999999: must " +
+					"be an integer of 32 bits"}},
+		{"text for a list", replace(service, "ports:\n  - name: http\n    port: 80\n",
+			"ports: http\n"),
+			[]string{
+				"m.yaml:7: document 1: Service default/web: spec.ports: http: is text, must be a " +
+					"list"}},
 		{"a list for an object", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: []\n",
-			[]string{"m.yaml:4: document 1: Service default/web: spec: is a list, must be an object"}},
-		{"an object for text", replace(service, "clusterIP: 10.96.0.10", "clusterIP: {ip: 10.96.0.10}"),
-			[]string{"m.yaml:6: document 1: Service default/web: spec.clusterIP: is an object, must be text"}},
+			[]string{
+				"m.yaml:4: document 1: Service default/web: spec: is a list, must be an object"}},
+		{"an object for text", replace(service, "clusterIP: 10.96.0.10",
+			"clusterIP: {ip: 10.96.0.10}"),
+			[]string{
+				"m.yaml:6: document 1: Service default/web: spec.clusterIP: is an object, must be " +
+					"text"}},
 		{"text for true or false", service + "  publishNotReadyAddresses: maybe\n", []string{
-			"m.yaml:10: document 1: Service default/web: spec.publishNotReadyAddresses: maybe: is text, must be true or false"}},
-		{"a number in the labels", replace(slice, "    kubernetes", "    version: 1.0\n    kubernetes"), []string{
-			"m.yaml:6: document 1: EndpointSlice default/web-1: metadata.labels[version]: 1.0: is a number, must be text; write it in quotes"}},
+			"m.yaml:10: document 1: Service default/web: spec.publishNotReadyAddresses: maybe: is " +
+				"text, must be true or false"}},
+		{"a number in the labels", replace(slice, "    kubernetes",
+			"    version: 1.0\n    kubernetes"), []string{
+			"m.yaml:6: document 1: EndpointSlice default/web-1: metadata.labels[version]: 1.0: is " +
+				"a number, must be text; write it in quotes"}},
 		{"a list for a target port", ports("  - port: 80\n    targetPort: [80]\n"),
-			[]string{"m.yaml:9: document 1: Service default/web: spec.ports[0].targetPort: is a list, must be a single value"}},
-		{"a time that is none", replace(service, "  name: web\n", "  name: web\n  creationTimestamp: yesterday\n"),
-			[]string{"m.yaml:5: document 1: Service default/web: metadata.creationTimestamp: yesterday: is not a valid Time"}},
-		{"all of them at once", replace(ports("  - port: http\n"), "clusterIP:", "clusterip:"), []string{
-			"m.yaml:6: document 1: Service default/web: spec.clusterip: unknown field, did you mean clusterIP?",
-			"m.yaml:8: document 1: Service default/web: spec.ports[0].port: http: is text, must be a number",
-		}},
-		{"a field given twice", service + "  clusterIP: 10.96.0.11\n", []string{"m.yaml:10: document 1: field clusterIP is given twice"}},
-		{"a field given twice in JSON", replace(serviceJSON, `"kind":"Service"`, `"kind":"Service","kind":"Service"`),
+			[]string{
+				"m.yaml:9: document 1: Service default/web: spec.ports[0].targetPort: is a list, " +
+					"must be a single value"}},
+		{"a time that is none", replace(service, "  name: web\n",
+			"  name: web\n  creationTimestamp: yesterday\n"),
+			[]string{
+				"m.yaml:5: document 1: Service default/web: metadata.creationTimestamp: " +
+					"yesterday: is not a valid Time"}},
+		{"all of them at once", replace(ports("  - port: http\n"), "clusterIP:", "clusterip:"),
+			[]string{
+				"m.yaml:6: document 1: Service default/web: spec.clusterip: unknown field, did " +
+					"you mean clusterIP?",
+				"m.yaml:8: document 1: Service default/web: spec.ports[0].port: http: is text, " +
+					"must be a number",
+			}},
+		{"a field given twice", service + "  clusterIP: 10.96.0.11\n",
+			[]string{"m.yaml:10: document 1: field clusterIP is given twice"}},
+		{"a field given twice in JSON", replace(serviceJSON, `"kind":"Service"`,
+			`"kind":"Service","kind":"Service"`),
 			[]string{"m.yaml:1: document 1: field kind is given twice"}},
 
-		{"no kind", "apiVersion: v1\nmetadata: {name: web}\n", []string{"m.yaml:1: document 1: kind: must be given, as text"}},
+		{"no kind", "apiVersion: v1\nmetadata: {name: web}\n",
+			[]string{"m.yaml:1: document 1: kind: must be given, as text"}},
 		{"no API version", "kind: Service\nmetadata: {name: web}\n",
-			[]string{"m.yaml:1: document 1: Service default/web: apiVersion: must be given, as text"}},
+			[]string{
+				"m.yaml:1: document 1: Service default/web: apiVersion: must be given, as text"}},
 		{"an old API version", replace(slice, "k8s.io/v1", "k8s.io/v1beta1"), []string{
-			"m.yaml:1: document 1: EndpointSlice default/web-1: apiVersion: discovery.k8s.io/v1beta1: is not supported, " +
+			"m.yaml:1: document 1: EndpointSlice default/web-1: apiVersion: " +
+				"discovery.k8s.io/v1beta1: is not supported, " +
 				"must be discovery.k8s.io/v1"}},
 		{"a kind in small letters", replace(service, "kind: Service", "kind: service"),
-			[]string{"m.yaml:2: document 1: Service default/web: kind: service: did you mean Service?"}},
+			[]string{
+				"m.yaml:2: document 1: Service default/web: kind: service: did you mean Service?"}},
 		{"items that are no list", "{apiVersion: v1, kind: ServiceList, items: {}}",
 			[]string{"m.yaml:1: document 1: ServiceList: items: is an object, must be a list"}},
 		{"an item that is no object", "{apiVersion: v1, kind: List, items: [1]}",
 			[]string{"m.yaml:1: document 1: 1: is a number, must be a Kubernetes object"}},
-		{"a list of objects without List", "- apiVersion: v1\n", []string{"m.yaml:1: document 1: is a list, must be a Kubernetes object"}},
+		{"a list of objects without List", "- apiVersion: v1\n",
+			[]string{"m.yaml:1: document 1: is a list, must be a Kubernetes object"}},
 
 		{"an item that is nothing", "{apiVersion: v1, kind: List, items: [null]}",
 			[]string{"m.yaml:1: document 1: is nothing, must be a Kubernetes object"}},
 
-		{"the second document", "# comment\n" + service + "---\n# comment\n" + replace(slice, "port: 8080", "port: 0"),
-			[]string{"m.yaml:22: document 2: EndpointSlice default/web-1: ports[0].port: 0: must be between 1 and 65535"}},
-		{"a document that cannot be parsed leaves the others", "a: b: c\n---\n" + replace(service, "80", "0"), []string{
+		{"the second document", "# comment\n" + service + "---\n# comment\n" +
+			replace(slice, "port: 8080", "port: 0"),
+			[]string{
+				"m.yaml:22: document 2: EndpointSlice default/web-1: ports[0].port: 0: must be " +
+					"between 1 and 65535"}},
+		{"a document that cannot be parsed leaves the others", "a: b: c\n---\n" +
+			replace(service, "80", "0"), []string{
 			"m.yaml:1: document 1: not YAML: mapping values are not allowed in this context",
-			"m.yaml:11: document 2: Service default/web: spec.ports[0].port: 0: must be between 1 and 65535",
+			"m.yaml:11: document 2: Service default/web: spec.ports[0].port: 0: must be between 1 " +
+				"and 65535",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -124,23 +190,36 @@ func TestProblems(t *testing.T) {
 func TestUnreadableText(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, text, want string }{
-		{"truncated YAML", strings.TrimSuffix(service, "  - name: http\n    port: 80\n") + "  - {name: http,\n",
+		{"truncated YAML", strings.TrimSuffix(service, "  - name: http\n    port: 80\n") +
+			"  - {name: http,\n",
 			"m.yaml:8: document 1: not YAML: did not find expected node content"},
-		{"truncated JSON", serviceJSON[:60], "m.yaml:1: document 1: not JSON: the text ends in the middle of a value"},
-		{"broken JSON", "{\"apiVersion\":\n\"v1\",,}", "m.yaml:2: document 1: not JSON: invalid character ','"},
-		{"text after a YAML value", "{a: b}\n{c: d}\n", "m.yaml:1: document 1: there is more text after the document's value"},
-		{"a tab", "a:\n\t- b\n", "m.yaml:2: document 1: not YAML: found character that cannot start any token"},
+		{"truncated JSON", serviceJSON[:60],
+			"m.yaml:1: document 1: not JSON: the text ends in the middle of a value"},
+		{"broken JSON", "{\"apiVersion\":\n\"v1\",,}",
+			"m.yaml:2: document 1: not JSON: invalid character ','"},
+		{"text after a YAML value", "{a: b}\n{c: d}\n",
+			"m.yaml:1: document 1: there is more text after the document's value"},
+		{"a tab", "a:\n\t- b\n",
+			"m.yaml:2: document 1: not YAML: found character that cannot start any token"},
 		{"a word", "hello\n", "m.yaml:1: document 1: hello: is text, must be a Kubernetes object"},
 		{"a NUL byte", "a: b\nc: \x00\n", "m.yaml:2: not text: it contains a NUL byte"},
 		{"not UTF-8", "a: b\n\nc: \xff\n", "m.yaml:3: not text: it is not valid UTF-8"},
-		{"a merge key", "a: &a {b: c}\nd:\n  <<: *a\n", "m.yaml:3: document 1: merge keys (<<) are not supported"},
-		{"a tag", "a: !!binary aGVsbG8=\n", "m.yaml:1: document 1: the tag !!binary is not supported"},
-		{"a tag that does not fit", "a: !!int hello\n", "m.yaml:1: document 1: hello is not a number"},
-		{"an object as field name", "{a: b}: c\n", "m.yaml:1: document 1: a field name must be text"},
-		{"a value of an object cut off in JSON", "{\"a\":", "m.yaml:1: document 1: not JSON: the text ends in the middle of a value"},
-		{"an unknown alias", "a: *b\n", "m.yaml:1: document 1: not YAML: unknown anchor 'b' referenced"},
-		{"an alias to itself", "a: &a [*a]\n", "m.yaml:1: document 1: the alias *a stands for something it is part of"},
-		{"a terminal escape", "kind: \"\\e[2J\"\napiVersion: v1\n\"\\e\": 1\n\"\\e\": 2", `m.yaml:4: document 1: field "\x1b" is given twice`},
+		{"a merge key", "a: &a {b: c}\nd:\n  <<: *a\n",
+			"m.yaml:3: document 1: merge keys (<<) are not supported"},
+		{"a tag", "a: !!binary aGVsbG8=\n",
+			"m.yaml:1: document 1: the tag !!binary is not supported"},
+		{"a tag that does not fit", "a: !!int hello\n",
+			"m.yaml:1: document 1: hello is not a number"},
+		{"an object as field name", "{a: b}: c\n",
+			"m.yaml:1: document 1: a field name must be text"},
+		{"a value of an object cut off in JSON", "{\"a\":",
+			"m.yaml:1: document 1: not JSON: the text ends in the middle of a value"},
+		{"an unknown alias", "a: *b\n",
+			"m.yaml:1: document 1: not YAML: unknown anchor 'b' referenced"},
+		{"an alias to itself", "a: &a [*a]\n",
+			"m.yaml:1: document 1: the alias *a stands for something it is part of"},
+		{"a terminal escape", "kind: \"\\e[2J\"\napiVersion: v1\n\"\\e\": 1\n\"\\e\": 2",
+			`m.yaml:4: document 1: field "\x1b" is given twice`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

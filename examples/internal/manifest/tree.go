@@ -76,7 +76,8 @@ func (v *value) textOf(name string) string {
 	return ""
 }
 
-// lineOf returns the line of the field at path, such as "spec.ports[1].port", or of the innermost that exists.
+// lineOf returns the line of the field at path, such as "spec.ports[1].port", or of the innermost
+// that exists.
 func (v *value) lineOf(path string) int {
 	at := v
 	for path != "" {

@@ -13,10 +13,13 @@ import (
 	yaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// parseYAML reads a YAML document; nil if it is empty. Aliases are not written out, so that its cost is that of its text.
+// parseYAML reads a YAML document; nil if it is empty. Aliases are not written out, so that its
+// cost is that of its text.
 func parseYAML(d document) (*value, error) {
 	if len(d.text) > MaxYAML {
-		return nil, syntaxErrorf(d.line, "larger than %d MiB; split the document, or write it as JSON", MaxYAML>>20)
+		return nil,
+			syntaxErrorf(d.line, "larger than %d MiB; split the document, or write it as JSON",
+				MaxYAML>>20)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(d.text))
 	var root, more yaml.Node
@@ -26,7 +29,10 @@ func parseYAML(d document) (*value, error) {
 		return nil, explainYAML(err, d.line)
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) { // the parser stops where a value ends
-		return nil, syntaxErrorf(d.line, "there is more text after the document's value; separate documents with a line of ---")
+		return nil,
+			syntaxErrorf(d.line,
+				"there is more text after the document's value; separate documents with a line of "+
+					"---")
 	}
 	p := &yamlParser{first: d.line, anchored: map[*yaml.Node]*value{}}
 	v, err := p.value(&root, 0)
@@ -34,7 +40,9 @@ func parseYAML(d document) (*value, error) {
 		return nil, err
 	}
 	if v.size > p.written+maxAliased {
-		return nil, syntaxErrorf(v.line, "aliases make the document more than %d MiB longer than it is", maxAliased>>20)
+		return nil,
+			syntaxErrorf(v.line, "aliases make the document more than %d MiB longer than it is",
+				maxAliased>>20)
 	}
 	return v, nil
 }
@@ -64,7 +72,8 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 			return p.value(n.Alias, depth+1)
 		}
 		if known == nil {
-			return nil, syntaxErrorf(v.line, "the alias *%s stands for something it is part of", show(n.Value))
+			return nil, syntaxErrorf(v.line, "the alias *%s stands for something it is part of",
+				show(n.Value))
 		}
 		return known, nil
 	case yaml.SequenceNode:
@@ -122,7 +131,8 @@ func (p *yamlParser) object(v *value, n *yaml.Node, depth int) error {
 // plainInt is an integer that YAML and JSON write alike.
 var plainInt = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 
-// scalar reads a value that is not made of others, by the types of YAML 1.2, with the number notations of 1.1.
+// scalar reads a value that is not made of others, by the types of YAML 1.2, with the number
+// notations of 1.1.
 func scalar(v *value, n *yaml.Node) error {
 	v.text = n.Value
 	switch tag := n.ShortTag(); tag {

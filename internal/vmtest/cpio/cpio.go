@@ -108,7 +108,8 @@ func (w *Writer) member(h Header, inode uint32, r io.Reader) error {
 		links = 2
 	}
 	f := fields{
-		inode, h.Mode, 0, 0, links, 0, uint32(h.Size), 0, 0, h.Major, h.Minor, uint32(len(h.Name) + 1), 0,
+		inode, h.Mode, 0, 0, links, 0, uint32(h.Size), 0, 0, h.Major, h.Minor,
+		uint32(len(h.Name) + 1), 0,
 	}
 	buf := append(make([]byte, 0, headerSize+len(h.Name)+1), magic...)
 	for _, v := range f {
@@ -184,7 +185,8 @@ func (r *Reader) Next() (Header, error) {
 	if err := r.skip(padding(r.read, 4)); err != nil {
 		return Header{}, err
 	}
-	h := Header{Name: string(name[:nameSize-1]), Mode: f[1], Size: int64(f[6]), Major: f[9], Minor: f[10]}
+	h := Header{Name: string(name[:nameSize-1]), Mode: f[1], Size: int64(f[6]), Major: f[9],
+		Minor: f[10]}
 	if h.Name == trailer {
 		return Header{}, io.EOF
 	}

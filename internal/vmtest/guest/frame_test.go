@@ -44,7 +44,8 @@ func TestFrameBytes(t *testing.T) {
 	got := stream(t, func(w *Writer) error {
 		return errors.Join(
 			w.Send(Ready, []byte("6.1.0")), w.Send(Output, []byte("PASS\n")),
-			w.SendExit(ExitStatus{Code: 1, Milliseconds: 20}), w.SendFile("a", strings.NewReader("xy")), w.Send(Done, nil))
+			w.SendExit(ExitStatus{Code: 1, Milliseconds: 20}),
+			w.SendFile("a", strings.NewReader("xy")), w.Send(Done, nil))
 	})
 	require.Equal(t, "\x00kernlb-vmtest\x00"+
 		"R\x00\x00\x00\x056.1.0"+
@@ -56,7 +57,8 @@ func TestFrameBytes(t *testing.T) {
 	frames, err := collect(strings.NewReader("noise of the firmware\r\n\x00kern" + got))
 	require.NoError(t, err)
 	require.Equal(t, []frame{
-		{Ready, "6.1.0"}, {Output, "PASS\n"}, {Exit, `{"code":1,"ms":20}`}, {File, "\x01axy"}, {Done, ""},
+		{Ready, "6.1.0"}, {Output, "PASS\n"}, {Exit, `{"code":1,"ms":20}`}, {File, "\x01axy"},
+		{Done, ""},
 	}, frames)
 	status, err := ParseExit([]byte(frames[2].Payload))
 	require.NoError(t, err)
@@ -115,7 +117,8 @@ func TestSendRefusesWhatDoesNotFit(t *testing.T) {
 	w, err := NewWriter(io.Discard)
 	require.NoError(t, err)
 	require.ErrorContains(t, w.Send(Output, make([]byte, MaxPayload+1)), "more than")
-	require.ErrorContains(t, w.SendFile(strings.Repeat("n", 256), strings.NewReader("")), "longer than")
+	require.ErrorContains(t, w.SendFile(strings.Repeat("n", 256), strings.NewReader("")),
+		"longer than")
 }
 
 func FuzzReader(f *testing.F) {

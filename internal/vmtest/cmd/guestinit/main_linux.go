@@ -17,7 +17,8 @@ import (
 
 func main() {
 	if os.Getpid() != 1 {
-		fmt.Fprintln(os.Stderr, "guestinit: this is the init program of a test VM; it runs as process 1 only")
+		fmt.Fprintln(os.Stderr,
+			"guestinit: this is the init program of a test VM; it runs as process 1 only")
 		os.Exit(1)
 	}
 	// An init that ends makes the kernel panic, and that panic would hide why.

@@ -8,6 +8,7 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "guestinit: not supported: it is the init program of a Linux virtual machine")
+	fmt.Fprintln(os.Stderr,
+		"guestinit: not supported: it is the init program of a Linux virtual machine")
 	os.Exit(1)
 }

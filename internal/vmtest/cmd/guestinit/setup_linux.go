@@ -32,7 +32,8 @@ func mountAll() error {
 			return fmt.Errorf("make the mount point: %w", err)
 		}
 		// EBUSY: the kernel mounted devtmpfs before us (CONFIG_DEVTMPFS_MOUNT).
-		if err := unix.Mount(m.source, m.target, m.fstype, 0, m.data); err != nil && !errors.Is(err, unix.EBUSY) {
+		if err := unix.Mount(m.source, m.target, m.fstype, 0, m.data); err != nil &&
+			!errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s on %s: %w", m.fstype, m.target, err)
 		}
 	}
@@ -47,14 +48,16 @@ func prepare() error {
 		}
 	}
 	for _, link := range [][2]string{
-		{"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"},
+		{"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"},
+		{"fd/2", "/dev/stderr"},
 	} {
 		if err := os.Symlink(link[0], link[1]); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("make link: %w", err)
 		}
 	}
 	// The kernel calls this program to load a module on its first use.
-	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte("/sbin/modprobe"), 0o644); err != nil {
+	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte("/sbin/modprobe"),
+		0o644); err != nil {
 		return fmt.Errorf("set sysctl: %w", err)
 	}
 	if err := unix.Sethostname([]byte("vmtest")); err != nil {

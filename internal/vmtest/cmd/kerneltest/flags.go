@@ -51,28 +51,38 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 		fmt.Fprintln(w, "usage: kerneltest [flags] packages [-- arguments of the test binaries]")
 		f.PrintDefaults()
 	}
-	kernels := f.String("kernel", "6.1", "kernel `series` or Debian suites, separated by commas or spaces; or all")
-	tools := f.String("tools", defaultTools, "`programs` of this machine that the tests run in the guest")
-	modules := f.String("modules", "", "kernel `modules` to load before the tests; others load themselves on first use")
+	kernels := f.String("kernel", "6.1",
+		"kernel `series` or Debian suites, separated by commas or spaces; or all")
+	tools := f.String("tools", defaultTools,
+		"`programs` of this machine that the tests run in the guest")
+	modules := f.String("modules", "",
+		"kernel `modules` to load before the tests; others load themselves on first use")
 	f.StringVar(&c.run, "run", "", "run only tests that match the `regexp`, as for go test")
 	f.StringVar(&c.tags, "tags", "", "build `tags`, as for go build")
-	f.StringVar(&c.cover, "coverpkg", "", "measure the coverage of these `packages`, as for go test; the profiles go to -results")
+	f.StringVar(&c.cover, "coverpkg", "",
+		"measure the coverage of these `packages`, as for go test; the profiles go to -results")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.BoolVar(&c.verbose, "v", true, "print each test's name; needed to count tests")
 	f.BoolVar(&c.noSkip, "noskip", false, "count a skipped test as a failure")
-	f.Func("need", "a `regexp`: in each package some test with such a name must pass, and none may be skipped", func(s string) (err error) {
-		c.needed, err = regexp.Compile(s)
-		return err
-	})
+	f.Func("need",
+		"a `regexp`: in each package some test with such a name must pass, and none may be skipped",
+		func(s string) (err error) {
+			c.needed, err = regexp.Compile(s)
+			return err
+		})
 	f.BoolVar(&c.console, "console", false, "print the kernel's messages to standard error")
 	f.IntVar(&c.options.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
 	f.IntVar(&c.options.CPUs, "cpus", vmtest.DefaultCPUs, "processors of the VM")
-	f.DurationVar(&c.options.BootTimeout, "boottimeout", vmtest.DefaultBootTimeout, "limit for the boot")
+	f.DurationVar(&c.options.BootTimeout, "boottimeout", vmtest.DefaultBootTimeout,
+		"limit for the boot")
 	f.StringVar(&c.options.ResultsDir, "results", "",
-		"`directory` for files that tests leave in $KERNLB_VM_RESULTS, in a subdirectory for each kernel")
+		"`directory` for files that tests leave in $KERNLB_VM_RESULTS, in a subdirectory for each "+
+			"kernel")
 	f.StringVar(&c.options.CacheDir, "cache", "",
-		"`directory` for kernels and images (default $KERNLB_VM_CACHE, or kernlb in the user's cache directory)")
-	f.BoolVar(&c.options.Update, "update", false, "fetch the newest kernel even if there is one in the cache")
+		"`directory` for kernels and images (default $KERNLB_VM_CACHE, or kernlb in the user's "+
+			"cache directory)")
+	f.BoolVar(&c.options.Update, "update", false,
+		"fetch the newest kernel even if there is one in the cache")
 	if err := f.Parse(args); err != nil {
 		return config{}, err
 	}

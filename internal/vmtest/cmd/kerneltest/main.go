@@ -97,7 +97,8 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 	for i := range programs {
 		programs[i].Args = c.args()
 		if c.cover != "" {
-			profile := path.Join(vmtest.GuestResults, strings.ReplaceAll(programs[i].Name, "/", "-")+".cover")
+			profile := path.Join(vmtest.GuestResults, strings.ReplaceAll(programs[i].Name, "/",
+				"-")+".cover")
 			programs[i].Args = append(programs[i].Args, "-test.coverprofile="+profile)
 		}
 	}
@@ -105,7 +106,8 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 }
 
 // runKernel runs everything on one kernel and returns its lines of the summary.
-func runKernel(ctx context.Context, c config, kernel string, stdout, stderr io.Writer) ([]string, int) {
+func runKernel(ctx context.Context, c config, kernel string, stdout, stderr io.Writer) (
+	[]string, int) {
 	o := c.options
 	o.Kernel = kernel
 	if o.ResultsDir != "" {
@@ -151,7 +153,8 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 		lines = append(lines, summaryLine("FAIL", kernel, "the VM", reason(err)))
 	default:
 		lines = append(lines, summaryLine("vm", kernel, r.Kernel.Release,
-			fmt.Sprintf("boot %.1fs, power-on to power-off %.1fs", r.Boot.Seconds(), r.Duration.Seconds())))
+			fmt.Sprintf("boot %.1fs, power-on to power-off %.1fs", r.Boot.Seconds(),
+				r.Duration.Seconds())))
 	}
 	return lines, code
 }
@@ -179,7 +182,8 @@ func summaryLine(verdict, kernel, what, text string) string {
 
 // reason is the shortest true word for an error that was printed in full before.
 func reason(err error) string {
-	for _, e := range []error{vmtest.ErrMissing, vmtest.ErrPanic, vmtest.ErrTimeout, vmtest.ErrNoVerdict, context.Canceled} {
+	for _, e := range []error{vmtest.ErrMissing, vmtest.ErrPanic, vmtest.ErrTimeout,
+		vmtest.ErrNoVerdict, context.Canceled} {
 		if errors.Is(err, e) {
 			return e.Error()
 		}

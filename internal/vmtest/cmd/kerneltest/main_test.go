@@ -18,14 +18,16 @@ import (
 
 func TestFlags(t *testing.T) {
 	t.Parallel()
-	c, err := parseFlags(strings.Fields("-kernel 5.10,sid -run TestA -timeout 90s -tools nft,ip -memory 2048 "+
-		"./ipvs ./nftables -- -test.bench=. -x"), io.Discard)
+	c, err := parseFlags(
+		strings.Fields("-kernel 5.10,sid -run TestA -timeout 90s -tools nft,ip -memory 2048 "+
+			"./ipvs ./nftables -- -test.bench=. -x"), io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []string{"5.10", "7.x"}, c.kernels)
 	require.Equal(t, []string{"./ipvs", "./nftables"}, c.packages)
 	require.Equal(t, []string{"nft", "ip"}, c.options.Tools)
 	require.Equal(t, 2048, c.options.Memory)
-	require.Equal(t, []string{"-test.v=true", "-test.timeout=1m30s", "-test.run=TestA", "-test.bench=.", "-x"}, c.args())
+	require.Equal(t, []string{"-test.v=true", "-test.timeout=1m30s", "-test.run=TestA",
+		"-test.bench=.", "-x"}, c.args())
 
 	c, err = parseFlags([]string{"-kernel", "all", "./..."}, io.Discard)
 	require.NoError(t, err)
@@ -49,7 +51,8 @@ func TestBadCommandLines(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			var stderr bytes.Buffer
-			require.Equal(t, codeUsage, command(t.Context(), strings.Fields(args), io.Discard, &stderr))
+			require.Equal(t, codeUsage, command(t.Context(), strings.Fields(args), io.Discard,
+				&stderr))
 			require.Contains(t, stderr.String(), want)
 		})
 	}
@@ -84,10 +87,13 @@ func TestExitCodes(t *testing.T) {
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	result := vmtest.Result{
-		Kernel: vmtest.Kernel{Release: "6.1.0-56"}, Boot: 2 * time.Second, Duration: 4 * time.Second,
+		Kernel: vmtest.Kernel{Release: "6.1.0-56"}, Boot: 2 * time.Second,
+		Duration: 4 * time.Second,
 		Programs: []vmtest.ProgramResult{
-			{Name: "m/a", Duration: time.Second, Tests: vmtest.TestCount{Passed: 3, Skipped: 1, SkippedNames: []string{"TestS"}}},
-			{Name: "m/b", ExitCode: 1, Tests: vmtest.TestCount{Failed: 1, FailedNames: []string{"TestF"}}},
+			{Name: "m/a", Duration: time.Second, Tests: vmtest.TestCount{Passed: 3, Skipped: 1,
+				SkippedNames: []string{"TestS"}}},
+			{Name: "m/b", ExitCode: 1, Tests: vmtest.TestCount{Failed: 1,
+				FailedNames: []string{"TestF"}}},
 		},
 	}
 	lines, code := summarize("6.1", result, &config{}, vmtest.ErrTestsFailed)
@@ -107,14 +113,16 @@ func TestSummary(t *testing.T) {
 	require.Equal(t, codeFailed, code)
 	require.Contains(t, lines[0], "FAIL")
 
-	lines, code = summarize("6.1", vmtest.Result{}, &config{}, fmt.Errorf("long: %w: story", vmtest.ErrPanic))
+	lines, code = summarize("6.1", vmtest.Result{}, &config{},
+		fmt.Errorf("long: %w: story", vmtest.ErrPanic))
 	require.Equal(t, codeVM, code)
 	require.Equal(t, []string{"FAIL\t6.1\tthe VM\tthe guest's kernel panicked"}, lines)
 }
 
 func TestWhatIsNeededMustRun(t *testing.T) {
 	t.Parallel()
-	count := vmtest.TestCount{Passed: 2, Skipped: 1, PassedNames: []string{"TestPure", "TestKernelA"}, SkippedNames: []string{"TestKernelB"}}
+	count := vmtest.TestCount{Passed: 2, Skipped: 1, PassedNames: []string{"TestPure",
+		"TestKernelA"}, SkippedNames: []string{"TestKernelB"}}
 	for _, tt := range []struct{ need, want string }{
 		{"", ""},
 		{"^TestPure$", ""},
@@ -128,7 +136,8 @@ func TestWhatIsNeededMustRun(t *testing.T) {
 		require.Equal(t, tt.want, c.notRun(&count), tt.need)
 	}
 	require.Equal(t, "tests were skipped", (&config{noSkip: true}).notRun(&count))
-	lines, code := summarize("6.1", vmtest.Result{Programs: []vmtest.ProgramResult{{Name: "m/a", Tests: count}}},
+	lines, code := summarize("6.1",
+		vmtest.Result{Programs: []vmtest.ProgramResult{{Name: "m/a", Tests: count}}},
 		&config{needed: regexp.MustCompile("B$")}, nil)
 	require.Equal(t, codeFailed, code)
 	require.Contains(t, lines, "    not run: TestKernelB was skipped")

@@ -31,7 +31,8 @@ func TestTheKernelIsTheOneAskedFor(t *testing.T) {
 	require.Equal(t, "1", os.Getenv("KERNLB_VM"))
 	series := strings.TrimSuffix(os.Getenv("KERNLB_KERNEL"), "x")
 	require.NotEmpty(t, series)
-	require.True(t, strings.HasPrefix(release(t), strings.TrimSuffix(series, ".")+"."), "%s is no %s", release(t), series)
+	require.True(t, strings.HasPrefix(release(t), strings.TrimSuffix(series, ".")+"."),
+		"%s is no %s", release(t), series)
 }
 
 func TestTestdataAndWorkingDirectory(t *testing.T) {
@@ -68,8 +69,10 @@ func TestLinksOfTheKindsThatFixturesMake(t *testing.T) {
 		&netlink.Dummy{LinkAttrs: attrs},
 		&netlink.Veth{LinkAttrs: attrs, PeerName: "t1"},
 		&netlink.Bridge{LinkAttrs: attrs},
-		&netlink.Iptun{LinkAttrs: attrs, Local: net.IPv4(127, 0, 0, 1), Remote: net.IPv4(127, 0, 0, 2)},
-		&netlink.Ip6tnl{LinkAttrs: attrs, Local: net.IPv6loopback, Remote: net.ParseIP("2001:db8::1")},
+		&netlink.Iptun{LinkAttrs: attrs, Local: net.IPv4(127, 0, 0, 1),
+			Remote: net.IPv4(127, 0, 0, 2)},
+		&netlink.Ip6tnl{LinkAttrs: attrs, Local: net.IPv6loopback,
+			Remote: net.ParseIP("2001:db8::1")},
 	} {
 		require.NoError(t, netlink.LinkAdd(link), link.Type())
 		found, err := netlink.LinkByName("t0")
@@ -137,5 +140,6 @@ func TestResultFile(t *testing.T) {
 	dir := os.Getenv("KERNLB_VM_RESULTS")
 	require.NotEmpty(t, dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "release.txt"), []byte(release(t)), 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "large.bin"), []byte(strings.Repeat("0123456789", 20000)), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "large.bin"),
+		[]byte(strings.Repeat("0123456789", 20000)), 0o644))
 }

@@ -41,7 +41,8 @@ func TestOrphan(t *testing.T) {
 
 // TestFlood prints what looks like verdicts, and much.
 func TestFlood(t *testing.T) {
-	line := "--- FAIL: TestNotReal (0.00s) \x00kernlb-vmtest\x00E\x00\x00\x00\x02{}D\x00\x00\x00\x00"
+	line :=
+		"--- FAIL: TestNotReal (0.00s) \x00kernlb-vmtest\x00E\x00\x00\x00\x02{}D\x00\x00\x00\x00"
 	for i := range 5000 {
 		fmt.Println(i, line, strings.Repeat("x", i%50))
 	}
