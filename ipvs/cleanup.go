@@ -8,7 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // Cleanup removes the virtual servers and companion tables of the instance, its route and rule, its
@@ -77,12 +77,12 @@ func (b *Backend) planCleanup() (*plan, error) {
 		return p, nil // what the damaged table still restricts and records is kept until the end
 	}
 	if !b.comp.exists[0] {
-		first[0].create, first[0].sets = true, []*nftwire.Set{versionSet}
+		first[0].create, first[0].sets = true, []*nft.Set{versionSet}
 		last[0].rebuild = true
 	}
 	v := b.comp.version.next(true)
 	first[0].replace(b.comp.version, v)
 	p.versions = [3]version{v, v, {}}
-	last[0].sink(last[0].del)(setVersion, nftwire.Elem{Key: nftwire.Native32(v.number)})
+	last[0].sink(last[0].del)(setVersion, nft.Elem{Key: nft.Native32(v.number)})
 	return p, nil
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -44,7 +44,7 @@ func (c *companion) equal(o *companion) bool {
 // not adds nothing but what sysctls were.
 func interpret(name string, raws [2]*rawTable) (c companion, drift []string) {
 	c = newCompanion()
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		if c.exists[i] = raws[i] != nil; !c.exists[i] {
 			continue
 		}
@@ -65,7 +65,7 @@ func interpret(name string, raws [2]*rawTable) (c companion, drift []string) {
 
 // take adds what a table holds, and requires that it holds what follows from its registries and
 // settings, and nothing else.
-func (c *companion) take(f *nftwire.Family, raw *rawTable) error {
+func (c *companion) take(f *nft.Family, raw *rawTable) error {
 	rules, sysctls, err := parseSettings(raw.elems[setSettings])
 	maps.Copy(c.sysctls, sysctls)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *companion) take(f *nftwire.Family, raw *rawTable) error {
 	if err := requireProgram(f, raw, rules); err != nil {
 		return err
 	}
-	if f == nftwire.IPv4 {
+	if f == nft.IPv4 {
 		if _, err := versionOf(raw.elems[setVersion]); err != nil {
 			return err
 		}
@@ -104,12 +104,12 @@ func (c *companion) take(f *nftwire.Family, raw *rawTable) error {
 }
 
 // elements are those that a table of the family holds, by set.
-func (c *companion) elements(f *nftwire.Family,
-	records []*record) map[string]map[string]nftwire.Elem {
-	want := map[string]map[string]nftwire.Elem{}
-	add := func(set string, e nftwire.Elem) {
+func (c *companion) elements(f *nft.Family,
+	records []*record) map[string]map[string]nft.Elem {
+	want := map[string]map[string]nft.Elem{}
+	add := func(set string, e nft.Elem) {
 		if want[set] == nil {
-			want[set] = map[string]nftwire.Elem{}
+			want[set] = map[string]nft.Elem{}
 		}
 		want[set][string(e.Key)+string(e.KeyEnd)] = e
 	}
@@ -128,7 +128,7 @@ func (c *companion) elements(f *nftwire.Family,
 	for _, e := range settingElems(c.rules) {
 		add(setSettings, e)
 	}
-	if f == nftwire.IPv4 {
+	if f == nft.IPv4 {
 		for name, value := range c.sysctls {
 			add(setSettings, sysctlElem(name, value))
 		}
@@ -137,22 +137,22 @@ func (c *companion) elements(f *nftwire.Family,
 }
 
 // addrElem is the element of an address in one of the sets of addresses.
-func addrElem(set string, a netip.Addr) nftwire.Elem {
-	key := nftwire.AppendAddr(nil, a)
+func addrElem(set string, a netip.Addr) nft.Elem {
+	key := nft.AppendAddr(nil, a)
 	if set == setHairpins {
-		key = nftwire.AppendAddr(key, a)
+		key = nft.AppendAddr(key, a)
 	}
-	return nftwire.Elem{Key: key}
+	return nft.Elem{Key: key}
 }
 
 // takeAddrs reads the sets of addresses.
-func (c *companion) takeAddrs(f *nftwire.Family, raw *rawTable) error {
+func (c *companion) takeAddrs(f *nft.Family, raw *rawTable) error {
 	for _, s := range []struct {
 		set string
 		to  *[]netip.Addr
 	}{{setClusterIPs, &c.clusterIPs}, {setHairpins, &c.hairpins}, {setNodeAddrs, &c.addrs}} {
 		for key := range raw.elems[s.set] {
-			r := nftwire.Reader{Bytes: []byte(key)}
+			r := nft.Reader{Bytes: []byte(key)}
 			a := r.Addr(f.AddrLen)
 			if s.set == setHairpins {
 				r.Addr(f.AddrLen)
@@ -167,8 +167,8 @@ func (c *companion) takeAddrs(f *nftwire.Family, raw *rawTable) error {
 }
 
 // requireElements requires that the sets of a table hold these elements.
-func requireElements(f *nftwire.Family, raw *rawTable,
-	want map[string]map[string]nftwire.Elem) error {
+func requireElements(f *nft.Family, raw *rawTable,
+	want map[string]map[string]nft.Elem) error {
 	for _, s := range setsOf(f) {
 		if s == versionSet {
 			continue
@@ -181,7 +181,7 @@ func requireElements(f *nftwire.Family, raw *rawTable,
 		for k, e := range want[s.Name] {
 			h, ok := have[k]
 			if !ok || !bytes.Equal(e.Data, h.Data) ||
-				nftwire.CommentOf(e.UserData) != nftwire.CommentOf(h.UserData) {
+				nft.CommentOf(e.UserData) != nft.CommentOf(h.UserData) {
 				return fmt.Errorf("set %s is not as it should be", s.Name)
 			}
 		}
@@ -191,7 +191,7 @@ func requireElements(f *nftwire.Family, raw *rawTable,
 
 // requireProgram requires that the table is in force, and has our sets, chains and rules and no
 // others.
-func requireProgram(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) error {
+func requireProgram(f *nft.Family, raw *rawTable, rules servicemodel.Rules) error {
 	if raw.flags&tableDormant != 0 {
 		return errors.New("it is dormant")
 	}
@@ -217,24 +217,24 @@ func requireProgram(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) 
 // chainNames are those of the chains of a companion table, whatever the rules are.
 func chainNames() []string {
 	var l []string
-	for _, c := range newProgram(nftwire.IPv4, servicemodel.Rules{}) {
+	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}) {
 		l = append(l, c.Name)
 	}
 	return l
 }
 
 // parseRecords makes records of the registries.
-func parseRecords(f *nftwire.Family, raw *rawTable) ([]*record, error) {
+func parseRecords(f *nft.Family, raw *rawTable) ([]*record, error) {
 	var records []*record
 	sources := readSources(f, raw)
 	for _, kind := range kinds {
 		for key, e := range raw.elems[kind+"s"] {
-			rd := nftwire.Reader{Bytes: []byte(key)}
+			rd := nft.Reader{Bytes: []byte(key)}
 			k := rd.Frontend(f.Any, kind == kindNodePort)
 			if !rd.Done() {
 				return nil, fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
 			}
-			r, err := parseRecord(nftwire.CommentOf(e.UserData), k)
+			r, err := parseRecord(nft.CommentOf(e.UserData), k)
 			if err != nil {
 				return nil, err
 			}
@@ -248,13 +248,13 @@ func parseRecords(f *nftwire.Family, raw *rawTable) ([]*record, error) {
 }
 
 // readSources reads the source ranges of frontends.
-func readSources(f *nftwire.Family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
+func readSources(f *nft.Family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
 	m := map[servicemodel.FrontendKey][]netip.Prefix{}
 	for _, e := range raw.elems[setSources] {
-		first, last := nftwire.Reader{Bytes: e.Key}, nftwire.Reader{Bytes: e.KeyEnd}
+		first, last := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.KeyEnd}
 		k := first.Frontend(f.Any, false)
 		last.Frontend(f.Any, false)
-		p, ok := nftwire.RangePrefix(first.Addr(f.AddrLen), last.Addr(f.AddrLen))
+		p, ok := nft.RangePrefix(first.Addr(f.AddrLen), last.Addr(f.AddrLen))
 		if ok && first.Done() && last.Done() {
 			m[k] = append(m[k], p)
 		}
@@ -273,30 +273,30 @@ const (
 )
 
 // settingElems are the elements of the node-wide rules.
-func settingElems(r servicemodel.Rules) []nftwire.Elem {
-	var l []nftwire.Elem
+func settingElems(r servicemodel.Rules) []nft.Elem {
+	var l []nft.Elem
 	for i, line := range settings.Lines(r) {
 		l = append(l,
-			nftwire.Elem{Key: nftwire.Native32(uint32(i + 1)),
-				UserData: nftwire.AppendComment(nil, line)})
+			nft.Elem{Key: nft.Native32(uint32(i + 1)),
+				UserData: nft.AppendComment(nil, line)})
 	}
 	return l
 }
 
 // sysctlElem is the element that says what a sysctl was.
-func sysctlElem(name, value string) nftwire.Elem {
+func sysctlElem(name, value string) nft.Elem {
 	number := sysctlNumbers + slices.Index(sysctlNames, name)
-	return nftwire.Elem{Key: nftwire.Native32(uint32(number)),
-		UserData: nftwire.AppendComment(nil, settingSysctl+name+" "+value)}
+	return nft.Elem{Key: nft.Native32(uint32(number)),
+		UserData: nft.AppendComment(nil, settingSysctl+name+" "+value)}
 }
 
 // parseSettings reads the set of settings. What it says of sysctls is returned also if it is not as
 // it should be.
-func parseSettings(elems map[string]nftwire.Elem) (servicemodel.Rules, map[string]string, error) {
+func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]string, error) {
 	lines := map[uint32]string{}
 	sysctls := map[string]string{}
 	for k, e := range elems {
-		line := nftwire.CommentOf(e.UserData)
+		line := nft.CommentOf(e.UserData)
 		if v, ok := strings.CutPrefix(line, settingSysctl); ok {
 			name, value, _ := strings.Cut(v, " ")
 			if slices.Contains(sysctlNames, name) {
@@ -304,7 +304,7 @@ func parseSettings(elems map[string]nftwire.Elem) (servicemodel.Rules, map[strin
 			}
 			continue
 		}
-		rd := nftwire.Reader{Bytes: []byte(k)}
+		rd := nft.Reader{Bytes: []byte(k)}
 		lines[rd.Native()] = line
 	}
 	var ordered []string

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -59,31 +59,31 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 
 // rawOf returns the tables that hold what a companion says.
 func rawOf(c *companion) (raws [2]*rawTable) {
-	for i, f := range nftwire.Families {
-		raw := &rawTable{sets: map[string]nftwire.SetInfo{}, chains: map[string]rawChain{},
+	for i, f := range nft.Families {
+		raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]rawChain{},
 			rules: map[string][]uint64{}}
 		one := companion{rules: c.rules, sysctls: c.sysctls}
 		var records []*record
 		for k, r := range c.records {
-			if nftwire.FamilyIndex(k.Addr) == i {
+			if nft.FamilyIndex(k.Addr) == i {
 				records = append(records, r)
 			}
 		}
 		for _, l := range []struct{ from, to *[]netip.Addr }{{&c.clusterIPs, &one.clusterIPs},
 			{&c.hairpins, &one.hairpins}, {&c.addrs, &one.addrs}} {
 			for _, a := range *l.from {
-				if nftwire.FamilyIndex(a) == i {
+				if nft.FamilyIndex(a) == i {
 					*l.to = append(*l.to, a)
 				}
 			}
 		}
 		raw.elems = one.elements(f, records)
-		if f == nftwire.IPv4 {
+		if f == nft.IPv4 {
 			e := c.version.elem()
-			raw.elems[setVersion] = map[string]nftwire.Elem{string(e.Key): e}
+			raw.elems[setVersion] = map[string]nft.Elem{string(e.Key): e}
 		}
 		for _, s := range setsOf(f) {
-			raw.sets[s.Name] = nftwire.SetInfo{Name: s.Name, Spec: s.Spec()}
+			raw.sets[s.Name] = nft.SetInfo{Name: s.Name, Spec: s.Spec()}
 			raw.uses++
 		}
 		for _, ch := range newProgram(f, c.rules) {
@@ -135,13 +135,13 @@ func TestCompanionsReadBack(t *testing.T) {
 // were is believed all the same.
 func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	t.Parallel()
-	anyElem := func(m map[string]nftwire.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
+	anyElem := func(m map[string]nft.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
 	for name, damage := range map[string]func(*rawTable){
 		"it is dormant":          func(r *rawTable) { r.flags = tableDormant | 2 },
 		"chains and sets":        func(r *rawTable) { r.uses++ },
 		"set sources is missing": func(r *rawTable) { delete(r.sets, setSources) },
 		"set hairpins is missing": func(r *rawTable) {
-			r.sets[setHairpins] = nftwire.SetInfo{Name: setHairpins}
+			r.sets[setHairpins] = nft.SetInfo{Name: setHairpins}
 		},
 		"chain admit is not as it should be": func(r *rawTable) {
 			r.rules["admit"] = r.rules["admit"][1:]
@@ -159,7 +159,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 		},
 		"set services has": func(r *rawTable) {
 			delete(r.elems["service-masquerade-all"], anyElem(r.elems["service-masquerade-all"]))
-			r.elems["services"]["x"] = nftwire.Elem{}
+			r.elems["services"]["x"] = nft.Elem{}
 		},
 		"set service-masquerade-all has": func(r *rawTable) {
 			clear(r.elems["service-masquerade-all"])
@@ -174,7 +174,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			m := r.elems["service-marks"]
 			k := anyElem(m)
 			e := m[k]
-			e.Data = nftwire.Native32(1)
+			e.Data = nft.Native32(1)
 			m[k] = e
 		},
 		"set services: a key of 3 bytes": func(r *rawTable) {
@@ -184,20 +184,20 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			delete(m, k)
 		},
 		"set cluster-ips: a key of 3 bytes": func(r *rawTable) {
-			r.elems[setClusterIPs]["abc"] = nftwire.Elem{}
+			r.elems[setClusterIPs]["abc"] = nft.Elem{}
 		},
 		"set node-addresses: a key of 9 bytes": func(r *rawTable) {
-			r.elems[setNodeAddrs]["abcdefghi"] = nftwire.Elem{}
+			r.elems[setNodeAddrs]["abcdefghi"] = nft.Elem{}
 		},
 		"set hairpins: a key of 4 bytes": func(r *rawTable) {
-			r.elems[setHairpins]["abcd"] = nftwire.Elem{}
+			r.elems[setHairpins]["abcd"] = nft.Elem{}
 		},
 		"set version has 2 elements": func(r *rawTable) {
-			r.elems[setVersion]["abcd"] = nftwire.Elem{}
+			r.elems[setVersion]["abcd"] = nft.Elem{}
 		},
 		"set version has 0 elements": func(r *rawTable) { clear(r.elems[setVersion]) },
 		"set version: a key of 5 bytes": func(r *rawTable) {
-			r.elems[setVersion] = map[string]nftwire.Elem{"abcde": {}}
+			r.elems[setVersion] = map[string]nft.Elem{"abcde": {}}
 		},
 		"settings are missing": func(r *rawTable) { clear(r.elems[setSettings]) },
 		`setting "nonsense"`: func(r *rawTable) {
@@ -211,15 +211,15 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			m := r.elems["services"]
 			k := anyElem(m)
 			e := m[k]
-			e.UserData = nftwire.AppendComment(nil, "x")
+			e.UserData = nft.AppendComment(nil, "x")
 			m[k] = e
 		},
 		"set services is not as it should be": func(r *rawTable) {
 			m := r.elems["services"]
 			k := anyElem(m)
 			e := m[k]
-			e.UserData = nftwire.AppendComment(nil,
-				strings.Replace(nftwire.CommentOf(e.UserData), "m=", "m=0", 1))
+			e.UserData = nft.AppendComment(nil,
+				strings.Replace(nft.CommentOf(e.UserData), "m=", "m=0", 1))
 			m[k] = e
 		},
 	} {
@@ -262,15 +262,15 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	require.Empty(t, got.records)
 }
 
-func addComment(m map[string]nftwire.Elem, number uint32, comment string) {
-	m[string(nftwire.Native32(number))] = nftwire.Elem{Key: nftwire.Native32(number),
-		UserData: nftwire.AppendComment(nil, comment)}
+func addComment(m map[string]nft.Elem, number uint32, comment string) {
+	m[string(nft.Native32(number))] = nft.Elem{Key: nft.Native32(number),
+		UserData: nft.AppendComment(nil, comment)}
 }
 
 // What sysctls were is read also where it is numbered among the settings.
 func TestSysctlsOfSettingsAreRead(t *testing.T) {
 	t.Parallel()
-	m := map[string]nftwire.Elem{}
+	m := map[string]nft.Elem{}
 	addComment(m, 1, "masquerade-mark 0x4000")
 	addComment(m, 2, "sysctl net/ipv4/ip_forward 0")
 	addComment(m, 3, "sysctl kernel/panic 0")
@@ -299,8 +299,8 @@ func FuzzInterpret(f *testing.F) {
 		name := sets[int(set)%len(sets)]
 		raw.elems = maps.Clone(raw.elems)
 		raw.elems[name] = maps.Clone(raw.elems[name])
-		raw.elems[name][string(key)+string(end)] = nftwire.Elem{Key: key, KeyEnd: end,
-			UserData: nftwire.AppendComment(nil, comment)}
+		raw.elems[name][string(key)+string(end)] = nft.Elem{Key: key, KeyEnd: end,
+			UserData: nft.AppendComment(nil, comment)}
 		got, drift := interpret("x", [2]*rawTable{&raw, raws[1]})
 		got.version = want.version
 		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))

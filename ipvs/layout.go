@@ -1,7 +1,7 @@
 package ipvs
 
 import (
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -45,31 +45,31 @@ func kindOf(k servicemodel.FrontendKey) string {
 }
 
 // setsOf lists the sets of a companion table. They are the same whatever the services are.
-func setsOf(f *nftwire.Family) []*nftwire.Set {
-	service := []nftwire.Field{f.Addr, nftwire.FieldProto, nftwire.FieldPort}
-	keys := map[string][]nftwire.Field{kindService: service, kindNodePort: service[1:]}
-	var l []*nftwire.Set
+func setsOf(f *nft.Family) []*nft.Set {
+	service := []nft.Field{f.Addr, nft.FieldProto, nft.FieldPort}
+	keys := map[string][]nft.Field{kindService: service, kindNodePort: service[1:]}
+	var l []*nft.Set
 	for _, k := range kinds {
-		l = append(l, &nftwire.Set{Name: k + "s", Key: keys[k]})
+		l = append(l, &nft.Set{Name: k + "s", Key: keys[k]})
 		for _, rest := range []string{setReject, setDrop, setSplit, setExtReject, setExtDrop,
 			setMasqAll, setMasqNotPod, setMasqHost} {
-			l = append(l, &nftwire.Set{Name: k + rest, Key: keys[k]})
+			l = append(l, &nft.Set{Name: k + rest, Key: keys[k]})
 		}
-		l = append(l, &nftwire.Set{Name: k + setMarks, Key: keys[k],
-			Data: []nftwire.Field{nftwire.FieldMark}, Flags: nftwire.SetMap})
+		l = append(l, &nft.Set{Name: k + setMarks, Key: keys[k],
+			Data: []nft.Field{nft.FieldMark}, Flags: nft.SetMap})
 	}
-	if f == nftwire.IPv4 {
+	if f == nft.IPv4 {
 		l = append(l, versionSet)
 	}
 	return append(l,
-		&nftwire.Set{Name: setRestricted, Key: service},
-		&nftwire.Set{Name: setRouted, Key: service},
-		&nftwire.Set{Name: setSources, Key: append(service[:3:3], f.Addr),
-			Flags: nftwire.SetInterval | nftwire.SetConcat},
-		&nftwire.Set{Name: setClusterIPs, Key: []nftwire.Field{f.Addr}},
-		&nftwire.Set{Name: setHairpins, Key: []nftwire.Field{f.Addr, f.Addr}},
-		&nftwire.Set{Name: setNodeAddrs, Key: []nftwire.Field{f.Addr}},
-		&nftwire.Set{Name: setSettings, Key: []nftwire.Field{nftwire.FieldMark}})
+		&nft.Set{Name: setRestricted, Key: service},
+		&nft.Set{Name: setRouted, Key: service},
+		&nft.Set{Name: setSources, Key: append(service[:3:3], f.Addr),
+			Flags: nft.SetInterval | nft.SetConcat},
+		&nft.Set{Name: setClusterIPs, Key: []nft.Field{f.Addr}},
+		&nft.Set{Name: setHairpins, Key: []nft.Field{f.Addr, f.Addr}},
+		&nft.Set{Name: setNodeAddrs, Key: []nft.Field{f.Addr}},
+		&nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}})
 }
 
 // Packet marks. A packet to the address of a service carries steerBit, so that it is delivered to

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -96,7 +96,7 @@ func (b *Backend) observe(ctx context.Context) (*dataplane.Observation, error) {
 // does not read the version.
 func (b *Backend) readCompanion(ctx context.Context) (c companion, drift []string, err error) {
 	var raws [2]*rawTable
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		if raws[i], err = b.readTable(ctx, f); err != nil {
 			return companion{}, nil, err
 		}

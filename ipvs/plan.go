@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -62,15 +62,15 @@ type stage [2]tablePlan
 
 type tablePlan struct {
 	rebuild, create bool
-	sets            []*nftwire.Set // that are made
-	program         nftwire.Program
-	del, add        map[string]*nftwire.ElemList
+	sets            []*nft.Set // that are made
+	program         nft.Program
+	del, add        map[string]*nft.ElemList
 }
 
-func (tp *tablePlan) sink(m map[string]*nftwire.ElemList) func(string, nftwire.Elem) {
-	return func(set string, e nftwire.Elem) {
+func (tp *tablePlan) sink(m map[string]*nft.ElemList) func(string, nft.Elem) {
+	return func(set string, e nft.Elem) {
 		if m[set] == nil {
-			m[set] = &nftwire.ElemList{}
+			m[set] = &nft.ElemList{}
 		}
 		m[set].Add(e)
 	}
@@ -86,8 +86,8 @@ func (b *Backend) newPlan() *plan {
 		addrs:   b.comp.addrs, sysctls: b.comp.sysctls}
 	for s := range p.stages {
 		for i := range p.stages[s] {
-			p.stages[s][i].del, p.stages[s][i].add = map[string]*nftwire.ElemList{},
-				map[string]*nftwire.ElemList{}
+			p.stages[s][i].del, p.stages[s][i].add = map[string]*nft.ElemList{},
+				map[string]*nft.ElemList{}
 		}
 	}
 	return p
@@ -107,7 +107,7 @@ func (b *Backend) affected(c *servicemodel.ChangeSet,
 		m[f.Key] = true
 		// it comes before a node port of the same number
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
-			any := nftwire.Families[nftwire.FamilyIndex(f.Key.Addr)].Any
+			any := nft.Families[nft.FamilyIndex(f.Key.Addr)].Any
 			m[servicemodel.FrontendKey{
 				Addr: any, Protocol: f.Key.Protocol, Port: f.Key.Port}] = true
 		}
@@ -266,21 +266,21 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 }
 
 // diffElements deletes what only old has, and adds what only now has.
-func diffElements(old, now *record, del, add func(string, nftwire.Elem)) {
+func diffElements(old, now *record, del, add func(string, nft.Elem)) {
 	type id struct{ set, key, end, data, ud string }
-	idOf := func(set string, e nftwire.Elem) id {
+	idOf := func(set string, e nft.Elem) id {
 		return id{set, string(e.Key), string(e.KeyEnd), string(e.Data), string(e.UserData)}
 	}
 	was, is := map[id]bool{}, map[id]bool{}
-	old.elements(func(set string, e nftwire.Elem) { was[idOf(set, e)] = true })
-	now.elements(func(set string, e nftwire.Elem) { is[idOf(set, e)] = true })
-	old.elements(func(set string, e nftwire.Elem) {
+	old.elements(func(set string, e nft.Elem) { was[idOf(set, e)] = true })
+	now.elements(func(set string, e nft.Elem) { is[idOf(set, e)] = true })
+	old.elements(func(set string, e nft.Elem) {
 		if !is[idOf(set, e)] {
 			e.Data, e.UserData = nil, nil
 			del(set, e)
 		}
 	})
-	now.elements(func(set string, e nftwire.Elem) {
+	now.elements(func(set string, e nft.Elem) {
 		if !was[idOf(set, e)] {
 			add(set, e)
 		}

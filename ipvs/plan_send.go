@@ -3,19 +3,19 @@ package ipvs
 import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // encode appends the messages about the companion tables in one of the transactions.
 func (p *plan) encode(b *nfnl.Batch, s int) {
-	for i, f := range nftwire.Families {
-		p.stages[s][i].write(nftwire.NewEncoder(b, f, p.table), f)
+	for i, f := range nft.Families {
+		p.stages[s][i].write(nft.NewEncoder(b, f, p.table), f)
 	}
 }
 
 // write writes what is done to a companion table. The version is deleted first, also if the table
 // is deleted then: if it is not there, another writer was.
-func (tp *tablePlan) write(w nftwire.Writer, f *nftwire.Family) {
+func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 	if l := tp.del[setVersion]; l != nil {
 		w.DeleteElements(versionSet, l)
 	}
@@ -69,7 +69,7 @@ func (p *plan) Stats() dataplane.Stats {
 }
 
 // countOf counts the elements of a list, apart from versions.
-func countOf(set string, l *nftwire.ElemList) int {
+func countOf(set string, l *nft.ElemList) int {
 	if set == setVersion {
 		return 0
 	}

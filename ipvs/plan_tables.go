@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -52,7 +52,7 @@ func (b *Backend) planVersion(p *plan) {
 
 // planTables plans what is done to the companion tables.
 func (b *Backend) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
-	for i := range nftwire.Families {
+	for i := range nft.Families {
 		if !b.comp.whole[i] || c.Rules != nil {
 			b.planNewTable(p, i, c)
 			continue
@@ -60,7 +60,7 @@ func (b *Backend) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicem
 		b.planAddrs(p, i, c)
 		b.planSettings(p, i)
 		for _, k := range keys {
-			if nftwire.FamilyIndex(k.Addr) == i {
+			if nft.FamilyIndex(k.Addr) == i {
 				p.planRecord(i, b.comp.records[k], p.path(b.comp.records[k], p.records[k]), 0)
 			}
 		}
@@ -136,7 +136,7 @@ func (b *Backend) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	first, last := &p.stages[stageRestrict][i], &p.stages[end][i]
 	change := func(set string, a netip.Addr, added bool) {
 		switch {
-		case nftwire.FamilyIndex(a) != i:
+		case nft.FamilyIndex(a) != i:
 		case added:
 			first.sink(first.add)(set, addrElem(set, a))
 		default:
@@ -163,7 +163,7 @@ func (b *Backend) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 
 // planSettings plans what is recorded of sysctls: before they are set, and until they are restored.
 func (b *Backend) planSettings(p *plan, i int) {
-	if nftwire.Families[i] != nftwire.IPv4 {
+	if nft.Families[i] != nft.IPv4 {
 		return
 	}
 	first, last := &p.stages[stageRestrict][i], &p.stages[stageEnd][i]
@@ -173,21 +173,21 @@ func (b *Backend) planSettings(p *plan, i int) {
 		}
 	}
 	for _, name := range p.restore {
-		last.sink(last.del)(setSettings, nftwire.Elem{Key: sysctlElem(name, "").Key})
+		last.sink(last.del)(setSettings, nft.Elem{Key: sysctlElem(name, "").Key})
 	}
 }
 
 // planNewTable plans a table from nothing, in place of the one that is there. It has what there was
 // of records, as far as that is known, until what they led to is gone.
 func (b *Backend) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
-	f, tp := nftwire.Families[i], &p.stages[stageRestrict][i]
+	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
 	tp.rebuild, tp.create = b.comp.exists[i], true
 	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules())
 	add := tp.sink(tp.add)
 	keys := map[servicemodel.FrontendKey]bool{}
 	for fe := range c.New.Frontends() {
 		keys[fe.Key] = true
-		if nftwire.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
+		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
 			p.records[fe.Key] = b.record(p, c.New, fe)
 		}
 	}
@@ -195,7 +195,7 @@ func (b *Backend) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 		keys[k] = true
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(keys), servicemodel.FrontendKey.Compare) {
-		if nftwire.FamilyIndex(k.Addr) != i {
+		if nft.FamilyIndex(k.Addr) != i {
 			continue
 		}
 		path := p.path(b.comp.records[k], p.records[k])
@@ -214,7 +214,7 @@ func (b *Backend) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 	for _, e := range settingElems(c.New.Rules()) {
 		add(setSettings, e)
 	}
-	if f == nftwire.IPv4 {
+	if f == nft.IPv4 {
 		b.planNewSysctls(p)
 	}
 }
@@ -225,7 +225,7 @@ func (b *Backend) planNewSysctls(p *plan) {
 	l := maps.Clone(p.sysctls)
 	for _, name := range p.restore {
 		l[name] = b.comp.sysctls[name]
-		last.sink(last.del)(setSettings, nftwire.Elem{Key: sysctlElem(name, "").Key})
+		last.sink(last.del)(setSettings, nft.Elem{Key: sysctlElem(name, "").Key})
 	}
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		first.sink(first.add)(setSettings, sysctlElem(name, l[name]))
@@ -233,8 +233,8 @@ func (b *Backend) planNewSysctls(p *plan) {
 }
 
 // addAddr adds an address of a family to one of the sets of addresses.
-func addAddr(add func(string, nftwire.Elem), i int, set string, a netip.Addr) {
-	if nftwire.FamilyIndex(a) == i {
+func addAddr(add func(string, nft.Elem), i int, set string, a netip.Addr) {
+	if nft.FamilyIndex(a) == i {
 		add(set, addrElem(set, a))
 	}
 }

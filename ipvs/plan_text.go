@@ -7,7 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
@@ -30,8 +30,8 @@ func (p *plan) String() string {
 }
 
 func (t *text) stage(p *plan, s int) {
-	for i, f := range nftwire.Families {
-		p.stages[s][i].write(nftwire.NewText(&t.b, f, p.table), f)
+	for i, f := range nft.Families {
+		p.stages[s][i].write(nft.NewText(&t.b, f, p.table), f)
 	}
 }
 

@@ -8,21 +8,21 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // rawTable is what was read of a companion table.
 type rawTable struct {
 	flags  uint32
 	uses   int // how many chains and sets it has
-	sets   map[string]nftwire.SetInfo
+	sets   map[string]nft.SetInfo
 	chains map[string]rawChain
 	rules  map[string][]uint64 // hashes by chain
-	elems  map[string]map[string]nftwire.Elem
+	elems  map[string]map[string]nft.Elem
 }
 
 type rawChain struct {
-	nftwire.Chain
+	nft.Chain
 	policy uint32
 }
 
@@ -41,7 +41,7 @@ const (
 var errMisread = errors.New("the dump showed an element twice")
 
 // ask appends a request about a table of a family to a batch.
-func ask(req *nfnl.Batch, f *nftwire.Family, msg uint8, table, kind, name string) {
+func ask(req *nfnl.Batch, f *nft.Family, msg uint8, table, kind, name string) {
 	object := nfnl.Object{Verb: "read", Kind: kind, Name: name,
 		Within: "table " + f.Name + " " + table}
 	req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
@@ -51,9 +51,9 @@ func ask(req *nfnl.Batch, f *nftwire.Family, msg uint8, table, kind, name string
 // readTable reads a companion table, object by object, so that those of others neither cost time
 // nor stand in the way; nil if there is none. What it reads is right if nobody has changed the
 // table meanwhile.
-func (b *Backend) readTable(ctx context.Context, f *nftwire.Family) (*rawTable, error) {
-	raw := &rawTable{sets: map[string]nftwire.SetInfo{}, chains: map[string]rawChain{},
-		rules: map[string][]uint64{}, elems: map[string]map[string]nftwire.Elem{}}
+func (b *Backend) readTable(ctx context.Context, f *nft.Family) (*rawTable, error) {
+	raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]rawChain{},
+		rules: map[string][]uint64{}, elems: map[string]map[string]nft.Elem{}}
 	if there, err := b.readHead(ctx, f, raw); err != nil || !there {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (b *Backend) readTable(ctx context.Context, f *nftwire.Family) (*rawTable, 
 		return nil, err
 	}
 	for name, s := range raw.sets {
-		raw.elems[name] = map[string]nftwire.Elem{}
+		raw.elems[name] = map[string]nft.Elem{}
 		if s.Count == 0 {
 			continue
 		}
@@ -81,9 +81,9 @@ func (b *Backend) readTable(ctx context.Context, f *nftwire.Family) (*rawTable, 
 }
 
 // readHead reads what the table is, and reports whether it is there.
-func (b *Backend) readHead(ctx context.Context, f *nftwire.Family, raw *rawTable) (bool, error) {
+func (b *Backend) readHead(ctx context.Context, f *nft.Family, raw *rawTable) (bool, error) {
 	var req nfnl.Batch
-	ask(&req, f, nftwire.MsgGetTable, b.cfg.Table, "table", b.cfg.Table)
+	ask(&req, f, nft.MsgGetTable, b.cfg.Table, "table", b.cfg.Table)
 	replies, err := b.nf.Query(ctx, &req)
 	if errors.Is(err, syscall.ENOENT) {
 		return false, nil
@@ -109,14 +109,14 @@ func (b *Backend) readHead(ctx context.Context, f *nftwire.Family, raw *rawTable
 }
 
 // readChains asks for our chains, each by its name: the kernel can list only those of all tables.
-func (b *Backend) readChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+func (b *Backend) readChains(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	var req nfnl.Batch
 	for _, name := range chainNames() {
-		ask(&req, f, nftwire.MsgGetChain, b.cfg.Table, "chain", name)
+		ask(&req, f, nft.MsgGetChain, b.cfg.Table, "chain", name)
 		req.Text(3, name) // NFTA_CHAIN_NAME
 	}
 	err := b.nf.QueryAll(ctx, &req, func(_ int, m nfnl.Message) error {
-		_, c, err := nftwire.DecodeChain(m.Attrs)
+		_, c, err := nft.DecodeChain(m.Attrs)
 		if err != nil {
 			return err
 		}
@@ -156,11 +156,11 @@ func attrU32(attrs []byte, typ uint16) (v uint32, err error) {
 	return v, it.Err()
 }
 
-func (b *Backend) readRules(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+func (b *Backend) readRules(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	var req nfnl.Batch
-	ask(&req, f, nftwire.MsgGetRule, b.cfg.Table, "rules", "")
+	ask(&req, f, nft.MsgGetRule, b.cfg.Table, "rules", "")
 	return b.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
-		table, chain, hash, err := nftwire.DecodeRule(m.Attrs)
+		table, chain, hash, err := nft.DecodeRule(m.Attrs)
 		if err == nil && table == b.cfg.Table {
 			raw.rules[chain] = append(raw.rules[chain], hash)
 		}
@@ -168,11 +168,11 @@ func (b *Backend) readRules(ctx context.Context, f *nftwire.Family, raw *rawTabl
 	})
 }
 
-func (b *Backend) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+func (b *Backend) readSets(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	var req nfnl.Batch
-	ask(&req, f, nftwire.MsgGetSet, b.cfg.Table, "sets", "")
+	ask(&req, f, nft.MsgGetSet, b.cfg.Table, "sets", "")
 	return b.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
-		s, err := nftwire.DecodeSet(m.Attrs)
+		s, err := nft.DecodeSet(m.Attrs)
 		if err == nil {
 			raw.sets[s.Name] = s
 		}
@@ -181,12 +181,12 @@ func (b *Backend) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable
 }
 
 // readElements reads the elements of a set, by key and end of range.
-func (b *Backend) readElements(ctx context.Context, f *nftwire.Family, table,
-	set string) (map[string]nftwire.Elem, error) {
+func (b *Backend) readElements(ctx context.Context, f *nft.Family, table,
+	set string) (map[string]nft.Elem, error) {
 	var req nfnl.Batch
-	ask(&req, f, nftwire.MsgGetSetElem, table, "elements of set", set)
+	ask(&req, f, nft.MsgGetSetElem, table, "elements of set", set)
 	req.Text(2, set) // NFTA_SET_ELEM_LIST_SET
-	elems := map[string]nftwire.Elem{}
+	elems := map[string]nft.Elem{}
 	err := b.nf.DumpOwn(ctx, &req,
 		func(m nfnl.Message) error { return elementsOf(m.Attrs, elems) })
 	if err != nil {
@@ -196,8 +196,8 @@ func (b *Backend) readElements(ctx context.Context, f *nftwire.Family, table,
 }
 
 // elementsOf adds the elements of a message to a set.
-func elementsOf(attrs []byte, to map[string]nftwire.Elem) error {
-	return nftwire.DecodeElements(bytes.Clone(attrs), func(e nftwire.Elem) error {
+func elementsOf(attrs []byte, to map[string]nft.Elem) error {
+	return nft.DecodeElements(bytes.Clone(attrs), func(e nft.Elem) error {
 		key := string(e.Key) + string(e.KeyEnd)
 		if _, twice := to[key]; twice {
 			return fmt.Errorf("element %x: %w", e.Key, errMisread)

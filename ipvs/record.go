@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -119,15 +119,15 @@ func named[T interface {
 }
 
 // elements gives all elements of a record, each with the name of its set.
-func (r *record) elements(to func(set string, e nftwire.Elem)) {
+func (r *record) elements(to func(set string, e nft.Elem)) {
 	if r == nil {
 		return
 	}
 	f := r.fe
 	kind := kindOf(f.Key)
-	key := nftwire.AppendFrontend(nil, f.Key)
-	member := func(rest string) { to(kind+rest, nftwire.Elem{Key: key}) }
-	to(kind+"s", nftwire.Elem{Key: key, UserData: nftwire.AppendComment(nil, r.comment())})
+	key := nft.AppendFrontend(nil, f.Key)
+	member := func(rest string) { to(kind+rest, nft.Elem{Key: key}) }
+	to(kind+"s", nft.Elem{Key: key, UserData: nft.AppendComment(nil, r.comment())})
 	switch f.Internal {
 	case servicemodel.Reject:
 		member(setReject)
@@ -144,7 +144,7 @@ func (r *record) elements(to func(set string, e nftwire.Elem)) {
 		}
 	}
 	if r.mark != 0 {
-		to(kind+setMarks, nftwire.Elem{Key: key, Data: nftwire.Native32(r.mark)})
+		to(kind+setMarks, nft.Elem{Key: key, Data: nft.Native32(r.mark)})
 	}
 	if r.nat {
 		switch f.Masquerade {
@@ -157,14 +157,14 @@ func (r *record) elements(to func(set string, e nftwire.Elem)) {
 		}
 	}
 	if !r.nat && kind == kindService {
-		to(setRouted, nftwire.Elem{Key: key})
+		to(setRouted, nft.Elem{Key: key})
 	}
 	if f.Sources != nil {
-		to(setRestricted, nftwire.Elem{Key: key})
+		to(setRestricted, nft.Elem{Key: key})
 		for _, p := range f.Sources {
 			to(setSources,
-				nftwire.Elem{Key: nftwire.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
-					KeyEnd: nftwire.AppendAddr(key[:len(key):len(key)], nftwire.LastAddr(p))})
+				nft.Elem{Key: nft.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
+					KeyEnd: nft.AppendAddr(key[:len(key):len(key)], nft.LastAddr(p))})
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -58,7 +58,7 @@ func TestRangesArePrefixes(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"10.0.0.0/8", "192.0.2.1/32", "0.0.0.0/0", "2001:db8::/33"} {
 		p := netip.MustParsePrefix(s)
-		got, ok := nftwire.RangePrefix(p.Addr(), nftwire.LastAddr(p))
+		got, ok := nft.RangePrefix(p.Addr(), nft.LastAddr(p))
 		require.True(t, ok)
 		require.Equal(t, p, got)
 	}
@@ -83,14 +83,14 @@ func FuzzParseRecord(f *testing.F) {
 }
 
 func FuzzElements(f *testing.F) {
-	var l nftwire.ElemList
-	l.Add(nftwire.Elem{Key: []byte{10, 96, 0, 10}, UserData: nftwire.AppendComment(nil, "x")})
+	var l nft.ElemList
+	l.Add(nft.Elem{Key: []byte{10, 96, 0, 10}, UserData: nft.AppendComment(nil, "x")})
 	f.Add(l.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		if err := nftwire.DecodeElems(b, func(e nftwire.Elem) error {
+		if err := nft.DecodeElems(b, func(e nft.Elem) error {
 			n++
-			_ = nftwire.CommentOf(e.UserData)
+			_ = nft.CommentOf(e.UserData)
 			return nil
 		}); err == nil {
 			require.LessOrEqual(t, n*4, len(b))

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // sysctls are those that the backend sets, as far as they are not in the companion.
@@ -125,7 +125,7 @@ func (b *Backend) reliedOn(ctx context.Context, name string, others map[string]s
 // othersSysctls returns what other instances have recorded that sysctls were.
 func (b *Backend) othersSysctls(ctx context.Context) (map[string]string, error) {
 	var req nfnl.Batch
-	req.Message(nfnl.SubsysNFTables, nftwire.MsgGetTable, 0, nftwire.IPv4.NFProto, 0,
+	req.Message(nfnl.SubsysNFTables, nft.MsgGetTable, 0, nft.IPv4.NFProto, 0,
 		nfnl.Object{Verb: "read", Kind: "tables"})
 	var tables []string
 	err := b.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
@@ -142,7 +142,7 @@ func (b *Backend) othersSysctls(ctx context.Context) (map[string]string, error) 
 	}
 	all := map[string]string{}
 	for _, t := range tables {
-		elems, err := b.readElements(ctx, nftwire.IPv4, t, setSettings)
+		elems, err := b.readElements(ctx, nft.IPv4, t, setSettings)
 		if errors.Is(err, syscall.ENOENT) || errors.Is(err, errMisread) {
 			continue // it is not one of ours
 		}
@@ -169,14 +169,14 @@ func (b *Backend) othersForward(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	var req nfnl.Batch
-	req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, 0, 0,
+	req.Message(nfnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,
 		nfnl.Object{Verb: "read", Kind: "chains"})
 	found := false
 	err := b.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
-		table, c, err := nftwire.DecodeChain(m.Attrs)
+		table, c, err := nft.DecodeChain(m.Attrs)
 		ip := m.Family == protoInet || m.Family == protoIPv4 || m.Family == protoIPv6
 		if err == nil && ip && table != b.cfg.Table && c.Type != "" &&
-			c.Hook == nftwire.HookForward {
+			c.Hook == nft.HookForward {
 			found = true
 		}
 		return err

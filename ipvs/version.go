@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // version is the version of an instance: the one element of the set "version" of its companion
@@ -33,7 +33,7 @@ const (
 )
 
 // versionSet is the set that holds the version.
-var versionSet = &nftwire.Set{Name: setVersion, Key: []nftwire.Field{nftwire.FieldMark}}
+var versionSet = &nft.Set{Name: setVersion, Key: []nft.Field{nft.FieldMark}}
 
 // errTaken says that another writer was there.
 var errTaken = errors.New("another writer was there")
@@ -47,10 +47,10 @@ func (v version) next(writing bool) version {
 	return version{number: v.number + 1, exists: true, writing: writing}
 }
 
-func (v version) elem() nftwire.Elem {
-	e := nftwire.Elem{Key: nftwire.Native32(v.number)}
+func (v version) elem() nft.Elem {
+	e := nft.Elem{Key: nft.Native32(v.number)}
 	if v.writing {
-		e.UserData = nftwire.AppendComment(nil, commentWriting)
+		e.UserData = nft.AppendComment(nil, commentWriting)
 	}
 	return e
 }
@@ -58,24 +58,24 @@ func (v version) elem() nftwire.Elem {
 // replace plans that a version is replaced by another.
 func (tp *tablePlan) replace(from, to version) {
 	if from.exists {
-		tp.sink(tp.del)(setVersion, nftwire.Elem{Key: nftwire.Native32(from.number)})
+		tp.sink(tp.del)(setVersion, nft.Elem{Key: nft.Native32(from.number)})
 	}
 	tp.sink(tp.add)(setVersion, to.elem())
 }
 
 // versionOf finds the version among the elements of its set.
-func versionOf(elems map[string]nftwire.Elem) (version, error) {
+func versionOf(elems map[string]nft.Elem) (version, error) {
 	if len(elems) != 1 {
 		return version{}, fmt.Errorf("set %s has %d elements, want 1", setVersion, len(elems))
 	}
 	v := version{exists: true}
 	for key, e := range elems {
-		r := nftwire.Reader{Bytes: []byte(key)}
+		r := nft.Reader{Bytes: []byte(key)}
 		v.number = r.Native()
 		if !r.Done() {
 			return version{}, fmt.Errorf("set %s: a key of %d bytes", setVersion, len(key))
 		}
-		v.writing = nftwire.CommentOf(e.UserData) == commentWriting
+		v.writing = nft.CommentOf(e.UserData) == commentWriting
 	}
 	return v, nil
 }
@@ -83,7 +83,7 @@ func versionOf(elems map[string]nftwire.Elem) (version, error) {
 // readVersion reads the version; one that does not exist if there is none, or nothing that could be
 // one.
 func (b *Backend) readVersion(ctx context.Context) (version, error) {
-	elems, err := b.readElements(ctx, nftwire.IPv4, b.cfg.Table, setVersion)
+	elems, err := b.readElements(ctx, nft.IPv4, b.cfg.Table, setVersion)
 	if errors.Is(err, syscall.ENOENT) {
 		return version{}, nil
 	}

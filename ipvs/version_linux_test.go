@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -56,7 +56,7 @@ func TestTheFirstVersionIsMadeBesideANeighbour(t *testing.T) {
 	busy.Go(func() {
 		for ctx.Err() == nil {
 			other.batch.Reset()
-			w := nftwire.NewEncoder(&other.batch, nftwire.IPv6, "other")
+			w := nft.NewEncoder(&other.batch, nft.IPv6, "other")
 			w.AddTable()
 			w.DeleteTable()
 			//nolint:errcheck // it is in the way, whether it succeeds or not
@@ -222,14 +222,14 @@ func TestRefusalsOfTheKernel(t *testing.T) {
 func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
 	t.Parallel()
 	attrs := func(keys ...byte) []byte {
-		var l nftwire.ElemList
+		var l nft.ElemList
 		for _, k := range keys {
-			l.Add(nftwire.Elem{Key: []byte{k, 0, 0, 0}})
+			l.Add(nft.Elem{Key: []byte{k, 0, 0, 0}})
 		}
 		list := l.Bytes()
 		return append([]byte{byte(4 + len(list)), 0, 3, 0x80}, list...)
 	}
-	m := map[string]nftwire.Elem{}
+	m := map[string]nft.Elem{}
 	require.NoError(t, elementsOf(attrs(1, 2), m))
 	require.Len(t, m, 2)
 	require.ErrorIs(t, elementsOf(attrs(2), m), errMisread)

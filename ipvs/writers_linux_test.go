@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -201,7 +201,7 @@ func TestABusyNeighbourIsNotInTheWay(t *testing.T) {
 		for v := newVersion(); ctx.Err() == nil; {
 			p := b.newPlan()
 			if !v.exists {
-				p.stages[0][0].create, p.stages[0][0].sets = true, []*nftwire.Set{versionSet}
+				p.stages[0][0].create, p.stages[0][0].sets = true, []*nft.Set{versionSet}
 			}
 			next := v.next(false)
 			p.stages[0][0].replace(v, next)

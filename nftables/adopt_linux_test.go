@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -57,7 +57,7 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	e := dataplane.New(b, nil)
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	if count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable,
+	if count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable,
 		"services"); err != nil || count < 0 {
 		t.Skip("the kernel does not say how many elements a set has (Linux 6.16)")
 	}
@@ -99,13 +99,13 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, b.pl.have[1].exists)
 	var batch nfnl.Batch
-	enc, set := nftwire.NewEncoder(&batch, nftwire.IPv6, DefaultTable),
-		&nftwire.Set{Name: setSettings}
-	var old, other nftwire.ElemList
-	key := nftwire.Native32(settingsHaveFirst)
-	old.Add(nftwire.Elem{Key: key})
+	enc, set := nft.NewEncoder(&batch, nft.IPv6, DefaultTable),
+		&nft.Set{Name: setSettings}
+	var old, other nft.ElemList
+	key := nft.Native32(settingsHaveFirst)
+	old.Add(nft.Elem{Key: key})
 	other.Add(
-		nftwire.Elem{Key: key, UserData: nftwire.AppendComment(nil, "masquerade-mark 0x80000")})
+		nft.Elem{Key: key, UserData: nft.AppendComment(nil, "masquerade-mark 0x80000")})
 	enc.DeleteElements(set, &old)
 	enc.AddElements(set, &other)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -43,21 +43,21 @@ func sweepAll(t *servicemodel.Table) *sweep {
 }
 
 func (s *sweep) add(f forget) {
-	s.byKey[nftwire.FamilyIndex(f.frontend.Key.Addr)][string(
-		nftwire.AppendFrontend(nil, f.frontend.Key))] = f
+	s.byKey[nft.FamilyIndex(f.frontend.Key.Addr)][string(
+		nft.AppendFrontend(nil, f.frontend.Key))] = f
 }
 
 // takes reports whether an entry of an affinity map must go: its key is the frontend's address,
 // protocol and port, and the client's address.
-func (s *sweep) takes(i int, e nftwire.Elem) bool {
-	f := nftwire.Families[i]
+func (s *sweep) takes(i int, e nft.Elem) bool {
+	f := nft.Families[i]
 	k := len(e.Key) - f.AddrLen // where the client begins
 	if k != f.AddrLen+8 {
 		return false
 	}
 	forget, ok := s.byKey[i][string(e.Key[:k])]
 	if !ok {
-		r := nftwire.Reader{Bytes: e.Key}
+		r := nft.Reader{Bytes: e.Key}
 		if s.table.Frontend(r.Frontend(f.Any, false)) != nil {
 			return s.all // at this address the port is a service's own, not the node port
 		}
@@ -65,7 +65,7 @@ func (s *sweep) takes(i int, e nftwire.Elem) bool {
 			return s.all
 		}
 	}
-	d := nftwire.Reader{Bytes: e.Data}
+	d := nft.Reader{Bytes: e.Data}
 	return forget.takes(d.Endpoint(f.AddrLen))
 }
 
@@ -161,7 +161,7 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 // done.
 func (p *plan) leavesClients() bool {
 	for _, f := range p.forget {
-		fp := &p.families[nftwire.FamilyIndex(f.frontend.Key.Addr)]
+		fp := &p.families[nft.FamilyIndex(f.frontend.Key.Addr)]
 		if !fp.create && fp.has(affinityMap(0)) {
 			return true
 		}

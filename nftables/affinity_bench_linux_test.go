@@ -9,7 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -46,10 +46,10 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false)}
 	for i := range p.families {
-		p.families[i] = familyPlan{f: nftwire.Families[i]}
+		p.families[i] = familyPlan{f: nft.Families[i]}
 	}
 	fp := &p.families[0]
-	fp.sets = setsOf(nftwire.IPv4, &b.pl.have[0].shape)
+	fp.sets = setsOf(nft.IPv4, &b.pl.have[0].shape)
 	fp.ops = map[string]*setOps{}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
 		Protocol: servicemodel.TCP, Port: 80}
@@ -60,8 +60,8 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 		if fp.ops[name] == nil {
 			fp.ops[name] = new(setOps)
 		}
-		fp.ops[name].add.Add(nftwire.Elem{Key: nftwire.AppendAddr(nftwire.AppendFrontend(nil, key),
-			client), Data: nftwire.AppendEndpoint(nil, ep), Timeout: timeout(i)})
+		fp.ops[name].add.Add(nft.Elem{Key: nft.AppendAddr(nft.AppendFrontend(nil, key),
+			client), Data: nft.AppendEndpoint(nil, ep), Timeout: timeout(i)})
 	}
 	_, err := b.send(tb.Context(), p)
 	require.NoError(tb, err)
@@ -102,8 +102,8 @@ func countElements(t *testing.T, b *Backend, set string) (n int) {
 	require.Eventually(t, func() bool {
 		keys := map[string]bool{}
 		n = 0
-		require.NoError(t, b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, set,
-			func(e nftwire.Elem) error {
+		require.NoError(t, b.kernel.dumpElements(t.Context(), nft.IPv4, DefaultTable, set,
+			func(e nft.Elem) error {
 				keys[string(e.Key)] = true
 				n++
 				return nil

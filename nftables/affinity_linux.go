@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
@@ -48,7 +48,7 @@ const sweepTries = 20
 // come.
 func (b *Backend) sweepTables(ctx context.Context) error {
 	var left []*familySweep
-	for i := range nftwire.Families {
+	for i := range nft.Families {
 		if have := &b.pl.have[i]; have.exists && len(have.shape.affinity) > 0 &&
 			(b.sweep.all || len(b.sweep.byKey[i]) > 0) {
 			left = append(left, &familySweep{family: i})
@@ -64,7 +64,7 @@ func (b *Backend) sweepTables(ctx context.Context) error {
 		var again []*familySweep
 		for _, fs := range left {
 			if err := b.sweepFamily(ctx, fs); err != nil {
-				return fmt.Errorf("table %s: %w", nftwire.Families[fs.family].Name, err)
+				return fmt.Errorf("table %s: %w", nft.Families[fs.family].Name, err)
 			}
 			if !fs.done {
 				again = append(again, fs)
@@ -88,7 +88,7 @@ type familySweep struct {
 
 // sweepFamily reads the maps of a table, deletes what must go, and tells whether that was all.
 func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
-	learnt, err := b.kernel.readLearnt(ctx, nftwire.Families[fs.family], b.pl.table)
+	learnt, err := b.kernel.readLearnt(ctx, nft.Families[fs.family], b.pl.table)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][
 			case <-time.After(time.Duration(try) * 5 * time.Millisecond):
 			}
 		}
-		count, err := b.kernel.readCount(ctx, nftwire.Families[i], b.pl.table, name)
+		count, err := b.kernel.readCount(ctx, nft.Families[i], b.pl.table, name)
 		if err != nil || count == 0 {
 			return nil, true, err
 		}
@@ -168,12 +168,12 @@ func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][
 // another hash table, a dump has some entries twice and as many not at all.
 func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][]byte, seen,
 	twice int, err error) {
-	req := b.kernel.get(nftwire.Families[i], nftwire.MsgGetSetElem, "elements of map", name)
+	req := b.kernel.get(nft.Families[i], nft.MsgGetSetElem, "elements of map", name)
 	req.Text(1, b.pl.table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, name)       // NFTA_SET_ELEM_LIST_SET
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
-	one := func(e nftwire.Elem) error {
+	one := func(e nft.Elem) error {
 		h := maphash.Bytes(seed, e.Key)
 		if _, ok := hashes[h]; ok {
 			twice++
@@ -186,7 +186,7 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 		return nil
 	}
 	err = b.kernel.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
-		return nftwire.DecodeElements(m.Attrs, one)
+		return nft.DecodeElements(m.Attrs, one)
 	})
 	return keys, len(hashes), twice, err
 }
@@ -198,14 +198,14 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	if len(keys) == 0 {
 		return nil
 	}
-	var l nftwire.ElemList
+	var l nft.ElemList
 	for _, k := range keys {
-		l.Add(nftwire.Elem{Key: k})
+		l.Add(nft.Elem{Key: k})
 	}
 	k := &b.kernel
 	k.batch.Reset()
-	nftwire.NewEncoder(&k.batch, nftwire.Families[i], b.pl.table).DeleteElements(
-		&nftwire.Set{Name: name}, &l)
+	nft.NewEncoder(&k.batch, nft.Families[i], b.pl.table).DeleteElements(
+		&nft.Set{Name: name}, &l)
 	err := k.commit(ctx)
 	if !errors.Is(err, unix.ENOENT) {
 		return err

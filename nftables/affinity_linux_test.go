@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,9 +18,9 @@ func endpointsOfClients(t *testing.T, b *Backend) map[string]int {
 	n := map[string]int{}
 	for i := range affinityMaps {
 		seen := map[string]bool{}
-		err := b.kernel.dumpElements(t.Context(), nftwire.IPv4, DefaultTable, affinityMap(i),
-			func(e nftwire.Elem) error {
-				if d := (nftwire.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
+		err := b.kernel.dumpElements(t.Context(), nft.IPv4, DefaultTable, affinityMap(i),
+			func(e nft.Elem) error {
+				if d := (nft.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
 					seen[string(e.Key)] = true
 					n[d.Endpoint(4).Addr().String()]++
 				}
@@ -123,12 +123,12 @@ func TestSweeps(t *testing.T) {
 				Node: "other",
 				Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 					Port: 8080}}})))
-	entry := func(dst, endpoint string) nftwire.Elem {
+	entry := func(dst, endpoint string) nft.Elem {
 		at := netip.MustParseAddrPort(dst)
-		key := nftwire.AppendFrontend(nil, servicemodel.FrontendKey{Addr: at.Addr(),
+		key := nft.AppendFrontend(nil, servicemodel.FrontendKey{Addr: at.Addr(),
 			Protocol: servicemodel.TCP, Port: at.Port()})
-		return nftwire.Elem{Key: nftwire.AppendAddr(key, netip.MustParseAddr("192.0.2.99")),
-			Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
+		return nft.Elem{Key: nft.AppendAddr(key, netip.MustParseAddr("192.0.2.99")),
+			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
 	}
 	fe := func(dst string) *servicemodel.Frontend {
 		at := netip.MustParseAddrPort(dst)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -80,7 +80,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 			for _, running := range []bool{true, false} {
 				ns, b := newNS(t)
 				list := func() string {
-					all := nft(t, ns, program, "", "list", "ruleset")
+					all := runNft(t, ns, program, "", "list", "ruleset")
 					before, rest, _ := strings.Cut(all, "set version {")
 					_, after, _ := strings.Cut(rest, "}\n")
 					return before + after
@@ -90,7 +90,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				_, err := e.Apply(t.Context(), s)
 				require.NoError(t, err)
 				want := list()
-				count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable,
+				count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable,
 					"services")
 				require.NoError(t, err)
 				if running && count < 0 && strings.Contains(tc.nft, "element ") &&
@@ -103,10 +103,10 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 					"andle HANDLE("); ok {
 					chain = chain[:strings.Index(chain, ")")]
 					edit = strings.ReplaceAll(edit, "HANDLE("+chain+")",
-						firstHandle(t, nft(t, ns, program, "", "-a", "list", "chain", "ip",
+						firstHandle(t, runNft(t, ns, program, "", "-a", "list", "chain", "ip",
 							"kernlb", chain)))
 				}
-				nft(t, ns, program, edit, "-f", "-")
+				runNft(t, ns, program, edit, "-f", "-")
 				if !running {
 					e = dataplane.New(newBackend(t, ns, nil), nil)
 				}
@@ -168,11 +168,11 @@ func TestLooksAreRationed(t *testing.T) {
 // editSet adds a frontend of nobody to a set of the table of IPv4.
 func editSet(t *testing.T, b *Backend, name string) error {
 	t.Helper()
-	var l nftwire.ElemList
+	var l nft.ElemList
 	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"),
 		Protocol: servicemodel.TCP, Port: 80}
-	l.Add(nftwire.Elem{Key: nftwire.AppendFrontend(nil, k)})
+	l.Add(nft.Elem{Key: nft.AppendFrontend(nil, k)})
 	var batch nfnl.Batch
-	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: name}, &l)
+	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(&nft.Set{Name: name}, &l)
 	return b.kernel.conn.Commit(t.Context(), &batch, 0)
 }

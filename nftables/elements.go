@@ -6,14 +6,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // This file says which elements stand for a frontend: the one place where the model meets the sets.
 
 // sink is given elements, each with the name of its set. The bytes of an element are only lent.
-type sink func(set string, e nftwire.Elem)
+type sink func(set string, e nft.Elem)
 
 // names caches the names of the sets that have a number in them, so that writing many frontends
 // makes no strings.
@@ -51,11 +51,11 @@ func newWriter() *writer { return &writer{names: names{}} }
 // frontend writes all elements of fe, except its slots.
 func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	k := kindOf(fe.Key)
-	w.key = nftwire.AppendFrontend(w.key[:0], fe.Key)
-	w.ud = nftwire.AppendComment(w.ud[:0], comment(fe))
-	to(k.registry, nftwire.Elem{Key: w.key, UserData: w.ud})
+	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
+	w.ud = nft.AppendComment(w.ud[:0], comment(fe))
+	to(k.registry, nft.Elem{Key: w.key, UserData: w.ud})
 	member := func(rest string, n int) {
-		to(w.names.get(k.prefix, rest, n), nftwire.Elem{Key: w.key})
+		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
 	}
 
 	w.verdict(fe, fe.Internal, t, setSize, member)
@@ -75,7 +75,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		member(setAffinity, int(fe.Affinity.Seconds()))
 	}
 	if fe.Sources != nil {
-		to(setRestricted, nftwire.Elem{Key: w.key})
+		to(setRestricted, nft.Elem{Key: w.key})
 		w.sources(fe, to)
 	}
 }
@@ -96,9 +96,9 @@ func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *s
 
 func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 	for _, p := range fe.Sources {
-		first := nftwire.AppendAddr(w.key, p.Masked().Addr())
-		last := nftwire.AppendAddr(nftwire.AppendFrontend(w.data[:0], fe.Key), nftwire.LastAddr(p))
-		to(setSources, nftwire.Elem{Key: first, KeyEnd: last})
+		first := nft.AppendAddr(w.key, p.Masked().Addr())
+		last := nft.AppendAddr(nft.AppendFrontend(w.data[:0], fe.Key), nft.LastAddr(p))
+		to(setSources, nft.Elem{Key: first, KeyEnd: last})
 		w.data = last
 	}
 }
@@ -112,10 +112,10 @@ func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []neti
 		rest = setExternalEps
 	}
 	name := w.names.get(kindOf(fe.Key).prefix, rest, -1)
-	w.key = nftwire.AppendFrontend(w.key[:0], fe.Key)
-	at := func(i int, ep netip.AddrPort) nftwire.Elem {
-		w.data = nftwire.AppendEndpoint(w.data[:0], ep)
-		return nftwire.Elem{Key: nftwire.AppendSlot(w.key, i), Data: w.data}
+	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
+	at := func(i int, ep netip.AddrPort) nft.Elem {
+		w.data = nft.AppendEndpoint(w.data[:0], ep)
+		return nft.Elem{Key: nft.AppendSlot(w.key, i), Data: w.data}
 	}
 	for i, ep := range old {
 		if i >= len(new) || new[i] != ep {
@@ -131,9 +131,9 @@ func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []neti
 
 // appendAddrKey appends the key of an address in a set of addresses.
 func appendAddrKey(b []byte, set string, a netip.Addr) []byte {
-	b = nftwire.AppendAddr(b, a)
+	b = nft.AppendAddr(b, a)
 	if set == setHairpins { // source and destination
-		b = nftwire.AppendAddr(b, a)
+		b = nft.AppendAddr(b, a)
 	}
 	return b
 }

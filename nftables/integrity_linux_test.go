@@ -9,7 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -34,7 +34,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	e := dataplane.New(b, nil)
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	count, err := b.kernel.readCount(t.Context(), nftwire.IPv4, DefaultTable, setSettings)
+	count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable, setSettings)
 	require.NoError(t, err)
 	want := dataplane.Intact
 	if count < 0 {

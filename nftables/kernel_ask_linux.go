@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -27,7 +27,7 @@ const (
 type asker struct {
 	conn  *nfnl.Conn
 	req   nfnl.Batch
-	list  nftwire.ElemList
+	list  nft.ElemList
 	order []int   // elements of the chunk, by set
 	asked [][]int // by message, the elements that it asks for
 }
@@ -42,10 +42,10 @@ func (a *asker) ask(ctx context.Context, s *sift, c *chunk) error {
 		a.list.Reset()
 		for to < len(a.order) && to-from < askEntries && c.elems[a.order[to]].set == set {
 			want := &c.elems[a.order[to]].want
-			a.list.Add(nftwire.Elem{Key: want.Key, KeyEnd: want.KeyEnd})
+			a.list.Add(nft.Elem{Key: want.Key, KeyEnd: want.KeyEnd})
 			to++
 		}
-		nftwire.AppendLookup(&a.req, s.f, s.raw.name, s.sets[set], &a.list)
+		nft.AppendLookup(&a.req, s.f, s.raw.name, s.sets[set], &a.list)
 		a.asked = append(a.asked, a.order[from:to])
 		from = to
 	}
@@ -53,7 +53,7 @@ func (a *asker) ask(ctx context.Context, s *sift, c *chunk) error {
 		if !found {
 			return nil
 		}
-		return nftwire.DecodeElements(m.Attrs, func(e nftwire.Elem) error {
+		return nft.DecodeElements(m.Attrs, func(e nft.Elem) error {
 			c.elems[a.asked[i][entry]].answer(e)
 			return nil
 		})
@@ -115,7 +115,7 @@ func jobsFor(units []unit) []job {
 }
 
 // addrJobs returns the jobs for the wanted addresses of a family.
-func addrJobs(f *nftwire.Family, want *servicemodel.Table) []job {
+func addrJobs(f *nft.Family, want *servicemodel.Table) []job {
 	var l []job
 	for _, set := range []string{setClusterIPs, setHairpins} {
 		all := want.ClusterIPs()
@@ -249,8 +249,8 @@ func (k *kernel) readHairpins(ctx context.Context, s *sift) error {
 	}
 	c := &chunk{}
 	for _, a := range s.unwantedAddrs() {
-		key := nftwire.AppendAddr(nil, a)
-		c.add(set, nftwire.Elem{Key: append(key, key...)})
+		key := nft.AppendAddr(nil, a)
+		c.add(set, nft.Elem{Key: append(key, key...)})
 		if len(c.elems) < chunkAddrs {
 			continue
 		}
@@ -274,7 +274,7 @@ func (k *kernel) askLeft(ctx context.Context, s *sift, c *chunk) error {
 // readOthers dumps a set and keeps the elements that were not asked for.
 func (k *kernel) readOthers(ctx context.Context, s *sift, set int) error {
 	name := s.sets[set].Name
-	return k.dumpSet(ctx, s.f, s.raw, name, func(e nftwire.Elem) {
+	return k.dumpSet(ctx, s.f, s.raw, name, func(e nft.Elem) {
 		if s.want == nil || !s.expects(set, e) {
 			s.raw.add(name, cloneElem(e))
 		}
@@ -284,15 +284,15 @@ func (k *kernel) readOthers(ctx context.Context, s *sift, set int) error {
 // dumpSet reads all elements of a set. Right after many elements were added, the kernel moves a set
 // to a larger hash table in the background; a dump meanwhile can hold elements twice and lack
 // others, without a sign of it.
-func (k *kernel) dumpSet(ctx context.Context, f *nftwire.Family, raw *rawTable, name string,
-	fn func(nftwire.Elem)) error {
+func (k *kernel) dumpSet(ctx context.Context, f *nft.Family, raw *rawTable, name string,
+	fn func(nft.Elem)) error {
 	count, told := raw.counts[name]
 	if told && count == 0 {
 		return nil
 	}
 	seed, seen, n := maphash.MakeSeed(), make(map[uint64]struct{}, count), 0
 	var key []byte
-	err := k.dumpElements(ctx, f, raw.name, name, func(e nftwire.Elem) error {
+	err := k.dumpElements(ctx, f, raw.name, name, func(e nft.Elem) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		seen[maphash.Bytes(seed, key)] = struct{}{}
 		n++

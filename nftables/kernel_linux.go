@@ -10,7 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -118,7 +118,7 @@ func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.T
 	if v, err = k.readVersion(ctx, table); err != nil {
 		return o, v, err
 	}
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		if o[i], err = k.observeTable(ctx, f, table, want); err != nil {
 			return o, v, err
 		}
@@ -132,7 +132,7 @@ func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.T
 }
 
 // observeTable reads one table.
-func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table string,
+func (k *kernel) observeTable(ctx context.Context, f *nft.Family, table string,
 	want *servicemodel.Table) (*observed, error) {
 	raw, err := k.readTable(ctx, f, table)
 	if err != nil {
@@ -143,10 +143,10 @@ func (k *kernel) observeTable(ctx context.Context, f *nftwire.Family, table stri
 
 // observeElements reads the elements of a table, as far as they matter; raw is nil if there is
 // none.
-func (k *kernel) observeElements(ctx context.Context, f *nftwire.Family, raw *rawTable,
+func (k *kernel) observeElements(ctx context.Context, f *nft.Family, raw *rawTable,
 	want *servicemodel.Table) (*observed, error) {
 	if raw != nil && raw.has(setSettings) {
-		err := k.dumpSet(ctx, f, raw, setSettings, func(e nftwire.Elem) {
+		err := k.dumpSet(ctx, f, raw, setSettings, func(e nft.Elem) {
 			raw.add(setSettings, cloneElem(e))
 		})
 		if err != nil {
@@ -208,7 +208,7 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 // elements.
 func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	result := dataplane.Intact
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
 		switch {
 		case errors.Is(err, unix.ENOENT):
@@ -312,13 +312,13 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	b.observed = false
 	k := &b.kernel
 	k.batch.Reset()
-	for _, f := range nftwire.Families {
+	for _, f := range nft.Families {
 		there, err := k.tableExists(ctx, f, b.pl.table)
 		if err != nil {
 			return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 		}
 		if there {
-			nftwire.NewEncoder(&k.batch, f, b.pl.table).DeleteTable()
+			nft.NewEncoder(&k.batch, f, b.pl.table).DeleteTable()
 		}
 	}
 	stats := dataplane.Stats{Messages: k.batch.Len()}

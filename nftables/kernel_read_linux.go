@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // get begins a request about the table.
-func (k *kernel) get(f *nftwire.Family, msg uint8, kind, name string) *nfnl.Batch {
+func (k *kernel) get(f *nft.Family, msg uint8, kind, name string) *nfnl.Batch {
 	k.req.Reset()
 	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: kind,
 		Name: name})
@@ -20,8 +20,8 @@ func (k *kernel) get(f *nftwire.Family, msg uint8, kind, name string) *nfnl.Batc
 }
 
 // tableExists asks for a table.
-func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table string) (bool, error) {
-	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
+func (k *kernel) tableExists(ctx context.Context, f *nft.Family, table string) (bool, error) {
+	req := k.get(f, nft.MsgGetTable, "table", f.Name+" "+table)
 	req.Text(1, table)
 	_, err := k.conn.Query(ctx, req)
 	if errors.Is(err, unix.ENOENT) {
@@ -33,8 +33,8 @@ func (k *kernel) tableExists(ctx context.Context, f *nftwire.Family, table strin
 // readVersion reads the version of an instance. Where the table is not there, or its set is not,
 // there is none.
 func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
-	var elems []nftwire.Elem
-	err := k.dumpElements(ctx, nftwire.IPv4, table, setVersion, func(e nftwire.Elem) error {
+	var elems []nft.Elem
+	err := k.dumpElements(ctx, nft.IPv4, table, setVersion, func(e nft.Elem) error {
 		elems = append(elems, cloneElem(e))
 		return nil
 	})
@@ -50,10 +50,10 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 		now, err := k.readVersion(ctx, table)
 		return now == v, err
 	}
-	var l nftwire.ElemList
-	l.Add(nftwire.Elem{Key: v.key()})
+	var l nft.ElemList
+	l.Add(nft.Elem{Key: v.key()})
 	k.req.Reset()
-	nftwire.AppendLookup(&k.req, nftwire.IPv4, table, versionSet(), &l)
+	nft.AppendLookup(&k.req, nft.IPv4, table, versionSet(), &l)
 	_, err := k.conn.Query(ctx, &k.req)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -64,9 +64,9 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 // readTable reads what a table is made of, apart from elements; nil if there is none. Nothing of
 // that is disturbed by what others commit to other tables: sets and rules are dumped by table,
 // chains are asked for by name.
-func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string) (*rawTable,
+func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*rawTable,
 	error) {
-	req := k.get(f, nftwire.MsgGetTable, "table", f.Name+" "+table)
+	req := k.get(f, nft.MsgGetTable, "table", f.Name+" "+table)
 	req.Text(1, table)
 	replies, err := k.conn.Query(ctx, req)
 	if errors.Is(err, unix.ENOENT) {
@@ -75,7 +75,7 @@ func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string)
 	if err != nil || len(replies) == 0 {
 		return nil, err
 	}
-	info, err := nftwire.DecodeTable(replies[0].Attrs)
+	info, err := nft.DecodeTable(replies[0].Attrs)
 	if err != nil {
 		return nil, err
 	}
@@ -95,11 +95,11 @@ func (k *kernel) readTable(ctx context.Context, f *nftwire.Family, table string)
 	return raw, k.readRules(ctx, f, raw)
 }
 
-func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
-	req := k.get(f, nftwire.MsgGetSet, "sets of table", f.Name+" "+raw.name)
+func (k *kernel) readSets(ctx context.Context, f *nft.Family, raw *rawTable) error {
+	req := k.get(f, nft.MsgGetSet, "sets of table", f.Name+" "+raw.name)
 	req.Text(1, raw.name) // NFTA_SET_TABLE
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
-		s, err := nftwire.DecodeSet(m.Attrs)
+		s, err := nft.DecodeSet(m.Attrs)
 		if err != nil {
 			return err
 		}
@@ -112,12 +112,12 @@ func (k *kernel) readSets(ctx context.Context, f *nftwire.Family, raw *rawTable)
 }
 
 // readChains asks for the chains that the table should have.
-func (k *kernel) readChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
+func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	sh := shapeOf(raw.sets)
 	k.req.Reset()
 	// Which chains there are does not depend on the node-wide rules.
 	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) {
-		k.req.Message(nfnl.SubsysNFTables, nftwire.MsgGetChain, 0, f.NFProto, 0,
+		k.req.Message(nfnl.SubsysNFTables, nft.MsgGetChain, 0, f.NFProto, 0,
 			nfnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
 		k.req.Text(1, raw.name) // NFTA_CHAIN_TABLE
 		k.req.Text(3, c.Name)   // NFTA_CHAIN_NAME
@@ -149,25 +149,25 @@ func unlessMissing(err error) error {
 
 // readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may
 // skip some while others commit: those are found by the next look.
-func (k *kernel) readAllChains(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
-	req := k.get(f, nftwire.MsgGetChain, "chains of table", f.Name+" "+raw.name)
+func (k *kernel) readAllChains(ctx context.Context, f *nft.Family, raw *rawTable) error {
+	req := k.get(f, nft.MsgGetChain, "chains of table", f.Name+" "+raw.name)
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return raw.addChain(m.Attrs) })
 }
 
-func (k *kernel) readRules(ctx context.Context, f *nftwire.Family, raw *rawTable) error {
-	req := k.get(f, nftwire.MsgGetRule, "rules of table", f.Name+" "+raw.name)
+func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) error {
+	req := k.get(f, nft.MsgGetRule, "rules of table", f.Name+" "+raw.name)
 	req.Text(1, raw.name) // NFTA_RULE_TABLE
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
-		_, c, hash, err := nftwire.DecodeRule(m.Attrs)
+		_, c, hash, err := nft.DecodeRule(m.Attrs)
 		raw.hashes[c] = append(raw.hashes[c], hash)
 		return err
 	})
 }
 
 // readLearnt reads how often a client was remembered: only rules that learn have counters.
-func (k *kernel) readLearnt(ctx context.Context, f *nftwire.Family, table string) (n uint64,
+func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
-	req := k.get(f, nftwire.MsgGetRule, "counters of table", f.Name+" "+table)
+	req := k.get(f, nft.MsgGetRule, "counters of table", f.Name+" "+table)
 	req.Text(1, table) // NFTA_RULE_TABLE
 	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {
 		packets, err := decodeCounters(m.Attrs)
@@ -178,25 +178,25 @@ func (k *kernel) readLearnt(ctx context.Context, f *nftwire.Family, table string
 }
 
 // readCount asks how many elements a set has; -1 if the kernel does not say.
-func (k *kernel) readCount(ctx context.Context, f *nftwire.Family, table, set string) (int, error) {
-	req := k.get(f, nftwire.MsgGetSet, "set", set)
+func (k *kernel) readCount(ctx context.Context, f *nft.Family, table, set string) (int, error) {
+	req := k.get(f, nft.MsgGetSet, "set", set)
 	req.Text(1, table)
 	req.Text(2, set)
 	replies, err := k.conn.Query(ctx, req)
 	if err != nil || len(replies) == 0 {
 		return -1, err
 	}
-	s, err := nftwire.DecodeSet(replies[0].Attrs)
+	s, err := nft.DecodeSet(replies[0].Attrs)
 	return s.Count, err
 }
 
 // dumpElements calls fn with each element of a set. Its bytes are valid until fn returns.
-func (k *kernel) dumpElements(ctx context.Context, f *nftwire.Family, table, set string,
-	fn func(nftwire.Elem) error) error {
-	req := k.get(f, nftwire.MsgGetSetElem, "elements of set", set)
+func (k *kernel) dumpElements(ctx context.Context, f *nft.Family, table, set string,
+	fn func(nft.Elem) error) error {
+	req := k.get(f, nft.MsgGetSetElem, "elements of set", set)
 	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
 	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
-		return nftwire.DecodeElements(m.Attrs, fn)
+		return nft.DecodeElements(m.Attrs, fn)
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -129,31 +129,31 @@ func insert[T int | uint32](sorted []T, v T) []T {
 
 // sets lists the sets of a table, those used most first: the kernel finds a set by walking the list
 // (nft_set_lookup in nf_tables_api.c).
-func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
-	service := []nftwire.Field{f.Addr, nftwire.FieldProto, nftwire.FieldPort}
-	nodeport := []nftwire.Field{nftwire.FieldProto, nftwire.FieldPort}
-	endpoint := []nftwire.Field{f.Addr, nftwire.FieldPort}
-	keys := [2][]nftwire.Field{service, nodeport}
-	var l []*nftwire.Set
+func setsOf(f *nft.Family, s *shape) []*nft.Set {
+	service := []nft.Field{f.Addr, nft.FieldProto, nft.FieldPort}
+	nodeport := []nft.Field{nft.FieldProto, nft.FieldPort}
+	endpoint := []nft.Field{f.Addr, nft.FieldPort}
+	keys := [2][]nft.Field{service, nodeport}
+	var l []*nft.Set
 	for i, k := range kinds {
-		slot := append(slices.Clone(keys[i]), nftwire.FieldSlot)
+		slot := append(slices.Clone(keys[i]), nft.FieldSlot)
 		l = append(l,
-			&nftwire.Set{Name: k.prefix + setEndpoints, Key: slot, Data: endpoint,
-				Flags: nftwire.SetMap, Typeof: true, Comment: "endpoints, by slot"},
-			&nftwire.Set{Name: k.prefix + setExternalEps, Key: slot, Data: endpoint,
-				Flags: nftwire.SetMap, Typeof: true,
+			&nft.Set{Name: k.prefix + setEndpoints, Key: slot, Data: endpoint,
+				Flags: nft.SetMap, Typeof: true, Comment: "endpoints, by slot"},
+			&nft.Set{Name: k.prefix + setExternalEps, Key: slot, Data: endpoint,
+				Flags: nft.SetMap, Typeof: true,
 				Comment: "endpoints for outside clients only, by slot"})
 	}
-	if f == nftwire.IPv4 {
+	if f == nft.IPv4 {
 		l = append(l, versionSet())
 	}
 	for i, k := range kinds {
-		l = append(l, &nftwire.Set{Name: k.registry, Key: keys[i], Comment: "every frontend"})
+		l = append(l, &nft.Set{Name: k.registry, Key: keys[i], Comment: "every frontend"})
 	}
 	l = append(l,
-		&nftwire.Set{Name: setClusterIPs, Key: []nftwire.Field{f.Addr},
+		&nft.Set{Name: setClusterIPs, Key: []nft.Field{f.Addr},
 			Comment: "other ports of these are rejected"},
-		&nftwire.Set{Name: setHairpins, Key: []nftwire.Field{f.Addr, f.Addr},
+		&nft.Set{Name: setHairpins, Key: []nft.Field{f.Addr, f.Addr},
 			Comment: "endpoints that may reach themselves"})
 	for i, k := range kinds {
 		for _, sub := range []struct{ name, comment string }{
@@ -164,33 +164,33 @@ func setsOf(f *nftwire.Family, s *shape) []*nftwire.Set {
 			{setReject, "no endpoint anywhere"},
 			{setDrop, "no endpoint for this traffic here"},
 		} {
-			l = append(l, &nftwire.Set{Name: k.prefix + sub.name, Key: keys[i],
+			l = append(l, &nft.Set{Name: k.prefix + sub.name, Key: keys[i],
 				Comment: sub.comment})
 		}
 		for e, name := range []string{setSize, setExternalSize} {
 			for _, n := range s.sizes[i][e] {
-				l = append(l, &nftwire.Set{Name: k.prefix + name + strconv.Itoa(n), Key: keys[i]})
+				l = append(l, &nft.Set{Name: k.prefix + name + strconv.Itoa(n), Key: keys[i]})
 			}
 		}
 		for _, t := range s.affinity {
-			l = append(l, &nftwire.Set{Name: affinityName(k, t), Key: keys[i]})
+			l = append(l, &nft.Set{Name: affinityName(k, t), Key: keys[i]})
 		}
 	}
 	client := append(slices.Clone(service), f.Addr)
 	if len(s.affinity) > 0 {
 		for i := range affinityMaps {
-			l = append(l, &nftwire.Set{Name: affinityMap(i), Key: client, Data: endpoint,
-				Flags: nftwire.SetMap | nftwire.SetTimeout | nftwire.SetEval, Size: affinitySize,
+			l = append(l, &nft.Set{Name: affinityMap(i), Key: client, Data: endpoint,
+				Flags: nft.SetMap | nft.SetTimeout | nft.SetEval, Size: affinitySize,
 				Comment: "the endpoint a client was given"})
 		}
 	}
 	if s.sources {
-		l = append(l, &nftwire.Set{Name: setRestricted, Key: service,
+		l = append(l, &nft.Set{Name: setRestricted, Key: service,
 			Comment: "only sources may connect"},
-			&nftwire.Set{Name: setSources, Key: client, Flags: nftwire.SetInterval |
-				nftwire.SetConcat, Comment: "who may connect to the restricted"})
+			&nft.Set{Name: setSources, Key: client, Flags: nft.SetInterval |
+				nft.SetConcat, Comment: "who may connect to the restricted"})
 	}
-	return append(l, &nftwire.Set{Name: setSettings, Key: []nftwire.Field{nftwire.FieldMark},
+	return append(l, &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark},
 		Comment: "what the rules were made for"})
 }
 

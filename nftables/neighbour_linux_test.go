@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -52,21 +52,21 @@ func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func(
 	tb.Helper()
 	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
 	require.NoError(tb, err)
-	set := &nftwire.Set{Name: "blocked", Key: []nftwire.Field{nftwire.IPv4.Addr}}
-	commit := func(write func(e *nftwire.Encoder)) error {
+	set := &nft.Set{Name: "blocked", Key: []nft.Field{nft.IPv4.Addr}}
+	commit := func(write func(e *nft.Encoder)) error {
 		var b nfnl.Batch
-		write(nftwire.NewEncoder(&b, nftwire.IPv4, "neighbour"))
+		write(nft.NewEncoder(&b, nft.IPv4, "neighbour"))
 		return conn.Commit(context.Background(), &b, 0)
 	}
-	require.NoError(tb, commit(func(e *nftwire.Encoder) { e.AddTable(); e.AddSet(set) }))
-	var l nftwire.ElemList
-	l.Add(nftwire.Elem{Key: []byte{192, 0, 2, 1}})
+	require.NoError(tb, commit(func(e *nft.Encoder) { e.AddTable(); e.AddSet(set) }))
+	var l nft.ElemList
+	l.Add(nft.Elem{Key: []byte{192, 0, 2, 1}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	var commits atomic.Int64
 	running.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			err := commit(func(e *nftwire.Encoder) {
+			err := commit(func(e *nft.Encoder) {
 				if i%2 == 0 {
 					e.AddElements(set, &l)
 				} else {

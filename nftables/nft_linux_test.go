@@ -30,8 +30,8 @@ func nftPrograms(t *testing.T) []string {
 	return l
 }
 
-// nft runs an nft program in a namespace.
-func nft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...string) string {
+// runNft runs an nft program in a namespace.
+func runNft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...string) string {
 	t.Helper()
 	var out []byte
 	var err error

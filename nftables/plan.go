@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -49,21 +49,21 @@ func (p *plan) empty() bool {
 }
 
 type familyPlan struct {
-	f *nftwire.Family
+	f *nft.Family
 	// next is the skeleton after the plan.
 	next skeleton
 	// rebuild deletes the table first.
 	rebuild bool
 	// create creates the table and its sets; without it, newSets are added to those that are there.
 	create   bool
-	newSets  []*nftwire.Set
-	goneSets []*nftwire.Set
+	newSets  []*nft.Set
+	goneSets []*nft.Set
 	// program is written anew if not nil.
-	program    nftwire.Program
+	program    nft.Program
 	goneChains []string
 	// newRules are added to their chains; with a program there are none.
 	newRules []chainRule
-	sets     []*nftwire.Set // all sets after the plan, in their order
+	sets     []*nft.Set // all sets after the plan, in their order
 	ops      map[string]*setOps
 }
 
@@ -84,12 +84,12 @@ func (fp *familyPlan) empty() bool {
 // chainRule is a rule to append to a chain.
 type chainRule struct {
 	chain string
-	rule  nftwire.Rule
+	rule  nft.Rule
 }
 
 // setOps are the changes to the elements of one set.
 type setOps struct {
-	del, add nftwire.ElemList
+	del, add nft.ElemList
 }
 
 // planner makes plans. It is pure: what the kernel holds is given to it.
@@ -101,7 +101,7 @@ type planner struct {
 	version version
 	first   uint32
 	// drift are elements that must go besides, by family and set.
-	drift [2]map[string]*nftwire.ElemList
+	drift [2]map[string]*nft.ElemList
 	// capacity is how many elements a set is made for that begins with n; 0 lets it grow.
 	capacity func(n int) uint32
 
@@ -117,14 +117,14 @@ type planner struct {
 func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	pl.c, pl.p = c, &plan{table: pl.table}
 	pl.need, pl.miss = [2]shape{}, [2]bool{}
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		pl.p.families[i] = familyPlan{f: f, next: pl.have[i], ops: map[string]*setOps{}}
 	}
 	if err := pl.check(); err != nil {
 		return nil, err
 	}
 	pl.needs()
-	for i := range nftwire.Families {
+	for i := range nft.Families {
 		pl.family(i)
 	}
 	pl.forgetMoved()
@@ -147,14 +147,14 @@ func (pl *planner) needs() {
 			}
 		}
 	}
-	for i := range nftwire.Families {
+	for i := range nft.Families {
 		pl.miss[i] = !pl.have[i].shape.covers(&pl.need[i])
 	}
 }
 
 // needsOf adds what a frontend needs.
 func (pl *planner) needsOf(fe *servicemodel.Frontend) {
-	s := &pl.need[nftwire.FamilyIndex(fe.Key.Addr)]
+	s := &pl.need[nft.FamilyIndex(fe.Key.Addr)]
 	k := kindIndex(fe.Key)
 	internal, external := pools(pl.c.New, fe)
 	for e, p := range []*servicemodel.Pool{internal, external} {
@@ -189,8 +189,8 @@ func (pl *planner) family(i int) {
 
 // wanted reports whether a family that has no table needs one: for what is new to it. The table of
 // IPv4 has the version, and is there if any is.
-func (pl *planner) wanted(f *nftwire.Family) bool {
-	if f == nftwire.IPv4 && (pl.have[1].exists || pl.wanted(nftwire.IPv6)) {
+func (pl *planner) wanted(f *nft.Family) bool {
+	if f == nft.IPv4 && (pl.have[1].exists || pl.wanted(nft.IPv6)) {
 		return true
 	}
 	isNew := func(fc servicemodel.FrontendChange) bool {
@@ -234,7 +234,7 @@ func (pl *planner) grow(i int, rules servicemodel.Rules) bool {
 }
 
 // newRules lists the rules that new has and old has not.
-func newRules(old, new nftwire.Program) []chainRule {
+func newRules(old, new nft.Program) []chainRule {
 	had := map[uint64]bool{}
 	for _, c := range old {
 		for _, h := range c.Hashes() {
@@ -271,26 +271,26 @@ func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 func (pl *planner) needsAll(i int) {
 	pl.need[i] = shape{}
 	for fe := range pl.c.New.Frontends() {
-		if fe.Key.Family() == nftwire.Families[i].Model {
+		if fe.Key.Family() == nft.Families[i].Model {
 			pl.needsOf(fe)
 		}
 	}
 }
 
-func missing(from, in []*nftwire.Set) []*nftwire.Set {
-	var l []*nftwire.Set
+func missing(from, in []*nft.Set) []*nft.Set {
+	var l []*nft.Set
 	for _, s := range from {
-		if !slices.ContainsFunc(in, func(o *nftwire.Set) bool { return o.Name == s.Name }) {
+		if !slices.ContainsFunc(in, func(o *nft.Set) bool { return o.Name == s.Name }) {
 			l = append(l, s)
 		}
 	}
 	return l
 }
 
-func goneChains(old, new nftwire.Program) []string {
+func goneChains(old, new nft.Program) []string {
 	var l []string
 	for _, c := range old {
-		if !slices.ContainsFunc(new, func(o nftwire.ProgramChain) bool {
+		if !slices.ContainsFunc(new, func(o nft.ProgramChain) bool {
 			return o.Name == c.Name
 		}) {
 			l = append(l, c.Name)
@@ -305,7 +305,7 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	pl.needsAll(i)
 	fp.create = true
 	fp.next = skeleton{exists: true, shape: pl.need[i], counts: map[string]int{}}
-	if fp.f == nftwire.IPv4 {
+	if fp.f == nft.IPv4 {
 		fp.next.counts[setVersion] = 1
 	}
 	fp.sets = setsOf(fp.f, &fp.next.shape)
@@ -318,18 +318,18 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 		}
 	}
 	for a := range t.ClusterIPs() {
-		if nftwire.FamilyIndex(a) == i {
+		if nft.FamilyIndex(a) == i {
 			pl.address(setClusterIPs, a, add)
 		}
 	}
 	for a := range t.Hairpins() {
-		if nftwire.FamilyIndex(a) == i {
+		if nft.FamilyIndex(a) == i {
 			pl.address(setHairpins, a, add)
 		}
 	}
 	pl.w.writeSettings(rules, add)
 	for _, s := range fp.newSets {
-		if ops := fp.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nftwire.SetInterval == 0 {
+		if ops := fp.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
 			s.Size = pl.capacity(ops.add.Len)
 		}
 	}
@@ -349,7 +349,7 @@ func capacity(n int) uint32 {
 // sink collects elements to delete or to add.
 func (pl *planner) sink(i int, del bool) sink {
 	fp := &pl.p.families[i]
-	return func(name string, e nftwire.Elem) {
+	return func(name string, e nft.Elem) {
 		ops := fp.ops[name]
 		if ops == nil {
 			ops = new(setOps)
@@ -365,7 +365,7 @@ func (pl *planner) sink(i int, del bool) sink {
 
 // has reports whether there is a set of that name after the plan.
 func (fp *familyPlan) has(set string) bool {
-	return slices.ContainsFunc(fp.sets, func(s *nftwire.Set) bool { return s.Name == set })
+	return slices.ContainsFunc(fp.sets, func(s *nft.Set) bool { return s.Name == set })
 }
 
 // check refuses what cannot be expressed.

@@ -4,13 +4,13 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // changes plans the elements that differ.
 func (pl *planner) changes(i int) {
-	f := nftwire.Families[i]
+	f := nft.Families[i]
 	del, add := pl.sink(i, true), pl.sink(i, false)
 	pl.undrift(i)
 	pl.frontends(i, del, add)
@@ -31,7 +31,7 @@ func (pl *planner) changes(i int) {
 func (pl *planner) undrift(i int) {
 	del := pl.sink(i, true)
 	for _, name := range sortedKeys(pl.drift[i]) {
-		pl.drift[i][name].Each(func(e nftwire.Elem) { del(name, e) })
+		pl.drift[i][name].Each(func(e nft.Elem) { del(name, e) })
 	}
 }
 
@@ -49,10 +49,10 @@ func (pl *planner) frontends(i int, del, add sink) {
 	for _, fc := range pl.c.Frontends {
 		switch {
 		case fc.Old == nil:
-			if nftwire.FamilyIndex(fc.New.Key.Addr) == i {
+			if nft.FamilyIndex(fc.New.Key.Addr) == i {
 				pl.added(fc.New, add)
 			}
-		case nftwire.FamilyIndex(fc.Old.Key.Addr) != i:
+		case nft.FamilyIndex(fc.Old.Key.Addr) != i:
 		case fc.New == nil:
 			pl.removed(fc.Old, del)
 		default:
@@ -82,11 +82,11 @@ func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 // that what stays is not touched.
 func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 	before := map[string]string{}
-	pl.w.frontend(pl.c.Old, old, func(name string, e nftwire.Elem) {
+	pl.w.frontend(pl.c.Old, old, func(name string, e nft.Elem) {
 		before[name+"\x00"+string(e.Key)+string(e.KeyEnd)] = string(e.UserData)
 	})
 	kept := map[string]bool{}
-	pl.w.frontend(pl.c.New, new, func(name string, e nftwire.Elem) {
+	pl.w.frontend(pl.c.New, new, func(name string, e nft.Elem) {
 		id := name + "\x00" + string(e.Key) + string(e.KeyEnd)
 		if ud, ok := before[id]; ok && ud == string(e.UserData) {
 			kept[id] = true
@@ -94,7 +94,7 @@ func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 		}
 		add(name, e)
 	})
-	pl.w.frontend(pl.c.Old, old, func(name string, e nftwire.Elem) {
+	pl.w.frontend(pl.c.Old, old, func(name string, e nft.Elem) {
 		if !kept[name+"\x00"+string(e.Key)+string(e.KeyEnd)] {
 			del(name, e)
 		}
@@ -117,7 +117,7 @@ func (pl *planner) slots(fe *servicemodel.Frontend, external bool, old, new *ser
 }
 
 // poolChanges plans the frontends that did not change themselves but use a pool that did.
-func (pl *planner) poolChanges(f *nftwire.Family, del, add sink) {
+func (pl *planner) poolChanges(f *nft.Family, del, add sink) {
 	var last servicemodel.PortName
 	for _, pc := range pl.c.Pools {
 		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.Model {
@@ -139,7 +139,7 @@ func (pl *planner) poolChanges(f *nftwire.Family, del, add sink) {
 // addresses plans a set of addresses.
 func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChange, del, add sink) {
 	for _, ac := range changes {
-		if nftwire.FamilyIndex(ac.Addr) != i {
+		if nft.FamilyIndex(ac.Addr) != i {
 			continue
 		}
 		to := del
@@ -152,5 +152,5 @@ func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChan
 
 func (pl *planner) address(name string, a netip.Addr, to sink) {
 	pl.w.key = appendAddrKey(pl.w.key[:0], name, a)
-	to(name, nftwire.Elem{Key: pl.w.key})
+	to(name, nft.Elem{Key: pl.w.key})
 }

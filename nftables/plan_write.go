@@ -6,7 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
@@ -50,13 +50,13 @@ func (p *plan) encode(b *nfnl.Batch) {
 	if n := p.size(); n > keptBatch {
 		b.Grow(0, n+n/64) // of messages there are few
 	}
-	p.write(func(f *nftwire.Family) nftwire.Writer { return nftwire.NewEncoder(b, f, p.table) })
+	p.write(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) })
 }
 
 // String is the plan in nft's language, in the order in which it is sent.
 func (p *plan) String() string {
 	var b strings.Builder
-	p.write(func(f *nftwire.Family) nftwire.Writer { return nftwire.NewText(&b, f, p.table) })
+	p.write(func(f *nft.Family) nft.Writer { return nft.NewText(&b, f, p.table) })
 	for _, f := range p.forget {
 		fmt.Fprintf(&b, "# forget clients of %s\n", f)
 	}
@@ -65,14 +65,14 @@ func (p *plan) String() string {
 
 // write writes what is done to both tables. The version of before goes first: the table that has it
 // may be deleted after that.
-func (p *plan) write(to func(f *nftwire.Family) nftwire.Writer) {
+func (p *plan) write(to func(f *nft.Family) nft.Writer) {
 	if p.empty() {
 		return
 	}
-	var old, new nftwire.ElemList
+	var old, new nft.ElemList
 	if p.have.number != 0 {
 		p.have.appendTo(&old)
-		to(nftwire.IPv4).DeleteElements(versionSet(), &old)
+		to(nft.IPv4).DeleteElements(versionSet(), &old)
 	}
 	for i := range p.families {
 		if fp := &p.families[i]; fp.f != nil {
@@ -80,11 +80,11 @@ func (p *plan) write(to func(f *nftwire.Family) nftwire.Writer) {
 		}
 	}
 	p.next.appendTo(&new)
-	to(nftwire.IPv4).AddElements(versionSet(), &new)
+	to(nft.IPv4).AddElements(versionSet(), &new)
 }
 
 // write writes what is done to one table.
-func (fp *familyPlan) write(w nftwire.Writer) {
+func (fp *familyPlan) write(w nft.Writer) {
 	if fp.rebuild {
 		w.DeleteTable()
 	}
@@ -117,7 +117,7 @@ func (fp *familyPlan) write(w nftwire.Writer) {
 
 // writeProgram writes the program, in place of the one that is there. Chains go last, when no rule
 // jumps to them any more.
-func (fp *familyPlan) writeProgram(w nftwire.Writer) {
+func (fp *familyPlan) writeProgram(w nft.Writer) {
 	fp.program.WriteChains(w)
 	if !fp.create {
 		for i := range fp.program {

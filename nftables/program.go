@@ -5,22 +5,22 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // builder makes the rules of one family.
 type builder struct {
-	f     *nftwire.Family
+	f     *nft.Family
 	rules servicemodel.Rules
 	shape *shape
-	prog  nftwire.Program
+	prog  nft.Program
 	anon  uint16 // how many anonymous sets there are
 }
 
 // newProgram returns the program of a table: its chains and rules. It depends on the node-wide
 // rules and on which features are in use, never on what the services are.
-func newProgram(f *nftwire.Family, r servicemodel.Rules, s *shape) nftwire.Program {
+func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 	b := &builder{f: f, rules: r, shape: s}
 	for i, k := range kinds {
 		b.balance(k, true, s.sizes[i][1])
@@ -39,31 +39,31 @@ func newProgram(f *nftwire.Family, r servicemodel.Rules, s *shape) nftwire.Progr
 
 // loadKey loads the key of a frontend into the registers from NFT_REG_1 on, and returns the length
 // loaded.
-func (b *builder) loadKey(k *kind) (string, []nftwire.Expr, int) {
+func (b *builder) loadKey(k *kind) (string, []nft.Expr, int) {
 	f := b.f
 	if k == kindNodePort {
 		return "meta l4proto . th dport",
-			[]nftwire.Expr{nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(0)),
-				nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(4))}, 8
+			[]nft.Expr{nft.Meta(nft.MetaL4Proto, nft.Word(0)),
+				nft.Payload(nft.BaseTransport, 2, 2, nft.Word(4))}, 8
 	}
 	n := f.AddrLen
 	return f.Name + " daddr . meta l4proto . th dport",
-		[]nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, f.Daddr, n, nftwire.Word(0)),
-			nftwire.Meta(nftwire.MetaL4Proto, nftwire.Word(n)),
-			nftwire.Payload(nftwire.BaseTransport, 2, 2, nftwire.Word(n+4))}, n + 8
+		[]nft.Expr{nft.Payload(nft.BaseNetwork, f.Daddr, n, nft.Word(0)),
+			nft.Meta(nft.MetaL4Proto, nft.Word(n)),
+			nft.Payload(nft.BaseTransport, 2, 2, nft.Word(n+4))}, n + 8
 }
 
 // in matches packets to a frontend in the kind's set.
-func (b *builder) in(k *kind, set string) nftwire.Rule {
+func (b *builder) in(k *kind, set string) nft.Rule {
 	text, exprs, _ := b.loadKey(k)
-	return nftwire.Rule{Text: text + " @" + set, Exprs: append(exprs, nftwire.Lookup(set, false))}
+	return nft.Rule{Text: text + " @" + set, Exprs: append(exprs, nft.Lookup(set, false))}
 }
 
 // dnatMap sends packets to where the map says for a key; no entry, no match.
-func (b *builder) dnatMap(key string, load []nftwire.Expr, name string) nftwire.Rule {
-	return nftwire.Rule{Text: fmt.Sprintf("dnat %s to %s map @%s", b.f.Name, key, name),
-		Exprs: append(load, nftwire.LookupMap(name), nftwire.DNAT(b.f.NFProto, nftwire.Word(0),
-			nftwire.Word(b.f.AddrLen)))}
+func (b *builder) dnatMap(key string, load []nft.Expr, name string) nft.Rule {
+	return nft.Rule{Text: fmt.Sprintf("dnat %s to %s map @%s", b.f.Name, key, name),
+		Exprs: append(load, nft.LookupMap(name), nft.DNAT(b.f.NFProto, nft.Word(0),
+			nft.Word(b.f.AddrLen)))}
 }
 
 // The names of the chains that draw a slot end so.
@@ -79,61 +79,61 @@ func (b *builder) balance(k *kind, external bool, sizes []int) {
 	if external {
 		size, eps, name = setExternalSize, setExternalEps, k.prefix+externalBalance
 	}
-	var rules []nftwire.Rule
+	var rules []nft.Rule
 	for _, n := range sizes {
 		text, load, l := b.loadKey(k)
-		rules = append(rules, nftwire.Join(
+		rules = append(rules, nft.Join(
 			b.in(k, fmt.Sprint(k.prefix, size, n)),
 			b.dnatMap(fmt.Sprintf("%s . numgen random mod %d", text, n),
-				append(load, nftwire.NumgenRandom(n, nftwire.Word(l))), k.prefix+eps)))
+				append(load, nft.NumgenRandom(n, nft.Word(l))), k.prefix+eps)))
 	}
 	b.prog.Add(name, rules...)
 }
 
 // kind makes the chain that packets to the frontends of a kind go to, once in a connection's life.
 func (b *builder) kind(k *kind) {
-	notPods, fromHost := b.notFromPods(), b.fib("saddr", nftwire.FIBSaddr, nftwire.CmpEq)
-	rules := []nftwire.Rule{
-		nftwire.Join(b.in(k, k.prefix+setMasqAll), b.mark()),
-		nftwire.Join(b.in(k, k.prefix+setMasqNotPods), notPods, b.mark()),
-		nftwire.Join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
+	notPods, fromHost := b.notFromPods(), b.fib("saddr", nft.FIBSaddr, nft.CmpEq)
+	rules := []nft.Rule{
+		nft.Join(b.in(k, k.prefix+setMasqAll), b.mark()),
+		nft.Join(b.in(k, k.prefix+setMasqNotPods), notPods, b.mark()),
+		nft.Join(b.in(k, k.prefix+setMasqHost), notPods, fromHost, b.mark()),
 	}
 	if len(b.shape.affinity) > 0 {
 		rules = append(rules,
-			nftwire.Join(b.byClient(b.f.Name+" saddr", nftwire.Payload(nftwire.BaseNetwork,
-				b.f.Saddr, b.f.AddrLen, nftwire.Word(nftwire.Hashed)), nftwire.VerdictJump,
+			nft.Join(b.byClient(b.f.Name+" saddr", nft.Payload(nft.BaseNetwork,
+				b.f.Saddr, b.f.AddrLen, nft.Word(nft.Hashed)), nft.VerdictJump,
 				chainRemembered)))
 	}
 	rules = append(rules,
-		nftwire.Join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nftwire.FIBSaddr,
-			nftwire.CmpNeq), b.verdict(nftwire.VerdictGoto, k.prefix+externalBalance)),
-		nftwire.Join(b.verdict(nftwire.VerdictGoto, k.prefix+balanceSuffix)))
+		nft.Join(b.in(k, k.prefix+setSplit), notPods, b.fib("saddr", nft.FIBSaddr,
+			nft.CmpNeq), b.verdict(nft.VerdictGoto, k.prefix+externalBalance)),
+		nft.Join(b.verdict(nft.VerdictGoto, k.prefix+balanceSuffix)))
 	b.prog.Add(k.chain, rules...)
 }
 
 // notFromPods matches packets that do not come from pods; all packets, if pods cannot be told.
-func (b *builder) notFromPods() nftwire.Rule {
+func (b *builder) notFromPods() nft.Rule {
 	d := b.rules.LocalPods
-	var p nftwire.Rule
-	add := func(text string, exprs ...nftwire.Expr) {
+	var p nft.Rule
+	add := func(text string, exprs ...nft.Expr) {
 		p.Text = strings.TrimSpace(p.Text + " " + text)
 		p.Exprs = append(p.Exprs, exprs...)
 	}
 	for _, c := range d.CIDRs {
 		if servicemodel.FamilyOf(c.Addr()) == b.f.Model {
-			q := b.prefix("saddr", b.f.Saddr, c, nftwire.CmpNeq)
+			q := b.prefix("saddr", b.f.Saddr, c, nft.CmpNeq)
 			add(q.Text, q.Exprs...)
 		}
 	}
 	if d.Bridge != "" {
 		name := make([]byte, ifNameSize)
 		copy(name, d.Bridge)
-		add(fmt.Sprintf("iifname != %q", d.Bridge), nftwire.Meta(nftwire.MetaIIFName,
-			nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0), name))
+		add(fmt.Sprintf("iifname != %q", d.Bridge), nft.Meta(nft.MetaIIFName,
+			nft.Word(0)), nft.Compare(nft.CmpNeq, nft.Word(0), name))
 	}
 	if d.InterfacePrefix != "" {
-		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), nftwire.Meta(nftwire.MetaIIFName,
-			nftwire.Word(0)), nftwire.Compare(nftwire.CmpNeq, nftwire.Word(0),
+		add(fmt.Sprintf("iifname != %q", d.InterfacePrefix+"*"), nft.Meta(nft.MetaIIFName,
+			nft.Word(0)), nft.Compare(nft.CmpNeq, nft.Word(0),
 			[]byte(d.InterfacePrefix)))
 	}
 	return p
@@ -142,62 +142,62 @@ func (b *builder) notFromPods() nftwire.Rule {
 const ifNameSize = 16 // IFNAMSIZ
 
 // prefix matches an address of the network header that is in p, or is not.
-func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) nftwire.Rule {
+func (b *builder) prefix(name string, offset uint32, p netip.Prefix, op uint32) nft.Rule {
 	p = p.Masked()
 	sign := " "
-	if op == nftwire.CmpNeq {
+	if op == nft.CmpNeq {
 		sign = " != "
 	}
 	text := b.f.Name + " " + name + sign + strings.TrimSuffix(p.String(),
 		fmt.Sprintf("/%d", b.f.AddrLen*8))
-	addr := nftwire.AppendAddr(nil, p.Addr())
-	load := nftwire.Payload(nftwire.BaseNetwork, offset, b.f.AddrLen, nftwire.Word(0))
+	addr := nft.AppendAddr(nil, p.Addr())
+	load := nft.Payload(nft.BaseNetwork, offset, b.f.AddrLen, nft.Word(0))
 	if p.Bits() == b.f.AddrLen*8 {
-		return nftwire.Rule{Text: text,
-			Exprs: []nftwire.Expr{load, nftwire.Compare(op, nftwire.Word(0), addr)}}
+		return nft.Rule{Text: text,
+			Exprs: []nft.Expr{load, nft.Compare(op, nft.Word(0), addr)}}
 	}
 	if p.Bits()%8 == 0 && p.Bits() > 0 { // as nft does: the leading bytes are enough
 		n := p.Bits() / 8
-		return nftwire.Rule{Text: text,
-			Exprs: []nftwire.Expr{nftwire.Payload(nftwire.BaseNetwork, offset, n, nftwire.Word(0)),
-				nftwire.Compare(op, nftwire.Word(0), addr[:n])}}
+		return nft.Rule{Text: text,
+			Exprs: []nft.Expr{nft.Payload(nft.BaseNetwork, offset, n, nft.Word(0)),
+				nft.Compare(op, nft.Word(0), addr[:n])}}
 	}
 	mask := make([]byte, b.f.AddrLen)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
-	return nftwire.Rule{Text: text,
-		Exprs: []nftwire.Expr{load, nftwire.Bitwise(nftwire.Word(0), mask, make([]byte, len(mask))),
-			nftwire.Compare(op, nftwire.Word(0), addr)}}
+	return nft.Rule{Text: text,
+		Exprs: []nft.Expr{load, nft.Bitwise(nft.Word(0), mask, make([]byte, len(mask))),
+			nft.Compare(op, nft.Word(0), addr)}}
 }
 
 // fib matches the type of an address: local to this host, or not.
-func (b *builder) fib(name string, flag, op uint32) nftwire.Rule {
+func (b *builder) fib(name string, flag, op uint32) nft.Rule {
 	sign := " "
-	if op == nftwire.CmpNeq {
+	if op == nft.CmpNeq {
 		sign = " != "
 	}
-	return nftwire.Rule{Text: "fib " + name + " type" + sign + "local",
-		Exprs: []nftwire.Expr{nftwire.FIBType(flag, nftwire.Word(0)),
-			nftwire.Compare(op, nftwire.Word(0), nftwire.Native32(nftwire.RTNLocal))}}
+	return nft.Rule{Text: "fib " + name + " type" + sign + "local",
+		Exprs: []nft.Expr{nft.FIBType(flag, nft.Word(0)),
+			nft.Compare(op, nft.Word(0), nft.Native32(nft.RTNLocal))}}
 }
 
-func (b *builder) mark() nftwire.Rule {
+func (b *builder) mark() nft.Rule {
 	m := b.rules.MasqueradeMark
-	return nftwire.Rule{Text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
-		Exprs: []nftwire.Expr{nftwire.Meta(nftwire.MetaMark, nftwire.Word(0)),
-			nftwire.Bitwise(nftwire.Word(0), nftwire.Native32(^m), nftwire.Native32(m)),
-			nftwire.MetaSet(nftwire.MetaMark, nftwire.Word(0))}}
+	return nft.Rule{Text: fmt.Sprintf("meta mark set meta mark | 0x%08x", m),
+		Exprs: []nft.Expr{nft.Meta(nft.MetaMark, nft.Word(0)),
+			nft.Bitwise(nft.Word(0), nft.Native32(^m), nft.Native32(m)),
+			nft.MetaSet(nft.MetaMark, nft.Word(0))}}
 }
 
-func (b *builder) verdict(code int32, to string) nftwire.Rule {
-	text := map[int32]string{nftwire.VerdictJump: "jump " + to, nftwire.VerdictGoto: "goto " + to,
-		nftwire.VerdictDrop: "drop"}[code]
-	return nftwire.Rule{Text: text, Exprs: []nftwire.Expr{nftwire.Verdict(code, to)}}
+func (b *builder) verdict(code int32, to string) nft.Rule {
+	text := map[int32]string{nft.VerdictJump: "jump " + to, nft.VerdictGoto: "goto " + to,
+		nft.VerdictDrop: "drop"}[code]
+	return nft.Rule{Text: text, Exprs: []nft.Expr{nft.Verdict(code, to)}}
 }
 
-func (b *builder) reject() nftwire.Rule {
+func (b *builder) reject() nft.Rule {
 	icmp := map[string]string{"ip": "icmp", "ip6": "icmpv6"}[b.f.Name]
-	return nftwire.Rule{Text: "reject with " + icmp + " port-unreachable",
-		Exprs: []nftwire.Expr{nftwire.Reject(b.f.Unreach)}}
+	return nft.Rule{Text: "reject with " + icmp + " port-unreachable",
+		Exprs: []nft.Expr{nft.Reject(b.f.Unreach)}}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 func TestProgramIsWhatItsTextSays(t *testing.T) {
@@ -26,28 +26,28 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				}
 				ns, b := newNS(t)
 				p := programPlan(&tc.shape, tc.rules)
-				if tc.newer && strings.Contains(nft(t, ns, program, "", "--version"), "v1.0.6") {
-					p.families[1] = familyPlan{f: nftwire.IPv6}
+				if tc.newer && strings.Contains(runNft(t, ns, program, "", "--version"), "v1.0.6") {
+					p.families[1] = familyPlan{f: nft.IPv6}
 				}
 				b.kernel.gen = 0
 				_, err := b.send(t.Context(), p)
 				require.NoError(t, err)
-				got := nft(t, ns, program, "", "list", "ruleset")
+				got := runNft(t, ns, program, "", "list", "ruleset")
 
 				// The same plan as text makes the same ruleset.
 				ns2, _ := newNS(t)
-				nft(t, ns2, program, p.String(), "-f", "-")
-				require.Equal(t, got, nft(t, ns2, program, "", "list", "ruleset"),
+				runNft(t, ns2, program, p.String(), "-f", "-")
+				require.Equal(t, got, runNft(t, ns2, program, "", "list", "ruleset"),
 					"written by us, and loaded from our text")
 
 				// The listing loads again, and lists the same.
 				ns3, _ := newNS(t)
-				nft(t, ns3, program, got, "-f", "-")
-				require.Equal(t, got, nft(t, ns3, program, "", "list", "ruleset"),
+				runNft(t, ns3, program, got, "-f", "-")
+				require.Equal(t, got, runNft(t, ns3, program, "", "list", "ruleset"),
 					"listed, and loaded again")
 
 				// The kernel has the same bytes, whoever wrote them.
-				for i, f := range nftwire.Families {
+				for i, f := range nft.Families {
 					if !p.families[i].create {
 						continue
 					}
@@ -76,10 +76,10 @@ func loadsRanges(t *testing.T, program string) bool {
 
 // dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without
 // the numbers of anonymous sets.
-func dumpRules(t *testing.T, b *Backend, f *nftwire.Family) []string {
+func dumpRules(t *testing.T, b *Backend, f *nft.Family) []string {
 	t.Helper()
 	var l []string
-	req := b.kernel.get(f, nftwire.MsgGetRule, "rules", "")
+	req := b.kernel.get(f, nft.MsgGetRule, "rules", "")
 	req.Text(1, DefaultTable)
 	require.NoError(t, b.kernel.conn.Dump(t.Context(), req, func(m nfnl.Message) error {
 		it := nfnl.Attrs(m.Attrs)

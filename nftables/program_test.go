@@ -3,7 +3,7 @@ package nftables
 import (
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -45,7 +45,7 @@ var programCases = []struct {
 // programPlan is the plan that creates both tables without services.
 func programPlan(s *shape, r servicemodel.Rules) *plan {
 	p := &plan{table: DefaultTable}
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		fp := &p.families[i]
 		*fp = familyPlan{f: f, create: true, sets: setsOf(f, s), newSets: setsOf(f, s),
 			program: newProgram(f, r, s), ops: map[string]*setOps{}}

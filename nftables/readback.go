@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -17,23 +17,23 @@ import (
 type rawTable struct {
 	name    string
 	dormant bool
-	sets    map[string]nftwire.SetSpec
+	sets    map[string]nft.SetSpec
 	// counts is how many elements each set has, which Linux 6.16 and newer say.
 	counts map[string]int
-	chains map[string]nftwire.Chain
+	chains map[string]nft.Chain
 	hashes map[string][]uint64          // by chain, the hash of each rule; 0 for a rule without one
 	elems  map[string]map[string]*found // by set and key
 }
 
 // found is an element of the kernel.
 type found struct {
-	nftwire.Elem
+	nft.Elem
 	seen bool // it has its place in the model
 }
 
 func newRawTable(name string) *rawTable {
-	return &rawTable{name: name, sets: map[string]nftwire.SetSpec{}, counts: map[string]int{},
-		chains: map[string]nftwire.Chain{}, hashes: map[string][]uint64{},
+	return &rawTable{name: name, sets: map[string]nft.SetSpec{}, counts: map[string]int{},
+		chains: map[string]nft.Chain{}, hashes: map[string][]uint64{},
 		elems: map[string]map[string]*found{}}
 }
 
@@ -44,7 +44,7 @@ func (raw *rawTable) has(set string) bool {
 }
 
 // add adds an element of a set, unless it is there. It reports whether it was not.
-func (raw *rawTable) add(set string, e nftwire.Elem) bool {
+func (raw *rawTable) add(set string, e nft.Elem) bool {
 	m := raw.elems[set]
 	if m == nil {
 		m = map[string]*found{}
@@ -60,7 +60,7 @@ func (raw *rawTable) add(set string, e nftwire.Elem) bool {
 
 // addChain adds a chain, if it is one of the table.
 func (raw *rawTable) addChain(attrs []byte) error {
-	table, c, err := nftwire.DecodeChain(attrs)
+	table, c, err := nft.DecodeChain(attrs)
 	if err == nil && table == raw.name {
 		raw.chains[c.Name] = c
 	}
@@ -72,7 +72,7 @@ type observed struct {
 	skeleton
 	rules     servicemodel.Rules
 	contents  servicemodel.Contents
-	drift     map[string]*nftwire.ElemList
+	drift     map[string]*nft.ElemList
 	driftText []string
 	// part is what is there of the wanted table, if one was read with it; contents is the rest.
 	part *part
@@ -81,7 +81,7 @@ type observed struct {
 }
 
 // shapeOf reads the features in use off the names of the sets.
-func shapeOf(sets map[string]nftwire.SetSpec) shape {
+func shapeOf(sets map[string]nft.SetSpec) shape {
 	var s shape
 	for name := range sets {
 		for i, k := range kinds {
@@ -111,7 +111,7 @@ func number(name, prefix string) (int, bool) {
 
 // readSkeleton compares the sets, chains and rules of a table with what they should be. raw is nil
 // if there is no such table.
-func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
+func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
 	if raw == nil {
 		return skeleton{}, nil
 	}
@@ -139,7 +139,7 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 		}
 	}
 	for _, name := range sortedKeys(raw.sets) {
-		if !isAnonymous(name) && !slices.ContainsFunc(want, func(s *nftwire.Set) bool {
+		if !isAnonymous(name) && !slices.ContainsFunc(want, func(s *nft.Set) bool {
 			return s.Name == name
 		}) {
 			broken("set %s does not belong", name)
@@ -154,7 +154,7 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 		}
 	}
 	for _, name := range sortedKeys(raw.chains) {
-		if !slices.ContainsFunc(prog, func(c nftwire.ProgramChain) bool { return c.Name == name }) {
+		if !slices.ContainsFunc(prog, func(c nft.ProgramChain) bool { return c.Name == name }) {
 			broken("chain %s does not belong", name)
 		}
 	}
@@ -181,8 +181,8 @@ func readSkeleton(f *nftwire.Family, raw *rawTable, rules servicemodel.Rules) (s
 // read makes of a table what the model knows, and finds what does not fit. raw is nil if there is
 // no such table. elements reads the elements into raw, those that it does not find in their place
 // itself.
-func read(f *nftwire.Family, raw *rawTable, elements func(*observed) error) (*observed, error) {
-	o := &observed{drift: map[string]*nftwire.ElemList{}}
+func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observed, error) {
+	o := &observed{drift: map[string]*nft.ElemList{}}
 	if raw == nil {
 		return o, nil
 	}
@@ -215,7 +215,7 @@ func read(f *nftwire.Family, raw *rawTable, elements func(*observed) error) (*ob
 
 // reading is the reading of one table.
 type reading struct {
-	f     *nftwire.Family
+	f     *nft.Family
 	elems map[string]map[string]*found // by set and key
 	slots map[string]map[string][]netip.AddrPort
 	// ranges are the source ranges, by the key of the frontend.
@@ -240,12 +240,12 @@ func (r *reading) settings() (servicemodel.Rules, error) {
 	m := r.elems[setSettings]
 	lines := make([]string, 0, len(m))
 	for i := range len(m) {
-		e, ok := m[string(nftwire.Native32(uint32(i+settingsHaveFirst)))]
+		e, ok := m[string(nft.Native32(uint32(i+settingsHaveFirst)))]
 		if !ok {
 			return servicemodel.Rules{}, fmt.Errorf("the settings have gaps")
 		}
 		e.seen = true
-		lines = append(lines, nftwire.CommentOf(e.UserData))
+		lines = append(lines, nft.CommentOf(e.UserData))
 	}
 	return settings.Parse(lines)
 }
@@ -277,10 +277,10 @@ func (r *reading) unseen(o *observed) {
 			}
 			l := o.drift[s.Name]
 			if l == nil {
-				l = &nftwire.ElemList{}
+				l = &nft.ElemList{}
 				o.drift[s.Name] = l
 			}
-			l.Add(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd, Data: e.Data})
+			l.Add(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd, Data: e.Data})
 			o.driftText = append(o.driftText, fmt.Sprintf("table %s: %s: element %s", r.f.Name,
 				s.Name, s.ElemText(e.Elem)))
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -45,7 +45,7 @@ func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 			continue
 		}
 		slot := binary.NativeEndian.Uint32(e.Key[n:])
-		d := nftwire.Reader{Bytes: e.Data}
+		d := nft.Reader{Bytes: e.Data}
 		ep := d.Endpoint(r.f.AddrLen)
 		if slot >= maxSlots || !d.Done() {
 			continue
@@ -62,16 +62,16 @@ func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 
 // frontend reads one frontend; nil if it cannot be understood.
 func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
-	rd := nftwire.Reader{Bytes: e.Key}
+	rd := nft.Reader{Bytes: e.Key}
 	key := rd.Frontend(r.f.Any, k == kindNodePort)
 	if !rd.Done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
 		return nil
 	}
 	// with other padding it is another element
-	if string(nftwire.AppendFrontend(nil, key)) != string(e.Key) {
+	if string(nft.AppendFrontend(nil, key)) != string(e.Key) {
 		return nil
 	}
-	fe, err := parseComment(nftwire.CommentOf(e.UserData), key)
+	fe, err := parseComment(nft.CommentOf(e.UserData), key)
 	if err != nil {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (r *reading) readRanges() map[string][]netip.Prefix {
 		}
 		first, _ := netip.AddrFromSlice(e.Key[n:])
 		last, _ := netip.AddrFromSlice(e.KeyEnd[n:])
-		if p, ok := nftwire.RangePrefix(first, last); ok {
+		if p, ok := nft.RangePrefix(first, last); ok {
 			m[string(e.Key[:n])] = append(m[string(e.Key[:n])], p)
 		}
 	}
@@ -126,7 +126,7 @@ func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, 
 		return
 	}
 	k := kindOf(fe.Key)
-	key := nftwire.AppendFrontend(nil, fe.Key)
+	key := nft.AppendFrontend(nil, fe.Key)
 	list := r.slots[k.prefix+eps][string(key)]
 	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) ||
 		!r.has(r.w.names.get(k.prefix, size, len(list)), key) {
@@ -178,10 +178,10 @@ func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, inter
 	external *servicemodel.Pool) bool {
 	good := true
 	var place []*found
-	want := func(set string, e nftwire.Elem) {
+	want := func(set string, e nft.Elem) {
 		f := r.elems[set][string(e.Key)+string(e.KeyEnd)]
 		if f == nil || string(f.Data) != string(e.Data) ||
-			nftwire.CommentOf(f.UserData) != nftwire.CommentOf(e.UserData) {
+			nft.CommentOf(f.UserData) != nft.CommentOf(e.UserData) {
 			good = false
 			return
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -27,7 +27,7 @@ func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
 		if err != nil {
 			return nil, err
@@ -45,12 +45,12 @@ func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
 }
 
 // dumpSets dumps all sets of a table into raw.
-func dumpSets(ctx context.Context, b *Backend, f *nftwire.Family, raw *rawTable) error {
+func dumpSets(ctx context.Context, b *Backend, f *nft.Family, raw *rawTable) error {
 	for name := range raw.sets {
 		if isAnonymous(name) || isAffinityMap(name) || name == setVersion {
 			continue
 		}
-		err := b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nftwire.Elem) error {
+		err := b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nft.Elem) error {
 			raw.add(name, cloneElem(e))
 			return nil
 		})
@@ -69,7 +69,7 @@ func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*datapla
 	if err != nil {
 		return nil, err
 	}
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
 		if err != nil {
 			return nil, err
@@ -93,7 +93,7 @@ type vandal struct {
 
 // strike does one thing to one of the tables, if the kernel lets it.
 func (v *vandal) strike() {
-	f := nftwire.Families[v.r.IntN(2)]
+	f := nft.Families[v.r.IntN(2)]
 	raw, err := v.b.kernel.readTable(v.t.Context(), f, DefaultTable)
 	require.NoError(v.t, err)
 	if raw == nil {
@@ -101,7 +101,7 @@ func (v *vandal) strike() {
 	}
 	require.NoError(v.t, dumpSets(v.t.Context(), v.b, f, raw))
 	sh := shapeOf(raw.sets)
-	var sets []*nftwire.Set
+	var sets []*nft.Set
 	for _, s := range setsOf(f, &sh) {
 		if isRead(s.Name) && len(raw.elems[s.Name]) > 0 {
 			sets = append(sets, s)
@@ -114,24 +114,24 @@ func (v *vandal) strike() {
 	keys := sortedKeys(raw.elems[s.Name])
 	e := raw.elems[s.Name][keys[v.r.IntN(len(keys))]].Elem
 	var b nfnl.Batch
-	enc := nftwire.NewEncoder(&b, f, DefaultTable)
-	one := func(e nftwire.Elem) *nftwire.ElemList {
-		l := &nftwire.ElemList{}
+	enc := nft.NewEncoder(&b, f, DefaultTable)
+	one := func(e nft.Elem) *nft.ElemList {
+		l := &nft.ElemList{}
 		l.Add(e)
 		return l
 	}
 	other := cloneElem(e)
 	switch v.r.IntN(7) {
 	case 0: // an element goes
-		enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
 	case 1: // another key
 		other.Key[v.r.IntN(len(other.Key))] ^= 1
 		enc.AddElements(s, one(other))
 	case 2: // other data, or another comment
-		enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
 		if other.Data != nil {
 			other.Data[v.r.IntN(len(other.Data))] ^= 1
-		} else if c := nftwire.CommentOf(e.UserData); c != "" {
+		} else if c := nft.CommentOf(e.UserData); c != "" {
 			for _, word := range []string{"cluster", "local", "drop", "reject"} {
 				if strings.HasSuffix(c, word) {
 					c = strings.TrimSuffix(c, word) + []string{"local", "drop", "cluster",
@@ -139,11 +139,11 @@ func (v *vandal) strike() {
 					break
 				}
 			}
-			other.UserData = nftwire.AppendComment(nil, c)
+			other.UserData = nft.AppendComment(nil, c)
 		}
 		enc.AddElements(s, one(other))
 	case 3, 4: // the element is also in, or only in, another set
-		like := slices.DeleteFunc(slices.Clone(setsOf(f, &sh)), func(o *nftwire.Set) bool {
+		like := slices.DeleteFunc(slices.Clone(setsOf(f, &sh)), func(o *nft.Set) bool {
 			return o.Name == s.Name || !slices.Equal(o.Key, s.Key) ||
 				!slices.Equal(o.Data, s.Data) || !isRead(o.Name)
 		})
@@ -151,14 +151,14 @@ func (v *vandal) strike() {
 			return
 		}
 		if v.r.IntN(2) == 0 {
-			enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+			enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
 		}
 		enc.AddElements(like[v.r.IntN(len(like))], one(e))
 	case 5: // a set is emptied
-		l := &nftwire.ElemList{}
+		l := &nft.ElemList{}
 		for _, k := range keys {
 			x := raw.elems[s.Name][k]
-			l.Add(nftwire.Elem{Key: x.Key, KeyEnd: x.KeyEnd})
+			l.Add(nft.Elem{Key: x.Key, KeyEnd: x.KeyEnd})
 		}
 		enc.DeleteElements(s, l)
 	case 6: // the comment of one frontend is given to another
@@ -166,7 +166,7 @@ func (v *vandal) strike() {
 		if bytes.Equal(x.Key, e.Key) || len(x.UserData) == 0 {
 			return
 		}
-		enc.DeleteElements(s, one(nftwire.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
 		other.UserData = x.UserData
 		enc.AddElements(s, one(other))
 	}
@@ -287,12 +287,12 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 
 	stray := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"),
 		Protocol: servicemodel.TCP, Port: 80}
-	var l nftwire.ElemList
-	l.Add(nftwire.Elem{Key: nftwire.AppendSlot(nftwire.AppendFrontend(nil, stray), 2),
-		Data: nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
+	var l nft.ElemList
+	l.Add(nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, stray), 2),
+		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
 	var batch nfnl.Batch
-	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(
-		&nftwire.Set{Name: "service-endpoints"}, &l)
+	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(
+		&nft.Set{Name: "service-endpoints"}, &l)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
 
 	o = observe(want)
@@ -329,12 +329,12 @@ func TestDumpsAreCounted(t *testing.T) {
 	_, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
 	require.NoError(t, err)
 	k := &b.kernel
-	raw, err := k.readTable(t.Context(), nftwire.IPv4, DefaultTable)
+	raw, err := k.readTable(t.Context(), nft.IPv4, DefaultTable)
 	require.NoError(t, err)
 	n := 0
 	dump := func() error {
 		n = 0
-		return k.dumpSet(t.Context(), nftwire.IPv4, raw, "services", func(nftwire.Elem) { n++ })
+		return k.dumpSet(t.Context(), nft.IPv4, raw, "services", func(nft.Elem) { n++ })
 	}
 	require.NoError(t, dump())
 	require.Equal(t, raw.counts["services"], n)
@@ -351,14 +351,14 @@ func TestDumpsAreCounted(t *testing.T) {
 // Chains are asked for before the node-wide rules are known.
 func TestRulesDoNotTellWhichChainsThereAre(t *testing.T) {
 	t.Parallel()
-	names := func(p nftwire.Program) (l []string) {
+	names := func(p nft.Program) (l []string) {
 		for _, c := range p {
 			l = append(l, c.Name)
 		}
 		return l
 	}
 	for _, tc := range programCases {
-		for _, f := range nftwire.Families {
+		for _, f := range nft.Families {
 			require.Equal(t, names(newProgram(f, servicemodel.Rules{}, &tc.shape)),
 				names(newProgram(f, tc.rules, &tc.shape)))
 		}
@@ -366,12 +366,12 @@ func TestRulesDoNotTellWhichChainsThereAre(t *testing.T) {
 }
 
 // addTo adds an element to a set of the table of IPv4.
-func addTo(t *testing.T, b *Backend, set string, e nftwire.Elem) {
+func addTo(t *testing.T, b *Backend, set string, e nft.Elem) {
 	t.Helper()
-	var l nftwire.ElemList
+	var l nft.ElemList
 	l.Add(e)
 	var batch nfnl.Batch
-	nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).AddElements(&nftwire.Set{Name: set}, &l)
+	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(&nft.Set{Name: set}, &l)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
 }
 
@@ -388,11 +388,11 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 			ns, b := newNS(t)
 			r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
 			require.NoError(t, err)
-			bytes := append(nftwire.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0,
+			bytes := append(nft.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0,
 				80, 0, 0)
-			comment := nftwire.AppendComment(nil, "default/other:http cluster-ip reject")
-			addTo(t, b, kindService.registry, nftwire.Elem{Key: bytes, UserData: comment})
-			addTo(t, b, "service-reject", nftwire.Elem{Key: bytes})
+			comment := nft.AppendComment(nil, "default/other:http cluster-ip reject")
+			addTo(t, b, kindService.registry, nft.Elem{Key: bytes, UserData: comment})
+			addTo(t, b, "service-reject", nft.Elem{Key: bytes})
 			o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
 			require.NoError(t, err)
 			require.Len(t, o.Drift, 2)
@@ -409,19 +409,19 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
 	require.NoError(t, err)
 	for _, padding := range []byte{0, 1} {
-		slot := nftwire.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
-		var l nftwire.ElemList
-		l.Add(nftwire.Elem{Key: slot})
+		slot := nft.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
+		var l nft.ElemList
+		l.Add(nft.Elem{Key: slot})
 		var batch nfnl.Batch
-		nftwire.NewEncoder(&batch, nftwire.IPv4, DefaultTable).DeleteElements(
-			&nftwire.Set{Name: "service-endpoints"}, &l)
+		nft.NewEncoder(&batch, nft.IPv4, DefaultTable).DeleteElements(
+			&nft.Set{Name: "service-endpoints"}, &l)
 		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-		data := nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))
+		data := nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))
 		if padding > 0 { // the right endpoint, but for a byte that means nothing
-			data = nftwire.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080"))
+			data = nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080"))
 			data[len(data)-1] = padding
 		}
-		addTo(t, b, "service-endpoints", nftwire.Elem{Key: slot, Data: data})
+		addTo(t, b, "service-endpoints", nft.Elem{Key: slot, Data: data})
 		o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
 		require.NoError(t, err)
 		require.NotEmpty(t, o.Drift)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -15,9 +15,9 @@ import (
 // wanted. The number of elements of a set says whether it has others; then it is dumped. What is
 // left over after all that is read as if nothing were wanted: see [read].
 type sift struct {
-	f     *nftwire.Family
+	f     *nft.Family
 	want  *servicemodel.Table // nil if nothing is
-	sets  []*nftwire.Set
+	sets  []*nft.Set
 	index map[string]int // of sets, by name
 	raw   *rawTable      // is given what is left over
 	w     *writer
@@ -26,7 +26,7 @@ type sift struct {
 	unread bool
 }
 
-func newSift(f *nftwire.Family, raw *rawTable, sh *shape, want *servicemodel.Table) *sift {
+func newSift(f *nft.Family, raw *rawTable, sh *shape, want *servicemodel.Table) *sift {
 	s := &sift{f: f, want: want, sets: setsOf(f, sh), raw: raw, w: newWriter()}
 	s.index = make(map[string]int, len(s.sets))
 	for i, set := range s.sets {
@@ -75,8 +75,8 @@ func (s *sift) take(r *findings) {
 }
 
 // keyOf returns the frontend that an element of a set is about; false if it is about none.
-func (s *sift) keyOf(set int, e nftwire.Elem) (servicemodel.FrontendKey, bool) {
-	nodePort := s.sets[set].Key[0] == nftwire.FieldProto
+func (s *sift) keyOf(set int, e nft.Elem) (servicemodel.FrontendKey, bool) {
+	nodePort := s.sets[set].Key[0] == nft.FieldProto
 	n := 8
 	if !nodePort {
 		n += s.f.AddrLen
@@ -84,12 +84,12 @@ func (s *sift) keyOf(set int, e nftwire.Elem) (servicemodel.FrontendKey, bool) {
 	if len(s.sets[set].Key) < 2 || s.sets[set].Name == setHairpins || len(e.Key) < n {
 		return servicemodel.FrontendKey{}, false
 	}
-	r := nftwire.Reader{Bytes: e.Key[:n]}
+	r := nft.Reader{Bytes: e.Key[:n]}
 	return r.Frontend(s.f.Any, nodePort), true
 }
 
 // expects reports whether an element is one that was asked for.
-func (s *sift) expects(set int, e nftwire.Elem) bool {
+func (s *sift) expects(set int, e nft.Elem) bool {
 	name := s.sets[set].Name
 	switch name {
 	case setClusterIPs:
@@ -112,10 +112,10 @@ func (s *sift) expects(set int, e nftwire.Elem) bool {
 		}
 		slot := slotIn(e)
 		return p != nil && slot < slotCount(p) &&
-			bytes.Equal(e.Key, nftwire.AppendSlot(nftwire.AppendFrontend(nil, key), slot))
+			bytes.Equal(e.Key, nft.AppendSlot(nft.AppendFrontend(nil, key), slot))
 	}
 	expected := false
-	s.w.frontend(s.want, fe, func(in string, x nftwire.Elem) {
+	s.w.frontend(s.want, fe, func(in string, x nft.Elem) {
 		expected = expected || in == name && bytes.Equal(x.Key, e.Key) &&
 			bytes.Equal(x.KeyEnd, e.KeyEnd)
 	})
@@ -123,11 +123,11 @@ func (s *sift) expects(set int, e nftwire.Elem) bool {
 }
 
 // slotIn returns the slot that an element of a map of endpoints is about.
-func slotIn(e nftwire.Elem) int { return int(binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:])) }
+func slotIn(e nft.Elem) int { return int(binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:])) }
 
 // addressIn decodes an element of a set of addresses.
-func addressIn(f *nftwire.Family, set string, e nftwire.Elem) (netip.Addr, bool) {
-	r := nftwire.Reader{Bytes: e.Key}
+func addressIn(f *nft.Family, set string, e nft.Elem) (netip.Addr, bool) {
+	r := nft.Reader{Bytes: e.Key}
 	a := r.Addr(f.AddrLen)
 	if set == setHairpins && r.Addr(f.AddrLen) != a {
 		return a, false
@@ -168,7 +168,7 @@ func (s *sift) doubtful() []unit {
 			if name != kindService.registry && name != kindNodePort.registry {
 				continue
 			}
-			if fe, err := parseComment(nftwire.CommentOf(e.UserData), key); err == nil {
+			if fe, err := parseComment(nft.CommentOf(e.UserData), key); err == nil {
 				doubt(fe.Service)
 			}
 		}
@@ -205,9 +205,9 @@ func (s *sift) addSlots(c *chunk, registry string, key []byte) {
 				continue
 			}
 			for slot := range n {
-				slotKey := nftwire.AppendSlot(slices.Clip(key), slot)
+				slotKey := nft.AppendSlot(slices.Clip(key), slot)
 				if _, have := s.raw.elems[eps][string(slotKey)]; !have {
-					c.add(s.position(eps), nftwire.Elem{Key: slotKey})
+					c.add(s.position(eps), nft.Elem{Key: slotKey})
 				}
 			}
 		}
@@ -233,7 +233,7 @@ func (s *sift) unwantedAddrs() []netip.Addr {
 	for _, k := range kinds {
 		for _, set := range []string{k.prefix + setEndpoints, k.prefix + setExternalEps} {
 			for _, e := range s.raw.elems[set] {
-				r := nftwire.Reader{Bytes: e.Data}
+				r := nft.Reader{Bytes: e.Data}
 				note(r.Endpoint(s.f.AddrLen).Addr())
 			}
 		}
@@ -272,7 +272,7 @@ func assemble(want *servicemodel.Table, parts [2]*part, left servicemodel.Conten
 	if !want.Rules().Equal(left.Rules) {
 		c.Rules = &servicemodel.RulesChange{Old: want.Rules(), New: left.Rules}
 	}
-	for i, f := range nftwire.Families {
+	for i, f := range nft.Families {
 		p := parts[i]
 		if p == nil {
 			p = nothing(f, want)
@@ -298,7 +298,7 @@ func assemble(want *servicemodel.Table, parts [2]*part, left servicemodel.Conten
 }
 
 // nothing is the part of a family of which nothing is there.
-func nothing(f *nftwire.Family, want *servicemodel.Table) *part {
+func nothing(f *nft.Family, want *servicemodel.Table) *part {
 	p := &part{addrs: map[string][]netip.Addr{}}
 	for fe := range want.Frontends() {
 		if fe.Key.Family() == f.Model {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -15,7 +15,7 @@ import (
 type unit []*servicemodel.Frontend
 
 // unitsOf returns the units of a table in one family.
-func unitsOf(f *nftwire.Family, t *servicemodel.Table) []unit {
+func unitsOf(f *nft.Family, t *servicemodel.Table) []unit {
 	var l []unit
 	for fe := range t.Frontends() {
 		if fe.Key.Family() != f.Model {
@@ -29,7 +29,7 @@ func unitsOf(f *nftwire.Family, t *servicemodel.Table) []unit {
 }
 
 // unitOf returns the unit of a service port, empty if there is none.
-func unitOf(f *nftwire.Family, t *servicemodel.Table, port servicemodel.PortName) unit {
+func unitOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) unit {
 	all := t.FrontendsOf(port) // sorted: those of one family stand together
 	from := 0
 	for from < len(all) && all[from].Key.Family() != f.Model {
@@ -67,7 +67,7 @@ type job struct {
 // asked is an element that the kernel is asked for, and the answer.
 type asked struct {
 	set   int // its position in the sets of the table; -1 if that has no such set
-	want  nftwire.Elem
+	want  nft.Elem
 	found bool
 	same  bool   // what was found is as wanted
 	data  []byte // what was found, where it is not as wanted
@@ -75,20 +75,20 @@ type asked struct {
 }
 
 // answer notes what the kernel says.
-func (a *asked) answer(e nftwire.Elem) {
+func (a *asked) answer(e nft.Elem) {
 	if !bytes.Equal(e.Key, a.want.Key) || !bytes.Equal(e.KeyEnd, a.want.KeyEnd) {
 		return // another range that begins elsewhere and holds the key
 	}
 	a.found = true
 	a.same = bytes.Equal(e.Data, a.want.Data) && (bytes.Equal(e.UserData, a.want.UserData) ||
-		nftwire.CommentOf(e.UserData) == nftwire.CommentOf(a.want.UserData))
+		nft.CommentOf(e.UserData) == nft.CommentOf(a.want.UserData))
 	if !a.same {
 		a.data, a.ud = bytes.Clone(e.Data), bytes.Clone(e.UserData)
 	}
 }
 
 // elem is the element as it was found. Its bytes are only lent.
-func (a *asked) elem() nftwire.Elem {
+func (a *asked) elem() nft.Elem {
 	e := a.want
 	if !a.same {
 		e.Data, e.UserData = a.data, a.ud
@@ -132,8 +132,8 @@ func (c *chunk) keep(b []byte) []byte {
 }
 
 // add adds an element of a set.
-func (c *chunk) add(set int, e nftwire.Elem) {
-	c.elems = append(c.elems, asked{set: set, want: nftwire.Elem{
+func (c *chunk) add(set int, e nft.Elem) {
+	c.elems = append(c.elems, asked{set: set, want: nft.Elem{
 		Key: c.keep(e.Key), KeyEnd: c.keep(e.KeyEnd), Data: c.keep(e.Data),
 		UserData: c.keep(e.UserData)}})
 }
@@ -141,13 +141,13 @@ func (c *chunk) add(set int, e nftwire.Elem) {
 // addAddr adds an address of a set.
 func (c *chunk) addAddr(s *sift, set string, a netip.Addr) {
 	var key [32]byte
-	c.add(s.position(set), nftwire.Elem{Key: appendAddrKey(key[:0], set, a)})
+	c.add(s.position(set), nft.Elem{Key: appendAddrKey(key[:0], set, a)})
 }
 
 // addUnit adds all elements of a unit.
 func (c *chunk) addUnit(s *sift, w *writer, u unit) {
 	from := len(c.elems)
-	to := func(name string, e nftwire.Elem) { c.add(s.position(name), e) }
+	to := func(name string, e nft.Elem) { c.add(s.position(name), e) }
 	for _, fe := range u {
 		w.frontend(s.want, fe, to)
 		internal, external := pools(s.want, fe)
@@ -180,7 +180,7 @@ type findings struct {
 // leftover is an element without a place so far.
 type leftover struct {
 	set  string
-	elem nftwire.Elem
+	elem nft.Elem
 }
 
 // judge sorts the units of a chunk. With force, none counts as whole.
@@ -270,7 +270,7 @@ func (r *findings) whole(s *sift, c *chunk, elems []asked, slots []slotRun) bool
 
 // poolIn returns the pool that the slots of a frontend say, want itself if it is that; nil if they
 // make no sense.
-func poolIn(f *nftwire.Family, slots []asked, want *servicemodel.Pool) *servicemodel.Pool {
+func poolIn(f *nft.Family, slots []asked, want *servicemodel.Pool) *servicemodel.Pool {
 	same := want.Scheduler == servicemodel.SchedulerDefault &&
 		want.Forwarding == servicemodel.ForwardNAT
 	for i := range slots {
@@ -292,11 +292,11 @@ func poolIn(f *nftwire.Family, slots []asked, want *servicemodel.Pool) *servicem
 }
 
 // endpointIn decodes an endpoint, which must be encoded as ours are.
-func endpointIn(f *nftwire.Family, data []byte) (netip.AddrPort, bool) {
-	d := nftwire.Reader{Bytes: data}
+func endpointIn(f *nft.Family, data []byte) (netip.AddrPort, bool) {
+	d := nft.Reader{Bytes: data}
 	ep := d.Endpoint(f.AddrLen)
 	var again [32]byte
-	return ep, d.Done() && bytes.Equal(nftwire.AppendEndpoint(again[:0], ep), data)
+	return ep, d.Done() && bytes.Equal(nft.AppendEndpoint(again[:0], ep), data)
 }
 
 // appendSlot adds one element's endpoint to a pool: those that follow each other are one slot with
@@ -310,7 +310,7 @@ func appendSlot(p *servicemodel.Pool, ep netip.AddrPort) {
 }
 
 // cloneElem copies the bytes of an element.
-func cloneElem(e nftwire.Elem) nftwire.Elem {
+func cloneElem(e nft.Elem) nft.Elem {
 	all := make([]byte, 0, len(e.Key)+len(e.KeyEnd)+len(e.Data)+len(e.UserData))
 	for _, field := range []*[]byte{&e.Key, &e.KeyEnd, &e.Data, &e.UserData} {
 		if *field == nil {

@@ -1,7 +1,7 @@
 package nftables
 
 import (
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -11,8 +11,8 @@ const settingsHaveFirst = 1 // the number of the first setting
 // writeSettings writes the elements of the settings.
 func (w *writer) writeSettings(r servicemodel.Rules, to sink) {
 	for i, line := range settings.Lines(r) {
-		w.ud = nftwire.AppendComment(w.ud[:0], line)
-		to(setSettings, nftwire.Elem{Key: nftwire.Native32(uint32(i + settingsHaveFirst)),
+		w.ud = nft.AppendComment(w.ud[:0], line)
+		to(setSettings, nft.Elem{Key: nft.Native32(uint32(i + settingsHaveFirst)),
 			UserData: w.ud})
 	}
 }

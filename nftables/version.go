@@ -3,7 +3,7 @@ package nftables
 import (
 	"math/rand/v2"
 
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // version says which state of the instance the kernel holds. Every transaction of ours deletes the
@@ -27,13 +27,13 @@ const commentUnswept = "affinity to be swept"
 // there whenever the instance is.
 const setVersion = "version"
 
-func versionSet() *nftwire.Set {
-	return &nftwire.Set{Name: setVersion, Key: []nftwire.Field{nftwire.FieldMark},
+func versionSet() *nft.Set {
+	return &nft.Set{Name: setVersion, Key: []nft.Field{nft.FieldMark},
 		Comment: "of what both tables hold"}
 }
 
 // key is the key of the version's element.
-func (v version) key() []byte { return nftwire.Native32(v.number) }
+func (v version) key() []byte { return nft.Native32(v.number) }
 
 // next returns the version after v; first is the first of all.
 func (v version) next(first uint32, unswept bool) version {
@@ -48,21 +48,21 @@ func (v version) next(first uint32, unswept bool) version {
 }
 
 // appendTo adds the version's element to a list.
-func (v version) appendTo(l *nftwire.ElemList) {
-	e := nftwire.Elem{Key: v.key()}
+func (v version) appendTo(l *nft.ElemList) {
+	e := nft.Elem{Key: v.key()}
 	if v.unswept {
-		e.UserData = nftwire.AppendComment(nil, commentUnswept)
+		e.UserData = nft.AppendComment(nil, commentUnswept)
 	}
 	l.Add(e)
 }
 
 // versionOf returns the version that the elements of its set say; none if they are not one.
-func versionOf(elems []nftwire.Elem) version {
+func versionOf(elems []nft.Elem) version {
 	if len(elems) != 1 {
 		return version{}
 	}
-	r := nftwire.Reader{Bytes: elems[0].Key}
-	v := version{r.Native(), nftwire.CommentOf(elems[0].UserData) == commentUnswept}
+	r := nft.Reader{Bytes: elems[0].Key}
+	v := version{r.Native(), nft.CommentOf(elems[0].UserData) == commentUnswept}
 	if !r.Done() {
 		return version{}
 	}

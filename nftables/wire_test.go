@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -51,22 +51,22 @@ func TestSettingsRoundTrip(t *testing.T) {
 
 // Whatever the kernel says, decoding it is an error or not, and never a panic.
 func FuzzDecode(f *testing.F) {
-	var elems nftwire.ElemList
-	elems.Add(nftwire.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0},
-		UserData: nftwire.AppendComment(nil, "a/b cluster-ip cluster")})
+	var elems nft.ElemList
+	elems.Add(nft.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0},
+		UserData: nft.AppendComment(nil, "a/b cluster-ip cluster")})
 	f.Add(elems.Bytes())
 	var b nfnl.Batch
 	programPlan(&programCases[1].shape, programCases[1].rules).encode(&b)
 	f.Add(b.Bytes()[:2000])
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var l []nftwire.Elem
-		_ = nftwire.DecodeElems(data, func(e nftwire.Elem) error {
+		var l []nft.Elem
+		_ = nft.DecodeElems(data, func(e nft.Elem) error {
 			l = append(l, e)
 			return nil
 		})
 		_, _ = decodeCounters(data)
-		_ = nftwire.CommentOf(data)
-		for _, fam := range nftwire.Families {
+		_ = nft.CommentOf(data)
+		for _, fam := range nft.Families {
 			raw := newRawTable(DefaultTable)
 			rules := programCases[0].rules
 			s := shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}
@@ -80,12 +80,12 @@ func FuzzDecode(f *testing.F) {
 				raw.chains[c.Name] = c.Chain
 			}
 			raw.elems[setSettings] = nil
-			raw.add(setSettings, nftwire.Elem{Key: nftwire.Native32(1),
-				UserData: nftwire.AppendComment(nil, "masquerade-mark 0x4000")})
+			raw.add(setSettings, nft.Elem{Key: nft.Native32(1),
+				UserData: nft.AppendComment(nil, "masquerade-mark 0x4000")})
 			if o, err := read(fam, raw, func(*observed) error { return nil }); err == nil {
 				for name, list := range o.drift {
 					require.NotEmpty(t, name)
-					require.NoError(t, nftwire.DecodeElems(list.Bytes(), func(nftwire.Elem) error {
+					require.NoError(t, nft.DecodeElems(list.Bytes(), func(nft.Elem) error {
 						return nil
 					}))
 				}

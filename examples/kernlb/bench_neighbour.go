@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nftwire"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // neighbourPause is the time between two commits of the neighbour: 50 in a second.
@@ -40,7 +40,7 @@ func (n *neighbour) run(ctx context.Context) error {
 	tick := time.NewTicker(neighbourPause)
 	defer tick.Stop()
 	var batch nfnl.Batch
-	e := nftwire.NewEncoder(&batch, nftwire.IPv4, "neighbour")
+	e := nft.NewEncoder(&batch, nft.IPv4, "neighbour")
 	e.AddTable()
 	for ; ; n.commits++ {
 		if err := n.conn.Commit(ctx, &batch, 0); err != nil {
@@ -54,7 +54,7 @@ func (n *neighbour) run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if n.commits%2 == 0 {
-			e.AddChain(&nftwire.Chain{Name: "chain"})
+			e.AddChain(&nft.Chain{Name: "chain"})
 		} else {
 			e.DeleteChain("chain")
 		}

@@ -1,4 +1,4 @@
-package nftwire
+package nft
 
 import (
 	"hash/fnv"
