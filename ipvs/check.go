@@ -64,7 +64,7 @@ func check(c *servicemodel.ChangeSet) error {
 	}
 	for _, pc := range c.Pools {
 		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault &&
-			!schedules(p.Scheduler) {
+			!hasScheduler(p.Scheduler) {
 			refuse(p.ID.Service, "scheduler", string(p.Scheduler),
 				"the nftables and iptables backends can")
 		}

@@ -93,7 +93,7 @@ func (c *Config) withDefaults() (Config, error) {
 	if r.Scheduler == servicemodel.SchedulerDefault {
 		r.Scheduler = servicemodel.WeightedRR
 	}
-	if !schedules(r.Scheduler) {
+	if !hasScheduler(r.Scheduler) {
 		return r, fmt.Errorf("ipvs: scheduler %q: not one of IPVS", r.Scheduler)
 	}
 	if r.AffinityMask4 < 0 || r.AffinityMask4 > 32 {
@@ -123,24 +123,6 @@ func (c *Config) withDefaults() (Config, error) {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
 	return r, nil
-}
-
-// schedules reports whether IPVS has the scheduler. Which options there are, the model says.
-func schedules(s servicemodel.Scheduler) bool {
-	name, port, fallback := s.Split()
-	return schedulers[name] && (!port && !fallback || name == servicemodel.SourceHash ||
-		name == servicemodel.Maglev)
-}
-
-// schedulers are those of IPVS (net/netfilter/ipvs/ip_vs_*.c).
-var schedulers = map[servicemodel.Scheduler]bool{
-	servicemodel.RoundRobin: true, servicemodel.WeightedRR: true, servicemodel.LeastConn: true,
-	servicemodel.WeightedLC: true,
-	servicemodel.LocalityLC: true, servicemodel.LocalityLCR: true, servicemodel.SourceHash: true,
-	servicemodel.DestHash:      true,
-	servicemodel.ShortestDelay: true, servicemodel.NeverQueue: true, servicemodel.Maglev: true,
-	servicemodel.Failover: true,
-	servicemodel.Overflow: true,
 }
 
 // instanceFlag is the mark of an instance in the high half of a virtual server's flags: never zero.

@@ -1,22 +1,49 @@
 package ipvs
 
 import (
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // allSchedulers are those of IPVS, with and without options.
 func allSchedulers() []servicemodel.Scheduler {
-	l := slices.Clone(schedulerOrder)
-	for _, name := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
-		l = append(l, name+servicemodel.HashPort, name+servicemodel.HashFallback,
-			name+servicemodel.HashPort+servicemodel.HashFallback)
+	var l []servicemodel.Scheduler
+	for _, s := range schedulers {
+		l = append(l, s.name)
+		if s.hashes {
+			l = append(l, s.name+servicemodel.HashPort, s.name+servicemodel.HashFallback,
+				s.name+servicemodel.HashPort+servicemodel.HashFallback)
+		}
 	}
 	return l
+}
+
+// The numbers of schedulers are a format: virtual servers that an older program made have them in
+// their flags, in four bits.
+func TestNumbersOfSchedulersStay(t *testing.T) {
+	t.Parallel()
+	names := "|rr|wrr|lc|wlc|lblc|lblcr|sh|dh|sed|nq|mh|fo|ovf"
+	for i, name := range strings.Split(names, "|") {
+		require.Equal(t, i, schedulerNumber(servicemodel.Scheduler(name)), name)
+	}
+	require.LessOrEqual(t, len(schedulers), schedulerMask>>schedulerShift+1)
+	require.Equal(t, -1, schedulerNumber(servicemodel.Random))
+	require.Equal(t, ipvsnl.ServiceFlags(0x3b00), askedFlags("mh+port+fallback"))
+	for _, s := range allSchedulers() {
+		require.Equal(t, s, askedScheduler(askedFlags(s)))
+		require.Equal(t, s != servicemodel.SchedulerDefault, hasScheduler(s), "%q", s)
+		if s != servicemodel.SchedulerDefault {
+			_, err := servicemodel.ParseScheduler(string(s))
+			require.NoError(t, err)
+		}
+	}
+	require.False(t, hasScheduler("rr+port"))
+	require.False(t, hasScheduler("random"))
 }
 
 func TestSchedulersAreReadBack(t *testing.T) {

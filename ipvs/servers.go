@@ -17,26 +17,6 @@ type server struct {
 	dests map[ipvsnl.DestinationKey]ipvsnl.Destination
 }
 
-// The flags of our virtual servers hold more than the kernel looks at: the instance in the high
-// half, and the scheduler that the model asked for, as its place in order, in four bits, and its
-// options. The kernel keeps what it does not know (ip_vs_genl_parse_service,
-// ip_vs_genl_fill_service).
-const (
-	instanceMask   = 0xffff0000
-	schedulerMask  = 0x0f00
-	schedulerShift = 8
-	askedPort      = 0x1000
-	askedFallback  = 0x2000
-)
-
-var schedulerOrder = []servicemodel.Scheduler{
-	servicemodel.SchedulerDefault, servicemodel.RoundRobin, servicemodel.WeightedRR,
-	servicemodel.LeastConn, servicemodel.WeightedLC,
-	servicemodel.LocalityLC, servicemodel.LocalityLCR, servicemodel.SourceHash,
-	servicemodel.DestHash, servicemodel.ShortestDelay,
-	servicemodel.NeverQueue, servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
-}
-
 // pools returns the pool behind a frontend's address, and that of pods and the host if it is
 // another. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
@@ -98,7 +78,7 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	if p != nil {
 		want = p.Scheduler
 	}
-	s.svc.Flags |= asked(want)
+	s.svc.Flags |= askedFlags(want)
 	s.schedule(cmp.Or(want, b.cfg.Scheduler))
 	switch {
 	case fe.Affinity > 0 && byMark:
@@ -127,19 +107,6 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	return s
 }
 
-// asked returns the flags that keep what scheduler the model asked for.
-func asked(want servicemodel.Scheduler) ipvsnl.ServiceFlags {
-	name, port, fallback := want.Split()
-	f := ipvsnl.ServiceFlags(max(0, slices.Index(schedulerOrder, name)) << schedulerShift)
-	if port {
-		f |= askedPort
-	}
-	if fallback {
-		f |= askedFallback
-	}
-	return f
-}
-
 // schedule sets the scheduler of a virtual server, and its options.
 func (s *server) schedule(with servicemodel.Scheduler) {
 	name, port, fallback := with.Split()
@@ -153,20 +120,9 @@ func (s *server) schedule(with servicemodel.Scheduler) {
 	}
 }
 
-const schedulerOptions = ipvsnl.FlagHashPort | ipvsnl.FlagFallback
-
 // pool is what a virtual server says of a pool: its destinations in use. Nil if there is none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
-	p := &servicemodel.Pool{ID: id}
-	if i := int(s.svc.Flags&schedulerMask) >> schedulerShift; i < len(schedulerOrder) {
-		p.Scheduler = schedulerOrder[i]
-	}
-	if s.svc.Flags&askedPort != 0 {
-		p.Scheduler += servicemodel.HashPort
-	}
-	if s.svc.Flags&askedFallback != 0 {
-		p.Scheduler += servicemodel.HashFallback
-	}
+	p := &servicemodel.Pool{ID: id, Scheduler: askedScheduler(s.svc.Flags)}
 	for _, k := range sortedDests(s.dests) {
 		d := s.dests[k]
 		if d.Weight == 0 || d.Weight > 0xffff {
