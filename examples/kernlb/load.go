@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/internal/manifest"
@@ -19,7 +22,11 @@ func (p *program) load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	loader := manifest.NewLoader(tracker)
-	for _, name := range p.opts.files {
+	files, err := expand(p.opts.files)
+	if err != nil {
+		return servicemodel.State{}, fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	for _, name := range files {
 		var err error
 		if name == "-" {
 			err = loader.Read("standard input", p.stdin)
@@ -52,6 +59,50 @@ func (p *program) load() (servicemodel.State, error) {
 		return s, nil // the engine finds what is invalid
 	}
 	return s, p.invalid(s.Validate())
+}
+
+// expand replaces directories by the manifests in them, in the order of their names.
+func expand(files []string) ([]string, error) {
+	var all []string
+	for _, name := range files {
+		if st, err := os.Stat(name); err != nil || !st.IsDir() {
+			all = append(all, name) // what cannot be read is said when it is
+			continue
+		}
+		names, err := manifestsIn(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range names {
+			all = append(all, filepath.Join(name, n))
+		}
+	}
+	return all, nil
+}
+
+// manifestsIn returns the names of the manifests in a directory, sorted. As kubectl does, it knows
+// them by their suffix. Hidden files belong to editors and to volumes of Kubernetes.
+func manifestsIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if isManifest(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// isManifest reports whether the file of a directory is a manifest by its name.
+func isManifest(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return !strings.HasPrefix(name, ".")
+	}
+	return false
 }
 
 // ofNoObject reports whether a problem hides which objects there are, so that nothing can be left

@@ -2,6 +2,7 @@
 // services of Kubernetes manifests.
 //
 //	kernlb apply   -f FILE …   makes the kernel hold exactly these services
+//	kernlb watch   -f DIR      keeps the kernel equal to a directory of manifests
 //	kernlb plan    -f FILE …   prints what apply would change, and touches nothing
 //	kernlb show                prints what the kernel holds now
 //	kernlb cleanup             removes every trace
@@ -22,6 +23,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -50,6 +52,7 @@ type program struct {
 	stderr io.Writer
 	opts   options
 	keeper dataplane.Flows // of the engines; nil: flows are left alone
+	log    *slog.Logger    // of the engines; nil: what they do is printed, not logged
 	// incomplete says that -keep-going left something out.
 	incomplete bool
 }
@@ -57,6 +60,7 @@ type program struct {
 // commands are the commands by name.
 var commands = map[string]func(*program, context.Context) error{
 	"apply":   (*program).apply,
+	"watch":   (*program).watch,
 	"plan":    (*program).plan,
 	"show":    (*program).show,
 	"cleanup": (*program).cleanup,

@@ -22,6 +22,7 @@ type options struct {
 	instance string
 	output   string
 	goOn     bool // where a service is refused
+	copies   string
 	node     servicemodel.Node
 	services int
 	endpoint int
@@ -36,6 +37,7 @@ const usage = `usage: kernlb COMMAND [flags]
 
 commands:
   apply    make the kernel hold exactly the services of the manifests (-f)
+  watch    keep the kernel equal to a directory of manifests (-f) until interrupted
   plan     print what apply would change; touches nothing
   show     print what the kernel holds now
   cleanup  remove every trace
@@ -71,9 +73,9 @@ func (o *options) parse(args []string, stderr io.Writer) (string, error) {
 	if fs.NArg() > 0 {
 		return "", fmt.Errorf("%s takes flags only, got %q", name, fs.Arg(0))
 	}
-	needsFile := name == "apply" || name == "plan"
+	needsFile := name == "apply" || name == "plan" || name == "watch"
 	if needsFile != (len(o.files) > 0) {
-		return "", fmt.Errorf("-f is for apply and plan, and they need it")
+		return "", fmt.Errorf("-f is for apply, plan and watch, and they need it")
 	}
 	if name == "cleanup" && o.backend == auto {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
@@ -96,7 +98,8 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.Var((*list)(&o.files), "f",
-		"manifest `FILE`, YAML or JSON; - is standard input; may be repeated")
+		"manifest `FILE`, YAML or JSON; a directory stands for the *.yaml, *.yml and *.json in it; "+
+			"- is standard input; may be repeated")
 	fs.StringVar(&o.backend, "backend", backendNames()[0],
 		"`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
 			"; auto takes the first that the kernel supports and that can do what the services "+
@@ -108,6 +111,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"apply and plan: leave out the services that are invalid "+
 			"or that the backend refuses, and print each; the exit code is 1 if there were any "+
 			"(default: they refuse the whole state)")
+	fs.StringVar(&o.copies, "copies", "",
+		"watch: `DIR` for the last whole version of each manifest, in case that one is broken "+
+			"when the program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
 	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
 	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
 	fs.Var(&n.ips, "node-ip",

@@ -95,7 +95,7 @@ func (l *Loader) object(at place, v *value, apiVersion, kind string) {
 		return
 	}
 	f := found{at, v, objectName(v, kind)}
-	t := l.tracker
+	t := l.objects
 	switch kind {
 	case "Service":
 		take(l, f, defaultService, t.SetService)

@@ -1,5 +1,7 @@
 package manifest
 
+//lint:file-ignore SA1019 Endpoints are deprecated, yet people have manifests with them
+
 import (
 	"bytes"
 	"fmt"
@@ -7,6 +9,10 @@ import (
 	"os"
 	"reflect"
 	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -17,20 +23,29 @@ const (
 	MaxYAML = 16 << 20  // of one YAML document
 )
 
+// Objects takes what a [Loader] reads. A [kube.Tracker] does.
+type Objects interface {
+	SetService(*corev1.Service) []kube.Problem
+	SetEndpoints(*corev1.Endpoints) []kube.Problem
+	SetEndpointSlice(*discoveryv1.EndpointSlice) []kube.Problem
+	SetNode(*corev1.Node) []kube.Problem
+	SetServiceCIDR(*networkingv1.ServiceCIDR) []kube.Problem
+}
+
 // Loader reads manifests into a tracker.
 type Loader struct {
-	tracker *kube.Tracker
+	objects Objects
 	decoder decoder
 	seen    map[string]string // where each object was given
 	maxSize int64
 	result  Result
 }
 
-// NewLoader returns a loader that sets what it reads in t, which should be strict (see
+// NewLoader returns a loader that gives what it reads to t. A tracker should be strict (see
 // [kube.Config]).
-func NewLoader(t *kube.Tracker) *Loader {
+func NewLoader(t Objects) *Loader {
 	return &Loader{
-		tracker: t,
+		objects: t,
 		decoder: decoder{names: map[reflect.Type]map[string][]int{}},
 		seen:    map[string]string{},
 		maxSize: MaxSize,

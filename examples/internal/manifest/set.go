@@ -1,0 +1,156 @@
+package manifest
+
+//lint:file-ignore SA1019 Endpoints are deprecated, yet people have manifests with them
+
+import (
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// Set holds the objects of several manifests and keeps a tracker equal to them while they change.
+// An object that is in several files counts as the last of them has it, in the order of their
+// names.
+type Set struct {
+	tracker *kube.Tracker
+	config  kube.Config
+	files   map[string]map[key]object
+	current map[key]string // the file whose object the tracker has
+}
+
+// key names an object.
+type key struct {
+	kind string
+	name servicemodel.Name
+}
+
+// object is what a file says of a key.
+type object struct {
+	set, remove func(*kube.Tracker)
+}
+
+// NewSet returns an empty set with a tracker that it makes from the configuration, which should be
+// strict.
+func NewSet(c kube.Config) *Set {
+	return &Set{tracker: kube.NewTracker(c), config: c, files: map[string]map[key]object{},
+		current: map[key]string{}}
+}
+
+// Tracker returns the tracker. Only the set may change it.
+func (s *Set) Tracker() *kube.Tracker { return s.tracker }
+
+// PutFile reads the file of that name, as Put does.
+func (s *Set) PutFile(name string) (Result, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return Result{}, err
+	}
+	defer f.Close()
+	return s.Put(name, f)
+}
+
+// Put takes what a file holds now, in place of what it held before. If something is wrong in it
+// ([Result.Err]), or if it cannot be read, what it held before stays.
+func (s *Set) Put(name string, r io.Reader) (Result, error) {
+	objects := recorder{Tracker: kube.NewTracker(s.config), objects: map[key]object{}}
+	l := NewLoader(objects)
+	if err := l.Read(name, r); err != nil {
+		return Result{}, err
+	}
+	if result := l.Result(); result.Err() != nil {
+		return result, nil
+	}
+	keys := maps.Clone(objects.objects)
+	maps.Copy(keys, s.files[name])
+	s.files[name] = objects.objects
+	s.update(keys, name)
+	return l.Result(), nil
+}
+
+// Remove forgets a file and what it held.
+func (s *Set) Remove(name string) {
+	before := s.files[name]
+	delete(s.files, name)
+	s.update(before, name)
+}
+
+// Files returns the names of the files, sorted.
+func (s *Set) Files() []string { return slices.Sorted(maps.Keys(s.files)) }
+
+// update brings the tracker up to date with the objects of those keys, about which the file called
+// changed says something else than before.
+func (s *Set) update(keys map[key]object, changed string) {
+	for k, was := range keys {
+		last, found := "", false
+		for name, f := range s.files {
+			if _, ok := f[k]; ok && (!found || name > last) {
+				last, found = name, true
+			}
+		}
+		switch {
+		case !found:
+			delete(s.current, k)
+			was.remove(s.tracker)
+		case s.current[k] != last || last == changed:
+			s.current[k] = last
+			s.files[last][k].set(s.tracker)
+		}
+	}
+}
+
+// recorder notes the objects that a loader gives to its tracker.
+type recorder struct {
+	*kube.Tracker
+	objects map[key]object
+}
+
+func (r recorder) SetService(v *corev1.Service) []kube.Problem {
+	n := servicemodel.Name{Namespace: v.Namespace, Name: v.Name}
+	r.objects[key{"Service", n}] = object{
+		set:    func(t *kube.Tracker) { t.SetService(v) },
+		remove: func(t *kube.Tracker) { t.DeleteService(n) },
+	}
+	return r.Tracker.SetService(v)
+}
+
+func (r recorder) SetEndpoints(v *corev1.Endpoints) []kube.Problem {
+	n := servicemodel.Name{Namespace: v.Namespace, Name: v.Name}
+	r.objects[key{"Endpoints", n}] = object{
+		set:    func(t *kube.Tracker) { t.SetEndpoints(v) },
+		remove: func(t *kube.Tracker) { t.DeleteEndpoints(n) },
+	}
+	return r.Tracker.SetEndpoints(v)
+}
+
+func (r recorder) SetEndpointSlice(v *discoveryv1.EndpointSlice) []kube.Problem {
+	n := servicemodel.Name{Namespace: v.Namespace, Name: v.Name}
+	r.objects[key{"EndpointSlice", n}] = object{
+		set:    func(t *kube.Tracker) { t.SetEndpointSlice(v) },
+		remove: func(t *kube.Tracker) { t.DeleteEndpointSlice(n) },
+	}
+	return r.Tracker.SetEndpointSlice(v)
+}
+
+func (r recorder) SetNode(v *corev1.Node) []kube.Problem {
+	r.objects[key{"Node", servicemodel.Name{Name: v.Name}}] = object{
+		set:    func(t *kube.Tracker) { t.SetNode(v) },
+		remove: func(t *kube.Tracker) { t.DeleteNode(v.Name) },
+	}
+	return r.Tracker.SetNode(v)
+}
+
+func (r recorder) SetServiceCIDR(v *networkingv1.ServiceCIDR) []kube.Problem {
+	r.objects[key{"ServiceCIDR", servicemodel.Name{Name: v.Name}}] = object{
+		set:    func(t *kube.Tracker) { t.SetServiceCIDR(v) },
+		remove: func(t *kube.Tracker) { t.DeleteServiceCIDR(v.Name) },
+	}
+	return r.Tracker.SetServiceCIDR(v)
+}

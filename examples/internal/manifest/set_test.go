@@ -1,0 +1,61 @@
+package manifest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// putService puts a file with one service into a set; without an address it is broken.
+func putService(t *testing.T, s *Set, file, name, ip string) {
+	t.Helper()
+	r, err := s.Put(file, strings.NewReader("{apiVersion: v1, kind: Service, metadata: {name: "+
+		name+"}, spec: {clusterIP: '"+ip+"', ports: [{port: 80}]}}"))
+	require.NoError(t, err)
+	require.Equal(t, ip == "broken", r.Err() != nil)
+}
+
+// addresses returns the cluster IPs of a set's services by name.
+func addresses(s *Set) map[string]string {
+	m := map[string]string{}
+	for svc := range s.Tracker().State().Services() {
+		m[svc.Name.Name] = svc.ClusterIPs[0].String()
+	}
+	return m
+}
+
+func TestSetFollowsFiles(t *testing.T) {
+	t.Parallel()
+	s := NewSet(kube.Config{Strict: true})
+	putService(t, s, "a", "web", "10.96.0.1")
+	putService(t, s, "b", "db", "10.96.0.2")
+	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.2"}, addresses(s))
+	require.Equal(t, []string{"a", "b"}, s.Files())
+
+	putService(t, s, "a", "web", "broken")
+	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.2"}, addresses(s))
+	putService(t, s, "a", "other", "10.96.0.3")
+	require.Equal(t, map[string]string{"other": "10.96.0.3", "db": "10.96.0.2"}, addresses(s))
+	s.Remove("b")
+	require.Equal(t, map[string]string{"other": "10.96.0.3"}, addresses(s))
+	s.Remove("b")
+	require.Equal(t, []string{"a"}, s.Files())
+}
+
+// An object that two files have is that of the last file, whichever was read last.
+func TestSetTakesTheLastFile(t *testing.T) {
+	t.Parallel()
+	s := NewSet(kube.Config{Strict: true})
+	putService(t, s, "b", "web", "10.96.0.2")
+	putService(t, s, "a", "web", "10.96.0.1")
+	require.Equal(t, map[string]string{"web": "10.96.0.2"}, addresses(s))
+	putService(t, s, "c", "web", "10.96.0.3")
+	require.Equal(t, map[string]string{"web": "10.96.0.3"}, addresses(s))
+	s.Remove("c")
+	require.Equal(t, map[string]string{"web": "10.96.0.2"}, addresses(s))
+	putService(t, s, "b", "db", "10.96.0.9")
+	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.9"}, addresses(s))
+}

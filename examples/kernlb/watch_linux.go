@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// dirFollower tells which files of a directory changed. A file that is being written counts when
+// its writer has closed it (IN_CLOSE_WRITE), which is why this is not fsnotify: it does not tell.
+type dirFollower struct {
+	changes <-chan changes // closed when the directory is gone
+	file    *os.File
+	done    chan struct{}
+}
+
+const dirEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
+	unix.IN_CREATE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+
+// followDir begins to follow a directory.
+func followDir(dir string) (*dirFollower, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("follow %s: %w", dir, os.NewSyscallError("inotify_init1", err))
+	}
+	if _, err := unix.InotifyAddWatch(fd, dir, dirEvents); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("follow %s: %w", dir, os.NewSyscallError("inotify_add_watch", err))
+	}
+	c := make(chan changes)
+	f := &dirFollower{changes: c, file: os.NewFile(uintptr(fd), "inotify"),
+		done: make(chan struct{})}
+	go f.run(dir, c)
+	return f, nil
+}
+
+// close ends the following.
+func (f *dirFollower) close() {
+	select {
+	case <-f.done:
+	default:
+		close(f.done)
+		f.file.Close()
+	}
+}
+
+// run reads events until the directory is gone or the follower closed.
+func (f *dirFollower) run(dir string, out chan<- changes) {
+	defer close(out)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := f.file.Read(buf)
+		if err != nil {
+			return
+		}
+		c, gone := decodeEvents(buf[:n], func(name string) bool { return isLink(dir, name) })
+		select {
+		case out <- c:
+		case <-f.done:
+			return
+		}
+		if gone {
+			return
+		}
+	}
+}
+
+// isLink reports whether a new file is whole as soon as it is there: a link to another one.
+func isLink(dir, name string) bool {
+	var st unix.Stat_t
+	err := unix.Lstat(filepath.Join(dir, name), &st)
+	return err == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1)
+}
+
+// decodeEvents reads inotify events (inotify(7)). gone says that the directory is not there, or
+// not followed, any more.
+func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
+	for len(b) >= unix.SizeofInotifyEvent {
+		e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
+		end := unix.SizeofInotifyEvent + int(e.Len)
+		if end > len(b) {
+			break
+		}
+		name := string(bytes.TrimRight(b[unix.SizeofInotifyEvent:end], "\x00"))
+		b = b[end:]
+		switch {
+		case e.Mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
+			gone = true
+		case e.Mask&unix.IN_Q_OVERFLOW != 0, name != "" && name[0] == '.':
+			c.all = true // events were lost, or a volume of Kubernetes changes all files (..data)
+		case e.Mask&unix.IN_CREATE != 0 && !isLink(name):
+			// its writer will close it
+		default:
+			c.add(changes{names: map[string]bool{name: true}})
+		}
+	}
+	return c, gone
+}
+
+// addrFollower tells when addresses of the network namespace come and go.
+type addrFollower struct {
+	changed <-chan struct{}
+	done    chan struct{}
+}
+
+// followAddrs begins to follow the addresses of the calling thread's network namespace.
+func followAddrs() (*addrFollower, error) {
+	changed, updates := make(chan struct{}, 1), make(chan netlink.AddrUpdate, 64)
+	f := &addrFollower{changed: changed, done: make(chan struct{})}
+	note := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	err := netlink.AddrSubscribeWithOptions(updates, f.done, netlink.AddrSubscribeOptions{
+		// A lost notification leads to a look.
+		ErrorCallback: func(err error) {
+			if !errors.Is(err, os.ErrClosed) {
+				note()
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("follow the addresses of the node: %w", err)
+	}
+	go func() {
+		for range updates {
+			note()
+		}
+	}()
+	return f, nil
+}
+
+// close ends the following.
+func (f *addrFollower) close() { close(f.done) }
