@@ -238,8 +238,8 @@ func parseRecords(f *nft.Family, raw *rawTable) ([]*record, error) {
 			if err != nil {
 				return nil, err
 			}
-			if r.fe.Sources != nil && sources[k] != nil {
-				r.fe.Sources = sources[k]
+			if _, restricted := raw.elems[setRestricted][key]; restricted {
+				r.fe.Sources = append([]netip.Prefix{}, sources[k]...)
 			}
 			records = append(records, r)
 		}

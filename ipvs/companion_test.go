@@ -207,7 +207,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 		"set settings has": func(r *rawTable) {
 			addComment(r.elems[setSettings], 9, "masquerade-mark 0x4000")
 		},
-		`comment "x" is not one of ours`: func(r *rawTable) {
+		`"x" is not the name of a service port`: func(r *rawTable) {
 			m := r.elems["services"]
 			k := anyElem(m)
 			e := m[k]
@@ -219,7 +219,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			k := anyElem(m)
 			e := m[k]
 			e.UserData = nft.AppendComment(nil,
-				strings.Replace(nft.CommentOf(e.UserData), "m=", "m=0", 1))
+				nft.CommentOf(e.UserData)+" verdict=cluster")
 			m[k] = e
 		},
 	} {
@@ -287,7 +287,7 @@ func FuzzInterpret(f *testing.F) {
 	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs,
 		setSettings, setVersion, "service-marks"}
 	f.Add(byte(0), []byte{10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{},
-		"default/web:http cluster-ip cluster cluster")
+		"default/web:http cluster IP")
 	f.Add(byte(3), []byte{1}, []byte{2}, "")
 	f.Add(byte(2), []byte{1, 2, 3}, []byte{}, "x")
 	want, raws := goldenCompanion(f)

@@ -2,11 +2,13 @@ package ipvs
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -35,23 +37,33 @@ func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
 		Protocol: servicemodel.TCP, Port: 80}
 	for _, s := range []string{
-		"", "x", "default/web cluster-ip cluster", "default cluster-ip cluster cluster",
-		"default/web nothing cluster cluster", "default/web cluster-ip nothing cluster",
-		"default/web cluster-ip cluster nothing", "default/web cluster-ip cluster cluster x=1",
-		"default/web cluster-ip cluster cluster m=x", "default/web cluster-ip cluster cluster sr",
-		"default/web cluster-ip cluster cluster k=99999999999",
-		"default/web cluster-ip cluster cluster ",
+		"", "default/web cluster IP mark=x", "default/web cluster IP mark=",
+		"default/web cluster IP mark=99999999999", "default/web cluster IP routed=1",
 	} {
 		_, err := parseRecord(s, k)
 		require.Error(t, err, s)
 	}
-	r, err := parseRecord("default/web:http load-balancer cluster local m=2 a=60 k=7 rs", k)
+	r, err := parseRecord("default/web:http loadbalancer IP internal=cluster external=local "+
+		"masquerade=host affinity=60 mark=7 routed", k)
 	require.NoError(t, err)
 	require.Equal(t, splitMarks+7, r.mark)
 	require.Equal(t, time.Minute, r.fe.Affinity)
 	require.Equal(t, servicemodel.FromHost, r.fe.Masquerade)
 	require.False(t, r.nat)
-	require.NotNil(t, r.fe.Sources)
+}
+
+// A record of the longest name that Kubernetes allows fits into user data.
+func TestCommentsOfTheLongestNames(t *testing.T) {
+	t.Parallel()
+	long := func(c string) string { return strings.Repeat(c, 63) }
+	r := &record{fe: &servicemodel.Frontend{Service: servicemodel.PortName{
+		Name: servicemodel.Name{Namespace: long("n"), Name: long("s")}, Port: long("p")},
+		Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster,
+		External: servicemodel.BalanceLocal, Affinity: 24 * time.Hour}, mark: 1<<32 - 1}
+	require.LessOrEqual(t, len(r.comment()), comment.MaxLen)
+	got, err := parseRecord(r.comment(), servicemodel.FrontendKey{})
+	require.NoError(t, err)
+	require.True(t, got.equal(r), r.comment())
 }
 
 func TestRangesArePrefixes(t *testing.T) {
@@ -67,18 +79,15 @@ func TestRangesArePrefixes(t *testing.T) {
 func FuzzParseRecord(f *testing.F) {
 	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
 		Protocol: servicemodel.TCP, Port: 80}
-	f.Add(
-		"default/web:http load-balancer cluster local masquerade=2 affinity=60 mark=0xc0000001 " +
-			"routed restricted")
+	f.Add("default/web:http loadbalancer IP internal=cluster external=local mark=7 routed")
 	f.Fuzz(func(t *testing.T, s string) {
 		r, err := parseRecord(s, k)
 		if err != nil {
 			return
 		}
 		again, err := parseRecord(r.comment(), k)
-		if err == nil {
-			require.Equal(t, r.comment(), again.comment())
-		}
+		require.NoError(t, err)
+		require.True(t, again.equal(r), r.comment())
 	})
 }
 

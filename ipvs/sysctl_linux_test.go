@@ -145,14 +145,6 @@ func TestLongNames(t *testing.T) {
 	for fe := range o.Table.Frontends() {
 		require.Len(t, fe.Service.String(), 191)
 	}
-	worst := &record{mark: 0xffffffff,
-		fe: &servicemodel.Frontend{Service: servicemodel.PortName{Name: svc.Name, Port: long},
-			Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster,
-			External:   servicemodel.BalanceCluster,
-			Masquerade: servicemodel.FromAnywhere, Affinity: servicemodel.MaxAffinityTimeout,
-			Sources: []netip.Prefix{}}}
-	require.Equal(t, 249, len(worst.comment()))
-	require.LessOrEqual(t, len(worst.comment()), 251)
 }
 
 // A virtual server of somebody else is reported, with the service in whose way it is; one that
