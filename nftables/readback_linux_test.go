@@ -264,7 +264,8 @@ func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source,
 
 // A map that is too large to be dumped may have endpoints that belong to nothing: a reading that
 // knows what is wanted says that there is more, one that does not names it, and the next commit
-// puts it right.
+// puts it right. A kernel that does not tell how many elements the map has leaves it open whether
+// there is more.
 func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -281,7 +282,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 		return o
 	}
 	o := observe(want)
-	require.False(t, o.Unread)
+	require.Equal(t, !tellsCounts(t, b), o.Unread)
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
@@ -337,8 +338,13 @@ func TestDumpsAreCounted(t *testing.T) {
 		return k.dumpSet(t.Context(), nft.IPv4, raw, "services", func(nft.Elem) { n++ })
 	}
 	require.NoError(t, dump())
-	require.Equal(t, raw.counts["services"], n)
-	raw.counts["services"]++
+	require.Equal(t, 2, n)
+	if tellsCounts(t, b) {
+		require.Equal(t, n, raw.counts["services"])
+	} else {
+		require.Empty(t, raw.counts)
+	}
+	raw.counts["services"] = n + 1
 	require.ErrorIs(t, dump(), errRehashed)
 	delete(raw.counts, "services")
 	require.NoError(t, dump())
