@@ -1,7 +1,8 @@
 // Testreport reads what "go test -json" prints, shows what failed, counts the tests that were
 // skipped by their reason, and fails if a part of the suite that must run did not.
 //
-//	go test -json ./... | go run ./internal/testreport -require 'netns=nftables.TestConformance' -require 'vm=internal/vmtest.TestKernels'
+//	go test -json ./... |
+//		go run ./internal/testreport -require 'netns=nftables.TestConformance conntrack.TestClean'
 //
 // A part ran if each of its tests (a package below the module's path, a dot, a test) passed, and
 // nothing below them was skipped.

@@ -13,23 +13,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/vmtest/cpio"
+	"github.com/u-root/u-root/pkg/cpio"
 )
 
 // imageFormat changes whenever the code below puts other things into an image.
-const imageFormat = 1
+const imageFormat = 2
 
 // imageAge is how long a base image is kept after its last use.
 const imageAge = 7 * 24 * time.Hour
 
 // guestText are the small files every guest has.
 var guestText = map[string]string{
-	"/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false" +
-		"\n",
+	"/etc/passwd": "root:x:0:0:root:/root:/bin/sh\n" +
+		"nobody:x:65534:65534:nobody:/:/bin/false\n",
 	"/etc/group": "root:x:0:\nnogroup:x:65534:\n",
 	"/etc/hosts": "127.0.0.1 localhost vmtest\n::1 localhost\n",
-	"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nprotocols: files\nservices: " +
-		"files\n",
+	"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n" +
+		"protocols: files\nservices: files\n",
 }
 
 // guestDirs are the directories every guest has, beside those of its files.
@@ -123,22 +123,22 @@ func (s *store) buildImage(ctx context.Context, k Kernel, spec imageSpec) error 
 		return fmt.Errorf("remove an interrupted image: %w", err)
 	}
 	defer os.RemoveAll(work)
-	var m image
-	if err := s.addModules(ctx, &m, k, modulePatterns(spec), work); err != nil {
+	m := make(image)
+	if err := s.addModules(ctx, m, k, modulePatterns(spec), work); err != nil {
 		return fmt.Errorf("select modules of %s: %w", k.Release, err)
 	}
 	for _, f := range spec.tools {
 		if f.Target != "" {
 			m.link(f.Path, f.Target)
-		} else {
-			m.file(f.Path, f.Path, uint32(f.Info.Mode().Perm()))
+		} else if err := m.file(f.Path, f.Path, f.Info.Mode().Perm()); err != nil {
+			return err
 		}
 	}
-	if err := s.addUserland(ctx, &m, k.Suite); err != nil {
+	if err := s.addUserland(ctx, m, k.Suite); err != nil {
 		return err
 	}
 	whole := filepath.Join(work, "base.cpio")
-	if err := writeImage(&m, whole); err != nil {
+	if err := writeImage(m, whole); err != nil {
 		return err
 	}
 	if err := os.Rename(whole, s.imagePath(k, key)); err != nil {
@@ -147,7 +147,7 @@ func (s *store) buildImage(ctx context.Context, k Kernel, spec imageSpec) error 
 	return s.removeOldImages(k.Suite)
 }
 
-func writeImage(m *image, file string) error {
+func writeImage(m image, file string) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return fmt.Errorf("write the base image: %w", err)
@@ -176,7 +176,7 @@ func (s *store) removeOldImages(suite string) error {
 
 // addUserland adds busybox with a link for each of its applets that no tool of the
 // host replaces, and the files a program may look for.
-func (s *store) addUserland(ctx context.Context, m *image, suite string) error {
+func (s *store) addUserland(ctx context.Context, m image, suite string) error {
 	busybox, err := s.findBusybox(suite)
 	if err != nil {
 		return err
@@ -186,12 +186,14 @@ func (s *store) addUserland(ctx context.Context, m *image, suite string) error {
 		return fmt.Errorf("list the applets of busybox: %w", err)
 	}
 	taken := make(map[string]bool)
-	for name := range m.nodes {
+	for name := range m {
 		if d := path.Dir(name); strings.HasSuffix(d, "/bin") || strings.HasSuffix(d, "/sbin") {
 			taken[path.Base(name)] = true
 		}
 	}
-	m.file("/usr/bin/busybox", busybox, 0o755)
+	if err := m.file("/usr/bin/busybox", busybox, 0o755); err != nil {
+		return err
+	}
 	for _, applet := range strings.Fields(list) {
 		if !taken[path.Base(applet)] && path.Base(applet) != "busybox" {
 			m.link("/"+applet, "/usr/bin/busybox")
@@ -204,10 +206,10 @@ func (s *store) addUserland(ctx context.Context, m *image, suite string) error {
 		m.text(name, text)
 	}
 	for _, d := range mergedDirs {
-		m.nodes[d] = node{mode: cpio.TypeSymlink | 0o777, data: "usr/" + d}
+		m[d] = cpio.Symlink(d, "usr/"+d)
 	}
 	m.link("/var/run", "/run")
 	// The kernel gives init this device as its output.
-	m.put("/dev/console", node{mode: cpio.TypeChar | 0o600, device: [2]uint32{5, 1}})
+	m.put(cpio.CharDev("/dev/console", 0o600, 5, 1))
 	return nil
 }

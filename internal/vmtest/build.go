@@ -15,9 +15,6 @@ import (
 // guestSource is where the module's tree is in the guest.
 const guestSource = "/src"
 
-// initPackage is the program that becomes process 1.
-const initPackage = "github.com/kernlb/kernlb/internal/vmtest/cmd/guestinit"
-
 // targetEnv makes binaries that run in the guest without any library.
 var targetEnv = []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"}
 
@@ -117,15 +114,6 @@ func (p goPackage) program(file string) (Program, error) {
 		return Program{}, fmt.Errorf("look for testdata of %s: %w", p.ImportPath, err)
 	}
 	return program, nil
-}
-
-// buildInit compiles the init program.
-func buildInit(ctx context.Context, dir, out string) error {
-	_, err := goCommand(ctx, dir, "build", "-trimpath", "-ldflags=-s -w", "-o", out, initPackage)
-	if err != nil {
-		return fmt.Errorf("build the guest's init: %w", err)
-	}
-	return nil
 }
 
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {

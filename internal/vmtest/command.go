@@ -25,7 +25,7 @@ var debianPackages = map[string]string{
 	"ip":                 "iproute2",
 	"ipset":              "ipset",
 	"ipvsadm":            "ipvsadm",
-	"ldconfig":           "libc-bin",
+	"ldd":                "libc-bin",
 	"nft":                "nftables",
 	"qemu-system-x86_64": "qemu-system-x86",
 	"ss":                 "iproute2",

@@ -6,21 +6,9 @@
 //
 // # Use
 //
-// Command kerneltest is the way to run a package's tests on a kernel:
+// Command kerneltest is the way to run a package's tests on a kernel; the Makefile builds it:
 //
-//	go run ./internal/vmtest/cmd/kerneltest -kernel 6.12 ./ipvs
-//
-// In a Makefile, with KERNEL, KERNELS, PKG and RUN to choose:
-//
-//	KERNEL  ?= 6.1
-//	KERNELS ?= all
-//	PKG     ?= ./ipvs
-//
-//	.PHONY: test-kernel test-kernels
-//	test-kernel: ## tests of PKG on one kernel: make test-kernel KERNEL=6.12 PKG=./ipvs
-//		go run ./internal/vmtest/cmd/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(PKG) $(if $(ARGS),-- $(ARGS))
-//	test-kernels: ## tests of PKG on the kernels KERNELS
-//		$(MAKE) test-kernel KERNEL='$(KERNELS)'
+//	make test-kernel KERNEL=6.12 PKG=./ipvs
 //
 // A program calls [Build] for the test binaries and [Run] for one kernel. A test
 // knows that it is in the VM by the variable KERNLB_VM=1, and on which series by
@@ -37,7 +25,7 @@
 // systemd, no clock but the emulated one, and all is about ten times slower, so only
 // times from one run may be compared.
 //
-// Process 1 is our own, see guestinit. It sends output and exit codes as frames over
+// Process 1 is our own, see guestinit. It sends output and exit codes as messages over
 // the second serial port, while the kernel writes to the first one: no output of a
 // test can be mistaken for a verdict, and no message of the kernel can damage one.
 // This is the design of vimto and of hugelgupf/vmtest, without the 9p file system and

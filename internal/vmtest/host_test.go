@@ -20,12 +20,12 @@ import (
 func play(t *testing.T, s *session, send func(*guest.Writer) error) error {
 	t.Helper()
 	var stream bytes.Buffer
-	w, err := guest.NewWriter(&stream)
-	require.NoError(t, err)
-	require.NoError(t, send(w))
+	require.NoError(t, send(guest.NewWriter(&stream)))
 	s.onReady, s.onDone = func() {}, func() {}
 	return s.follow(&stream)
 }
+
+func sendExit(w *guest.Writer, e guest.Exit) error { return w.Send(guest.Message{Exit: &e}) }
 
 func TestSessionGathersAResult(t *testing.T) {
 	t.Parallel()
@@ -36,14 +36,14 @@ func TestSessionGathersAResult(t *testing.T) {
 	s := &session{names: []string{"a", "b"}, output: &output, resultsDir: dir, started: time.Now()}
 	require.NoError(t, play(t, s, func(w *guest.Writer) error {
 		return errors.Join(
-			w.Send(guest.Ready, []byte("6.1.0-test")),
-			w.Send(guest.Output, []byte("--- PASS: TestOne (0.00s)\n    --- SK")),
-			w.Send(guest.Output, []byte("IP: TestOne/sub (0.00s)\nPASS\n")),
-			w.SendExit(guest.ExitStatus{Code: 0, Milliseconds: 1500}),
-			w.Send(guest.Output, []byte("--- FAIL: TestTwo (0.00s)")),
-			w.SendExit(guest.ExitStatus{Code: 1}),
-			w.SendFile("cpu.prof", strings.NewReader(strings.Repeat("x", guest.MaxPayload))),
-			w.Send(guest.Done, nil))
+			w.Send(guest.Message{Ready: "6.1.0-test"}),
+			w.Send(guest.Message{Output: []byte("--- PASS: TestOne (0.00s)\n    --- SK")}),
+			w.Send(guest.Message{Output: []byte("IP: TestOne/sub (0.00s)\nPASS\n")}),
+			sendExit(w, guest.Exit{Duration: 1500 * time.Millisecond}),
+			w.Send(guest.Message{Output: []byte("--- FAIL: TestTwo (0.00s)")}),
+			sendExit(w, guest.Exit{Code: 1}),
+			w.SendFile("cpu.prof", strings.NewReader(strings.Repeat("x", guest.MaxPiece+1))),
+			w.Send(guest.Message{Done: true}))
 	}))
 	require.Equal(t, "6.1.0-test", s.kernel)
 	require.True(t, s.done)
@@ -59,38 +59,38 @@ func TestSessionGathersAResult(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(dir, "cpu.prof")}, s.files)
 	kept, err := os.ReadFile(s.files[0])
 	require.NoError(t, err)
-	require.Equal(t, strings.Repeat("x", guest.MaxPayload), string(kept))
+	require.Equal(t, strings.Repeat("x", guest.MaxPiece+1), string(kept))
 }
 
 func TestSessionRefusesWhatIsOutOfOrder(t *testing.T) {
 	t.Parallel()
-	ready := func(w *guest.Writer) error { return w.Send(guest.Ready, []byte("6.1")) }
+	ready := func(w *guest.Writer) error { return w.Send(guest.Message{Ready: "6.1"}) }
 	for name, c := range map[string]struct {
 		send func(*guest.Writer) error
 		want string
 	}{
 		"output before ready": {func(w *guest.Writer) error {
-			return w.Send(guest.Output, nil)
+			return w.Send(guest.Message{Output: []byte("x")})
 		}, "out of order"},
 		"ready twice": {func(w *guest.Writer) error {
 			return errors.Join(ready(w), ready(w))
 		}, "out of order"},
 		"done too early": {func(w *guest.Writer) error {
-			return errors.Join(ready(w), w.Send(guest.Done, nil))
+			return errors.Join(ready(w), w.Send(guest.Message{Done: true}))
 		}, "done after 0 of 1"},
 		"an exit too many": {func(w *guest.Writer) error {
-			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}),
-				w.SendExit(guest.ExitStatus{}))
-		}, "more exit codes"},
-		"a frame after done": {func(w *guest.Writer) error {
-			return errors.Join(ready(w), w.SendExit(guest.ExitStatus{}), w.Send(guest.Done, nil),
-				w.Send(guest.Output, nil))
+			return errors.Join(ready(w), sendExit(w, guest.Exit{}),
+				sendExit(w, guest.Exit{}))
+		}, "more programs ended"},
+		"a message after done": {func(w *guest.Writer) error {
+			return errors.Join(ready(w), sendExit(w, guest.Exit{}),
+				w.Send(guest.Message{Done: true}), w.Send(guest.Message{Output: []byte("x")}))
 		}, "out of order"},
 		"a file outside of the directory": {func(w *guest.Writer) error {
 			return errors.Join(ready(w), w.SendFile("../etc/passwd", strings.NewReader("x")))
 		}, "result file"},
 		"a fatal error": {func(w *guest.Writer) error {
-			return w.Send(guest.Fatal, []byte("no /proc"))
+			return w.Send(guest.Message{Fatal: "no /proc"})
 		}, "init says: no /proc"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 // addModules copies the chosen modules to a directory of their own, decompresses
 // them, since the guest's loader cannot, and lets depmod make the lists.
-func (s *store) addModules(ctx context.Context, m *image, k Kernel, patterns []string,
+func (s *store) addModules(ctx context.Context, m image, k Kernel, patterns []string,
 	work string) error {
 	from := filepath.Join(s.kernelDir(k.Suite), "usr/lib/modules", k.Release)
 	dep, err := os.ReadFile(filepath.Join(from, "modules.dep"))

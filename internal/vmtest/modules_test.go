@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const modulesDep = `kernel/net/netfilter/ipvs/ip_vs.ko.xz: kernel/net/netfilter/nf_conntrack.ko.xz kernel/lib/libcrc32c.ko.xz
+const modulesDep = "" +
+	"kernel/net/netfilter/ipvs/ip_vs.ko.xz: " +
+	"kernel/net/netfilter/nf_conntrack.ko.xz kernel/lib/libcrc32c.ko.xz" + `
 kernel/net/netfilter/ipvs/ip_vs_rr.ko.xz: kernel/net/netfilter/ipvs/ip_vs.ko.xz
 kernel/net/netfilter/nf_conntrack.ko.xz: kernel/net/ipv4/netfilter/nf_defrag_ipv4.ko.xz
 kernel/net/ipv4/netfilter/nf_defrag_ipv4.ko.xz:

@@ -34,7 +34,7 @@ var kernelArgs = []string{
 }
 
 // args is QEMU's command line. The serial ports go to the file descriptors 3 (the
-// kernel's messages) and 4 (the frames). The processor is an old one on purpose:
+// kernel's messages) and 4 (the messages). The processor is an old one on purpose:
 // with "max", 6.12 panics in AVX code that QEMU 7.2 emulates wrongly.
 func (m machine) args() []string {
 	return []string{
@@ -42,7 +42,7 @@ func (m machine) args() []string {
 		"-machine", "q35,accel=tcg", "-cpu", "Nehalem",
 		"-m", strconv.Itoa(m.memoryMiB), "-smp", strconv.Itoa(m.cpus),
 		"-chardev", "file,id=log,path=/dev/fd/3", "-serial", "chardev:log",
-		"-chardev", "file,id=frames,path=/dev/fd/4", "-serial", "chardev:frames",
+		"-chardev", "file,id=messages,path=/dev/fd/4", "-serial", "chardev:messages",
 		"-kernel", m.kernel, "-initrd", m.initrd,
 		"-append", strings.Join(kernelArgs, " "),
 	}
@@ -61,32 +61,32 @@ func (m machine) start(ctx context.Context, log io.Writer, follow func(io.Reader
 		return fmt.Errorf("start %s: %w", qemuProgram, err)
 	}
 	defer logR.Close()
-	framesR, framesW, err := os.Pipe()
+	messagesR, messagesW, err := os.Pipe()
 	if err != nil {
 		logW.Close()
 		return fmt.Errorf("start %s: %w", qemuProgram, err)
 	}
-	defer framesR.Close()
+	defer messagesR.Close()
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, m.args()...)
 	cmd.Stderr = &stderr
-	cmd.ExtraFiles = []*os.File{logW, framesW}
+	cmd.ExtraFiles = []*os.File{logW, messagesW}
 	cmd.WaitDelay = 5 * time.Second
 
 	var readers sync.WaitGroup
 	readers.Go(func() { _, _ = io.Copy(log, logR) })
 	var followErr error
 	readers.Go(func() {
-		if followErr = follow(framesR); followErr != nil {
+		if followErr = follow(messagesR); followErr != nil {
 			stop()
 		}
 		// Nobody may stay blocked on a full pipe.
-		_, _ = io.Copy(io.Discard, framesR)
+		_, _ = io.Copy(io.Discard, messagesR)
 	})
-	err = runToEnd(cmd, logW, framesW)
+	err = runToEnd(cmd, logW, messagesW)
 	readers.Wait()
 	if followErr != nil {
 		return followErr

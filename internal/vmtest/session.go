@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/vmtest/guest"
 )
 
-// session turns the guest's frames into a [Result].
+// session turns the guest's messages into a [Result].
 type session struct {
 	names      []string // of the programs, in order
 	output     io.Writer
@@ -29,16 +29,16 @@ type session struct {
 	done     bool
 }
 
-// follow handles frames up to the end of the stream.
+// follow handles messages up to the end of the stream.
 func (s *session) follow(r io.Reader) error {
 	in := guest.NewReader(r)
 	for {
-		kind, payload, err := in.Next()
+		m, err := in.Next()
 		if err == io.EOF {
 			return nil
 		}
 		if err == nil {
-			err = s.handle(kind, payload)
+			err = s.handle(m)
 		}
 		if err != nil {
 			return err
@@ -46,49 +46,46 @@ func (s *session) follow(r io.Reader) error {
 	}
 }
 
-func (s *session) handle(kind guest.Kind, payload []byte) error {
-	if first := s.kernel == ""; first != (kind == guest.Ready) && kind != guest.Fatal || s.done {
-		return fmt.Errorf("%w: frame %c out of order", guest.ErrFrame, kind)
+func (s *session) handle(m guest.Message) error {
+	if m.Fatal != "" {
+		return fmt.Errorf("the guest's init says: %s", m.Fatal)
 	}
-	switch kind {
-	case guest.Ready:
-		s.kernel, s.boot = string(payload), time.Since(s.started)
+	if first := s.kernel == ""; first != (m.Ready != "") || s.done {
+		return fmt.Errorf("%w: a message out of order", guest.ErrStream)
+	}
+	switch {
+	case m.Ready != "":
+		s.kernel, s.boot = m.Ready, time.Since(s.started)
 		s.onReady()
-	case guest.Output:
-		_, _ = s.log.Write(payload)
-		if _, err := s.output.Write(payload); err != nil {
-			return fmt.Errorf("pass on the guest's output: %w", err)
-		}
-	case guest.Exit:
-		return s.exit(payload)
-	case guest.File:
-		return s.file(payload)
-	case guest.Done:
+	case m.Exit != nil:
+		return s.exit(*m.Exit)
+	case m.File != nil:
+		return s.file(m.File.Name, m.File.Data)
+	case m.Done:
 		if len(s.programs) != len(s.names) {
-			return fmt.Errorf("%w: done after %d of %d programs", guest.ErrFrame, len(s.programs),
-				len(s.names))
+			return fmt.Errorf("%w: done after %d of %d programs", guest.ErrStream,
+				len(s.programs), len(s.names))
 		}
 		s.done = true
 		s.onDone()
-	case guest.Fatal:
-		return fmt.Errorf("the guest's init says: %s", payload)
+	default:
+		_, _ = s.log.Write(m.Output)
+		if _, err := s.output.Write(m.Output); err != nil {
+			return fmt.Errorf("pass on the guest's output: %w", err)
+		}
 	}
 	return nil
 }
 
-func (s *session) exit(payload []byte) error {
-	status, err := guest.ParseExit(payload)
-	if err != nil {
-		return err
-	}
+func (s *session) exit(e guest.Exit) error {
 	if len(s.programs) == len(s.names) {
-		return fmt.Errorf("%w: more exit codes than programs", guest.ErrFrame)
+		return fmt.Errorf("%w: more programs ended than there are", guest.ErrStream)
 	}
 	s.log.end()
 	s.programs = append(s.programs, ProgramResult{
 		Name:     s.names[len(s.programs)],
-		ExitCode: status.Code,
-		Duration: time.Duration(status.Milliseconds) * time.Millisecond,
+		ExitCode: e.Code,
+		Duration: e.Duration,
 		Tests:    s.log.count,
 	})
 	s.log = testLog{}
@@ -96,13 +93,9 @@ func (s *session) exit(payload []byte) error {
 }
 
 // file appends to a result file. The first piece truncates it.
-func (s *session) file(payload []byte) error {
-	name, data, err := guest.SplitFile(payload)
-	if err != nil {
-		return err
-	}
+func (s *session) file(name string, data []byte) error {
 	if !filepath.IsLocal(name) || name != filepath.Base(name) || name == "." {
-		return fmt.Errorf("%w: a result file called %q", guest.ErrFrame, name)
+		return fmt.Errorf("%w: a result file called %q", guest.ErrStream, name)
 	}
 	if s.resultsDir == "" {
 		return nil

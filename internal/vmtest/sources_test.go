@@ -42,7 +42,7 @@ Components: main
 
 const oneLine = `# deb cdrom:[Debian]/ bookworm main
 deb cdrom:[Debian]/ bookworm main
-deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/debian bookworm main contrib # ours
+deb [arch=amd64 signed-by=/usr/share/k.gpg] http://mirror.example/debian bookworm main # ours
 deb-src http://mirror.example/debian bookworm main
 	deb	http://mirror.example/debian-security bookworm-security main
 deb http://docker.example/debian bookworm stable
@@ -52,13 +52,12 @@ deb http://short.example bookworm
 debhelper is not an entry
 `
 
-func TestSourcesAreDerivedForAnotherSuite(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		sources     []aptSource
-		suite, want string
-	}{
-		"from deb822, a released suite": {parseDeb822(deb822), "trixie", `Types: deb
+// derivations are what sources become for another suite.
+var derivations = map[string]struct {
+	sources     []aptSource
+	suite, want string
+}{
+	"from deb822, a released suite": {parseDeb822(deb822), "trixie", `Types: deb
 URIs: http://mirror.example/debian
 Suites: trixie trixie-updates
 Components: main
@@ -75,19 +74,19 @@ Signed-By:
  .
  abc
 `},
-		"from deb822, sid has one suite only": {parseDeb822(deb822), "sid", `Types: deb
+	"from deb822, sid has one suite only": {parseDeb822(deb822), "sid", `Types: deb
 URIs: http://mirror.example/debian
 Suites: sid
 Components: main
 Targets: Packages
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 `},
-		"from lines": {parseOneLine(oneLine), "bullseye", `Types: deb
+	"from lines": {parseOneLine(oneLine), "bullseye", `Types: deb
 URIs: http://mirror.example/debian
 Suites: bullseye
 Components: main
 Targets: Packages
-signed-by: /usr/share/keyrings/k.gpg
+signed-by: /usr/share/k.gpg
 
 Types: deb
 URIs: http://mirror.example/debian-security
@@ -95,16 +94,23 @@ Suites: bullseye-security
 Components: main
 Targets: Packages
 `},
-		"suites that fall together are named once": {parseOneLine(`
+	"suites that fall together are named once": {parseOneLine(`
 deb http://mirror.example/debian stable main
 deb http://mirror.example/debian testing main
 deb http://mirror.example/debian unstable main
-`), "sid",
-			"Types: deb\nURIs: http://mirror.example/debian\nSuites: sid\nComponents: main\n" +
-				"Targets: Packages\n"},
-		"no Debian at all": {parseOneLine("deb http://ubuntu.example noble main"), "sid", ""},
-		"nothing":          {nil, "sid", ""},
-	} {
+`), "sid", `Types: deb
+URIs: http://mirror.example/debian
+Suites: sid
+Components: main
+Targets: Packages
+`},
+	"no Debian at all": {parseOneLine("deb http://ubuntu.example noble main"), "sid", ""},
+	"nothing":          {nil, "sid", ""},
+}
+
+func TestSourcesAreDerivedForAnotherSuite(t *testing.T) {
+	t.Parallel()
+	for name, c := range derivations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			require.Equal(t, c.want, deriveSources(c.sources, c.suite))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/vmtest/cpio"
+	"github.com/u-root/u-root/pkg/cpio"
 )
 
 // mirror is a fake archive: an apt-get and an apt-cache that serve packages made
@@ -179,18 +179,16 @@ func TestAKernelInSeveralPackages(t *testing.T) {
 	f, err := os.Open(p.base)
 	require.NoError(t, err)
 	defer f.Close()
-	got := make(map[string]uint32)
-	for r := cpio.NewReader(f); ; {
-		h, err := r.Next()
-		if err != nil {
-			break
-		}
-		got[h.Name] = h.Mode
+	records, err := cpio.ReadAllRecords(cpio.Newc.Reader(f))
+	require.NoError(t, err)
+	got := make(map[string]uint64)
+	for _, r := range records {
+		got[r.Name] = r.Mode
 	}
-	require.Equal(t, uint32(cpio.TypeChar|0o600), got["dev/console"])
-	require.Equal(t, uint32(cpio.TypeSymlink|0o777), got["sbin"])
-	require.Equal(t, uint32(cpio.TypeSymlink|0o777), got["usr/sbin/modprobe"])
-	require.Equal(t, uint32(cpio.TypeRegular|0o755), got["usr/bin/busybox"])
+	require.Equal(t, uint64(cpio.S_IFCHR|0o600), got["dev/console"])
+	require.Equal(t, uint64(cpio.S_IFLNK|0o777), got["sbin"])
+	require.Equal(t, uint64(cpio.S_IFLNK|0o777), got["usr/sbin/modprobe"])
+	require.Equal(t, uint64(cpio.S_IFREG|0o755), got["usr/bin/busybox"])
 	require.Contains(t, got, "usr/lib/modules/"+release+"/modules.dep")
 }
 

@@ -46,6 +46,9 @@ func needVM(t *testing.T) {
 func run(t *testing.T, o Options) (Result, error) {
 	t.Helper()
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	o.Init = filepath.Join(t.TempDir(), "guestinit")
+	_, err := goCommand(t.Context(), "", "build", "-o", o.Init, "./cmd/guestinit")
+	require.NoError(t, err)
 	result, err := Run(t.Context(), o)
 	if errors.Is(err, ErrMissing) {
 		t.Skip(err)
@@ -188,7 +191,11 @@ func TestRunSaysWhatIsWrongBeforeItBoots(t *testing.T) {
 	if _, err := findProgram(qemuProgram); err != nil {
 		t.Skip(err)
 	}
-	_, err = Run(t.Context(), Options{Kernel: "6.1", Tools: []string{"no-such-tool"}})
+	_, err = Run(t.Context(), Options{Kernel: "6.1"})
+	require.ErrorIs(t, err, ErrMissing)
+	require.ErrorContains(t, err, "the guest's init program")
+	_, err = Run(t.Context(), Options{Kernel: "6.1", Init: os.Args[0],
+		Tools: []string{"no-such-tool"}})
 	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "no-such-tool")
 }

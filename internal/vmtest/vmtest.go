@@ -40,9 +40,9 @@ type Options struct {
 	Kernel string
 	// Programs run one after another in one VM; see [Build] for Go tests.
 	Programs []Program
-	// Dir is a directory inside this module, from which the init program is
-	// compiled; "" is the current one.
-	Dir string
+	// Init is the program guestinit (its package is cmd/guestinit) as a static executable for
+	// linux/amd64; "" means the file guestinit in the directory of the running program.
+	Init string
 	// Tools are programs of this machine for the guest, by name or path, with the
 	// libraries they need: "ipvsadm", "nft". One that is not there is an error.
 	Tools []string
@@ -141,6 +141,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if _, err := findProgram(qemuProgram); err != nil {
 		return Result{}, err
 	}
+	if o.Init, err = findInit(o.Init); err != nil {
+		return Result{}, err
+	}
 	tools, err := collectTools(ctx, o.Tools)
 	if err != nil {
 		return Result{}, err
@@ -160,7 +163,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		return Result{}, fmt.Errorf("prepare the VM: %w", err)
 	}
 	defer os.RemoveAll(work)
-	initrd, err := o.writeInitrd(ctx, p, work)
+	initrd, err := o.writeInitrd(p, work)
 	if err != nil {
 		return Result{}, err
 	}
@@ -181,16 +184,30 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// findInit returns the path of the init program: the one given, or the one beside this program.
+func findInit(path string) (string, error) {
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find the guest's init program: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(self), "guestinit")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", &MissingError{What: "the guest's init program, built from cmd/guestinit",
+			Err: err}
+	}
+	return path, nil
+}
+
 // writeInitrd joins the base image and an archive with the programs: the kernel
 // unpacks archives that follow one another as one tree.
-func (o Options) writeInitrd(ctx context.Context, p prepared, work string) (string, error) {
-	var m image
-	init := filepath.Join(work, "init")
-	if err := buildInit(ctx, o.Dir, init); err != nil {
+func (o Options) writeInitrd(p prepared, work string) (string, error) {
+	m := make(image)
+	if err := m.file("/init", o.Init, 0o755); err != nil {
 		return "", err
 	}
-	m.file("/init", init, 0o755)
-	plan, err := o.addPrograms(&m)
+	plan, err := o.addPrograms(m)
 	if err != nil {
 		return "", err
 	}
@@ -215,15 +232,13 @@ func (o Options) writeInitrd(ctx context.Context, p prepared, work string) (stri
 		return "", fmt.Errorf("write the initramfs: %w", err)
 	}
 	if size := info.Size() >> 20; size > int64(o.Memory/initrdShare) {
-		return "",
-			fmt.Errorf(
-				"an initramfs of %d MiB needs more memory than %d MiB: give the VM at least %d",
-				size, o.Memory, (size+1)*initrdShare)
+		return "", fmt.Errorf("an initramfs of %d MiB needs more memory than %d MiB: "+
+			"give the VM at least %d", size, o.Memory, (size+1)*initrdShare)
 	}
 	return initrd, nil
 }
 
-func (o Options) addPrograms(m *image) (guest.Plan, error) {
+func (o Options) addPrograms(m image) (guest.Plan, error) {
 	plan := guest.Plan{Modules: o.Modules}
 	for i, p := range o.Programs {
 		dir := cmp.Or(p.Dir, "/root")
@@ -231,7 +246,9 @@ func (o Options) addPrograms(m *image) (guest.Plan, error) {
 		if m.has(at) {
 			at = fmt.Sprintf("%s.%d", at, i)
 		}
-		m.file(at, p.Path, 0o755)
+		if err := m.file(at, p.Path, 0o755); err != nil {
+			return plan, err
+		}
 		for _, to := range slices.Sorted(maps.Keys(p.Files)) {
 			if err := m.tree(to, p.Files[to]); err != nil {
 				return plan, err

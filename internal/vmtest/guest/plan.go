@@ -7,7 +7,7 @@ const (
 	// ResultsDir is the directory whose files are sent to the host at the end.
 	// Programs find it in the environment variable KERNLB_VM_RESULTS.
 	ResultsDir = "/vmtest/results"
-	// Port is the serial port that carries the frames; the kernel's console is
+	// Port is the serial port that carries the messages; the kernel's console is
 	// the one before it.
 	Port = "/dev/ttyS1"
 )

@@ -40,19 +40,16 @@ func boot() error {
 	}
 	// Whatever is still in the port's buffer would be lost at power-off.
 	defer drain(port)
-	out, err := guest.NewWriter(port)
-	if err != nil {
-		return err
-	}
+	out := guest.NewWriter(port)
 	defer func() {
 		if r := recover(); r != nil {
-			_ = out.Send(guest.Fatal, fmt.Appendf(nil, "panic: %v\n%s", r, debug.Stack()))
+			_ = out.Send(guest.Message{Fatal: fmt.Sprintf("panic: %v\n%s", r, debug.Stack())})
 		}
 	}()
 	if err := work(out); err != nil {
-		return out.Send(guest.Fatal, []byte(err.Error()))
+		return out.Send(guest.Message{Fatal: err.Error()})
 	}
-	return out.Send(guest.Done, nil)
+	return out.Send(guest.Message{Done: true})
 }
 
 func work(out *guest.Writer) error {
@@ -60,7 +57,8 @@ func work(out *guest.Writer) error {
 	if err := unix.Uname(&uts); err != nil {
 		return fmt.Errorf("uname: %w", err)
 	}
-	if err := out.Send(guest.Ready, []byte(unix.ByteSliceToString(uts.Release[:]))); err != nil {
+	release := unix.ByteSliceToString(uts.Release[:])
+	if err := out.Send(guest.Message{Ready: release}); err != nil {
 		return err
 	}
 	if err := prepare(); err != nil {
@@ -76,11 +74,11 @@ func work(out *guest.Writer) error {
 		}
 	}
 	for _, p := range plan.Programs {
-		status, err := run(p, out)
+		exit, err := run(p, out)
 		if err != nil {
 			return fmt.Errorf("run %s: %w", p.Path, err)
 		}
-		if err := out.SendExit(status); err != nil {
+		if err := out.Send(guest.Message{Exit: &exit}); err != nil {
 			return err
 		}
 	}

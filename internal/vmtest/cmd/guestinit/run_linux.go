@@ -19,31 +19,31 @@ var baseEnv = []string{
 
 // run runs one program to its end and sends its output. All processes it left
 // behind are killed, so that the next one starts on a quiet machine.
-func run(p guest.Program, out *guest.Writer) (guest.ExitStatus, error) {
+func run(p guest.Program, out *guest.Writer) (guest.Exit, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return guest.ExitStatus{}, fmt.Errorf("make the output pipe: %w", err)
+		return guest.Exit{}, fmt.Errorf("make the output pipe: %w", err)
 	}
 	defer r.Close()
 	start := time.Now()
 	pid, err := fork(p, w)
 	w.Close()
 	if err != nil {
-		return guest.ExitStatus{}, err
+		return guest.Exit{}, err
 	}
 	copied := make(chan error, 1)
 	go func() { copied <- send(r, out) }()
 	code, err := reapUntil(pid)
 	if err != nil {
-		return guest.ExitStatus{}, err
+		return guest.Exit{}, err
 	}
 	taken := time.Since(start)
 	// Orphans hold the pipe's other end open: without them, send sees its end.
 	_ = syscall.Kill(-1, syscall.SIGKILL)
 	if err := <-copied; err != nil {
-		return guest.ExitStatus{}, err
+		return guest.Exit{}, err
 	}
-	return guest.ExitStatus{Code: code, Milliseconds: taken.Milliseconds()}, nil
+	return guest.Exit{Code: code, Duration: taken}, nil
 }
 
 func fork(p guest.Program, output *os.File) (int, error) {
@@ -89,7 +89,7 @@ func send(r io.Reader, out *guest.Writer) error {
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			if err := out.Send(guest.Output, buf[:n]); err != nil {
+			if err := out.Send(guest.Message{Output: buf[:n]}); err != nil {
 				return err
 			}
 		}

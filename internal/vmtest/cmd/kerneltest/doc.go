@@ -6,6 +6,11 @@
 //	kerneltest -kernel all -run TestConformance ./ipvs ./nftables
 //	kerneltest ./ipvs -- -test.bench=. -test.benchtime=10x
 //
+// It is built with the guest's init program, which it looks for beside itself:
+//
+//	go build -C internal/vmtest -o "$PWD/bin/" ./cmd/...
+//	bin/kerneltest -kernel 6.12 ./ipvs
+//
 // Kernels come from Debian's mirrors as the machine's own apt sources name them;
 // package vmtest says how, and what the machine needs.
 //

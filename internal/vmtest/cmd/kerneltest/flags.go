@@ -51,12 +51,20 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 		fmt.Fprintln(w, "usage: kerneltest [flags] packages [-- arguments of the test binaries]")
 		f.PrintDefaults()
 	}
-	kernels := f.String("kernel", "6.1",
-		"kernel `series` or Debian suites, separated by commas or spaces; or all")
-	tools := f.String("tools", defaultTools,
-		"`programs` of this machine that the tests run in the guest")
-	modules := f.String("modules", "",
-		"kernel `modules` to load before the tests; others load themselves on first use")
+	c.testFlags(f)
+	c.machineFlags(f)
+	if err := f.Parse(args); err != nil {
+		return config{}, err
+	}
+	c.packages = f.Args()
+	if err := c.check(); err != nil {
+		return config{}, fmt.Errorf("kerneltest: %w", err)
+	}
+	return c, nil
+}
+
+// testFlags are the flags that say what runs and what must pass.
+func (c *config) testFlags(f *flag.FlagSet) {
 	f.StringVar(&c.run, "run", "", "run only tests that match the `regexp`, as for go test")
 	f.StringVar(&c.tags, "tags", "", "build `tags`, as for go build")
 	f.StringVar(&c.cover, "coverpkg", "",
@@ -64,36 +72,45 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.BoolVar(&c.verbose, "v", true, "print each test's name; needed to count tests")
 	f.BoolVar(&c.noSkip, "noskip", false, "count a skipped test as a failure")
-	f.Func("need",
-		"a `regexp`: in each package some test with such a name must pass, and none may be skipped",
-		func(s string) (err error) {
-			c.needed, err = regexp.Compile(s)
-			return err
-		})
+	f.Func("need", "a `regexp`: in each package some test with such a name must pass, "+
+		"and none may be skipped", func(s string) (err error) {
+		c.needed, err = regexp.Compile(s)
+		return err
+	})
+}
+
+// machineFlags are the flags that say on what it runs.
+func (c *config) machineFlags(f *flag.FlagSet) {
+	o := &c.options
+	c.kernels, o.Tools = list{"6.1"}, list(strings.Fields(defaultTools))
+	f.Var((*list)(&c.kernels), "kernel",
+		"kernel `series` or Debian suites, separated by commas or spaces; or all")
+	f.Var((*list)(&o.Tools), "tools",
+		"`programs` of this machine that the tests run in the guest")
+	f.Var((*list)(&o.Modules), "modules",
+		"kernel `modules` to load before the tests; others load themselves on first use")
+	f.StringVar(&o.Init, "init", "",
+		"the guest's init `program` (default guestinit, in the directory of this program)")
 	f.BoolVar(&c.console, "console", false, "print the kernel's messages to standard error")
-	f.IntVar(&c.options.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
-	f.IntVar(&c.options.CPUs, "cpus", vmtest.DefaultCPUs, "processors of the VM")
-	f.DurationVar(&c.options.BootTimeout, "boottimeout", vmtest.DefaultBootTimeout,
-		"limit for the boot")
-	f.StringVar(&c.options.ResultsDir, "results", "",
-		"`directory` for files that tests leave in $KERNLB_VM_RESULTS, in a subdirectory for each "+
-			"kernel")
-	f.StringVar(&c.options.CacheDir, "cache", "",
-		"`directory` for kernels and images (default $KERNLB_VM_CACHE, or kernlb in the user's "+
-			"cache directory)")
-	f.BoolVar(&c.options.Update, "update", false,
+	f.IntVar(&o.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
+	f.IntVar(&o.CPUs, "cpus", vmtest.DefaultCPUs, "processors of the VM")
+	f.DurationVar(&o.BootTimeout, "boottimeout", vmtest.DefaultBootTimeout, "limit for the boot")
+	f.StringVar(&o.ResultsDir, "results", "", "`directory` for files that tests leave in "+
+		"$KERNLB_VM_RESULTS, in a subdirectory for each kernel")
+	f.StringVar(&o.CacheDir, "cache", "", "`directory` for kernels and images "+
+		"(default $KERNLB_VM_CACHE, or kernlb in the user's cache directory)")
+	f.BoolVar(&o.Update, "update", false,
 		"fetch the newest kernel even if there is one in the cache")
-	if err := f.Parse(args); err != nil {
-		return config{}, err
-	}
-	c.packages = f.Args()
-	c.kernels = list(*kernels)
-	c.options.Tools = list(*tools)
-	c.options.Modules = list(*modules)
-	if err := c.check(); err != nil {
-		return config{}, fmt.Errorf("kerneltest: %w", err)
-	}
-	return c, nil
+}
+
+// list is a flag of words that are separated by commas or spaces.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, " ") }
+
+func (l *list) Set(text string) error {
+	*l = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+	return nil
 }
 
 // check names every kernel by its series and refuses what cannot work.
@@ -133,8 +150,4 @@ func (c *config) args() []string {
 		out = append(out, "-test.run="+c.run)
 	}
 	return append(out, c.testArgs...)
-}
-
-func list(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }

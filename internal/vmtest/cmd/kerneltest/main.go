@@ -66,7 +66,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		c.options.Console = stderr
 	}
 	// An interrupted build or boot costs a minute at most; tests have their limit.
-	c.options.Timeout = c.options.BootTimeout + time.Duration(len(programs))*(c.timeout+30*time.Second)
+	tests := time.Duration(len(programs)) * (c.timeout + 30*time.Second)
+	c.options.Timeout = c.options.BootTimeout + tests
 
 	code := codePassed
 	var summary []string

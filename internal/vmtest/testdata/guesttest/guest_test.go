@@ -41,7 +41,7 @@ func TestTestdataAndWorkingDirectory(t *testing.T) {
 	require.Equal(t, "hello from testdata\n", string(text))
 	dir, err := os.Getwd()
 	require.NoError(t, err)
-	require.Equal(t, "/src/internal/vmtest/testdata/guesttest", dir)
+	require.Equal(t, "/src/testdata/guesttest", dir)
 }
 
 func TestIPVSLoadsItselfOnFirstUse(t *testing.T) {
