@@ -135,13 +135,13 @@ func BenchmarkFlows(b *testing.B) {
 
 func BenchmarkClean(b *testing.B) {
 	table, _ := benchTable(b)
-	frontend, backends := Frontend{addr("10.96.0.4"), 53, UDP}, []netip.AddrPort{}
+	frontend, endpoints := FrontendKey{addr("10.96.0.4"), 53, UDP}, []netip.AddrPort{}
 	for i := range 9 {
-		backends = append(backends,
+		endpoints = append(endpoints,
 			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(i)}), 5353))
 	}
 	m, err := NewMatcher(
-		Change{Claims: []Claim{{Frontend: frontend, Backends: backends, Untranslated: true}}})
+		Change{Frontends: []Frontend{{Key: frontend, Endpoints: endpoints, Untranslated: true}}})
 	require.NoError(b, err)
 	for _, c := range []struct {
 		name string
@@ -158,7 +158,7 @@ func BenchmarkClean(b *testing.B) {
 					require.NoError(b, err)
 					stale = append(stale, f)
 				}
-				var got Cleaned
+				var got CleanResult
 				b.StartTimer()
 				use.run(func() { got, err = table.Clean(context.Background(), m, c.opts) })
 				b.StopTimer()
@@ -209,12 +209,12 @@ func BenchmarkParseFlow(b *testing.B) {
 	}
 }
 
-func BenchmarkJudge(b *testing.B) {
+func BenchmarkClassify(b *testing.B) {
 	c := Change{NodeAddrs: []netip.Addr{addr("192.0.2.10")}}
 	for i := range 10_000 {
-		c.Claims = append(c.Claims, Claim{
-			Frontend: Frontend{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 53, UDP},
-			Backends: aps("10.244.0.5:5353", "10.244.0.6:5353"),
+		c.Frontends = append(c.Frontends, Frontend{
+			Key:       FrontendKey{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 53, UDP},
+			Endpoints: aps("10.244.0.5:5353", "10.244.0.6:5353"),
 		})
 	}
 	m, err := NewMatcher(c)
@@ -222,7 +222,7 @@ func BenchmarkJudge(b *testing.B) {
 	f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	b.ReportAllocs()
 	for b.Loop() {
-		if m.Judge(&f) != Current {
+		if m.Classify(&f) != Current {
 			b.Fatal("the endpoint may keep it")
 		}
 	}
@@ -252,7 +252,7 @@ func BenchmarkCut(b *testing.B) {
 		cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
 			Filter{OriginalDst: addr("10.96.0.10")}))
 		require.NoError(b, err)
-		require.Equal(b, Cut{Deleted: n, Reset: n}, cut)
+		require.Equal(b, CutResult{Deleted: n, Reset: n}, cut)
 	}
 	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "connections/s")
 }

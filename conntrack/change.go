@@ -1,182 +1,103 @@
 package conntrack
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"syscall"
-	"time"
-
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"net/netip"
 )
 
-// batchFlows is how many flows are changed with one system call.
-const batchFlows = 512
-
-// Deleted says what became of flows that were to be deleted.
-type Deleted struct {
-	Deleted int // they are no more
-	Gone    int // they had gone already, or changed into another flow
+// Change is what has to be known of a change of services to tell which flows it left stale. It says
+// how things are after the change; how they were before is in the table.
+type Change struct {
+	// Frontends are those that changed. Flows to any other destination are never stale.
+	Frontends []Frontend
+	// NodeAddrs are the addresses that take node ports: frontends with an unspecified address are
+	// at these. Leave out loopback unless node ports answer there.
+	NodeAddrs []netip.Addr
+	// Zone is the conntrack zone in which services are translated. Flows in other zones are left
+	// alone, even if they look the same.
+	Zone uint16
 }
 
-// Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
-// it deletes.
-//
-// A flow that is not what it was when it was listed survives: the kernel finds it by its reply
-// tuple, so one that was made again with another endpoint is left alone, and by its ID. See
-// [Flow.ID] for the limit of that: a flow made again to the same endpoint may be taken for the old
-// one.
-//
-// After an error, which may come from the sequence, what was deleted so far is counted.
-func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (Deleted, error) {
-	var total Deleted
-	err := inBatches(flows, func(batch []Flow) error {
-		missing, err := t.deleteBatch(ctx, batch)
-		n := 0
-		for _, gone := range missing {
-			if gone {
-				n++
-			}
-		}
-		if err == nil {
-			total.Gone += n
-			total.Deleted += len(batch) - n
-		}
-		return err
-	})
-	if err != nil {
-		return total, fmt.Errorf("delete flows: %w", explain(err))
-	}
-	return total, nil
+// FrontendKey is where clients send to.
+type FrontendKey struct {
+	// Addr is the address. 0.0.0.0 and :: stand for each of [Change.NodeAddrs] of that family,
+	// except where another frontend has that very address with the same port and protocol.
+	Addr     netip.Addr
+	Port     uint16
+	Protocol Protocol
 }
 
-// deleteBatch deletes the flows and tells of each whether it was not there.
-func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing []bool, err error) {
-	var b nfnl.Batch
-	for i := range flows {
-		appendDelete(&b, &flows[i])
-	}
-	return t.send(ctx, &b, syscall.ENOENT, flows)
+// String returns "10.0.0.1:53/udp".
+func (k FrontendKey) String() string {
+	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()
 }
 
-// Created says what became of flows that were to be created.
-type Created struct {
-	Created  int // they are there
-	Existing int // there was a flow with one of their tuples
+// Frontend is what is true of one frontend after the change. It may be of TCP, UDP or SCTP. To
+// leave the connections of a frontend alone, or to drain them first, leave it out.
+type Frontend struct {
+	Key FrontendKey
+
+	// Endpoints may keep the flows they have: all that new flows may go to under any policy of the
+	// frontend, and those that get no new flows but are still serving, because they terminate or
+	// are drained. Empty says that no endpoint may: the service has none, or the frontend is no
+	// more.
+	Endpoints []netip.AddrPort
+
+	// Removed are the endpoints that the change took away. If it is not nil, only flows to these
+	// are stale. If nil, flows to any endpoint not in Endpoints are stale, which also finds what an
+	// interrupted cleaning left behind. An empty list that is not nil protects the frontend against
+	// a node port of the same number.
+	Removed []netip.AddrPort
+
+	// Untranslated says that flows which went to the frontend's own address are stale, too. They
+	// began when no rule translated them, and last as long as the client keeps sending. Set it
+	// where the frontend has endpoints; not where it was removed, when such flows belong to
+	// somebody else, and not where the packets are forwarded without translation (IPVS direct
+	// routing and tunnels).
+	Untranslated bool
+
+	// Backwards says that flows from the frontend's own address and port are stale, too. Such a
+	// flow begins with a late answer: an untranslated flow is deleted while the answer of whoever
+	// had the address is under way, and the answer makes a flow of its own, of which conntrack then
+	// takes all that the client sends for answers. So set it for another cleaning some time after
+	// one that deleted untranslated flows. It has no effect at the addresses of the node, from which
+	// other flows begin at any port.
+	Backwards bool
 }
 
-// Create puts flows into the table, as a program does that carries connections from one machine to
-// another. Of a flow it takes the tuples, the timeout, the mark, the TCP state and the bits
-// seen-reply, assured and fixed-timeout. Where the reply tuple is not the inverse of the original
-// one, the kernel will translate. TCP windows are not checked for such flows.
-//
-// It returns [ErrTableFull] when no more fit.
-func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (Created, error) {
-	var total Created
-	err := inBatches(flows, func(batch []Flow) error {
-		var b nfnl.Batch
-		for i := range batch {
-			if err := checkFlow(&batch[i]); err != nil {
-				return err
-			}
-			appendCreate(&b, &batch[i])
-		}
-		existing, err := t.send(ctx, &b, syscall.EEXIST, batch)
-		for _, there := range existing {
-			if there {
-				total.Existing++
-			} else if err == nil {
-				total.Created++
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return total, fmt.Errorf("create flows: %w", explain(err))
+// ErrBadChange says that a change cannot be made sense of.
+var ErrBadChange = errors.New("bad change")
+
+// Class is how a flow relates to a change.
+type Class uint8
+
+// The classes. Flows of the last three are stale.
+const (
+	Unrelated    Class = iota // it is not to a frontend that changed
+	Current                   // it goes where it may go
+	Misdirected               // it goes to an endpoint that may not have it
+	Untranslated              // it goes to the frontend's own address instead of an endpoint
+	// it comes from the frontend's own address, and catches what is sent there
+	Backwards
+)
+
+// String returns the class in one word.
+func (c Class) String() string {
+	switch c {
+	case Unrelated:
+		return "unrelated"
+	case Current:
+		return "current"
+	case Misdirected:
+		return "misdirected"
+	case Untranslated:
+		return "untranslated"
+	case Backwards:
+		return "backwards"
 	}
-	return total, nil
+	return fmt.Sprintf("class %d", uint8(c))
 }
 
-// checkFlow refuses flows that cannot be written.
-func checkFlow(f *Flow) error {
-	family := f.Family()
-	for _, a := range []struct {
-		name string
-		addr Family
-	}{
-		{"Original.Dst", family},
-		{"Original.Src", familyOf(f.Original.Src.Addr())},
-		{"Reply.Src", familyOf(f.Reply.Src.Addr())},
-		{"Reply.Dst", familyOf(f.Reply.Dst.Addr())},
-	} {
-		if a.addr == AnyFamily || a.addr != family {
-			return fmt.Errorf("flow %s: %s: no address, or of another family", *f, a.name)
-		}
-	}
-	switch {
-	case f.Protocol == 0:
-		return fmt.Errorf("flow %s: Protocol: not set", *f)
-	case f.Timeout < time.Second:
-		return fmt.Errorf("flow %s: Timeout: %s is less than a second", *f, f.Timeout)
-	}
-	return nil
-}
-
-// inBatches calls do with the flows, batchFlows at a time. The slice is used again.
-func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
-	batch := make([]Flow, 0, batchFlows)
-	for f, err := range flows {
-		if err != nil {
-			if len(batch) > 0 {
-				return errors.Join(do(batch), err)
-			}
-			return err
-		}
-		if batch = append(batch, f); len(batch) == batchFlows {
-			if err := do(batch); err != nil {
-				return err
-			}
-			batch = batch[:0]
-		}
-	}
-	if len(batch) == 0 {
-		return nil
-	}
-	return do(batch)
-}
-
-// send sends the requests of b, one for each flow. It tells which of them failed with the errno
-// expected; any other failure is an error.
-func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno, flows []Flow) (
-	[]bool, error) {
-	failed := make([]bool, len(flows))
-	refusals, err := t.sendAll(ctx, b)
-	if err != nil {
-		return failed, err
-	}
-	for _, e := range refusals {
-		if e.Errno != expected {
-			return failed, fmt.Errorf("%s: %w", flows[e.Index], e)
-		}
-		failed[e.Index] = true
-	}
-	return failed, nil
-}
-
-// sendAll sends the requests of b and returns the kernel's refusals apart from other errors.
-func (t *Table) sendAll(ctx context.Context, b *nfnl.Batch) (nfnl.OpErrors, error) {
-	_, err := t.conn.SendAll(ctx, b)
-	return refusals(err)
-}
-
-// refusals tells the kernel's refusals of single requests from other errors.
-func refusals(err error) (nfnl.OpErrors, error) {
-	switch e := err.(type) {
-	case *nfnl.OpError:
-		return nfnl.OpErrors{e}, nil
-	case nfnl.OpErrors:
-		return e, nil
-	}
-	return nil, err
-}
+// Stale reports whether flows of the class should be deleted.
+func (c Class) Stale() bool { return c == Misdirected || c == Untranslated || c == Backwards }

@@ -63,16 +63,16 @@ type CleanOptions struct {
 	KeepOpen bool
 }
 
-// Cleaned says what a cleaning found and did.
-type Cleaned struct {
+// CleanResult says what a cleaning found and did.
+type CleanResult struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
 	Seen         int // flows the kernel sent
 	Lookups      int // flows that a [Mirror] asked the kernel for, one by one
 	Misdirected  int // stale flows of each kind
 	Untranslated int // those that were backwards among them
 	Deleted      int // flows deleted, connections reset among them
-	Gone         int // flows that had ended or changed before they could be deleted
-	Reset        int // TCP connections whose ends were told, see [Table.Cut]
+	Missing      int // flows that had ended or changed before they could be deleted
+	Reset        int // TCP connections whose ends were reset, see [Table.Cut]
 	Duration     time.Duration
 }
 
@@ -88,12 +88,12 @@ type Cleaned struct {
 //
 // Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not
 // overlap: the second may make valid again what the first takes for stale.
-func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {
+func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (CleanResult, error) {
 	return t.clean(ctx, m, opts, nil)
 }
 
 // clean is Clean, with the help of a mirror if there is one.
-func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror *Mirror) (Cleaned,
+func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror *Mirror) (CleanResult,
 	error) {
 	start := time.Now()
 	c := cleaning{table: t, mirror: mirror, matcher: m, opts: opts}
@@ -115,8 +115,8 @@ type cleaning struct {
 	mirror  *Mirror // may be nil
 	matcher *Matcher
 	opts    CleanOptions
-	result  Cleaned
-	silent  []Flow // to be deleted
+	result  CleanResult
+	stale   []Flow // to be deleted
 	open    []Flow // to be cut
 }
 
@@ -203,7 +203,7 @@ func chooseScan(flows, narrow int) Scan {
 
 func (c *cleaning) wants(f *Flow) bool {
 	c.result.Seen++
-	return c.matcher.claim(f) != nil || c.matcher.fromFrontend(f)
+	return c.matcher.mayBeStale(f)
 }
 
 // take puts the flow on one of the lists if it is stale.
@@ -211,7 +211,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if isTombstone(f) {
 		return nil // it is of use, and goes by itself
 	}
-	switch c.matcher.Judge(f) {
+	switch c.matcher.Classify(f) {
 	case Misdirected:
 		c.result.Misdirected++
 	case Untranslated, Backwards:
@@ -222,9 +222,9 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if f.Protocol == TCP && f.TCP.Open() && !c.opts.KeepOpen {
 		c.open = append(c.open, *f)
 	} else {
-		c.silent = append(c.silent, *f)
+		c.stale = append(c.stale, *f)
 	}
-	if len(c.open)+len(c.silent) < batchFlows {
+	if len(c.open)+len(c.stale) < batchFlows {
 		return nil
 	}
 	return c.flush(ctx)
@@ -232,12 +232,12 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 
 // flush deletes what is on the lists.
 func (c *cleaning) flush(ctx context.Context) error {
-	silent, open := c.silent, c.open
-	c.silent, c.open = c.silent[:0], c.open[:0]
-	if len(silent) > 0 {
-		d, err := c.table.Delete(ctx, All(silent...))
+	stale, open := c.stale, c.open
+	c.stale, c.open = c.stale[:0], c.open[:0]
+	if len(stale) > 0 {
+		d, err := c.table.Delete(ctx, All(stale...))
 		c.result.Deleted += d.Deleted
-		c.result.Gone += d.Gone
+		c.result.Missing += d.Missing
 		if err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (c *cleaning) flush(ctx context.Context) error {
 	if len(open) > 0 {
 		cut, err := c.table.Cut(ctx, All(open...))
 		c.result.Deleted += cut.Deleted
-		c.result.Gone += cut.Gone
+		c.result.Missing += cut.Missing
 		c.result.Reset += cut.Reset
 		return err
 	}

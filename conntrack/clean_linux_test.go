@@ -60,14 +60,14 @@ func (tc udpCase) run(t *testing.T, way way) {
 	if tc.masq {
 		mark = "meta mark set 0x4000"
 	}
-	backend := func(pod int) netip.AddrPort {
+	endpoint := func(pod int) netip.AddrPort {
 		return netip.AddrPortFrom(cluster.Pods[pod].Addr(service.Addr()), 5353)
 	}
 	rule := func(pod int) string {
 		if pod < 0 {
 			return ""
 		}
-		return dnat(UDP, service, backend(pod), mark)
+		return dnat(UDP, service, endpoint(pod), mark)
 	}
 	for _, pod := range cluster.Pods[1:] {
 		require.NoError(t, pod.Serve(netnstest.UDP, 5353))
@@ -89,12 +89,12 @@ func (tc udpCase) run(t *testing.T, way way) {
 	rules(t, cluster.Node.NS, rule(tc.after), "")
 	require.Contains(t, who(), want, "the kernel remembers")
 
-	frontend := Frontend{service.Addr(), service.Port(), UDP}
+	frontend := FrontendKey{service.Addr(), service.Port(), UDP}
 	if tc.outside && cluster.IsNodeAddr(service.Addr()) {
 		frontend.Addr = anyAddr(service.Addr())
 	}
-	m, err := NewMatcher(Change{NodeAddrs: cluster.NodeAddrs(), Claims: []Claim{{
-		Frontend: frontend, Backends: []netip.AddrPort{backend(tc.after)}, Untranslated: true,
+	m, err := NewMatcher(Change{NodeAddrs: cluster.NodeAddrs(), Frontends: []Frontend{{
+		Key: frontend, Endpoints: []netip.AddrPort{endpoint(tc.after)}, Untranslated: true,
 	}}})
 	require.NoError(t, err)
 	got := cleaner.clean(t, m, CleanOptions{})
@@ -122,20 +122,20 @@ func TestCleanAfterTheLastEndpoint(t *testing.T) {
 func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	service := ap("10.96.0.10:53")
-	backend := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
-	server, err := cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, backend)
+	endpoint := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
+	server, err := cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, endpoint)
 	require.NoError(t, err)
 	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
 		SourcePort: 4000}
 	reject := "ip daddr 10.96.0.10 reject"
 	cleaner := way.begin(t, openIn(t, cluster.Node.NS))
 
-	rules(t, cluster.Node.NS, dnat(UDP, service, backend, ""), "")
+	rules(t, cluster.Node.NS, dnat(UDP, service, endpoint, ""), "")
 	require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
 	require.NoError(t, server.Close())
 	rules(t, cluster.Node.NS, "", reject)
 	m, err := NewMatcher(
-		Change{Claims: []Claim{{Frontend: Frontend{service.Addr(), service.Port(), UDP}}}})
+		Change{Frontends: []Frontend{{Key: FrontendKey{service.Addr(), service.Port(), UDP}}}})
 	require.NoError(t, err)
 	hits := server.Hits()
 	got := cleaner.clean(t, m, CleanOptions{})
@@ -144,7 +144,7 @@ func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	require.Equal(t, hits, server.Hits())
 }
 
-func TestCleanCutsTCPWhereClaimed(t *testing.T) {
+func TestCleanCutsTCP(t *testing.T) {
 	t.Parallel()
 	for _, keepOpen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep open %t", keepOpen), func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestCleanCutsTCPWhereClaimed(t *testing.T) {
 			table := openIn(t, cluster.Node.NS)
 			rules(t, cluster.Node.NS, dnat(TCP, service, at, ""), "")
 			conn := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, service, listener)
-			m, err := NewMatcher(Change{Claims: []Claim{
-				{Frontend: Frontend{service.Addr(), service.Port(), TCP}},
+			m, err := NewMatcher(Change{Frontends: []Frontend{
+				{Key: FrontendKey{service.Addr(), service.Port(), TCP}},
 			}})
 			require.NoError(t, err)
 			got, err := table.Clean(context.Background(), m, CleanOptions{KeepOpen: keepOpen})
@@ -188,7 +188,7 @@ func TestNothingIsDumpedWhenNothingCanBeStale(t *testing.T) {
 	got, err := table.Clean(context.Background(), m, CleanOptions{})
 	require.NoError(t, err)
 	got.Duration = 0
-	require.Equal(t, Cleaned{}, got)
+	require.Equal(t, CleanResult{}, got)
 }
 
 // Of a large table, exactly the flows go that the definition calls stale, whatever the kernel was
@@ -222,7 +222,7 @@ func testCleanAgreesWithTheDefinition(t *testing.T, way way, opts CleanOptions) 
 		var want []Flow
 		stale := 0
 		for _, f := range before {
-			if judgeSlowly(c, &f).Stale() {
+			if classifySlowly(c, &f).Stale() {
 				stale++
 			} else {
 				want = append(want, f)

@@ -22,11 +22,11 @@ const (
 	cutTries = 4
 )
 
-// Cut says what became of connections that were to be cut.
-type Cut struct {
+// CutResult says what became of connections that were to be cut.
+type CutResult struct {
 	Deleted int // flows deleted
-	Gone    int // flows that had ended already, or changed into another
-	Reset   int // connections deleted whose client was made to ask, and will be told
+	Missing int // flows that had ended already, or changed into another
+	Reset   int // connections deleted whose client was made to send, and will be reset
 }
 
 // Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are
@@ -60,14 +60,14 @@ type Cut struct {
 //
 // Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows
 // have been deleted: the ends will be reset when they send within 30 seconds.
-func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (Cut, error) {
+func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (CutResult, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()
 	if err := inBatches(flows, func(batch []Flow) error { return c.cut(ctx, batch) }); err != nil {
 		return c.result, fmt.Errorf("cut connections: %w", explain(err))
 	}
-	if c.silent != nil {
-		return c.result, fmt.Errorf("cut connections: %w", explain(c.silent))
+	if c.unreached != nil {
+		return c.result, fmt.Errorf("cut connections: %w", explain(c.unreached))
 	}
 	return c.result, nil
 }
@@ -77,65 +77,65 @@ type cutting struct {
 	table *Table
 	ends  *ends
 	// the node's address towards each peer, invalid if there is none
-	nodes  map[netip.Addr]netip.Addr
-	result Cut
-	silent error // the first reason why an end could not be told
+	nodes     map[netip.Addr]netip.Addr
+	result    CutResult
+	unreached error // the first reason why an end could not be made to send
 }
 
 // cut cuts connections, and again those that went on meanwhile.
 func (c *cutting) cut(ctx context.Context, batch []Flow) error {
-	condemned := make([]doomed, len(batch))
+	targets := make([]target, len(batch))
 	for i := range batch {
-		condemned[i] = doomed{flow: batch[i], now: batch[i]}
+		targets[i] = target{flow: batch[i], now: batch[i]}
 	}
 	for range cutTries {
-		survivors, err := c.bury(ctx, condemned)
+		survivors, err := c.replace(ctx, targets)
 		if err != nil || len(survivors) == 0 {
 			return err
 		}
-		if condemned, err = c.table.remade(ctx, survivors); err != nil {
+		if targets, err = c.table.remade(ctx, survivors); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// doomed is a connection that is to be cut.
-type doomed struct {
+// target is a connection that is to be cut.
+type target struct {
 	flow  Flow // as it was
 	now   Flow // as it is in the table
 	again bool // it was deleted before, and is counted
 }
 
-// grave is what a connection leaves behind: tombstones for what its client sends and for what its
-// endpoint sends.
-type grave struct {
-	stones [2]Flow
-	there  [2]bool
+// tombstones are those of one connection: for what its client sends and for what its endpoint
+// sends.
+type tombstones struct {
+	flows [2]Flow
+	there [2]bool
 }
 
 const (
 	clientSide = iota
-	backendSide
+	endpointSide
 )
 
-// bury replaces the flows by tombstones and makes their ends speak. It returns those of which a
-// packet made a flow before there was a tombstone for what clients send.
-func (c *cutting) bury(ctx context.Context, flows []doomed) (survivors []Flow, err error) {
-	graves := make([]grave, len(flows))
+// replace puts tombstones in the place of the flows and makes their ends send. It returns those of
+// which a packet made a flow before there was a tombstone for what clients send.
+func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
+	stones := make([]tombstones, len(targets))
 	var b nfnl.Batch
 	var parts []part
-	for i := range flows {
-		appendDelete(&b, &flows[i].now)
-		parts = append(parts, part{flow: i, side: -1})
-		if flows[i].flow.Protocol != TCP {
+	for i := range targets {
+		appendDelete(&b, &targets[i].now)
+		parts = append(parts, part{target: i, side: -1})
+		if targets[i].flow.Protocol != TCP {
 			continue
 		}
-		graves[i] = c.dig(&flows[i].flow)
-		for side := range graves[i].stones {
-			if graves[i].there[side] {
-				appendCreate(&b, &graves[i].stones[side])
-				parts = append(parts, part{flow: i, side: side})
+		stones[i] = c.tombstones(&targets[i].flow)
+		for side := range stones[i].flows {
+			if stones[i].there[side] {
+				appendCreate(&b, &stones[i].flows[side])
+				parts = append(parts, part{target: i, side: side})
 			}
 		}
 	}
@@ -143,53 +143,55 @@ func (c *cutting) bury(ctx context.Context, flows []doomed) (survivors []Flow, e
 	if err != nil {
 		return nil, err
 	}
-	gone := make([]bool, len(flows))
+	missing := make([]bool, len(targets))
 	for _, e := range refusals {
 		p := parts[e.Index]
 		switch {
 		case p.side >= 0:
-			graves[p.flow].there[p.side] = false
+			stones[p.target].there[p.side] = false
 			if e.Errno != syscall.EEXIST {
-				c.fail(&graves[p.flow].stones[p.side], e)
-			} else if p.side == clientSide && !gone[p.flow] {
-				survivors = append(survivors, flows[p.flow].flow)
+				c.fail(&stones[p.target].flows[p.side], e)
+			} else if p.side == clientSide && !missing[p.target] {
+				survivors = append(survivors, targets[p.target].flow)
 			}
 		case e.Errno == syscall.ENOENT:
-			gone[p.flow] = true
+			missing[p.target] = true
 		default:
-			return nil, fmt.Errorf("%s: %w", flows[p.flow].flow, e)
+			return nil, fmt.Errorf("%s: %w", targets[p.target].flow, e)
 		}
 	}
-	return survivors, c.wake(ctx, flows, graves, gone)
+	return survivors, c.finish(ctx, targets, stones, missing)
 }
 
 // part says what a message is about: the deletion of a flow (side -1) or one of its tombstones.
-type part struct{ flow, side int }
+type part struct{ target, side int }
 
-// wake makes the ends of the connections that were deleted speak. A flow that was not there any
-// more needs no tombstone: it is taken away again.
-func (c *cutting) wake(ctx context.Context, flows []doomed, graves []grave, gone []bool) error {
+// finish counts the connections, and makes the ends of those that were deleted send. A flow that
+// was not there any more needs no tombstone: it is taken away again.
+func (c *cutting) finish(ctx context.Context, targets []target, stones []tombstones,
+	missing []bool) error {
 	var undo nfnl.Batch
-	for i := range graves {
-		g := &graves[i]
-		if gone[i] {
-			if !flows[i].again {
-				c.result.Gone++
-			}
-			for side := range g.stones {
-				if g.there[side] {
-					appendDelete(&undo, &g.stones[side])
+	for i := range stones {
+		s := &stones[i]
+		switch {
+		case targets[i].again: // it is counted
+		case missing[i]:
+			c.result.Missing++
+		default:
+			c.result.Deleted++
+		}
+		if missing[i] {
+			for side := range s.flows {
+				if s.there[side] {
+					appendDelete(&undo, &s.flows[side])
 				}
 			}
 			continue
 		}
-		if !flows[i].again {
-			c.result.Deleted++
+		if s.there[endpointSide] {
+			c.probe(&s.flows[endpointSide])
 		}
-		if g.there[backendSide] {
-			c.poke(&g.stones[backendSide])
-		}
-		if g.there[clientSide] && c.poke(&g.stones[clientSide]) {
+		if s.there[clientSide] && c.probe(&s.flows[clientSide]) {
 			c.result.Reset++
 		}
 	}
@@ -203,22 +205,14 @@ func (c *cutting) wake(ctx context.Context, flows []doomed, graves []grave, gone
 // remade returns those of the connections that go on: a packet of either end made a flow of them
 // again, to the same endpoint. Of a packet of the endpoint it is backwards, since IPVS translates
 // without telling conntrack which way the connection goes.
-func (t *Table) remade(ctx context.Context, flows []Flow) (on []doomed, err error) {
-	var b nfnl.Batch
-	for i := range flows {
-		appendGet(&b, &flows[i])
+func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err error) {
+	found, err := t.lookup(ctx, flows)
+	for i, now := range found {
+		if now != nil && now.TCP == TCPEstablished &&
+			leadsTo(now, &flows[i].Original) == flows[i].Reply.Src {
+			on = append(on, target{flow: flows[i], now: *now, again: true})
+		}
 	}
-	err = t.conn.QueryAll(ctx, &b, func(i int, m nfnl.Message) error {
-		var now Flow
-		if err := parseFlow(m.Attrs, &now, func(*Flow) bool { return true }); err != nil {
-			return err
-		}
-		if now.TCP == TCPEstablished && leadsTo(&now, &flows[i].Original) == flows[i].Reply.Src {
-			on = append(on, doomed{flow: flows[i], now: now, again: true})
-		}
-		return nil
-	})
-	_, err = refusals(err) // what is not there does not go on
 	return on, err
 }
 
@@ -230,12 +224,12 @@ func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 	return f.Original.Src
 }
 
-// dig says what tombstones a connection gets.
-func (c *cutting) dig(f *Flow) (g grave) {
+// tombstones returns those that a connection gets.
+func (c *cutting) tombstones(f *Flow) (s tombstones) {
 	if node := c.node(f.Original.Src.Addr()); node.IsValid() {
-		g.stones[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
+		s.flows[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
 			netip.AddrPortFrom(node, tombstonePort))
-		g.there[clientSide] = true
+		s.there[clientSide] = true
 	}
 	// The endpoint sends to the client, or to an address of the node that stands for it.
 	node := f.Reply.Dst.Addr()
@@ -244,11 +238,11 @@ func (c *cutting) dig(f *Flow) (g grave) {
 	}
 	if node.IsValid() {
 		// With the peer's port, the many connections of one endpoint stay distinct.
-		g.stones[backendSide] = tombstone(f, f.Reply, f.Original.Zone,
+		s.flows[endpointSide] = tombstone(f, f.Reply, f.Original.Zone,
 			netip.AddrPortFrom(node, f.Reply.Dst.Port()))
-		g.there[backendSide] = true
+		s.there[endpointSide] = true
 	}
-	return g
+	return s
 }
 
 // isTombstone reports whether f is a tombstone for what a client sends.
@@ -270,9 +264,9 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow
 	}
 }
 
-// poke makes the end whose packets the tombstone catches send one. The segments look like replies
+// probe makes the end whose packets the tombstone catches send one. The segments look like replies
 // to it. One is enough, but either can fail to get an answer: see synAck and stray.
-func (c *cutting) poke(stone *Flow) bool {
+func (c *cutting) probe(stone *Flow) bool {
 	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst),
 		stray(stone.Reply.Src, stone.Reply.Dst)} {
 		if err := c.ends.send(packet, stone.Reply.Dst.Addr()); err != nil {
@@ -288,23 +282,23 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	node, ok := c.nodes[peer]
 	if !ok {
 		var err error
-		if node, err = c.ends.source(peer); err != nil && !unreachable(err) && c.silent == nil {
-			c.silent = fmt.Errorf("find the way to %s: %w", peer, err)
+		if node, err = c.ends.source(peer); err != nil && !unreachable(err) && c.unreached == nil {
+			c.unreached = fmt.Errorf("find the way to %s: %w", peer, err)
 		}
 		c.nodes[peer] = node
 	}
 	return node
 }
 
-// unreachable reports whether there is no way to an end. Then it cannot be told, nor can it send
-// anything that gets an answer.
+// unreachable reports whether there is no way to an end. Then it cannot be made to send, nor does
+// anything that it sends get an answer.
 func unreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// fail notes why an end could not be told.
+// fail notes why an end could not be made to send.
 func (c *cutting) fail(stone *Flow, err error) {
-	if c.silent == nil && !unreachable(err) {
-		c.silent = fmt.Errorf("tell %s: %w", stone.Original.Src, err)
+	if c.unreached == nil && !unreachable(err) {
+		c.unreached = fmt.Errorf("make %s send: %w", stone.Original.Src, err)
 	}
 }

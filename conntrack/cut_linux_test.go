@@ -38,14 +38,14 @@ func rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
 		}`, nat, filter), "nft", "-f", "-")
 }
 
-// dnat is a rule that translates service to backend.
-func dnat(p Protocol, service, backend netip.AddrPort, extra string) string {
+// dnat is a rule that translates service to endpoint.
+func dnat(p Protocol, service, endpoint netip.AddrPort, extra string) string {
 	family := "ip"
 	if service.Addr().Is6() {
 		family = "ip6"
 	}
 	return fmt.Sprintf("%s daddr %s %s dport %d %s dnat %s to %s\n", family, service.Addr(), p,
-		service.Port(), extra, family, backend)
+		service.Port(), extra, family, endpoint)
 }
 
 // pair is an idle TCP connection through a service.
@@ -188,7 +188,7 @@ func (tc cutCase) run(t *testing.T) {
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
 		Filter{OriginalDst: service.Addr()}))
 	require.NoError(t, err)
-	require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
+	require.Equal(t, CutResult{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
 	require.NoError(t, straight.talk(), "a connection straight to the endpoint goes on")
@@ -226,7 +226,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	changed.Reply.Src = ap("10.244.1.9:8080") // as it was before it was made again
 	cut, err := table.Cut(context.Background(), All(append(flows, ended, changed)...))
 	require.NoError(t, err)
-	require.Equal(t, Cut{Deleted: 20, Gone: 2, Reset: 20}, cut)
+	require.Equal(t, CutResult{Deleted: 20, Missing: 2, Reset: 20}, cut)
 	for i := range doomed {
 		require.ErrorIs(t, waitReset(doomed[i].client), syscall.ECONNRESET)
 		require.ErrorIs(t, waitReset(doomed[i].server), syscall.ECONNRESET)
@@ -263,7 +263,7 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
 		Filter{OriginalDst: service.Addr()}))
 	require.NoError(t, err)
-	require.Equal(t, Cut{Deleted: 1, Reset: 1}, cut)
+	require.Equal(t, CutResult{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
 }
@@ -298,7 +298,7 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 
 	c := cutting{table: table, ends: &ends{ns: table.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()
-	survivors, err := c.bury(t.Context(), on)
+	survivors, err := c.replace(t.Context(), on)
 	require.NoError(t, err)
 	require.Empty(t, survivors)
 	require.Zero(t, c.result.Deleted, "they were counted")
@@ -313,7 +313,7 @@ func TestCutOfUDPDeletes(t *testing.T) {
 	create(t, table, flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""))
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
-	require.Equal(t, Cut{Deleted: 1}, cut)
+	require.Equal(t, CutResult{Deleted: 1}, cut)
 	require.Empty(t, list(t, table, Filter{}))
 }
 
@@ -325,5 +325,5 @@ func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	create(t, table, f)
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
-	require.Equal(t, Cut{Deleted: 1}, cut, "nobody can be told, and that is no failure")
+	require.Equal(t, CutResult{Deleted: 1}, cut, "nobody can be reset, and that is no failure")
 }

@@ -9,16 +9,16 @@
 // describe what changed, and let the table be cleaned:
 //
 //	m, err := conntrack.NewMatcher(conntrack.Change{
-//		Claims: []conntrack.Claim{{
-//			Frontend:     conntrack.Frontend{Addr: vip, Port: 53, Protocol: conntrack.UDP},
-//			Backends:     stillServing,
+//		Frontends: []conntrack.Frontend{{
+//			Key:          conntrack.FrontendKey{Addr: vip, Port: 53, Protocol: conntrack.UDP},
+//			Endpoints:    stillServing,
 //			Untranslated: len(stillServing) > 0,
 //		}},
 //	})
 //	…
 //	result, err := table.Clean(ctx, m, conntrack.CleanOptions{})
 //
-// The matcher is pure and exact: see [Claim] for what it takes for stale. Between the look at the
+// The matcher is pure and exact: see [Frontend] for what it takes for stale. Between the look at the
 // table and the deletion, flows come and go; what is deleted is the flow that was seen, or nothing
 // ([Table.Delete]).
 //

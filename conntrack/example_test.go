@@ -11,17 +11,17 @@ import (
 
 // A DNS service lost an endpoint. Its UDP clients must go to another one.
 func ExampleTable_Clean() {
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer table.Close()
 	left := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")}
 	m, err := conntrack.NewMatcher(conntrack.Change{
-		Claims: []conntrack.Claim{{
-			Frontend: conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
+		Frontends: []conntrack.Frontend{{
+			Key: conntrack.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
 				Protocol: conntrack.UDP},
-			Backends:     left,
+			Endpoints:    left,
 			Untranslated: true,
 		}},
 	})
@@ -37,7 +37,7 @@ func ExampleTable_Clean() {
 
 // How many connections does each endpoint of a service have?
 func ExampleCountBy() {
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -59,11 +59,11 @@ func ExampleCountBy() {
 }
 
 // The matcher works without a kernel.
-func ExampleMatcher_Judge() {
-	frontend := conntrack.Frontend{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
+func ExampleMatcher_Classify() {
+	frontend := conntrack.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
 		Protocol: conntrack.UDP}
-	m, err := conntrack.NewMatcher(conntrack.Change{Claims: []conntrack.Claim{{
-		Frontend: frontend, Backends: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")},
+	m, err := conntrack.NewMatcher(conntrack.Change{Frontends: []conntrack.Frontend{{
+		Key: frontend, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.6:5353")},
 		Untranslated: true,
 	}}})
 	if err != nil {
@@ -77,7 +77,7 @@ func ExampleMatcher_Judge() {
 				frontend.Port)},
 			Reply: conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client},
 		}
-		fmt.Println(endpoint, m.Judge(&f))
+		fmt.Println(endpoint, m.Classify(&f))
 	}
 	// Output:
 	// 10.244.0.5:5353 misdirected
@@ -99,7 +99,7 @@ func ExampleTuningPlan() {
 
 // Follow what happens, and know the table: first follow, then list.
 func ExampleTable_Follow() {
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		log.Fatal(err)
 	}

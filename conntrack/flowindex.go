@@ -6,17 +6,17 @@ import "github.com/kernlb/kernlb/internal/nfnl"
 // flow than its original tuple, its ID and who answers. What it notes may be gone; what is there,
 // it must have noted.
 type flowIndex struct {
-	v4     book[[4]byte]
-	v6     book[[16]byte]
+	v4     familyIndex[[4]byte]
+	v6     familyIndex[[16]byte]
 	events uint64
 	parsed Flow // of the event that is worked in, which would else be allocated for each
 }
 
 func newFlowIndex() *flowIndex {
-	return &flowIndex{v4: newBook[[4]byte](), v6: newBook[[16]byte]()}
+	return &flowIndex{v4: newFamilyIndex[[4]byte](), v6: newFamilyIndex[[16]byte]()}
 }
 
-// suspect is a flow that can be stale: the number that it had in a book, and its ID, which tells
+// suspect is a flow that can be stale: its number in the index of its family, and its ID, which tells
 // whether the number is still its own.
 type suspect struct {
 	number uint32
@@ -81,21 +81,34 @@ func (x *flowIndex) apply(data []byte, wants func(*Flow) bool) error {
 	})
 }
 
-// suspects returns the flows that a matcher can find stale, among those of some protocols.
+// suspects returns the flows of some protocols that a matcher can find stale.
 func (x *flowIndex) suspects(m *Matcher, covers func(Protocol) bool) []suspect {
 	var all []suspect
 	take4 := func(i uint32) { all = append(all, suspect{i, x.v4.flows.at(i).id, IPv4}) }
 	take6 := func(i uint32) { all = append(all, suspect{i, x.v6.flows.at(i).id, IPv6}) }
-	stale := func(f *Flow) bool { return m.Judge(f).Stale() }
-	for _, dst := range m.destinations(covers) {
-		if dst.Family() == IPv4 {
-			x.v4.to(dst, stale, take4)
-		} else {
-			x.v6.to(dst, stale, take6)
+	stale := func(f *Flow) bool { return covers(f.Protocol) && m.Classify(f).Stale() }
+	for _, to := range m.Destinations() {
+		switch {
+		case !covers(to.Protocol):
+		case to.Addr.Is4():
+			x.v4.to(to, stale, take4)
+		default:
+			x.v6.to(to, stale, take6)
 		}
 	}
-	if ports := m.backwardPorts(covers); ports != nil {
-		backwards := func(f *Flow) bool { return covers(f.Protocol) && m.Judge(f) == Backwards }
+	var ports *portSet
+	for _, from := range m.Sources() {
+		if covers(from.Protocol) {
+			if ports == nil {
+				ports = &portSet{}
+			}
+			ports[from.Port] = true
+		}
+	}
+	if ports != nil {
+		backwards := func(f *Flow) bool {
+			return covers(f.Protocol) && m.Classify(f) == Backwards
+		}
 		x.v4.from(ports, backwards, take4)
 		x.v6.from(ports, backwards, take6)
 	}

@@ -63,7 +63,7 @@ func TestIndexFollowsRecordedEvents(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 6, x.events)
-	require.Zero(t, x.v4.lanes.n+x.v6.lanes.n)
+	require.Zero(t, x.v4.paths.n+x.v6.paths.n)
 
 	// Twice is once; the end of another flow with the same tuple ends nothing.
 	for range 2 {
@@ -113,15 +113,15 @@ func TestIndexAgreesWithAList(t *testing.T) {
 			continue
 		}
 		c := randomChange(r)
-		for i := range c.Claims {
-			c.Claims[i].Backwards = r.IntN(2) == 0
+		for i := range c.Frontends {
+			c.Frontends[i].Backwards = r.IntN(2) == 0
 		}
 		m, err := NewMatcher(c)
 		require.NoError(t, err)
 		covers := func(p Protocol) bool { return p != SCTP }
 		var want, got []string
 		for _, f := range model {
-			if covers(f.Protocol) && m.Judge(&f).Stale() {
+			if covers(f.Protocol) && m.Classify(&f).Stale() {
 				want = append(want, note(&f))
 			}
 		}
@@ -135,7 +135,7 @@ func TestIndexAgreesWithAList(t *testing.T) {
 	for i := range model {
 		x.remove(&model[i])
 	}
-	require.Zero(t, x.len()+x.v4.lanes.n+x.v6.lanes.n, "seed %d", seed)
+	require.Zero(t, x.len()+x.v4.paths.n+x.v6.paths.n, "seed %d", seed)
 	require.Empty(t, x.knows())
 }
 
@@ -251,7 +251,7 @@ func FuzzIndexApply(f *testing.F) {
 			require.True(t, x.has(&all[i]))
 			x.remove(&all[i])
 		}
-		require.Zero(t, x.len()+x.v4.lanes.n+x.v6.lanes.n)
+		require.Zero(t, x.len()+x.v4.paths.n+x.v6.paths.n)
 	})
 }
 

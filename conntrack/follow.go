@@ -201,6 +201,6 @@ func parseEvent(m netlink.Message) (e Event, err error) {
 	default:
 		return e, fmt.Errorf("%w: an event of type %d", nfnl.ErrMalformed, m.Header.Type)
 	}
-	err = parseFlow(m.Data[nfgenmsg:], &e.Flow, func(*Flow) bool { return true })
+	err = parseFlow(m.Data[nfgenmsg:], &e.Flow, wantAll)
 	return e, err
 }

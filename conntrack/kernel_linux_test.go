@@ -31,7 +31,7 @@ func newTable(tb testing.TB) (*Table, *netnstest.NS) {
 // openIn opens the table of a namespace.
 func openIn(tb testing.TB, ns *netnstest.NS) *Table {
 	tb.Helper()
-	table, err := Open(Config{NetNS: ns.Fd()})
+	table, err := Open(&Config{NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, table.Close()) })
 	return table
@@ -46,7 +46,7 @@ func create(tb testing.TB, table *Table, flows ...Flow) {
 	}
 	c, err := table.Create(context.Background(), All(flows...))
 	require.NoError(tb, err)
-	require.Equal(tb, Created{Created: len(flows)}, c)
+	require.Equal(tb, CreateResult{Created: len(flows)}, c)
 }
 
 func list(tb testing.TB, table *Table, filter Filter) []Flow {
@@ -98,7 +98,7 @@ func TestFlowsComeBackAsCreated(t *testing.T) {
 
 	again, err := table.Create(context.Background(), All(flows...))
 	require.NoError(t, err)
-	require.Equal(t, Created{Existing: len(flows)}, again)
+	require.Equal(t, CreateResult{Existing: len(flows)}, again)
 }
 
 // The filters of the kernel and of this package agree, so that what is handed down loses nothing.
@@ -292,7 +292,7 @@ func TestListingStops(t *testing.T) {
 func TestClosedTable(t *testing.T) {
 	t.Parallel()
 	_, ns := newTable(t)
-	table, err := Open(Config{NetNS: ns.Fd()})
+	table, err := Open(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	require.NoError(t, table.Close())
 	_, err = table.Delete(context.Background(), All(flow(UDP, client, "10.96.0.10:53", "", "")))

@@ -21,7 +21,7 @@ func TestTuningOfTheMachine(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("changes nf_conntrack_max of the machine: needs a VM made for tests (KERNLB_VM)")
 	}
-	machine, err := Open(Config{})
+	machine, err := Open(nil)
 	require.NoError(t, err)
 	defer machine.Close()
 	usage, err := machine.Usage(context.Background())
@@ -82,7 +82,7 @@ func TestAMillionFlows(t *testing.T) {
 			"fills the table of the machine: needs a VM made for tests (KERNLB_VM) and the flag " +
 				"-million")
 	}
-	machine, err := Open(Config{})
+	machine, err := Open(nil)
 	require.NoError(t, err)
 	defer machine.Close()
 	p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: maxConntrackMax,
@@ -106,18 +106,18 @@ func TestAMillionFlows(t *testing.T) {
 	require.Equal(t, n, count())
 	left := n
 	for i, scan := range []Scan{ScanAll, ScanProtocol, ScanNarrow} {
-		var backends []netip.AddrPort
+		var serving []netip.AddrPort
 		for j := i + 1; j < endpoints; j++ {
-			backends = append(backends,
+			serving = append(serving,
 				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(j)}), 5353))
 		}
 		m, err := NewMatcher(
 			Change{
-				Claims: []Claim{{Frontend: Frontend{addr("10.96.0.4"), 53, UDP}, Backends: backends,
+				Frontends: []Frontend{{Key: FrontendKey{addr("10.96.0.4"), 53, UDP}, Endpoints: serving,
 					Untranslated: true}}})
 		require.NoError(t, err)
 		var use meter
-		var got Cleaned
+		var got CleanResult
 		use.run(func() {
 			got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan})
 		})
@@ -139,11 +139,11 @@ func TestAMillionFlows(t *testing.T) {
 		use.cpu)
 	m, err := NewMatcher(
 		Change{
-			Claims: []Claim{{Frontend: Frontend{addr("10.96.0.8"), 53, UDP},
-				Gone: aps("10.244.8.3:5353")}}})
+			Frontends: []Frontend{{Key: FrontendKey{addr("10.96.0.8"), 53, UDP},
+				Removed: aps("10.244.8.3:5353")}}})
 	require.NoError(t, err)
 	use = meter{}
-	var got Cleaned
+	var got CleanResult
 	use.run(func() { got, err = mirror.Clean(context.Background(), m, CleanOptions{}) })
 	require.NoError(t, err)
 	require.Equal(t, n/services/endpoints, got.Deleted)
@@ -184,7 +184,7 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 			f.Reply.Dst = withPort(ap("192.0.2.10:1"), i)
 		}
 		f.Timeout = time.Hour
-		if m.Judge(&f).Stale() {
+		if m.Classify(&f).Stale() {
 			stale++
 		}
 		flows = append(flows, f)
@@ -198,6 +198,6 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	require.Equal(t, len(flows)-stale, count())
 	for f, err := range table.Flows(context.Background(), Filter{}) {
 		require.NoError(t, err)
-		require.False(t, m.Judge(&f).Stale(), f.String())
+		require.False(t, m.Classify(&f).Stale(), f.String())
 	}
 }

@@ -22,11 +22,11 @@ func aps(list ...string) []netip.AddrPort {
 	return out
 }
 
-// flow returns a flow from a client to dst that backend answers, seeing the client as seen. An
-// empty backend is dst itself, an empty seen the client.
-func flow(p Protocol, client, dst, backend, seen string) Flow {
-	if backend == "" {
-		backend = dst
+// flow returns a flow from a client to dst that endpoint answers, seeing the client as seen. An
+// empty endpoint is dst itself, an empty seen the client.
+func flow(p Protocol, client, dst, endpoint, seen string) Flow {
+	if endpoint == "" {
+		endpoint = dst
 	}
 	if seen == "" {
 		seen = client
@@ -34,7 +34,7 @@ func flow(p Protocol, client, dst, backend, seen string) Flow {
 	return Flow{
 		Protocol: p,
 		Original: Tuple{Src: ap(client), Dst: ap(dst)},
-		Reply:    Tuple{Src: ap(backend), Dst: ap(seen)},
+		Reply:    Tuple{Src: ap(endpoint), Dst: ap(seen)},
 	}
 }
 

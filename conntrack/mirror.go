@@ -8,17 +8,14 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
-
-	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // MirrorOptions say what a mirror notes. The zero value is what most programs want.
 type MirrorOptions struct {
 	// Protocols are those whose flows are noted; none means UDP alone. Each flow that is noted
-	// costs memory, and the process time when it comes and goes. Claims of other protocols are
-	// cleaned by a pass over the table.
+	// costs memory, and the process time when it comes and goes. Those of other protocols are
+	// found by a pass over the table.
 	Protocols []Protocol
 	// Buffer is the size in bytes of the queue in the kernel. Memory is taken for events that wait
 	// only; the kernel doubles the size, and counts some 1,280 bytes for an event. 0 means 32 MiB:
@@ -38,8 +35,8 @@ type MirrorOptions struct {
 // each flow that begins or ends, of whatever protocol, which takes it one or two µs; to note it
 // takes another four or five.
 //
-// What is noted is no more than a hint: each flow is looked up in the kernel and judged by what
-// that says. And unless all flows are known to be noted, because [Mirror.Run] is not running, has
+// What is noted is no more than a hint: each flow is looked up in the kernel and classified by
+// what that says. And unless all flows are known to be noted, because [Mirror.Run] is not running, has
 // just begun, or has lost events, Clean makes a pass as [Table.Clean] does. The outcome is the
 // same.
 //
@@ -138,7 +135,7 @@ func (x *Mirror) Stats() MirrorStats {
 
 // Clean does what [Table.Clean] does. Flows of the protocols that are noted it finds by what is
 // noted; [CleanOptions.Scan] is about the others.
-func (x *Mirror) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Cleaned, error) {
+func (x *Mirror) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (CleanResult, error) {
 	return x.table.clean(ctx, m, opts, x)
 }
 
@@ -179,34 +176,27 @@ func (x *Mirror) ask(ctx context.Context, index *flowIndex, some []suspect) (fou
 	asked int, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var b nfnl.Batch
 	var flows []Flow
 	for _, s := range some {
 		if f, ok := index.flow(s); ok {
-			appendGet(&b, &f)
 			flows = append(flows, f)
 		}
 	}
-	err = x.table.conn.QueryAll(ctx, &b, func(i int, m nfnl.Message) error {
-		var f Flow
-		if err := parseFlow(m.Attrs, &f, func(*Flow) bool { return true }); err != nil {
-			return err
-		}
-		if f.ID != flows[i].ID {
+	now, err := x.table.lookup(ctx, flows)
+	for i, f := range now {
+		switch {
+		case f == nil && err == nil:
 			index.remove(&flows[i])
-			if index.has(&f) {
-				return nil // it is a suspect itself, or may be where it is
+		case f == nil:
+		case f.ID != flows[i].ID:
+			index.remove(&flows[i])
+			if index.has(f) {
+				continue // it is a suspect itself, or may be where it is
 			}
+			fallthrough
+		default:
+			found = append(found, *f)
 		}
-		found = append(found, f)
-		return nil
-	})
-	missing, err := refusals(err)
-	for _, e := range missing {
-		if e.Errno != syscall.ENOENT {
-			return found, len(flows), fmt.Errorf("%s: %w", flows[e.Index], e)
-		}
-		index.remove(&flows[e.Index])
 	}
 	return found, len(flows), err
 }

@@ -19,7 +19,7 @@ func BenchmarkMirrorClean(b *testing.B) {
 	start := time.Now()
 	mirror := startMirror(b, table, MirrorOptions{})
 	listed := time.Since(start)
-	frontend := Frontend{addr("10.96.0.4"), 53, UDP}
+	frontend := FrontendKey{addr("10.96.0.4"), 53, UDP}
 	stale := Filter{Protocol: UDP, ReplySrc: addr("10.244.4.4")}
 	var all []Flow
 	for f, err := range table.Flows(context.Background(), stale) {
@@ -27,7 +27,7 @@ func BenchmarkMirrorClean(b *testing.B) {
 		all = append(all, f)
 	}
 	m, err := NewMatcher(
-		Change{Claims: []Claim{{Frontend: frontend, Gone: aps("10.244.4.4:5353")}}})
+		Change{Frontends: []Frontend{{Key: frontend, Removed: aps("10.244.4.4:5353")}}})
 	require.NoError(b, err)
 	for _, n := range []int{len(all), 1, 0} {
 		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
@@ -37,7 +37,7 @@ func BenchmarkMirrorClean(b *testing.B) {
 		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
 			var use meter
 			for b.Loop() {
-				var got Cleaned
+				var got CleanResult
 				use.run(func() { got, err = mirror.Clean(context.Background(), m, CleanOptions{}) })
 				b.StopTimer()
 				require.NoError(b, err)
@@ -97,7 +97,7 @@ func BenchmarkMirrorIndex(b *testing.B) {
 				}
 				removing += time.Since(start)
 				require.Zero(b, x.len())
-				require.Zero(b, x.v4.lanes.n+x.v6.lanes.n)
+				require.Zero(b, x.v4.paths.n+x.v6.paths.n)
 			}
 			b.ReportMetric(float64(size)/n, "B/flow")
 			b.ReportMetric(float64(adding.Nanoseconds())/float64(b.N)/n, "ns/added")

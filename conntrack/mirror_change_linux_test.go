@@ -108,7 +108,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 				c := randomChange(r)
 				before := list(t, table, Filter{})
 				want := slices.DeleteFunc(slices.Clone(before), func(f Flow) bool {
-					return judgeSlowly(c, &f).Stale()
+					return classifySlowly(c, &f).Stale()
 				})
 				m, err := NewMatcher(c)
 				require.NoError(t, err)

@@ -24,17 +24,17 @@ func mirrorOf(t *testing.T, table *Table, o MirrorOptions) *Mirror {
 	return x
 }
 
-// claimsOf are claims that make the flows to all endpoints but one stale.
-func claimsOf(t *testing.T, f string, p Protocol, backend string) *Matcher {
+// allBut returns a matcher that finds the flows to all endpoints but one stale.
+func allBut(t *testing.T, f string, p Protocol, endpoint string) *Matcher {
 	t.Helper()
-	frontend := Frontend{ap(f).Addr(), ap(f).Port(), p}
+	frontend := FrontendKey{ap(f).Addr(), ap(f).Port(), p}
 	m, err := NewMatcher(
-		Change{Claims: []Claim{{Frontend: frontend, Backends: aps(backend), Untranslated: true}}})
+		Change{Frontends: []Frontend{{Key: frontend, Endpoints: aps(endpoint), Untranslated: true}}})
 	require.NoError(t, err)
 	return m
 }
 
-func mustClean(t *testing.T, x *Mirror, m *Matcher) Cleaned {
+func mustClean(t *testing.T, x *Mirror, m *Matcher) CleanResult {
 	t.Helper()
 	got, err := x.Clean(context.Background(), m, CleanOptions{KeepOpen: true})
 	require.NoError(t, err)
@@ -109,24 +109,24 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	right := flow(UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
 	create(t, table, stale, right)
 	require.Zero(t, x.Stats().Flows)
-	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
-	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
-	require.Equal(t, Cleaned{}, mustClean(t, x, m))
+	m := allBut(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
+	require.Equal(t, CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+	require.Equal(t, CleanResult{}, mustClean(t, x, m))
 	require.Equal(t, 1, x.Stats().Flows)
 
 	// The same flow again, to the right endpoint and then back.
 	again := stale
 	again.Reply.Src = right.Reply.Src
 	create(t, table, again)
-	require.Equal(t, Cleaned{}, mustClean(t, x, m))
+	require.Equal(t, CleanResult{}, mustClean(t, x, m))
 	_, err := table.Delete(context.Background(), table.Flows(context.Background(),
 		Filter{OriginalDst: addr("10.96.0.10")}))
 	require.NoError(t, err)
 	create(t, table, stale)
-	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+	require.Equal(t, CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
 	require.Empty(t, list(t, table, Filter{}))
 	require.Equal(t, 1, x.Stats().Flows, "one event is not read yet")
-	require.Equal(t, Cleaned{}, mustClean(t, x, m))
+	require.Equal(t, CleanResult{}, mustClean(t, x, m))
 	require.Zero(t, x.Stats().Flows)
 }
 
@@ -139,13 +139,13 @@ func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		protocol Protocol
-		want     Cleaned
+		want     CleanResult
 	}{
-		{UDP, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}},
-		{TCP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
-		{SCTP, Cleaned{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
+		{UDP, CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}},
+		{TCP, CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
+		{SCTP, CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
 	} {
-		m := claimsOf(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53")
+		m := allBut(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53")
 		got, err := x.Clean(context.Background(), m, CleanOptions{Scan: ScanProtocol,
 			KeepOpen: true})
 		require.NoError(t, err)
@@ -165,12 +165,12 @@ func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 	port := flow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
 	over6 := flow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
 	create(t, table, backwards, masqueraded, translated, port, over6)
-	m, err := NewMatcher(Change{Claims: []Claim{
-		{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}, Untranslated: true, Backwards: true},
-		{Frontend: Frontend{addr("fd00:96::10"), 53, UDP}, Untranslated: true, Backwards: true},
+	m, err := NewMatcher(Change{Frontends: []Frontend{
+		{Key: FrontendKey{addr("10.96.0.10"), 53, UDP}, Untranslated: true, Backwards: true},
+		{Key: FrontendKey{addr("fd00:96::10"), 53, UDP}, Untranslated: true, Backwards: true},
 	}})
 	require.NoError(t, err)
-	require.Equal(t, Cleaned{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, x, m),
+	require.Equal(t, CleanResult{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, x, m),
 		"the masqueraded one is looked up, too")
 	require.Equal(t, keys([]Flow{masqueraded, translated, port}), keys(list(t, table, Filter{})))
 }
@@ -196,12 +196,12 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 		zone    uint16
 		deleted int
 	}{{9, 6}, {0, 2}, {8, 4}} {
-		m, err := NewMatcher(Change{Zone: tc.zone, Claims: []Claim{
-			{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}},
-			{Frontend: Frontend{addr("fd00:96::10"), 53, UDP}},
+		m, err := NewMatcher(Change{Zone: tc.zone, Frontends: []Frontend{
+			{Key: FrontendKey{addr("10.96.0.10"), 53, UDP}},
+			{Key: FrontendKey{addr("fd00:96::10"), 53, UDP}},
 		}})
 		require.NoError(t, err)
-		require.Equal(t, Cleaned{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted},
+		require.Equal(t, CleanResult{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted},
 			mustClean(t, x, m))
 	}
 	require.Empty(t, list(t, table, Filter{}))
@@ -220,7 +220,7 @@ func TestMirrorRecoversFromLosses(t *testing.T) {
 	create(t, table, flows...)
 	stale := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", "")
 	create(t, table, stale)
-	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
+	m := allBut(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
 	got := mustClean(t, x, m)
 	require.Equal(t, 1, got.Deleted)
 	require.Positive(t, got.Dumps, "it fell back")
@@ -230,7 +230,7 @@ func TestMirrorRecoversFromLosses(t *testing.T) {
 		return s.Synced && s.Lists > 1 && s.Losses > 0
 	}, 10*time.Second, time.Millisecond)
 	create(t, table, stale)
-	require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+	require.Equal(t, CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
 	require.Len(t, list(t, table, Filter{}), len(flows))
 }
 
@@ -239,7 +239,7 @@ func TestMirrorThatDoesNotRun(t *testing.T) {
 	table, _ := newTable(t)
 	x := mirrorOf(t, table, MirrorOptions{})
 	stale := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", "")
-	m := claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
+	m := allBut(t, "10.96.0.10:53", UDP, "10.244.0.6:53")
 	pass := func(when string) {
 		create(t, table, stale)
 		got := mustClean(t, x, m)
@@ -252,7 +252,7 @@ func TestMirrorThatDoesNotRun(t *testing.T) {
 		waitSynced(t, x)
 		require.ErrorContains(t, x.Run(context.Background()), "it is being mirrored already")
 		create(t, table, stale)
-		require.Equal(t, Cleaned{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
+		require.Equal(t, CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, x, m))
 		stop()
 		require.Equal(t, MirrorStats{Lists: x.Stats().Lists}, x.Stats())
 		pass("after")
@@ -274,7 +274,7 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	waitSynced(t, x)
 	require.NoError(t, ns.SetSysctl("net/netfilter/nf_conntrack_events", "0"))
 	create(t, table, flow(UDP, client, "10.96.0.10:53", "10.244.0.5:53", ""))
-	got := mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53"))
+	got := mustClean(t, x, allBut(t, "10.96.0.10:53", UDP, "10.244.0.6:53"))
 	require.Equal(t, 1, got.Deleted)
 	require.Positive(t, got.Dumps)
 	require.False(t, x.Stats().Synced)
@@ -305,9 +305,9 @@ func TestMirrorForgetsTheDead(t *testing.T) {
 		x.index.add(&f) // of the third, the kernel has one with another ID
 	}
 	x.mu.Unlock()
-	require.Equal(t, Cleaned{Lookups: 6, Misdirected: 1, Deleted: 1},
-		mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
-	require.Equal(t, Cleaned{}, mustClean(t, x, claimsOf(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
+	require.Equal(t, CleanResult{Lookups: 6, Misdirected: 1, Deleted: 1},
+		mustClean(t, x, allBut(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
+	require.Equal(t, CleanResult{}, mustClean(t, x, allBut(t, "10.96.0.10:53", UDP, "10.244.0.6:53")))
 	require.Zero(t, x.Stats().Flows)
 
 	require.NoError(t, x.check(context.Background()))
@@ -332,7 +332,7 @@ func TestMirrorWithoutPermission(t *testing.T) {
 	t.Parallel()
 	_, ns := newTable(t)
 	err := ns.Do(func() error {
-		table, err := Open(Config{})
+		table, err := Open(nil)
 		if err != nil {
 			return err
 		}

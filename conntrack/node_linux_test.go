@@ -19,7 +19,7 @@ func TestWithoutPermission(t *testing.T) {
 	t.Parallel()
 	_, ns := newTable(t)
 	err := ns.Do(func() error {
-		table, err := Open(Config{})
+		table, err := Open(nil)
 		if err != nil {
 			return err
 		}

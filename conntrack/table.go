@@ -11,10 +11,10 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// Config says where to look for flows.
+// Config says where to look for flows. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of a network namespace, used only during [Open]. 0 means the
-	// network namespace of the calling thread, which needs no CAP_SYS_ADMIN.
+	// network namespace of the calling thread; any other needs CAP_SYS_ADMIN.
 	NetNS int
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
@@ -30,7 +30,10 @@ type Table struct {
 
 // Open opens the conntrack table of a network namespace. Reading and changing it needs
 // CAP_NET_ADMIN in the user namespace that owns it.
-func Open(cfg Config) (*Table, error) {
+func Open(cfg *Config) (*Table, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
 	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -27,7 +27,7 @@ func (t *Table) readSettings() (map[string]uint64, error) {
 	now := map[string]uint64{}
 	err := t.ns.Do(func() error {
 		for _, name := range settings {
-			text, err := os.ReadFile(path.Join(sysctlDir, name))
+			text, err := os.ReadFile(filepath.Join(sysctlDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
@@ -47,7 +47,7 @@ func (t *Table) readSettings() (map[string]uint64, error) {
 // checkEvents returns [ErrNoEvents] unless the kernel makes events where somebody listens.
 func (t *Table) checkEvents() error {
 	return t.ns.Do(func() error {
-		text, err := os.ReadFile(path.Join(sysctlDir, eventsSetting))
+		text, err := os.ReadFile(filepath.Join(sysctlDir, eventsSetting))
 		switch {
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrNoEvents, err)
@@ -61,7 +61,7 @@ func (t *Table) checkEvents() error {
 // writeSetting sets one setting.
 func (t *Table) writeSetting(name string, value uint64) error {
 	return t.ns.Do(func() error {
-		return os.WriteFile(path.Join(sysctlDir, name), []byte(strconv.FormatUint(value, 10)), 0)
+		return os.WriteFile(filepath.Join(sysctlDir, name), []byte(strconv.FormatUint(value, 10)), 0)
 	})
 }
 

@@ -14,7 +14,7 @@ type way struct {
 	mirrored  bool
 	protocols []Protocol
 	late      bool // the mirror begins when there are flows, and finds them in a list
-	mixed     bool // there are claims of protocols that the mirror does not note
+	mixed     bool // there are frontends of protocols that the mirror does not note
 }
 
 var ways = []way{
@@ -41,7 +41,7 @@ func (w way) begin(t *testing.T, table *Table) *wayCleaner {
 	return c
 }
 
-func (c *wayCleaner) clean(t *testing.T, m *Matcher, opts CleanOptions) Cleaned {
+func (c *wayCleaner) clean(t *testing.T, m *Matcher, opts CleanOptions) CleanResult {
 	t.Helper()
 	if !c.mirrored {
 		got, err := c.table.Clean(context.Background(), m, opts)

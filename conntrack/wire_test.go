@@ -16,8 +16,6 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-func wantAll(*Flow) bool { return true }
-
 // recorded is one entry of testdata/flows.txt.
 type recorded struct {
 	command, text, status string

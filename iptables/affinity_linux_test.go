@@ -156,7 +156,7 @@ func remembered(
 func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
-	table, err := conntrack.Open(conntrack.Config{NetNS: c.Node.NS.Fd()})
+	table, err := conntrack.Open(&conntrack.Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(t, err)
 	defer table.Close()
 	keeper, err := flows.New(table, nil)

@@ -130,7 +130,7 @@ func sink(t *testing.T, h *netnstest.Host, port uint16) *atomic.Int64 {
 func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	table, err := conntrack.Open(conntrack.Config{NetNS: k.Node.NS.Fd()})
+	table, err := conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.Fd()})
 	require.NoError(t, err)
 	defer table.Close()
 	keeper, err := flows.New(table, nil)

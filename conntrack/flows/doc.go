@@ -3,7 +3,7 @@
 //
 // A [Keeper] is given to an engine, and works with every backend:
 //
-//	table, err := conntrack.Open(conntrack.Config{})
+//	table, err := conntrack.Open(nil)
 //	…
 //	keeper, err := flows.New(table, nil)
 //	…

@@ -16,7 +16,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	run := func(backend dataplane.Backend, states <-chan sm.State) error {
-		table, err := conntrack.Open(conntrack.Config{})
+		table, err := conntrack.Open(nil)
 		if err != nil {
 			return err
 		}

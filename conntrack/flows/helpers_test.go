@@ -32,7 +32,7 @@ type fakeTable struct {
 }
 
 func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.CleanOptions) (
-	c conntrack.Cleaned, err error) {
+	c conntrack.CleanResult, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m.Empty() {
@@ -45,7 +45,7 @@ func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.C
 	}
 	kept := f.flows[:0:0]
 	for i := range f.flows {
-		switch m.Judge(&f.flows[i]) {
+		switch m.Classify(&f.flows[i]) {
 		case conntrack.Misdirected:
 			c.Misdirected++
 		case conntrack.Untranslated, conntrack.Backwards:

@@ -16,7 +16,7 @@ import (
 // Table is what a [Keeper] needs of a [conntrack.Table], or of a [conntrack.Mirror] of one.
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
-		conntrack.Cleaned, error)
+		conntrack.CleanResult, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
 	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
@@ -47,7 +47,7 @@ type Keeper struct {
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	totals conntrack.Cleaned
+	totals conntrack.CleanResult
 
 	begun    bool
 	services *servicemodel.Table // what the kernel holds
@@ -77,7 +77,7 @@ type search struct {
 }
 
 // echoTimes say when to look again, since a late answer can undo the deletion of an untranslated
-// flow ([conntrack.Claim]): soon, and, if there were such flows, once more when no answer is under
+// flow ([conntrack.Frontend]): soon, and, if there were such flows, once more when no answer is under
 // way any more.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
@@ -102,7 +102,7 @@ func New(t Table, cfg *Config) (*Keeper, error) {
 }
 
 // Totals returns what all cleanings together found and did.
-func (k *Keeper) Totals() conntrack.Cleaned {
+func (k *Keeper) Totals() conntrack.CleanResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.totals
@@ -158,7 +158,7 @@ func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 
 // clean deletes the flows that are due.
 func (k *Keeper) clean(ctx context.Context) error {
-	change, err := k.claims()
+	change, err := k.change()
 	if err != nil {
 		return err
 	}
@@ -176,12 +176,12 @@ func (k *Keeper) clean(ctx context.Context) error {
 // or a frontend is new.
 func (k *Keeper) listen(c conntrack.Change, found bool) {
 	now := time.Now()
-	for _, claim := range c.Claims {
-		if !claim.Untranslated || claim.Frontend.Addr.IsUnspecified() {
+	for _, f := range c.Frontends {
+		if !f.Untranslated || f.Key.Addr.IsUnspecified() {
 			continue
 		}
-		key := servicemodel.FrontendKey{Addr: claim.Frontend.Addr, Protocol: servicemodel.UDP,
-			Port: claim.Frontend.Port}
+		key := servicemodel.FrontendKey{Addr: f.Key.Addr, Protocol: servicemodel.UDP,
+			Port: f.Key.Port}
 		times := echoTimes
 		if !found {
 			if s := k.due[key]; s == nil || !s.fresh {
@@ -197,7 +197,7 @@ func (k *Keeper) listen(c conntrack.Change, found bool) {
 }
 
 // add adds to the totals what a cleaning did.
-func (k *Keeper) add(ctx context.Context, c conntrack.Cleaned) {
+func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	t := &k.totals
 	t.Dumps += c.Dumps
 	t.Seen += c.Seen
@@ -205,7 +205,7 @@ func (k *Keeper) add(ctx context.Context, c conntrack.Cleaned) {
 	t.Misdirected += c.Misdirected
 	t.Untranslated += c.Untranslated
 	t.Deleted += c.Deleted
-	t.Gone += c.Gone
+	t.Missing += c.Missing
 	t.Reset += c.Reset
 	t.Duration += c.Duration
 	if c.Deleted > 0 {

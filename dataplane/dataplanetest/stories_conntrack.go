@@ -53,7 +53,7 @@ const serverGrace = 100 * time.Millisecond
 func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*conntrack.Table,
 	*flows.Keeper) {
 	t.Helper()
-	table, err := conntrack.Open(conntrack.Config{NetNS: w.Node.NS.Fd()})
+	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
 	if errors.Is(err, conntrack.ErrNotSupported) {
 		t.Skipf("no conntrack over netlink: %v", err)
 	} else if err != nil {

@@ -137,7 +137,7 @@ func (r *roll) state() servicemodel.State {
 
 // roll replaces the oldest endpoint, again and again. What ran at an endpoint that is gone ends
 // when the kernel knows: for UDP at once, for TCP when the policy leaves it no connections.
-func (r *roll) roll(ctx context.Context, cut func() conntrack.Cleaned) (changes, applies int) {
+func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (changes, applies int) {
 	states, ended := make(chan servicemodel.State, 16), make(chan error, 1)
 	applied := make(chan *servicemodel.Table, 1024)
 	go func() {

@@ -50,7 +50,7 @@ const (
 // benchFlows measures cleaning with as many flows as were asked for, a quarter of them of UDP. It
 // runs in the namespace of the bench.
 func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 			return nil, err
 		}
 		defer ns.Close()
-		more, err := conntrack.Open(conntrack.Config{NetNS: ns.Fd()})
+		more, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
 		if err != nil {
 			return nil, err
 		}

@@ -48,7 +48,7 @@ type flowSummary struct {
 // flows prints the flows of services.
 func (p *program) flows(ctx context.Context) error {
 	p.findBackend(ctx)
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (p *program) keepFlows() (*flows.Keeper, func(), error) {
 	if p.opts.flow.keep {
 		return nil, func() {}, nil
 	}
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w; with -keep-flows stale flows are left alone", err)
 	}

@@ -54,7 +54,7 @@ func kernlbOn(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (
 // put makes a flow to the service, which endpoint answers.
 func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endpoint string) {
 	t.Helper()
-	table, err := conntrack.Open(conntrack.Config{NetNS: ns.Fd()})
+	table, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer table.Close()
 	client := netip.MustParseAddrPort("198.51.100.1:4000")

@@ -18,7 +18,7 @@ type settingRow struct {
 
 // tune sets the limits and timeouts of conntrack, with kube-proxy's flags and defaults.
 func (p *program) tune(ctx context.Context) error {
-	table, err := conntrack.Open(conntrack.Config{})
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		return err
 	}

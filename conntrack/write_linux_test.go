@@ -24,12 +24,12 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 	}
 	d, err := table.Delete(context.Background(), All(doomed...))
 	require.NoError(t, err)
-	require.Equal(t, Deleted{Deleted: len(doomed)}, d)
+	require.Equal(t, DeleteResult{Deleted: len(doomed)}, d)
 	require.Equal(t, keys(others), keys(list(t, table, Filter{})))
 
 	d, err = table.Delete(context.Background(), All(append(doomed[:10], others[:5]...)...))
 	require.NoError(t, err)
-	require.Equal(t, Deleted{Deleted: 5, Gone: 10}, d)
+	require.Equal(t, DeleteResult{Deleted: 5, Missing: 10}, d)
 }
 
 func TestDeleteWhileListing(t *testing.T) {
@@ -55,7 +55,7 @@ func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 		_ = yield(list(t, table, Filter{})[0], nil) && yield(Flow{}, broken)
 	})
 	require.ErrorIs(t, err, broken)
-	require.Equal(t, Deleted{Deleted: 1}, d, "what came before the error is done")
+	require.Equal(t, DeleteResult{Deleted: 1}, d, "what came before the error is done")
 }
 
 // A flow that the same client made again, to an endpoint that may have it, is not the flow that was
@@ -94,7 +94,7 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 		require.NoError(t, err, tc.name)
 		alive := list(t, table, Filter{OriginalDst: tc.new.Original.Dst.Addr()})
 		if !tc.wantDeleted {
-			require.Equal(t, Deleted{Gone: 1}, d, tc.name)
+			require.Equal(t, DeleteResult{Missing: 1}, d, tc.name)
 			require.Len(t, alive, 1, tc.name)
 			continue
 		}
@@ -125,7 +125,7 @@ func TestZonesAreNotConfused(t *testing.T) {
 		require.Len(t, listed, 1)
 		d, err := table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err)
-		require.Equal(t, Deleted{Deleted: 1}, d, "%s", flows[i])
+		require.Equal(t, DeleteResult{Deleted: 1}, d, "%s", flows[i])
 		require.Len(t, list(t, table, Filter{}), 3-i)
 	}
 }

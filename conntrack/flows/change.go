@@ -42,23 +42,23 @@ func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
 	return all
 }
 
-// claims returns what is to be known to tell the flows that are due.
-func (k *Keeper) claims() (conntrack.Change, error) {
-	c := claimer{Keeper: k, endpoints: map[[2]*servicemodel.Pool][]netip.AddrPort{}}
+// change returns the change that makes the flows stale that are due.
+func (k *Keeper) change() (conntrack.Change, error) {
+	c := changeMaker{Keeper: k, endpoints: map[[2]*servicemodel.Pool][]netip.AddrPort{}}
 	if err := c.lookUpNode(); err != nil {
 		return conntrack.Change{}, err
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.Compare) {
-		c.claim(key, k.due[key])
+		c.add(key, k.due[key])
 		if key.NodePort() {
 			c.protect(key)
 		}
 	}
-	return conntrack.Change{Claims: c.list, NodeAddrs: c.node, Zone: k.cfg.Zone}, nil
+	return conntrack.Change{Frontends: c.list, NodeAddrs: c.node, Zone: k.cfg.Zone}, nil
 }
 
-// claimer makes the claims of one pass.
-type claimer struct {
+// changeMaker makes the change of one pass.
+type changeMaker struct {
 	*Keeper
 	// one slice for all frontends that share it
 	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort
@@ -66,11 +66,11 @@ type claimer struct {
 	former    []netip.Addr // those that do not any more
 	// all addresses of the node, if a frontend is looked at again
 	own  []netip.Addr
-	list []conntrack.Claim
+	list []conntrack.Frontend
 }
 
 // lookUpNode finds the addresses of the node, as far as they matter.
-func (c *claimer) lookUpNode() (err error) {
+func (c *changeMaker) lookUpNode() (err error) {
 	nodePorts, again := false, false
 	for key, s := range c.due {
 		nodePorts = nodePorts || key.NodePort() || c.services.Frontend(key) == nil &&
@@ -121,7 +121,7 @@ func at(key servicemodel.FrontendKey, a netip.Addr) servicemodel.FrontendKey {
 
 // answering returns the frontend that answers where key is: at an address of the node, it may be a
 // node port.
-func (c *claimer) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
+func (c *changeMaker) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
 	f := c.services.Frontend(key)
 	if f == nil && slices.Contains(c.node, key.Addr) {
 		f = c.services.Frontend(anywhere(key))
@@ -129,9 +129,9 @@ func (c *claimer) answering(key servicemodel.FrontendKey) *servicemodel.Frontend
 	return f
 }
 
-// backends returns the endpoints of a frontend, and whether packets are translated on their way
+// endpointsOf returns the endpoints of a frontend, and whether packets are translated on their way
 // there.
-func (c *claimer) backends(f *servicemodel.Frontend) (list []netip.AddrPort, translated bool) {
+func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPort, translated bool) {
 	p := pools(c.services, f)
 	list, known := c.endpoints[p]
 	if !known {
@@ -144,25 +144,24 @@ func (c *claimer) backends(f *servicemodel.Frontend) (list []netip.AddrPort, tra
 	return list, translated
 }
 
-// claim claims a frontend that is due.
-func (c *claimer) claim(key servicemodel.FrontendKey, s *search) {
-	backends, translated := c.backends(c.answering(key))
-	backends = slices.Clip(backends)
-	backends = append(backends, slices.SortedFunc(maps.Keys(c.departed[key]),
+// add adds a frontend that is due.
+func (c *changeMaker) add(key servicemodel.FrontendKey, s *search) {
+	may, translated := c.endpointsOf(c.answering(key))
+	may = append(slices.Clip(may), slices.SortedFunc(maps.Keys(c.departed[key]),
 		netip.AddrPort.Compare)...)
-	claim := conntrack.Claim{Frontend: frontend(key), Backends: backends,
+	f := conntrack.Frontend{Key: flowKey(key), Endpoints: may,
 		Untranslated: translated && key.Protocol == servicemodel.UDP}
-	claim.Backwards = claim.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
+	f.Backwards = f.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
 	if !s.all {
-		claim.Gone = append([]netip.AddrPort{}, s.gone...)
+		f.Removed = append([]netip.AddrPort{}, s.gone...)
 	}
-	c.list = append(c.list, claim)
+	c.list = append(c.list, f)
 }
 
-// protect claims, beside a node port, the addresses of the node where its number means something
+// protect adds, beside a node port, the addresses of the node where its number means something
 // else: a frontend of its own, an address that takes no node ports any more, or loopback, where it
 // depends on the backend whether they answer.
-func (c *claimer) protect(key servicemodel.FrontendKey) {
+func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	own := c.list[len(c.list)-1]
 	other := func(a netip.Addr) (servicemodel.FrontendKey, bool) {
 		k := at(key, a)
@@ -171,9 +170,9 @@ func (c *claimer) protect(key servicemodel.FrontendKey) {
 	}
 	for _, a := range c.node {
 		if k, ok := other(a); ok && c.services.Frontend(k) != nil {
-			backends, _ := c.backends(c.services.Frontend(k))
-			c.list = append(c.list, conntrack.Claim{Frontend: frontend(k), Backends: backends,
-				Gone: []netip.AddrPort{}})
+			may, _ := c.endpointsOf(c.services.Frontend(k))
+			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k), Endpoints: may,
+				Removed: []netip.AddrPort{}})
 		}
 	}
 	if key.Protocol != servicemodel.UDP {
@@ -181,18 +180,19 @@ func (c *claimer) protect(key servicemodel.FrontendKey) {
 	}
 	for _, a := range c.former {
 		if k, ok := other(a); ok && c.services.Frontend(k) == nil {
-			c.list = append(c.list, conntrack.Claim{Frontend: frontend(k)})
+			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k)})
 		}
 	}
 	if key.Addr.Is4() && c.services.Rules().LocalhostNodePorts {
-		own.Frontend.Addr, own.Untranslated = localhost, false
+		own.Key.Addr, own.Untranslated = localhost, false
 		c.list = append(c.list, own)
 	}
 }
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-func frontend(key servicemodel.FrontendKey) conntrack.Frontend {
-	return conntrack.Frontend{Addr: key.Addr, Port: key.Port,
+// flowKey returns a key in the words of conntrack.
+func flowKey(key servicemodel.FrontendKey) conntrack.FrontendKey {
+	return conntrack.FrontendKey{Addr: key.Addr, Port: key.Port,
 		Protocol: conntrack.Protocol(key.Protocol)}
 }

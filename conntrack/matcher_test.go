@@ -16,32 +16,32 @@ func dns() Change {
 	left, vip6 := aps("10.244.0.6:5353", "10.244.0.7:5353"), aps("[fd00:244::6]:5353")
 	return Change{
 		NodeAddrs: []netip.Addr{addr("192.0.2.10"), addr("192.0.2.11"), addr("2001:db8::10")},
-		Claims: []Claim{
-			{Frontend: Frontend{addr("10.96.0.10"), 53, UDP}, Backends: left, Untranslated: true},
-			{Frontend: Frontend{addr("203.0.113.5"), 53, UDP}, Backends: left, Untranslated: true},
-			{Frontend: Frontend{addr("0.0.0.0"), 30053, UDP}, Backends: left, Untranslated: true},
-			{Frontend: Frontend{addr("::"), 30053, UDP}, Backends: vip6, Untranslated: true},
-			{Frontend: Frontend{addr("fd00:96::10"), 53, UDP}, Backends: vip6, Untranslated: true},
+		Frontends: []Frontend{
+			{Key: FrontendKey{addr("10.96.0.10"), 53, UDP}, Endpoints: left, Untranslated: true},
+			{Key: FrontendKey{addr("203.0.113.5"), 53, UDP}, Endpoints: left, Untranslated: true},
+			{Key: FrontendKey{addr("0.0.0.0"), 30053, UDP}, Endpoints: left, Untranslated: true},
+			{Key: FrontendKey{addr("::"), 30053, UDP}, Endpoints: vip6, Untranslated: true},
+			{Key: FrontendKey{addr("fd00:96::10"), 53, UDP}, Endpoints: vip6, Untranslated: true},
 			// Gone: the service's second port was removed.
-			{Frontend: Frontend{addr("10.96.0.10"), 54, UDP}},
+			{Key: FrontendKey{addr("10.96.0.10"), 54, UDP}},
 			// TCP connections to one endpoint are cut; another endpoint is being drained.
-			{Frontend: Frontend{addr("10.96.0.10"), 80, TCP}, Backends: aps("10.244.0.6:8080"),
-				Gone: aps("10.244.0.5:8080")},
+			{Key: FrontendKey{addr("10.96.0.10"), 80, TCP}, Endpoints: aps("10.244.0.6:8080"),
+				Removed: aps("10.244.0.5:8080")},
 			// Another service has a node port's number on an address of the node. It did not
 			// change.
-			{Frontend: Frontend{addr("192.0.2.11"), 30053, UDP}, Gone: []netip.AddrPort{}},
+			{Key: FrontendKey{addr("192.0.2.11"), 30053, UDP}, Removed: []netip.AddrPort{}},
 		},
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestClassify(t *testing.T) {
 	t.Parallel()
 	zoned := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	zoned.Original.Zone, zoned.Reply.Zone = 9, 9
 	for _, tc := range []struct {
 		name string
 		flow Flow
-		want Verdict
+		want Class
 	}{
 		{"an endpoint that is gone, by cluster IP", flow(UDP, client, "10.96.0.10:53",
 			"10.244.0.5:5353", ""), Misdirected},
@@ -80,62 +80,62 @@ func TestJudge(t *testing.T) {
 		{"TCP untranslated, not asked for", flow(TCP, client, "10.96.0.10:80", "", ""), Current},
 
 		{"looks alike: the same numbers over TCP", flow(TCP, client, "10.96.0.10:53",
-			"10.244.0.5:5353", ""), Unclaimed},
+			"10.244.0.5:5353", ""), Unrelated},
 		{"looks alike: another service of the endpoint", flow(UDP, client, "10.96.0.99:53",
-			"10.244.0.5:5353", ""), Unclaimed},
+			"10.244.0.5:5353", ""), Unrelated},
 		{"looks alike: straight to the endpoint", flow(UDP, client, "10.244.0.5:5353", "", ""),
-			Unclaimed},
+			Unrelated},
 		{"looks alike: a pod asks a server on the node port's number",
-			flow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unclaimed},
+			flow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unrelated},
 		{"looks alike: a node port of another node, from here",
-			flow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unclaimed},
+			flow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unrelated},
 		{"looks alike: the node asks from the node port's number",
-			flow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unclaimed},
+			flow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
 		{"looks alike: the endpoint asks from its port",
-			flow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unclaimed},
+			flow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unrelated},
 		{"looks alike: the frontend's address asks", flow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
-			""), Unclaimed},
+			""), Unrelated},
 		{"looks alike: another port of the frontend", flow(UDP, client, "10.96.0.10:5353",
-			"10.244.0.5:5353", ""), Unclaimed},
-		{"looks alike: in another zone", zoned, Unclaimed},
+			"10.244.0.5:5353", ""), Unrelated},
+		{"looks alike: in another zone", zoned, Unrelated},
 		{"looks alike: another service on a node address with the node port's number",
 			flow(UDP, client, "192.0.2.11:30053", "10.244.0.5:5353", ""), Current},
 	} {
 		m, err := NewMatcher(dns())
 		require.NoError(t, err)
-		require.Equal(t, tc.want, m.Judge(&tc.flow), "%s: %s", tc.name, tc.flow)
+		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
 	}
 }
 
 // A late answer made a flow of its own, in which the client's packets pass for answers.
-func TestJudgeFlowsThatAreBackwards(t *testing.T) {
+func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
 	c := dns()
-	for i := range c.Claims {
-		c.Claims[i].Backwards = c.Claims[i].Untranslated
+	for i := range c.Frontends {
+		c.Frontends[i].Backwards = c.Frontends[i].Untranslated
 	}
 	m, err := NewMatcher(c)
 	require.NoError(t, err)
 	for _, tc := range []struct {
 		name string
 		flow Flow
-		want Verdict
+		want Class
 	}{
 		{"from the frontend's own address and port", flow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
 			""), Backwards},
 		{"the same, over IPv6", flow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
-		{"from another port", flow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unclaimed},
+		{"from another port", flow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unrelated},
 		{"from a frontend that was removed", flow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", ""),
-			Unclaimed},
+			Unrelated},
 		{"translated on its way", flow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""),
-			Unclaimed},
+			Unrelated},
 		{"the node asks from the node port's number",
-			flow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unclaimed},
+			flow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
 		{"the node asks from where another service answers",
-			flow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unclaimed},
-		{"of another protocol", flow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unclaimed},
+			flow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unrelated},
+		{"of another protocol", flow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
 	} {
-		require.Equal(t, tc.want, m.Judge(&tc.flow), "%s: %s", tc.name, tc.flow)
+		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
 	}
 	require.Equal(t, m.dumps(ScanProtocol), m.dumps(ScanNarrow),
 		"the kernel cannot look at both ends")
@@ -148,28 +148,28 @@ func TestMatcherOfAZone(t *testing.T) {
 	m, err := NewMatcher(c)
 	require.NoError(t, err)
 	f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	require.Equal(t, Unclaimed, m.Judge(&f))
+	require.Equal(t, Unrelated, m.Classify(&f))
 	f.Original.Zone = 9
-	require.Equal(t, Misdirected, m.Judge(&f))
+	require.Equal(t, Misdirected, m.Classify(&f))
 }
 
 func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 	t.Parallel()
-	vip := Frontend{addr("10.96.0.10"), 53, UDP}
+	vip := FrontendKey{addr("10.96.0.10"), 53, UDP}
 	for _, tc := range []struct {
-		name   string
-		claims []Claim
-		want   bool
+		name      string
+		frontends []Frontend
+		want      bool
 	}{
-		{"no claims", nil, true},
-		{"only a claim that protects", []Claim{{Frontend: vip, Gone: []netip.AddrPort{}}}, true},
-		{"a claim that takes an endpoint away",
-			[]Claim{{Frontend: vip, Gone: aps("10.244.0.5:53")}}, false},
-		{"a claim without endpoints", []Claim{{Frontend: vip}}, false},
-		{"a claim on untranslated flows",
-			[]Claim{{Frontend: vip, Gone: []netip.AddrPort{}, Untranslated: true}}, false},
+		{"no frontends", nil, true},
+		{"only a frontend that is protected", []Frontend{{Key: vip, Removed: []netip.AddrPort{}}}, true},
+		{"a frontend of which an endpoint is removed",
+			[]Frontend{{Key: vip, Removed: aps("10.244.0.5:53")}}, false},
+		{"a frontend without endpoints", []Frontend{{Key: vip}}, false},
+		{"a frontend that wants no untranslated flows",
+			[]Frontend{{Key: vip, Removed: []netip.AddrPort{}, Untranslated: true}}, false},
 	} {
-		m, err := NewMatcher(Change{Claims: tc.claims})
+		m, err := NewMatcher(Change{Frontends: tc.frontends})
 		require.NoError(t, err, tc.name)
 		require.Equal(t, tc.want, m.Empty(), tc.name)
 		if tc.want {
@@ -178,9 +178,9 @@ func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 	}
 }
 
-func TestClaimsThatMakeNoSense(t *testing.T) {
+func TestChangesThatMakeNoSense(t *testing.T) {
 	t.Parallel()
-	vip := Frontend{addr("10.96.0.10"), 53, UDP}
+	vip := FrontendKey{addr("10.96.0.10"), 53, UDP}
 	for _, tc := range []struct {
 		want   string
 		change Change
@@ -189,22 +189,22 @@ func TestClaimsThatMakeNoSense(t *testing.T) {
 			Change{NodeAddrs: []netip.Addr{addr("192.0.2.1"), {}}}},
 		{"NodeAddrs[0]: :: is not the address of a node",
 			Change{NodeAddrs: []netip.Addr{addr("::")}}},
-		{"Claims[0]: no Frontend.Addr", Change{Claims: []Claim{{}}}},
-		{"Claims[0]: no Frontend.Port",
-			Change{Claims: []Claim{{Frontend: Frontend{Addr: vip.Addr, Protocol: UDP}}}}},
-		{"the Frontend.Protocol of 10.96.0.10:53/icmp is not",
-			Change{Claims: []Claim{{Frontend: Frontend{vip.Addr, 53, ICMP}}}}},
-		{"Claims[1]: the Frontend 10.96.0.10:53/udp is claimed twice", Change{Claims: []Claim{
-			{Frontend: vip}, {Frontend: Frontend{addr("::ffff:10.96.0.10"), 53, UDP}},
+		{"Frontends[0]: no Key.Addr", Change{Frontends: []Frontend{{}}}},
+		{"Frontends[0]: 10.96.0.10:0/udp: no Key.Port",
+			Change{Frontends: []Frontend{{Key: FrontendKey{Addr: vip.Addr, Protocol: UDP}}}}},
+		{"10.96.0.10:53/icmp: Key.Protocol is not",
+			Change{Frontends: []Frontend{{Key: FrontendKey{vip.Addr, 53, ICMP}}}}},
+		{"Frontends[1]: 10.96.0.10:53/udp is there twice", Change{Frontends: []Frontend{
+			{Key: vip}, {Key: FrontendKey{addr("::ffff:10.96.0.10"), 53, UDP}},
 		}}},
-		{"in Backends of 10.96.0.10:53/udp: [fd00::1]:53 is not an endpoint of the frontend's " +
+		{"10.96.0.10:53/udp: Endpoints: [fd00::1]:53 is not an endpoint of the frontend's " +
 			"family",
-			Change{Claims: []Claim{{Frontend: vip, Backends: aps("10.0.0.1:53", "[fd00::1]:53")}}}},
-		{"in Gone of 10.96.0.10:53/udp: 10.0.0.1:0 is not an endpoint",
-			Change{Claims: []Claim{{Frontend: vip, Gone: aps("10.0.0.1:0")}}}},
+			Change{Frontends: []Frontend{{Key: vip, Endpoints: aps("10.0.0.1:53", "[fd00::1]:53")}}}},
+		{"10.96.0.10:53/udp: Removed: 10.0.0.1:0 is not an endpoint",
+			Change{Frontends: []Frontend{{Key: vip, Removed: aps("10.0.0.1:0")}}}},
 	} {
 		_, err := NewMatcher(tc.change)
-		require.ErrorIs(t, err, ErrBadClaim)
+		require.ErrorIs(t, err, ErrBadChange)
 		require.ErrorContains(t, err, tc.want)
 	}
 }
@@ -230,8 +230,8 @@ func TestMatcherDumps(t *testing.T) {
 	require.Equal(t, []dumpRequest{{}}, m.dumps(ScanAll))
 }
 
-// The requests of a matcher bring every flow that it finds stale, once, and its verdicts are those
-// of a judge who knows no maps.
+// The requests of a matcher bring every flow that it finds stale, once, and its classes are those
+// of one that knows no maps.
 func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -242,8 +242,8 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 		require.NoError(t, err)
 		for range 100 {
 			f := randomFlow(r)
-			want := judgeSlowly(c, &f)
-			require.Equal(t, want, m.Judge(&f), "seed %d: %+v: %s", seed, c, f)
+			want := classifySlowly(c, &f)
+			require.Equal(t, want, m.Classify(&f), "seed %d: %+v: %s", seed, c, f)
 			for _, scan := range []Scan{ScanNarrow, ScanProtocol, ScanAll} {
 				answers := 0
 				for _, d := range m.dumps(scan) {
@@ -260,30 +260,30 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 	}
 }
 
-func judgeSlowly(c Change, f *Flow) Verdict {
+func classifySlowly(c Change, f *Flow) Class {
 	if f.Zone() != c.Zone {
-		return Unclaimed
+		return Unrelated
 	}
-	exact := slices.IndexFunc(c.Claims, func(cl Claim) bool {
-		return cl.Frontend == Frontend{f.Original.Dst.Addr(), f.Original.Dst.Port(), f.Protocol}
+	exact := slices.IndexFunc(c.Frontends, func(cl Frontend) bool {
+		return cl.Key == FrontendKey{f.Original.Dst.Addr(), f.Original.Dst.Port(), f.Protocol}
 	})
 	if exact < 0 && slices.Contains(c.NodeAddrs, f.Original.Dst.Addr()) {
-		exact = slices.IndexFunc(c.Claims, func(cl Claim) bool {
-			return cl.Frontend.Addr.IsUnspecified() &&
-				cl.Frontend.Addr.Is4() == f.Original.Dst.Addr().Is4() &&
-				cl.Frontend.Port == f.Original.Dst.Port() && cl.Frontend.Protocol == f.Protocol
+		exact = slices.IndexFunc(c.Frontends, func(cl Frontend) bool {
+			return cl.Key.Addr.IsUnspecified() &&
+				cl.Key.Addr.Is4() == f.Original.Dst.Addr().Is4() &&
+				cl.Key.Port == f.Original.Dst.Port() && cl.Key.Protocol == f.Protocol
 		})
 	}
 	if exact < 0 {
-		return Unclaimed
+		return Unrelated
 	}
-	claim := c.Claims[exact]
+	frontend := c.Frontends[exact]
 	switch {
-	case slices.Contains(claim.Backends, f.Reply.Src):
+	case slices.Contains(frontend.Endpoints, f.Reply.Src):
 		return Current
-	case !f.Translated() && claim.Untranslated:
+	case !f.Translated() && frontend.Untranslated:
 		return Untranslated
-	case f.Translated() && (claim.Gone == nil || slices.Contains(claim.Gone, f.Reply.Src)):
+	case f.Translated() && (frontend.Removed == nil || slices.Contains(frontend.Removed, f.Reply.Src)):
 		return Misdirected
 	}
 	return Current
@@ -301,12 +301,12 @@ func randomChange(r *rand.Rand) Change {
 				if addr(a).Is6() {
 					own = aps("[fd00::1]:53", "[fd00::2]:54")
 				}
-				claim := Claim{Frontend: Frontend{addr(a), port, p}, Backends: own[:r.IntN(3)],
+				frontend := Frontend{Key: FrontendKey{addr(a), port, p}, Endpoints: own[:r.IntN(3)],
 					Untranslated: r.IntN(2) == 0}
 				if r.IntN(2) == 0 {
-					claim.Gone = append([]netip.AddrPort{}, own[r.IntN(3):]...)
+					frontend.Removed = append([]netip.AddrPort{}, own[r.IntN(3):]...)
 				}
-				c.Claims = append(c.Claims, claim)
+				c.Frontends = append(c.Frontends, frontend)
 			}
 		}
 	}

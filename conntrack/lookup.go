@@ -1,0 +1,47 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// Lookup asks the kernel for single flows. For each of those given it returns the one that has the
+// same original tuple now, nil if there is none. It may be another flow, to another endpoint: then
+// it usually has another ID, see [Flow.ID].
+//
+// After an error, what was found so far is returned, and nil means nothing.
+func (t *Table) Lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
+	found, err := t.lookup(ctx, flows)
+	if err != nil {
+		return found, fmt.Errorf("look up flows: %w", explain(err))
+	}
+	return found, nil
+}
+
+func (t *Table) lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
+	var b nfnl.Batch
+	for i := range flows {
+		appendGet(&b, &flows[i])
+	}
+	now, found := make([]Flow, len(flows)), make([]*Flow, len(flows))
+	err := t.conn.QueryAll(ctx, &b, func(i int, m nfnl.Message) error {
+		if err := parseFlow(m.Attrs, &now[i], wantAll); err != nil {
+			return err
+		}
+		found[i] = &now[i]
+		return nil
+	})
+	missing, err := refusals(err)
+	for _, e := range missing {
+		if e.Errno != syscall.ENOENT {
+			return found, fmt.Errorf("%s: %w", flows[e.Index], e)
+		}
+	}
+	return found, err
+}
+
+// wantAll wants every flow.
+func wantAll(*Flow) bool { return true }

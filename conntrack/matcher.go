@@ -1,0 +1,281 @@
+package conntrack
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"unsafe"
+)
+
+// Matcher tells stale flows from others, in a time that does not depend on the number of frontends.
+// It holds no kernel resources, does not change, and may be used by many goroutines.
+type Matcher struct {
+	frontends map[FrontendKey]*criterion
+	ports     map[portKey]struct{} // of the frontends: most flows are to none of these
+	nodes     map[netip.Addr]struct{}
+	zone      uint16
+
+	backwards bool // there are frontends that want no such flows
+}
+
+type portKey struct {
+	protocol Protocol
+	port     uint16
+}
+
+type endpoints map[netip.AddrPort]struct{}
+
+// criterion is what makes flows to a frontend stale.
+type criterion struct {
+	endpoints, removed endpoints
+	anyRemoved         bool // flows to any endpoint that is not among the endpoints are stale
+	untranslated       bool
+	backwards          bool
+}
+
+// NewMatcher returns the matcher for a change, or [ErrBadChange]. It keeps no part of c. Frontends
+// that share a slice of endpoints share the memory that the matcher takes for them.
+func NewMatcher(c Change) (*Matcher, error) {
+	m := &Matcher{
+		frontends: make(map[FrontendKey]*criterion, len(c.Frontends)),
+		ports:     map[portKey]struct{}{},
+		nodes:     make(map[netip.Addr]struct{}, len(c.NodeAddrs)),
+		zone:      c.Zone,
+	}
+	for i, a := range c.NodeAddrs {
+		if !a.IsValid() || a.IsUnspecified() {
+			return nil, fmt.Errorf("%w: NodeAddrs[%d]: %s is not the address of a node",
+				ErrBadChange, i, a)
+		}
+		m.nodes[plainAddr(a)] = struct{}{}
+	}
+	sets := setMaker{}
+	for i := range c.Frontends {
+		if err := m.add(&c.Frontends[i], sets); err != nil {
+			return nil, fmt.Errorf("%w: Frontends[%d]: %w", ErrBadChange, i, err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Matcher) add(f *Frontend, sets setMaker) error {
+	key := f.Key
+	if !key.Addr.IsValid() {
+		return errors.New("no Key.Addr")
+	}
+	key.Addr = plainAddr(key.Addr)
+	if key.Port == 0 {
+		return fmt.Errorf("%s: no Key.Port", key)
+	}
+	if key.Protocol != TCP && key.Protocol != UDP && key.Protocol != SCTP {
+		return fmt.Errorf("%s: Key.Protocol is not tcp, udp or sctp", key)
+	}
+	if _, ok := m.frontends[key]; ok {
+		return fmt.Errorf("%s is there twice", key)
+	}
+	c := &criterion{anyRemoved: f.Removed == nil, untranslated: f.Untranslated,
+		backwards: f.Backwards && !key.Addr.IsUnspecified()}
+	var err error
+	if c.endpoints, err = sets.set(f.Endpoints, key); err != nil {
+		return fmt.Errorf("%s: Endpoints: %w", key, err)
+	}
+	if c.removed, err = sets.set(f.Removed, key); err != nil {
+		return fmt.Errorf("%s: Removed: %w", key, err)
+	}
+	m.frontends[key] = c
+	m.ports[portKey{key.Protocol, key.Port}] = struct{}{}
+	m.backwards = m.backwards || c.backwards
+	return nil
+}
+
+// setMaker makes sets of endpoints, one for each slice it is given.
+type setMaker map[sliceKey]endpoints
+
+type sliceKey struct {
+	first *netip.AddrPort
+	len   int
+}
+
+func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
+	for _, e := range list {
+		if !e.IsValid() || e.Port() == 0 || familyOf(e.Addr().Unmap()) != familyOf(f.Addr) {
+			return nil, fmt.Errorf("%s is not an endpoint of the frontend's family", e)
+		}
+	}
+	key := sliceKey{unsafe.SliceData(list), len(list)}
+	set, ok := s[key]
+	if !ok {
+		set = make(endpoints, len(list))
+		for _, e := range list {
+			set[netip.AddrPortFrom(plainAddr(e.Addr()), e.Port())] = struct{}{}
+		}
+		s[key] = set
+	}
+	return set, nil
+}
+
+// plainAddr returns a as the kernel has it: an IPv4 address is not IPv6, and no address has a zone.
+func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// Empty reports whether no flow can be stale: then there is no reason to look at the table.
+func (m *Matcher) Empty() bool {
+	for _, c := range m.frontends {
+		if c.finds() {
+			return false
+		}
+	}
+	return true
+}
+
+// finds reports whether the criterion can make a flow stale.
+func (c *criterion) finds() bool {
+	return c.anyRemoved || len(c.removed) > 0 || c.untranslated || c.backwards
+}
+
+// Classify returns the class of a flow. Only addresses, ports, protocol and zone count: IPVS does
+// not set [StatusDstNAT], and who answers is in the reply tuple whether the client's address was
+// replaced or not.
+func (m *Matcher) Classify(f *Flow) Class {
+	c := m.criterion(f)
+	switch {
+	case f.Zone() != m.zone:
+		return Unrelated
+	case c == nil && m.fromFrontend(f) && !f.Translated() && !f.Masqueraded():
+		return Backwards
+	case c == nil:
+		return Unrelated
+	case c.endpoints.has(f.Reply.Src):
+		return Current
+	case f.Reply.Src == f.Original.Dst && c.untranslated:
+		return Untranslated
+	case f.Reply.Src == f.Original.Dst:
+		return Current
+	case c.anyRemoved || c.removed.has(f.Reply.Src):
+		return Misdirected
+	}
+	return Current
+}
+
+func (s endpoints) has(e netip.AddrPort) bool {
+	_, ok := s[e]
+	return ok
+}
+
+// mayBeStale reports whether the flow is to or from a frontend that changed. It needs the protocol
+// and the original tuple only.
+func (m *Matcher) mayBeStale(f *Flow) bool { return m.criterion(f) != nil || m.fromFrontend(f) }
+
+// criterion returns what holds where the flow was sent to, nil if that is no frontend that changed.
+// It needs the protocol and the original tuple only.
+func (m *Matcher) criterion(f *Flow) *criterion {
+	dst := f.Original.Dst
+	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; !ok {
+		return nil
+	}
+	if c := m.frontends[FrontendKey{dst.Addr(), dst.Port(), f.Protocol}]; c != nil {
+		return c
+	}
+	if _, ok := m.nodes[dst.Addr()]; !ok {
+		return nil
+	}
+	return m.frontends[FrontendKey{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
+}
+
+// fromFrontend reports whether the flow comes from a frontend that wants no flows from there. It
+// needs the protocol and the original tuple only.
+func (m *Matcher) fromFrontend(f *Flow) bool {
+	if !m.backwards {
+		return false
+	}
+	src := f.Original.Src
+	c := m.frontends[FrontendKey{src.Addr(), src.Port(), f.Protocol}]
+	_, node := m.nodes[src.Addr()]
+	return c != nil && c.backwards && !node
+}
+
+// anyAddr returns the unspecified address of a's family.
+func anyAddr(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// dumps returns the requests whose answers hold every flow that may be stale, apart from those of
+// the protocols given. They overlap in nothing.
+func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
+	if scan == ScanNarrow && m.backwards {
+		scan = ScanProtocol // the kernel compares one end with one port
+	}
+	// requests without address, and the one address of their frontends
+	found := map[dumpRequest]netip.Addr{}
+	for f, c := range m.frontends {
+		if !c.finds() || slices.Contains(except, f.Protocol) {
+			continue
+		}
+		var d dumpRequest
+		if scan != ScanAll {
+			d.family, d.protocol = familyOf(f.Addr), f.Protocol
+		}
+		// the kernel compares ports of TCP and UDP only
+		if scan == ScanNarrow && f.Protocol != SCTP {
+			d.dstPort = f.Port
+		}
+		if other, ok := found[d]; ok && other != f.Addr {
+			found[d] = anyAddr(f.Addr)
+		} else {
+			found[d] = f.Addr
+		}
+	}
+	var requests []dumpRequest
+	for d, addr := range found {
+		if scan == ScanNarrow && !addr.IsUnspecified() {
+			d.dst = filterable(addr)
+		}
+		requests = append(requests, d)
+	}
+	slices.SortFunc(requests, compareRequests)
+	return requests
+}
+
+// Destinations returns the addresses, ports and protocols to which flows can have been sent that
+// are stale, sorted. In place of an unspecified address there are those of the node.
+func (m *Matcher) Destinations() []FrontendKey {
+	var all []FrontendKey
+	for key, c := range m.frontends {
+		switch {
+		case !c.finds():
+		case !key.Addr.IsUnspecified():
+			all = append(all, key)
+		default:
+			for a := range m.nodes {
+				at := FrontendKey{a, key.Port, key.Protocol}
+				if _, own := m.frontends[at]; !own && anyAddr(a) == key.Addr {
+					all = append(all, at)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, compareKeys)
+	return all
+}
+
+// Sources returns the addresses, ports and protocols from which flows can have been sent that are
+// stale, sorted: the frontends with [Frontend.Backwards].
+func (m *Matcher) Sources() []FrontendKey {
+	var all []FrontendKey
+	for key, c := range m.frontends {
+		if c.backwards {
+			all = append(all, key)
+		}
+	}
+	slices.SortFunc(all, compareKeys)
+	return all
+}
+
+func compareKeys(a, b FrontendKey) int {
+	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Addr.Compare(b.Addr),
+		cmp.Compare(a.Port, b.Port))
+}

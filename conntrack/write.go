@@ -1,0 +1,182 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// batchFlows is how many flows are changed with one system call.
+const batchFlows = 512
+
+// DeleteResult says what became of flows that were to be deleted.
+type DeleteResult struct {
+	Deleted int // they are no more
+	Missing int // they had gone already, or changed into another flow
+}
+
+// Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
+// it deletes.
+//
+// A flow that is not what it was when it was listed survives: the kernel finds it by its reply
+// tuple, so one that was made again with another endpoint is left alone, and by its ID. See
+// [Flow.ID] for the limit of that: a flow made again to the same endpoint may be taken for the old
+// one.
+//
+// After an error, which may come from the sequence, what was deleted so far is counted.
+func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (DeleteResult, error) {
+	var total DeleteResult
+	err := inBatches(flows, func(batch []Flow) error {
+		missing, err := t.deleteBatch(ctx, batch)
+		if err == nil {
+			total.Missing += missing
+			total.Deleted += len(batch) - missing
+		}
+		return err
+	})
+	if err != nil {
+		return total, fmt.Errorf("delete flows: %w", explain(err))
+	}
+	return total, nil
+}
+
+// deleteBatch deletes the flows and returns how many were not there.
+func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing int, err error) {
+	var b nfnl.Batch
+	for i := range flows {
+		appendDelete(&b, &flows[i])
+	}
+	failed, err := t.send(ctx, &b, syscall.ENOENT, flows)
+	for _, f := range failed {
+		if f {
+			missing++
+		}
+	}
+	return missing, err
+}
+
+// CreateResult says what became of flows that were to be created.
+type CreateResult struct {
+	Created  int // they are there
+	Existing int // there was a flow with one of their tuples
+}
+
+// Create puts flows into the table, as a program does that carries connections from one machine to
+// another. Of a flow it takes the tuples, the timeout, the mark, the TCP state and the bits
+// seen-reply, assured and fixed-timeout. Where the reply tuple is not the inverse of the original
+// one, the kernel will translate. TCP windows are not checked for such flows.
+//
+// It returns [ErrTableFull] when no more fit.
+func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (CreateResult, error) {
+	var total CreateResult
+	err := inBatches(flows, func(batch []Flow) error {
+		var b nfnl.Batch
+		for i := range batch {
+			if err := checkFlow(&batch[i]); err != nil {
+				return err
+			}
+			appendCreate(&b, &batch[i])
+		}
+		existing, err := t.send(ctx, &b, syscall.EEXIST, batch)
+		for _, there := range existing {
+			if there {
+				total.Existing++
+			} else if err == nil {
+				total.Created++
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return total, fmt.Errorf("create flows: %w", explain(err))
+	}
+	return total, nil
+}
+
+// checkFlow refuses flows that cannot be written.
+func checkFlow(f *Flow) error {
+	family := f.Family()
+	for _, a := range []struct {
+		name string
+		addr Family
+	}{
+		{"Original.Dst", family},
+		{"Original.Src", familyOf(f.Original.Src.Addr())},
+		{"Reply.Src", familyOf(f.Reply.Src.Addr())},
+		{"Reply.Dst", familyOf(f.Reply.Dst.Addr())},
+	} {
+		if a.addr == AnyFamily || a.addr != family {
+			return fmt.Errorf("flow %s: %s: no address, or of another family", *f, a.name)
+		}
+	}
+	switch {
+	case f.Protocol == 0:
+		return fmt.Errorf("flow %s: Protocol: not set", *f)
+	case f.Timeout < time.Second:
+		return fmt.Errorf("flow %s: Timeout: %s is less than a second", *f, f.Timeout)
+	}
+	return nil
+}
+
+// inBatches calls do with the flows, batchFlows at a time. The slice is used again.
+func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
+	batch := make([]Flow, 0, batchFlows)
+	for f, err := range flows {
+		if err != nil {
+			if len(batch) > 0 {
+				return errors.Join(do(batch), err)
+			}
+			return err
+		}
+		if batch = append(batch, f); len(batch) == batchFlows {
+			if err := do(batch); err != nil {
+				return err
+			}
+			batch = batch[:0]
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	return do(batch)
+}
+
+// send sends the requests of b, one for each flow. It tells which of them failed with the errno
+// expected; any other failure is an error.
+func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno, flows []Flow) (
+	[]bool, error) {
+	failed := make([]bool, len(flows))
+	refusals, err := t.sendAll(ctx, b)
+	if err != nil {
+		return failed, err
+	}
+	for _, e := range refusals {
+		if e.Errno != expected {
+			return failed, fmt.Errorf("%s: %w", flows[e.Index], e)
+		}
+		failed[e.Index] = true
+	}
+	return failed, nil
+}
+
+// sendAll sends the requests of b and returns the kernel's refusals apart from other errors.
+func (t *Table) sendAll(ctx context.Context, b *nfnl.Batch) (nfnl.OpErrors, error) {
+	_, err := t.conn.SendAll(ctx, b)
+	return refusals(err)
+}
+
+// refusals tells the kernel's refusals of single requests from other errors.
+func refusals(err error) (nfnl.OpErrors, error) {
+	switch e := err.(type) {
+	case *nfnl.OpError:
+		return nfnl.OpErrors{e}, nil
+	case nfnl.OpErrors:
+		return e, nil
+	}
+	return nil, err
+}
