@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -152,35 +153,79 @@ func to(m Masquerade, hosts ...string) Want {
 	return w
 }
 
+// reaches is the want that these hosts answer, and see the client's own address.
+func reaches(hosts ...string) Want { return to(OwnSource, hosts...) }
+
+// masqueraded is the want that these hosts answer, and see the node's address.
+func masqueraded(hosts ...string) Want { return to(NodeSource, hosts...) }
+
+// answered is the want that these servers answer.
+func answered(servers ...string) Want {
+	return Want{Outcome: servicemodel.Balanced, Servers: servers}
+}
+
 var (
 	rejected  = Want{Outcome: servicemodel.Rejected}
 	dropped   = Want{Outcome: servicemodel.Dropped}
 	untouched = Want{Outcome: servicemodel.Untouched}
 )
 
+// target is an address of each family, and a port.
+type target struct {
+	addrs [2]netip.Addr
+	port  uint16
+}
+
+func at(v4, v6 string, port uint16) target { return target{pair(v4, v6), port} }
+
+// on is another port of the same addresses.
+func (t target) on(port uint16) target { return target{t.addrs, port} }
+
+// The ways to the service, and to a second one.
+var (
+	cluster      = target{clusterIP, servicePort}
+	cluster2     = target{clusterIP2, servicePort}
+	unused       = target{unusedIP, servicePort}
+	loadBalancer = target{lbIP, servicePort}
+	external     = target{externalIP, servicePort}
+	nodePorts    = target{nodeIP, nodePort}
+)
+
 // ask makes the same check for all protocols and families.
-func ask(from string, addrs [2]netip.Addr, port uint16, want Want) []Check {
+func ask(from string, t target, want Want) []Check {
 	var l []Check
-	for _, f := range families {
-		l = append(l, askFamily(f, from, addrs, port, want)...)
+	for _, addr := range t.addrs {
+		for _, p := range protocols {
+			l = append(l, Check{From: from, Proto: p, To: netip.AddrPortFrom(addr, t.port),
+				Want: want})
+		}
 	}
 	return l
 }
 
-// askFamily is ask for one family only.
-func askFamily(family int, from string, addrs [2]netip.Addr, port uint16, want Want) []Check {
-	var l []Check
-	for _, p := range protocols {
-		l = append(l, Check{From: from, Proto: p, To: netip.AddrPortFrom(addrs[family], port),
-			Want: want})
-	}
-	return l
+// ipv4, ipv6, tcp, udp and sctp keep some of the checks.
+func ipv4(l []Check) []Check {
+	return slices.DeleteFunc(l, func(c Check) bool { return !c.To.Addr().Is4() })
 }
 
-func checks(l ...[]Check) []Check {
-	var out []Check
-	for _, c := range l {
-		out = append(out, c...)
-	}
-	return out
+func ipv6(l []Check) []Check {
+	return slices.DeleteFunc(l, func(c Check) bool { return c.To.Addr().Is4() })
+}
+
+func tcp(l []Check) []Check  { return over(servicemodel.TCP, l) }
+func udp(l []Check) []Check  { return over(servicemodel.UDP, l) }
+func sctp(l []Check) []Check { return over(servicemodel.SCTP, l) }
+
+func over(p servicemodel.Protocol, l []Check) []Check {
+	return slices.DeleteFunc(l, func(c Check) bool { return c.Proto != p })
+}
+
+// scenario makes a scenario for a row of behaviour.md.
+func scenario(line, name string, steps ...Step) Scenario {
+	return Scenario{Name: name, Line: line, Steps: steps}
+}
+
+// after is a step: what must become of packets after a state was applied.
+func after(s servicemodel.State, checks ...[]Check) Step {
+	return Step{State: s, Checks: slices.Concat(checks...)}
 }

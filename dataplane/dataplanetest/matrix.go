@@ -2,7 +2,6 @@ package dataplanetest
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -66,16 +65,15 @@ var detectors = []detector{
 
 // destination is one way to a service.
 type destination struct {
-	kind  servicemodel.Kind
-	addrs [2]netip.Addr
-	port  uint16
+	kind servicemodel.Kind
+	target
 }
 
 var destinations = []destination{
-	{servicemodel.ClusterIP, clusterIP, servicePort},
-	{servicemodel.LoadBalancer, lbIP, servicePort},
-	{servicemodel.ExternalIP, externalIP, servicePort},
-	{servicemodel.NodePort, nodeIP, nodePort},
+	{servicemodel.ClusterIP, cluster},
+	{servicemodel.LoadBalancer, loadBalancer},
+	{servicemodel.ExternalIP, external},
+	{servicemodel.NodePort, nodePorts},
 }
 
 // expect is the matrix.
@@ -144,7 +142,7 @@ func cell(d destination, local bool, l *layout, det *detector) Scenario {
 	}
 	var list []Check
 	for _, from := range []string{"pod1", "node", "outside1"} {
-		list = append(list, ask(from, d.addrs, d.port, expect(d, local, l, det, from))...)
+		list = append(list, ask(from, d.target, expect(d, local, l, det, from))...)
 	}
 	return Scenario{
 		Name:    fmt.Sprintf("%s, policy %s, %s, %s", d.kind, policy, l.name, det.name),

@@ -250,8 +250,7 @@ func repairsFlush(t *testing.T, w *world) {
 	if r.Messages == 0 || !r.Observed {
 		t.Errorf("nothing was written")
 	}
-	for _, c := range w.check(t, r.Changes.New, ask("pod1", clusterIP, servicePort,
-		to(OwnSource, "pod2"))) {
+	for _, c := range w.check(t, r.Changes.New, ask("pod1", cluster, reaches("pod2"))) {
 		t.Error(c)
 	}
 }
@@ -270,7 +269,7 @@ func cleansUp(t *testing.T, w *world) {
 	if o.Table.Len() != 0 || len(o.Drift) != 0 {
 		t.Errorf("left: %s, drift %v", describe(o.Table), o.Drift)
 	}
-	for _, c := range w.check(t, o.Table, ask("outside1", clusterIP, servicePort, untouched)) {
+	for _, c := range w.check(t, o.Table, ask("outside1", cluster, untouched)) {
 		t.Error(c)
 	}
 	if _, err := w.engine.Cleanup(t.Context()); err != nil {
