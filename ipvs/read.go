@@ -113,15 +113,15 @@ func (b *Backend) readChains(ctx context.Context, f *nft.Family, raw *rawTable) 
 	var req nfnl.Batch
 	for _, name := range chainNames() {
 		ask(&req, f, nft.MsgGetChain, b.cfg.Table, "chain", name)
-		req.Text(3, name) // NFTA_CHAIN_NAME
+		req.Text(nft.AttrChainName, name)
 	}
 	err := b.nf.QueryAll(ctx, &req, func(_ int, m nfnl.Message) error {
-		_, c, err := nft.DecodeChain(m.Attrs)
+		c, err := nft.DecodeChain(m.Attrs)
 		if err != nil {
 			return err
 		}
 		policy, err := attrU32(m.Attrs, attrChainPolicy)
-		raw.chains[c.Name] = rawChain{c, policy}
+		raw.chains[c.Name] = rawChain{c.Chain, policy}
 		return err
 	})
 	return exceptMissing(err)
@@ -160,9 +160,10 @@ func (b *Backend) readRules(ctx context.Context, f *nft.Family, raw *rawTable) e
 	var req nfnl.Batch
 	ask(&req, f, nft.MsgGetRule, b.cfg.Table, "rules", "")
 	return b.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
-		table, chain, hash, err := nft.DecodeRule(m.Attrs)
-		if err == nil && table == b.cfg.Table {
-			raw.rules[chain] = append(raw.rules[chain], hash)
+		r, err := nft.DecodeRule(m.Attrs)
+		if err == nil && string(r.Table) == b.cfg.Table {
+			chain := string(r.Chain)
+			raw.rules[chain] = append(raw.rules[chain], r.Hash())
 		}
 		return err
 	})

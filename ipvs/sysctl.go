@@ -173,9 +173,9 @@ func (b *Backend) othersForward(ctx context.Context) (bool, error) {
 		nfnl.Object{Verb: "read", Kind: "chains"})
 	found := false
 	err := b.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
-		table, c, err := nft.DecodeChain(m.Attrs)
+		c, err := nft.DecodeChain(m.Attrs)
 		ip := m.Family == protoInet || m.Family == protoIPv4 || m.Family == protoIPv6
-		if err == nil && ip && table != b.cfg.Table && c.Type != "" &&
+		if err == nil && ip && c.Table != b.cfg.Table && c.Type != "" &&
 			c.Hook == nft.HookForward {
 			found = true
 		}

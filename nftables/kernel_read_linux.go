@@ -97,7 +97,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 
 func (k *kernel) readSets(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	req := k.get(f, nft.MsgGetSet, "sets of table", f.Name+" "+raw.name)
-	req.Text(1, raw.name) // NFTA_SET_TABLE
+	req.Text(nft.AttrSetTable, raw.name)
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		s, err := nft.DecodeSet(m.Attrs)
 		if err != nil {
@@ -119,8 +119,8 @@ func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) e
 	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) {
 		k.req.Message(nfnl.SubsysNFTables, nft.MsgGetChain, 0, f.NFProto, 0,
 			nfnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
-		k.req.Text(1, raw.name) // NFTA_CHAIN_TABLE
-		k.req.Text(3, c.Name)   // NFTA_CHAIN_NAME
+		k.req.Text(nft.AttrChainTable, raw.name)
+		k.req.Text(nft.AttrChainName, c.Name)
 	}
 	return unlessMissing(k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error {
 		return raw.addChain(m.Attrs)
@@ -156,10 +156,11 @@ func (k *kernel) readAllChains(ctx context.Context, f *nft.Family, raw *rawTable
 
 func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	req := k.get(f, nft.MsgGetRule, "rules of table", f.Name+" "+raw.name)
-	req.Text(1, raw.name) // NFTA_RULE_TABLE
+	req.Text(nft.AttrRuleTable, raw.name)
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
-		_, c, hash, err := nft.DecodeRule(m.Attrs)
-		raw.hashes[c] = append(raw.hashes[c], hash)
+		r, err := nft.DecodeRule(m.Attrs)
+		c := string(r.Chain)
+		raw.hashes[c] = append(raw.hashes[c], r.Hash())
 		return err
 	})
 }
@@ -168,9 +169,13 @@ func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) er
 func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
 	req := k.get(f, nft.MsgGetRule, "counters of table", f.Name+" "+table)
-	req.Text(1, table) // NFTA_RULE_TABLE
+	req.Text(nft.AttrRuleTable, table)
 	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {
-		packets, err := decodeCounters(m.Attrs)
+		r, err := nft.DecodeRule(m.Attrs)
+		if err != nil {
+			return err
+		}
+		packets, err := r.Counted()
 		n += packets
 		return err
 	})
@@ -180,8 +185,8 @@ func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n
 // readCount asks how many elements a set has; -1 if the kernel does not say.
 func (k *kernel) readCount(ctx context.Context, f *nft.Family, table, set string) (int, error) {
 	req := k.get(f, nft.MsgGetSet, "set", set)
-	req.Text(1, table)
-	req.Text(2, set)
+	req.Text(nft.AttrSetTable, table)
+	req.Text(nft.AttrSetName, set)
 	replies, err := k.conn.Query(ctx, req)
 	if err != nil || len(replies) == 0 {
 		return -1, err
@@ -194,8 +199,8 @@ func (k *kernel) readCount(ctx context.Context, f *nft.Family, table, set string
 func (k *kernel) dumpElements(ctx context.Context, f *nft.Family, table, set string,
 	fn func(nft.Elem) error) error {
 	req := k.get(f, nft.MsgGetSetElem, "elements of set", set)
-	req.Text(1, table) // NFTA_SET_ELEM_LIST_TABLE
-	req.Text(2, set)   // NFTA_SET_ELEM_LIST_SET
+	req.Text(nft.AttrElemsTable, table)
+	req.Text(nft.AttrElemsSet, set)
 	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		return nft.DecodeElements(m.Attrs, fn)
 	})

@@ -197,7 +197,7 @@ func (pl *planner) wanted(f *nft.Family) bool {
 		return fc.New != nil && fc.New.Key.Family() == f.Model
 	}
 	return slices.ContainsFunc(pl.c.Frontends, isNew) ||
-		len(ofFamily(f, pl.c.New.Rules().ServiceCIDRs)) > 0
+		len(f.Own(pl.c.New.Rules().ServiceCIDRs)) > 0
 }
 
 // maxSizes bounds the rules that grow adds one after the other.
@@ -290,9 +290,7 @@ func missing(from, in []*nft.Set) []*nft.Set {
 func goneChains(old, new nft.Program) []string {
 	var l []string
 	for _, c := range old {
-		if !slices.ContainsFunc(new, func(o nft.ProgramChain) bool {
-			return o.Name == c.Name
-		}) {
+		if !new.Has(c.Name) {
 			l = append(l, c.Name)
 		}
 	}

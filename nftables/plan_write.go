@@ -108,7 +108,7 @@ func (fp *familyPlan) write(w nft.Writer) {
 		fp.writeProgram(w)
 	}
 	for i := range fp.newRules {
-		w.AddRule(fp.newRules[i].chain, &fp.newRules[i].rule)
+		w.AddRule(fp.newRules[i].chain, fp.newRules[i].rule)
 	}
 	for _, s := range fp.goneSets {
 		w.DeleteSet(s)

@@ -60,9 +60,9 @@ func (raw *rawTable) add(set string, e nft.Elem) bool {
 
 // addChain adds a chain, if it is one of the table.
 func (raw *rawTable) addChain(attrs []byte) error {
-	table, c, err := nft.DecodeChain(attrs)
-	if err == nil && table == raw.name {
-		raw.chains[c.Name] = c
+	c, err := nft.DecodeChain(attrs)
+	if err == nil && c.Table == raw.name {
+		raw.chains[c.Name] = c.Chain
 	}
 	return err
 }
@@ -154,7 +154,7 @@ func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skele
 		}
 	}
 	for _, name := range sortedKeys(raw.chains) {
-		if !slices.ContainsFunc(prog, func(c nft.ProgramChain) bool { return c.Name == name }) {
+		if !prog.Has(name) {
 			broken("chain %s does not belong", name)
 		}
 	}

@@ -64,7 +64,9 @@ func FuzzDecode(f *testing.F) {
 			l = append(l, e)
 			return nil
 		})
-		_, _ = decodeCounters(data)
+		if r, err := nft.DecodeRule(data); err == nil {
+			_, _ = r.Counted()
+		}
 		_ = nft.CommentOf(data)
 		for _, fam := range nft.Families {
 			raw := newRawTable(DefaultTable)

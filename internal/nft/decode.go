@@ -1,7 +1,9 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
@@ -14,17 +16,15 @@ type TableInfo struct {
 	Use int
 }
 
-const tableDormant = 1 // NFT_TABLE_F_DORMANT
-
 // DecodeTable decodes the attributes of a table.
 func DecodeTable(attrs []byte) (TableInfo, error) {
 	var t TableInfo
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
-		case 2: // NFTA_TABLE_FLAGS
+		case attrTableFlags:
 			t.Dormant = it.U32()&tableDormant != 0
-		case 3: // NFTA_TABLE_USE
+		case attrTableUse:
 			t.Use = int(it.U32())
 		}
 	}
@@ -46,19 +46,19 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
-		case 2:
+		case AttrSetName:
 			s.Name = it.Text()
-		case 3:
+		case attrSetFlags:
 			s.Spec.Flags = it.U32() & specFlags
-		case 4:
+		case attrSetKeyType:
 			s.Spec.KeyType = it.U32()
-		case 5:
+		case attrSetKeyLen:
 			s.Spec.KeyLen = it.U32()
-		case 6:
+		case attrSetDataType:
 			s.Spec.DataType = it.U32()
-		case 7:
+		case attrSetDataLen:
 			s.Spec.DataLen = it.U32()
-		case 20: // NFTA_SET_COUNT
+		case attrSetCount:
 			s.Count = int(it.U32())
 		}
 	}
@@ -69,7 +69,7 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 func DecodeElements(attrs []byte, fn func(Elem) error) error {
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
-		if it.Type() != 3 { // NFTA_SET_ELEM_LIST_ELEMENTS
+		if it.Type() != AttrElemsList {
 			continue
 		}
 		if err := DecodeElems(it.Data(), fn); err != nil {
@@ -79,53 +79,141 @@ func DecodeElements(attrs []byte, fn func(Elem) error) error {
 	return it.Err()
 }
 
+// ChainInfo is what the kernel says of a chain.
+type ChainInfo struct {
+	Chain
+	Table string
+	Use   uint32 // how many rules are in it or lead to it
+}
+
 // DecodeChain decodes the attributes of a chain.
-func DecodeChain(attrs []byte) (table string, c Chain, err error) {
+func DecodeChain(attrs []byte) (ChainInfo, error) {
+	var c ChainInfo
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
-		case 1:
-			table = it.Text()
-		case 3:
+		case AttrChainTable:
+			c.Table = it.Text()
+		case AttrChainName:
 			c.Name = it.Text()
-		case 4:
-			h := it.Nest()
-			for h.Next() {
-				switch h.Type() {
-				case 1:
-					c.Hook = h.U32()
-				case 2:
-					c.Prio = int32(h.U32())
-				}
+		case attrChainHook:
+			if err := c.decodeHook(it.Nest()); err != nil {
+				return c, err
 			}
-			if err := h.Err(); err != nil {
-				return "", c, err
-			}
-		case 5: // NFTA_CHAIN_POLICY
-			c.Drops = it.U32() == 0 // NF_DROP
-		case 7:
+		case attrChainPolicy:
+			c.Drops = it.U32() == VerdictDrop
+		case attrChainUse:
+			c.Use = it.U32()
+		case attrChainType:
 			c.Type = it.Text()
 		}
 	}
-	return table, c, it.Err()
+	return c, it.Err()
 }
 
-// DecodeRule decodes the attributes of a rule: where it is, and its hash; 0 if it has none.
-func DecodeRule(attrs []byte) (table, chain string, hash uint64, err error) {
+func (c *Chain) decodeHook(it nfnl.AttrIter) error {
+	for it.Next() {
+		switch it.Type() {
+		case attrHookNumber:
+			c.Hook = it.U32()
+		case attrHookPriority:
+			c.Prio = int32(it.U32())
+		}
+	}
+	return it.Err()
+}
+
+// RuleInfo is what the kernel says of a rule. The slices point into its message.
+type RuleInfo struct {
+	Table, Chain []byte // their names
+	Handle       uint64
+	Exprs        []byte // for [EachExpr]
+	UserData     []byte
+}
+
+// DecodeRule decodes the attributes of a rule.
+func DecodeRule(attrs []byte) (RuleInfo, error) {
+	var r RuleInfo
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
-		case 1:
-			table = it.Text()
-		case 2:
-			chain = it.Text()
-		case 7:
-			walkUserdata(it.Data(), func(typ byte, v []byte) {
-				if typ == udHash && len(v) == 8 {
-					hash = binary.BigEndian.Uint64(v)
-				}
-			})
+		case AttrRuleTable:
+			r.Table = CString(it.Data())
+		case AttrRuleChain:
+			r.Chain = CString(it.Data())
+		case attrRuleHandle:
+			r.Handle = it.U64()
+		case attrRuleExpressions:
+			r.Exprs = it.Data()
+		case attrRuleUserData:
+			r.UserData = it.Data()
 		}
 	}
-	return table, chain, hash, it.Err()
+	return r, it.Err()
+}
+
+// Hash returns the hash of the rule as [Encoder.AddRule] wrote it; 0 if it has none.
+func (r *RuleInfo) Hash() (hash uint64) {
+	walkUserData(r.UserData, func(typ byte, v []byte) {
+		if typ == udHash && len(v) == 8 {
+			hash = binary.BigEndian.Uint64(v)
+		}
+	})
+	return hash
+}
+
+// ExprInfo is an expression as the kernel tells it.
+type ExprInfo struct {
+	Name  []byte
+	Attrs []byte
+}
+
+// EachExpr calls fn for each expression of a rule, until it returns false. It reports whether all
+// of the list could be read and fn never returned false.
+func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
+	it := nfnl.Attrs(list)
+	for it.Next() {
+		var e ExprInfo
+		sub := it.Nest()
+		for sub.Next() {
+			switch sub.Type() {
+			case exprName:
+				e.Name = CString(sub.Data())
+			case exprData:
+				e.Attrs = sub.Data()
+			}
+		}
+		if sub.Err() != nil || !fn(e) {
+			return false
+		}
+	}
+	return it.Err() == nil
+}
+
+// Counted returns how many packets the counters of the rule have counted, all together.
+func (r *RuleInfo) Counted() (packets uint64, err error) {
+	whole := EachExpr(r.Exprs, func(e ExprInfo) bool {
+		if string(e.Name) != "counter" {
+			return true
+		}
+		it := nfnl.Attrs(e.Attrs)
+		for it.Next() {
+			if it.Type() == attrCounterPackets {
+				packets += it.U64()
+			}
+		}
+		return it.Err() == nil
+	})
+	if !whole {
+		return 0, fmt.Errorf("counters of a rule: %w", nfnl.ErrMalformed)
+	}
+	return packets, nil
+}
+
+// CString returns the bytes up to the first NUL.
+func CString(b []byte) []byte {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		return b[:i]
+	}
+	return b
 }

@@ -10,19 +10,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Attributes of a set element (enum nft_set_elem_attributes in
-// include/uapi/linux/netfilter/nf_tables.h).
-const (
-	elemKey        = 1
-	elemData       = 2
-	elemTimeout    = 4
-	elemExpiration = 5
-	elemUserdata   = 6
-	elemKeyEnd     = 10
-)
-
-const nested = nfnl.AttrNested
-
 // Elem is one element of a set: a key, and what some sets have besides. The bytes are those of the
 // kernel's registers: each field is padded to four bytes.
 type Elem struct {
@@ -79,9 +66,9 @@ func appendElem(b []byte, e Elem) []byte {
 			uint64(e.Timeout.Milliseconds())))
 	}
 	if e.UserData != nil {
-		b = appendAttr(b, elemUserdata, e.UserData)
+		b = appendAttr(b, elemUserData, e.UserData)
 	}
-	putAttrHeader(b[start:], len(b)-start, 1|nested) // NFTA_LIST_ELEM
+	putAttrHeader(b[start:], len(b)-start, listElem|nfnl.AttrNested)
 	return b
 }
 
@@ -129,8 +116,8 @@ func appendData(b []byte, typ uint16, value []byte) []byte {
 	n := len(value)
 	pad := (n + 3) &^ 3
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
-	putAttrHeader(b[len(b)-8:], 8+pad, typ|nested)
-	putAttrHeader(b[len(b)-4:], 4+n, 1) // NFTA_DATA_VALUE
+	putAttrHeader(b[len(b)-8:], 8+pad, typ|nfnl.AttrNested)
+	putAttrHeader(b[len(b)-4:], 4+n, dataValue)
 	b = append(b, value...)
 	return append(b, zeros[:pad-n]...)
 }
@@ -162,7 +149,7 @@ func decodeElem(data []byte) (Elem, error) {
 			e.KeyEnd = dataOf(&it)
 		case elemData:
 			e.Data = dataOf(&it)
-		case elemUserdata:
+		case elemUserData:
 			e.UserData = it.Data()
 		case elemExpiration:
 			e.Expiry = it.U64()
@@ -175,7 +162,7 @@ func decodeElem(data []byte) (Elem, error) {
 func dataOf(it *nfnl.AttrIter) []byte {
 	in := it.Nest()
 	for in.Next() {
-		if in.Type() == 1 {
+		if in.Type() == dataValue {
 			return in.Data()
 		}
 	}

@@ -113,6 +113,6 @@ func FuzzDecode(f *testing.F) {
 			_ = CommentOf(e.UserData)
 			return nil
 		})
-		walkUserdata(data, func(byte, []byte) {})
+		walkUserData(data, func(byte, []byte) {})
 	})
 }

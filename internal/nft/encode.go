@@ -5,16 +5,6 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/servicemodel"
-)
-
-// Messages that ask (enum nf_tables_msg_types in include/uapi/linux/netfilter/nf_tables.h).
-const (
-	MsgGetTable   = 1
-	MsgGetChain   = 4
-	MsgGetRule    = 7
-	MsgGetSet     = 10
-	MsgGetSetElem = 13
 )
 
 // AppendLookup appends a request for the elements of a set that have the keys of l, for
@@ -23,28 +13,14 @@ func AppendLookup(b *nfnl.Batch, f *Family, table string, s *Set, l *ElemList) {
 	b.Message(nfnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
 		nfnl.Object{Verb: "read elements of", Kind: s.kind(), Name: s.Name, Within: table,
 			Part: describeElem})
-	b.Text(1, table)
-	b.Text(2, s.Name)
-	m := b.Nest(3) // NFTA_SET_ELEM_LIST_ELEMENTS
+	b.Text(AttrElemsTable, table)
+	b.Text(AttrElemsSet, s.Name)
+	m := b.Nest(AttrElemsList)
 	for _, block := range l.blocks {
 		b.Raw(block)
 	}
 	b.End(m)
 }
-
-// Messages that change.
-const (
-	msgNewTable   = 0
-	msgDelTable   = 2
-	msgNewChain   = 3
-	msgDelChain   = 5
-	msgNewRule    = 6
-	msgDelRule    = 8
-	msgNewSet     = 9
-	msgDelSet     = 11
-	msgNewSetElem = 12
-	msgDelSetElem = 14
-)
 
 // Writer takes what is done to a table, one thing after the other: an [Encoder] as messages to the
 // kernel, a [Text] as commands of nft. A plan that writes itself to either cannot say one thing and
@@ -59,7 +35,7 @@ type Writer interface {
 	AddChain(c *Chain)
 	FlushChain(name string)
 	DeleteChain(name string)
-	AddRule(chain string, r *Rule)
+	AddRule(chain string, r Rule)
 }
 
 // Encoder appends the messages about one table to a batch. What is added must not be there, except
@@ -69,70 +45,73 @@ type Encoder struct {
 	f      *Family
 	table  string
 	within string
-	ids    uint32
+
+	ids       uint32 // of the sets so far
+	anonymous uint32 // of the anonymous sets so far
 }
 
 var _ Writer = (*Encoder)(nil)
 
 // NewEncoder returns an encoder for a table of a family.
 func NewEncoder(b *nfnl.Batch, f *Family, table string) *Encoder {
-	return &Encoder{b: b, f: f, table: table, within: "table " + f.Name + " " + table}
+	return &Encoder{b: b, f: f, table: table, within: "table " + f.Name + " " + table,
+		anonymous: uint32(f.NFProto) << 16}
 }
 
 func (e *Encoder) message(typ uint8, flags uint16, verb, kind, name string) {
 	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
 		nfnl.Object{Verb: verb, Kind: kind, Name: name, Within: e.within, Part: describeElem})
-	e.b.Text(1, e.table) // NFTA_TABLE_NAME, NFTA_SET_TABLE and so on
+	e.b.Text(AttrTableName, e.table) // in each message, the table is this attribute
 }
 
 func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
 	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
 		nfnl.Object{Verb: verb, Kind: e.within})
-	e.b.Text(1, e.table)
+	e.b.Text(AttrTableName, e.table)
 }
 
 // AddTable makes the table.
 func (e *Encoder) AddTable() {
-	e.tableMessage(msgNewTable, nfnl.FlagCreate|nfnl.FlagExcl, "add")
-	e.b.U32(2, 0) // NFTA_TABLE_FLAGS
+	e.tableMessage(MsgNewTable, nfnl.FlagCreate|nfnl.FlagExcl, "add")
+	e.b.U32(attrTableFlags, 0)
 }
 
 // DeleteTable deletes the table with all that is in it.
-func (e *Encoder) DeleteTable() { e.tableMessage(msgDelTable, 0, "delete") }
+func (e *Encoder) DeleteTable() { e.tableMessage(MsgDelTable, 0, "delete") }
 
 // AddSet makes a set.
 func (e *Encoder) AddSet(s *Set) {
-	e.message(msgNewSet, nfnl.FlagCreate|nfnl.FlagExcl, "add", s.kind(), s.Name)
+	e.message(MsgNewSet, nfnl.FlagCreate|nfnl.FlagExcl, "add", s.kind(), s.Name)
 	b := e.b
-	b.Text(2, s.Name) // NFTA_SET_NAME
-	b.U32(3, s.Flags)
-	b.U32(4, concatType(s.Key))
-	b.U32(5, concatLen(s.Key))
+	b.Text(AttrSetName, s.Name)
+	b.U32(attrSetFlags, s.Flags)
+	b.U32(attrSetKeyType, concatType(s.Key))
+	b.U32(attrSetKeyLen, concatLen(s.Key))
 	if s.Data != nil {
-		b.U32(6, concatType(s.Data))
-		b.U32(7, concatLen(s.Data))
+		b.U32(attrSetDataType, concatType(s.Data))
+		b.U32(attrSetDataLen, concatLen(s.Data))
 	}
 	e.ids++
-	b.U32(10, e.ids) // NFTA_SET_ID
+	b.U32(attrSetID, e.ids)
 	if s.Size > 0 || s.Flags&SetConcat != 0 {
 		e.setDesc(s)
 	}
-	var ud [maxUserdata]byte
-	b.Attr(13, appendSetUserdata(ud[:0], s)) // NFTA_SET_USERDATA
+	var ud [maxUserData]byte
+	b.Attr(attrSetUserData, appendSetUserData(ud[:0], s))
 }
 
 // setDesc appends NFTA_SET_DESC: the size, and for ranges of concatenations the length of each
 // field.
 func (e *Encoder) setDesc(s *Set) {
-	d := e.b.Nest(9)
+	d := e.b.Nest(attrSetDesc)
 	if s.Size > 0 {
-		e.b.U32(1, s.Size) // NFTA_SET_DESC_SIZE
+		e.b.U32(attrDescSize, s.Size)
 	}
 	if s.Flags&SetConcat != 0 {
-		c := e.b.Nest(2) // NFTA_SET_DESC_CONCAT
+		c := e.b.Nest(attrDescConcat)
 		for _, f := range s.Key {
-			l := e.b.Nest(1)
-			e.b.U32(1, uint32(fieldTypes[f].len)) // NFTA_SET_FIELD_LEN
+			l := e.b.Nest(listElem)
+			e.b.U32(attrFieldLen, uint32(fieldTypes[f].len))
 			e.b.End(l)
 		}
 		e.b.End(c)
@@ -142,25 +121,25 @@ func (e *Encoder) setDesc(s *Set) {
 
 // DeleteSet deletes a set with its elements.
 func (e *Encoder) DeleteSet(s *Set) {
-	e.message(msgDelSet, 0, "delete", s.kind(), s.Name)
-	e.b.Text(2, s.Name)
+	e.message(MsgDelSet, 0, "delete", s.kind(), s.Name)
+	e.b.Text(AttrSetName, s.Name)
 }
 
 // AddElements adds elements to a set, in as many messages as they need.
 func (e *Encoder) AddElements(s *Set, l *ElemList) {
-	e.elements(msgNewSetElem, nfnl.FlagCreate|nfnl.FlagExcl, "add", s, l)
+	e.elements(MsgNewSetElem, nfnl.FlagCreate|nfnl.FlagExcl, "add", s, l)
 }
 
 // DeleteElements deletes elements of a set, which must be there.
 func (e *Encoder) DeleteElements(s *Set, l *ElemList) {
-	e.elements(msgDelSetElem, 0, "delete", s, l)
+	e.elements(MsgDelSetElem, 0, "delete", s, l)
 }
 
 func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *ElemList) {
 	l.chunks(func(elems []byte) {
 		e.message(typ, flags, verb, s.kind(), s.Name)
-		e.b.Text(2, s.Name) // NFTA_SET_ELEM_LIST_SET
-		m := e.b.Nest(3)    // NFTA_SET_ELEM_LIST_ELEMENTS
+		e.b.Text(AttrElemsSet, s.Name)
+		m := e.b.Nest(AttrElemsList)
 		e.b.Raw(elems)
 		e.b.End(m)
 	})
@@ -168,114 +147,109 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 
 // AddChain makes a chain, which may be there.
 func (e *Encoder) AddChain(c *Chain) {
-	e.message(msgNewChain, nfnl.FlagCreate, "add", "chain", c.Name)
-	e.b.Text(3, c.Name) // NFTA_CHAIN_NAME
+	e.message(MsgNewChain, nfnl.FlagCreate, "add", "chain", c.Name)
+	e.b.Text(AttrChainName, c.Name)
 	if c.Type == "" {
 		return
 	}
-	h := e.b.Nest(4)           // NFTA_CHAIN_HOOK
-	e.b.U32(1, c.Hook)         // NFTA_HOOK_HOOKNUM
-	e.b.U32(2, uint32(c.Prio)) // NFTA_HOOK_PRIORITY
+	h := e.b.Nest(attrChainHook)
+	e.b.U32(attrHookNumber, c.Hook)
+	e.b.U32(attrHookPriority, uint32(c.Prio))
 	e.b.End(h)
-	e.b.U32(5, 1)       // NFTA_CHAIN_POLICY: NF_ACCEPT
-	e.b.Text(7, c.Type) // NFTA_CHAIN_TYPE
+	e.b.U32(attrChainPolicy, VerdictAccept)
+	e.b.Text(attrChainType, c.Type)
 }
 
 // FlushChain deletes the rules of a chain.
 func (e *Encoder) FlushChain(name string) {
-	e.message(msgDelRule, 0, "flush", "chain", name)
-	e.b.Text(2, name) // NFTA_RULE_CHAIN
+	e.message(MsgDelRule, 0, "flush", "chain", name)
+	e.b.Text(AttrRuleChain, name)
 }
 
 // DeleteChain deletes a chain, which must be empty.
 func (e *Encoder) DeleteChain(name string) {
-	e.message(msgDelChain, 0, "delete", "chain", name)
-	e.b.Text(3, name)
+	e.message(MsgDelChain, 0, "delete", "chain", name)
+	e.b.Text(AttrChainName, name)
 }
 
 // AddRule appends a rule to a chain.
-func (e *Encoder) AddRule(chain string, r *Rule) {
-	for i := range r.Sets {
-		e.anonymousSet(&r.Sets[i])
+func (e *Encoder) AddRule(chain string, r Rule) {
+	e.rule(chain, r)
+	e.b.Attr(attrRuleUserData, binary.BigEndian.AppendUint64([]byte{udHash, 8}, r.Hash()))
+}
+
+// rule appends a rule without its hash, and before it the sets that it looks up.
+func (e *Encoder) rule(chain string, r Rule) {
+	id := e.anonymous
+	for i := range r {
+		if r[i].set != nil {
+			e.anonymousSet(r[i].set)
+		}
 	}
-	e.message(msgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "add", "rule", chain)
-	e.b.Text(2, chain)
-	l := e.b.Nest(4) // NFTA_RULE_EXPRESSIONS
-	for _, x := range r.Exprs {
-		x(e.b)
+	e.message(MsgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "add", "rule", chain)
+	e.b.Text(AttrRuleChain, chain)
+	l := e.b.Nest(attrRuleExpressions)
+	for i := range r {
+		r[i].exprs(e.b)
+		if r[i].set != nil {
+			id++
+			appendLookupAnonymous(e.b, r[i].set, id)
+		}
 	}
 	e.b.End(l)
-	ud := [10]byte{udHash, 8}
-	binary.BigEndian.PutUint64(ud[2:], r.Hash())
-	e.b.Attr(7, ud[:]) // NFTA_RULE_USERDATA
 }
 
-// anonymousSet appends a set that the next rule looks up.
+// anonymousSet appends a set that the next rule looks up. Its number is one of the transaction:
+// before Linux 6.0, the kernel finds it among the sets of all tables.
 func (e *Encoder) anonymousSet(a *AnonymousSet) {
-	if a.Jumps != nil {
-		e.verdictMap(a)
-		return
-	}
-	protocols := []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
-	e.newAnonymous(a.ID, anonymousSet, setAnonymous, FieldProto, len(protocols))
-	end := e.beginAnonymous(a.ID, anonymousSet)
-	for _, p := range protocols {
-		n := e.b.Nest(1) // NFTA_LIST_ELEM
-		dataValue(e.b, elemKey, []byte{byte(p)})
+	e.anonymous++
+	e.newAnonymous(a)
+	e.message(MsgNewSetElem, nfnl.FlagCreate, "add", "set", a.name())
+	e.b.Text(AttrElemsSet, a.name())
+	e.b.U32(attrElemsSetID, e.anonymous)
+	l := e.b.Nest(AttrElemsList)
+	for _, p := range a.Protocols {
+		n := e.b.Nest(listElem)
+		appendValue(e.b, elemKey, []byte{byte(p)})
 		e.b.End(n)
 	}
-	e.b.End(end)
-}
-
-// verdictMap appends the anonymous map from numbers to verdicts.
-func (e *Encoder) verdictMap(a *AnonymousSet) {
-	e.newAnonymous(a.ID, anonymousMap, setAnonymous|SetMap, FieldSlot, len(a.Jumps))
-	end := e.beginAnonymous(a.ID, anonymousMap)
-	for i, to := range a.Jumps {
-		n := e.b.Nest(1)
-		dataValue(e.b, elemKey, Native32(uint32(i)))
-		d := e.b.Nest(elemData)
-		dataVerdict(e.b, to)
-		e.b.End(d)
+	for i, v := range a.Verdicts {
+		n := e.b.Nest(listElem)
+		appendValue(e.b, elemKey, Native32(uint32(i)))
+		appendVerdict(e.b, elemData, v.Code, v.Chain)
 		e.b.End(n)
 	}
-	e.b.End(end)
+	e.b.End(l)
 }
 
-func (e *Encoder) newAnonymous(id uint32, name string, flags uint32, key Field, size int) {
-	e.message(msgNewSet, nfnl.FlagCreate, "add", "set", name)
-	e.b.Text(2, name)
-	e.b.U32(3, flags)
-	e.b.U32(4, fieldTypes[key].typ)
-	e.b.U32(5, uint32(fieldTypes[key].len))
-	if flags&SetMap != 0 {
-		e.b.U32(6, dataTypeVerdict)
-		e.b.U32(7, 16) // NFTA_SET_DATA_LEN: sizeof(struct nft_verdict)
+func (e *Encoder) newAnonymous(a *AnonymousSet) {
+	key, flags, size := FieldProto, uint32(setAnonymous|setConstant), len(a.Protocols)
+	if a.isMap() {
+		key, flags, size = FieldSlot, flags|SetMap, len(a.Verdicts)
 	}
-	e.b.U32(10, id)
-	d := e.b.Nest(9)
-	e.b.U32(1, uint32(size))
+	e.message(MsgNewSet, nfnl.FlagCreate, "add", "set", a.name())
+	e.b.Text(AttrSetName, a.name())
+	e.b.U32(attrSetFlags, flags)
+	e.b.U32(attrSetKeyType, fieldTypes[key].typ)
+	e.b.U32(attrSetKeyLen, uint32(fieldTypes[key].len))
+	if a.isMap() {
+		e.b.U32(attrSetDataType, dataTypeVerdict)
+		e.b.U32(attrSetDataLen, verdictLen)
+	}
+	e.b.U32(attrSetID, e.anonymous)
+	d := e.b.Nest(attrSetDesc)
+	e.b.U32(attrDescSize, uint32(size))
 	e.b.End(d)
-	if flags&SetMap != 0 {
-		e.b.Attr(13, udU32(nil, udKeyOrder, orderHost))
+	if a.isMap() {
+		e.b.Attr(attrSetUserData, udU32(nil, udKeyOrder, orderHost))
 	}
-}
-
-const dataTypeVerdict = 0xffffff00 // NFT_DATA_VERDICT
-
-// beginAnonymous begins the list of elements.
-func (e *Encoder) beginAnonymous(id uint32, name string) nfnl.Mark {
-	e.message(msgNewSetElem, nfnl.FlagCreate, "add", "set", name)
-	e.b.Text(2, name)
-	e.b.U32(4, id) // NFTA_SET_ELEM_LIST_SET_ID
-	return e.b.Nest(3)
 }
 
 // describeElem names the element that the kernel complained about, for errors.
 var describeElem = nfnl.DescribeFunc(func(msg []byte, offset int) string {
 	path := nfnl.AttrPath(msg, offset)
 	for _, step := range path {
-		if step.Type != 1 { // NFTA_LIST_ELEM
+		if step.Type != listElem {
 			continue
 		}
 		if e, err := decodeElem(step.Data); err == nil && e.Key != nil {

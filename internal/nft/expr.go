@@ -2,307 +2,286 @@ package nft
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
-// Expr appends one expression of a rule to a batch, as the data of NFTA_LIST_ELEM.
-type Expr func(b *nfnl.Batch)
+// The expressions of nf_tables. Each function appends one, as an element of
+// NFTA_RULE_EXPRESSIONS. They are the only encoder of expressions: the fixed rules of the nftables
+// and the ipvs backend are written with them, and the rules of iptables, of which there are so many
+// that none of them may allocate.
+//
+// github.com/google/nftables/expr, which tests decode them with, serves for neither. Its package
+// does not compile on other systems than Linux, where plans are printed and tested, too (it needs
+// golang.org/x/sys/unix.NFPROTO_IPV4 and the like). It allocates some twenty times for each
+// expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP, and with ports one of
+// four bytes, of which the kernel reads the first; and no expression of ours could stand in for it,
+// as the methods of expr.Any are not exported.
 
-// The attributes are those of enum nft_expr_attributes and the enums of each
-// expression in include/uapi/linux/netfilter/nf_tables.h.
-
-func expression(name string, data func(b *nfnl.Batch)) Expr {
-	return func(b *nfnl.Batch) {
-		e := b.Nest(1) // NFTA_LIST_ELEM
-		b.Text(1, name)
-		d := b.Nest(2) // NFTA_EXPR_DATA
-		data(b)
-		b.End(d)
-		b.End(e)
-	}
+// beginExpr begins an expression; its attributes follow, then endExpr.
+func beginExpr(b *nfnl.Batch, name string) (elem, data nfnl.Mark) {
+	elem = b.Nest(listElem)
+	b.Text(exprName, name)
+	return elem, b.Nest(exprData)
 }
 
-// Word returns the register that holds byte off of a concatenation which begins in NFT_REG_1. That
-// one is 16 bytes long and is the same as the four-byte registers NFT_REG32_00 (8) and the three
-// after it; nft names it by the long register where it starts on one.
-func Word(off int) uint32 {
-	if off%16 == 0 {
-		return 1 + uint32(off)/16
-	}
-	return 8 + uint32(off)/4
+func endExpr(b *nfnl.Batch, elem, data nfnl.Mark) {
+	b.End(data)
+	b.End(elem)
 }
 
-// Where payload counts from (enum nft_payload_bases).
-const (
-	BaseNetwork   = 1 // NFT_PAYLOAD_NETWORK_HEADER
-	BaseTransport = 2 // NFT_PAYLOAD_TRANSPORT_HEADER
-)
-
-// Payload loads bytes of the packet into a register.
-func Payload(base, offset uint32, length int, reg uint32) Expr {
-	return expression("payload", func(b *nfnl.Batch) {
-		b.U32(1, reg) // NFTA_PAYLOAD_DREG
-		b.U32(2, base)
-		b.U32(3, offset)
-		b.U32(4, uint32(length))
-	})
+// appendValue appends attribute typ with the value of a register.
+func appendValue(b *nfnl.Batch, typ uint16, v []byte) {
+	m := b.Nest(typ)
+	b.Attr(dataValue, v)
+	b.End(m)
 }
 
-// Keys of meta (enum nft_meta_keys).
-const (
-	MetaMark    = 3
-	MetaIIFName = 6
-	MetaL4Proto = 16
-)
-
-// Meta loads a key of meta into a register.
-func Meta(key, reg uint32) Expr {
-	return expression("meta", func(b *nfnl.Batch) {
-		b.U32(2, key) // NFTA_META_KEY
-		b.U32(1, reg) // NFTA_META_DREG
-	})
-}
-
-// MetaSet sets a key of meta from a register.
-func MetaSet(key, reg uint32) Expr {
-	return expression("meta", func(b *nfnl.Batch) {
-		b.U32(2, key)
-		b.U32(3, reg) // NFTA_META_SREG
-	})
-}
-
-// Keys of ct (enum nft_ct_keys); those of addresses are in [Family].
-const (
-	CTState     = 0
-	CTDirection = 1
-	CTStatus    = 2
-	CTProtocol  = 10
-	CTProtoDst  = 12
-)
-
-// CT loads a key of ct into a register.
-func CT(key, reg uint32) Expr {
-	return expression("ct", func(b *nfnl.Batch) {
-		b.U32(2, key) // NFTA_CT_KEY
-		b.U32(1, reg) // NFTA_CT_DREG
-	})
-}
-
-// CTOriginal loads a key of the flow's original direction.
-func CTOriginal(key, reg uint32) Expr {
-	return expression("ct", func(b *nfnl.Batch) {
-		b.U32(2, key)
-		b.U32(1, reg)
-		b.U8(3, 0) // NFTA_CT_DIRECTION: IP_CT_DIR_ORIGINAL
-	})
-}
-
-// How to compare (enum nft_cmp_ops).
-const (
-	CmpEq  = 0 // NFT_CMP_EQ
-	CmpNeq = 1 // NFT_CMP_NEQ
-)
-
-// Compare goes on with the rule if a register compares with a value.
-func Compare(op, reg uint32, value []byte) Expr {
-	return expression("cmp", func(b *nfnl.Batch) {
-		b.U32(1, reg) // NFTA_CMP_SREG
-		b.U32(2, op)
-		dataValue(b, 3, value)
-	})
-}
-
-// Bitwise computes (reg & mask) ^ xor into reg.
-func Bitwise(reg uint32, mask, xor []byte) Expr {
-	return expression("bitwise", func(b *nfnl.Batch) {
-		b.U32(1, reg) // NFTA_BITWISE_SREG
-		b.U32(2, reg) // NFTA_BITWISE_DREG
-		b.U32(3, uint32(len(mask)))
-		dataValue(b, 4, mask)
-		dataValue(b, 5, xor)
-	})
-}
-
-func dataValue(b *nfnl.Batch, typ uint16, value []byte) {
-	d := b.Nest(typ)
-	b.Attr(1, value) // NFTA_DATA_VALUE
-	b.End(d)
-}
-
-// Lookup goes on with the rule if the key in register 1 is in the set; with inverted, if it is not.
-func Lookup(set string, inverted bool) Expr {
-	return expression("lookup", func(b *nfnl.Batch) {
-		b.U32(2, 1) // NFTA_LOOKUP_SREG
-		b.Text(1, set)
-		if inverted {
-			b.U32(5, 1) // NFTA_LOOKUP_FLAGS: NFT_LOOKUP_F_INV
-		}
-	})
-}
-
-// Names of anonymous sets and maps. The kernel fills in a number.
-const (
-	anonymousSet = "__set%d"
-	anonymousMap = "__map%d"
-)
-
-// LookupID is [Lookup] in an anonymous set of the same transaction.
-func LookupID(id uint32) Expr {
-	return expression("lookup", func(b *nfnl.Batch) {
-		b.U32(2, 1)
-		b.Text(1, anonymousSet)
-		b.U32(4, id) // NFTA_LOOKUP_SET_ID
-	})
-}
-
-// LookupVerdict does what an anonymous map of verdicts says of the number in register 1.
-func LookupVerdict(id uint32) Expr {
-	return expression("lookup", func(b *nfnl.Batch) {
-		b.U32(2, 1)
-		b.U32(3, 0) // NFTA_LOOKUP_DREG: NFT_REG_VERDICT
-		b.Text(1, anonymousMap)
-		b.U32(4, id)
-	})
-}
-
-// Hashed is where what is to be hashed is loaded: nft leaves room for the hash in front.
-const Hashed = 16
-
-// JHash hashes what is in register 2, of a length, into a number below mod in register 1.
-func JHash(length int, mod, seed uint32) Expr {
-	return expression("hash", func(b *nfnl.Batch) {
-		b.U32(1, Word(Hashed)) // NFTA_HASH_SREG
-		b.U32(2, Word(0))      // NFTA_HASH_DREG
-		b.U32(3, uint32(length))
-		b.U32(4, mod)  // NFTA_HASH_MODULUS
-		b.U32(5, seed) // NFTA_HASH_SEED
-		b.U32(6, 0)    // NFTA_HASH_OFFSET
-		b.U32(7, 0)    // NFTA_HASH_TYPE: NFT_HASH_JENKINS
-	})
-}
-
-// LookupMap replaces the key in register 1 by the map's data, or ends the rule.
-func LookupMap(name string) Expr {
-	return expression("lookup", func(b *nfnl.Batch) {
-		b.U32(2, 1)
-		b.U32(3, 1) // NFTA_LOOKUP_DREG
-		b.Text(1, name)
-	})
-}
-
-// NumgenRandom draws a number below mod.
-func NumgenRandom(mod int, reg uint32) Expr {
-	return expression("numgen", func(b *nfnl.Batch) {
-		b.U32(1, reg)         // NFTA_NG_DREG
-		b.U32(2, uint32(mod)) // NFTA_NG_MODULUS
-		b.U32(3, 1)           // NFTA_NG_TYPE: NFT_NG_RANDOM
-		b.U32(4, 0)           // NFTA_NG_OFFSET
-	})
-}
-
-// DNAT translates the destination to what is in the registers.
-func DNAT(nfproto uint8, addrReg, portReg uint32) Expr {
-	return expression("nat", func(b *nfnl.Batch) {
-		b.U32(1, 1) // NFTA_NAT_TYPE: NFT_NAT_DNAT
-		b.U32(2, uint32(nfproto))
-		b.U32(3, addrReg) // NFTA_NAT_REG_ADDR_MIN
-		b.U32(5, portReg) // NFTA_NAT_REG_PROTO_MIN
-	})
-}
-
-// Masquerade translates the source to an address of the interface, with random ports.
-func Masquerade() Expr {
-	return expression("masq", func(b *nfnl.Batch) {
-		b.U32(1, 0x10) // NFTA_MASQ_FLAGS: NF_NAT_RANGE_PROTO_RANDOM_FULLY
-	})
-}
-
-// Reject answers with an ICMP error of the code.
-func Reject(code uint8) Expr {
-	return expression("reject", func(b *nfnl.Batch) {
-		b.U32(1, 0) // NFTA_REJECT_TYPE: NFT_REJECT_ICMP_UNREACH
-		b.U8(2, code)
-	})
-}
-
-// Address types of fib (RTN_* in include/uapi/linux/rtnetlink.h).
-const RTNLocal = 2
-
-// Which address fib looks up (enum nft_fib_flags).
-const (
-	FIBSaddr = 1 // NFTA_FIB_F_SADDR
-	FIBDaddr = 2 // NFTA_FIB_F_DADDR
-)
-
-// FIBType loads the type of an address into a register.
-func FIBType(flags, reg uint32) Expr {
-	return expression("fib", func(b *nfnl.Batch) {
-		b.U32(3, flags) // NFTA_FIB_FLAGS
-		b.U32(2, 3)     // NFTA_FIB_RESULT: NFT_FIB_RESULT_ADDRTYPE
-		b.U32(1, reg)   // NFTA_FIB_DREG
-	})
-}
-
-// VerdictTo is a verdict, and the chain that it leads to.
-type VerdictTo struct {
-	Code  int32
-	Chain string
-}
-
-// Verdicts (NF_DROP in include/uapi/linux/netfilter.h; enum nft_verdicts).
-const (
-	VerdictDrop   = 0
-	VerdictAccept = 1
-	VerdictJump   = -3
-	VerdictGoto   = -4
-)
-
-// Verdict ends the rule with a verdict.
-func Verdict(code int32, chain string) Expr {
-	return expression("immediate", func(b *nfnl.Batch) {
-		b.U32(1, 0) // NFTA_IMMEDIATE_DREG: NFT_REG_VERDICT
-		d := b.Nest(2)
-		dataVerdict(b, VerdictTo{code, chain})
-		b.End(d)
-	})
-}
-
-// dataVerdict appends NFTA_DATA_VERDICT.
-func dataVerdict(b *nfnl.Batch, to VerdictTo) {
-	v := b.Nest(2)
-	b.U32(1, uint32(to.Code))
-	if to.Chain != "" {
-		b.Text(2, to.Chain)
+// appendVerdict appends attribute typ with a verdict; chain is empty if it leads to none.
+func appendVerdict(b *nfnl.Batch, typ uint16, code int32, chain string) {
+	m := b.Nest(typ)
+	v := b.Nest(dataVerdict)
+	b.U32(attrVerdictCode, uint32(code))
+	if chain != "" {
+		b.Text(attrVerdictChain, chain)
 	}
 	b.End(v)
+	b.End(m)
 }
 
-// LearnClient remembers the data under the key, or renews the timeout of a key that is there, whose
-// data it leaves alone.
-func LearnClient(name string, keyReg, dataReg uint32, timeoutMillis uint64) Expr {
-	return expression("dynset", func(b *nfnl.Batch) {
-		b.U32(4, keyReg) // NFTA_DYNSET_SREG_KEY
-		b.U32(5, dataReg)
-		b.U32(3, 1) // NFTA_DYNSET_OP: NFT_DYNSET_OP_UPDATE
-		b.U64(6, timeoutMillis)
-		b.Text(1, name) // NFTA_DYNSET_SET_NAME
-	})
+// register returns the register that holds byte offset of a concatenation that begins in Reg1. nft
+// names it by the long register where it starts on one.
+func register(offset int) uint32 {
+	if offset%16 == 0 {
+		return Reg1 + uint32(offset)/16
+	}
+	return reg32_00 + uint32(offset)/4
 }
 
-// Counter counts the packets that come so far in the rule.
-func Counter() Expr {
-	return expression("counter", func(b *nfnl.Batch) {
-		b.U64(1, 0) // NFTA_COUNTER_BYTES
-		b.U64(2, 0) // NFTA_COUNTER_PACKETS
-	})
+// AppendPayload loads bytes of a header into a register.
+func AppendPayload(b *nfnl.Batch, reg, base, offset, length uint32) {
+	elem, data := beginExpr(b, "payload")
+	b.U32(AttrPayloadDReg, reg)
+	b.U32(AttrPayloadBase, base)
+	b.U32(AttrPayloadOffset, offset)
+	b.U32(AttrPayloadLen, length)
+	endExpr(b, elem, data)
+}
+
+// AppendMeta loads what the kernel knows of the packet into a register.
+func AppendMeta(b *nfnl.Batch, reg, key uint32) {
+	elem, data := beginExpr(b, "meta")
+	b.U32(AttrMetaKey, key)
+	b.U32(AttrMetaDReg, reg)
+	endExpr(b, elem, data)
+}
+
+// appendMetaSet sets what the kernel knows of the packet from Reg1.
+func appendMetaSet(b *nfnl.Batch, key uint32) {
+	elem, data := beginExpr(b, "meta")
+	b.U32(AttrMetaKey, key)
+	b.U32(attrMetaSReg, Reg1)
+	endExpr(b, elem, data)
+}
+
+// appendCT loads what conntrack knows of the flow into a register.
+func appendCT(b *nfnl.Batch, reg, key uint32) {
+	elem, data := beginExpr(b, "ct")
+	b.U32(attrCTKey, key)
+	b.U32(attrCTDReg, reg)
+	endExpr(b, elem, data)
+}
+
+// appendCTOriginal loads what conntrack knows of the original direction of the flow.
+func appendCTOriginal(b *nfnl.Batch, reg, key uint32) {
+	elem, data := beginExpr(b, "ct")
+	b.U32(attrCTKey, key)
+	b.U32(attrCTDReg, reg)
+	b.U8(attrCTDirection, ctDirOriginal)
+	endExpr(b, elem, data)
+}
+
+// AppendCmp compares Reg1 with a value; op is CmpEq or one of its kin.
+func AppendCmp(b *nfnl.Batch, op uint32, v []byte) {
+	elem, data := beginExpr(b, "cmp")
+	b.U32(AttrCmpSReg, Reg1)
+	b.U32(AttrCmpOp, op)
+	appendValue(b, AttrCmpData, v)
+	endExpr(b, elem, data)
+}
+
+// AppendBitwise makes Reg1 (Reg1 & mask) ^ xor. Both have the same length, at most 16 bytes; a nil
+// xor is zero.
+func AppendBitwise(b *nfnl.Batch, mask, xor []byte) {
+	var zero [16]byte
+	if xor == nil {
+		xor = zero[:len(mask)]
+	}
+	elem, data := beginExpr(b, "bitwise")
+	b.U32(AttrBitwiseSReg, Reg1)
+	b.U32(AttrBitwiseDReg, Reg1)
+	b.U32(attrBitwiseLen, uint32(len(mask)))
+	appendValue(b, AttrBitwiseMask, mask)
+	appendValue(b, AttrBitwiseXor, xor)
+	endExpr(b, elem, data)
+}
+
+// AppendRange matches if Reg1 is in a range, both ends included.
+func AppendRange(b *nfnl.Batch, from, to []byte) {
+	elem, data := beginExpr(b, "range")
+	b.U32(AttrRangeSReg, Reg1)
+	b.U32(AttrRangeOp, RangeEq)
+	appendValue(b, AttrRangeFrom, from)
+	appendValue(b, AttrRangeTo, to)
+	endExpr(b, elem, data)
+}
+
+// AppendCounter counts packets and bytes, from zero.
+func AppendCounter(b *nfnl.Batch) {
+	elem, data := beginExpr(b, "counter")
+	b.U64(attrCounterBytes, 0)
+	b.U64(attrCounterPackets, 0)
+	endExpr(b, elem, data)
+}
+
+// AppendVerdict ends the rule with a verdict: VerdictDrop or one of its kin. chain is empty if it
+// leads to none.
+func AppendVerdict(b *nfnl.Batch, code int32, chain string) {
+	elem, data := beginExpr(b, "immediate")
+	b.U32(AttrImmediateDReg, regVerdict)
+	appendVerdict(b, AttrImmediateData, code, chain)
+	endExpr(b, elem, data)
+}
+
+// AppendMatch is a match of x_tables, through nft_compat; info is its struct.
+func AppendMatch(b *nfnl.Batch, name string, revision uint32, info []byte) {
+	appendExtension(b, "match", name, revision, info)
+}
+
+// AppendTarget is a target of x_tables, through nft_compat; info is its struct.
+func AppendTarget(b *nfnl.Batch, name string, revision uint32, info []byte) {
+	appendExtension(b, "target", name, revision, info)
+}
+
+func appendExtension(b *nfnl.Batch, kind, name string, revision uint32, info []byte) {
+	elem, data := beginExpr(b, kind)
+	b.Text(AttrExtensionName, name)
+	b.U32(AttrExtensionRev, revision)
+	b.Attr(AttrExtensionInfo, info)
+	endExpr(b, elem, data)
+}
+
+// appendLookup matches if the key in Reg1 is in the set; with inverted, if it is not.
+func appendLookup(b *nfnl.Batch, set string, inverted bool) {
+	elem, data := beginExpr(b, "lookup")
+	b.U32(attrLookupSReg, Reg1)
+	b.Text(attrLookupSet, set)
+	if inverted {
+		b.U32(attrLookupFlags, lookupInvert)
+	}
+	endExpr(b, elem, data)
+}
+
+// appendLookupMap replaces the key in Reg1 by what the map has for it; no entry, no match.
+func appendLookupMap(b *nfnl.Batch, name string) {
+	elem, data := beginExpr(b, "lookup")
+	b.U32(attrLookupSReg, Reg1)
+	b.U32(attrLookupDReg, Reg1)
+	b.Text(attrLookupSet, name)
+	endExpr(b, elem, data)
+}
+
+// appendLookupAnonymous looks up an anonymous set of the same transaction. A map gives the verdict.
+func appendLookupAnonymous(b *nfnl.Batch, a *AnonymousSet, id uint32) {
+	elem, data := beginExpr(b, "lookup")
+	b.U32(attrLookupSReg, Reg1)
+	if a.isMap() {
+		b.U32(attrLookupDReg, regVerdict)
+	}
+	b.Text(attrLookupSet, a.name())
+	b.U32(attrLookupSetID, id)
+	endExpr(b, elem, data)
+}
+
+// hashed is where what is to be hashed is loaded: nft leaves room for the hash in front.
+const hashed = 16
+
+// appendJHash hashes what is at hashed, of a length, into a number below mod in Reg1.
+func appendJHash(b *nfnl.Batch, length, mod, seed uint32) {
+	elem, data := beginExpr(b, "hash")
+	b.U32(attrHashSReg, register(hashed))
+	b.U32(attrHashDReg, Reg1)
+	b.U32(attrHashLen, length)
+	b.U32(attrHashModulus, mod)
+	b.U32(attrHashSeed, seed)
+	b.U32(attrHashOffset, 0)
+	b.U32(attrHashType, hashJenkins)
+	endExpr(b, elem, data)
+}
+
+// appendNumgen draws a number below mod.
+func appendNumgen(b *nfnl.Batch, reg, mod uint32) {
+	elem, data := beginExpr(b, "numgen")
+	b.U32(attrNumgenDReg, reg)
+	b.U32(attrNumgenModulus, mod)
+	b.U32(attrNumgenType, numgenRandom)
+	b.U32(attrNumgenOffset, 0)
+	endExpr(b, elem, data)
+}
+
+// appendDNAT translates the destination to the address that begins in Reg1, and the port after it.
+func appendDNAT(b *nfnl.Batch, f *Family) {
+	elem, data := beginExpr(b, "nat")
+	b.U32(attrNATType, natDNAT)
+	b.U32(attrNATFamily, uint32(f.NFProto))
+	b.U32(attrNATRegAddrMin, Reg1)
+	b.U32(attrNATRegProtoMin, register(f.AddrLen))
+	endExpr(b, elem, data)
+}
+
+// appendMasquerade translates the source to an address of the interface, with random ports.
+func appendMasquerade(b *nfnl.Batch) {
+	elem, data := beginExpr(b, "masq")
+	b.U32(attrMasqFlags, natFullyRandom)
+	endExpr(b, elem, data)
+}
+
+// appendReject answers with ICMP unreachable of a code.
+func appendReject(b *nfnl.Batch, code uint8) {
+	elem, data := beginExpr(b, "reject")
+	b.U32(attrRejectType, rejectICMPUnreach)
+	b.U8(attrRejectCode, code)
+	endExpr(b, elem, data)
+}
+
+// appendResetTCP answers a segment with a reset, as if this machine had no such connection.
+func appendResetTCP(b *nfnl.Batch) {
+	elem, data := beginExpr(b, "reject")
+	b.U32(attrRejectType, rejectTCPReset)
+	endExpr(b, elem, data)
+}
+
+// appendFIBType loads the type of an address of the packet into Reg1.
+func appendFIBType(b *nfnl.Batch, which uint32) {
+	elem, data := beginExpr(b, "fib")
+	b.U32(attrFIBFlags, which)
+	b.U32(attrFIBResult, fibAddrType)
+	b.U32(attrFIBDReg, Reg1)
+	endExpr(b, elem, data)
+}
+
+// appendUpdate puts the data into the map under the key in Reg1, or renews the timeout of a key
+// that is there, whose data it leaves alone.
+func appendUpdate(b *nfnl.Batch, name string, dataReg uint32, timeout time.Duration) {
+	elem, data := beginExpr(b, "dynset")
+	b.U32(attrDynsetKeyReg, Reg1)
+	b.U32(attrDynsetDataReg, dataReg)
+	b.U32(attrDynsetOp, dynsetUpdate)
+	b.U64(attrDynsetTimeout, uint64(timeout.Milliseconds()))
+	b.Text(attrDynsetSet, name)
+	endExpr(b, elem, data)
 }
 
 // Native32 returns a number in the byte order of the machine.
 func Native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
-
-// ResetTCP answers a segment with a reset, as if this machine had no such connection.
-func ResetTCP() Expr {
-	// NFTA_REJECT_TYPE: NFT_REJECT_TCP_RST
-	return expression("reject", func(b *nfnl.Batch) { b.U32(1, 1) })
-}

@@ -2,49 +2,70 @@ package nft
 
 import (
 	"hash/fnv"
+	"slices"
 	"strings"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Rule is a rule, or a piece of one, as nft writes it and as the kernel takes it. The text
-// determines the rest.
-type Rule struct {
-	Text  string
-	Exprs []Expr
-	Sets  []AnonymousSet // that the expressions look up
+// Rule is a rule, or a part of one: matches and statements. The empty rule does nothing.
+type Rule []statement
+
+// statement is a match or a statement, as nft writes it and as the kernel takes it.
+type statement struct {
+	text  string
+	exprs func(b *nfnl.Batch) // appends its expressions
+	set   *AnonymousSet       // that is looked up after them, if any
 }
 
-// Join makes one rule of several pieces.
-func Join(pieces ...Rule) Rule {
-	var r Rule
-	var text []string
-	for _, p := range pieces {
-		if p.Text != "" {
-			text = append(text, p.Text)
-		}
-		r.Exprs = append(r.Exprs, p.Exprs...)
-		r.Sets = append(r.Sets, p.Sets...)
+func rule(text string, exprs func(b *nfnl.Batch)) Rule {
+	return Rule{{text: text, exprs: exprs}}
+}
+
+// Join makes one rule of several parts.
+func Join(parts ...Rule) Rule { return slices.Concat(parts...) }
+
+// Text returns the rule as nft writes it.
+func (r Rule) Text() string {
+	l := make([]string, len(r))
+	for i := range r {
+		l[i] = r[i].text
 	}
-	r.Text = strings.Join(text, " ")
-	return r
+	return strings.Join(l, " ")
 }
 
 // Hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be
-// told from what should be there without understanding expressions. It is the hash of the text.
-func (r *Rule) Hash() uint64 {
+// told from what should be there without understanding expressions. It is the hash of the text and
+// of the messages that make the rule.
+func (r Rule) Hash() uint64 {
+	var b nfnl.Batch
+	NewEncoder(&b, IPv4, "").rule("", r)
 	h := fnv.New64a()
-	h.Write([]byte(r.Text))
+	h.Write([]byte(r.Text()))
+	h.Write(b.Bytes())
 	return h.Sum64()
 }
 
-// AnonymousSet is a set without a name that one rule looks up: the protocols that have ports or,
-// with Jumps, a map of verdicts by number.
+// AnonymousSet is a set without a name that one rule looks up: protocols, or a map of verdicts by
+// number.
 type AnonymousSet struct {
-	ID    uint32 // its number in the transaction
-	Jumps []VerdictTo
+	Protocols []servicemodel.Protocol
+	Verdicts  []Verdict
+}
+
+func (a *AnonymousSet) isMap() bool { return a.Verdicts != nil }
+
+// name is the name with which the set is made. The kernel fills in a number.
+func (a *AnonymousSet) name() string {
+	if a.isMap() {
+		return "__map%d"
+	}
+	return "__set%d"
 }
 
 // Program is what the rules of a table are: chains, with their rules.
-type Program []ProgramChain
+type Program []*ProgramChain
 
 // ProgramChain is a chain with its rules.
 type ProgramChain struct {
@@ -52,37 +73,60 @@ type ProgramChain struct {
 	Rules []Rule
 }
 
+// Add appends a rule, made of its parts.
+func (c *ProgramChain) Add(parts ...Rule) { c.Rules = append(c.Rules, Join(parts...)) }
+
 // Hashes returns the hashes of the rules, in their order.
 func (c *ProgramChain) Hashes() []uint64 {
 	var l []uint64
-	for i := range c.Rules {
-		l = append(l, c.Rules[i].Hash())
+	for _, r := range c.Rules {
+		l = append(l, r.Hash())
 	}
 	return l
 }
 
-// Add appends a chain that other chains jump to.
-func (p *Program) Add(name string, rules ...Rule) {
-	*p = append(*p, ProgramChain{Chain{Name: name}, rules})
+// Chain appends a chain that other chains lead to.
+func (p *Program) Chain(name string) *ProgramChain { return p.add(Chain{Name: name}) }
+
+// Filter appends a base chain of type filter.
+func (p *Program) Filter(name string, hook uint32, priority int32) *ProgramChain {
+	return p.add(Chain{Name: name, Type: "filter", Hook: hook, Prio: priority})
 }
 
-// AddBase appends a base chain.
-func (p *Program) AddBase(name, typ string, hook uint32, prio int32, rules ...Rule) {
-	*p = append(*p, ProgramChain{Chain{Name: name, Type: typ, Hook: hook, Prio: prio}, rules})
+// NAT appends a base chain of type nat, which sees the first packet of each connection.
+func (p *Program) NAT(name string, hook uint32, priority int32) *ProgramChain {
+	return p.add(Chain{Name: name, Type: "nat", Hook: hook, Prio: priority})
 }
 
-// WriteChains adds the chains: all of them before any rule, since rules jump to chains.
+// Route appends a base chain of type route, after which a packet whose mark has changed is routed
+// again.
+func (p *Program) Route(name string, hook uint32, priority int32) *ProgramChain {
+	return p.add(Chain{Name: name, Type: "route", Hook: hook, Prio: priority})
+}
+
+func (p *Program) add(c Chain) *ProgramChain {
+	chain := &ProgramChain{Chain: c}
+	*p = append(*p, chain)
+	return chain
+}
+
+// Has reports whether a chain is in the program.
+func (p Program) Has(name string) bool {
+	return slices.ContainsFunc(p, func(c *ProgramChain) bool { return c.Name == name })
+}
+
+// WriteChains adds the chains: all of them before any rule, since rules lead to chains.
 func (p Program) WriteChains(w Writer) {
-	for i := range p {
-		w.AddChain(&p[i].Chain)
+	for _, c := range p {
+		w.AddChain(&c.Chain)
 	}
 }
 
 // WriteRules adds the rules to the chains.
 func (p Program) WriteRules(w Writer) {
-	for i := range p {
-		for j := range p[i].Rules {
-			w.AddRule(p[i].Name, &p[i].Rules[j])
+	for _, c := range p {
+		for _, r := range c.Rules {
+			w.AddRule(c.Name, r)
 		}
 	}
 }

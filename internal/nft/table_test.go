@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 var (
@@ -21,9 +22,8 @@ var (
 	clients = &Set{Name: "clients", Key: []Field{IPv4.Addr}, Data: []Field{FieldMark},
 		Flags: SetMap | SetTimeout | SetEval, Size: 8}
 	base = &Chain{Name: "nat-output", Type: "nat", Hook: HookOutput, Prio: -100}
-	rule = Join(Rule{}, Rule{Text: "ct protocol { tcp, udp, sctp }",
-		Exprs: []Expr{CT(CTProtocol, Word(0)), LookupID(7)}, Sets: []AnonymousSet{{ID: 7}}},
-		Rule{Text: "goto services", Exprs: []Expr{Verdict(VerdictGoto, "services")}})
+	sample = Join(Rule{}, CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP),
+		Goto("services"))
 )
 
 // everything does all that a writer can, once at least.
@@ -46,8 +46,8 @@ func everything(w Writer) {
 	m.Add(Elem{Key: []byte{192, 0, 2, 1}, Data: Native32(0x4000)})
 	w.AddElements(clients, &m)
 	var p Program
-	p.Add("services")
-	p.AddBase(base.Name, base.Type, base.Hook, base.Prio, rule)
+	p.Chain("services")
+	p.NAT(base.Name, base.Hook, base.Prio).Add(sample)
 	p.WriteChains(w)
 	w.FlushChain("old")
 	p.WriteRules(w)
@@ -119,7 +119,7 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 	var b nfnl.Batch
 	everything(NewEncoder(&b, IPv4, "lb"))
 
-	sets := attributes(t, &b, msgNewSet)
+	sets := attributes(t, &b, MsgNewSet)
 	for i, s := range []*Set{plainSet, slotMap, ranges, clients} {
 		got, err := DecodeSet(sets[i])
 		require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 	}
 	require.Len(t, sets, 5, "the last is anonymous")
 
-	elems := attributes(t, &b, msgNewSetElem)
+	elems := attributes(t, &b, MsgNewSetElem)
 	require.NoError(t, DecodeElements(elems[0], func(e Elem) error {
 		require.Equal(t, `10.96.0.1 . tcp . 80 comment "default/web"`, plainSet.ElemText(e))
 		return nil
@@ -139,17 +139,17 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 	}))
 	require.Equal(t, 3, protocols)
 
-	chains := attributes(t, &b, msgNewChain)
+	chains := attributes(t, &b, MsgNewChain)
 	for i, want := range []Chain{{Name: "services"}, *base} {
-		table, got, err := DecodeChain(chains[i])
+		got, err := DecodeChain(chains[i])
 		require.NoError(t, err)
-		require.Equal(t, "lb", table)
-		require.Equal(t, want, got)
+		require.Equal(t, ChainInfo{Chain: want, Table: "lb"}, got)
 	}
 
-	table, chain, hash, err := DecodeRule(attributes(t, &b, msgNewRule)[0])
+	r, err := DecodeRule(attributes(t, &b, MsgNewRule)[0])
 	require.NoError(t, err)
-	require.Equal(t, []any{"lb", "nat-output", rule.Hash()}, []any{table, chain, hash})
+	require.Equal(t, []any{"lb", "nat-output", sample.Hash()},
+		[]any{string(r.Table), string(r.Chain), r.Hash()})
 }
 
 func TestAddressesBelongToFamilies(t *testing.T) {
@@ -177,8 +177,11 @@ func FuzzDecodeObjects(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, _ = DecodeSet(data)
-		_, _, _ = DecodeChain(data)
-		_, _, _, _ = DecodeRule(data)
+		_, _ = DecodeChain(data)
+		if r, err := DecodeRule(data); err == nil {
+			_ = r.Hash()
+			_, _ = r.Counted()
+		}
 		_ = DecodeElements(data, func(e Elem) error {
 			require.NotEmpty(t, slotMap.ElemText(e))
 			return nil

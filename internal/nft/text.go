@@ -142,4 +142,4 @@ func (t *Text) FlushChain(name string) { t.line("flush chain", name) }
 func (t *Text) DeleteChain(name string) { t.line("delete chain", name) }
 
 // AddRule appends a rule to a chain.
-func (t *Text) AddRule(chain string, r *Rule) { t.line("add rule", chain+" "+r.Text) }
+func (t *Text) AddRule(chain string, r Rule) { t.line("add rule", chain+" "+r.Text()) }

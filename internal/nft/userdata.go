@@ -5,8 +5,6 @@ import "encoding/binary"
 // User data is kept by the kernel for nft and never looked at. nft keeps TLVs there, and ignores
 // those that it does not know.
 
-const maxUserdata = 256 // NFT_USERDATA_MAXLEN
-
 // In the user data of elements and rules.
 const (
 	udComment  = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
@@ -35,7 +33,7 @@ func AppendComment(b []byte, s string) []byte {
 // CommentOf returns the comment in user data.
 func CommentOf(ud []byte) string {
 	var s, rest string
-	walkUserdata(ud, func(typ byte, v []byte) {
+	walkUserData(ud, func(typ byte, v []byte) {
 		switch typ {
 		case udComment:
 			if n := len(v); n > 0 && v[n-1] == 0 {
@@ -49,8 +47,8 @@ func CommentOf(ud []byte) string {
 	return s + rest
 }
 
-// walkUserdata calls fn for each TLV in user data.
-func walkUserdata(ud []byte, fn func(typ byte, v []byte)) {
+// walkUserData calls fn for each TLV in user data.
+func walkUserData(ud []byte, fn func(typ byte, v []byte)) {
 	for len(ud) >= 2 {
 		n := int(ud[1])
 		if len(ud) < 2+n {
@@ -70,8 +68,8 @@ const (
 	udSetComment = 7 // NFTNL_UDATA_SET_COMMENT
 )
 
-// appendSetUserdata appends what nft keeps about a set to print it as it was declared.
-func appendSetUserdata(b []byte, s *Set) []byte {
+// appendSetUserData appends what nft keeps about a set to print it as it was declared.
+func appendSetUserData(b []byte, s *Set) []byte {
 	b = udU32(b, udKeyOrder, byteOrder(s.Key))
 	if s.Data != nil {
 		b = udU32(b, udDataOrder, byteOrder(s.Data))

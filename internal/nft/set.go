@@ -1,54 +1,5 @@
 package nft
 
-import (
-	"net/netip"
-
-	"github.com/kernlb/kernlb/servicemodel"
-)
-
-// Family is what differs between the tables of a backend, "ip" and "ip6".
-type Family struct {
-	Name     string // as nft says it
-	Model    servicemodel.Family
-	NFProto  uint8  // NFPROTO_* (include/uapi/linux/netfilter.h)
-	AddrLen  int    // bytes of an address
-	Saddr    uint32 // offset of the source address in the network header
-	Daddr    uint32 // offset of the destination address
-	Addr     Field  // an address as a field of a set
-	CTSrc    uint32 // NFT_CT_SRC_IP, NFT_CT_SRC_IP6
-	CTDst    uint32 // NFT_CT_DST_IP, NFT_CT_DST_IP6
-	Unreach  uint8  // ICMP code for port unreachable
-	Any      netip.Addr
-	Loopback netip.Prefix
-}
-
-// The two families.
-var (
-	IPv4 = &Family{
-		Name: "ip", Model: servicemodel.IPv4, NFProto: 2, AddrLen: 4, Saddr: 12, Daddr: 16,
-		Addr:  fieldIPv4Addr,
-		CTSrc: 19, CTDst: 20, Unreach: 3, Any: netip.IPv4Unspecified(),
-		Loopback: netip.MustParsePrefix("127.0.0.0/8"),
-	}
-	IPv6 = &Family{
-		Name: "ip6", Model: servicemodel.IPv6, NFProto: 10, AddrLen: 16, Saddr: 8, Daddr: 24,
-		Addr:  fieldIPv6Addr,
-		CTSrc: 21, CTDst: 22, Unreach: 4, Any: netip.IPv6Unspecified(),
-		Loopback: netip.MustParsePrefix("::1/128"),
-	}
-)
-
-// Families are both families, in the order in which their tables are written.
-var Families = [2]*Family{IPv4, IPv6}
-
-// FamilyIndex returns which of [Families] an address belongs to.
-func FamilyIndex(a netip.Addr) int {
-	if servicemodel.FamilyOf(a) == servicemodel.IPv4 {
-		return 0
-	}
-	return 1
-}
-
 // Field is one field of a set's key or data. In a concatenation, each takes a multiple of four
 // bytes.
 type Field uint8
@@ -92,17 +43,6 @@ type Set struct {
 	Size    uint32  // how many elements it can have; 0 lets it grow
 	Typeof  bool    // the key ends with a slot, which only a typeof can declare
 }
-
-// Flags of a set (enum nft_set_flags in include/uapi/linux/netfilter/nf_tables.h).
-const (
-	SetInterval = 0x4
-	SetMap      = 0x8
-	SetTimeout  = 0x10
-	SetEval     = 0x20
-	SetConcat   = 0x80
-
-	setAnonymous = 0x3 // NFT_SET_ANONYMOUS | NFT_SET_CONSTANT
-)
 
 // kind is what nft calls the set.
 func (s *Set) kind() string {
@@ -160,14 +100,5 @@ type Chain struct {
 	// Drops says that the policy of a base chain is drop. Ours accept.
 	Drops bool
 }
-
-// Hooks (enum nf_inet_hooks in include/uapi/linux/netfilter.h).
-const (
-	HookPrerouting  = 0
-	HookInput       = 1
-	HookForward     = 2
-	HookOutput      = 3
-	HookPostrouting = 4
-)
 
 var hookNames = [...]string{"prerouting", "input", "forward", "output", "postrouting"}

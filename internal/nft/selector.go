@@ -1,0 +1,174 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Selector is what a rule looks at: a field of a header, or what the kernel knows of the packet or
+// of its flow.
+type Selector struct {
+	text string
+	len  int // bytes
+	load func(b *nfnl.Batch, reg uint32)
+}
+
+// Selectors that are the same in both families; [Family] has the others.
+var (
+	L4Proto = Selector{"meta l4proto", protocolLen, func(b *nfnl.Batch, reg uint32) {
+		AppendMeta(b, reg, MetaL4Proto)
+	}}
+	DPort = Selector{"th dport", portLen, func(b *nfnl.Batch, reg uint32) {
+		AppendPayload(b, reg, TransportHeader, dportOffset, portLen)
+	}}
+	CTOriginalProtocol = ctOriginal("protocol", protocolLen, ctProtocol)
+	CTOriginalDPort    = ctOriginal("proto-dst", portLen, ctProtoDst)
+)
+
+// ctOriginal selects what conntrack knows of the original direction.
+func ctOriginal(name string, length int, key uint32) Selector {
+	return Selector{"ct original " + name, length, func(b *nfnl.Batch, reg uint32) {
+		appendCTOriginal(b, reg, key)
+	}}
+}
+
+// NumgenRandom draws a number below mod.
+func NumgenRandom(mod int) Selector {
+	return Selector{fmt.Sprintf("numgen random mod %d", mod), 4,
+		func(b *nfnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod)) }}
+}
+
+// In matches if what is selected is in a set.
+func (s Selector) In(set string) Rule { return Concat{s}.In(set) }
+
+// Concat is a concatenation of selectors: the key of a set or map, or data of a map.
+type Concat []Selector
+
+// With returns the concatenation with more at its end.
+func (c Concat) With(more ...Selector) Concat { return append(c[:len(c):len(c)], more...) }
+
+func (c Concat) text() string {
+	l := make([]string, len(c))
+	for i := range c {
+		l[i] = c[i].text
+	}
+	return strings.Join(l, " . ")
+}
+
+// load loads the selectors one after the other, each at a multiple of four bytes from the offset
+// on, and returns the offset after them.
+func (c Concat) load(b *nfnl.Batch, offset int) int {
+	for i := range c {
+		c[i].load(b, register(offset))
+		offset += (c[i].len + 3) &^ 3
+	}
+	return offset
+}
+
+// In matches if what is selected is in a set.
+func (c Concat) In(set string) Rule { return c.lookup(" @", set, false) }
+
+// NotIn matches if what is selected is not in a set.
+func (c Concat) NotIn(set string) Rule { return c.lookup(" != @", set, true) }
+
+func (c Concat) lookup(sign, set string, inverted bool) Rule {
+	return rule(c.text()+sign+set, func(b *nfnl.Batch) {
+		c.load(b, 0)
+		appendLookup(b, set, inverted)
+	})
+}
+
+// Mapped is what a map has for a key. If it has nothing, the rule does not match.
+type Mapped struct {
+	key Concat
+	in  string
+}
+
+// Map looks what is selected up in a map.
+func (c Concat) Map(name string) Mapped { return Mapped{c, name} }
+
+func (m Mapped) text() string { return m.key.text() + " map @" + m.in }
+
+// load loads what the map has into Reg1.
+func (m Mapped) load(b *nfnl.Batch) {
+	m.key.load(b, 0)
+	appendLookupMap(b, m.in)
+}
+
+// address selects an address in the network header.
+func address(text string, offset uint32, length int) Selector {
+	return Selector{text, length, func(b *nfnl.Batch, reg uint32) {
+		AppendPayload(b, reg, NetworkHeader, offset, uint32(length))
+	}}
+}
+
+// SaddrNotWithin matches if the source address is not in a prefix.
+func (f *Family) SaddrNotWithin(p netip.Prefix) Rule {
+	return f.within("saddr != ", f.SaddrOffset, CmpNeq, p)
+}
+
+// DaddrWithin matches if the destination address is in a prefix.
+func (f *Family) DaddrWithin(p netip.Prefix) Rule {
+	return f.within("daddr ", f.DaddrOffset, CmpEq, p)
+}
+
+// DaddrNotWithin matches if the destination address is not in a prefix.
+func (f *Family) DaddrNotWithin(p netip.Prefix) Rule {
+	return f.within("daddr != ", f.DaddrOffset, CmpNeq, p)
+}
+
+func (f *Family) within(text string, offset, op uint32, p netip.Prefix) Rule {
+	text += strings.TrimSuffix(p.Masked().String(), fmt.Sprintf("/%d", f.AddrLen*8))
+	return rule(f.Name+" "+text, func(b *nfnl.Batch) { AppendPrefix(b, offset, op, p) })
+}
+
+// AppendPrefix compares an address in the network header with a prefix. As nft and iptables do, it
+// loads only the bytes that the prefix has, if it ends at one.
+func AppendPrefix(b *nfnl.Batch, offset, op uint32, p netip.Prefix) {
+	p = p.Masked()
+	addr := p.Addr().As16()
+	bytes := addr[16-p.Addr().BitLen()/8:]
+	if bits := p.Bits(); bits > 0 && bits%8 == 0 {
+		bytes = bytes[:bits/8]
+	}
+	AppendPayload(b, Reg1, NetworkHeader, offset, uint32(len(bytes)))
+	if p.Bits() < len(bytes)*8 {
+		var mask [16]byte
+		for i := range p.Bits() {
+			mask[i/8] |= 0x80 >> (i % 8)
+		}
+		AppendBitwise(b, mask[:len(bytes)], nil)
+	}
+	AppendCmp(b, op, bytes)
+}
+
+// NotFromPods matches packets that do not come from pods of this node; all packets, if pods cannot
+// be told.
+func (f *Family) NotFromPods(d servicemodel.PodDetector) Rule {
+	var r Rule
+	for _, p := range f.Own(d.CIDRs) {
+		r = append(r, f.SaddrNotWithin(p)...)
+	}
+	if d.Bridge != "" {
+		r = append(r, IIFNameNot(d.Bridge)...)
+	}
+	if d.InterfacePrefix != "" {
+		r = append(r, IIFNameNot(d.InterfacePrefix+"*")...)
+	}
+	return r
+}
+
+// Own returns those prefixes that are of the family.
+func (f *Family) Own(l []netip.Prefix) []netip.Prefix {
+	var own []netip.Prefix
+	for _, p := range l {
+		if servicemodel.FamilyOf(p.Addr()) == f.Model {
+			own = append(own, p)
+		}
+	}
+	return own
+}

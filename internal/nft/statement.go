@@ -1,0 +1,230 @@
+package nft
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The matches and statements of rules. Each is a rule by itself, or a part of one. What it is as
+// text and as expressions stands together, and nowhere else.
+
+// Matches of the flow.
+var (
+	CTStateNew     = ctBits("ct state new", ctState, ctStateNew, CmpNeq)
+	CTStatusDNAT   = ctBits("ct status dnat", ctStatus, ctDNAT, CmpNeq)
+	CTDirOriginal  = ctDirectionIs("original", ctDirOriginal)
+	CTDirReply     = ctDirectionIs("reply", ctDirReply)
+	CTUnconfirmed  = ctBits("ct status ! confirmed", ctStatus, ctConfirmed, CmpEq)
+	CTUntranslated = ctBits(fmt.Sprintf("ct status & 0x%x == 0x0", ctSNAT|ctDNAT), ctStatus,
+		ctSNAT|ctDNAT, CmpEq)
+)
+
+// ctBits compares bits of what conntrack knows of the flow with zero.
+func ctBits(text string, key, bits, op uint32) Rule {
+	return rule(text, func(b *nfnl.Batch) {
+		appendCT(b, Reg1, key)
+		AppendBitwise(b, Native32(bits), nil)
+		AppendCmp(b, op, Native32(0))
+	})
+}
+
+func ctDirectionIs(name string, direction byte) Rule {
+	return rule("ct direction "+name, func(b *nfnl.Batch) {
+		appendCT(b, Reg1, ctDirection)
+		AppendCmp(b, CmpEq, []byte{direction})
+	})
+}
+
+// CTProtocol matches if the flow has one of the protocols.
+func CTProtocol(protocols ...servicemodel.Protocol) Rule {
+	l := make([]string, len(protocols))
+	for i, p := range protocols {
+		l[i] = p.String()
+	}
+	return Rule{{
+		text:  "ct protocol { " + strings.Join(l, ", ") + " }",
+		exprs: func(b *nfnl.Batch) { appendCT(b, Reg1, ctProtocol) },
+		set:   &AnonymousSet{Protocols: protocols},
+	}}
+}
+
+// Matches of the packet.
+var (
+	FIBSaddrLocal    = fibLocal("saddr type local", fibSaddr, CmpEq)
+	FIBSaddrNotLocal = fibLocal("saddr type != local", fibSaddr, CmpNeq)
+	FIBDaddrLocal    = fibLocal("daddr type local", fibDaddr, CmpEq)
+	FIBDaddrNotLocal = fibLocal("daddr type != local", fibDaddr, CmpNeq)
+	L4ProtoTCP       = rule("meta l4proto tcp", func(b *nfnl.Batch) {
+		AppendMeta(b, Reg1, MetaL4Proto)
+		AppendCmp(b, CmpEq, []byte{byte(servicemodel.TCP)})
+	})
+)
+
+// fibLocal matches if an address of the packet is one of this machine, or is not.
+func fibLocal(text string, which, op uint32) Rule {
+	return rule("fib "+text, func(b *nfnl.Batch) {
+		appendFIBType(b, which)
+		AppendCmp(b, op, Native32(rtnLocal))
+	})
+}
+
+// IIFNameNot matches if the packet came in through another interface. With "*" at its end, the name
+// is that of all interfaces that begin so.
+func IIFNameNot(name string) Rule {
+	return rule(fmt.Sprintf("iifname != %q", name), func(b *nfnl.Batch) {
+		AppendMeta(b, Reg1, MetaIIFName)
+		value, prefix := strings.CutSuffix(name, "*")
+		v := []byte(value)
+		if !prefix {
+			v = append(v, make([]byte, interfaceNameLen-len(v))...)
+		}
+		AppendCmp(b, CmpNeq, v)
+	})
+}
+
+// MarkIs matches if the mark has these bits in the mask.
+func MarkIs(mask, bits uint32) Rule {
+	return rule(fmt.Sprintf("meta mark & 0x%08x == 0x%08x", mask, bits), func(b *nfnl.Batch) {
+		AppendMeta(b, Reg1, MetaMark)
+		AppendBitwise(b, Native32(mask), nil)
+		AppendCmp(b, CmpEq, Native32(bits))
+	})
+}
+
+// MarkOr sets bits of the mark.
+func MarkOr(bits uint32) Rule {
+	return setMark(fmt.Sprintf("meta mark | 0x%08x", bits), ^bits, bits)
+}
+
+// MarkXor changes bits of the mark.
+func MarkXor(bits uint32) Rule {
+	return setMark(fmt.Sprintf("meta mark ^ 0x%08x", bits), ^uint32(0), bits)
+}
+
+// MarkAnd keeps bits of the mark and takes the others away.
+func MarkAnd(keep uint32) Rule {
+	return setMark(fmt.Sprintf("meta mark & 0x%08x", keep), keep, 0)
+}
+
+// MarkAndOr keeps bits of the mark and sets others.
+func MarkAndOr(keep, set uint32) Rule {
+	return setMark(fmt.Sprintf("meta mark & 0x%08x | 0x%08x", keep, set), keep, set)
+}
+
+// setMark makes the mark (mark & mask) ^ xor.
+func setMark(text string, mask, xor uint32) Rule {
+	return rule("meta mark set "+text, func(b *nfnl.Batch) {
+		AppendMeta(b, Reg1, MetaMark)
+		AppendBitwise(b, Native32(mask), Native32(xor))
+		appendMetaSet(b, MetaMark)
+	})
+}
+
+// SetMark makes the mark what a map has.
+func SetMark(to Mapped) Rule {
+	return rule("meta mark set "+to.text(), func(b *nfnl.Batch) {
+		to.load(b)
+		appendMetaSet(b, MetaMark)
+	})
+}
+
+// DNAT translates the destination to the address and port that a map has.
+func (f *Family) DNAT(to Mapped) Rule {
+	return rule("dnat "+f.Name+" to "+to.text(), func(b *nfnl.Batch) {
+		to.load(b)
+		appendDNAT(b, f)
+	})
+}
+
+// Reject answers with ICMP port unreachable.
+func (f *Family) Reject() Rule {
+	return rule("reject with "+f.icmp+" port-unreachable", func(b *nfnl.Batch) {
+		appendReject(b, f.portUnreachable)
+	})
+}
+
+// Statements without parameters.
+var (
+	Accept     = Verdict{Code: VerdictAccept}.rule()
+	Drop       = Verdict{Code: VerdictDrop}.rule()
+	Counter    = rule("counter packets 0 bytes 0", AppendCounter)
+	Masquerade = rule("masquerade fully-random", appendMasquerade)
+	ResetTCP   = rule("reject with tcp reset", appendResetTCP)
+)
+
+// Verdict is what becomes of a packet, and the chain that it leads to, if any.
+type Verdict struct {
+	Code  int32 // VerdictDrop or one of its kin
+	Chain string
+}
+
+func (v Verdict) text() string {
+	switch v.Code {
+	case VerdictAccept:
+		return "accept"
+	case VerdictJump:
+		return "jump " + v.Chain
+	case VerdictGoto:
+		return "goto " + v.Chain
+	}
+	return "drop"
+}
+
+func (v Verdict) rule() Rule {
+	return rule(v.text(), func(b *nfnl.Batch) { AppendVerdict(b, v.Code, v.Chain) })
+}
+
+// Jump goes on in a chain, and comes back at its end.
+func Jump(chain string) Rule { return Verdict{VerdictJump, chain}.rule() }
+
+// Goto goes on in a chain, and does not come back.
+func Goto(chain string) Rule { return Verdict{VerdictGoto, chain}.rule() }
+
+// JHashVMap hashes what is selected, and does what the verdict of that number says.
+func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
+	l := make([]string, len(verdicts))
+	for i, v := range verdicts {
+		l[i] = fmt.Sprintf("%d : %s", i, v.text())
+	}
+	n := uint32(len(verdicts))
+	return Rule{{
+		text: fmt.Sprintf("jhash %s mod %d seed 0x%x vmap { %s }", s.text, n, seed,
+			strings.Join(l, ", ")),
+		exprs: func(b *nfnl.Batch) {
+			s.load(b, register(hashed))
+			appendJHash(b, uint32(s.len), n, seed)
+		},
+		set: &AnonymousSet{Verdicts: verdicts},
+	}}
+}
+
+// Update puts data into a map under a key, for a time of whole seconds. An entry that is there
+// keeps its data and lives for so long again. If the map is full, the rule ends.
+func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
+	text := fmt.Sprintf("update @%s { %s timeout %s : %s }", name, key.text(), duration(timeout),
+		data.text())
+	return rule(text, func(b *nfnl.Batch) {
+		end := key.load(b, 0)
+		data.load(b, end)
+		appendUpdate(b, name, register(end), timeout)
+	})
+}
+
+// duration writes a duration of whole seconds as nft does: "3h", "1m30s".
+func duration(d time.Duration) string {
+	var s string
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}} {
+		if n := d / u.unit; n > 0 {
+			s += fmt.Sprintf("%d%s", n, u.name)
+			d -= n * u.unit
+		}
+	}
+	return s
+}

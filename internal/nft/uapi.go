@@ -1,0 +1,393 @@
+package nft
+
+// Numbers of include/uapi/linux/netfilter/nf_tables.h, in the order of its enums. The constants of
+// golang.org/x/sys/unix exist on Linux only; a test compares these with them.
+
+// Messages (enum nf_tables_msg_types).
+const (
+	MsgNewTable = iota
+	MsgGetTable
+	MsgDelTable
+	MsgNewChain
+	MsgGetChain
+	MsgDelChain
+	MsgNewRule
+	MsgGetRule
+	MsgDelRule
+	MsgNewSet
+	MsgGetSet
+	MsgDelSet
+	MsgNewSetElem
+	MsgGetSetElem
+	MsgDelSetElem
+)
+
+// Attributes of a table (enum nft_table_attributes).
+const (
+	AttrTableName = iota + 1
+	attrTableFlags
+	attrTableUse
+)
+
+const tableDormant = 1 // NFT_TABLE_F_DORMANT
+
+// Attributes of a chain (enum nft_chain_attributes).
+const (
+	AttrChainTable = iota + 1
+	_              // NFTA_CHAIN_HANDLE
+	AttrChainName
+	attrChainHook
+	attrChainPolicy
+	attrChainUse
+	attrChainType
+)
+
+// Attributes of a hook (enum nft_hook_attributes).
+const (
+	attrHookNumber = iota + 1
+	attrHookPriority
+)
+
+// Hooks (enum nf_inet_hooks in include/uapi/linux/netfilter.h).
+const (
+	HookPrerouting = iota
+	HookInput
+	HookForward
+	HookOutput
+	HookPostrouting
+)
+
+// Attributes of a rule (enum nft_rule_attributes).
+const (
+	AttrRuleTable = iota + 1
+	AttrRuleChain
+	attrRuleHandle
+	attrRuleExpressions
+	attrRuleCompat
+	attrRulePosition
+	attrRuleUserData
+)
+
+// Attributes of the protocol of a rule, for x_tables (enum nft_rule_compat_attributes).
+const (
+	attrCompatProtocol = iota + 1
+	attrCompatFlags
+)
+
+// Attributes of a set (enum nft_set_attributes).
+const (
+	AttrSetTable = iota + 1
+	AttrSetName
+	attrSetFlags
+	attrSetKeyType
+	attrSetKeyLen
+	attrSetDataType
+	attrSetDataLen
+	_ // NFTA_SET_POLICY
+	attrSetDesc
+	attrSetID
+	_ // NFTA_SET_TIMEOUT
+	_ // NFTA_SET_GC_INTERVAL
+	attrSetUserData
+
+	attrSetCount = 20 // NFTA_SET_COUNT, since Linux 6.16
+)
+
+// Attributes of a set's description (enum nft_set_desc_attributes), and of a field of its key (enum
+// nft_set_field_attributes).
+const (
+	attrDescSize = iota + 1
+	attrDescConcat
+
+	attrFieldLen = 1
+)
+
+// Flags of a set (enum nft_set_flags).
+const (
+	setAnonymous = 1 << iota
+	setConstant
+	SetInterval
+	SetMap
+	SetTimeout
+	SetEval
+	_ // NFT_SET_OBJECT
+	SetConcat
+)
+
+const dataTypeVerdict = 0xffffff00 // NFT_DATA_VERDICT
+
+const verdictLen = 16 // struct nft_verdict
+
+// Attributes of a list of elements (enum nft_set_elem_list_attributes).
+const (
+	AttrElemsTable = iota + 1
+	AttrElemsSet
+	AttrElemsList
+	attrElemsSetID
+)
+
+// Attributes of an element (enum nft_set_elem_attributes).
+const (
+	elemKey = iota + 1
+	elemData
+	_ // NFTA_SET_ELEM_FLAGS
+	elemTimeout
+	elemExpiration
+	elemUserData
+	_ // NFTA_SET_ELEM_EXPR
+	_ // NFTA_SET_ELEM_PAD
+	_ // NFTA_SET_ELEM_OBJREF
+	elemKeyEnd
+)
+
+const listElem = 1 // NFTA_LIST_ELEM, in every list
+
+// What is in a register (enum nft_data_attributes), and a verdict (enum nft_verdict_attributes).
+const (
+	dataValue = iota + 1
+	dataVerdict
+
+	attrVerdictCode  = 1
+	attrVerdictChain = 2
+)
+
+// Verdicts (NF_DROP and NF_ACCEPT in include/uapi/linux/netfilter.h; enum nft_verdicts).
+const (
+	VerdictReturn = iota - 5
+	VerdictGoto
+	VerdictJump
+	_ // NFT_BREAK
+	_ // NFT_CONTINUE
+	VerdictDrop
+	VerdictAccept
+)
+
+// Registers (enum nft_registers). Those from NFT_REG_1 on have 16 bytes; four registers from
+// NFT_REG32_00 on are the same as one of them.
+const (
+	regVerdict = 0
+	Reg1       = 1
+	reg32_00   = 8
+)
+
+// Attributes of an expression (enum nft_expr_attributes).
+const (
+	exprName = iota + 1
+	exprData
+)
+
+// Attributes of payload (enum nft_payload_attributes).
+const (
+	AttrPayloadDReg = iota + 1
+	AttrPayloadBase
+	AttrPayloadOffset
+	AttrPayloadLen
+)
+
+// Where payload counts from (enum nft_payload_bases).
+const (
+	NetworkHeader   = 1
+	TransportHeader = 2
+)
+
+// Attributes of meta (enum nft_meta_attributes).
+const (
+	AttrMetaDReg = iota + 1
+	AttrMetaKey
+	attrMetaSReg
+)
+
+// Keys of meta (enum nft_meta_keys).
+const (
+	MetaMark    = 3
+	MetaIIFName = 6
+	MetaL4Proto = 16
+)
+
+// Attributes of ct (enum nft_ct_attributes).
+const (
+	attrCTDReg = iota + 1
+	attrCTKey
+	attrCTDirection
+)
+
+// Keys of ct (enum nft_ct_keys).
+const (
+	ctState     = 0
+	ctDirection = 1
+	ctStatus    = 2
+	ctProtocol  = 10
+	ctProtoDst  = 12
+	ctSrcIP     = 19
+	ctDstIP     = 20
+	ctSrcIP6    = 21
+	ctDstIP6    = 22
+)
+
+// Attributes of cmp (enum nft_cmp_attributes).
+const (
+	AttrCmpSReg = iota + 1
+	AttrCmpOp
+	AttrCmpData
+)
+
+// How cmp compares (enum nft_cmp_ops).
+const (
+	CmpEq = iota
+	CmpNeq
+	_ // NFT_CMP_LT
+	CmpLte
+	_ // NFT_CMP_GT
+	CmpGte
+)
+
+// Attributes of bitwise (enum nft_bitwise_attributes).
+const (
+	AttrBitwiseSReg = iota + 1
+	AttrBitwiseDReg
+	attrBitwiseLen
+	AttrBitwiseMask
+	AttrBitwiseXor
+)
+
+// Attributes of range (enum nft_range_attributes).
+const (
+	AttrRangeSReg = iota + 1
+	AttrRangeOp
+	AttrRangeFrom
+	AttrRangeTo
+)
+
+// RangeEq says that range matches what is in it (enum nft_range_ops).
+const RangeEq = 0
+
+// Attributes of lookup (enum nft_lookup_attributes).
+const (
+	attrLookupSet = iota + 1
+	attrLookupSReg
+	attrLookupDReg
+	attrLookupSetID
+	attrLookupFlags
+)
+
+const lookupInvert = 1 // NFT_LOOKUP_F_INV
+
+// Attributes of immediate (enum nft_immediate_attributes).
+const (
+	AttrImmediateDReg = iota + 1
+	AttrImmediateData
+)
+
+// Attributes of counter (enum nft_counter_attributes).
+const (
+	attrCounterBytes = iota + 1
+	attrCounterPackets
+)
+
+// Attributes of match and target (enum nft_match_attributes, enum nft_target_attributes).
+const (
+	AttrExtensionName = iota + 1
+	AttrExtensionRev
+	AttrExtensionInfo
+)
+
+// Attributes of hash (enum nft_hash_attributes).
+const (
+	attrHashSReg = iota + 1
+	attrHashDReg
+	attrHashLen
+	attrHashModulus
+	attrHashSeed
+	attrHashOffset
+	attrHashType
+)
+
+const hashJenkins = 0 // NFT_HASH_JENKINS
+
+// Attributes of numgen (enum nft_ng_attributes).
+const (
+	attrNumgenDReg = iota + 1
+	attrNumgenModulus
+	attrNumgenType
+	attrNumgenOffset
+)
+
+const numgenRandom = 1 // NFT_NG_RANDOM
+
+// Attributes of nat (enum nft_nat_attributes).
+const (
+	attrNATType = iota + 1
+	attrNATFamily
+	attrNATRegAddrMin
+	_ // NFTA_NAT_REG_ADDR_MAX
+	attrNATRegProtoMin
+)
+
+const natDNAT = 1 // NFT_NAT_DNAT
+
+const attrMasqFlags = 1 // NFTA_MASQ_FLAGS
+
+const natFullyRandom = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+
+// Attributes of reject (enum nft_reject_attributes).
+const (
+	attrRejectType = iota + 1
+	attrRejectCode
+)
+
+// What reject answers with (enum nft_reject_types).
+const (
+	rejectICMPUnreach = iota
+	rejectTCPReset
+)
+
+// Attributes of fib (enum nft_fib_attributes).
+const (
+	attrFIBDReg = iota + 1
+	attrFIBResult
+	attrFIBFlags
+)
+
+// Which address fib looks up (enum nft_fib_flags), and for what (enum nft_fib_result).
+const (
+	fibSaddr    = 1 << 0
+	fibDaddr    = 1 << 1
+	fibAddrType = 3
+)
+
+const rtnLocal = 2 // RTN_LOCAL (include/uapi/linux/rtnetlink.h)
+
+// Attributes of dynset (enum nft_dynset_attributes).
+const (
+	attrDynsetSet = iota + 1
+	_             // NFTA_DYNSET_SET_ID
+	attrDynsetOp
+	attrDynsetKeyReg
+	attrDynsetDataReg
+	attrDynsetTimeout
+)
+
+const dynsetUpdate = 1 // NFT_DYNSET_OP_UPDATE
+
+// The state, status and direction of a flow (include/uapi/linux/netfilter/nf_conntrack_common.h and
+// nf_conntrack_tuple_common.h).
+const (
+	ctStateNew    = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+	ctConfirmed   = 1 << 3 // IPS_CONFIRMED
+	ctSNAT        = 1 << 4 // IPS_SRC_NAT
+	ctDNAT        = 1 << 5 // IPS_DST_NAT
+	ctDirOriginal = 0      // IP_CT_DIR_ORIGINAL
+	ctDirReply    = 1      // IP_CT_DIR_REPLY
+)
+
+// Where headers have what rules look at. TCP, UDP and SCTP agree on the place of the port.
+const (
+	dportOffset = 2
+	portLen     = 2
+	protocolLen = 1
+)
+
+const (
+	interfaceNameLen = 16  // IFNAMSIZ
+	maxUserData      = 256 // NFT_USERDATA_MAXLEN
+)
