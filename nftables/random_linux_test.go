@@ -3,7 +3,6 @@ package nftables
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,27 +11,6 @@ import (
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-func randomConfig() randstate.Config {
-	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
-	for i := range 8 {
-		c.Places = append(c.Places, randstate.Place{
-			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),
-			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
-			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2)})
-	}
-	c.Nodes = []servicemodel.Node{
-		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
-		{Name: "node-1", Zone: "z1", LocalPods: servicemodel.PodDetector{
-			CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")},
-			ServiceCIDRs: prefixes("10.96.0.0/16")},
-		{Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1,
-			NodePortAddresses: servicemodel.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}},
-		{Name: "node-0", LocalPods: servicemodel.PodDetector{Bridge: "cni0"}},
-	}
-	c.Node = c.Nodes[0]
-	return c
-}
 
 // What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and
 // is what it would have written itself.

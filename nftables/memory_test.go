@@ -1,0 +1,304 @@
+package nftables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// memory is what plans write, in memory. It refuses what the kernel refuses: to add what is there,
+// and to delete what is not.
+type memory struct {
+	t      testing.TB
+	tables [2]*rawTable
+	// drops counts the messages that delete something or flush a chain.
+	drops int
+}
+
+// do carries out a plan.
+func (m *memory) do(p *plan) {
+	p.write(func(f *nft.Family) nft.Writer {
+		return &memoryTable{m, slices.Index(nft.Families[:], f), f}
+	})
+	for i, raw := range m.tables {
+		if raw == nil {
+			continue
+		}
+		for name := range raw.sets {
+			raw.counts[name] = len(raw.elems[name])
+		}
+		require.Subset(m.t, sortedKeys(raw.sets), sortedKeys(raw.elems), "family %d", i)
+	}
+}
+
+// copyOf returns a copy of a table that a reading can work on; nil of one that is not there.
+func (m *memory) copyOf(i int) *rawTable {
+	from := m.tables[i]
+	if from == nil {
+		return nil
+	}
+	raw := newRawTable(from.name)
+	for name, spec := range from.sets {
+		raw.sets[name], raw.counts[name] = spec, len(from.elems[name])
+	}
+	for name, c := range from.chains {
+		raw.chains[name], raw.hashes[name] = c, slices.Clone(from.hashes[name])
+	}
+	for set, elems := range from.elems {
+		for _, e := range elems {
+			raw.add(set, cloneElem(e.Elem))
+		}
+	}
+	return raw
+}
+
+// memoryTable is one of the tables, as plans write it.
+type memoryTable struct {
+	*memory
+	i int
+	f *nft.Family
+}
+
+func (m *memoryTable) raw() *rawTable {
+	require.NotNil(m.t, m.tables[m.i], "there is no table %s", m.f.Name)
+	return m.tables[m.i]
+}
+
+func (m *memoryTable) AddTable() {
+	require.Nil(m.t, m.tables[m.i])
+	m.tables[m.i] = newRawTable(DefaultTable)
+}
+
+func (m *memoryTable) DeleteTable() {
+	m.raw()
+	m.tables[m.i] = nil
+	m.drops++
+}
+
+func (m *memoryTable) AddSet(s *nft.Set) {
+	require.NotContains(m.t, m.raw().sets, s.Name)
+	m.raw().sets[s.Name] = s.Spec()
+}
+
+func (m *memoryTable) DeleteSet(s *nft.Set) {
+	require.Contains(m.t, m.raw().sets, s.Name)
+	delete(m.raw().sets, s.Name)
+	delete(m.raw().elems, s.Name)
+	delete(m.raw().counts, s.Name)
+	m.drops++
+}
+
+func (m *memoryTable) AddElements(s *nft.Set, l *nft.ElemList) {
+	l.Each(func(e nft.Elem) {
+		require.Contains(m.t, m.raw().sets, s.Name)
+		require.True(m.t, m.raw().add(s.Name, cloneElem(e)), "set %s: element %s is there", s.Name,
+			s.ElemText(e))
+	})
+}
+
+func (m *memoryTable) DeleteElements(s *nft.Set, l *nft.ElemList) {
+	l.Each(func(e nft.Elem) {
+		key := string(e.Key) + string(e.KeyEnd)
+		require.Contains(m.t, m.raw().elems[s.Name], key, "set %s", s.Name)
+		delete(m.raw().elems[s.Name], key)
+		m.drops++
+	})
+}
+
+func (m *memoryTable) AddChain(c *nft.Chain) { m.raw().chains[c.Name] = *c }
+
+func (m *memoryTable) FlushChain(name string) {
+	require.Contains(m.t, m.raw().chains, name)
+	m.raw().hashes[name] = nil
+	m.drops++
+}
+
+func (m *memoryTable) DeleteChain(name string) {
+	require.Contains(m.t, m.raw().chains, name)
+	require.Empty(m.t, m.raw().hashes[name], "chain %s has rules", name)
+	delete(m.raw().chains, name)
+	delete(m.raw().hashes, name)
+}
+
+func (m *memoryTable) AddRule(chain string, r *nft.Rule) {
+	require.Contains(m.t, m.raw().chains, chain)
+	m.raw().hashes[chain] = append(m.raw().hashes[chain], r.Hash())
+}
+
+// memoryBackend is a backend whose kernel is in memory.
+type memoryBackend struct {
+	Backend
+	memory *memory
+}
+
+func newMemoryBackend(m *memory) *memoryBackend {
+	return &memoryBackend{Backend{pl: planner{table: DefaultTable, w: newWriter(),
+		capacity: capacity, first: 7}}, m}
+}
+
+// observe reads everything, as if nothing were wanted.
+func (b *memoryBackend) observe() *dataplane.Observation {
+	var o [2]*observed
+	var elems []nft.Elem
+	for i, f := range nft.Families {
+		raw := b.memory.copyOf(i)
+		if raw != nil && f == nft.IPv4 {
+			for _, e := range raw.elems[setVersion] {
+				elems = append(elems, e.Elem)
+			}
+		}
+		var err error
+		o[i], err = read(f, raw, func(*observed) error { return nil })
+		require.NoError(b.memory.t, err)
+	}
+	obs, err := b.merge(o, versionOf(elems), nil)
+	require.NoError(b.memory.t, err)
+	return obs
+}
+
+// commit commits a change set.
+func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan {
+	p, err := b.pl.plan(c)
+	require.NoError(b.memory.t, err)
+	b.memory.do(p)
+	b.committed(p, c)
+	return p
+}
+
+// apply brings a state into memory, from what was observed or committed last.
+func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
+	*servicemodel.Table, *plan) {
+	want, err := servicemodel.Resolve(nil, s)
+	require.NoError(b.memory.t, err)
+	if held != nil {
+		want = want.Arrange(held)
+	}
+	return want, b.commit(servicemodel.Diff(held, want))
+}
+
+// randomConfig is what random states are made of.
+func randomConfig() randstate.Config {
+	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
+	for i := range 8 {
+		c.Places = append(c.Places, randstate.Place{
+			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),
+			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
+			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2)})
+	}
+	c.Nodes = []servicemodel.Node{
+		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
+		{Name: "node-1", Zone: "z1", LocalPods: servicemodel.PodDetector{
+			CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")},
+			ServiceCIDRs: prefixes("10.96.0.0/16")},
+		{Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1,
+			NodePortAddresses: servicemodel.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}},
+		{Name: "node-0", LocalPods: servicemodel.PodDetector{Bridge: "cni0"}},
+	}
+	c.Node = c.Nodes[0]
+	return c
+}
+
+// A sequence of plans leaves what one plan from nothing would have written, but for sets of numbers
+// of slots that are no longer in use; and that is what a reading finds.
+func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			g := randstate.New(randomConfig(), rand.New(rand.NewPCG(seed, 3)))
+			m := &memory{t: t}
+			b := newMemoryBackend(m)
+			s := g.State()
+			table, _ := b.apply(nil, s)
+			for step := range 40 {
+				s = g.Change(s)
+				table, _ = b.apply(table, s)
+				require.Equal(t, table.Rules(), b.rules)
+				requireCounts(t, b, step)
+				if step%8 != 7 {
+					continue
+				}
+				next := newMemoryBackend(m)
+				o := next.observe()
+				require.Empty(t, o.Drift)
+				require.Equal(t, b.pl.version, next.pl.version)
+				table = requireHolds(t, o.Table, table)
+				fresh := newMemoryBackend(&memory{t: t})
+				fresh.commit(servicemodel.Diff(nil, table))
+				requireSameElements(t, fresh.memory, m)
+				if step == 15 {
+					b = next
+				}
+			}
+		})
+	}
+}
+
+// requireHolds requires that a table was read as it is, apart from what the kernel does not hold,
+// and returns it as it was read.
+func requireHolds(t *testing.T, got, want *servicemodel.Table) *servicemodel.Table {
+	t.Helper()
+	c := servicemodel.Diff(got, want)
+	require.Empty(t, c.Frontends)
+	require.Empty(t, c.Pools)
+	require.Empty(t, c.ClusterIPs)
+	require.Empty(t, c.Hairpins)
+	require.Nil(t, c.Rules)
+	return got
+}
+
+// requireCounts requires that what is known of the numbers of elements is so.
+func requireCounts(t *testing.T, b *memoryBackend, step int) {
+	t.Helper()
+	for i, raw := range b.memory.tables {
+		require.Equal(t, raw != nil, b.pl.have[i].exists)
+		if raw == nil {
+			continue
+		}
+		for name, n := range b.pl.have[i].counts {
+			if name != setVersion { // it is replaced, not counted
+				require.Equal(t, raw.counts[name], n, "step %d, family %d, set %s", step, i, name)
+			}
+		}
+		sh := shapeOf(raw.sets)
+		require.True(t, b.pl.have[i].shape.equal(&sh))
+	}
+}
+
+// requireSameElements requires that two kernels have the same elements, apart from the version.
+func requireSameElements(t *testing.T, want, got *memory) {
+	t.Helper()
+	for i := range nft.Families {
+		if want.tables[i] == nil {
+			if got.tables[i] != nil { // a table stays
+				for name, l := range got.tables[i].elems {
+					if name != setSettings && name != setVersion {
+						require.Empty(t, l, name)
+					}
+				}
+			}
+			continue
+		}
+		for name, l := range got.tables[i].elems {
+			if name != setVersion {
+				require.ElementsMatch(t, sortedKeys(want.tables[i].elems[name]), sortedKeys(l), name)
+			}
+		}
+		for name, l := range want.tables[i].elems {
+			for key, e := range l {
+				if name != setVersion {
+					require.Equal(t, e.Elem, got.tables[i].elems[name][key].Elem, name)
+				}
+			}
+		}
+	}
+}
