@@ -129,7 +129,7 @@ func (m *memoryTable) DeleteChain(name string) {
 	delete(m.raw().hashes, name)
 }
 
-func (m *memoryTable) AddRule(chain string, r *nft.Rule) {
+func (m *memoryTable) AddRule(chain string, r nft.Rule) {
 	require.Contains(m.t, m.raw().chains, chain)
 	m.raw().hashes[chain] = append(m.raw().hashes[chain], r.Hash())
 }
@@ -290,7 +290,7 @@ func requireSameElements(t *testing.T, want, got *memory) {
 		}
 		for name, l := range got.tables[i].elems {
 			if name != setVersion {
-				require.ElementsMatch(t, sortedKeys(want.tables[i].elems[name]), sortedKeys(l), name)
+				require.Equal(t, sortedKeys(want.tables[i].elems[name]), sortedKeys(l), name)
 			}
 		}
 		for name, l := range want.tables[i].elems {

@@ -213,9 +213,9 @@ func TestWhatIsDoubtedIsTakenBack(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	s := h.sift(0, h.table)
-	undo := h.swap(0, first, other, everywhere)
+	undo := h.swap(0, podOne, stranger, everywhere)
 	defer undo()
-	dbUndo := h.swap(0, netip.MustParseAddrPort("10.244.3.1:8080"), other, everywhere)
+	dbUndo := h.swap(0, netip.MustParseAddrPort("10.244.3.1:8080"), stranger, everywhere)
 	defer dbUndo()
 	r, _ := h.judge(0, s, false)
 	s.take(r)
@@ -292,12 +292,12 @@ func TestWhichEndpointsMayBeHairpinsToo(t *testing.T) {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 9, n}), 8080)
 	}
 	s.pools = []servicemodel.PoolChange{{New: &servicemodel.Pool{Slots: []servicemodel.Slot{
-		{Endpoint: at(1)}, {Endpoint: first}, {Endpoint: at(1)}}}}}
+		{Endpoint: at(1)}, {Endpoint: podOne}, {Endpoint: at(1)}}}}}
 	for n, set := range []string{"service-endpoints", "service-external-endpoints",
 		"nodeport-endpoints", "nodeport-external-endpoints"} {
 		s.raw.add(set, nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, at(byte(n+2)))})
 		s.raw.add(set, nft.Elem{Key: []byte{2}, Data: nft.AppendEndpoint(nil, at(2))})
-		s.raw.add(set, nft.Elem{Key: []byte{3}, Data: nft.AppendEndpoint(nil, first)})
+		s.raw.add(set, nft.Elem{Key: []byte{3}, Data: nft.AppendEndpoint(nil, podOne)})
 	}
 	var want []netip.Addr
 	for n := range byte(5) {
@@ -340,71 +340,4 @@ func TestWhenASetIsComplete(t *testing.T) {
 	s.found[set] = 0
 	require.False(t, s.complete(set), "it is not known how many there are")
 	require.Negative(t, s.position("unknown"))
-}
-
-// What is in the kernel is what is wanted, without what is not there, and what else was found.
-func TestTablesArePutTogether(t *testing.T) {
-	t.Parallel()
-	h := holding(t, unitsState())
-	units := unitsOf(nft.IPv4, h.table)
-	web := units[slices.IndexFunc(units, func(u unit) bool {
-		return u[0].Service.Name.Name == "web"
-	})]
-	var db *servicemodel.Pool
-	for p := range h.table.Pools() {
-		if p.ID.Service.Name.Name == "db" && p.ID.Family == servicemodel.IPv4 {
-			db = p
-		}
-	}
-	changed := &servicemodel.Pool{ID: db.ID, Slots: []servicemodel.Slot{{Endpoint: other,
-		Weight: 1}}}
-	clusterIP, hairpin := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.1.1")
-	stray := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
-		Addr: netip.MustParseAddr("10.96.0.99"), Protocol: servicemodel.TCP, Port: 80},
-		Service:  servicemodel.PortName{Name: servicemodel.Name{Namespace: "x", Name: "stray"}},
-		Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster}
-	id, _ := stray.Pool(stray.Internal)
-	left := servicemodel.Contents{Rules: h.table.Rules(), Frontends: []*servicemodel.Frontend{stray},
-		Pools:      []*servicemodel.Pool{{ID: id, Slots: changed.Slots}},
-		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{other.Addr()}}
-	left.Rules.MasqueradeMark = 0x77
-
-	four := &part{gone: web, pools: []servicemodel.PoolChange{{Old: db, New: changed}},
-		addrs: map[string][]netip.Addr{setClusterIPs: {clusterIP}, setHairpins: {hairpin}}}
-	got, err := assemble(h.table, [2]*part{four, nil}, left)
-	require.NoError(t, err)
-
-	want := servicemodel.Contents{Rules: left.Rules, Frontends: []*servicemodel.Frontend{stray},
-		Pools:      []*servicemodel.Pool{left.Pools[0], changed},
-		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{other.Addr()}}
-	for fe := range h.table.Frontends() {
-		if fe.Key.Family() == servicemodel.IPv4 && fe.Service.Name.Name == "db" {
-			want.Frontends = append(want.Frontends, fe)
-		}
-	}
-	for a := range h.table.ClusterIPs() {
-		if a.Is4() && a != clusterIP {
-			want.ClusterIPs = append(want.ClusterIPs, a)
-		}
-	}
-	for a := range h.table.Hairpins() {
-		if a.Is4() && a != hairpin {
-			want.Hairpins = append(want.Hairpins, a)
-		}
-	}
-	table, err := servicemodel.NewTable(want)
-	require.NoError(t, err)
-	require.Empty(t, servicemodel.Diff(got, table).String())
-	require.True(t, got.Equal(table))
-
-	for _, nobody := range []*servicemodel.Table{nil, h.table} { // only what is left over
-		got, err = assemble(nobody, [2]*part{}, left)
-		require.NoError(t, err)
-		table, err = servicemodel.NewTable(left)
-		require.NoError(t, err)
-		require.True(t, got.Equal(table))
-	}
-	left.Frontends = append(left.Frontends, stray)
-	_, err = assemble(h.table, [2]*part{four, nil}, left)
-	require.Error(t, err, "a frontend twice")
 }

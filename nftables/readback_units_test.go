@@ -12,105 +12,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// unitsState has two services of both families: one with a frontend of each kind, whose outside
-// clients have endpoints of their own, and a plain one.
-func unitsState() servicemodel.State {
-	both := func(s *servicemodel.Service, four, six string) {
-		s.ClusterIPs = []netip.Addr{netip.MustParseAddr(four), netip.MustParseAddr(six)}
-	}
-	web := goldenService(func(s *servicemodel.Service) {
-		both(s, "10.96.0.10", "fd00:10:96::10")
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
-			{Addr: netip.MustParseAddr("203.0.113.10")},
-			{Addr: netip.MustParseAddr("2001:db8::10")}}
-		s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.128/25", "2001:db8:5::/48")
-		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
-		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: 60e9}
-	})
-	db := goldenService(func(s *servicemodel.Service) {
-		s.Name.Name = "db"
-		s.Ports[0].NodePort = 0
-		both(s, "10.96.0.20", "fd00:10:96::20")
-	})
-	here := goldenEndpoints("10.244.1.1", "10.244.1.2", "fd00:10:244::1", "fd00:10:244::2")
-	there := goldenEndpoints("10.244.2.1", "fd00:10:244:2::1")
-	for i := range there {
-		there[i].Node = "other"
-	}
-	return servicemodel.State{}.WithNode(goldenNode()).WithService(web).WithService(db).
-		WithEndpoints(web.Name, append(here, there...)).
-		WithEndpoints(db.Name, goldenEndpoints("10.244.3.1", "10.244.3.2", "fd00:10:244:3::1"))
-}
-
-// held is a table and what the kernel holds of it.
-type held struct {
-	t     *testing.T
-	table *servicemodel.Table
-	*memory
-}
-
-func holding(t *testing.T, s servicemodel.State) *held {
-	t.Helper()
-	m := &memory{t: t}
-	table, _ := newMemoryBackend(m).apply(nil, s)
-	return &held{t, table, m}
-}
-
-// sift returns the reading of a family, given what is wanted, before anything was asked.
-func (h *held) sift(i int, want *servicemodel.Table) *sift {
-	raw := h.copyOf(i)
-	raw.elems = map[string]map[string]*found{}
-	sh := shapeOf(raw.sets)
-	return newSift(nft.Families[i], raw, &sh, want)
-}
-
-// answer answers as the kernel does, from the elements that it holds.
-func (h *held) answer(i int, s *sift, c *chunk) {
-	for j := range c.elems {
-		a := &c.elems[j]
-		if a.set < 0 {
-			continue
-		}
-		key := string(a.want.Key) + string(a.want.KeyEnd)
-		if e := h.tables[i].elems[s.sets[a.set].Name][key]; e != nil {
-			a.answer(e.Elem)
-		}
-	}
-}
-
-// judge asks for the units of a family and judges the answers.
-func (h *held) judge(i int, s *sift, force bool) (*findings, *chunk) {
-	c, w, r := &chunk{}, newWriter(), newFindings(len(s.sets))
-	for _, u := range unitsOf(s.f, s.want) {
-		c.addUnit(s, w, u)
-	}
-	h.answer(i, s, c)
-	r.judge(s, c, force)
-	return &r, c
-}
-
-// elements calls fn with each element of a frontend that the kernel holds.
-func (h *held) elements(i int, fn func(set, key string, e *found)) {
-	for _, set := range sortedKeys(h.tables[i].elems) {
-		if !isRead(set) || set == setClusterIPs || set == setHairpins {
-			continue
-		}
-		for _, key := range sortedKeys(h.tables[i].elems[set]) {
-			fn(set, key, h.tables[i].elems[set][key])
-		}
-	}
-}
-
-// services returns the names of the services of frontends, each once.
-func services(l []*servicemodel.Frontend) []string {
-	var names []string
-	for _, fe := range l {
-		names = append(names, fe.Service.Name.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // What is there as wanted is whole, and counted.
 func TestUnitsThatAreThereAreWhole(t *testing.T) {
 	t.Parallel()
@@ -200,39 +101,11 @@ func TestCommentsCountWhereTheyMeanSomething(t *testing.T) {
 	}
 }
 
-// swap replaces an endpoint, in the slots that ok chooses, and returns how to undo it.
-func (h *held) swap(i int, from, to netip.AddrPort, ok func(set, key string) bool) (undo func()) {
-	var undos []func()
-	h.elements(i, func(set, key string, e *found) {
-		r := nft.Reader{Bytes: e.Data}
-		if !isLarge(set) || r.Endpoint(nft.Families[i].AddrLen) != from || !ok(set, key) {
-			return
-		}
-		data := e.Data
-		undos = append(undos, func() { e.Data = data })
-		e.Data = nft.AppendEndpoint(nil, to)
-	})
-	require.NotEmpty(h.t, undos)
-	return func() {
-		for _, u := range undos {
-			u()
-		}
-	}
-}
-
-var (
-	first  = netip.MustParseAddrPort("10.244.1.1:8080")
-	second = netip.MustParseAddrPort("10.244.1.2:8080")
-	other  = netip.MustParseAddrPort("10.244.9.9:8080")
-)
-
-func everywhere(string, string) bool { return true }
-
 // Where all frontends of a unit have the same other endpoints, only its pools are others.
 func TestOtherEndpointsAreAnotherPool(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	undo := h.swap(0, first, other, everywhere)
+	undo := h.swap(0, podOne, stranger, everywhere)
 	r, _ := h.judge(0, h.sift(0, h.table), false)
 	require.Empty(t, r.gone)
 	require.Empty(t, r.left)
@@ -241,8 +114,8 @@ func TestOtherEndpointsAreAnotherPool(t *testing.T) {
 		require.Same(t, h.table.Pool(pc.Old.ID), pc.Old)
 		require.Equal(t, pc.Old.ID, pc.New.ID)
 		for j, slot := range pc.Old.Slots {
-			if slot.Endpoint == first {
-				slot.Endpoint = other
+			if slot.Endpoint == podOne {
+				slot.Endpoint = stranger
 			}
 			require.Equal(t, slot, pc.New.Slots[j])
 		}
@@ -250,7 +123,7 @@ func TestOtherEndpointsAreAnotherPool(t *testing.T) {
 	}
 	undo()
 
-	undo = h.swap(0, first, second, everywhere)
+	undo = h.swap(0, podOne, podTwo, everywhere)
 	r, _ = h.judge(0, h.sift(0, h.table), false)
 	require.Empty(t, r.gone)
 	require.Equal(t, uint16(2), r.pools[0].New.Slots[0].Weight, "what follows itself has a weight")
@@ -266,10 +139,10 @@ func TestEndpointsOfAUnitMustAgree(t *testing.T) {
 		"service-external-endpoints", "nodeport-external-endpoints"} {
 		for key, e := range h.tables[0].elems[set] {
 			at := nft.Reader{Bytes: e.Data}
-			if at.Endpoint(4) != first {
+			if at.Endpoint(4) != podOne {
 				continue
 			}
-			undo := h.swap(0, first, other, func(s, k string) bool { return s == set && k == key })
+			undo := h.swap(0, podOne, stranger, func(s, k string) bool { return s == set && k == key })
 			r, _ := h.judge(0, h.sift(0, h.table), false)
 			require.Equal(t, []string{"web"}, services(r.gone), "%s %x", set, key)
 			require.Empty(t, r.pools)
@@ -293,7 +166,7 @@ func TestEndpointsOfAUnitMustAgree(t *testing.T) {
 func TestPoolsAreRead(t *testing.T) {
 	t.Parallel()
 	want := &servicemodel.Pool{ID: servicemodel.PoolID{Service: servicemodel.PortName{Port: "p"}},
-		Slots: []servicemodel.Slot{{Endpoint: first, Weight: 2}, {Endpoint: second, Weight: 1}}}
+		Slots: []servicemodel.Slot{{Endpoint: podOne, Weight: 2}, {Endpoint: podTwo, Weight: 1}}}
 	slots := func(l ...netip.AddrPort) []asked {
 		var as []asked
 		for j, ep := range l {
@@ -304,11 +177,11 @@ func TestPoolsAreRead(t *testing.T) {
 		}
 		return as
 	}
-	require.Same(t, want, poolIn(nft.IPv4, slots(first, first, second), want))
-	got := poolIn(nft.IPv4, slots(first, second, second), want)
+	require.Same(t, want, poolIn(nft.IPv4, slots(podOne, podOne, podTwo), want))
+	got := poolIn(nft.IPv4, slots(podOne, podTwo, podTwo), want)
 	require.Equal(t, &servicemodel.Pool{ID: want.ID, Slots: []servicemodel.Slot{
-		{Endpoint: first, Weight: 1}, {Endpoint: second, Weight: 2}}}, got)
-	got = poolIn(nft.IPv4, slots(first, second, first), want)
+		{Endpoint: podOne, Weight: 1}, {Endpoint: podTwo, Weight: 2}}}, got)
+	got = poolIn(nft.IPv4, slots(podOne, podTwo, podOne), want)
 	require.Len(t, got.Slots, 3, "only what follows itself has a weight")
 	for _, change := range []func(p *servicemodel.Pool){
 		func(p *servicemodel.Pool) { p.Scheduler = servicemodel.Random },
@@ -316,7 +189,7 @@ func TestPoolsAreRead(t *testing.T) {
 	} {
 		p := *want
 		change(&p)
-		require.Equal(t, want, poolIn(nft.IPv4, slots(first, first, second), &p))
+		require.Equal(t, want, poolIn(nft.IPv4, slots(podOne, podOne, podTwo), &p))
 	}
 }
 
@@ -352,9 +225,9 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 			Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80},
 			Internal: servicemodel.BalanceCluster, External: servicemodel.Drop}
 		id, _ := fe.Pool(fe.Internal)
-		pool := &servicemodel.Pool{ID: id, Slots: []servicemodel.Slot{{Endpoint: first}}}
+		pool := &servicemodel.Pool{ID: id, Slots: []servicemodel.Slot{{Endpoint: podOne}}}
 		for n := 0; n <= maxSlots; n += 1 << 15 {
-			pool.Slots = append(pool.Slots, servicemodel.Slot{Endpoint: other, Weight: 1 << 15})
+			pool.Slots = append(pool.Slots, servicemodel.Slot{Endpoint: stranger, Weight: 1 << 15})
 		}
 		pool.Slots = pool.Slots[:3]
 		edit(fe, pool)

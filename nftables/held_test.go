@@ -1,0 +1,139 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// unitsState has two services of both families: one with a frontend of each kind, whose outside
+// clients have endpoints of their own, and a plain one.
+func unitsState() servicemodel.State {
+	both := func(s *servicemodel.Service, four, six string) {
+		s.ClusterIPs = []netip.Addr{netip.MustParseAddr(four), netip.MustParseAddr(six)}
+	}
+	web := goldenService(func(s *servicemodel.Service) {
+		both(s, "10.96.0.10", "fd00:10:96::10")
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.10")},
+			{Addr: netip.MustParseAddr("2001:db8::10")}}
+		s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.128/25", "2001:db8:5::/48")
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: 60e9}
+	})
+	db := goldenService(func(s *servicemodel.Service) {
+		s.Name.Name = "db"
+		s.Ports[0].NodePort = 0
+		both(s, "10.96.0.20", "fd00:10:96::20")
+	})
+	here := goldenEndpoints("10.244.1.1", "10.244.1.2", "fd00:10:244::1", "fd00:10:244::2")
+	there := goldenEndpoints("10.244.2.1", "fd00:10:244:2::1")
+	for i := range there {
+		there[i].Node = "other"
+	}
+	return servicemodel.State{}.WithNode(goldenNode()).WithService(web).WithService(db).
+		WithEndpoints(web.Name, append(here, there...)).
+		WithEndpoints(db.Name, goldenEndpoints("10.244.3.1", "10.244.3.2", "fd00:10:244:3::1"))
+}
+
+// held is a table and what the kernel holds of it.
+type held struct {
+	t     *testing.T
+	table *servicemodel.Table
+	*memory
+}
+
+func holding(t *testing.T, s servicemodel.State) *held {
+	t.Helper()
+	m := &memory{t: t}
+	table, _ := newMemoryBackend(m).apply(nil, s)
+	return &held{t, table, m}
+}
+
+// sift returns the reading of a family, given what is wanted, before anything was asked.
+func (h *held) sift(i int, want *servicemodel.Table) *sift {
+	raw := h.copyOf(i)
+	raw.elems = map[string]map[string]*found{}
+	sh := shapeOf(raw.sets)
+	return newSift(nft.Families[i], raw, &sh, want)
+}
+
+// answer answers as the kernel does, from the elements that it holds.
+func (h *held) answer(i int, s *sift, c *chunk) {
+	for j := range c.elems {
+		a := &c.elems[j]
+		if a.set < 0 {
+			continue
+		}
+		key := string(a.want.Key) + string(a.want.KeyEnd)
+		if e := h.tables[i].elems[s.sets[a.set].Name][key]; e != nil {
+			a.answer(e.Elem)
+		}
+	}
+}
+
+// judge asks for the units of a family and judges the answers.
+func (h *held) judge(i int, s *sift, force bool) (*findings, *chunk) {
+	c, w, r := &chunk{}, newWriter(), newFindings(len(s.sets))
+	for _, u := range unitsOf(s.f, s.want) {
+		c.addUnit(s, w, u)
+	}
+	h.answer(i, s, c)
+	r.judge(s, c, force)
+	return &r, c
+}
+
+// elements calls fn with each element of a frontend that the kernel holds.
+func (h *held) elements(i int, fn func(set, key string, e *found)) {
+	for _, set := range sortedKeys(h.tables[i].elems) {
+		if !isRead(set) || set == setClusterIPs || set == setHairpins {
+			continue
+		}
+		for _, key := range sortedKeys(h.tables[i].elems[set]) {
+			fn(set, key, h.tables[i].elems[set][key])
+		}
+	}
+}
+
+// services returns the names of the services of frontends, each once.
+func services(l []*servicemodel.Frontend) []string {
+	var names []string
+	for _, fe := range l {
+		names = append(names, fe.Service.Name.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// swap replaces an endpoint, in the slots that ok chooses, and returns how to undo it.
+func (h *held) swap(i int, from, to netip.AddrPort, ok func(set, key string) bool) (undo func()) {
+	var undos []func()
+	h.elements(i, func(set, key string, e *found) {
+		r := nft.Reader{Bytes: e.Data}
+		if !isLarge(set) || r.Endpoint(nft.Families[i].AddrLen) != from || !ok(set, key) {
+			return
+		}
+		data := e.Data
+		undos = append(undos, func() { e.Data = data })
+		e.Data = nft.AppendEndpoint(nil, to)
+	})
+	require.NotEmpty(h.t, undos)
+	return func() {
+		for _, u := range undos {
+			u()
+		}
+	}
+}
+
+var (
+	podOne   = netip.MustParseAddrPort("10.244.1.1:8080")
+	podTwo   = netip.MustParseAddrPort("10.244.1.2:8080")
+	stranger = netip.MustParseAddrPort("10.244.9.9:8080")
+)
+
+func everywhere(string, string) bool { return true }
