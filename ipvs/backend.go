@@ -1,14 +1,11 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -16,46 +13,25 @@ import (
 var (
 	_ dataplane.Backend = (*Backend)(nil)
 	_ dataplane.Settler = (*Backend)(nil)
+	_ dataplane.Locker  = (*Backend)(nil)
+	_ dataplane.Watcher = (*Backend)(nil)
 )
 
+// errNotObserved says that the engine's contract was broken: nothing is known of the kernel.
 var errNotObserved = errors.New(
 	"ipvs: the kernel was not observed since the backend was opened or a commit failed")
 
 // Backend keeps the services of one instance in IPVS. Its methods must not be called at the same
-// time.
+// time, apart from Watch.
 type Backend struct {
-	cfg      Config
-	instance uint32
-	vs       *ipvsnl.Client
-	nf       *nfnl.Conn
-	net      network
-	batch    nfnl.Batch
-
-	// What the kernel holds; valid only if observed.
+	kernel kernel
+	cfg    Config
+	pl     planner
+	// observed says that what pl has is what the kernel holds.
 	observed bool
-	gen      uint32 // of the ruleset, when the companion was known to be as it is here
-	comp     companion
-	table    *servicemodel.Table
-	held     map[ipvsnl.ServiceKey]*server
-	foreign  map[ipvsnl.ServiceKey]bool
-	owned    map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
-	marks    map[uint32]bool // that cannot be given to a frontend
-	found    addresses
-	device   device
-	sysctls  sysctls
-	settled  bool // the rule, the route and the sysctls are as they should be
-	dirty    map[servicemodel.FrontendKey]bool
-	stale    []ipvsnl.ServiceKey
-	leaving  map[drainKey]time.Time // when a destination began to drain
-	looks    ration.Ration          // at the companion tables, for what was changed by hand
-}
-
-// errMoved says that an address is not where it was found.
-var errMoved = errors.New("it was moved meanwhile")
-
-type drainKey struct {
-	svc  ipvsnl.ServiceKey
-	dest ipvsnl.DestinationKey
+	draining draining
+	// looks rations the looks at the companion tables for changes by hand.
+	looks ration.Ration
 }
 
 // New opens a backend. Errors that wrap fs.ErrPermission say that privileges are missing; those
@@ -66,48 +42,103 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, err
 	}
 	b := newBackend(c)
-	b.vs, err = ipvsnl.Dial(context.Background(), &ipvsnl.Config{NetNS: c.NetNS})
-	if errors.Is(err, ipvsnl.ErrNotSupported) {
-		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
-	}
-	if err == nil {
-		b.nf, err = nfnl.Dial(&nfnl.Config{NetNS: c.NetNS})
-	}
-	if err == nil {
-		err = b.net.open(&c, b.instance)
-	}
-	if err != nil {
-		b.Close()
+	if err := b.kernel.open(&c); err != nil {
 		return nil, fmt.Errorf("ipvs: open: %w", err)
 	}
 	return b, nil
 }
 
 func newBackend(c Config) *Backend {
-	return &Backend{cfg: c, instance: instanceFlag(c.Table), comp: newCompanion(),
-		leaving: map[drainKey]time.Time{},
-		sysctls: sysctls{wanted: wantedSysctls(c.StrictARP)}, looks: ration.New(8, 20)}
+	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: ration.New(8, 20)}
 }
 
 // Name returns "ipvs".
 func (b *Backend) Name() string { return Name }
+
+// Check reports what IPVS cannot express: the scheduler random, direct routing and tunnels to other
+// ports, source ranges of node ports, localhost node ports; and, once the kernel was observed, the
+// virtual servers of others that are where those of a service must be.
+func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+	return errors.Join(check(c), b.pl.collisions(c))
+}
 
 // Plan renders what Commit would send.
 func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
-	return b.plan(c), nil
+	return b.pl.plan(c), nil
 }
 
-// Close releases sockets and leaves the kernel as it is.
-func (b *Backend) Close() error {
-	var errs []error
-	if b.vs != nil {
-		errs = append(errs, b.vs.Close())
+// committed remembers what the kernel holds after a plan; ifindex is that of the device.
+func (b *Backend) committed(p *plan, ifindex int) {
+	now := time.Now()
+	for k, s := range p.servers {
+		if s != nil {
+			b.draining.note(k, s, now)
+		}
 	}
-	if b.nf != nil {
-		errs = append(errs, b.nf.Close())
+	b.pl.have.committed(p, ifindex)
+}
+
+// committed makes an observation that of the kernel after a plan; ifindex is that of the device.
+func (o *observed) committed(p *plan, ifindex int) {
+	for k, s := range p.servers {
+		if s == nil {
+			delete(o.servers, k)
+			continue
+		}
+		o.servers[k] = s
 	}
-	return errors.Join(append(errs, b.net.close())...)
+	for k, l := range p.owned {
+		if l == nil {
+			delete(o.index.owned, k)
+		} else {
+			o.index.owned[k] = l
+		}
+	}
+	o.committedRecords(p)
+	if v := p.versions[stageEnd]; v.exists {
+		o.companion.version = v
+	}
+	o.companion.exists, o.companion.whole = [2]bool{true, true}, [2]bool{true, true}
+	o.companion.addrs, o.companion.tunables = p.addrs, p.tunables
+	o.committedDevice(&p.device, ifindex)
+	o.unrouted = nil
+	for _, t := range p.network.set {
+		o.tunables[t.name] = t.value
+	}
+	o.damage = damage{}
+	if p.next != nil {
+		o.table = p.next
+	}
+}
+
+// committedRecords notes the records of a plan, and which marks they have.
+func (o *observed) committedRecords(p *plan) {
+	records, marks := o.companion.records, o.index.marks
+	for k := range p.records {
+		if was := records[k]; was != nil {
+			delete(marks, was.mark)
+		}
+	}
+	for k, r := range p.records {
+		if r == nil {
+			delete(records, k)
+			continue
+		}
+		records[k] = r
+		if r.mark != 0 {
+			marks[r.mark] = true
+		}
+	}
+}
+
+// deleteDrained notes that destinations were deleted.
+func (b *Backend) deleteDrained(p *plan) {
+	for _, o := range p.down {
+		delete(b.pl.have.servers[o.svc.ServiceKey].dests, o.dest.DestinationKey)
+		delete(b.draining, drainKey{o.svc.ServiceKey, o.dest.DestinationKey})
+	}
+	b.pl.have.companion.version = p.versions[stageEnd]
 }

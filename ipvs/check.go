@@ -8,28 +8,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Check reports what IPVS cannot express: the scheduler random, direct routing and tunnels to other
-// ports, source ranges of node ports, localhost node ports; and, once the kernel was observed, the
-// virtual servers of others that are where those of a service must be.
-func (b *Backend) Check(c *servicemodel.ChangeSet) error {
-	return errors.Join(check(c), b.collisions(c))
-}
-
 // collisions reports the virtual servers of others that are in the way of what a commit looks
 // after.
-func (b *Backend) collisions(c *servicemodel.ChangeSet) error {
-	if len(b.foreign) == 0 {
+func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
+	if len(pl.have.foreign) == 0 {
 		return nil
 	}
 	var errs []error
-	addrs := nodePortAddrs(b.found.node, c.New.Rules())
-	for _, k := range b.affected(c, addrs) {
+	addrs := nodePortAddrs(pl.have.addresses.node, c.New.Rules())
+	for _, k := range pl.affected(c, addrs) {
 		fe := c.New.Frontend(k)
 		if fe == nil {
 			continue
 		}
-		for _, s := range b.servers(c.New, fe, addrs, 0) {
-			if b.foreign[s.svc.ServiceKey] {
+		for _, s := range pl.servers(c.New, fe, addrs, 0) {
+			if pl.have.foreign[s.svc.ServiceKey] {
 				errs = append(errs,
 					&dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
 						Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})

@@ -44,25 +44,21 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	require.NoError(t, err)
 	c, err := (&Config{}).withDefaults()
 	require.NoError(t, err)
-	b := newBackend(c)
-	b.assume([]netip.Addr{goldenAddr})
-	b.comp.sysctls[sysctlForward] = "0"
-	b.sysctls.wanted = map[string]string{sysctlForward: "1"}
-	p := b.plan(servicemodel.Diff(nil, table))
-	b.comp.version = p.versions[stageEnd]
-	b.table = table
-	b.committed(p, servicemodel.Diff(nil, table))
-	want := *b.expected()
-	want.exists, want.whole = [2]bool{true, true}, [2]bool{true, true}
+	pl := newPlanner(c)
+	pl.assume([]netip.Addr{goldenAddr})
+	pl.have.companion.tunables[sysctlForward] = "0"
+	pl.tunables = map[string]string{sysctlForward: "1"}
+	pl.have.committed(pl.plan(servicemodel.Diff(nil, table)), 0)
+	want := *pl.have.expected()
 	return want, rawOf(&want)
 }
 
 // rawOf returns the tables that hold what a companion says.
 func rawOf(c *companion) (raws [2]*rawTable) {
 	for i, f := range nft.Families {
-		raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]rawChain{},
+		raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]nft.ChainInfo{},
 			rules: map[string][]uint64{}}
-		one := companion{rules: c.rules, sysctls: c.sysctls}
+		one := companion{rules: c.rules, tunables: c.tunables}
 		var records []*record
 		for k, r := range c.records {
 			if nft.FamilyIndex(k.Addr) == i {
@@ -84,15 +80,12 @@ func rawOf(c *companion) (raws [2]*rawTable) {
 		}
 		for _, s := range setsOf(f) {
 			raw.sets[s.Name] = nft.SetInfo{Name: s.Name, Spec: s.Spec()}
-			raw.uses++
+			raw.Use++
 		}
 		for _, ch := range newProgram(f, c.rules) {
-			raw.chains[ch.Name] = rawChain{ch.Chain, 0}
-			if ch.Type != "" {
-				raw.chains[ch.Name] = rawChain{ch.Chain, policyAccept}
-			}
+			raw.chains[ch.Name] = nft.ChainInfo{Chain: ch.Chain}
 			raw.rules[ch.Name] = ch.Hashes()
-			raw.uses++
+			raw.Use++
 		}
 		raws[i] = raw
 	}
@@ -102,7 +95,7 @@ func rawOf(c *companion) (raws [2]*rawTable) {
 func TestCompanionsReadBack(t *testing.T) {
 	t.Parallel()
 	want, raws := goldenCompanion(t)
-	got, drift := interpret("x", raws)
+	got, drift := companionOf("x", raws)
 	require.Empty(t, drift)
 	got.version = want.version
 	require.True(t, got.equal(&want))
@@ -123,7 +116,7 @@ func TestCompanionsReadBack(t *testing.T) {
 		"hairpins":   func(c *companion) { c.hairpins = c.hairpins[1:] },
 		"addrs":      func(c *companion) { c.addrs = nil },
 		"records":    func(c *companion) { c.records = nil },
-		"sysctls":    func(c *companion) { c.sysctls = nil },
+		"tunables":   func(c *companion) { c.tunables = nil },
 	} {
 		other := want
 		change(&other)
@@ -137,8 +130,8 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	anyElem := func(m map[string]nft.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
 	for name, damage := range map[string]func(*rawTable){
-		"it is dormant":          func(r *rawTable) { r.flags = tableDormant | 2 },
-		"chains and sets":        func(r *rawTable) { r.uses++ },
+		"it is dormant":          func(r *rawTable) { r.Dormant = true },
+		"chains and sets":        func(r *rawTable) { r.Use++ },
 		"set sources is missing": func(r *rawTable) { delete(r.sets, setSources) },
 		"set hairpins is missing": func(r *rawTable) {
 			r.sets[setHairpins] = nft.SetInfo{Name: setHairpins}
@@ -149,7 +142,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 		"chain input is not as it should be": func(r *rawTable) { delete(r.chains, "input") },
 		"chain output is not as it should be": func(r *rawTable) {
 			c := r.chains["output"]
-			c.policy = 0
+			c.Drops = true
 			r.chains["output"] = c
 		},
 		"chain prerouting is not as it should be": func(r *rawTable) {
@@ -225,7 +218,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	} {
 		want, raws := goldenCompanion(t)
 		damage(raws[0])
-		got, drift := interpret("x", raws)
+		got, drift := companionOf("x", raws)
 		require.Len(t, drift, 1, name)
 		require.Contains(t, drift[0], "table ip x: ")
 		if name != "set services has" { // the registry's key is what is wrong then
@@ -238,12 +231,12 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 		}
 		require.NotEmpty(t, got.records)
 		if !strings.Contains(name, "settings are") {
-			require.Equal(t, want.sysctls, got.sysctls, name)
+			require.Equal(t, want.tunables, got.tunables, name)
 		}
 	}
 	want, raws := goldenCompanion(t)
 	raws[1] = nil
-	got, drift := interpret("x", raws)
+	got, drift := companionOf("x", raws)
 	require.Equal(t, []string{"a companion table is missing"}, drift)
 	require.Equal(t, [2]bool{true, false}, got.whole)
 	require.Less(t, len(got.records), len(want.records))
@@ -254,10 +247,10 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	c2 := want
 	c2.rules = other
 	raws[1] = rawOf(&c2)[1]
-	_, drift = interpret("x", raws)
+	_, drift = companionOf("x", raws)
 	require.Equal(t, []string{"table ip6 x: it was made for other settings"}, drift)
 
-	got, drift = interpret("x", [2]*rawTable{})
+	got, drift = companionOf("x", [2]*rawTable{})
 	require.Empty(t, drift)
 	require.Empty(t, got.records)
 }
@@ -283,7 +276,7 @@ func TestSysctlsOfSettingsAreRead(t *testing.T) {
 }
 
 // Whatever the elements of a set are, a table is read or refused.
-func FuzzInterpret(f *testing.F) {
+func FuzzCompanionOf(f *testing.F) {
 	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs,
 		setSettings, setVersion, "service-marks"}
 	f.Add(byte(0), []byte{10, 96, 0, 10, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{},
@@ -301,7 +294,7 @@ func FuzzInterpret(f *testing.F) {
 		raw.elems[name] = maps.Clone(raw.elems[name])
 		raw.elems[name][string(key)+string(end)] = nft.Elem{Key: key, KeyEnd: end,
 			UserData: nft.AppendComment(nil, comment)}
-		got, drift := interpret("x", [2]*rawTable{&raw, raws[1]})
+		got, drift := companionOf("x", [2]*rawTable{&raw, raws[1]})
 		got.version = want.version
 		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))
 	})

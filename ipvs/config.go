@@ -50,8 +50,19 @@ type Config struct {
 	// links: net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It needs Device:
 	// without one, nobody answers ARP for the addresses of services.
 	StrictARP bool
+	// Timeouts are how long IPVS keeps idle connections. Zero leaves what the node has.
+	Timeouts Timeouts
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
+}
+
+// Timeouts are how long IPVS keeps idle connections, those of all virtual servers of the network
+// namespace. Each is a whole number of seconds; zero leaves it as it is. A new namespace has 15
+// minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c, ip_vs_proto_udp.c).
+type Timeouts struct {
+	TCP    time.Duration // of established TCP connections
+	TCPFin time.Duration // of TCP connections after a FIN
+	UDP    time.Duration // of UDP flows
 }
 
 var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)

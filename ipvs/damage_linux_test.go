@@ -117,9 +117,9 @@ func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Intact, i)
 	require.NotEqual(t, ration.New(8, 20), b.looks, "it was looked at")
-	gen, err := b.nf.GenID(t.Context())
+	gen, err := b.kernel.nf.GenID(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, gen.ID, b.gen)
+	require.Equal(t, gen.ID, b.kernel.gen)
 
 	// When no look is due, an edit by hand is found by a later one.
 	r.run("nft flush chain ip kernlb-ipvs admit")

@@ -1,8 +1,6 @@
 package ipvs
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -29,19 +27,17 @@ func ipLines(p *plan) []string {
 // commit commits a state to a backend without a kernel.
 func commit(t *testing.T, b *Backend, s servicemodel.State) *plan {
 	t.Helper()
-	next, err := servicemodel.Resolve(b.table, s)
+	next, err := servicemodel.Resolve(b.pl.have.table, s)
 	require.NoError(t, err)
-	c := servicemodel.Diff(b.table, next)
-	p := b.plan(c)
-	b.net.index = 7
-	b.committed(p, c)
+	p := b.pl.plan(servicemodel.Diff(b.pl.have.table, next))
+	b.committed(p, 7)
 	return p
 }
 
 func TestDevicePlansAreGolden(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t, Config{Device: "kernlb0"})
-	b.found.others = []netip.Addr{goldenAddr}
+	b.pl.have.addresses.others = []netip.Addr{goldenAddr}
 	six := func(s *servicemodel.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 	}
@@ -65,8 +61,8 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	golden(t, "device-fewer-addresses", commit(t, b, state()).String())
 	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"},
 		ipLines(commit(t, b, servicemodel.State{}.WithNode(goldenNode()))))
-	require.Empty(t, b.device.users)
-	require.Empty(t, b.found.holding)
+	require.Empty(t, b.pl.have.index.users)
+	require.Empty(t, b.pl.have.addresses.bound)
 }
 
 // Whatever the changes are, what is bound are the addresses of the frontends that are no node ports
@@ -85,60 +81,22 @@ func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 		}}
 	g := randstate.New(c, rand.New(rand.NewPCG(seed, 7)))
 	b := withoutKernel(t, Config{Device: "kernlb0"})
-	b.found.others = []netip.Addr{randstate.VIPv4(2, 0)}
+	b.pl.have.addresses.others = []netip.Addr{randstate.VIPv4(2, 0)}
 	s := g.State()
 	for range 300 {
 		commit(t, b, s)
 		want := map[netip.Addr]bool{}
-		for fe := range b.table.Frontends() {
-			if !fe.Key.NodePort() && !slices.Contains(b.found.others, fe.Key.Addr) {
+		for fe := range b.pl.have.table.Frontends() {
+			if !fe.Key.NodePort() && !slices.Contains(b.pl.have.addresses.others, fe.Key.Addr) {
 				want[fe.Key.Addr] = true
 			}
 		}
 		got := map[netip.Addr]bool{}
-		for _, h := range b.found.holding {
+		for _, h := range b.pl.have.addresses.bound {
 			got[h.addr] = true
 		}
 		require.Equal(t, want, got)
-		require.Empty(t, b.adoptDevice(nil))
+		require.Empty(t, b.pl.deviceDrift(&b.pl.have))
 		s = g.Change(s)
 	}
-}
-
-func TestAddressBytes(t *testing.T) {
-	t.Parallel()
-	const metric = 0x6b001234
-	for _, tc := range []struct{ addr, add, del string }{
-		{"10.96.0.10", "022000fe07000000" + "080002000a60000a" + "080001000a60000a" +
-			"0800080000020000" + "080009003412006b",
-			"0220000007000000" + "080002000a60000a" + "080001000a60000a"},
-		{"fd00::1", "0a80000007000000" + "14000200fd000000000000000000000000000001" +
-			"14000100fd000000000000000000000000000001" +
-			"0800080002020000" + "1400060000000000ffffffff0000000000000000" + "080009003412006b",
-			"0a80000007000000" + "14000200fd000000000000000000000000000001" +
-				"14000100fd000000000000000000000000000001"},
-	} {
-		a := netip.MustParseAddr(tc.addr)
-		add := newAddress(a, 7, metric)
-		if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
-			require.Equal(t, tc.add, hex.EncodeToString(add))
-			require.Equal(t, tc.del, hex.EncodeToString(delAddress(a, 7)))
-		}
-		h, err := decodeAddress(add)
-		require.NoError(t, err)
-		require.Equal(t, heldAddr{a, 7, metric}, h)
-	}
-}
-
-func FuzzAddress(f *testing.F) {
-	f.Add(newAddress(netip.MustParseAddr("10.96.0.10"), 7, 9))
-	f.Add(newAddress(netip.MustParseAddr("fd00::1"), 7, 9))
-	f.Add([]byte{2, 32, 0, 0, 1, 0, 0, 0, 4, 0, 1, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		h, err := decodeAddress(b)
-		if err != nil || !h.addr.IsValid() {
-			return
-		}
-		require.Equal(t, b[0] == 2, h.addr.Is4())
-	})
 }

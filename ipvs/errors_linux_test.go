@@ -75,9 +75,9 @@ func TestEachFailureIsTold(t *testing.T) {
 		_, err := b.Observe(ctx, nil)
 		return err
 	})
-	require.Positive(t, len(b.leaving))
+	require.Positive(t, len(b.draining))
 	requireErrors(t, "look", func(ctx context.Context) error {
-		b.gen--
+		b.kernel.gen--
 		b.looks = ration.New(8, 20)
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err == nil, i == dataplane.Intact)
@@ -87,7 +87,7 @@ func TestEachFailureIsTold(t *testing.T) {
 		b, c := r.change(state())
 		_, err := b.Commit(t.Context(), c)
 		require.NoError(t, err)
-		require.NotEmpty(t, b.leaving)
+		require.NotEmpty(t, b.draining)
 		_, err = b.Settle(ctx)
 		require.Equal(t, err == nil, b.observed)
 		return err
@@ -110,8 +110,8 @@ func TestUnreadableAddressesAreAnError(t *testing.T) {
 	b := r.backend()
 	_, err := b.Observe(t.Context(), nil)
 	require.NoError(t, err)
-	b.net.device = "lo"
-	b.net.events.suspect.Store(true)
+	b.kernel.device = "lo"
+	b.kernel.changes.suspect.Store(true)
 	_, err = b.Integrity(t.Context())
 	require.ErrorContains(t, err, "want a dummy device")
 	_, err = b.Observe(t.Context(), nil)
@@ -146,5 +146,5 @@ func TestMarksAreReadBack(t *testing.T) {
 	require.NoError(t, c.Submit(t.Context(), &batch))
 	b, _ := r.change(rigState(nil))
 	require.Equal(t, map[uint32]bool{splitMarks + 1: true, splitMarks + 2: true, 0xc0000099: true},
-		b.marks)
+		b.pl.have.index.marks)
 }

@@ -83,3 +83,7 @@ const (
 	splitMarks uint32 = 3 << 30 // and a number from 1 on below
 	sentMark   uint32 = 2 << 30 // in these two bits
 )
+
+// rulePriority is that of the rules that lead marked packets to the routing table of the instance,
+// behind the one of the table of local addresses.
+const rulePriority = 107

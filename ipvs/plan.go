@@ -17,37 +17,53 @@ type op struct {
 	dest ipvsnl.Destination
 }
 
+// planner makes plans from what the kernel holds and what is wanted. It has no socket: a plan is a
+// value.
+type planner struct {
+	cfg      Config
+	instance uint32
+	tunables map[string]string // that are wanted, with their values
+	have     observed
+}
+
+// newPlanner returns a planner that knows nothing of the kernel.
+func newPlanner(c Config) planner {
+	return planner{cfg: c, instance: instanceFlag(c.Table), tunables: c.tunables(),
+		have: newObserved()}
+}
+
 // plan is what a commit sends: to IPVS, to the companion tables in three transactions, and to the
 // rest of the network. What restricts comes before what opens, and what is new before what is old:
 //
 //  1. restrict: the companion gets to know what is new, and what source ranges become
-//  2. the rule, the route and the sysctls; what these were is in the companion by now
+//  2. the rule, the route and the tunables; what these were is in the companion by now
 //  3. up: what adds to IPVS; if there are new source ranges, when no packet is under way any more
 //     that came before them
 //  4. open: the companion's frontends become as they are wanted
 //  5. addresses are released and bound
-//  6. down: what takes away from IPVS; sysctls that are no longer wanted are restored
+//  6. down: what takes away from IPVS; tunables that are no longer wanted are restored
 //  7. end: the companion forgets what is gone
 //
 // The first and the last transaction replace the version of the instance. Transactions between
 // which nothing is sent are one.
 type plan struct {
-	table     string
+	name      string              // of the companion tables
+	next      *servicemodel.Table // what the kernel holds afterwards; nil if it stays what it is
 	up, down  []op
 	stages    [3]stage
+	from      version    // of the companion before the first stage
 	versions  [3]version // of the companion after each stage
 	device    devicePlan
-	restricts bool     // a source range becomes known to the companion
-	settle    bool     // the rule, the route and the sysctls are looked after
-	restore   []string // sysctls
-	mark      uint32   // the last that was given to a frontend
+	network   networkPlan
+	restricts bool   // a source range becomes known to the companion
+	mark      uint32 // the last that was given to a frontend
 
 	// What is known of the kernel afterwards.
-	servers map[ipvsnl.ServiceKey]*server // nil for one that goes
-	owned   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
-	records map[servicemodel.FrontendKey]*record
-	addrs   []netip.Addr
-	sysctls map[string]string
+	servers  map[ipvsnl.ServiceKey]*server // nil for one that goes
+	owned    map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
+	records  map[servicemodel.FrontendKey]*record
+	addrs    []netip.Addr
+	tunables map[string]string
 }
 
 // The transactions of a plan.
@@ -76,14 +92,24 @@ func (tp *tablePlan) sink(m map[string]*nft.ElemList) func(string, nft.Elem) {
 	}
 }
 
+// before is the version of the companion before one of the transactions.
+func (p *plan) before(s int) version {
+	if s == stageRestrict {
+		return p.from
+	}
+	return p.versions[s-1]
+}
+
 func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add) == 0 }
 
 // newPlan returns a plan that does nothing.
-func (b *Backend) newPlan() *plan {
-	p := &plan{table: b.cfg.Table, mark: splitMarks, servers: map[ipvsnl.ServiceKey]*server{},
+func (pl *planner) newPlan() *plan {
+	c := &pl.have.companion
+	p := &plan{name: pl.cfg.Table, mark: splitMarks, from: c.version,
+		servers: map[ipvsnl.ServiceKey]*server{},
 		owned:   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{},
-		addrs:   b.comp.addrs, sysctls: b.comp.sysctls}
+		addrs:   c.addrs, tunables: c.tunables}
 	for s := range p.stages {
 		for i := range p.stages[s] {
 			p.stages[s][i].del, p.stages[s][i].add = map[string]*nft.ElemList{},
@@ -94,9 +120,9 @@ func (b *Backend) newPlan() *plan {
 }
 
 // affected returns the frontends that a change set and what was found broken concern, sorted.
-func (b *Backend) affected(c *servicemodel.ChangeSet,
+func (pl *planner) affected(c *servicemodel.ChangeSet,
 	addrs []netip.Addr) []servicemodel.FrontendKey {
-	m := maps.Clone(b.dirty)
+	m := maps.Clone(pl.have.damage.frontends)
 	if m == nil {
 		m = map[servicemodel.FrontendKey]bool{}
 	}
@@ -129,7 +155,7 @@ func (b *Backend) affected(c *servicemodel.ChangeSet,
 			}
 		}
 	}
-	if !slices.Equal(addrs, b.comp.addrs) {
+	if !slices.Equal(addrs, pl.have.companion.addrs) {
 		for f := range c.New.Frontends() {
 			if f.Key.NodePort() {
 				m[f.Key] = true
@@ -140,17 +166,18 @@ func (b *Backend) affected(c *servicemodel.ChangeSet,
 }
 
 // plan makes the plan for a change set.
-func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
-	p := b.newPlan()
-	p.addrs = nodePortAddrs(b.found.node, c.New.Rules())
-	keys := b.affected(c, p.addrs)
+func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
+	p := pl.newPlan()
+	p.next = c.New
+	p.addrs = nodePortAddrs(pl.have.addresses.node, c.New.Rules())
+	keys := pl.affected(c, p.addrs)
 	want := map[ipvsnl.ServiceKey]*server{}
 	old := map[ipvsnl.ServiceKey]bool{}
-	for _, k := range b.stale {
+	for _, k := range pl.have.damage.servers {
 		old[k] = true
 	}
 	for _, k := range keys {
-		for _, s := range b.owned[k] {
+		for _, s := range pl.have.index.owned[k] {
 			old[s] = true
 		}
 		fe := c.New.Frontend(k)
@@ -158,66 +185,43 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
 			p.records[k], p.owned[k] = nil, nil
 			continue
 		}
-		r := b.record(p, c.New, fe)
+		r := pl.record(p, c.New, fe)
 		p.records[k] = r
-		for _, s := range b.servers(c.New, fe, p.addrs, r.mark) {
+		for _, s := range pl.servers(c.New, fe, p.addrs, r.mark) {
 			want[s.svc.ServiceKey] = s
 			p.owned[k] = append(p.owned[k], s.svc.ServiceKey)
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
-		p.servers[k] = b.change(p, b.held[k], want[k])
+		p.servers[k] = pl.change(p, pl.have.servers[k], want[k])
 		delete(old, k)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(old), ipvsnl.ServiceKey.Compare) {
-		if b.held[k] != nil {
+		if pl.have.servers[k] != nil {
 			p.down = append(p.down, op{cmd: ipvsnl.CommandDelService,
 				svc: ipvsnl.Service{ServiceKey: k}})
 			p.servers[k] = nil
 		}
 	}
-	b.planDevice(p)
-	b.planSysctls(p)
-	b.planTables(p, c, keys)
-	b.planVersion(p)
+	pl.planDevice(p)
+	pl.planNetwork(p)
+	pl.planTables(p, c, keys)
+	pl.planVersion(p)
 	return p
 }
 
-// planSysctls plans which sysctls are recorded before they are set, and which are restored.
-func (b *Backend) planSysctls(p *plan) {
-	p.settle = !b.settled
-	p.sysctls = maps.Clone(b.comp.sysctls)
-	for name := range b.sysctls.wanted {
-		if _, known := p.sysctls[name]; known {
-			continue
-		}
-		p.settle = true
-		p.sysctls[name] = b.sysctls.now[name]
-		if was, known := b.sysctls.before[name]; known &&
-			b.sysctls.now[name] == b.sysctls.wanted[name] {
-			p.sysctls[name] = was
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.sysctls)) {
-		if b.sysctls.wanted[name] == "" {
-			p.restore = append(p.restore, name)
-			delete(p.sysctls, name)
-		}
-	}
-}
-
 // record returns what the companion table is to hold about a frontend.
-func (b *Backend) record(p *plan, t *servicemodel.Table, fe *servicemodel.Frontend) *record {
+func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Frontend) *record {
 	main, alt := pools(t, fe)
 	r := &record{fe: fe, nat: main == nil || main.Forwarding == servicemodel.ForwardNAT}
 	if alt == nil {
 		return r
 	}
-	if had := b.comp.records[fe.Key]; had != nil && had.mark != 0 {
+	if had := pl.have.companion.records[fe.Key]; had != nil && had.mark != 0 {
 		r.mark = had.mark
 		return r
 	}
-	for p.mark++; b.marks[p.mark]; {
+	for p.mark++; pl.have.index.marks[p.mark]; {
 		p.mark++
 	}
 	r.mark = p.mark
@@ -225,7 +229,7 @@ func (b *Backend) record(p *plan, t *servicemodel.Table, fe *servicemodel.Fronte
 }
 
 // change plans what makes a virtual server the one wanted, and returns what it is then.
-func (b *Backend) change(p *plan, have, want *server) *server {
+func (pl *planner) change(p *plan, have, want *server) *server {
 	k := want.svc.ServiceKey
 	next := &server{svc: want.svc, proto: want.proto, dests: maps.Clone(want.dests)}
 	if have == nil {
@@ -250,7 +254,7 @@ func (b *Backend) change(p *plan, have, want *server) *server {
 			continue
 		}
 		was := have.dests[d]
-		if want.proto == servicemodel.TCP && b.cfg.DrainLimit > 0 {
+		if want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0 {
 			if was.Weight != 0 {
 				was.Weight = 0
 				p.down = append(p.down, op{ipvsnl.CommandSetDestination,

@@ -9,7 +9,7 @@ import (
 // encode appends the messages about the companion tables in one of the transactions.
 func (p *plan) encode(b *nfnl.Batch, s int) {
 	for i, f := range nft.Families {
-		p.stages[s][i].write(nft.NewEncoder(b, f, p.table), f)
+		p.stages[s][i].write(nft.NewEncoder(b, f, p.name), f)
 	}
 }
 

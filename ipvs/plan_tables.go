@@ -12,7 +12,7 @@ import (
 // alone reports whether the plan sends nothing but transactions of the companion tables, which are
 // one then.
 func (p *plan) alone() bool {
-	return len(p.up)+len(p.down)+len(p.restore)+p.device.len() == 0 && !p.settle
+	return len(p.up)+len(p.down)+p.device.len()+p.network.len() == 0
 }
 
 // when says in which transaction it takes place that frontends become as they are wanted, and that
@@ -21,7 +21,7 @@ func (p *plan) when() (open, end int) {
 	switch {
 	case p.alone():
 		return stageRestrict, stageRestrict
-	case len(p.down)+len(p.restore)+p.device.len() == 0:
+	case len(p.down)+len(p.network.restore)+p.device.len() == 0:
 		return stageEnd, stageEnd
 	case len(p.up) == 0:
 		return stageRestrict, stageEnd
@@ -30,8 +30,8 @@ func (p *plan) when() (open, end int) {
 }
 
 // planVersion plans what becomes of the version, if the plan does anything.
-func (b *Backend) planVersion(p *plan) {
-	nothing := p.alone() && !b.comp.version.writing
+func (pl *planner) planVersion(p *plan) {
+	nothing := p.alone() && !pl.have.companion.version.writing
 	for s := range p.stages {
 		for i := range p.stages[s] {
 			nothing = nothing && p.stages[s][i].empty()
@@ -41,8 +41,8 @@ func (b *Backend) planVersion(p *plan) {
 		return
 	}
 	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
-	v := b.comp.version.next(!p.alone())
-	first.replace(b.comp.version, v)
+	v := pl.have.companion.version.next(!p.alone())
+	first.replace(pl.have.companion.version, v)
 	p.versions = [3]version{v, v, v}
 	if v.writing {
 		p.versions[stageEnd] = v.next(false)
@@ -51,17 +51,19 @@ func (b *Backend) planVersion(p *plan) {
 }
 
 // planTables plans what is done to the companion tables.
-func (b *Backend) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
-	for i := range nft.Families {
-		if !b.comp.whole[i] || c.Rules != nil {
-			b.planNewTable(p, i, c)
+func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
+	for i, f := range nft.Families {
+		if !pl.have.companion.whole[i] || c.Rules != nil {
+			pl.planNewTable(p, i, c)
 			continue
 		}
-		b.planAddrs(p, i, c)
-		b.planSettings(p, i)
+		pl.planAddrs(p, i, c)
+		if f == nft.IPv4 {
+			pl.planTunables(p)
+		}
 		for _, k := range keys {
 			if nft.FamilyIndex(k.Addr) == i {
-				p.planRecord(i, b.comp.records[k], p.path(b.comp.records[k], p.records[k]), 0)
+				p.planRecord(i, pl.have.companion.records[k], p.path(pl.have.companion.records[k], p.records[k]), 0)
 			}
 		}
 	}
@@ -131,7 +133,7 @@ func (r *record) withSources(l []netip.Prefix) *record {
 }
 
 // planAddrs plans the changes of the sets of addresses: new ones come first, and old ones go last.
-func (b *Backend) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
+func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	_, end := p.when()
 	first, last := &p.stages[stageRestrict][i], &p.stages[end][i]
 	change := func(set string, a netip.Addr, added bool) {
@@ -149,56 +151,40 @@ func (b *Backend) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	for _, ch := range c.Hairpins {
 		change(setHairpins, ch.Addr, ch.Added)
 	}
-	for _, a := range b.comp.addrs {
+	for _, a := range pl.have.companion.addrs {
 		if !slices.Contains(p.addrs, a) {
 			change(setNodeAddrs, a, false)
 		}
 	}
 	for _, a := range p.addrs {
-		if !slices.Contains(b.comp.addrs, a) {
+		if !slices.Contains(pl.have.companion.addrs, a) {
 			change(setNodeAddrs, a, true)
 		}
 	}
 }
 
-// planSettings plans what is recorded of sysctls: before they are set, and until they are restored.
-func (b *Backend) planSettings(p *plan, i int) {
-	if nft.Families[i] != nft.IPv4 {
-		return
-	}
-	first, last := &p.stages[stageRestrict][i], &p.stages[stageEnd][i]
-	for _, name := range slices.Sorted(maps.Keys(p.sysctls)) {
-		if _, known := b.comp.sysctls[name]; !known {
-			first.sink(first.add)(setSettings, sysctlElem(name, p.sysctls[name]))
-		}
-	}
-	for _, name := range p.restore {
-		last.sink(last.del)(setSettings, nft.Elem{Key: sysctlElem(name, "").Key})
-	}
-}
-
 // planNewTable plans a table from nothing, in place of the one that is there. It has what there was
 // of records, as far as that is known, until what they led to is gone.
-func (b *Backend) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
+func (pl *planner) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
-	tp.rebuild, tp.create = b.comp.exists[i], true
+	tp.rebuild, tp.create = pl.have.companion.exists[i], true
 	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules())
 	add := tp.sink(tp.add)
 	keys := map[servicemodel.FrontendKey]bool{}
 	for fe := range c.New.Frontends() {
 		keys[fe.Key] = true
 		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
-			p.records[fe.Key] = b.record(p, c.New, fe)
+			p.records[fe.Key] = pl.record(p, c.New, fe)
 		}
 	}
-	for k := range b.comp.records {
+	for k := range pl.have.companion.records {
 		keys[k] = true
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(keys), servicemodel.FrontendKey.Compare) {
 		if nft.FamilyIndex(k.Addr) != i {
 			continue
 		}
-		path := p.path(b.comp.records[k], p.records[k])
+		path := p.path(pl.have.companion.records[k], p.records[k])
 		path[stageRestrict].elements(add)
 		p.planRecord(i, path[stageRestrict], path, stageOpen)
 	}
@@ -215,20 +201,7 @@ func (b *Backend) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 		add(setSettings, e)
 	}
 	if f == nft.IPv4 {
-		b.planNewSysctls(p)
-	}
-}
-
-// planNewSysctls plans what a new table records of sysctls.
-func (b *Backend) planNewSysctls(p *plan) {
-	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
-	l := maps.Clone(p.sysctls)
-	for _, name := range p.restore {
-		l[name] = b.comp.sysctls[name]
-		last.sink(last.del)(setSettings, nft.Elem{Key: sysctlElem(name, "").Key})
-	}
-	for _, name := range slices.Sorted(maps.Keys(l)) {
-		first.sink(first.add)(setSettings, sysctlElem(name, l[name]))
+		pl.planNewTunables(p)
 	}
 }
 

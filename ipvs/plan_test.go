@@ -90,7 +90,7 @@ func withoutKernel(t *testing.T, cfg ...Config) *Backend {
 	c, err := append(cfg, Config{})[0].withDefaults()
 	require.NoError(t, err)
 	b := newBackend(c)
-	b.assume([]netip.Addr{goldenAddr})
+	b.pl.assume([]netip.Addr{goldenAddr})
 	return b
 }
 
@@ -143,7 +143,7 @@ func TestPlansAreGolden(t *testing.T) {
 		next, err := servicemodel.Resolve(table, step.state)
 		require.NoError(t, err)
 		c := servicemodel.Diff(table, next)
-		p := b.plan(c)
+		p := b.pl.plan(c)
 		golden(t, step.name, p.String())
 
 		// The same plan is the same bytes, and all of it is counted.
@@ -157,15 +157,14 @@ func TestPlansAreGolden(t *testing.T) {
 			messages += one.Len()
 		}
 		require.Equal(t, messages, p.Stats().Messages)
-		require.Equal(t, p.String(), b.plan(c).String())
+		require.Equal(t, p.String(), b.pl.plan(c).String())
 
-		b.comp.version = p.versions[stageEnd]
-		b.committed(p, c)
+		b.committed(p, 0)
 		table = next
 	}
-	require.Empty(t, b.held)
-	require.Empty(t, b.comp.records)
-	require.Empty(t, b.marks)
+	require.Empty(t, b.pl.have.servers)
+	require.Empty(t, b.pl.have.companion.records)
+	require.Empty(t, b.pl.have.index.marks)
 }
 
 // The configuration says which clients count as one.
@@ -191,7 +190,7 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 			[2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0\n",
 				"-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64\n"}},
 	} {
-		p := withoutKernel(t, tc.cfg).plan(servicemodel.Diff(nil, table))
+		p := withoutKernel(t, tc.cfg).pl.plan(servicemodel.Diff(nil, table))
 		for _, w := range tc.want {
 			require.Contains(t, p.String(), w)
 		}
@@ -214,7 +213,7 @@ func golden(t *testing.T, name, got string) {
 func TestMarksAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	b.marks[splitMarks+2] = true // somebody else's
+	b.pl.have.index.marks[splitMarks+2] = true // somebody else's
 	service := func(i int) *servicemodel.Service {
 		return goldenService(func(s *servicemodel.Service) {
 			s.Name.Name += string(rune('a' + i))
@@ -234,18 +233,18 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		next, err := servicemodel.Resolve(table, s)
 		require.NoError(t, err)
 		c := servicemodel.Diff(table, next)
-		p := b.plan(c)
-		b.committed(p, c)
+		p := b.pl.plan(c)
+		b.committed(p, 0)
 		table = next
 		given := map[uint32]string{}
-		for _, r := range b.comp.records {
+		for _, r := range b.pl.have.companion.records {
 			if r.mark != 0 {
 				require.NotContains(t, given, r.mark)
-				require.True(t, b.marks[r.mark])
+				require.True(t, b.pl.have.index.marks[r.mark])
 				given[r.mark] = r.fe.Service.Name.Name
 			}
 		}
-		require.Len(t, b.marks, len(given)+1)
+		require.Len(t, b.pl.have.index.marks, len(given)+1)
 		return given
 	}
 	require.Equal(t, map[uint32]string{splitMarks + 1: "weba", splitMarks + 3: "webb"},
@@ -311,7 +310,7 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	b.foreign[ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))] = true
+	b.pl.have.foreign[ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))] = true
 	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(
 		goldenService()))
 	require.NoError(t, err)

@@ -19,19 +19,21 @@ var _ dataplane.Plan = (*plan)(nil)
 func (p *plan) String() string {
 	t := &text{}
 	t.stage(p, stageRestrict)
+	t.prepare(&p.network)
 	t.makeDevice(&p.device)
 	t.ops(p.up)
 	t.stage(p, stageOpen)
 	t.release(&p.device)
 	t.bind(&p.device)
 	t.ops(p.down)
+	t.tunables(p.network.restore)
 	t.stage(p, stageEnd)
 	return t.b.String()
 }
 
 func (t *text) stage(p *plan, s int) {
 	for i, f := range nft.Families {
-		p.stages[s][i].write(nft.NewText(&t.b, f, p.table), f)
+		p.stages[s][i].write(nft.NewText(&t.b, f, p.name), f)
 	}
 }
 

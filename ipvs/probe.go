@@ -5,10 +5,8 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
@@ -37,24 +35,21 @@ func probe(ctx context.Context, cfg *Config) error {
 		return explain(err)
 	}
 	defer b.Close()
-	b.cfg.Table = probeTable
+	b.pl.cfg.Table = probeTable
 	changes, err := kernelprobe.Changes(true)
 	if err != nil {
 		return err
 	}
-	b.assume(nil)
+	b.pl.assume(nil)
 	var batch nfnl.Batch
-	b.plan(changes).encode(&batch, stageRestrict)
-	return kernelprobe.Explain(kernelprobe.Only(b.nf.Check(ctx, &batch)), &batch,
+	b.pl.plan(changes).encode(&batch, stageRestrict)
+	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch,
 		kernelprobe.Running())
 }
 
-// assume makes the backend believe that the kernel holds nothing, on a node with these addresses
-// and nothing to do about its sysctls.
-func (b *Backend) assume(local []netip.Addr) {
-	b.observed, b.found, b.settled = true, addresses{node: local}, true
-	b.held, b.foreign, b.owned = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{},
-		map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{}
-	b.device, b.comp, b.sysctls = device{users: map[netip.Addr]int{}}, newCompanion(), sysctls{}
-	b.marks = map[uint32]bool{}
+// assume makes the planner believe that the kernel holds nothing, on a node with these addresses
+// and nothing to do about its network.
+func (pl *planner) assume(local []netip.Addr) {
+	pl.have, pl.tunables = newObserved(), nil
+	pl.have.addresses.node = local
 }

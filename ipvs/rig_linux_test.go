@@ -14,7 +14,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -48,12 +47,13 @@ func (r *rig) backend(cfg ...Config) *Backend {
 	require.NoError(r.t, err)
 	c.NetNS = r.ns.Fd()
 	b := newBackend(c)
-	b.sysctls.wanted = maps.Clone(rigSysctls)
-	b.vs, err = r.fake.Dial(r.t.Context(), nil)
+	for name := range sysctls(true) {
+		delete(b.pl.tunables, name)
+	}
+	maps.Copy(b.pl.tunables, rigSysctls)
+	b.kernel.vs, err = r.fake.Dial(r.t.Context(), nil)
 	require.NoError(r.t, err)
-	b.nf, err = nfnl.Dial(&nfnl.Config{NetNS: c.NetNS})
-	require.NoError(r.t, err)
-	require.NoError(r.t, b.net.open(&c, b.instance))
+	require.NoError(r.t, b.kernel.openNetwork(&c))
 	r.t.Cleanup(func() { b.Close() })
 	return b
 }

@@ -58,7 +58,7 @@ func TestSchedulersAreReadBack(t *testing.T) {
 		c := servicemodel.Diff(nil, table)
 		require.NoError(t, b.Check(c))
 		for fe := range table.Frontends() {
-			for _, s := range b.servers(table, fe, nil, 0) {
+			for _, s := range b.pl.servers(table, fe, nil, 0) {
 				id, ok := fe.Pool(fe.Internal)
 				require.True(t, ok)
 				require.Equal(t, want, s.pool(id).Scheduler)
@@ -80,7 +80,7 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 		table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).
 			WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 		require.NoError(t, err)
-		p := withoutKernel(t, Config{Scheduler: "mh+fallback"}).plan(servicemodel.Diff(nil, table))
+		p := withoutKernel(t, Config{Scheduler: "mh+fallback"}).pl.plan(servicemodel.Diff(nil, table))
 		require.Contains(t, p.String(), "-A -t 10.96.0.10:80 "+text)
 	}
 }

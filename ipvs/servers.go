@@ -41,37 +41,42 @@ func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend,
 
 // servers returns the virtual servers of a frontend; a node port has one at each of the addresses,
 // unless a service has the address and port.
-func (b *Backend) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr,
+func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr,
 	mark uint32) []*server {
 	main, alt := pools(t, fe)
 	var l []*server
 	k := fe.Key
 	if !k.NodePort() {
-		l = append(l, b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()), fe,
+		l = append(l, pl.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()), fe,
 			main, false))
 	} else {
 		for _, a := range addrs {
 			own := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
 			if a.Is4() == k.Addr.Is4() && t.Frontend(own) == nil {
 				l = append(l,
-					b.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), own.AddrPort()), fe,
+					pl.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), own.AddrPort()), fe,
 						main, false))
 			}
 		}
 	}
 	if alt != nil && mark != 0 {
-		f := ipvsnl.FamilyIPv4
-		if k.Addr.Is6() {
-			f = ipvsnl.FamilyIPv6
-		}
-		l = append(l, b.server(ipvsnl.MarkService(f, mark), fe, alt, true))
+		l = append(l, pl.server(markService(k, mark), fe, alt, true))
 	}
 	return l
 }
 
-func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool,
+// markService is the key of the virtual server by firewall mark of a frontend.
+func markService(k servicemodel.FrontendKey, mark uint32) ipvsnl.ServiceKey {
+	f := ipvsnl.FamilyIPv4
+	if k.Addr.Is6() {
+		f = ipvsnl.FamilyIPv6
+	}
+	return ipvsnl.MarkService(f, mark)
+}
+
+func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool,
 	byMark bool) *server {
-	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(b.instance)},
+	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(pl.instance)},
 		proto: fe.Key.Protocol,
 		dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
 	want := servicemodel.SchedulerDefault
@@ -79,7 +84,7 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 		want = p.Scheduler
 	}
 	s.svc.Flags |= askedFlags(want)
-	s.schedule(cmp.Or(want, b.cfg.Scheduler))
+	s.schedule(cmp.Or(want, pl.cfg.Scheduler))
 	switch {
 	case fe.Affinity > 0 && byMark:
 		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so
@@ -88,7 +93,7 @@ func (b *Backend) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *serv
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
-		s.svc.Netmask = b.cfg.affinityMask(k.Family)
+		s.svc.Netmask = pl.cfg.affinityMask(k.Family)
 	}
 	if p == nil {
 		return s

@@ -72,7 +72,7 @@ func (r *rig) requireClosed(states ...servicemodel.State) {
 	if !slices.Contains(r.fake.Keys(), key) {
 		return
 	}
-	c, drift, err := r.backend().readCompanion(r.t.Context())
+	c, drift, err := r.backend().kernel.readCompanion(r.t.Context())
 	require.NoError(r.t, err)
 	require.Empty(r.t, drift)
 	have := c.records[restrictedKey]
@@ -91,11 +91,11 @@ func (r *rig) requireClosed(states ...servicemodel.State) {
 // requireRecorded requires that what a sysctl was is known, or that it still is.
 func (r *rig) requireRecorded() {
 	r.t.Helper()
-	c, _, err := r.backend().readCompanion(r.t.Context())
+	c, _, err := r.backend().kernel.readCompanion(r.t.Context())
 	require.NoError(r.t, err)
 	for name := range rigSysctls {
 		if r.sysctl(name) != "0" {
-			require.Equal(r.t, "0", c.sysctls[name], name)
+			require.Equal(r.t, "0", c.tunables[name], name)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 				}
 				b, c := r.change(story.to)
 				b.cfg.DrainLimit = -1
-				steps := b.steps(b.plan(c))
+				steps := b.steps(b.pl.plan(c))
 				if n > len(steps) {
 					break
 				}
@@ -143,7 +143,7 @@ func TestACommitMayFailAtAnyStep(t *testing.T) {
 	for n := 0; ; n++ {
 		r := newRig(t)
 		b, c := r.change(story.to)
-		steps := b.steps(b.plan(c))
+		steps := b.steps(b.pl.plan(c))
 		if n == len(steps) {
 			return
 		}
@@ -169,9 +169,7 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 		want := r.state()
 		for _, again := range []bool{true, false} {
 			b, _ := r.change(state)
-			p, err := b.planCleanup()
-			require.NoError(t, err)
-			steps := b.cleanupSteps(p)
+			steps := b.cleanupSteps(b.pl.planCleanup())
 			if n > len(steps) {
 				return
 			}
@@ -181,12 +179,12 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 			}
 			r.requireRecorded()
 			if again {
-				_, err = r.engine().Apply(t.Context(), state)
+				_, err := r.engine().Apply(t.Context(), state)
 				require.NoError(t, err)
 				require.Equal(t, want, r.state(), "%d steps", n)
 				continue
 			}
-			_, err = r.engine().Cleanup(t.Context())
+			_, err := r.engine().Cleanup(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, nothing, r.state(), "%d steps", n)
 			for name := range rigSysctls {

@@ -78,16 +78,15 @@ func TestSysctlsOfIPVSAreLeftToOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	b := r.backend()
-	_, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	why, err := b.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil)
+	foreign := false
+	why, err := b.kernel.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil, foreign)
 	require.NoError(t, err)
 	require.Empty(t, why)
-	b.foreign[ipvsnl.MarkService(ipvsnl.FamilyIPv4, 1)] = true
-	why, err = b.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil)
+	foreign = true
+	why, err = b.kernel.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil, foreign)
 	require.NoError(t, err)
 	require.Equal(t, "there are virtual servers of others", why)
-	why, err = b.reliedOn(t.Context(), "net/ipv4/conf/all/arp_ignore", nil)
+	why, err = b.kernel.reliedOn(t.Context(), "net/ipv4/conf/all/arp_ignore", nil, foreign)
 	require.NoError(t, err)
 	require.Empty(t, why)
 }
@@ -101,7 +100,7 @@ func TestSysctlsAreRestoredWhenTheyAreNotWanted(t *testing.T) {
 	r.apply(r.engine(), s)
 	for _, damaged := range []bool{false, true} {
 		b := r.backend()
-		delete(b.sysctls.wanted, arp)
+		delete(b.pl.tunables, arp)
 		if damaged {
 			r.run("nft flush chain ip kernlb-ipvs admit")
 		}
@@ -109,10 +108,10 @@ func TestSysctlsAreRestoredWhenTheyAreNotWanted(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, res.Drift, "sysctl "+arp+" is set, and need not be")
 		require.Equal(t, "0", r.sysctl(arp))
-		c, drift, err := b.readCompanion(t.Context())
+		c, drift, err := b.kernel.readCompanion(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, drift)
-		require.Equal(t, map[string]string{sysctlForward: "0"}, c.sysctls)
+		require.Equal(t, map[string]string{sysctlForward: "0"}, c.tunables)
 		r.apply(r.engine(), s)
 		require.Equal(t, "1", r.sysctl(arp))
 	}

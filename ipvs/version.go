@@ -1,14 +1,10 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"syscall"
-	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
@@ -78,87 +74,4 @@ func versionOf(elems map[string]nft.Elem) (version, error) {
 		v.writing = nft.CommentOf(e.UserData) == commentWriting
 	}
 	return v, nil
-}
-
-// readVersion reads the version; one that does not exist if there is none, or nothing that could be
-// one.
-func (b *Backend) readVersion(ctx context.Context) (version, error) {
-	elems, err := b.readElements(ctx, nft.IPv4, b.cfg.Table, setVersion)
-	if errors.Is(err, syscall.ENOENT) {
-		return version{}, nil
-	}
-	if err != nil {
-		return version{}, fmt.Errorf("read the version: %w", err)
-	}
-	if v, err := versionOf(elems); err == nil {
-		return v, nil
-	}
-	return version{}, nil
-}
-
-// A writer that lives is waited for. A commit of a few changes takes a few milliseconds.
-const (
-	writerPatience = 50 * time.Millisecond
-	writerPause    = 2 * time.Millisecond
-)
-
-// settledVersion reads the version, and gives a writer that is at work time to end.
-func (b *Backend) settledVersion(ctx context.Context) (version, error) {
-	for end := time.Now().Add(writerPatience); ; {
-		v, err := b.readVersion(ctx)
-		if err != nil || !v.writing || time.Now().After(end) {
-			return v, err
-		}
-		if err := pause(ctx, writerPause); err != nil {
-			return version{}, err
-		}
-	}
-}
-
-// requireVersion fails if the version is not the one that was read or written last.
-func (b *Backend) requireVersion(ctx context.Context) error {
-	v, err := b.readVersion(ctx)
-	if err == nil && v != b.comp.version {
-		err = errTaken
-	}
-	return err
-}
-
-// claimTries bounds how often a first transaction is sent again because of those of others.
-const claimTries = 20
-
-// claim commits a transaction that gives an instance its first version. Since there is none yet
-// that two writers could contend for, it depends on the generation of the ruleset, read just
-// before: a transaction of anybody in between makes it look again.
-func (b *Backend) claim(ctx context.Context) error {
-	var err error
-	for range claimTries {
-		gen, genErr := b.nf.GenID(ctx)
-		if genErr != nil {
-			return genErr
-		}
-		v, readErr := b.readVersion(ctx)
-		if readErr != nil {
-			return readErr
-		}
-		if v.exists {
-			return errTaken
-		}
-		if err = b.nf.Commit(ctx, &b.batch, gen.ID); !errors.Is(err, nfnl.ErrGenerationChanged) {
-			return err
-		}
-	}
-	return err
-}
-
-// pause waits for a time, or for the end of the context.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }

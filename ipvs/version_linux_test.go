@@ -30,19 +30,19 @@ func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	_, err = two.Commit(t.Context(), toTwo)
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.ErrorIs(t, err, errTaken)
-	v, err := one.readVersion(t.Context())
+	v, err := one.kernel.readVersion(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, one.comp.version, v)
+	require.Equal(t, one.pl.have.companion.version, v)
 	require.True(t, v.exists)
 
 	_, err = one.Cleanup(t.Context())
 	require.NoError(t, err)
-	again, err := one.readVersion(t.Context())
+	again, err := one.kernel.readVersion(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, version{}, again)
 	_, err = dataplane.New(one, nil).Apply(t.Context(), rigState(nil))
 	require.NoError(t, err)
-	require.NotEqual(t, v, one.comp.version)
+	require.NotEqual(t, v, one.pl.have.companion.version)
 }
 
 // A neighbour that commits all the time does not keep the first version from being made.
@@ -55,12 +55,12 @@ func TestTheFirstVersionIsMadeBesideANeighbour(t *testing.T) {
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		for ctx.Err() == nil {
-			other.batch.Reset()
-			w := nft.NewEncoder(&other.batch, nft.IPv6, "other")
+			other.kernel.batch.Reset()
+			w := nft.NewEncoder(&other.kernel.batch, nft.IPv6, "other")
 			w.AddTable()
 			w.DeleteTable()
 			//nolint:errcheck // it is in the way, whether it succeeds or not
-			other.nf.Commit(context.Background(), &other.batch, 0)
+			other.kernel.nf.Commit(context.Background(), &other.kernel.batch, 0)
 			time.Sleep(2 * time.Millisecond)
 		}
 	})
@@ -76,24 +76,26 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
 	writer, c := r.change(rigState([]string{"10.244.1.2"}))
-	steps := writer.steps(writer.plan(c))
+	p := writer.pl.plan(c)
+	steps := writer.steps(p)
 	require.NoError(t, writer.run(t.Context(), steps[:len(steps)-1]))
 	reader := r.backend()
 	o, err := reader.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a commit was begun and has not ended"}, o.Drift)
-	require.True(t, reader.comp.version.writing)
-	require.ErrorIs(t, reader.requireVersion(t.Context()), nil)
+	begun := reader.pl.have.companion.version
+	require.True(t, begun.writing)
+	require.NoError(t, reader.kernel.requireVersion(t.Context(), begun))
 
 	done := make(chan error, 1)
 	time.AfterFunc(writerPatience/5,
 		func() { done <- writer.run(context.Background(), steps[len(steps)-1:]) })
-	v, err := reader.settledVersion(t.Context())
+	v, err := reader.kernel.readIdleVersion(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 	require.False(t, v.writing)
-	require.Equal(t, writer.comp.version, v)
-	require.ErrorIs(t, reader.requireVersion(t.Context()), errTaken)
+	require.Equal(t, p.versions[stageEnd], v)
+	require.ErrorIs(t, reader.kernel.requireVersion(t.Context(), begun), errTaken)
 	i, err := reader.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Broken, i)
@@ -111,12 +113,12 @@ func TestWhatWasBegunIsEnded(t *testing.T) {
 	s := rigState([]string{"10.244.1.1"})
 	r.apply(r.engine(), s)
 	b, _ := r.change(s)
-	p := b.newPlan()
-	p.settle = true
-	b.planVersion(p)
-	require.NoError(t, b.commitStage(t.Context(), p, stageRestrict))
+	p := b.pl.newPlan()
+	p.network.route = true
+	b.pl.planVersion(p)
+	require.NoError(t, b.kernel.commitStage(t.Context(), p, stageRestrict))
 	b, c := r.change(s)
-	require.True(t, b.comp.version.writing)
+	require.True(t, b.pl.have.companion.version.writing)
 	require.True(t, c.Empty())
 	plan, err := b.Plan(c)
 	require.NoError(t, err)
@@ -124,7 +126,7 @@ func TestWhatWasBegunIsEnded(t *testing.T) {
 	require.Zero(t, plan.Stats().Elements)
 	_, err = b.Commit(t.Context(), c)
 	require.NoError(t, err)
-	require.False(t, b.comp.version.writing)
+	require.False(t, b.pl.have.companion.version.writing)
 	r.apply(r.engine(), s)
 }
 
@@ -135,15 +137,15 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
 	b, _ := r.change(rigState(nil))
 	var ops []op
-	for i := range submitAtOnce + 1 {
+	for i := range sendAtOnce + 1 {
 		k := ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i+1))
 		ops = append(ops,
 			op{cmd: ipvsnl.CommandNewService, svc: ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}})
 	}
 	before := len(r.fake.Keys())
-	b.comp.version.number++
-	require.ErrorIs(t, b.submit(t.Context(), ops), errTaken)
-	require.Len(t, r.fake.Keys(), before+submitAtOnce)
+	another := b.pl.have.companion.version.next(false)
+	require.ErrorIs(t, b.kernel.send(ops, another)(t.Context()), errTaken)
+	require.Len(t, r.fake.Keys(), before+sendAtOnce)
 }
 
 func TestIntegrityLooksAtTheRest(t *testing.T) {
@@ -173,7 +175,7 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 	broken(dataplane.Intact)
 	r.run("ip rule add priority 50 table 250")
 	r.run("ip route add blackhole 240.0.0.0/4 table 250")
-	require.False(t, b.net.leads())
+	require.False(t, b.kernel.routed())
 	broken(dataplane.Intact) // a rule of somebody else comes first: ours is there
 
 	c, err := r.fake.Dial(t.Context(), nil)
@@ -181,7 +183,7 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 	defer c.Close()
 	for _, k := range r.fake.Keys() {
 		var batch ipvsnl.Batch
-		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc", Flags: b.held[k].svc.Flags})
+		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc", Flags: b.pl.have.servers[k].svc.Flags})
 		require.NoError(t, c.Submit(t.Context(), &batch))
 	}
 	broken(dataplane.Broken)
@@ -233,9 +235,9 @@ func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
 	require.NoError(t, elementsOf(attrs(1, 2), m))
 	require.Len(t, m, 2)
 	require.ErrorIs(t, elementsOf(attrs(2), m), errMisread)
-	require.True(t, readAgain(errMisread))
-	require.False(t, readAgain(nil))
-	require.False(t, readAgain(syscall.EPERM))
+	require.True(t, passing(errMisread))
+	require.False(t, passing(nil))
+	require.False(t, passing(syscall.EPERM))
 }
 
 // Frontends of the same node port in both families have their own endpoints.

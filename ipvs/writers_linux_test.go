@@ -91,7 +91,7 @@ func TestWritersAreRightWithoutTheLock(t *testing.T) {
 	b := r.backend()
 	o, err := b.Observe(t.Context(), nil)
 	require.NoError(t, err)
-	require.Equal(t, b.comp.version.writing, len(o.Drift) > 0)
+	require.Equal(t, b.pl.have.companion.version.writing, len(o.Drift) > 0)
 	if conflicts.Load() == 0 {
 		var want [][]string
 		for w := range writers {
@@ -120,7 +120,7 @@ func TestTheSecondWriterHasAConflict(t *testing.T) {
 	for n := 1; ; n++ {
 		first, toTwo := r.change(two)
 		second, toThree := r.change(three)
-		steps := first.steps(first.plan(toTwo))
+		steps := first.steps(first.pl.plan(toTwo))
 		if n > len(steps) {
 			break
 		}
@@ -149,35 +149,35 @@ func TestDrainingIsAWriter(t *testing.T) {
 	b, c = r.change(rigState([]string{"10.244.1.1"}))
 	_, err = b.Commit(t.Context(), c)
 	require.NoError(t, err)
-	draining := len(b.leaving)
+	draining := len(b.draining)
 	require.Positive(t, draining)
-	before := b.comp.version
+	before := b.pl.have.companion.version
 
 	other, c := r.change(rigState([]string{"10.244.1.1", "10.244.1.7"}))
-	require.Len(t, other.leaving, draining)
+	require.Len(t, other.draining, draining)
 	since := time.Now().Add(-time.Minute)
-	for dk := range other.leaving {
-		require.Zero(t, other.held[dk.svc].dests[dk.dest].Weight)
-		other.leaving[dk] = since
+	for dk := range other.draining {
+		require.Zero(t, other.pl.have.servers[dk.svc].dests[dk.dest].Weight)
+		other.draining[dk] = since
 	}
 	_, err = other.Observe(t.Context(), nil)
 	require.NoError(t, err)
-	require.Len(t, other.leaving, draining)
-	for dk, from := range other.leaving {
+	require.Len(t, other.draining, draining)
+	for dk, from := range other.draining {
 		require.Equal(t, since, from, dk)
 	}
 	_, err = other.Commit(t.Context(), c)
 	require.NoError(t, err)
 	_, err = b.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrConflict)
-	require.Equal(t, before.next(true), b.comp.version.next(true))
+	require.Equal(t, before.next(true), b.pl.have.companion.version.next(true))
 	next, err := other.Settle(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, next)
-	require.Empty(t, other.leaving)
-	v, err := other.readVersion(t.Context())
+	require.Empty(t, other.draining)
+	v, err := other.kernel.readVersion(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, other.comp.version, v)
+	require.Equal(t, other.pl.have.companion.version, v)
 	require.False(t, v.writing)
 	require.NotContains(t, r.servers(), "TCP 10.96.0.10:80 -> 10.244.2.2:8080 0")
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.1.7"}))
@@ -199,15 +199,15 @@ func TestABusyNeighbourIsNotInTheWay(t *testing.T) {
 	busy.Go(func() {
 		b := r.backend(Config{Table: "neighbour"})
 		for v := newVersion(); ctx.Err() == nil; {
-			p := b.newPlan()
+			p := b.pl.newPlan()
 			if !v.exists {
 				p.stages[0][0].create, p.stages[0][0].sets = true, []*nft.Set{versionSet}
 			}
 			next := v.next(false)
 			p.stages[0][0].replace(v, next)
-			b.batch.Reset()
-			p.encode(&b.batch, 0)
-			if err := b.nf.Commit(context.Background(), &b.batch, 0); err != nil {
+			b.kernel.batch.Reset()
+			p.encode(&b.kernel.batch, 0)
+			if err := b.kernel.nf.Commit(context.Background(), &b.kernel.batch, 0); err != nil {
 				t.Errorf("the neighbour: %v", err)
 				return
 			}

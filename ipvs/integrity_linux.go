@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"maps"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -12,7 +12,7 @@ import (
 )
 
 // Integrity looks for one of our virtual servers, and whether the node's addresses, the device, the
-// rule, the route and the sysctls are as they were. While the generation of the ruleset is the
+// rules, the routes and the tunables are as they were. While the generation of the ruleset is the
 // same, so are the companion tables. After another one, their version says whether a writer of ours
 // was there; somebody's edit by hand shows only when the tables are read again, for which a
 // neighbour that commits often gives cause all the time. So that is rationed, and Intact until it
@@ -34,25 +34,37 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return dataplane.Intact, nil
 }
 
-// networkIntact looks at addresses, if there was a notice about any, and at what leads packets
-// here.
-func (b *Backend) networkIntact(context.Context) (bool, error) {
-	if b.net.changed() {
-		found, err := b.net.addresses()
-		if err != nil || !found.equal(&b.found) {
+// networkIntact looks at addresses, if there was a notice about any, and, once a commit has put
+// them right, at what leads packets to IPVS and at tunables. It takes two requests for the one, and
+// a read of each sysctl for the other. Where packets are not delivered here although the rules and
+// the routes are there, since a rule of somebody else comes first, nothing of ours is to be
+// repaired.
+func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
+	k, have := &b.kernel, &b.pl.have
+	if k.changes.look() {
+		a, err := k.readAddresses()
+		if err != nil || !a.equal(&have.addresses) {
 			return false, err
 		}
 	}
-	if !b.settled { // nothing was committed yet
+	if len(have.unrouted) > 0 || !maps.Equal(have.tunables, b.pl.tunables) {
 		return true, nil
 	}
-	return b.net.settled(b.sysctls.wanted)
+	now, err := k.readTunables(ctx, b.pl.tunables)
+	if err != nil || !maps.Equal(now, have.tunables) {
+		return false, err
+	}
+	if k.routed() {
+		return true, nil
+	}
+	missing, err := k.readUnrouted()
+	return len(missing) == 0, err
 }
 
 // serverIntact looks for one of our virtual servers, any of them: what empties IPVS takes all.
 func (b *Backend) serverIntact(ctx context.Context) (bool, error) {
-	for k, s := range b.held {
-		is, err := b.vs.Service(ctx, k)
+	for key, s := range b.pl.have.servers {
+		is, err := b.kernel.vs.Service(ctx, key)
 		if errors.Is(err, ipvsnl.ErrNoService) {
 			return false, nil
 		}
@@ -64,42 +76,34 @@ func (b *Backend) serverIntact(ctx context.Context) (bool, error) {
 // companionIntact looks at the generation, then at the version, and then, if it may, at all of the
 // companion tables.
 func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
-	gen, err := b.nf.GenID(ctx)
-	if err != nil || gen.ID == b.gen {
+	k, have := &b.kernel, &b.pl.have.companion
+	gen, err := k.nf.GenID(ctx)
+	if err != nil || gen.ID == k.gen {
 		return err == nil, err
 	}
-	v, err := b.readVersion(ctx)
+	v, err := k.readVersion(ctx)
 	if err != nil {
 		return false, err
 	}
-	if v.exists != b.comp.version.exists || v.exists && v != b.comp.version {
+	if v.exists != have.version.exists || v.exists && v != have.version {
 		return false, nil
 	}
 	start := time.Now()
 	if !b.looks.Allow(start) {
 		return true, nil
 	}
-	is, drift, err := b.readCompanion(ctx)
-	if readAgain(err) {
+	is, drift, err := k.readCompanion(ctx)
+	if passing(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	is.version = b.comp.version
-	if len(drift) > 0 || !is.equal(b.expected()) {
+	is.version = have.version
+	if len(drift) > 0 || !is.equal(b.pl.have.expected()) {
 		return false, nil
 	}
 	b.looks.Spend(time.Since(start)) // one that found something was worth its time
-	b.gen = gen.ID
+	k.gen = gen.ID
 	return true, nil
-}
-
-// expected is what the companion tables should hold.
-func (b *Backend) expected() *companion {
-	c := b.comp
-	c.rules = b.table.Rules()
-	c.clusterIPs = slices.Collect(b.table.ClusterIPs())
-	c.hairpins = slices.Collect(b.table.Hairpins())
-	return &c
 }

@@ -1,0 +1,224 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// kernel is the connection to the kernel: the only part of the package that has sockets.
+type kernel struct {
+	table    string // the name of the companion tables
+	instance uint32
+	vs       *ipvsnl.Client // IPVS
+	nf       *nfnl.Conn     // nf_tables
+	batch    nfnl.Batch     // what is being committed
+	// gen is the generation of the ruleset when the companion was known to be what it is known as.
+	gen  uint32
+	ns   *threadns.NS
+	turn *threadns.Turn
+	// Addresses, links, routes and rules.
+	links   *netlink.Handle
+	raw     *nl.SocketHandle // for what links cannot say: see address_linux.go
+	changes changes          // of addresses and links
+	sysctls sysctlFiles
+	device  string // the configured one
+	ifindex int    // of the device; 0: it is not there
+}
+
+// open opens the sockets in the network namespace of the configuration.
+func (k *kernel) open(c *Config) (err error) {
+	k.vs, err = ipvsnl.Dial(context.Background(), &ipvsnl.Config{NetNS: c.NetNS})
+	if errors.Is(err, ipvsnl.ErrNotSupported) {
+		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	if err != nil {
+		return err
+	}
+	if err := k.openNetwork(c); err != nil {
+		return errors.Join(err, k.close())
+	}
+	return nil
+}
+
+// openNetwork opens all sockets but that of IPVS.
+func (k *kernel) openNetwork(c *Config) (err error) {
+	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
+	k.sysctls = sysctlFiles{}
+	if k.nf, err = nfnl.Dial(&nfnl.Config{NetNS: c.NetNS}); err != nil {
+		return err
+	}
+	if k.ns, err = threadns.Open(c.NetNS); err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	ns := netns.NsHandle(k.ns.FD())
+	if k.links, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("open rtnetlink: %w", err)
+	}
+	raw, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open rtnetlink: %w", err)
+	}
+	k.raw = &nl.SocketHandle{Socket: raw}
+	if err := k.changes.open(k.ns); err != nil {
+		return err
+	}
+	if k.turn, err = threadns.OpenTurn(k.ns.FD()); err != nil {
+		return err
+	}
+	return k.findDevice(&addresses{})
+}
+
+// close closes what was opened.
+func (k *kernel) close() error {
+	var errs []error
+	if k.vs != nil {
+		errs = append(errs, k.vs.Close())
+	}
+	if k.nf != nil {
+		errs = append(errs, k.nf.Close())
+	}
+	if k.links != nil {
+		k.links.Close()
+	}
+	if k.raw != nil {
+		k.raw.Close()
+	}
+	k.changes.close()
+	k.sysctls.close()
+	if k.turn != nil {
+		errs = append(errs, k.turn.Close())
+	}
+	if k.ns != nil {
+		errs = append(errs, k.ns.Close())
+	}
+	k.vs, k.nf, k.turn, k.ns = nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// Close closes the sockets and leaves the kernel as it is.
+func (b *Backend) Close() error { return b.kernel.close() }
+
+// patience is how long a writer waits for its turn.
+const patience = 10 * time.Second
+
+// Lock waits for the turn of this writer among all that work in the network namespace, those of
+// other instances too, for 10 seconds at most. The error is that of the context.
+func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
+	return b.kernel.turn.Take(ctx, patience)
+}
+
+// check has the kernel judge a transaction that does not take place.
+func (k *kernel) check(ctx context.Context, b *nfnl.Batch) error { return k.nf.Check(ctx, b) }
+
+// Observe reads the companion tables, the virtual servers of the instance, addresses and tunables.
+// What others commit to nf_tables meanwhile does not matter; if another writer of the instance
+// does, it reads again.
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+	error) {
+	b.observed = false
+	o, drift, err := b.kernel.readAgain(ctx, b.pl.tunables, b.pl.have.companion.tunables)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: observe: %w", err)
+	}
+	obs, err := b.pl.adopt(o, drift)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)
+	}
+	b.draining = b.draining.readBack(&b.pl.have, time.Now())
+	b.observed = true
+	return obs, nil
+}
+
+// Commit writes a change set, in the order that the package documentation gives: what restricts
+// before what opens, what is new before what is old. If it fails or is killed, each virtual server
+// is as it was, as it is wanted, or on the way between: what is new is there, and what is old not
+// gone yet.
+func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	start := time.Now()
+	if !b.observed {
+		return dataplane.Stats{}, errNotObserved
+	}
+	p := b.pl.plan(c)
+	stats := p.Stats()
+	if err := b.run(ctx, b.steps(p)); err != nil {
+		return dataplane.Stats{}, err
+	}
+	b.committed(p, b.kernel.ifindex)
+	stats.Duration = time.Since(start)
+	b.cfg.Logger.Debug("committed", "backend", Name, "table", b.cfg.Table, "messages",
+		stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	return stats, nil
+}
+
+// Settle deletes the destinations that have drained or may no longer be waited for. It is a writer
+// as Commit is.
+func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
+	if !b.observed || len(b.draining) == 0 {
+		return 0, nil
+	}
+	ops, err := b.readDrained(ctx)
+	if err != nil {
+		return 0, b.failed("drain", err)
+	}
+	if len(ops) > 0 && b.pl.have.companion.version.exists {
+		p := b.pl.planDrained(ops)
+		if err := b.run(ctx, b.steps(p)); err != nil {
+			return 0, err
+		}
+		b.deleteDrained(p)
+	}
+	if len(b.draining) == 0 {
+		return 0, nil
+	}
+	return drainLook, nil
+}
+
+// drainLook is how long it takes until destinations that drain are looked at again.
+const drainLook = 2 * time.Second
+
+// readDrained asks for the destinations that drain, and returns the commands that delete those that
+// have.
+func (b *Backend) readDrained(ctx context.Context) (ops []op, err error) {
+	for _, k := range b.draining.servers(&b.pl.have) {
+		dests, err := b.kernel.vs.Destinations(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())...)
+	}
+	return ops, nil
+}
+
+// Cleanup removes the virtual servers and companion tables of the instance, its routes and rules,
+// its device and addresses, and restores tunables, as far as nobody else relies on them: the
+// package documentation says when. The companion tables go last: they restrict what is still there,
+// and know what tunables were.
+func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+	start := time.Now()
+	if _, err := b.Observe(ctx, nil); err != nil {
+		return dataplane.Stats{}, err
+	}
+	p := b.pl.planCleanup()
+	stats := p.Stats()
+	err := b.run(ctx, b.cleanupSteps(p))
+	b.observed = false
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	b.pl.have, b.draining = newObserved(), draining{}
+	stats.Duration = time.Since(start)
+	return stats, nil
+}

@@ -1,0 +1,111 @@
+package ipvs
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// observed is what the kernel holds that concerns the instance: as it was read, or as the last
+// commit has made it. Whatever a plan depends on is in it, or in the configuration.
+type observed struct {
+	table     *servicemodel.Table // what all of it amounts to
+	companion companion
+	servers   map[ipvsnl.ServiceKey]*server // ours
+	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of others
+	addresses addresses
+	devices   []string          // that this instance made, by name
+	unrouted  []string          // which of the rules and routes that lead packets to IPVS are missing
+	tunables  map[string]string // the values of those that the configuration sets
+	// what tunables were that the companion does not record, as far as other instances or this
+	// process know
+	before map[string]string
+
+	index  index
+	damage damage
+}
+
+// index is what follows from the companion and the virtual servers, to be found at once.
+type index struct {
+	owned map[servicemodel.FrontendKey][]ipvsnl.ServiceKey // the virtual servers of a frontend
+	marks map[uint32]bool                                  // that cannot be given to a frontend
+	users map[netip.Addr]int                               // how many frontends are at an address
+}
+
+// damage is what differs from what the companion's records and the configuration say. The next
+// commit repairs it.
+type damage struct {
+	frontends map[servicemodel.FrontendKey]bool // whose virtual servers differ
+	servers   []ipvsnl.ServiceKey               // ours that belong to no frontend
+	devices   []string                          // ours, under names other than the configured one
+	addresses bool                              // the bound ones, or the device
+}
+
+// expected is what the companion tables should hold.
+func (o *observed) expected() *companion {
+	c := o.companion
+	c.rules = o.table.Rules()
+	c.clusterIPs = slices.Collect(o.table.ClusterIPs())
+	c.hairpins = slices.Collect(o.table.Hairpins())
+	return &c
+}
+
+// newObserved is what a kernel holds where the instance has never been.
+func newObserved() observed {
+	return observed{companion: newCompanion(), servers: map[ipvsnl.ServiceKey]*server{},
+		foreign: map[ipvsnl.ServiceKey]bool{}, tunables: map[string]string{}, index: newIndex()}
+}
+
+func newIndex() index {
+	return index{owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
+		marks: map[uint32]bool{}, users: map[netip.Addr]int{}}
+}
+
+// addresses are those of a network namespace, and the device that holds the addresses of services.
+type addresses struct {
+	node []netip.Addr // can take node ports; sorted
+	// bound by others, on any device; sorted, and nil if no device is configured
+	others  []netip.Addr
+	bound   []boundAddr // by us, known by their metric; sorted
+	ifindex int         // of the configured device; 0: it is not there
+	up      bool
+}
+
+// boundAddr is an address that we bound to a device.
+type boundAddr struct {
+	addr    netip.Addr
+	ifindex int
+	dev     string
+}
+
+func compareBound(a, b boundAddr) int {
+	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.ifindex, b.ifindex))
+}
+
+func (a *addresses) equal(o *addresses) bool {
+	return slices.Equal(a.node, o.node) && slices.Equal(a.others, o.others) &&
+		slices.Equal(a.bound, o.bound) && a.ifindex == o.ifindex && a.up == o.up
+}
+
+// othersHave reports whether somebody else has bound an address.
+func (a *addresses) othersHave(addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(a.others, addr, netip.Addr.Compare)
+	return found
+}
+
+// onDevice returns an address that we bound to the configured device.
+func (a *addresses) onDevice(addr netip.Addr) (b boundAddr, found bool) {
+	i, found := slices.BinarySearchFunc(a.bound, boundAddr{addr: addr, ifindex: a.ifindex},
+		compareBound)
+	if found {
+		b = a.bound[i]
+	}
+	return b, found
+}
+
+// instanceNumber is the number by which the instance's routing table, device and addresses are
+// known.
+func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }

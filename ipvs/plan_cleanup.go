@@ -1,0 +1,53 @@
+package ipvs
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// planCleanup plans the removal of everything. Where there is something, and no companion, there is
+// one with a version as long as the removal lasts.
+func (pl *planner) planCleanup() *plan {
+	have := &pl.have
+	p := pl.newPlan()
+	for _, name := range slices.Sorted(maps.Keys(have.companion.tunables)) {
+		p.network.restore = append(p.network.restore,
+			tunable{name, have.companion.tunables[name]})
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(have.servers), ipvsnl.ServiceKey.Compare) {
+		p.down = append(p.down,
+			op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
+	}
+	p.device.remove = have.devices
+	for _, b := range have.addresses.bound {
+		if !slices.Contains(have.devices, b.dev) {
+			p.device.release = append(p.device.release, b)
+		}
+	}
+	pl.planNoTables(p)
+	return p
+}
+
+// planNoTables plans that the companion tables are deleted after all else.
+func (pl *planner) planNoTables(p *plan) {
+	exists, was := pl.have.companion.exists, pl.have.companion.version
+	if exists == [2]bool{} && len(p.down)+p.device.len() == 0 {
+		return
+	}
+	first, last := &p.stages[stageRestrict], &p.stages[stageEnd]
+	last[0].rebuild, last[1].rebuild = exists[0], exists[1]
+	if exists[0] && !was.exists {
+		return // what the damaged table still restricts and records is kept until the end
+	}
+	if !exists[0] {
+		first[0].create, first[0].sets = true, []*nft.Set{versionSet}
+		last[0].rebuild = true
+	}
+	v := was.next(true)
+	first[0].replace(was, v)
+	p.versions = [3]version{v, v, {}}
+	last[0].sink(last[0].del)(setVersion, nft.Elem{Key: nft.Native32(v.number)})
+}

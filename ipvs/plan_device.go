@@ -1,0 +1,152 @@
+package ipvs
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// devicePlan is what a commit does about devices and addresses. The companion knows of a frontend
+// before its address is bound, so that a bound address is always led to IPVS.
+type devicePlan struct {
+	name    string
+	metric  uint32
+	add, up bool // the device is made; it is set up
+	remove  []string
+	release []boundAddr
+	bind    []netip.Addr
+
+	users map[netip.Addr]int // by how much the number of frontends at an address changes
+}
+
+func (p *devicePlan) len() int {
+	n := len(p.remove) + len(p.release) + len(p.bind)
+	if p.add || p.up {
+		n++
+	}
+	return n
+}
+
+// planDevice plans what the frontends of the plan mean for the addresses that are bound: those of
+// all frontends if something is damaged, else those where frontends come or go.
+func (pl *planner) planDevice(p *plan) {
+	d, have := &p.device, &pl.have.addresses
+	d.name, d.metric, d.users = pl.cfg.Device, instanceNumber(pl.instance), pl.userChanges(p)
+	look := maps.Clone(d.users)
+	if pl.have.damage.addresses {
+		d.remove = pl.have.damage.devices
+		pl.releaseElsewhere(d)
+		for a := range pl.have.index.users {
+			look[a] += 0
+		}
+		for _, b := range have.bound {
+			look[b.addr] += 0
+		}
+	}
+	needed := false
+	for _, a := range slices.SortedFunc(maps.Keys(look), netip.Addr.Compare) {
+		want := d.name != "" && pl.have.index.users[a]+look[a] > 0 && !have.othersHave(a)
+		needed = needed || want
+		switch b, has := have.onDevice(a); {
+		case want && !has:
+			d.bind = append(d.bind, a)
+		case !want && has:
+			d.release = append(d.release, b)
+		}
+	}
+	if needed {
+		d.add, d.up = have.ifindex == 0, have.ifindex != 0 && !have.up
+	}
+}
+
+// userChanges returns by how much the number of frontends at an address changes. Node ports are at
+// no address of their own.
+func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
+	m := map[netip.Addr]int{}
+	for k, r := range p.records {
+		if k.NodePort() {
+			continue
+		}
+		if r != nil {
+			m[k.Addr]++
+		}
+		if pl.have.companion.records[k] != nil {
+			m[k.Addr]--
+		}
+	}
+	return m
+}
+
+// releaseElsewhere plans that addresses of ours are released from devices that stay and are not the
+// configured one.
+func (pl *planner) releaseElsewhere(d *devicePlan) {
+	for _, b := range pl.have.addresses.bound {
+		if b.ifindex != pl.have.addresses.ifindex && !slices.Contains(d.remove, b.dev) {
+			d.release = append(d.release, b)
+		}
+	}
+}
+
+// committedDevice notes what is bound after a plan, the device having the index.
+func (o *observed) committedDevice(d *devicePlan, ifindex int) {
+	for a, n := range d.users {
+		if o.index.users[a] += n; o.index.users[a] == 0 {
+			delete(o.index.users, a)
+		}
+	}
+	a := &o.addresses
+	if len(d.release)+len(d.remove) > 0 {
+		a.bound = slices.DeleteFunc(a.bound, func(b boundAddr) bool {
+			return slices.Contains(d.release, b) || slices.Contains(d.remove, b.dev)
+		})
+	}
+	if d.add || d.up {
+		a.ifindex, a.up = ifindex, true
+	}
+	for _, addr := range d.bind {
+		a.bound = append(a.bound, boundAddr{addr, a.ifindex, d.name})
+	}
+	if len(d.bind) > 0 {
+		slices.SortFunc(a.bound, compareBound)
+	}
+	if d.add && !slices.Contains(o.devices, d.name) {
+		o.devices = append(o.devices, d.name)
+	}
+	o.devices = slices.DeleteFunc(o.devices, func(name string) bool {
+		return slices.Contains(d.remove, name)
+	})
+}
+
+// makeDevice writes how the device is made.
+func (t *text) makeDevice(d *devicePlan) {
+	switch {
+	case d.add:
+		t.line("ip link add %s up group %d type dummy", d.name, d.metric)
+	case d.up:
+		t.line("ip link set %s up", d.name)
+	}
+}
+
+// release writes what is taken away from devices.
+func (t *text) release(d *devicePlan) {
+	for _, b := range d.release {
+		t.line("ip address del %s dev %s", netip.PrefixFrom(b.addr, b.addr.BitLen()), b.dev)
+	}
+	for _, name := range d.remove {
+		t.line("ip link del %s", name)
+	}
+}
+
+// bind writes which addresses are bound.
+func (t *text) bind(d *devicePlan) {
+	for _, a := range d.bind {
+		how := "scope host"
+		if servicemodel.FamilyOf(a) == servicemodel.IPv6 {
+			how = "preferred_lft 0 nodad"
+		}
+		t.line("ip address add %s dev %s metric %d %s noprefixroute",
+			netip.PrefixFrom(a, a.BitLen()), d.name, d.metric, how)
+	}
+}

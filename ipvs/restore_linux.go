@@ -1,0 +1,162 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"syscall"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// restore sets tunables to what they were, unless that may take away what somebody else relies on.
+// wanted is what the configuration says; foreign, that there are virtual servers of others.
+func (k *kernel) restore(ctx context.Context, l []tunable, wanted map[string]string, foreign bool,
+	log *slog.Logger) error {
+	if len(l) == 0 {
+		return nil
+	}
+	others, err := k.othersTunables(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range l {
+		now, err := k.readTunables(ctx, map[string]string{t.name: ""})
+		if errors.Is(err, fs.ErrNotExist) || err == nil && now[t.name] == t.value {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		why, err := k.reliedOn(ctx, t.name, others, foreign)
+		if err != nil {
+			return err
+		}
+		if why == "" && setByOthers(t.name, now[t.name], wanted) {
+			why = "somebody else has set it since"
+		}
+		if why != "" {
+			log.Info("tunable is left as it is", "backend", Name, "table", k.table,
+				"tunable", tunableText(t.name), "is", now[t.name], "was", t.value, "since", why)
+			continue
+		}
+		if err := k.setTunables(ctx, []tunable{t}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setByOthers reports whether a tunable is not what we have set it to. What a timeout was set to is
+// known only as long as the configuration says so.
+func setByOthers(name, now string, wanted map[string]string) bool {
+	if ours, ok := sysctls(true)[name]; ok {
+		return now != ours
+	}
+	ours, ok := wanted[name]
+	return ok && now != ours
+}
+
+// reliedOn says why somebody else may rely on what a tunable was set to; nothing if there is no
+// sign of it. others are the tunables that other instances have recorded.
+func (k *kernel) reliedOn(ctx context.Context, name string, others map[string]string,
+	foreign bool) (why string, err error) {
+	if _, ok := others[name]; ok {
+		return "another instance needs it", nil
+	}
+	switch {
+	case ipvsTunable(name) && foreign:
+		return "there are virtual servers of others", nil
+	case name == sysctlForward:
+		forwards, err := k.othersForward(ctx)
+		if forwards {
+			why = "others have rules about forwarded packets"
+		}
+		return why, err
+	}
+	return "", nil
+}
+
+// othersTunables returns what other instances have recorded that tunables were.
+func (k *kernel) othersTunables(ctx context.Context) (map[string]string, error) {
+	var req nfnl.Batch
+	req.Message(nfnl.SubsysNFTables, nft.MsgGetTable, 0, nft.IPv4.NFProto, 0,
+		nfnl.Object{Verb: "read", Kind: "tables"})
+	var tables []string
+	err := k.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
+		it := nfnl.Attrs(m.Attrs)
+		for it.Next() {
+			if it.Type() == nft.AttrTableName && it.Text() != k.table {
+				tables = append(tables, it.Text())
+			}
+		}
+		return it.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for other instances: %w", err)
+	}
+	all := map[string]string{}
+	for _, t := range tables {
+		elems, err := k.readElements(ctx, nft.IPv4, t, setSettings)
+		if errors.Is(err, syscall.ENOENT) || errors.Is(err, errMisread) {
+			continue // it is not one of ours
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for other instances: %w", err)
+		}
+		_, recorded, _ := parseSettings(elems)
+		maps.Copy(all, recorded)
+	}
+	return all, nil
+}
+
+// Families of base chains that see forwarded packets of IP.
+const (
+	protoInet = 1  // NFPROTO_INET
+	protoIPv4 = 2  // NFPROTO_IPV4
+	protoIPv6 = 10 // NFPROTO_IPV6
+)
+
+// othersForward reports whether somebody else has rules about forwarded packets: a firewall, or a
+// program that runs containers. Such a program found ip_forward at 1, and may have left it at that.
+func (k *kernel) othersForward(ctx context.Context) (bool, error) {
+	if k.usesIptables() {
+		return true, nil
+	}
+	var req nfnl.Batch
+	req.Message(nfnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,
+		nfnl.Object{Verb: "read", Kind: "chains"})
+	found := false
+	err := k.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
+		c, err := nft.DecodeChain(m.Attrs)
+		ip := m.Family == protoInet || m.Family == protoIPv4 || m.Family == protoIPv6
+		if err == nil && ip && c.Table != k.table && c.Type != "" && c.Hook == nft.HookForward {
+			found = true
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for rules about forwarded packets: %w", err)
+	}
+	return found, nil
+}
+
+// usesIptables reports whether there are tables of x_tables.
+func (k *kernel) usesIptables() (uses bool) {
+	err := k.ns.Do(func() error {
+		for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
+			names, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			uses = uses || len(names) > 0
+		}
+		return nil
+	})
+	return uses || err != nil
+}

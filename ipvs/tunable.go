@@ -1,0 +1,115 @@
+package ipvs
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// A tunable is a value of the network namespace that the backend sets, and restores to what it was.
+// It is known by its name: a sysctl by its path under /proc/sys, a timeout of IPVS, in seconds, by
+// one of the names below. The companion records what it was, before it is set.
+
+const (
+	sysctlForward = "net/ipv4/ip_forward"
+	sysctlIPVS    = "net/ipv4/vs/" // those of IPVS begin with it
+
+	timeoutPrefix = "timeout "
+	timeoutTCP    = timeoutPrefix + "tcp"
+	timeoutTCPFin = timeoutPrefix + "tcpfin"
+	timeoutUDP    = timeoutPrefix + "udp"
+)
+
+// ipvsTunable reports whether a tunable is one of IPVS.
+func ipvsTunable(name string) bool {
+	return isTimeout(name) || strings.HasPrefix(name, sysctlIPVS)
+}
+
+func isTimeout(name string) bool { return strings.HasPrefix(name, timeoutPrefix) }
+
+// sysctls are the sysctls that a configuration sets, with their values.
+func sysctls(strictARP bool) map[string]string {
+	m := map[string]string{
+		sysctlIPVS + "conntrack":                 "1",
+		sysctlIPVS + "expire_nodest_conn":        "1",
+		sysctlIPVS + "expire_quiescent_template": "1",
+		sysctlForward:                            "1",
+	}
+	if strictARP {
+		m["net/ipv4/conf/all/arp_ignore"] = "1"
+		m["net/ipv4/conf/all/arp_announce"] = "2"
+	}
+	return m
+}
+
+// tunables are the tunables that a configuration sets, with their values.
+func (c *Config) tunables() map[string]string {
+	m := sysctls(c.StrictARP)
+	for name, value := range timeoutValues(ipvsnl.Timeouts(c.Timeouts)) {
+		if value != "0" {
+			m[name] = value
+		}
+	}
+	return m
+}
+
+// timeoutValues are the values of the timeouts of IPVS.
+func timeoutValues(t ipvsnl.Timeouts) map[string]string {
+	text := func(d time.Duration) string { return strconv.FormatInt(int64(d/time.Second), 10) }
+	return map[string]string{timeoutTCP: text(t.TCP), timeoutTCPFin: text(t.TCPFin),
+		timeoutUDP: text(t.UDP)}
+}
+
+// timeoutsOf is the inverse of timeoutValues. What is not there, or no number, is zero.
+func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
+	seconds := func(name string) time.Duration {
+		n, _ := strconv.ParseUint(values[name], 10, 31)
+		return time.Duration(n) * time.Second
+	}
+	return ipvsnl.Timeouts{TCP: seconds(timeoutTCP), TCPFin: seconds(timeoutTCPFin),
+		UDP: seconds(timeoutUDP)}
+}
+
+// tunableNames are the names of all tunables. The index of a name is part of the format of what is
+// kept in the kernel: see [tunableElem]. New ones are appended.
+var tunableNames = append(slices.Sorted(maps.Keys(sysctls(true))),
+	timeoutTCP, timeoutTCPFin, timeoutUDP)
+
+// tunableText is a tunable in messages and in the companion.
+func tunableText(name string) string {
+	if isTimeout(name) {
+		return name
+	}
+	return "sysctl " + name
+}
+
+// tunableNumbers is the number from which on tunables are numbered in the set of settings, behind
+// the node-wide rules.
+const tunableNumbers = 1 << 16
+
+// tunableElem is the element that records what a tunable was: "sysctl net/ipv4/ip_forward 0".
+func tunableElem(name, value string) nft.Elem {
+	number := tunableNumbers + slices.Index(tunableNames, name)
+	return nft.Elem{Key: nft.Native32(uint32(number)),
+		UserData: nft.AppendComment(nil, tunableText(name)+" "+value)}
+}
+
+// parseTunable is the inverse of the comment of tunableElem. The name is empty for a tunable that
+// this program does not know. Ok is false for anything else.
+func parseTunable(comment string) (name, value string, ok bool) {
+	end := strings.LastIndexByte(comment, ' ')
+	if end < 0 || !isTimeout(comment) && !strings.HasPrefix(comment, "sysctl ") {
+		return "", "", false
+	}
+	for _, name := range tunableNames {
+		if tunableText(name) == comment[:end] {
+			return name, comment[end+1:], true
+		}
+	}
+	return "", "", true
+}
