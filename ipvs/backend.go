@@ -3,12 +3,123 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"regexp"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
+
+// Name is the name of this backend.
+const Name = "ipvs"
+
+// DefaultTable is the name of the companion tables if [Config.Table] is empty.
+const DefaultTable = "kernlb-ipvs"
+
+// DefaultDrainLimit is how long a TCP endpoint that left is waited for if [Config.DrainLimit] is
+// zero.
+const DefaultDrainLimit = 15 * time.Minute
+
+// Config says where and how a Backend works. A nil *Config is the zero Config.
+type Config struct {
+	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
+	// is opened. Zero means that of the calling thread.
+	NetNS int
+	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and so the
+	// instance. Empty means [DefaultTable]. It starts with a letter and has letters, digits, "_",
+	// "-" and "." only, at most 63 of them.
+	Table string
+	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty
+	// means "wrr": round robin, by weight.
+	Scheduler servicemodel.Scheduler
+	// DrainLimit is how long an endpoint that left keeps its TCP connections at most. Zero means
+	// [DefaultDrainLimit]; negative means not at all. It counts anew after a restart of the
+	// program.
+	DrainLimit time.Duration
+	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for
+	// session affinity: clients that agree in them share an endpoint. 1 to 32 and 1 to 128; zero
+	// means all. They do not matter where pods and the host have endpoints of their own.
+	AffinityMask4, AffinityMask6 int
+	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
+	// external IPs and load-balancer IPs. It is made if it is not there; a kernel without the
+	// module dummy is a [dataplane.ErrMissingModule] then. Empty, the default, means none, and
+	// services need none: the package documentation says what is different with one.
+	Device string
+	// StrictARP keeps the node from answering ARP for the addresses that Device holds, on all
+	// links: net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It needs Device:
+	// without one, nobody answers ARP for the addresses of services.
+	StrictARP bool
+	// Timeouts are how long IPVS keeps idle connections. Zero leaves what the node has.
+	Timeouts Timeouts
+	// Logger gets a debug record for each commit. Nil means silence.
+	Logger *slog.Logger
+}
+
+// Timeouts are how long IPVS keeps idle connections, those of all virtual servers of the network
+// namespace. Each is a whole number of seconds; zero leaves it as it is. A new namespace has 15
+// minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c, ip_vs_proto_udp.c).
+type Timeouts struct {
+	TCP    time.Duration // of established TCP connections
+	TCPFin time.Duration // of TCP connections after a FIN
+	UDP    time.Duration // of UDP flows
+}
+
+var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+
+// deviceName is what names of interfaces may be, and more strictly: IFNAMSIZ is 16, with the NUL
+// (include/uapi/linux/if.h).
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
+
+// withDefaults checks the configuration and fills it in.
+func (c *Config) withDefaults() (Config, error) {
+	var r Config
+	if c != nil {
+		r = *c
+	}
+	if r.Table == "" {
+		r.Table = DefaultTable
+	}
+	if r.Scheduler == servicemodel.SchedulerDefault {
+		r.Scheduler = servicemodel.WeightedRR
+	}
+	if r.DrainLimit == 0 {
+		r.DrainLimit = DefaultDrainLimit
+	}
+	if r.Logger == nil {
+		r.Logger = slog.New(slog.DiscardHandler)
+	}
+	return r, r.validate()
+}
+
+// validate reports what is wrong with a configuration that has its defaults.
+func (c *Config) validate() error {
+	switch {
+	case !tableName.MatchString(c.Table):
+		return fmt.Errorf("ipvs: table name %q: want a letter, then letters, digits, \"_\", \"-\" "+
+			"or \".\", 63 in all at most", c.Table)
+	case !hasScheduler(c.Scheduler):
+		return fmt.Errorf("ipvs: scheduler %q: not one of IPVS", c.Scheduler)
+	case c.AffinityMask4 < 0 || c.AffinityMask4 > 32:
+		return fmt.Errorf("ipvs: AffinityMask4: %d: want 1 to 32, or 0 for all bits",
+			c.AffinityMask4)
+	case c.AffinityMask6 < 0 || c.AffinityMask6 > 128:
+		return fmt.Errorf("ipvs: AffinityMask6: %d: want 1 to 128, or 0 for all bits",
+			c.AffinityMask6)
+	case c.Device != "" && !deviceName.MatchString(c.Device):
+		return fmt.Errorf("ipvs: Device: %q: want a name of 1 to 15 letters, digits, \"_\", \"-\" "+
+			"or \".\"", c.Device)
+	case c.StrictARP && c.Device == "":
+		return errors.New("ipvs: StrictARP: without a Device, nobody answers ARP for the " +
+			"addresses of services")
+	}
+	if err := ipvsnl.Timeouts(c.Timeouts).Validate(); err != nil {
+		return fmt.Errorf("ipvs: Timeouts: %w", err)
+	}
+	return nil
+}
 
 var (
 	_ dataplane.Backend = (*Backend)(nil)
@@ -79,59 +190,6 @@ func (b *Backend) committed(p *plan, ifindex int) {
 		}
 	}
 	b.pl.have.committed(p, ifindex)
-}
-
-// committed makes an observation that of the kernel after a plan; ifindex is that of the device.
-func (o *observed) committed(p *plan, ifindex int) {
-	for k, s := range p.servers {
-		if s == nil {
-			delete(o.servers, k)
-			continue
-		}
-		o.servers[k] = s
-	}
-	for k, l := range p.owned {
-		if l == nil {
-			delete(o.index.owned, k)
-		} else {
-			o.index.owned[k] = l
-		}
-	}
-	o.committedRecords(p)
-	if v := p.versions[stageEnd]; v.exists {
-		o.companion.version = v
-	}
-	o.companion.exists, o.companion.whole = [2]bool{true, true}, [2]bool{true, true}
-	o.companion.addrs, o.companion.tunables = p.addrs, p.tunables
-	o.committedDevice(&p.device, ifindex)
-	o.unrouted = nil
-	for _, t := range p.network.set {
-		o.tunables[t.name] = t.value
-	}
-	o.damage = damage{}
-	if p.next != nil {
-		o.table = p.next
-	}
-}
-
-// committedRecords notes the records of a plan, and which marks they have.
-func (o *observed) committedRecords(p *plan) {
-	records, marks := o.companion.records, o.index.marks
-	for k := range p.records {
-		if was := records[k]; was != nil {
-			delete(marks, was.mark)
-		}
-	}
-	for k, r := range p.records {
-		if r == nil {
-			delete(records, k)
-			continue
-		}
-		records[k] = r
-		if r.mark != 0 {
-			marks[r.mark] = true
-		}
-	}
 }
 
 // deleteDrained notes that destinations were deleted.

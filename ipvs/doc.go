@@ -78,17 +78,17 @@
 // what is new before what is old:
 //
 //  1. In a transaction, the companion gets to know new frontends, new source ranges of old ones,
-//     and what sysctls were.
-//  2. The rule, the route and the sysctls are looked after. If there are new source ranges, the
+//     and what sysctls and timeouts were.
+//  2. The rules and the routes are added, sysctls and timeouts are set. If there are new source ranges, the
 //     commit waits until no packet is under way any more that came before them (membarrier(2), some
 //     10 ms).
 //  3. What is new is added to IPVS.
 //  4. In a transaction, frontends become as they are wanted.
-//  5. What is old is taken from IPVS. Sysctls that are no longer wanted are restored.
+//  5. What is old is taken from IPVS. Sysctls and timeouts that are no longer wanted are restored.
 //  6. In a transaction, the companion forgets what is gone.
 //
 // Transactions with nothing between them are one. [Backend.Cleanup] goes the same way: virtual
-// servers first, then the rule and the route, then sysctls, and the companion last.
+// servers first, then the rules and the routes, then sysctls and timeouts, and the companion last.
 //
 // The first and the last transaction replace the version of the instance, an element of the set
 // "version" in the table ip. In between it has the comment "writing". Another writer, in this
@@ -115,7 +115,7 @@
 // # Drift
 //
 // [Backend.Integrity] asks for one of the virtual servers, where a marked packet would be routed to
-// in either family, for the sysctls, and for the generation of the ruleset. After a foreign
+// in either family, for the sysctls and timeouts, and for the generation of the ruleset. After a foreign
 // transaction it asks for the version, and reads the companion again at most twice at once and a
 // twentieth of the time. [Backend.Watch] follows addresses, and the rule and the route. Other
 // virtual servers and destinations that somebody deletes are found by the next full reading.
@@ -124,17 +124,19 @@
 // delete some meanwhile, a reading may miss one of ours; the commit that adds it again then has a
 // conflict, and all is read again.
 //
-// # Sysctls
+// # Sysctls and timeouts
 //
 // net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward
 // are set to 1; with [Config.StrictARP], net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2.
-// What they were is in the companion before they are set. It is restored by [Backend.Cleanup], or
-// when they are no longer wanted, unless there is a sign that somebody relies on what they are:
+// [Config.Timeouts] says which timeouts of IPVS are set. What they were is in the companion before
+// they are set. It is restored by [Backend.Cleanup], or when they are no longer wanted, unless there
+// is a sign that somebody relies on what they are:
 //
-//   - the value is not the one that we have set;
-//   - another instance records the sysctl: the last one that goes restores what it was before the
-//     first;
-//   - net.ipv4.vs: there are virtual servers of others;
+//   - the value is not the one that we have set: that of a timeout is known as long as the
+//     configuration says so;
+//   - another instance records the sysctl or the timeout: the last one that goes restores what it
+//     was before the first;
+//   - net.ipv4.vs and timeouts: there are virtual servers of others;
 //   - ip_forward: there are iptables tables, or base chains of others in the hook forward.
 //     Firewalls and programs that run containers have them, and some of these set ip_forward only
 //     if it is 0.

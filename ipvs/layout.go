@@ -1,6 +1,8 @@
 package ipvs
 
 import (
+	"hash/fnv"
+
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -87,3 +89,19 @@ const (
 // rulePriority is that of the rules that lead marked packets to the routing table of the instance,
 // behind the one of the table of local addresses.
 const rulePriority = 107
+
+// instanceFlag is the mark of an instance in the high half of a virtual server's flags: never zero.
+func instanceFlag(table string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(table))
+	v := h.Sum32()
+	v = (v ^ v<<16) & 0xffff0000
+	if v == 0 {
+		v = 0x6b6c0000
+	}
+	return v
+}
+
+// instanceNumber is the number by which the instance's routing table, device and addresses are
+// known.
+func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }

@@ -18,7 +18,7 @@ type observed struct {
 	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of others
 	addresses addresses
 	devices   []string          // that this instance made, by name
-	unrouted  []string          // which of the rules and routes that lead packets to IPVS are missing
+	unrouted  []string          // what is missing of the rules and routes that lead packets to IPVS
 	tunables  map[string]string // the values of those that the configuration sets
 	// what tunables were that the companion does not record, as far as other instances or this
 	// process know
@@ -106,6 +106,55 @@ func (a *addresses) onDevice(addr netip.Addr) (b boundAddr, found bool) {
 	return b, found
 }
 
-// instanceNumber is the number by which the instance's routing table, device and addresses are
-// known.
-func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }
+// committed makes an observation that of the kernel after a plan; ifindex is that of the device.
+func (o *observed) committed(p *plan, ifindex int) {
+	for k, s := range p.servers {
+		if s == nil {
+			delete(o.servers, k)
+			continue
+		}
+		o.servers[k] = s
+	}
+	for k, l := range p.owned {
+		if l == nil {
+			delete(o.index.owned, k)
+		} else {
+			o.index.owned[k] = l
+		}
+	}
+	o.committedRecords(p)
+	if v := p.versions[stageEnd]; v.exists {
+		o.companion.version = v
+	}
+	o.companion.exists, o.companion.whole = [2]bool{true, true}, [2]bool{true, true}
+	o.companion.addrs, o.companion.tunables = p.addrs, p.tunables
+	o.committedDevice(&p.device, ifindex)
+	o.unrouted = nil
+	for _, t := range p.network.set {
+		o.tunables[t.name] = t.value
+	}
+	o.damage = damage{}
+	if p.next != nil {
+		o.table = p.next
+	}
+}
+
+// committedRecords notes the records of a plan, and which marks they have.
+func (o *observed) committedRecords(p *plan) {
+	records, marks := o.companion.records, o.index.marks
+	for k := range p.records {
+		if was := records[k]; was != nil {
+			delete(marks, was.mark)
+		}
+	}
+	for k, r := range p.records {
+		if r == nil {
+			delete(records, k)
+			continue
+		}
+		records[k] = r
+		if r.mark != 0 {
+			marks[r.mark] = true
+		}
+	}
+}

@@ -63,7 +63,8 @@ func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []service
 		}
 		for _, k := range keys {
 			if nft.FamilyIndex(k.Addr) == i {
-				p.planRecord(i, pl.have.companion.records[k], p.path(pl.have.companion.records[k], p.records[k]), 0)
+				was := pl.have.companion.records[k]
+				p.planRecord(i, was, p.path(was, p.records[k]), stageRestrict)
 			}
 		}
 	}

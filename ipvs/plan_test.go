@@ -310,7 +310,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	b.pl.have.foreign[ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))] = true
+	theirs := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
+	b.pl.have.foreign[theirs] = true
 	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(
 		goldenService()))
 	require.NoError(t, err)

@@ -163,8 +163,8 @@ func chainNames() []string {
 	return l
 }
 
-// parseSettings reads the set of settings. What it says of tunables is returned also if it is not as
-// it should be.
+// parseSettings reads the set of settings. What it says of tunables is returned also if the rest is
+// not as it should be.
 func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]string, error) {
 	lines := map[uint32]string{}
 	tunables := map[string]string{}

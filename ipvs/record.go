@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -67,48 +68,55 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 	if r == nil {
 		return
 	}
-	f := r.fe
-	kind := kindOf(f.Key)
-	key := nft.AppendFrontend(nil, f.Key)
-	member := func(rest string) { to(kind+rest, nft.Elem{Key: key}) }
+	kind, key := kindOf(r.fe.Key), nft.AppendFrontend(nil, r.fe.Key)
 	to(kind+"s", nft.Elem{Key: key, UserData: nft.AppendComment(nil, r.comment())})
-	switch f.Internal {
-	case servicemodel.Reject:
-		member(setReject)
-	case servicemodel.Drop:
-		member(setDrop)
-	}
-	if f.External != f.Internal {
-		member(setSplit)
-		switch f.External {
-		case servicemodel.Reject:
-			member(setExtReject)
-		case servicemodel.Drop:
-			member(setExtDrop)
-		}
+	for _, rest := range r.verdictSets() {
+		to(kind+rest, nft.Elem{Key: key})
 	}
 	if r.mark != 0 {
 		to(kind+setMarks, nft.Elem{Key: key, Data: nft.Native32(r.mark)})
 	}
-	if r.nat {
-		switch f.Masquerade {
-		case servicemodel.FromAnywhere:
-			member(setMasqAll)
-		case servicemodel.FromHost | servicemodel.FromOutside:
-			member(setMasqNotPod)
-		case servicemodel.FromHost:
-			member(setMasqHost)
-		}
+	if set := masqueradeSets[r.fe.Masquerade]; r.nat && set != "" {
+		to(kind+set, nft.Elem{Key: key})
 	}
 	if !r.nat && kind == kindService {
 		to(setRouted, nft.Elem{Key: key})
 	}
-	if f.Sources != nil {
+	if r.fe.Sources != nil {
 		to(setRestricted, nft.Elem{Key: key})
-		for _, p := range f.Sources {
-			to(setSources,
-				nft.Elem{Key: nft.AppendAddr(key[:len(key):len(key)], p.Masked().Addr()),
-					KeyEnd: nft.AppendAddr(key[:len(key):len(key)], nft.LastAddr(p))})
-		}
 	}
+	for _, p := range r.fe.Sources {
+		to(setSources, nft.Elem{Key: nft.AppendAddr(slices.Clone(key), p.Masked().Addr()),
+			KeyEnd: nft.AppendAddr(slices.Clone(key), nft.LastAddr(p))})
+	}
+}
+
+// masqueradeSets are the sets of frontends whose connections are masqueraded, by their origins.
+var masqueradeSets = map[servicemodel.Origins]string{
+	servicemodel.FromAnywhere:                        setMasqAll,
+	servicemodel.FromHost | servicemodel.FromOutside: setMasqNotPod,
+	servicemodel.FromHost:                            setMasqHost,
+}
+
+// verdictSets returns the sets that a frontend is in for its verdicts, where they are to reject or
+// to drop, or differ for clients outside.
+func (r *record) verdictSets() (l []string) {
+	f := r.fe
+	switch f.Internal {
+	case servicemodel.Reject:
+		l = append(l, setReject)
+	case servicemodel.Drop:
+		l = append(l, setDrop)
+	}
+	if f.External == f.Internal {
+		return l
+	}
+	l = append(l, setSplit)
+	switch f.External {
+	case servicemodel.Reject:
+		l = append(l, setExtReject)
+	case servicemodel.Drop:
+		l = append(l, setExtDrop)
+	}
+	return l
 }

@@ -80,7 +80,8 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 		table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).
 			WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 		require.NoError(t, err)
-		p := withoutKernel(t, Config{Scheduler: "mh+fallback"}).pl.plan(servicemodel.Diff(nil, table))
+		b := withoutKernel(t, Config{Scheduler: "mh+fallback"})
+		p := b.pl.plan(servicemodel.Diff(nil, table))
 		require.Contains(t, p.String(), "-A -t 10.96.0.10:80 "+text)
 	}
 }

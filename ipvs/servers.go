@@ -46,16 +46,17 @@ func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, add
 	main, alt := pools(t, fe)
 	var l []*server
 	k := fe.Key
+	at := func(a netip.AddrPort) {
+		key := ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), a)
+		l = append(l, pl.server(key, fe, main, false))
+	}
 	if !k.NodePort() {
-		l = append(l, pl.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), k.AddrPort()), fe,
-			main, false))
+		at(k.AddrPort())
 	} else {
 		for _, a := range addrs {
 			own := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
 			if a.Is4() == k.Addr.Is4() && t.Frontend(own) == nil {
-				l = append(l,
-					pl.server(ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), own.AddrPort()), fe,
-						main, false))
+				at(own.AddrPort())
 			}
 		}
 	}
@@ -179,4 +180,19 @@ func (s *server) holds(want *server) bool {
 		}
 	}
 	return n == len(want.dests)
+}
+
+// affinityMask is the netmask of persistence in a family.
+func (c *Config) affinityMask(f ipvsnl.Family) ipvsnl.Netmask {
+	bits := c.AffinityMask4
+	if f == ipvsnl.FamilyIPv6 {
+		bits = c.AffinityMask6
+	}
+	// It was checked to be a prefix of the family, or 0, which means the whole address just as the
+	// zero netmask does.
+	m, err := ipvsnl.PrefixNetmask(f, bits)
+	if bits == 0 || err != nil {
+		return ipvsnl.Netmask{}
+	}
+	return m
 }

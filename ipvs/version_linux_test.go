@@ -183,7 +183,8 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 	defer c.Close()
 	for _, k := range r.fake.Keys() {
 		var batch ipvsnl.Batch
-		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc", Flags: b.pl.have.servers[k].svc.Flags})
+		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
+			Flags: b.pl.have.servers[k].svc.Flags})
 		require.NoError(t, c.Submit(t.Context(), &batch))
 	}
 	broken(dataplane.Broken)

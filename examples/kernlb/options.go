@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -150,6 +151,13 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 			"affinity (default: all)")
 	fs.IntVar(&o.ipvs.AffinityMask6, "ipvs-affinity-mask6", 0,
 		"ipvs: the same `BITS` of IPv6 addresses")
+	t := &o.ipvs.Timeouts
+	fs.DurationVar(&t.TCP, "ipvs-tcp-timeout", 0,
+		"ipvs: how long idle TCP connections are kept, in whole seconds (default: as it is)")
+	fs.DurationVar(&t.TCPFin, "ipvs-tcpfin-timeout", 0,
+		"ipvs: how long TCP connections are kept after a FIN (default: as it is)")
+	fs.DurationVar(&t.UDP, "ipvs-udp-timeout", 0,
+		"ipvs: how long idle UDP flows are kept (default: as it is)")
 	o.flow.define(fs)
 }
 
@@ -195,7 +203,22 @@ func (o *options) check() error {
 				m.bits, m.max))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.checkTimeouts()...)...)
+}
+
+// checkTimeouts checks the flags of the timeouts of IPVS.
+func (o *options) checkTimeouts() (errs []error) {
+	t := &o.ipvs.Timeouts
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{"tcp", t.TCP}, {"tcpfin", t.TCPFin}, {"udp", t.UDP}} {
+		if f.value < 0 || f.value%time.Second != 0 {
+			errs = append(errs, fmt.Errorf("-ipvs-%s-timeout: %v: want whole seconds", f.name,
+				f.value))
+		}
+	}
+	return errs
 }
 
 // apply makes the node of the flags.

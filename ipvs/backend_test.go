@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,6 +25,8 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		{"Device", Config{Device: "a/b"}},
 		{"Device", Config{Device: ".."}},
 		{"StrictARP", Config{StrictARP: true}},
+		{"Timeouts", Config{Timeouts: Timeouts{TCP: -time.Second}}},
+		{"Timeouts", Config{Timeouts: Timeouts{UDP: 1500 * time.Millisecond}}},
 	} {
 		_, err := New(&tc.cfg)
 		require.ErrorContains(t, err, tc.want)
