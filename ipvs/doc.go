@@ -52,7 +52,7 @@
 //	output              route, output, -150        the same for the host's own
 //	IPVS                output -98, input 98, 99
 //	input               filter, input, 110         resets TCP connections that IPVS has forgotten
-//	postrouting         nat, postrouting, 100      masquerade, by what conntrack knows of the flow; hairpin
+//	postrouting         nat, postrouting, 100      masquerade, hairpin: by conntrack's flow
 //	unmark-postrouting  filter, postrouting, 110
 //
 // The masquerade mark of the model is not needed and not set.
@@ -79,16 +79,16 @@
 //
 //  1. In a transaction, the companion gets to know new frontends, new source ranges of old ones,
 //     and what sysctls and timeouts were.
-//  2. The rules and the routes are added, sysctls and timeouts are set. If there are new source ranges, the
-//     commit waits until no packet is under way any more that came before them (membarrier(2), some
-//     10 ms).
+//  2. The rules and the routes are added, sysctls and timeouts are set. If there are new source
+//     ranges, the commit waits until no packet is under way any more that came before them
+//     (membarrier(2), some 10 ms).
 //  3. What is new is added to IPVS.
 //  4. In a transaction, frontends become as they are wanted.
 //  5. What is old is taken from IPVS. Sysctls and timeouts that are no longer wanted are restored.
 //  6. In a transaction, the companion forgets what is gone.
 //
 // Transactions with nothing between them are one. [Backend.Cleanup] goes the same way: virtual
-// servers first, then the rules and the routes, then sysctls and timeouts, and the companion last.
+// servers first, then rules and routes, then sysctls and timeouts, and the companion last.
 //
 // The first and the last transaction replace the version of the instance, an element of the set
 // "version" in the table ip. In between it has the comment "writing". Another writer, in this
@@ -115,10 +115,10 @@
 // # Drift
 //
 // [Backend.Integrity] asks for one of the virtual servers, where a marked packet would be routed to
-// in either family, for the sysctls and timeouts, and for the generation of the ruleset. After a foreign
-// transaction it asks for the version, and reads the companion again at most twice at once and a
-// twentieth of the time. [Backend.Watch] follows addresses, and the rule and the route. Other
-// virtual servers and destinations that somebody deletes are found by the next full reading.
+// in either family, for the sysctls and timeouts, and for the generation of the ruleset. After a
+// foreign transaction it asks for the version, and reads the companion again at most twice at once
+// and a twentieth of the time. [Backend.Watch] follows addresses, rules and routes. Other virtual
+// servers and destinations that somebody deletes are found by the next full reading.
 //
 // The kernel lists virtual servers in parts, and counts to find where it was. If others add or
 // delete some meanwhile, a reading may miss one of ours; the commit that adds it again then has a
@@ -129,8 +129,8 @@
 // net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward
 // are set to 1; with [Config.StrictARP], net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2.
 // [Config.Timeouts] says which timeouts of IPVS are set. What they were is in the companion before
-// they are set. It is restored by [Backend.Cleanup], or when they are no longer wanted, unless there
-// is a sign that somebody relies on what they are:
+// they are set. It is restored by [Backend.Cleanup], or when they are no longer wanted, unless
+// there is a sign that somebody relies on what they are:
 //
 //   - the value is not the one that we have set: that of a timeout is known as long as the
 //     configuration says so;

@@ -143,8 +143,7 @@ func requireProgram(f *nft.Family, raw *rawTable, rules servicemodel.Rules) erro
 	prog := newProgram(f, rules)
 	for _, ch := range prog {
 		have := raw.chains[ch.Name]
-		if have.Chain != ch.Chain ||
-			!slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
+		if have.Chain != ch.Chain || !slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
 			return fmt.Errorf("chain %s is not as it should be", ch.Name)
 		}
 	}

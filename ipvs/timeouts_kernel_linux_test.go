@@ -17,7 +17,8 @@ func TestKernelTimeouts(t *testing.T) {
 	k.apply(s)
 	requireTimeouts := func(want string) {
 		t.Helper()
-		require.Equal(t, "Timeout (tcp tcpfin udp): "+want+"\n", k.run("ipvsadm", "-l", "--timeout"))
+		got := k.run("ipvsadm", "-l", "--timeout")
+		require.Equal(t, "Timeout (tcp tcpfin udp): "+want+"\n", got)
 	}
 	requireTimeouts("900 120 300")
 	cfg := ipvs.Config{Timeouts: ipvs.Timeouts{TCP: 2 * time.Hour, UDP: 20 * time.Second}}
