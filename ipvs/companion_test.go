@@ -124,98 +124,102 @@ func TestCompanionsReadBack(t *testing.T) {
 	}
 }
 
-// Each damage is said, and costs the table of its family: no record of it is believed. What sysctls
-// were is believed all the same.
+// damages are what may be done to a companion table, by what is said of it then.
+var damages = map[string]func(*rawTable){
+	"it is dormant":          func(r *rawTable) { r.Dormant = true },
+	"chains and sets":        func(r *rawTable) { r.Use++ },
+	"set sources is missing": func(r *rawTable) { delete(r.sets, setSources) },
+	"set hairpins is missing": func(r *rawTable) {
+		r.sets[setHairpins] = nft.SetInfo{Name: setHairpins}
+	},
+	"chain admit is not as it should be": func(r *rawTable) {
+		r.rules["admit"] = r.rules["admit"][1:]
+	},
+	"chain input is not as it should be": func(r *rawTable) { delete(r.chains, "input") },
+	"chain output is not as it should be": func(r *rawTable) {
+		c := r.chains["output"]
+		c.Drops = true
+		r.chains["output"] = c
+	},
+	"chain prerouting is not as it should be": func(r *rawTable) {
+		c := r.chains["prerouting"]
+		c.Prio++
+		r.chains["prerouting"] = c
+	},
+	"set services has": func(r *rawTable) {
+		delete(r.elems["service-masquerade-all"], anyElem(r.elems["service-masquerade-all"]))
+		r.elems["services"]["x"] = nft.Elem{}
+	},
+	"set service-masquerade-all has": func(r *rawTable) {
+		clear(r.elems["service-masquerade-all"])
+	},
+	"set sources is not as it should be": func(r *rawTable) {
+		k := anyElem(r.elems[setSources])
+		e := r.elems[setSources][k]
+		delete(r.elems[setSources], k)
+		r.elems[setSources]["\x00"+k[1:]] = e
+	},
+	"set service-marks is not as it should be": func(r *rawTable) {
+		m := r.elems["service-marks"]
+		k := anyElem(m)
+		e := m[k]
+		e.Data = nft.Native32(1)
+		m[k] = e
+	},
+	"set services: a key of 3 bytes": func(r *rawTable) {
+		m := r.elems["services"]
+		k := anyElem(m)
+		m["abc"] = m[k]
+		delete(m, k)
+	},
+	"set cluster-ips: a key of 3 bytes": func(r *rawTable) {
+		r.elems[setClusterIPs]["abc"] = nft.Elem{}
+	},
+	"set node-addresses: a key of 9 bytes": func(r *rawTable) {
+		r.elems[setNodeAddrs]["abcdefghi"] = nft.Elem{}
+	},
+	"set hairpins: a key of 4 bytes": func(r *rawTable) {
+		r.elems[setHairpins]["abcd"] = nft.Elem{}
+	},
+	"set version has 2 elements": func(r *rawTable) {
+		r.elems[setVersion]["abcd"] = nft.Elem{}
+	},
+	"set version has 0 elements": func(r *rawTable) { clear(r.elems[setVersion]) },
+	"set version: a key of 5 bytes": func(r *rawTable) {
+		r.elems[setVersion] = map[string]nft.Elem{"abcde": {}}
+	},
+	"settings are missing": func(r *rawTable) { clear(r.elems[setSettings]) },
+	`setting "nonsense"`: func(r *rawTable) {
+		addComment(r.elems[setSettings],
+			9, "nonsense")
+	},
+	"set settings has": func(r *rawTable) {
+		addComment(r.elems[setSettings], 9, "masquerade-mark 0x4000")
+	},
+	`"x" is not the name of a service port`: func(r *rawTable) {
+		m := r.elems["services"]
+		k := anyElem(m)
+		e := m[k]
+		e.UserData = nft.AppendComment(nil, "x")
+		m[k] = e
+	},
+	"set services is not as it should be": func(r *rawTable) {
+		m := r.elems["services"]
+		k := anyElem(m)
+		e := m[k]
+		e.UserData = nft.AppendComment(nil,
+			nft.CommentOf(e.UserData)+" verdict=cluster")
+		m[k] = e
+	},
+}
+
+func anyElem(m map[string]nft.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
+
+// Each damage is said, and costs the table of its family: no record of it is believed. What
+// tunables were is believed all the same.
 func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	t.Parallel()
-	anyElem := func(m map[string]nft.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
-	for name, damage := range map[string]func(*rawTable){
-		"it is dormant":          func(r *rawTable) { r.Dormant = true },
-		"chains and sets":        func(r *rawTable) { r.Use++ },
-		"set sources is missing": func(r *rawTable) { delete(r.sets, setSources) },
-		"set hairpins is missing": func(r *rawTable) {
-			r.sets[setHairpins] = nft.SetInfo{Name: setHairpins}
-		},
-		"chain admit is not as it should be": func(r *rawTable) {
-			r.rules["admit"] = r.rules["admit"][1:]
-		},
-		"chain input is not as it should be": func(r *rawTable) { delete(r.chains, "input") },
-		"chain output is not as it should be": func(r *rawTable) {
-			c := r.chains["output"]
-			c.Drops = true
-			r.chains["output"] = c
-		},
-		"chain prerouting is not as it should be": func(r *rawTable) {
-			c := r.chains["prerouting"]
-			c.Prio++
-			r.chains["prerouting"] = c
-		},
-		"set services has": func(r *rawTable) {
-			delete(r.elems["service-masquerade-all"], anyElem(r.elems["service-masquerade-all"]))
-			r.elems["services"]["x"] = nft.Elem{}
-		},
-		"set service-masquerade-all has": func(r *rawTable) {
-			clear(r.elems["service-masquerade-all"])
-		},
-		"set sources is not as it should be": func(r *rawTable) {
-			k := anyElem(r.elems[setSources])
-			e := r.elems[setSources][k]
-			delete(r.elems[setSources], k)
-			r.elems[setSources]["\x00"+k[1:]] = e
-		},
-		"set service-marks is not as it should be": func(r *rawTable) {
-			m := r.elems["service-marks"]
-			k := anyElem(m)
-			e := m[k]
-			e.Data = nft.Native32(1)
-			m[k] = e
-		},
-		"set services: a key of 3 bytes": func(r *rawTable) {
-			m := r.elems["services"]
-			k := anyElem(m)
-			m["abc"] = m[k]
-			delete(m, k)
-		},
-		"set cluster-ips: a key of 3 bytes": func(r *rawTable) {
-			r.elems[setClusterIPs]["abc"] = nft.Elem{}
-		},
-		"set node-addresses: a key of 9 bytes": func(r *rawTable) {
-			r.elems[setNodeAddrs]["abcdefghi"] = nft.Elem{}
-		},
-		"set hairpins: a key of 4 bytes": func(r *rawTable) {
-			r.elems[setHairpins]["abcd"] = nft.Elem{}
-		},
-		"set version has 2 elements": func(r *rawTable) {
-			r.elems[setVersion]["abcd"] = nft.Elem{}
-		},
-		"set version has 0 elements": func(r *rawTable) { clear(r.elems[setVersion]) },
-		"set version: a key of 5 bytes": func(r *rawTable) {
-			r.elems[setVersion] = map[string]nft.Elem{"abcde": {}}
-		},
-		"settings are missing": func(r *rawTable) { clear(r.elems[setSettings]) },
-		`setting "nonsense"`: func(r *rawTable) {
-			addComment(r.elems[setSettings],
-				9, "nonsense")
-		},
-		"set settings has": func(r *rawTable) {
-			addComment(r.elems[setSettings], 9, "masquerade-mark 0x4000")
-		},
-		`"x" is not the name of a service port`: func(r *rawTable) {
-			m := r.elems["services"]
-			k := anyElem(m)
-			e := m[k]
-			e.UserData = nft.AppendComment(nil, "x")
-			m[k] = e
-		},
-		"set services is not as it should be": func(r *rawTable) {
-			m := r.elems["services"]
-			k := anyElem(m)
-			e := m[k]
-			e.UserData = nft.AppendComment(nil,
-				nft.CommentOf(e.UserData)+" verdict=cluster")
-			m[k] = e
-		},
-	} {
+	for name, damage := range damages {
 		want, raws := goldenCompanion(t)
 		damage(raws[0])
 		got, drift := companionOf("x", raws)
@@ -234,6 +238,10 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 			require.Equal(t, want.tunables, got.tunables, name)
 		}
 	}
+}
+
+func TestCompanionsHaveTwoTablesOfOneMaking(t *testing.T) {
+	t.Parallel()
 	want, raws := goldenCompanion(t)
 	raws[1] = nil
 	got, drift := companionOf("x", raws)

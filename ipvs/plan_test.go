@@ -94,77 +94,86 @@ func withoutKernel(t *testing.T, cfg ...Config) *Backend {
 	return b
 }
 
-// A story of states, and the plan that leads from each to the next.
-func TestPlansAreGolden(t *testing.T) {
-	t.Parallel()
-	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(
-		goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
+// Edits of goldenService.
+func local(s *servicemodel.Service) {
+	s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+	s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+}
+
+func sticky(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
+
+func least(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
+
+func direct(s *servicemodel.Service) {
+	s.Ports[0].NodePort = 0
+	s.Forwarding = servicemodel.ForwardDirect
+}
+
+// goldenStory is a story of states: the plan that leads from each to the next is golden.
+func goldenStory() []struct {
+	name  string
+	state servicemodel.State
+} {
 	name := goldenService().Name
-	local := func(s *servicemodel.Service) {
-		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
-		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
-	}
-	sources := func(s *servicemodel.Service) {
-		s.Ports[0].NodePort = 0
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
-			{Addr: netip.MustParseAddr("203.0.113.20")}}
-		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
-	}
-	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
-	least := func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
-	direct := func(s *servicemodel.Service) {
-		s.Ports[0].NodePort = 0
-		s.Forwarding = servicemodel.ForwardDirect
-	}
+	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).
+		WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	two := goldenEndpoints("10.244.1.3", "10.244.2.4")
-	steps := []struct {
+	with := func(edit ...func(*servicemodel.Service)) servicemodel.State {
+		return base.WithService(goldenService(edit...)).WithEndpoints(name, two)
+	}
+	return []struct {
 		name  string
 		state servicemodel.State
 	}{
 		{"01-first", base},
 		{"02-one-endpoint-replaced",
 			base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
-		{"03-one-comes-back", base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2",
-			"10.244.1.3"))},
-		{"04-local", base.WithService(goldenService(local)).WithEndpoints(name, two)},
-		{"05-sources", base.WithService(goldenService(sources)).WithEndpoints(name, two)},
-		{"06-affinity", base.WithService(goldenService(sticky)).WithEndpoints(name, two)},
-		{"07-local-affinity", base.WithService(goldenService(local, sticky)).WithEndpoints(
-			name, two)},
-		{"08-another-scheduler", base.WithService(goldenService(least)).WithEndpoints(name, two)},
-		{"09-direct-routing", base.WithService(goldenService(direct)).WithEndpoints(name,
-			atPort(80, two))},
+		{"03-one-comes-back",
+			base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2", "10.244.1.3"))},
+		{"04-local", with(local)},
+		{"05-sources", with(restrictedTo("198.51.100.0/24"))},
+		{"06-affinity", with(sticky)},
+		{"07-local-affinity", with(local, sticky)},
+		{"08-another-scheduler", with(least)},
+		{"09-direct-routing", with(direct).WithEndpoints(name, atPort(80, two))},
 		{"10-no-endpoints", base.WithEndpoints(name, nil)},
 		{"11-gone", base.WithoutService(name)},
 	}
+}
+
+func TestPlansAreGolden(t *testing.T) {
+	t.Parallel()
 	b := withoutKernel(t)
 	var table *servicemodel.Table
-	for _, step := range steps {
+	for _, step := range goldenStory() {
 		next, err := servicemodel.Resolve(table, step.state)
 		require.NoError(t, err)
 		c := servicemodel.Diff(table, next)
 		p := b.pl.plan(c)
 		golden(t, step.name, p.String())
-
-		// The same plan is the same bytes, and all of it is counted.
-		messages := len(p.up) + len(p.down) + p.device.len()
-		for s := range p.stages {
-			var one, two nfnl.Batch
-			p.encode(&one, s)
-			p.encode(&two, s)
-			require.NoError(t, one.Err())
-			require.Equal(t, one.Bytes(), two.Bytes())
-			messages += one.Len()
-		}
-		require.Equal(t, messages, p.Stats().Messages)
+		requireCounted(t, p)
 		require.Equal(t, p.String(), b.pl.plan(c).String())
-
 		b.committed(p, 0)
 		table = next
 	}
 	require.Empty(t, b.pl.have.servers)
 	require.Empty(t, b.pl.have.companion.records)
 	require.Empty(t, b.pl.have.index.marks)
+}
+
+// requireCounted requires that a plan is the same bytes each time, and that all of it is counted.
+func requireCounted(t *testing.T, p *plan) {
+	t.Helper()
+	messages := len(p.up) + len(p.down) + p.device.len()
+	for s := range p.stages {
+		var one, two nfnl.Batch
+		p.encode(&one, s)
+		p.encode(&two, s)
+		require.NoError(t, one.Err())
+		require.Equal(t, one.Bytes(), two.Bytes())
+		messages += one.Len()
+	}
+	require.Equal(t, messages, p.Stats().Messages)
 }
 
 // The configuration says which clients count as one.
