@@ -125,6 +125,28 @@ func sink(t *testing.T, h *netnstest.Host, port uint16) *atomic.Int64 {
 	return n
 }
 
+// flood sends datagrams from pod1 to the addresses of web all the time.
+func (k *kernel) flood(ctx context.Context, port uint16) {
+	k.t.Helper()
+	require.NoError(k.t, k.pods["pod1"].NS.Do(func() error {
+		for _, a := range webAddrs {
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, port)))
+			if err != nil {
+				return err
+			}
+			k.t.Cleanup(func() { c.Close() })
+			go func() {
+				for ctx.Err() == nil {
+					// nolint:errcheck // one that is refused or lost is one of many
+					c.Write([]byte("x"))
+					time.Sleep(5 * time.Millisecond)
+				}
+			}()
+		}
+		return nil
+	}))
+}
+
 // Datagrams that nobody answers go on to the endpoint that is there, also with affinity, from the
 // moment on at which the apply has returned.
 func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
@@ -157,23 +179,7 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	require.NoError(t, k.pods["pod1"].NS.Do(func() error {
-		for _, a := range webAddrs {
-			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 514)))
-			if err != nil {
-				return err
-			}
-			t.Cleanup(func() { c.Close() })
-			go func() {
-				for ctx.Err() == nil {
-					// nolint:errcheck // one that is refused or lost is one of many
-					c.Write([]byte("x"))
-					time.Sleep(5 * time.Millisecond)
-				}
-			}()
-		}
-		return nil
-	}))
+	k.flood(ctx, 514)
 	is, other := "pod2", "pod3"
 	for range 6 {
 		require.Eventually(t, func() bool { return sinks[is].Load() > 20 }, 10*time.Second,

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,26 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 	return answered
 }
 
+// requireDevice requires that the device holds the addresses of web, which are served there and
+// answer to ping, and that they take no node ports.
+func (k *kernel) requireDevice() {
+	k.t.Helper()
+	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
+	require.Contains(k.t, k.run("ip", "-d", "link", "show", testDevice), "dummy")
+	require.Contains(k.t, k.onDevice(testDevice)["10.96.0.10/32"], "scope host")
+	require.NotContains(k.t, k.onDevice(testDevice)["fd00:10:96::10/128"], "tentative")
+	k.requireServed(80, webAddrs...)
+	for _, a := range webAddrs {
+		for _, h := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {
+			require.True(k.t, pinged(k.t, h, a), "%s pings %v", h.Name, a)
+		}
+	}
+	_, err := k.vs.Service(k.t.Context(), ipvsnl.AddressService(ipvsnl.TCP,
+		netip.AddrPortFrom(webAddrs[0], 30080)))
+	require.ErrorIs(k.t, err, ipvsnl.ErrNoService)
+	k.requireServed(30080, k.Node.IPv4, k.Node.IPv6)
+}
+
 // A story: the device holds what it should through changes, a new process, damage, and foreign
 // addresses.
 func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
@@ -114,20 +135,7 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	}
 	few, many := k.state(web(), "pod2", "pod3"), k.state(web(more), "pod2", "pod3")
 	k.apply(few)
-	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
-	require.Contains(t, k.run("ip", "-d", "link", "show", testDevice), "dummy")
-	require.Contains(t, k.onDevice(testDevice)["10.96.0.10/32"], "scope host")
-	require.NotContains(t, k.onDevice(testDevice)["fd00:10:96::10/128"], "tentative")
-	k.requireServed(80, webAddrs...)
-	for _, a := range webAddrs {
-		for _, h := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {
-			require.True(t, pinged(t, h, a), "%s pings %v", h.Name, a)
-		}
-	}
-	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP,
-		netip.AddrPortFrom(webAddrs[0], 30080)))
-	require.ErrorIs(t, err, ipvsnl.ErrNoService, "the device's addresses take no node ports")
-	k.requireServed(30080, k.Node.IPv4, k.Node.IPv6)
+	k.requireDevice()
 
 	bound := []string{"10.96.0.10/32", "fd00:10:96::10/128", "203.0.113.10/32",
 		"2001:db8:113::20/128"}
@@ -226,6 +234,37 @@ func TestKernelDeviceMustBeADummy(t *testing.T) {
 	require.ErrorContains(t, err, `device eth0 is of the type "veth": want a dummy device`)
 }
 
+// sysctlsOfARP returns arp_ignore and arp_announce of the node.
+func (k *kernel) sysctlsOfARP() (l []string) {
+	k.t.Helper()
+	for _, name := range []string{"arp_ignore", "arp_announce"} {
+		v, err := k.Node.NS.Sysctl("net/ipv4/conf/all/" + name)
+		require.NoError(k.t, err)
+		l = append(l, v)
+	}
+	return l
+}
+
+// answersARP reports whether the node answers when a client asks on its link who has the address
+// of web.
+func (k *kernel) answersARP(client *netnstest.Host) bool {
+	k.t.Helper()
+	addr := webAddrs[0].String()
+	route := strings.Fields(k.inside(client, "ip", "-o", "route", "get", k.Node.IPv4.String()))
+	dev := route[slices.Index(route, "dev")+1]
+	k.inside(client, "ip", "route", "replace", addr, "dev", dev)
+	defer func() {
+		k.inside(client, "ip", "route", "del", addr, "dev", dev)
+		k.inside(client, "ip", "neigh", "flush", "to", addr, "dev", dev)
+	}()
+	out := netnstest.Probe{From: client, Proto: netnstest.TCP,
+		To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(k.t.Context())
+	neigh := k.inside(client, "ip", "neigh", "show", addr)
+	require.Equal(k.t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"),
+		"%v: %s", out, neigh)
+	return out.Kind == netnstest.Answered
+}
+
 // The node answers ARP for the addresses of its device on other links, unless it is strict. Without
 // a device it never does.
 func TestKernelStrictARP(t *testing.T) {
@@ -233,56 +272,26 @@ func TestKernelStrictARP(t *testing.T) {
 	strict := ipvs.Config{Device: testDevice, StrictARP: true}
 	k := newKernel(t, strict)
 	k.apply(k.state(web(), "pod2", "pod3"))
-	client := k.Outside[0]
-	sysctls := func() (l []string) {
-		for _, name := range []string{"arp_ignore", "arp_announce"} {
-			v, err := k.Node.NS.Sysctl("net/ipv4/conf/all/" + name)
-			require.NoError(t, err)
-			l = append(l, v)
-		}
-		return l
-	}
-	// asks has the client ask on its link who has the address.
-	asks := func() bool {
-		line := strings.Fields(k.inside(client, "ip", "-o", "route", "get", k.Node.IPv4.String()))
-		var dev string
-		for i, w := range line {
-			if w == "dev" {
-				dev = line[i+1]
-			}
-		}
-		k.inside(client, "ip", "route", "replace", webAddrs[0].String(), "dev", dev)
-		defer func() {
-			k.inside(client, "ip", "route", "del", webAddrs[0].String(), "dev", dev)
-			k.inside(client, "ip", "neigh", "flush", "to", webAddrs[0].String(), "dev", dev)
-		}()
-		out := netnstest.Probe{From: client, Proto: netnstest.TCP,
-			To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
-		neigh := k.inside(client, "ip", "neigh", "show", webAddrs[0].String())
-		require.Equal(t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"),
-			"%v: %s", out, neigh)
-		return out.Kind == netnstest.Answered
-	}
-	require.Equal(t, []string{"1", "2"}, sysctls())
-	require.False(t, asks(), "strict")
+	require.Equal(t, []string{"1", "2"}, k.sysctlsOfARP())
+	require.False(t, k.answersARP(k.Outside[0]), "strict")
 	k.requireServed(80, webAddrs...)
 
 	k.restart(withDevice) // it restores what the process before had set
 	k.apply(k.state(web(), "pod2", "pod3"))
-	require.Equal(t, []string{"0", "0"}, sysctls())
-	require.True(t, asks(), "not strict")
+	require.Equal(t, []string{"0", "0"}, k.sysctlsOfARP())
+	require.True(t, k.answersARP(k.Outside[0]), "not strict")
 
 	k.restart(strict)
 	k.apply(k.state(web(), "pod2", "pod3"))
-	require.Equal(t, []string{"1", "2"}, sysctls())
+	require.Equal(t, []string{"1", "2"}, k.sysctlsOfARP())
 	k.restart(strict)
 	_, err := k.engine.Cleanup(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{"0", "0"}, sysctls())
+	require.Equal(t, []string{"0", "0"}, k.sysctlsOfARP())
 
 	k.restart(ipvs.Config{})
 	k.apply(k.state(web(), "pod2", "pod3"))
-	require.False(t, asks(), "no device")
+	require.False(t, k.answersARP(k.Outside[0]), "no device")
 	k.requireServed(80, webAddrs...)
 }
 

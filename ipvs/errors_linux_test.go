@@ -76,6 +76,15 @@ func TestEachFailureIsTold(t *testing.T) {
 		return err
 	})
 	require.Positive(t, len(b.draining))
+	requireEachLaterFailureIsTold(t, r, b, state)
+	require.Empty(t, r.servers())
+	require.NotContains(t, r.run("nft list tables"), "kernlb")
+}
+
+// requireEachLaterFailureIsTold requires the same where a commit was made.
+func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
+	state func() servicemodel.State) {
+	t.Helper()
 	requireErrors(t, "look", func(ctx context.Context) error {
 		b.kernel.gen--
 		b.looks = ration.New(8, 20)
@@ -99,8 +108,6 @@ func TestEachFailureIsTold(t *testing.T) {
 		_, err = b.Cleanup(ctx)
 		return err
 	})
-	require.Empty(t, r.servers())
-	require.NotContains(t, r.run("nft list tables"), "kernlb")
 }
 
 // What cannot be said of addresses is an error of a reading.

@@ -14,41 +14,45 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+const sysctlARP = "net/ipv4/conf/all/arp_ignore"
+
+// reliances are what may be done before a cleanup, and what the sysctls are after it.
+var reliances = []struct {
+	name    string
+	between func(*rig)
+	forward string // afterwards
+	arp     string
+	since   string
+}{
+	{"nobody", func(*rig) {}, "0", "0", ""},
+	{"somebody forwards", func(r *rig) {
+		r.run("nft add table inet firewall")
+		r.run("nft add chain inet firewall forward { type filter hook forward priority 0 ; }")
+	}, "1", "0", "others have rules about forwarded packets"},
+	{"rules about other packets", func(r *rig) {
+		r.run("nft add table inet firewall")
+		r.run("nft add chain inet firewall forward")
+		r.run("nft add chain inet firewall input { type filter hook input priority 0 ; }")
+		r.run("nft add table bridge switch")
+		r.run("nft add chain bridge switch forward { type filter hook forward priority 0 ; }")
+	}, "0", "0", ""},
+	{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, "1", "0",
+		"others have rules about forwarded packets"},
+	{"set again by somebody", func(r *rig) { r.setSysctl(sysctlARP, "2") }, "0", "2",
+		"somebody else has set it since"},
+	{"restored by somebody", func(r *rig) { r.setSysctl(sysctlARP, "0") }, "0", "0", ""},
+	{"another instance", func(r *rig) {
+		_, err := r.engine(Config{Table: "other"}).Apply(r.t.Context(),
+			servicemodel.State{}.WithNode(goldenNode()))
+		require.NoError(r.t, err)
+	}, "1", "1", "another instance needs it"},
+}
+
 // A cleanup restores what sysctls were, unless there is a sign that somebody else relies on what
 // they are; then it says so.
 func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
 	t.Parallel()
-	const arp = "net/ipv4/conf/all/arp_ignore"
-	for _, tc := range []struct {
-		name    string
-		between func(*rig)
-		forward string // afterwards
-		arp     string
-		since   string
-	}{
-		{"nobody", func(*rig) {}, "0", "0", ""},
-		{"somebody forwards", func(r *rig) {
-			r.run("nft add table inet firewall")
-			r.run("nft add chain inet firewall forward { type filter hook forward priority 0 ; }")
-		}, "1", "0", "others have rules about forwarded packets"},
-		{"rules about other packets", func(r *rig) {
-			r.run("nft add table inet firewall")
-			r.run("nft add chain inet firewall forward")
-			r.run("nft add chain inet firewall input { type filter hook input priority 0 ; }")
-			r.run("nft add table bridge switch")
-			r.run("nft add chain bridge switch forward { type filter hook forward priority 0 ; }")
-		}, "0", "0", ""},
-		{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, "1", "0",
-			"others have rules about forwarded packets"},
-		{"set again by somebody", func(r *rig) { r.setSysctl(arp, "2") }, "0", "2",
-			"somebody else has set it since"},
-		{"restored by somebody", func(r *rig) { r.setSysctl(arp, "0") }, "0", "0", ""},
-		{"another instance", func(r *rig) {
-			_, err := r.engine(Config{Table: "other"}).Apply(r.t.Context(),
-				servicemodel.State{}.WithNode(goldenNode()))
-			require.NoError(r.t, err)
-		}, "1", "1", "another instance needs it"},
-	} {
+	for _, tc := range reliances {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -59,7 +63,7 @@ func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
 			_, err := e.Cleanup(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, tc.forward, r.sysctl(sysctlForward))
-			require.Equal(t, tc.arp, r.sysctl(arp))
+			require.Equal(t, tc.arp, r.sysctl(sysctlARP))
 			require.Contains(t, log.String(), tc.since)
 			require.Equal(t, tc.since != "", log.Len() > 0)
 			// whoever is the last knows what they were before the first
@@ -67,7 +71,7 @@ func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
 				_, err = r.engine(Config{Table: "other"}).Cleanup(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, "0", r.sysctl(sysctlForward))
-				require.Equal(t, "0", r.sysctl(arp))
+				require.Equal(t, "0", r.sysctl(sysctlARP))
 			}
 		})
 	}
@@ -86,7 +90,7 @@ func TestSysctlsOfIPVSAreLeftToOthers(t *testing.T) {
 	why, err = b.kernel.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil, foreign)
 	require.NoError(t, err)
 	require.Equal(t, "there are virtual servers of others", why)
-	why, err = b.kernel.reliedOn(t.Context(), "net/ipv4/conf/all/arp_ignore", nil, foreign)
+	why, err = b.kernel.reliedOn(t.Context(), sysctlARP, nil, foreign)
 	require.NoError(t, err)
 	require.Empty(t, why)
 }
@@ -95,25 +99,24 @@ func TestSysctlsOfIPVSAreLeftToOthers(t *testing.T) {
 func TestSysctlsAreRestoredWhenTheyAreNotWanted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const arp = "net/ipv4/conf/all/arp_ignore"
 	s := rigState([]string{"10.244.1.1"})
 	r.apply(r.engine(), s)
 	for _, damaged := range []bool{false, true} {
 		b := r.backend()
-		delete(b.pl.tunables, arp)
+		delete(b.pl.tunables, sysctlARP)
 		if damaged {
 			r.run("nft flush chain ip kernlb-ipvs admit")
 		}
 		res, err := dataplane.New(b, nil).Apply(t.Context(), s)
 		require.NoError(t, err)
-		require.Contains(t, res.Drift, "sysctl "+arp+" is set, and need not be")
-		require.Equal(t, "0", r.sysctl(arp))
+		require.Contains(t, res.Drift, "sysctl "+sysctlARP+" is set, and need not be")
+		require.Equal(t, "0", r.sysctl(sysctlARP))
 		c, drift, err := b.kernel.readCompanion(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, drift)
 		require.Equal(t, map[string]string{sysctlForward: "0"}, c.tunables)
 		r.apply(r.engine(), s)
-		require.Equal(t, "1", r.sysctl(arp))
+		require.Equal(t, "1", r.sysctl(sysctlARP))
 	}
 }
 
