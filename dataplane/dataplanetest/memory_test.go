@@ -89,39 +89,42 @@ func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
 	require.Zero(t, k.Table().Len())
 }
 
+// foreignCommits are what others do to a kernel, and whether that is a conflict.
+var foreignCommits = []struct {
+	name     string
+	foreign  func(*testing.T, *Kernel)
+	want     dataplane.Integrity
+	conflict bool
+}{
+	{"somebody committed something else", func(_ *testing.T, k *Kernel) {
+		k.Touch()
+	}, dataplane.Touched, false},
+	{"somebody left something", func(_ *testing.T, k *Kernel) {
+		k.AddDrift("a chain")
+	}, dataplane.Touched, false},
+	{"somebody deleted a frontend", func(t *testing.T, k *Kernel) {
+		for f := range k.Table().Frontends() {
+			require.True(t, k.Lose(f.Key))
+			require.False(t, k.Lose(f.Key))
+			return
+		}
+	}, dataplane.Touched, false},
+	{"somebody deleted everything", func(_ *testing.T, k *Kernel) {
+		k.Flush()
+	}, dataplane.Broken, true},
+	{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) {
+		k.Break()
+	}, dataplane.Broken, false},
+	{"another backend committed", func(t *testing.T, k *Kernel) {
+		m, held := observed(t, k)
+		_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "pod3")))
+		require.NoError(t, err)
+	}, dataplane.Broken, true},
+}
+
 func TestMemoryTellsConflicts(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name     string
-		foreign  func(*testing.T, *Kernel)
-		want     dataplane.Integrity
-		conflict bool
-	}{
-		{"somebody committed something else", func(_ *testing.T, k *Kernel) {
-			k.Touch()
-		}, dataplane.Touched, false},
-		{"somebody left something", func(_ *testing.T, k *Kernel) {
-			k.AddDrift("a chain")
-		}, dataplane.Touched, false},
-		{"somebody deleted a frontend", func(t *testing.T, k *Kernel) {
-			for f := range k.Table().Frontends() {
-				require.True(t, k.Lose(f.Key))
-				require.False(t, k.Lose(f.Key))
-				return
-			}
-		}, dataplane.Touched, false},
-		{"somebody deleted everything", func(_ *testing.T, k *Kernel) {
-			k.Flush()
-		}, dataplane.Broken, true},
-		{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) {
-			k.Break()
-		}, dataplane.Broken, false},
-		{"another backend committed", func(t *testing.T, k *Kernel) {
-			m, held := observed(t, k)
-			_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "pod3")))
-			require.NoError(t, err)
-		}, dataplane.Broken, true},
-	} {
+	for _, c := range foreignCommits {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			k := &Kernel{}

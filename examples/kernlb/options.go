@@ -99,8 +99,8 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.Var((*list)(&o.files), "f",
-		"manifest `FILE`, YAML or JSON; a directory stands for the *.yaml, *.yml and *.json in it; "+
-			"- is standard input; may be repeated")
+		"manifest `FILE`, YAML or JSON; a directory stands for the *.yaml, *.yml and *.json in "+
+			"it; - is standard input; may be repeated")
 	fs.StringVar(&o.backend, "backend", backendNames()[0],
 		"`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
 			"; auto takes the first that the kernel supports and that can do what the services "+
@@ -136,6 +136,12 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
 		"`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, "+
 			"or what becomes of connections; empty: they mean nothing")
+	o.defineIPVS(fs)
+	o.flow.define(fs)
+}
+
+// defineIPVS defines the flags of the ipvs backend.
+func (o *options) defineIPVS(fs *flag.FlagSet) {
 	fs.StringVar(&o.scheduler, "ipvs-scheduler", "wrr",
 		"ipvs: `NAME` of the scheduler of services that ask for none, such as lc or mh+port")
 	fs.DurationVar(&o.ipvs.DrainLimit, "ipvs-drain-limit", 0,
@@ -158,7 +164,6 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"ipvs: how long TCP connections are kept after a FIN (default: as it is)")
 	fs.DurationVar(&t.UDP, "ipvs-udp-timeout", 0,
 		"ipvs: how long idle UDP flows are kept (default: as it is)")
-	o.flow.define(fs)
 }
 
 // instanceName is what every backend can make names of its kernel objects from.
@@ -175,10 +180,8 @@ func (o *options) check() error {
 		errs = append(errs, fmt.Errorf("-o: %q: want text or json", o.output))
 	}
 	if !instanceName.MatchString(o.instance) {
-		errs = append(errs,
-			fmt.Errorf(
-				"-instance: %q: want a letter, then letters, digits, \"_\", \"-\" or \".\", 58 in "+
-					"all at most", o.instance))
+		errs = append(errs, fmt.Errorf("-instance: %q: want a letter, then letters, digits, "+
+			"\"_\", \"-\" or \".\", 58 in all at most", o.instance))
 	}
 	if o.services < 1 || o.services > 1<<20 {
 		errs = append(errs, fmt.Errorf("-services: %d: want 1 to %d", o.services, 1<<20))
@@ -186,6 +189,12 @@ func (o *options) check() error {
 	if o.endpoint < 1 || o.endpoint > 1<<12 {
 		errs = append(errs, fmt.Errorf("-endpoints: %d: want 1 to %d", o.endpoint, 1<<12))
 	}
+	return errors.Join(append(errs, o.checkIPVS())...)
+}
+
+// checkIPVS checks the flags of the ipvs backend.
+func (o *options) checkIPVS() error {
+	var errs []error
 	var err error
 	if o.ipvs.Scheduler, err = servicemodel.ParseScheduler(o.scheduler); err != nil {
 		errs = append(errs, fmt.Errorf("-ipvs-scheduler: %q: %w", o.scheduler, err))

@@ -32,50 +32,58 @@ func transaction() (b *nfnl.Batch, at int) {
 	return b, at
 }
 
+var (
+	now, old = Release{6, 1}, Release{4, 19}
+	_, at    = transaction()
+)
+
+// refused is the kernel's answer to a message, which points to an attribute of it.
+func refused(index int, errno syscall.Errno, offset int) error {
+	return fmt.Errorf("check: %w", &nfnl.OpError{Op: "add", Object: "x", Index: index,
+		Errno: errno, Offset: offset})
+}
+
+// reasons are errors of the kernel, and what they are explained as.
+var reasons = []struct {
+	name     string
+	err      error
+	running  Release
+	want     string
+	sentinel error
+}{
+	{"not permitted", refused(-1, syscall.EPERM, 0), now,
+		"no permission: it takes CAP_NET_ADMIN in the user namespace that owns the network " +
+			"namespace",
+		dataplane.ErrNoPermission},
+	{"not permitted, as the standard library says it", fs.ErrPermission, now, "no permission",
+		dataplane.ErrNoPermission},
+	{"no netfilter at all", fmt.Errorf("socket: %w", syscall.EPROTONOSUPPORT), now,
+		"missing module nfnetlink", dataplane.ErrMissingModule},
+	{"no nf_tables", refused(-1, syscall.EOPNOTSUPP, 0), now, "missing module nf_tables",
+		dataplane.ErrMissingModule},
+	{"no type of chain", refused(0, syscall.ENOENT, 0), now, "missing module nft_chain_nat",
+		dataplane.ErrMissingModule},
+	{"no expression", refused(1, syscall.ENOENT, at), now, "missing module nft_numgen",
+		dataplane.ErrMissingModule},
+	{"the kernel points nowhere", refused(1, syscall.ENOENT, 0), now,
+		"missing module, or an option", dataplane.ErrMissingModule},
+	{"it points out of the message", refused(1, syscall.ENOENT, 1<<20), now,
+		"missing module, or an option", dataplane.ErrMissingModule},
+	{"a message that was not sent", refused(7, syscall.ENOENT, 0), now,
+		"missing module, or an option", dataplane.ErrMissingModule},
+	{"an old kernel", refused(1, syscall.EINVAL, at), old,
+		"kernel too old: it is Linux 4.19, and 5.10 is the oldest", dataplane.ErrKernelTooOld},
+	{"an old kernel that refuses for want of permission", refused(1, syscall.EPERM, at), old,
+		"no permission", dataplane.ErrNoPermission},
+	{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or",
+		dataplane.ErrMissingModule},
+	{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory",
+		syscall.ENOMEM},
+}
+
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	b, at := transaction()
-	now, old := Release{6, 1}, Release{4, 19}
-	refused := func(index int, errno syscall.Errno, offset int) error {
-		return fmt.Errorf("check: %w", &nfnl.OpError{Op: "add", Object: "x", Index: index,
-			Errno: errno, Offset: offset})
-	}
-	for _, tt := range []struct {
-		name     string
-		err      error
-		running  Release
-		want     string
-		sentinel error
-	}{
-		{"not permitted", refused(-1, syscall.EPERM, 0), now,
-			"no permission: it takes CAP_NET_ADMIN in the user namespace that owns the network " +
-				"namespace",
-			dataplane.ErrNoPermission},
-		{"not permitted, as the standard library says it", fs.ErrPermission, now, "no permission",
-			dataplane.ErrNoPermission},
-		{"no netfilter at all", fmt.Errorf("socket: %w", syscall.EPROTONOSUPPORT), now,
-			"missing module nfnetlink", dataplane.ErrMissingModule},
-		{"no nf_tables", refused(-1, syscall.EOPNOTSUPP, 0), now, "missing module nf_tables",
-			dataplane.ErrMissingModule},
-		{"no type of chain", refused(0, syscall.ENOENT, 0), now, "missing module nft_chain_nat",
-			dataplane.ErrMissingModule},
-		{"no expression", refused(1, syscall.ENOENT, at), now, "missing module nft_numgen",
-			dataplane.ErrMissingModule},
-		{"the kernel points nowhere", refused(1, syscall.ENOENT, 0), now,
-			"missing module, or an option", dataplane.ErrMissingModule},
-		{"it points out of the message", refused(1, syscall.ENOENT, 1<<20), now,
-			"missing module, or an option", dataplane.ErrMissingModule},
-		{"a message that was not sent", refused(7, syscall.ENOENT, 0), now,
-			"missing module, or an option", dataplane.ErrMissingModule},
-		{"an old kernel", refused(1, syscall.EINVAL, at), old,
-			"kernel too old: it is Linux 4.19, and 5.10 is the oldest", dataplane.ErrKernelTooOld},
-		{"an old kernel that refuses for want of permission", refused(1, syscall.EPERM, at), old,
-			"no permission", dataplane.ErrNoPermission},
-		{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or",
-			dataplane.ErrMissingModule},
-		{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory",
-			syscall.ENOMEM},
-	} {
+	for _, tt := range reasons {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			b, _ := transaction() // a batch is for one goroutine
@@ -86,6 +94,7 @@ func TestReasons(t *testing.T) {
 			require.Error(t, Explain(tt.err, nil, tt.running), "without the transaction")
 		})
 	}
+	b, _ := transaction()
 	require.NoError(t, Explain(nil, b, now))
 }
 

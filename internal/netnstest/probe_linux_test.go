@@ -132,7 +132,9 @@ table ip service {
 	}
 	chain prerouting { type nat hook prerouting priority -100; jump translate; }
 	chain output { type nat hook output priority -100; jump translate; }
-	chain postrouting { type nat hook postrouting priority 100; meta mark 1 masquerade fully-random; }
+	chain postrouting {
+		type nat hook postrouting priority 100; meta mark 1 masquerade fully-random;
+	}
 }
 table ip6 service {
 	chain translate {
@@ -143,7 +145,9 @@ table ip6 service {
 	}
 	chain prerouting { type nat hook prerouting priority -100; jump translate; }
 	chain output { type nat hook output priority -100; jump translate; }
-	chain postrouting { type nat hook postrouting priority 100; meta mark 1 masquerade fully-random; }
+	chain postrouting {
+		type nat hook postrouting priority 100; meta mark 1 masquerade fully-random;
+	}
 }
 `
 

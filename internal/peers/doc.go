@@ -1,9 +1,12 @@
 // Peers runs kube-proxy 1.36.3 and kernlb side by side: the same Services and EndpointSlices, each
 // in a network of namespaces of its own.
 //
-//	peers bench   [-n 1000] [-endpoints 10] [-runs 5] [PEER …]   how long a sync takes, and a connection to be set up
-//	peers compare [-v] [PEER …]                                  which packets have another outcome than with kernlb
-//	peers vm      [-kernel 6.1] bench|compare …                  the same in a virtual machine, which has IPVS
+//	peers bench   [-n 1000] [-endpoints 10] [-runs 5] [PEER …]
+//	peers compare [-v] [PEER …]
+//	peers vm      [-kernel 6.1] bench|compare …
+//
+// bench measures how long a sync takes, and a connection to be set up; compare says which packets
+// have another outcome than with kernlb; vm does the same in a virtual machine, which has IPVS.
 //
 // The peers are kube-proxy's own proxiers, taken from k8s.io/kubernetes as a library and run by
 // their own commands (kube-proxy-nftables, kube-proxy-iptables with iptables-nft,

@@ -9,20 +9,20 @@ import (
 )
 
 // run is what go test -json prints of a run with a passed, a failed and three skipped tests.
-const run = `{"Action":"run","Package":"github.com/kernlb/kernlb/a","Test":"TestGood"}
-{"Action":"pass","Package":"github.com/kernlb/kernlb/a","Test":"TestGood","Elapsed":0.1}
-{"Action":"output","Package":"github.com/kernlb/kernlb/a","Test":"TestVM","Output":"=== RUN   TestVM\n"}
-{"Action":"output","Package":"github.com/kernlb/kernlb/a","Test":"TestVM","Output":"    x_test.go:3: missing: the program qemu\n"}
-{"Action":"output","Package":"github.com/kernlb/kernlb/a","Test":"TestVM","Output":"--- SKIP: TestVM (0.00s)\n"}
-{"Action":"skip","Package":"github.com/kernlb/kernlb/a","Test":"TestVM"}
-{"Action":"skip","Package":"github.com/kernlb/kernlb/a","Test":"TestSuite/one"}
-{"Action":"pass","Package":"github.com/kernlb/kernlb/a","Test":"TestSuite"}
-{"Action":"pass","Package":"github.com/kernlb/kernlb/a","Elapsed":1.5}
-{"Action":"output","Package":"github.com/kernlb/kernlb/b","Test":"TestBad","Output":"    y_test.go:9: wrong\n"}
-{"Action":"fail","Package":"github.com/kernlb/kernlb/b","Test":"TestBad","Elapsed":2}
-{"Action":"fail","Package":"github.com/kernlb/kernlb/b","Elapsed":2}
+var run = strings.ReplaceAll(`{"Action":"run","Package":"MODULE/a","Test":"TestGood"}
+{"Action":"pass","Package":"MODULE/a","Test":"TestGood","Elapsed":0.1}
+{"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"=== RUN   TestVM\n"}
+{"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"    x_test.go:3: missing: x\n"}
+{"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"--- SKIP: TestVM (0.00s)\n"}
+{"Action":"skip","Package":"MODULE/a","Test":"TestVM"}
+{"Action":"skip","Package":"MODULE/a","Test":"TestSuite/one"}
+{"Action":"pass","Package":"MODULE/a","Test":"TestSuite"}
+{"Action":"pass","Package":"MODULE/a","Elapsed":1.5}
+{"Action":"output","Package":"MODULE/b","Test":"TestBad","Output":"    y_test.go:9: wrong\n"}
+{"Action":"fail","Package":"MODULE/b","Test":"TestBad","Elapsed":2}
+{"Action":"fail","Package":"MODULE/b","Elapsed":2}
 not json
-`
+`, "MODULE", "github.com/kernlb/kernlb")
 
 func TestReport(t *testing.T) {
 	t.Parallel()
@@ -35,7 +35,7 @@ FAIL github.com/kernlb/kernlb/b TestBad (2.00s)
     y_test.go:9: wrong
 fail github.com/kernlb/kernlb/b 2s
 not json
-skipped    1: missing: the program qemu
+skipped    1: missing: x
 skipped    1: no reason given
 NOT RUN vm: x
 2 passed, 1 failed, 2 skipped
@@ -48,7 +48,7 @@ func TestWhatMustRun(t *testing.T) {
 	require.NoError(t, r.read(strings.NewReader(run), &bytes.Buffer{}))
 	for arg, want := range map[string][]string{
 		"x=a.TestGood":            nil,
-		"vm=a.TestGood a.TestVM":  {"vm: a TestVM skipped: missing: the program qemu"},
+		"vm=a.TestGood a.TestVM":  {"vm: a TestVM skipped: missing: x"},
 		"x=a.TestSuite":           {"x: a TestSuite/one skipped: no reason given"},
 		"x=a.TestSuit":            {"x: a TestSuit did not pass"},
 		"x=b.TestBad c.TestThere": {"x: b TestBad did not pass", "x: c TestThere did not pass"},

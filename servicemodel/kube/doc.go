@@ -33,9 +33,11 @@
 // With [Config.Annotations], such as "kernlb.io", annotations of a Service say what Kubernetes has
 // no field for:
 //
-//	kernlb.io/connections   leave, cut, or how long connections are drained: 30s        [servicemodel.Service.Connections]
-//	kernlb.io/forwarding    nat, direct or tunnel                                        [servicemodel.Service.Forwarding]
-//	kernlb.io/scheduler     wrr, lc, mh+port, …                                          [servicemodel.Service.Scheduler]
+//	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
+//	kernlb.io/forwarding    nat, direct or tunnel
+//	kernlb.io/scheduler     wrr, lc, mh+port, …
+//
+// They set the fields Connections, Forwarding and Scheduler of [servicemodel.Service].
 //
 // # Services with several EndpointSlices
 //

@@ -1,6 +1,6 @@
 package kube_test
 
-//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
+//lint:file-ignore SA1019 Endpoints are deprecated, yet all that some clusters have
 
 import (
 	"testing"
@@ -27,61 +27,76 @@ func subset(port int32, addresses ...string) corev1.EndpointSubset {
 	return s
 }
 
+var (
+	notReadySubset = corev1.EndpointSubset{Ports: subset(8080).Ports,
+		NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.1.0.1"}}}
+	nodeSubset = corev1.EndpointSubset{Ports: subset(8080).Ports,
+		Addresses: []corev1.EndpointAddress{{IP: "10.1.0.1", NodeName: ptr("node-a")}}}
+	twoPortsSubset = corev1.EndpointSubset{Addresses: subset(0, "10.1.0.1", "10.1.0.2").Addresses,
+		Ports: append(subset(8080).Ports, corev1.EndpointPort{Name: "dns",
+			Protocol: corev1.ProtocolUDP, Port: 53})}
+	untypedSubset = corev1.EndpointSubset{Addresses: subset(0, "10.1.0.1").Addresses,
+		Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}}}
+	portlessSubset = corev1.EndpointSubset{Addresses: subset(0, "10.1.0.1", "10.1.0.2").Addresses}
+)
+
+func headless(e *corev1.Endpoints) *corev1.Endpoints {
+	e.Labels = map[string]string{"service.kubernetes.io/headless": ""}
+	return e
+}
+
+func overCapacity(e *corev1.Endpoints) *corev1.Endpoints {
+	e.Annotations = map[string]string{"endpoints.kubernetes.io/over-capacity": "truncated"}
+	return e
+}
+
+// changed is the endpoint at an address, changed.
+func changed(address string, change func(*servicemodel.Endpoint)) servicemodel.Endpoint {
+	e := webEndpoint(address)
+	change(&e)
+	return e
+}
+
+func idle(e *servicemodel.Endpoint)    { e.Ready, e.Serving = false, false }
+func onNodeA(e *servicemodel.Endpoint) { e.Node = "node-a" }
+func withDNS(e *servicemodel.Endpoint) {
+	e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
+		Protocol: servicemodel.UDP, Port: 53})
+}
+
+// endpointsCases are Endpoints of a service, and the endpoints that they give.
+var endpointsCases = []struct {
+	name  string
+	given *corev1.Endpoints
+	want  endpoints
+}{
+	{"addresses are ready", webEndpoints(subset(8080, "10.1.0.1")),
+		endpoints{webEndpoint("10.1.0.1")}},
+	{"not-ready addresses are not", webEndpoints(notReadySubset),
+		endpoints{changed("10.1.0.1", idle)}},
+	{"the node", webEndpoints(nodeSubset), endpoints{changed("10.1.0.1", onNodeA)}},
+	{"each address with each port", webEndpoints(twoPortsSubset),
+		endpoints{changed("10.1.0.1", withDNS), changed("10.1.0.2", withDNS)}},
+	{"subsets are united", webEndpoints(subset(8080, "10.1.0.1"), subset(9090, "10.1.0.2")),
+		endpoints{webEndpoint("10.1.0.1"), endpointOn(9090, "10.1.0.2")}},
+	{"ready in one subset is ready", webEndpoints(notReadySubset, subset(8080, "10.1.0.1")),
+		endpoints{webEndpoint("10.1.0.1")}},
+	{"both families", webEndpoints(subset(8080, "10.1.0.1", "fd00::1")),
+		endpoints{webEndpoint("10.1.0.1"), webEndpoint("fd00::1")}},
+	{"leading zeros", webEndpoints(subset(8080, "010.001.000.001")),
+		endpoints{webEndpoint("10.1.0.1")}},
+	{"no protocol is TCP", webEndpoints(untypedSubset), endpoints{webEndpoint("10.1.0.1")}},
+	{"a subset without ports serves nothing",
+		webEndpoints(portlessSubset), nil},
+	{"no subsets, as those used for leader election", webEndpoints(), nil},
+	{"of a headless service", headless(webEndpoints(subset(8080, "10.1.0.1"))), nil},
+	{"annotations mean nothing", overCapacity(webEndpoints(subset(8080, "10.1.0.1"))),
+		endpoints{webEndpoint("10.1.0.1")}},
+}
+
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
-	type endpoints = []servicemodel.Endpoint
-	notReady := subset(8080)
-	notReady.NotReadyAddresses = []corev1.EndpointAddress{{IP: "10.1.0.1"}}
-	idle := webEndpoint("10.1.0.1")
-	idle.Ready, idle.Serving = false, false
-	named := subset(8080, "10.1.0.1")
-	named.Addresses[0].NodeName = ptr("node-a")
-	onNode := webEndpoint("10.1.0.1")
-	onNode.Node = "node-a"
-	several := subset(8080, "10.1.0.1", "10.1.0.2")
-	several.Ports = append(several.Ports, corev1.EndpointPort{Name: "dns",
-		Protocol: corev1.ProtocolUDP, Port: 53})
-	both := func(address string) servicemodel.Endpoint {
-		e := webEndpoint(address)
-		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
-			Protocol: servicemodel.UDP, Port: 53})
-		return e
-	}
-	on9090 := webEndpoint("10.1.0.2")
-	on9090.Ports = httpOn(9090)
-	untyped := subset(8080, "10.1.0.1")
-	untyped.Ports[0].Protocol = ""
-	headless := webEndpoints(subset(8080, "10.1.0.1"))
-	headless.Labels = map[string]string{"service.kubernetes.io/headless": ""}
-	annotated := webEndpoints(subset(8080, "10.1.0.1"))
-	annotated.Annotations = map[string]string{"endpoints.kubernetes.io/over-capacity": "truncated"}
-
-	for _, tt := range []struct {
-		name  string
-		given *corev1.Endpoints
-		want  endpoints
-	}{
-		{"addresses are ready", webEndpoints(subset(8080, "10.1.0.1")),
-			endpoints{webEndpoint("10.1.0.1")}},
-		{"not-ready addresses are not", webEndpoints(notReady), endpoints{idle}},
-		{"the node", webEndpoints(named), endpoints{onNode}},
-		{"each address with each port", webEndpoints(several),
-			endpoints{both("10.1.0.1"), both("10.1.0.2")}},
-		{"subsets are united", webEndpoints(subset(8080, "10.1.0.1"), subset(9090, "10.1.0.2")),
-			endpoints{webEndpoint("10.1.0.1"), on9090}},
-		{"ready in one subset is ready", webEndpoints(notReady, subset(8080, "10.1.0.1")),
-			endpoints{webEndpoint("10.1.0.1")}},
-		{"both families", webEndpoints(subset(8080, "10.1.0.1", "fd00::1")),
-			endpoints{webEndpoint("10.1.0.1"), webEndpoint("fd00::1")}},
-		{"leading zeros", webEndpoints(subset(8080, "010.001.000.001")),
-			endpoints{webEndpoint("10.1.0.1")}},
-		{"no protocol is TCP", webEndpoints(untyped), endpoints{webEndpoint("10.1.0.1")}},
-		{"a subset without ports serves nothing",
-			webEndpoints(corev1.EndpointSubset{Addresses: several.Addresses}), nil},
-		{"no subsets, as those used for leader election", webEndpoints(), nil},
-		{"of a headless service", headless, nil},
-		{"annotations mean nothing", annotated, endpoints{webEndpoint("10.1.0.1")}},
-	} {
+	for _, tt := range endpointsCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(kube.Config{})

@@ -11,156 +11,166 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
+type endpoints = []servicemodel.Endpoint
+
+// oneEndpoint is the endpoint of webSlice, changed.
+func oneEndpoint(change func(*servicemodel.Endpoint)) endpoints {
+	e := webEndpoint("10.1.0.1")
+	change(&e)
+	return endpoints{e}
+}
+
+func conditions(ready, serving, terminating *bool) func(*discoveryv1.EndpointSlice) {
+	return func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ready,
+			Serving: serving, Terminating: terminating}
+	}
+}
+
+func sameEndpoint(*servicemodel.Endpoint) {}
+
+// sliceCases are EndpointSlices with one endpoint, and what becomes of it.
+var sliceCases = []struct {
+	name     string
+	given    func(*discoveryv1.EndpointSlice)
+	want     endpoints
+	problems []string
+}{
+	{"a plain slice", func(*discoveryv1.EndpointSlice) {}, oneEndpoint(sameEndpoint), nil},
+	{"the service-proxy-name label means nothing on slices",
+		func(s *discoveryv1.EndpointSlice) {
+			s.Labels["service.kubernetes.io/service-proxy-name"] = "other"
+		}, oneEndpoint(sameEndpoint), nil},
+	{"a slice of a headless service", func(s *discoveryv1.EndpointSlice) {
+		s.Labels["service.kubernetes.io/headless"] = ""
+	}, nil, nil},
+	{"without the label of a service", func(s *discoveryv1.EndpointSlice) {
+		s.Labels = nil
+	}, nil, []string{
+		"warning: EndpointSlice default/web-1: metadata.labels[kubernetes.io/service-name]: " +
+			"names no service, the slice is skipped",
+	}},
+	{"the label of another service", func(s *discoveryv1.EndpointSlice) {
+		s.Labels[discoveryv1.LabelServiceName] = "db"
+	}, nil, nil},
+	{"another namespace", func(s *discoveryv1.EndpointSlice) {
+		s.Namespace = "other"
+	}, nil, nil},
+	{"type FQDN", func(s *discoveryv1.EndpointSlice) {
+		s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeFQDN,
+			[]string{"example.com"}
+	}, nil, nil},
+	{"IPv6", func(s *discoveryv1.EndpointSlice) {
+		s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeIPv6,
+			[]string{"fd00::1"}
+	}, endpoints{webEndpoint("fd00::1")}, nil},
+
+	{"a port without a name is skipped", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Name = nil
+	}, nil,
+		[]string{
+			"warning: EndpointSlice default/web-1: ports[0].name: is missing, the port is " +
+				"skipped"}},
+	{"an empty port name is a name", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Name = ptr("")
+	},
+		oneEndpoint(func(e *servicemodel.Endpoint) {
+			e.Ports = []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}
+		}), nil},
+	{"a port without a number is skipped", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Port = nil
+	}, nil, []string{
+		"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
+			"ports and cannot be balanced, the port is skipped",
+	}},
+	{"port 0 is skipped", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Port = ptr(int32(0))
+	}, nil,
+		[]string{
+			"warning: EndpointSlice default/web-1: ports[0].port: 0: must be between 1 and " +
+				"65535"}},
+	{"a port that is skipped leaves the others", func(s *discoveryv1.EndpointSlice) {
+		s.Ports = append([]discoveryv1.EndpointPort{{Name: ptr("all")}}, s.Ports...)
+	}, oneEndpoint(sameEndpoint), []string{
+		"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
+			"ports and cannot be balanced, the port is skipped",
+	}},
+	{"no protocol is TCP", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Protocol = nil
+	}, oneEndpoint(sameEndpoint), nil},
+	{"several ports", func(s *discoveryv1.EndpointSlice) {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"),
+			Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))},
+			discoveryv1.EndpointPort{Name: ptr("sig"), Protocol: ptr(corev1.ProtocolSCTP),
+				Port: ptr(int32(36412))})
+	}, oneEndpoint(func(e *servicemodel.Endpoint) {
+		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
+			Protocol: servicemodel.UDP, Port: 53},
+			servicemodel.EndpointPort{Name: "sig", Protocol: servicemodel.SCTP, Port: 36412})
+	}), nil},
+	{"one name with two protocols", func(s *discoveryv1.EndpointSlice) {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("http"),
+			Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(8080))})
+	}, oneEndpoint(func(e *servicemodel.Endpoint) {
+		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "http",
+			Protocol: servicemodel.UDP, Port: 8080})
+	}), nil},
+
+	{"only the first address counts", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Addresses = []string{"10.1.0.1", "10.1.0.2", "nonsense"}
+	}, oneEndpoint(sameEndpoint), nil},
+	{"an endpoint without an address is skipped", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{})
+	}, oneEndpoint(sameEndpoint),
+		[]string{
+			"warning: EndpointSlice default/web-1: endpoints[1].addresses: must hold an " +
+				"address"}},
+	{"leading zeros", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Addresses = []string{"010.001.0.01"}
+	}, oneEndpoint(sameEndpoint), nil},
+
+	{"no conditions: ready, serving, not terminating", conditions(nil, nil, nil),
+		oneEndpoint(sameEndpoint), nil},
+	{"not ready, not serving", conditions(ptr(false), ptr(false), nil),
+		oneEndpoint(func(e *servicemodel.Endpoint) { e.Ready, e.Serving = false, false }), nil},
+	{"not ready, serving unknown", conditions(ptr(false), nil, nil),
+		oneEndpoint(func(e *servicemodel.Endpoint) { e.Ready = false }), nil},
+	{"terminating, still serving", conditions(ptr(false), ptr(true), ptr(true)),
+		oneEndpoint(func(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }), nil},
+	{"ready and terminating, as not-ready addresses are published",
+		conditions(ptr(true), ptr(false), ptr(true)),
+		oneEndpoint(func(e *servicemodel.Endpoint) {
+			e.Serving, e.Terminating = false, true
+		}), nil},
+
+	{"node and zone", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].NodeName, s.Endpoints[0].Zone = ptr("node-a"), ptr("zone-1")
+	}, oneEndpoint(func(e *servicemodel.Endpoint) { e.Node, e.Zone = "node-a", "zone-1" }), nil},
+	{"hints", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Hints = &discoveryv1.EndpointHints{
+			ForZones: []discoveryv1.ForZone{{Name: "zone-1"}, {Name: "zone-2"}},
+			ForNodes: []discoveryv1.ForNode{{Name: "node-a"}},
+		}
+	}, oneEndpoint(func(e *servicemodel.Endpoint) {
+		e.ForZones, e.ForNodes = []string{"zone-1", "zone-2"}, []string{"node-a"}
+	}), nil},
+	{"empty hints are none", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Hints = &discoveryv1.EndpointHints{}
+	}, oneEndpoint(sameEndpoint), nil},
+	{"fields that mean nothing to a proxy", func(s *discoveryv1.EndpointSlice) {
+		s.Annotations = map[string]string{
+			"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
+		s.Endpoints[0].Hostname = ptr("web-0")
+		s.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}
+		s.Endpoints[0].DeprecatedTopology = map[string]string{
+			"topology.kubernetes.io/zone": "zone-9"}
+		s.Ports[0].AppProtocol = ptr("h2c")
+	}, oneEndpoint(sameEndpoint), nil},
+}
+
 func TestEndpointSlice(t *testing.T) {
 	t.Parallel()
-	type endpoints = []servicemodel.Endpoint
-	one := func(change func(*servicemodel.Endpoint)) endpoints {
-		e := webEndpoint("10.1.0.1")
-		change(&e)
-		return endpoints{e}
-	}
-	condition := func(ready, serving, terminating *bool) func(*discoveryv1.EndpointSlice) {
-		return func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ready,
-				Serving: serving, Terminating: terminating}
-		}
-	}
-	same := func(*servicemodel.Endpoint) {}
-	for _, tt := range []struct {
-		name     string
-		given    func(*discoveryv1.EndpointSlice)
-		want     endpoints
-		problems []string
-	}{
-		{"a plain slice", func(*discoveryv1.EndpointSlice) {}, one(same), nil},
-		{"the service-proxy-name label means nothing on slices",
-			func(s *discoveryv1.EndpointSlice) {
-				s.Labels["service.kubernetes.io/service-proxy-name"] = "other"
-			}, one(same), nil},
-		{"a slice of a headless service", func(s *discoveryv1.EndpointSlice) {
-			s.Labels["service.kubernetes.io/headless"] = ""
-		}, nil, nil},
-		{"without the label of a service", func(s *discoveryv1.EndpointSlice) {
-			s.Labels = nil
-		}, nil, []string{
-			"warning: EndpointSlice default/web-1: metadata.labels[kubernetes.io/service-name]: " +
-				"names no service, the slice is skipped",
-		}},
-		{"the label of another service", func(s *discoveryv1.EndpointSlice) {
-			s.Labels[discoveryv1.LabelServiceName] = "db"
-		}, nil, nil},
-		{"another namespace", func(s *discoveryv1.EndpointSlice) {
-			s.Namespace = "other"
-		}, nil, nil},
-		{"type FQDN", func(s *discoveryv1.EndpointSlice) {
-			s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeFQDN,
-				[]string{"example.com"}
-		}, nil, nil},
-		{"IPv6", func(s *discoveryv1.EndpointSlice) {
-			s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeIPv6,
-				[]string{"fd00::1"}
-		}, endpoints{webEndpoint("fd00::1")}, nil},
-
-		{"a port without a name is skipped", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Name = nil
-		}, nil,
-			[]string{
-				"warning: EndpointSlice default/web-1: ports[0].name: is missing, the port is " +
-					"skipped"}},
-		{"an empty port name is a name", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Name = ptr("")
-		},
-			one(func(e *servicemodel.Endpoint) {
-				e.Ports = []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}
-			}), nil},
-		{"a port without a number is skipped", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Port = nil
-		}, nil, []string{
-			"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
-				"ports and cannot be balanced, the port is skipped",
-		}},
-		{"port 0 is skipped", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Port = ptr(int32(0))
-		}, nil,
-			[]string{
-				"warning: EndpointSlice default/web-1: ports[0].port: 0: must be between 1 and " +
-					"65535"}},
-		{"a port that is skipped leaves the others", func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append([]discoveryv1.EndpointPort{{Name: ptr("all")}}, s.Ports...)
-		}, one(same), []string{
-			"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
-				"ports and cannot be balanced, the port is skipped",
-		}},
-		{"no protocol is TCP", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Protocol = nil
-		}, one(same), nil},
-		{"several ports", func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"),
-				Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))},
-				discoveryv1.EndpointPort{Name: ptr("sig"), Protocol: ptr(corev1.ProtocolSCTP),
-					Port: ptr(int32(36412))})
-		}, one(func(e *servicemodel.Endpoint) {
-			e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
-				Protocol: servicemodel.UDP, Port: 53},
-				servicemodel.EndpointPort{Name: "sig", Protocol: servicemodel.SCTP, Port: 36412})
-		}), nil},
-		{"one name with two protocols", func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("http"),
-				Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(8080))})
-		}, one(func(e *servicemodel.Endpoint) {
-			e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "http",
-				Protocol: servicemodel.UDP, Port: 8080})
-		}), nil},
-
-		{"only the first address counts", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Addresses = []string{"10.1.0.1", "10.1.0.2", "nonsense"}
-		}, one(same), nil},
-		{"an endpoint without an address is skipped", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{})
-		}, one(same),
-			[]string{
-				"warning: EndpointSlice default/web-1: endpoints[1].addresses: must hold an " +
-					"address"}},
-		{"leading zeros", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Addresses = []string{"010.001.0.01"}
-		}, one(same), nil},
-
-		{"no conditions: ready, serving, not terminating", condition(nil, nil, nil),
-			one(same), nil},
-		{"not ready, not serving", condition(ptr(false), ptr(false), nil),
-			one(func(e *servicemodel.Endpoint) { e.Ready, e.Serving = false, false }), nil},
-		{"not ready, serving unknown", condition(ptr(false), nil, nil),
-			one(func(e *servicemodel.Endpoint) { e.Ready = false }), nil},
-		{"terminating, still serving", condition(ptr(false), ptr(true), ptr(true)),
-			one(func(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }), nil},
-		{"ready and terminating, as not-ready addresses are published",
-			condition(ptr(true), ptr(false), ptr(true)),
-			one(func(e *servicemodel.Endpoint) { e.Serving, e.Terminating = false, true }), nil},
-
-		{"node and zone", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].NodeName, s.Endpoints[0].Zone = ptr("node-a"), ptr("zone-1")
-		}, one(func(e *servicemodel.Endpoint) { e.Node, e.Zone = "node-a", "zone-1" }), nil},
-		{"hints", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Hints = &discoveryv1.EndpointHints{
-				ForZones: []discoveryv1.ForZone{{Name: "zone-1"}, {Name: "zone-2"}},
-				ForNodes: []discoveryv1.ForNode{{Name: "node-a"}},
-			}
-		}, one(func(e *servicemodel.Endpoint) {
-			e.ForZones, e.ForNodes = []string{"zone-1", "zone-2"}, []string{"node-a"}
-		}), nil},
-		{"empty hints are none", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Hints = &discoveryv1.EndpointHints{}
-		}, one(same), nil},
-		{"fields that mean nothing to a proxy", func(s *discoveryv1.EndpointSlice) {
-			s.Annotations = map[string]string{
-				"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
-			s.Endpoints[0].Hostname = ptr("web-0")
-			s.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}
-			s.Endpoints[0].DeprecatedTopology = map[string]string{
-				"topology.kubernetes.io/zone": "zone-9"}
-			s.Ports[0].AppProtocol = ptr("h2c")
-		}, one(same), nil},
-	} {
+	for _, tt := range sliceCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(kube.Config{})
@@ -174,54 +184,57 @@ func TestEndpointSlice(t *testing.T) {
 	}
 }
 
+// invalidSlices are EndpointSlices that are refused, and why.
+var invalidSlices = []struct {
+	name  string
+	given func(*discoveryv1.EndpointSlice)
+	want  string
+}{
+	{"no address type", func(s *discoveryv1.EndpointSlice) {
+		s.AddressType = ""
+	}, "addressType: must be IPv4, IPv6 or FQDN"},
+	{"unknown address type", func(s *discoveryv1.EndpointSlice) {
+		s.AddressType = "IP"
+	}, "addressType: IP: must be IPv4, IPv6 or FQDN"},
+	{"bad address", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[1].Addresses[0] = "10.1.0"
+	},
+		"endpoints[1].addresses[0]: 10.1.0: not an IP address"},
+	{"address of the other family", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[1].Addresses[0] = "fd00::1"
+	},
+		"endpoints[1].addresses[0]: fd00::1: must be an IPv4 address, as addressType says"},
+	{"loopback address", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Addresses[0] = "127.0.0.1"
+	},
+		"endpoints[0].addresses[0]: 127.0.0.1: may not be a loopback address"},
+	{"unspecified address", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Addresses[0] = "0.0.0.0"
+	},
+		"endpoints[0].addresses[0]: 0.0.0.0: may not be unspecified"},
+	{"link-local address", func(s *discoveryv1.EndpointSlice) {
+		s.Endpoints[0].Addresses[0] = "169.254.1.1"
+	},
+		"endpoints[0].addresses[0]: 169.254.1.1: may not be a link-local address"},
+	{"unknown protocol", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Protocol = ptr(corev1.Protocol("QUIC"))
+	},
+		"ports[0].protocol: QUIC: must be TCP, UDP or SCTP"},
+	{"bad port name", func(s *discoveryv1.EndpointSlice) {
+		s.Ports[0].Name = ptr("A")
+	}, "ports[0].name: A: a lowercase RFC 1123 label must"},
+	{"duplicate port", func(s *discoveryv1.EndpointSlice) {
+		s.Ports = append(s.Ports, s.Ports[0])
+	},
+		"ports[1].name: http: is the name of ports[0] too, with the same protocol"},
+	{"bad name", func(s *discoveryv1.EndpointSlice) {
+		s.Name = "web 1"
+	}, "metadata.name: web 1: a lowercase RFC 1123 subdomain must"},
+}
+
 func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name  string
-		given func(*discoveryv1.EndpointSlice)
-		want  string
-	}{
-		{"no address type", func(s *discoveryv1.EndpointSlice) {
-			s.AddressType = ""
-		}, "addressType: must be IPv4, IPv6 or FQDN"},
-		{"unknown address type", func(s *discoveryv1.EndpointSlice) {
-			s.AddressType = "IP"
-		}, "addressType: IP: must be IPv4, IPv6 or FQDN"},
-		{"bad address", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[1].Addresses[0] = "10.1.0"
-		},
-			"endpoints[1].addresses[0]: 10.1.0: not an IP address"},
-		{"address of the other family", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[1].Addresses[0] = "fd00::1"
-		},
-			"endpoints[1].addresses[0]: fd00::1: must be an IPv4 address, as addressType says"},
-		{"loopback address", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Addresses[0] = "127.0.0.1"
-		},
-			"endpoints[0].addresses[0]: 127.0.0.1: may not be a loopback address"},
-		{"unspecified address", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Addresses[0] = "0.0.0.0"
-		},
-			"endpoints[0].addresses[0]: 0.0.0.0: may not be unspecified"},
-		{"link-local address", func(s *discoveryv1.EndpointSlice) {
-			s.Endpoints[0].Addresses[0] = "169.254.1.1"
-		},
-			"endpoints[0].addresses[0]: 169.254.1.1: may not be a link-local address"},
-		{"unknown protocol", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Protocol = ptr(corev1.Protocol("QUIC"))
-		},
-			"ports[0].protocol: QUIC: must be TCP, UDP or SCTP"},
-		{"bad port name", func(s *discoveryv1.EndpointSlice) {
-			s.Ports[0].Name = ptr("A")
-		}, "ports[0].name: A: a lowercase RFC 1123 label must"},
-		{"duplicate port", func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append(s.Ports, s.Ports[0])
-		},
-			"ports[1].name: http: is the name of ports[0] too, with the same protocol"},
-		{"bad name", func(s *discoveryv1.EndpointSlice) {
-			s.Name = "web 1"
-		}, "metadata.name: web 1: a lowercase RFC 1123 subdomain must"},
-	} {
+	for _, tt := range invalidSlices {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(kube.Config{})
@@ -237,7 +250,7 @@ func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 			require.Equal(t, kube.Error, problems[0].Severity)
 			require.Contains(t, problems[0].Error(), tt.want)
 			if slice.Name == "web-1" {
-				other := []servicemodel.Endpoint{webEndpoint("10.1.0.3")}
+				other := endpoints{webEndpoint("10.1.0.3")}
 				require.Equal(t, other, tracker.State().Endpoints(web),
 					"the other slice is not spoiled")
 			}
@@ -257,69 +270,87 @@ func TestStrictRefusesPortZeroInSlice(t *testing.T) {
 	}, texts(tracker.SetEndpointSlice(slice)))
 }
 
+type slices = []*discoveryv1.EndpointSlice
+
+func sliceOnPort(s *discoveryv1.EndpointSlice, port int32) *discoveryv1.EndpointSlice {
+	s.Ports[0].Port = ptr(port)
+	return s
+}
+
+func sliceIn(ready, serving, terminating bool, s *discoveryv1.EndpointSlice,
+) *discoveryv1.EndpointSlice {
+	for i := range s.Endpoints {
+		s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready,
+			Serving: &serving, Terminating: &terminating}
+	}
+	return s
+}
+
+func sliceWithDNS(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"),
+		Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))})
+	return s
+}
+
+func endpointOn(port uint16, address string) servicemodel.Endpoint {
+	e := webEndpoint(address)
+	e.Ports = httpOn(port)
+	return e
+}
+
+func onlyDNS(address string) servicemodel.Endpoint {
+	e := webEndpoint(address)
+	e.Ports = []servicemodel.EndpointPort{{Name: "dns", Protocol: servicemodel.UDP, Port: 53}}
+	return e
+}
+
+func notReady(address string) servicemodel.Endpoint {
+	e := webEndpoint(address)
+	e.Ready = false
+	return e
+}
+
+// slicesOfOneService are EndpointSlices of one service, and the endpoints that they give together.
+var slicesOfOneService = []struct {
+	name  string
+	given slices
+	want  endpoints
+}{
+	{"endpoints of all slices, in the order of the slices' names",
+		slices{webSlice("b", "10.1.0.2"), webSlice("a", "10.1.0.3", "10.1.0.1")},
+		endpoints{webEndpoint("10.1.0.3"), webEndpoint("10.1.0.1"),
+			webEndpoint("10.1.0.2")}},
+	{"a named target port may differ by slice", slices{webSlice("a", "10.1.0.1"),
+		sliceOnPort(webSlice("b", "10.1.0.2"), 9090)},
+		endpoints{webEndpoint("10.1.0.1"), endpointOn(9090, "10.1.0.2")}},
+	{"one address with two numbers is two endpoints", slices{webSlice("a", "10.1.0.1"),
+		sliceOnPort(webSlice("b", "10.1.0.1"), 9090)},
+		endpoints{webEndpoint("10.1.0.1"), endpointOn(9090, "10.1.0.1")}},
+	{"an endpoint in two slices is one", slices{webSlice("a", "10.1.0.1"),
+		webSlice("b", "10.1.0.1", "10.1.0.2")},
+		endpoints{webEndpoint("10.1.0.1"), webEndpoint("10.1.0.2")}},
+	{"an endpoint twice in one slice is one", slices{webSlice("a", "10.1.0.1", "10.1.0.01")},
+		endpoints{webEndpoint("10.1.0.1")}},
+	{"the ports that the other slice lacks stay",
+		slices{webSlice("a", "10.1.0.1"), sliceWithDNS(webSlice("b", "10.1.0.1"))},
+		endpoints{webEndpoint("10.1.0.1"), onlyDNS("10.1.0.1")}},
+	{"ready wins over not ready",
+		slices{sliceIn(false, false, false, webSlice("a", "10.1.0.1")),
+			webSlice("b", "10.1.0.1")},
+		endpoints{webEndpoint("10.1.0.1")}},
+	{"not terminating wins over terminating", slices{
+		sliceIn(true, true, true, webSlice("a", "10.1.0.1")),
+		sliceIn(false, true, false, webSlice("b", "10.1.0.1")),
+	}, endpoints{notReady("10.1.0.1")}},
+	{"serving wins over not serving", slices{
+		sliceIn(false, false, false, webSlice("a", "10.1.0.1")),
+		sliceIn(false, true, false, webSlice("b", "10.1.0.1")),
+	}, endpoints{notReady("10.1.0.1")}},
+}
+
 func TestSlicesOfOneService(t *testing.T) {
 	t.Parallel()
-	type slices = []*discoveryv1.EndpointSlice
-	onPort := func(s *discoveryv1.EndpointSlice, port int32) *discoveryv1.EndpointSlice {
-		s.Ports[0].Port = ptr(port)
-		return s
-	}
-	condition := func(s *discoveryv1.EndpointSlice, ready, serving,
-		terminating bool) *discoveryv1.EndpointSlice {
-		for i := range s.Endpoints {
-			s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready,
-				Serving: &serving, Terminating: &terminating}
-		}
-		return s
-	}
-	withPort := func(address string, port uint16) servicemodel.Endpoint {
-		e := webEndpoint(address)
-		e.Ports = httpOn(port)
-		return e
-	}
-	twoPorts := webSlice("b", "10.1.0.1")
-	twoPorts.Ports = append(twoPorts.Ports,
-		discoveryv1.EndpointPort{Name: ptr("dns"), Protocol: ptr(corev1.ProtocolUDP),
-			Port: ptr(int32(53))})
-	onlyDNS := webEndpoint("10.1.0.1")
-	onlyDNS.Ports = []servicemodel.EndpointPort{{Name: "dns", Protocol: servicemodel.UDP, Port: 53}}
-	notReady := webEndpoint("10.1.0.1")
-	notReady.Ready = false
-	for _, tt := range []struct {
-		name  string
-		given slices
-		want  []servicemodel.Endpoint
-	}{
-		{"endpoints of all slices, in the order of the slices' names",
-			slices{webSlice("b", "10.1.0.2"), webSlice("a", "10.1.0.3", "10.1.0.1")},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.3"), webEndpoint("10.1.0.1"),
-				webEndpoint("10.1.0.2")}},
-		{"a named target port may differ by slice", slices{webSlice("a", "10.1.0.1"),
-			onPort(webSlice("b", "10.1.0.2"), 9090)},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), withPort("10.1.0.2", 9090)}},
-		{"one address with two numbers is two endpoints", slices{webSlice("a", "10.1.0.1"),
-			onPort(webSlice("b", "10.1.0.1"), 9090)},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), withPort("10.1.0.1", 9090)}},
-		{"an endpoint in two slices is one", slices{webSlice("a", "10.1.0.1"),
-			webSlice("b", "10.1.0.1", "10.1.0.2")},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), webEndpoint("10.1.0.2")}},
-		{"an endpoint twice in one slice is one", slices{webSlice("a", "10.1.0.1", "10.1.0.01")},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.1")}},
-		{"the ports that the other slice lacks stay", slices{webSlice("a", "10.1.0.1"), twoPorts},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.1"), onlyDNS}},
-		{"ready wins over not ready",
-			slices{condition(webSlice("a", "10.1.0.1"), false, false, false),
-				webSlice("b", "10.1.0.1")},
-			[]servicemodel.Endpoint{webEndpoint("10.1.0.1")}},
-		{"not terminating wins over terminating", slices{
-			condition(webSlice("a", "10.1.0.1"), true, true, true),
-			condition(webSlice("b", "10.1.0.1"), false, true, false),
-		}, []servicemodel.Endpoint{notReady}},
-		{"serving wins over not serving", slices{
-			condition(webSlice("a", "10.1.0.1"), false, false, false),
-			condition(webSlice("b", "10.1.0.1"), false, true, false),
-		}, []servicemodel.Endpoint{notReady}},
-	} {
+	for _, tt := range slicesOfOneService {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for _, order := range [][]int{{0, 1}, {1, 0}} {

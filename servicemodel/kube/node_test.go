@@ -28,69 +28,79 @@ func ourNode() *corev1.Node {
 	}
 }
 
+var (
+	// knownNode is what ourNode says, nodeSelf what the program says at least, and nodeOwn what it
+	// says itself.
+	knownNode = servicemodel.Node{Name: "node-a", Zone: "zone-1",
+		Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}
+	nodeSelf = servicemodel.Node{Name: "node-a"}
+	nodeOwn  = servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"),
+		MasqueradeAll: true}
+)
+
+// nodeWith is knownNode, changed.
+func nodeWith(change func(*servicemodel.Node)) servicemodel.Node {
+	n := knownNode
+	change(&n)
+	return n
+}
+
+func nodeAsItIs(*corev1.Node) {}
+
+// nodeCases are Nodes, and the node that the state is about then.
+var nodeCases = []struct {
+	name     string
+	config   kube.Config
+	given    func(*corev1.Node)
+	want     servicemodel.Node
+	problems []string
+}{
+	{"zone and addresses, internal ones first", kube.Config{Node: nodeSelf}, nodeAsItIs,
+		knownNode, nil},
+	{"another node", kube.Config{Node: nodeSelf}, func(n *corev1.Node) {
+		n.Name = "node-b"
+	}, nodeSelf, nil},
+	{"a program that does not name its node", kube.Config{}, nodeAsItIs,
+		servicemodel.Node{}, nil},
+	{"only the zone label counts", kube.Config{Node: nodeSelf}, func(n *corev1.Node) {
+		n.Labels = map[string]string{"failure-domain.beta.kubernetes.io/zone": "old",
+			"topology.kubernetes.io/region": "region"}
+	}, nodeWith(func(n *servicemodel.Node) { n.Zone = "" }), nil},
+	{"what the program says wins", kube.Config{Node: nodeOwn}, nodeAsItIs, nodeOwn, nil},
+	{"pod CIDRs tell local pods where asked for", kube.Config{Node: nodeSelf, NodeCIDRs: true},
+		nodeAsItIs,
+		nodeWith(func(n *servicemodel.Node) {
+			n.LocalPods.CIDRs = prefixes("10.1.0.0/24", "fd00:1::/64")
+		}), nil},
+	{"a single pod CIDR", kube.Config{Node: nodeSelf, NodeCIDRs: true}, func(n *corev1.Node) {
+		n.Spec.PodCIDRs = nil
+	},
+		nodeWith(func(n *servicemodel.Node) { n.LocalPods.CIDRs = prefixes("10.1.0.0/24") }), nil},
+	{"leading zeros", kube.Config{Node: nodeSelf}, func(n *corev1.Node) {
+		n.Status.Addresses[2].Address = "172.016.000.001"
+	}, knownNode, nil},
+	{"addresses that are none, or of no use, are skipped",
+		kube.Config{Node: nodeSelf, NodeCIDRs: true}, func(n *corev1.Node) {
+			n.Spec.PodCIDRs = []string{"x"}
+			n.Status.Addresses = append(n.Status.Addresses,
+				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "y"},
+				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "127.0.0.1"})
+		}, knownNode, []string{
+			"warning: Node node-a: status.addresses[5].address: y: not an IP address",
+			"warning: Node node-a: status.addresses[6].address: 127.0.0.1: may not be a " +
+				"loopback address",
+			"warning: Node node-a: spec.podCIDRs[0]: x: not an IP range such as 10.0.0.0/8",
+		}},
+	{"strictly, what is none is an error", kube.Config{Node: nodeSelf, Strict: true},
+		func(n *corev1.Node) {
+			n.Status.Addresses[2].Address = "x"
+		}, nodeSelf,
+		[]string{"error: Node node-a: status.addresses[2].address: x: not an IP address"}},
+}
+
 func TestNode(t *testing.T) {
 	t.Parallel()
-	known := servicemodel.Node{
-		Name: "node-a", Zone: "zone-1", Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1",
-			"2001:db8::1"),
-	}
-	with := func(change func(*servicemodel.Node)) servicemodel.Node {
-		n := known
-		change(&n)
-		return n
-	}
-	self := servicemodel.Node{Name: "node-a"}
-	own := servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"),
-		MasqueradeAll: true}
-	for _, tt := range []struct {
-		name     string
-		config   kube.Config
-		given    func(*corev1.Node)
-		want     servicemodel.Node
-		problems []string
-	}{
-		{"zone and addresses, internal ones first", kube.Config{Node: self}, func(*corev1.Node) {},
-			known, nil},
-		{"another node", kube.Config{Node: self}, func(n *corev1.Node) {
-			n.Name = "node-b"
-		}, self, nil},
-		{"a program that does not name its node", kube.Config{}, func(*corev1.Node) {},
-			servicemodel.Node{}, nil},
-		{"only the zone label counts", kube.Config{Node: self}, func(n *corev1.Node) {
-			n.Labels = map[string]string{"failure-domain.beta.kubernetes.io/zone": "old",
-				"topology.kubernetes.io/region": "region"}
-		}, with(func(n *servicemodel.Node) { n.Zone = "" }), nil},
-		{"what the program says wins", kube.Config{Node: own}, func(*corev1.Node) {}, own, nil},
-		{"pod CIDRs tell local pods where asked for", kube.Config{Node: self, NodeCIDRs: true},
-			func(*corev1.Node) {},
-			with(func(n *servicemodel.Node) {
-				n.LocalPods.CIDRs = prefixes("10.1.0.0/24", "fd00:1::/64")
-			}), nil},
-		{"a single pod CIDR", kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) {
-			n.Spec.PodCIDRs = nil
-		},
-			with(func(n *servicemodel.Node) { n.LocalPods.CIDRs = prefixes("10.1.0.0/24") }), nil},
-		{"leading zeros", kube.Config{Node: self}, func(n *corev1.Node) {
-			n.Status.Addresses[2].Address = "172.016.000.001"
-		}, known, nil},
-		{"addresses that are none, or of no use, are skipped",
-			kube.Config{Node: self, NodeCIDRs: true}, func(n *corev1.Node) {
-				n.Spec.PodCIDRs = []string{"x"}
-				n.Status.Addresses = append(n.Status.Addresses,
-					corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "y"},
-					corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "127.0.0.1"})
-			}, known, []string{
-				"warning: Node node-a: status.addresses[5].address: y: not an IP address",
-				"warning: Node node-a: status.addresses[6].address: 127.0.0.1: may not be a " +
-					"loopback address",
-				"warning: Node node-a: spec.podCIDRs[0]: x: not an IP range such as 10.0.0.0/8",
-			}},
-		{"strictly, what is none is an error", kube.Config{Node: self, Strict: true},
-			func(n *corev1.Node) {
-				n.Status.Addresses[2].Address = "x"
-			}, self,
-			[]string{"error: Node node-a: status.addresses[2].address: x: not an IP address"}},
-	} {
+	for _, tt := range nodeCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(tt.config)

@@ -72,8 +72,8 @@ func TestServiceAnnotations(t *testing.T) {
 			unchanged, nil},
 		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast",
 			"kernlb.io/forwarding", "", "kernlb.io/connections", "1ms"), unchanged, []string{
-			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: must " +
-				"be leave, cut, or a time of at least 1s",
+			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: " +
+				"must be leave, cut, or a time of at least 1s",
 			"warning: Service default/web: metadata.annotations[kernlb.io/forwarding]: must be " +
 				"nat, direct or tunnel",
 			"warning: Service default/web: metadata.annotations[kernlb.io/scheduler]: fast: must " +
@@ -233,8 +233,8 @@ func TestServiceAddresses(t *testing.T) {
 		{"an external IP of a family without a cluster IP", singleStack(external("2001:db8::1")),
 			func(s *servicemodel.Service) { s.ClusterIPs = addrs("10.96.0.10") },
 			[]string{
-				"warning: Service default/web: spec.externalIPs[0]: 2001:db8::1: is not used, the " +
-					"service has no IPv6 cluster IP"}},
+				"warning: Service default/web: spec.externalIPs[0]: 2001:db8::1: is not used, " +
+					"the service has no IPv6 cluster IP"}},
 
 		{"a load balancer", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9"}),
 			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
@@ -279,8 +279,8 @@ func TestServiceAddresses(t *testing.T) {
 			singleStack(ingress(corev1.LoadBalancerIngress{IP: "2001:db8::9"})),
 			func(s *servicemodel.Service) { s.ClusterIPs = addrs("10.96.0.10") },
 			[]string{
-				"warning: Service default/web: status.loadBalancer.ingress[0].ip: 2001:db8::9: is " +
-					"not used, the service has no IPv6 cluster IP",
+				"warning: Service default/web: status.loadBalancer.ingress[0].ip: 2001:db8::9: " +
+					"is not used, the service has no IPv6 cluster IP",
 			}},
 
 		{"source ranges are trimmed, masked and read leniently",
@@ -307,8 +307,8 @@ func TestServicePolicies(t *testing.T) {
 		}
 	}
 	noPort := []string{
-		"warning: Service default/web: spec.healthCheckNodePort: no port is given, load balancers " +
-			"cannot ask for local endpoints",
+		"warning: Service default/web: spec.healthCheckNodePort: no port is given, load " +
+			"balancers cannot ask for local endpoints",
 	}
 	runServiceCases(t, kube.Config{}, []serviceCase{
 		{"affinity without configuration lasts three hours",

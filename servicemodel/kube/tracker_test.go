@@ -1,6 +1,6 @@
 package kube_test
 
-//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
+//lint:file-ignore SA1019 Endpoints are deprecated, yet all that some clusters have
 
 import (
 	"fmt"

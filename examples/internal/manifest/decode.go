@@ -54,34 +54,41 @@ func (d *decoder) fill(v *value, dst reflect.Value, path string) {
 		d.unmarshal(v, u, path)
 		return
 	}
+	want, ok := kindOf[dst.Kind()]
+	if !ok { // no field of the kinds that are read
+		d.wrong(v, path, "cannot be read")
+		return
+	}
+	if d.want(v, want, path) {
+		d.set(v, dst, path)
+	}
+}
+
+// kindOf is the kind of value that a field of each kind is set from.
+var kindOf = map[reflect.Kind]kind{
+	reflect.Struct: objectValue, reflect.Map: objectValue, reflect.Slice: listValue,
+	reflect.String: textValue, reflect.Bool: boolValue,
+	reflect.Int32: numberValue, reflect.Int64: numberValue,
+}
+
+// set sets dst from v, which is of the kind for it.
+func (d *decoder) set(v *value, dst reflect.Value, path string) {
 	switch dst.Kind() {
 	case reflect.Struct:
-		if d.want(v, objectValue, path) {
-			d.object(v, dst, path)
-		}
+		d.object(v, dst, path)
 	case reflect.Map:
-		if d.want(v, objectValue, path) {
-			d.entries(v, dst, path)
-		}
+		d.entries(v, dst, path)
 	case reflect.Slice:
-		if d.want(v, listValue, path) {
-			dst.Set(reflect.MakeSlice(dst.Type(), len(v.items), len(v.items)))
-			for i, item := range v.items {
-				d.fill(item, dst.Index(i), path+"["+strconv.Itoa(i)+"]")
-			}
+		dst.Set(reflect.MakeSlice(dst.Type(), len(v.items), len(v.items)))
+		for i, item := range v.items {
+			d.fill(item, dst.Index(i), path+"["+strconv.Itoa(i)+"]")
 		}
 	case reflect.String:
-		if d.want(v, textValue, path) {
-			dst.SetString(v.text)
-		}
+		dst.SetString(v.text)
 	case reflect.Bool:
-		if d.want(v, boolValue, path) {
-			dst.SetBool(v.text == "true")
-		}
-	case reflect.Int32, reflect.Int64:
+		dst.SetBool(v.text == "true")
+	default:
 		d.integer(v, dst, path)
-	default: // no field of the kinds that are read
-		d.wrong(v, path, "cannot be read")
 	}
 }
 
@@ -99,9 +106,6 @@ func (d *decoder) want(v *value, k kind, path string) bool {
 }
 
 func (d *decoder) integer(v *value, dst reflect.Value, path string) {
-	if !d.want(v, numberValue, path) {
-		return
-	}
 	bits := dst.Type().Bits()
 	n, err := strconv.ParseInt(v.text, 10, bits)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
+//revive:disable:line-length-limit a line of output cannot be wrapped
 func ExampleLoader() {
 	tracker := kube.NewTracker(kube.Config{Strict: true})
 	loader := manifest.NewLoader(tracker)

@@ -9,52 +9,58 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestHostileText(t *testing.T) {
-	t.Parallel()
-	var laughs strings.Builder
-	laughs.WriteString("a0: &a0 ha\n")
-	previous := "a0"
-	for _, name := range strings.Split("b c d e f g h i j k l m", " ") {
-		laughs.WriteString(name + ": &" + name + " [" + strings.Repeat("*"+previous+", ", 9) + "*" +
-			previous + "]\n")
+var (
+	long        = strings.Repeat("x", 64<<10)
+	nestedKinds = strings.Repeat("{apiVersion: v1, kind: List, items: [", 20) +
+		strings.Repeat("]}", 20)
+)
+
+// billionLaughs is a text in which each alias stands for ten of the one before.
+func billionLaughs() string {
+	text, previous := "a0: &a0 ha\n", "a0"
+	for name := range strings.SplitSeq("b c d e f g h i j k l m", " ") {
+		ten := strings.Repeat("*"+previous+", ", 9) + "*" + previous
+		text += name + ": &" + name + " [" + ten + "]\n"
 		previous = name
 	}
-	long := strings.Repeat("x", 64<<10)
-	var lists strings.Builder
-	for range 20 {
-		lists.WriteString("{apiVersion: v1, kind: List, items: [")
-	}
-	lists.WriteString(strings.Repeat("]}", 20))
-	for _, tt := range []struct{ name, text, want string }{
-		{"a billion laughs", laughs.String(),
-			"aliases make the document more than 1 MiB longer than it is"},
-		{"64 KiB, a thousand times", "a: &a " + long + "\nb: [" + strings.Repeat("*a, ", 1000) +
-			"]\n", "aliases make the document"},
-		{"endpoints upon endpoints", "apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\n" +
-			"x: &x [" + strings.Repeat("{ip: 10.0.0.1},", 1000) + "]\n" +
-			"subsets: [" + strings.Repeat("{addresses: *x},", 1000) + "]\n",
-			"aliases make the document"},
-		{"nested YAML lists", strings.Repeat("[", 100_000),
-			"document 1: not YAML: exceeded max depth"},
-		{"nested YAML objects", strings.Repeat("{a: ", 5000) + strings.Repeat("}", 5000),
-			"nested more than 1000 deep"},
-		{"nested YAML in block style", strings.Repeat("- ", 5000), "nested more than 1000 deep"},
-		{"nested JSON lists", strings.Repeat("[", 100_000), "document 1: "},
-		{"nested JSON objects", strings.Repeat(`{"a":`, 100_000) + strings.Repeat("}", 100_000),
-			"nested more than 1000 deep"},
-		{"JSON lists, well formed", strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
-			"nested more than 1000 deep"},
-		{"nested lists of kind List", lists.String(), "items: more than 8 lists in one another"},
-		{"a YAML document that is too large", "a: b\n" + strings.Repeat("# "+long+"\n",
-			16<<20/len(long)), "larger than 16 MiB"},
-		{"a value that is long", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n" +
-			"spec: {type: " + long + ", clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
-			"spec.type: " + long[:64] + "…: must be ClusterIP"},
-		{"a quantity that would take forever",
-			"apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {cpu: " +
-				"1e999999999}}\nx: 1\n",
-			"Node a: x: unknown field"},
-	} {
+	return text
+}
+
+// hostileTexts are texts that are made to take time or memory, and what is said of them.
+var hostileTexts = []struct{ name, text, want string }{
+	{"a billion laughs", billionLaughs(),
+		"aliases make the document more than 1 MiB longer than it is"},
+	{"64 KiB, a thousand times", "a: &a " + long + "\nb: [" + strings.Repeat("*a, ", 1000) +
+		"]\n", "aliases make the document"},
+	{"endpoints upon endpoints", "apiVersion: v1\nkind: Endpoints\nmetadata: {name: web}\n" +
+		"x: &x [" + strings.Repeat("{ip: 10.0.0.1},", 1000) + "]\n" +
+		"subsets: [" + strings.Repeat("{addresses: *x},", 1000) + "]\n",
+		"aliases make the document"},
+	{"nested YAML lists", strings.Repeat("[", 100_000),
+		"document 1: not YAML: exceeded max depth"},
+	{"nested YAML objects", strings.Repeat("{a: ", 5000) + strings.Repeat("}", 5000),
+		"nested more than 1000 deep"},
+	{"nested YAML in block style", strings.Repeat("- ", 5000), "nested more than 1000 deep"},
+	{"nested JSON lists", strings.Repeat("[", 100_000), "document 1: "},
+	{"nested JSON objects", strings.Repeat(`{"a":`, 100_000) + strings.Repeat("}", 100_000),
+		"nested more than 1000 deep"},
+	{"JSON lists, well formed", strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+		"nested more than 1000 deep"},
+	{"nested lists of kind List", nestedKinds, "items: more than 8 lists in one another"},
+	{"a YAML document that is too large", "a: b\n" + strings.Repeat("# "+long+"\n",
+		16<<20/len(long)), "larger than 16 MiB"},
+	{"a value that is long", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n" +
+		"spec: {type: " + long + ", clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
+		"spec.type: " + long[:64] + "…: must be ClusterIP"},
+	{"a quantity that would take forever",
+		"apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {cpu: " +
+			"1e999999999}}\nx: 1\n",
+		"Node a: x: unknown field"},
+}
+
+func TestHostileText(t *testing.T) {
+	t.Parallel()
+	for _, tt := range hostileTexts {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker, result := load(t, tt.text)

@@ -70,69 +70,73 @@ func namedService(name, ip string) string {
 	return strings.NewReplacer("web", name, "10.96.0.10", ip).Replace(service)
 }
 
+var other = namedService("other", "10.96.0.11")
+
+// documents are texts of several forms, and the services that they hold.
+var documents = []struct {
+	name, text string
+	services   []string
+}{
+	{"one document", service, []string{"default/web"}},
+	{"two documents", service + "---\n" + other, []string{"default/other", "default/web"}},
+	{"a separator at the beginning and the end", "---\n" + service + "---\n" + other + "---\n",
+		[]string{"default/other", "default/web"}},
+	{"empty documents and comments", "# a file\n---\n---\n# nothing\n\n---\n" + service +
+		"---\n\n", []string{"default/web"}},
+	{"a comment behind the separator", "--- # first\n" + service + "--- # second\n" + other,
+		[]string{"default/other", "default/web"}},
+	{"an object behind the separator",
+		"--- {apiVersion: v1, kind: Service, metadata: {name: web}, " +
+			"spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}\n", []string{"default/web"}},
+	{"lines that end in CR LF", strings.ReplaceAll(service+"---\n"+other, "\n", "\r\n"),
+		[]string{"default/other", "default/web"}},
+	{"document end markers", service + "...\n---\n" + other + "...\n",
+		[]string{"default/other", "default/web"}},
+	{"a document after an end marker alone", service + "...\n" + other,
+		[]string{"default/other", "default/web"}},
+	{"a YAML directive", "%YAML 1.1\n---\n" + service, []string{"default/web"}},
+	{"a byte order mark", "\ufeff" + service, []string{"default/web"}},
+	{"no newline at the end", strings.TrimSpace(service), []string{"default/web"}},
+	{"dashes inside a value", strings.Replace(service, "  name: web\n",
+		"  name: web\n  annotations:\n    note: |\n      ---\n      x\n", 1),
+		[]string{"default/web"}},
+	{"JSON", serviceJSON, []string{"default/web"}},
+	{"JSON indented with tabs",
+		"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Service\",\n\t\"metadata\": {\n" +
+			"\t\t\"name\": \"web\"\n\t},\n" +
+			"\t\"spec\": {\n\t\t\"clusterIP\": \"10.96.0.10\",\n\t\t\"ports\": [\n\t\t\t{\n" +
+			"\t\t\t\t\"port\": 80\n\t\t\t}\n\t\t]\n\t}\n}\n",
+		[]string{"default/web"}},
+	{"JSON with escapes that YAML does not know", strings.Replace(serviceJSON, `{"name":"web"}`,
+		`{"name":"\u0077eb","annotations":{"mood":"\ud83d\ude00","path":"a\/b"}}`, 1),
+		[]string{"default/web"}},
+	{"JSON of every type", strings.Replace(serviceJSON, `"ports"`,
+		`"selector":null,"publishNotReadyAddresses":true,"allocateLoadBalancerNodePorts":false`+
+			`,"externalIPs":[],"ports"`, 1),
+		[]string{"default/web"}},
+	{"JSON values one after another", serviceJSON + "\n" + strings.NewReplacer("web", "other",
+		"0.10", "0.11").Replace(serviceJSON),
+		[]string{"default/other", "default/web"}},
+	{"JSON and YAML in one file", serviceJSON + "\n---\n" + other,
+		[]string{"default/other", "default/web"}},
+	{"YAML in flow style",
+		"{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: " +
+			"10.96.0.10, ports: [{port: 80}]}}",
+		[]string{"default/web"}},
+	{"a YAML anchor", strings.Replace(service, "metadata:\n  name: web\n",
+		"metadata:\n  name: web\n  labels: &l {app: web}\n", 1) +
+		"  selector: *l\n", []string{"default/web"}},
+	{"a namespace", strings.Replace(service, "name: web", "name: web\n  namespace: shop", 1),
+		[]string{"shop/web"}},
+	{"nothing", "", nil},
+	{"nothing but a newline", "\n", nil},
+	{"null", "null\n---\n" + service, []string{"default/web"}},
+	{"null in JSON", "null", nil},
+}
+
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	other := namedService("other", "10.96.0.11")
-	for _, tt := range []struct {
-		name, text string
-		services   []string
-	}{
-		{"one document", service, []string{"default/web"}},
-		{"two documents", service + "---\n" + other, []string{"default/other", "default/web"}},
-		{"a separator at the beginning and the end", "---\n" + service + "---\n" + other + "---\n",
-			[]string{"default/other", "default/web"}},
-		{"empty documents and comments", "# a file\n---\n---\n# nothing\n\n---\n" + service +
-			"---\n\n", []string{"default/web"}},
-		{"a comment behind the separator", "--- # first\n" + service + "--- # second\n" + other,
-			[]string{"default/other", "default/web"}},
-		{"an object behind the separator",
-			"--- {apiVersion: v1, kind: Service, metadata: {name: web}, " +
-				"spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}\n", []string{"default/web"}},
-		{"lines that end in CR LF", strings.ReplaceAll(service+"---\n"+other, "\n", "\r\n"),
-			[]string{"default/other", "default/web"}},
-		{"document end markers", service + "...\n---\n" + other + "...\n",
-			[]string{"default/other", "default/web"}},
-		{"a document after an end marker alone", service + "...\n" + other,
-			[]string{"default/other", "default/web"}},
-		{"a YAML directive", "%YAML 1.1\n---\n" + service, []string{"default/web"}},
-		{"a byte order mark", "\ufeff" + service, []string{"default/web"}},
-		{"no newline at the end", strings.TrimSpace(service), []string{"default/web"}},
-		{"dashes inside a value", strings.Replace(service, "  name: web\n",
-			"  name: web\n  annotations:\n    note: |\n      ---\n      x\n", 1),
-			[]string{"default/web"}},
-		{"JSON", serviceJSON, []string{"default/web"}},
-		{"JSON indented with tabs",
-			"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Service\",\n\t\"metadata\": {\n" +
-				"\t\t\"name\": \"web\"\n\t},\n" +
-				"\t\"spec\": {\n\t\t\"clusterIP\": \"10.96.0.10\",\n\t\t\"ports\": [\n\t\t\t{\n" +
-				"\t\t\t\t\"port\": 80\n\t\t\t}\n\t\t]\n\t}\n}\n",
-			[]string{"default/web"}},
-		{"JSON with escapes that YAML does not know", strings.Replace(serviceJSON, `{"name":"web"}`,
-			`{"name":"\u0077eb","annotations":{"mood":"\ud83d\ude00","path":"a\/b"}}`, 1),
-			[]string{"default/web"}},
-		{"JSON of every type", strings.Replace(serviceJSON, `"ports"`,
-			`"selector":null,"publishNotReadyAddresses":true,"allocateLoadBalancerNodePorts":false`+
-				`,"externalIPs":[],"ports"`, 1),
-			[]string{"default/web"}},
-		{"JSON values one after another", serviceJSON + "\n" + strings.NewReplacer("web", "other",
-			"0.10", "0.11").Replace(serviceJSON),
-			[]string{"default/other", "default/web"}},
-		{"JSON and YAML in one file", serviceJSON + "\n---\n" + other,
-			[]string{"default/other", "default/web"}},
-		{"YAML in flow style",
-			"{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.10, " +
-				"ports: [{port: 80}]}}",
-			[]string{"default/web"}},
-		{"a YAML anchor", strings.Replace(service, "metadata:\n  name: web\n",
-			"metadata:\n  name: web\n  labels: &l {app: web}\n", 1) +
-			"  selector: *l\n", []string{"default/web"}},
-		{"a namespace", strings.Replace(service, "name: web", "name: web\n  namespace: shop", 1),
-			[]string{"shop/web"}},
-		{"nothing", "", nil},
-		{"nothing but a newline", "\n", nil},
-		{"null", "null\n---\n" + service, []string{"default/web"}},
-		{"null in JSON", "null", nil},
-	} {
+	for _, tt := range documents {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker, result := load(t, tt.text)
@@ -239,7 +243,11 @@ metadata:
   creationTimestamp: "2026-01-02T03:04:05Z"
   labels: {topology.kubernetes.io/zone: zone-1}
   managedFields:
-  - {manager: kubelet, operation: Update, time: "2026-01-02T03:04:05Z", fieldsType: FieldsV1, fieldsV1: {"f:status": {}}}
+  - manager: kubelet
+    operation: Update
+    time: "2026-01-02T03:04:05Z"
+    fieldsType: FieldsV1
+    fieldsV1: {"f:status": {}}
 spec: {podCIDR: 10.1.0.0/24}
 status:
   addresses: [{type: InternalIP, address: 172.16.0.1}]
@@ -249,7 +257,8 @@ apiVersion: networking.k8s.io/v1
 kind: ServiceCIDR
 metadata: {name: kubernetes}
 spec: {cidrs: [10.96.0.0/16]}
-status: {conditions: [{type: Ready, status: "True", lastTransitionTime: null, reason: "", message: ""}]}
+status:
+  conditions: [{type: Ready, status: "True", lastTransitionTime: null, reason: "", message: ""}]
 `)
 	require.Empty(t, texts(result.Problems))
 	require.Equal(t, 4, result.Objects)

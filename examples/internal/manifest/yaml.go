@@ -1,6 +1,6 @@
 package manifest
 
-//lint:file-ignore SA1019 this alias is how sigs.k8s.io/yaml gives access to the parsed tree, which has lines and unexpanded aliases
+//lint:file-ignore SA1019 only this alias of sigs.k8s.io/yaml gives lines and unexpanded aliases
 
 import (
 	"bytes"
