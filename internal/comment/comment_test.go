@@ -48,8 +48,8 @@ func TestABackendAddsWords(t *testing.T) {
 	t.Parallel()
 	f := &sm.Frontend{Key: key, Service: web, Internal: sm.BalanceCluster, External: sm.Reject}
 	s := Of(f, "mark=7", "routed")
-	require.Equal(t, "default/web:http cluster IP internal=cluster external=reject masquerade=none "+
-		"mark=7 routed", s)
+	require.Equal(t, "default/web:http cluster IP internal=cluster external=reject "+
+		"masquerade=none mark=7 routed", s)
 	var words []string
 	got, err := Parse(s, key, func(word string) bool {
 		words = append(words, word)

@@ -157,10 +157,9 @@ func TestServiceCIDR(t *testing.T) {
 		tracker.State().Node().ServiceCIDRs,
 		"another object names it too")
 
-	require.Equal(t,
-		[]string{
-			"error: ServiceCIDR more: spec.cidrs[1]: 10.97.0.0: not an IP range such as 10.0.0.0/8"},
-		texts(tracker.SetServiceCIDR(serviceCIDR("more", "10.96.0.0/16", "10.97.0.0"))))
+	require.Equal(t, []string{
+		"error: ServiceCIDR more: spec.cidrs[1]: 10.97.0.0: not an IP range such as 10.0.0.0/8",
+	}, texts(tracker.SetServiceCIDR(serviceCIDR("more", "10.96.0.0/16", "10.97.0.0"))))
 	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs)
 
 	tracker.DeleteServiceCIDR("more")
