@@ -1,7 +1,9 @@
 package ipvs_test
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,6 +35,95 @@ func (k *kernel) ask(from *netnstest.Host, to netip.Addr, port uint16) map[strin
 	return m
 }
 
+var externalAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"),
+	netip.MustParseAddr("2001:db8:113::10")}
+
+// inAllProtocols is web with a port of each protocol.
+func inAllProtocols(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := web(edit...)
+	s.Ports = nil
+	for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP,
+		servicemodel.SCTP} {
+		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
+			Port: 80})
+	}
+	return s
+}
+
+// endpointsAt returns endpoints for all ports of a service in pods, as if they were on a node.
+func (k *kernel) endpointsAt(node string, s *servicemodel.Service,
+	pods []string) (l []servicemodel.Endpoint) {
+	var ports []servicemodel.EndpointPort
+	for _, p := range s.Ports {
+		ports = append(ports, servicemodel.EndpointPort{Name: p.Name, Protocol: p.Protocol,
+			Port: 8080})
+	}
+	for _, p := range pods {
+		for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
+			l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
+				Ports: ports})
+		}
+	}
+	return l
+}
+
+// detecting is the state of a service with endpoints on this node and another; the node can tell
+// pods from others.
+func (k *kernel) detecting(s *servicemodel.Service, here, other []string) servicemodel.State {
+	n := servicemodel.Node{Name: "this", LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}}}
+	return servicemodel.State{}.WithNode(n).WithService(s).WithEndpoints(s.Name,
+		append(k.endpointsAt("this", s, here), k.endpointsAt("other", s, other)...))
+}
+
+// outcome is what those who ask a service get: the pods that answer, or something else.
+type outcome map[*netnstest.Host][]string
+
+// servicesWithDevice are services, their endpoints here and on another node, and who gets what at
+// which addresses.
+func (k *kernel) servicesWithDevice() []struct {
+	name        string
+	service     *servicemodel.Service
+	here, other []string
+	to          []netip.Addr
+	want        outcome
+} {
+	local := func(s *servicemodel.Service) {
+		s.ExternalIPs, s.ExternalTrafficPolicy = externalAddrs, servicemodel.PolicyLocal
+	}
+	pod1, pod2, outside, outside2 := k.pods["pod1"], k.pods["pod2"], k.Outside[0], k.Outside[1]
+	ranges := func(s *servicemodel.Service) {
+		for _, a := range externalAddrs {
+			s.LoadBalancerIPs = append(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
+			from := outside.Addr(a)
+			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
+				netip.PrefixFrom(from, from.BitLen()))
+		}
+	}
+	both, two, three := []string{"pod2", "pod3"}, []string{"pod2"}, []string{"pod3"}
+	refused, dropped := []string{"refused"}, []string{"dropped"}
+	return []struct {
+		name        string
+		service     *servicemodel.Service
+		here, other []string
+		to          []netip.Addr
+		want        outcome
+	}{
+		{"cluster IP", inAllProtocols(), both, nil, webAddrs,
+			outcome{pod1: both, outside: both, k.OtherNode: both, k.Node: both}},
+		{"hairpin", inAllProtocols(), two, nil, webAddrs,
+			outcome{pod2: two, pod1: two, k.Node: two}},
+		{"no endpoints", inAllProtocols(), nil, nil, webAddrs,
+			outcome{pod1: refused, outside: refused, k.Node: refused}},
+		{"external Local", inAllProtocols(local), two, three, externalAddrs,
+			outcome{pod1: both, outside: two, k.Node: both}},
+		{"external Local without local endpoints", inAllProtocols(local), nil, both, externalAddrs,
+			outcome{outside: dropped, k.Node: both}},
+		{"source ranges", inAllProtocols(ranges), both, nil, externalAddrs,
+			outcome{outside: both, outside2: dropped}},
+	}
+}
+
 // With the addresses on a device, services do what they do without: for pods, clients outside and
 // the host, in both families and all protocols.
 func TestKernelServicesWithDevice(t *testing.T) {
@@ -43,90 +134,21 @@ func TestKernelServicesWithDevice(t *testing.T) {
 			require.NoError(t, h.Serve(proto, 8080))
 		}
 	}
-	external := []netip.Addr{netip.MustParseAddr("203.0.113.10"),
-		netip.MustParseAddr("2001:db8:113::10")}
-	service := func(edit ...func(*servicemodel.Service)) *servicemodel.Service {
-		s := web(edit...)
-		s.Ports = nil
-		for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP,
-			servicemodel.SCTP} {
-			s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
-				Port: 80})
-		}
-		return s
-	}
-	state := func(s *servicemodel.Service, here, other []string) servicemodel.State {
-		var l []servicemodel.Endpoint
-		for node, pods := range map[string][]string{"this": here, "other": other} {
-			for _, p := range pods {
-				for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
-					e := servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: node}
-					for _, sp := range s.Ports {
-						e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: sp.Name,
-							Protocol: sp.Protocol, Port: 8080})
-					}
-					l = append(l, e)
-				}
+	for _, tc := range k.servicesWithDevice() {
+		k.apply(k.detecting(tc.service, tc.here, tc.other))
+		for from, want := range tc.want {
+			for _, to := range tc.to {
+				require.ElementsMatch(t, want, slices.Collect(maps.Keys(k.ask(from, to, 80))),
+					"%s: from %s to %v", tc.name, from.Name, to)
 			}
-		}
-		n := servicemodel.Node{Name: "this", LocalPods: servicemodel.PodDetector{
-			CIDRs: []netip.Prefix{
-				netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}}}
-		return servicemodel.State{}.WithNode(n).WithService(s).WithEndpoints(s.Name, l)
-	}
-	local := func(s *servicemodel.Service) {
-		s.ExternalIPs, s.ExternalTrafficPolicy = external, servicemodel.PolicyLocal
-	}
-	ranges := func(s *servicemodel.Service) {
-		for _, a := range external {
-			s.LoadBalancerIPs = append(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
-		}
-		for _, a := range []netip.Addr{k.Outside[0].IPv4, k.Outside[0].IPv6} {
-			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
-				netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
-	pod1, pod2, outside, outside2, othernode, node := k.pods["pod1"], k.pods["pod2"], k.Outside[0],
-		k.Outside[1], k.OtherNode, k.Node
-	both, two, three := []string{"pod2", "pod3"}, []string{"pod2"}, []string{"pod3"}
-	for _, tc := range []struct {
-		name        string
-		service     *servicemodel.Service
-		here, other []string
-		to          []netip.Addr
-		want        map[*netnstest.Host][]string
-	}{
-		{"cluster IP", service(), both, nil, webAddrs, map[*netnstest.Host][]string{pod1: both,
-			outside: both, othernode: both, node: both}},
-		{"hairpin", service(), two, nil, webAddrs, map[*netnstest.Host][]string{pod2: two,
-			pod1: two, node: two}},
-		{"no endpoints", service(), nil, nil, webAddrs, map[*netnstest.Host][]string{
-			pod1: {"refused"}, outside: {"refused"}, node: {"refused"}}},
-		{"external Local", service(local), two, three, external, map[*netnstest.Host][]string{
-			pod1: both, outside: two, node: both}},
-		{"external Local without local endpoints", service(local), nil, both, external,
-			map[*netnstest.Host][]string{outside: {"dropped"}, node: both}},
-		{"source ranges", service(ranges), both, nil, external, map[*netnstest.Host][]string{
-			outside: both, outside2: {"dropped"}}},
-	} {
-		k.apply(state(tc.service, tc.here, tc.other))
-		for from, want := range tc.want {
-			for _, to := range tc.to {
-				set := map[string]bool{}
-				for _, w := range want {
-					set[w] = true
-				}
-				require.Equal(t, set, k.ask(from, to, 80), "%s: from %s to %v", tc.name,
-					from.Name, to)
-			}
-		}
-	}
-	k.apply(state(service(sticky), both, nil))
+	k.apply(k.detecting(inAllProtocols(sticky), []string{"pod2", "pod3"}, nil))
 	for _, to := range webAddrs {
 		servers := map[string]bool{}
 		for range 6 {
-			out := netnstest.Probe{From: outside, Proto: netnstest.TCP,
+			out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP,
 				To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, out.Kind, "%v", out)
 			servers[out.Server] = true
