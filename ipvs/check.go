@@ -8,8 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// collisions reports the virtual servers of others that are in the way of what a commit looks
-// after.
+// collisions reports the virtual servers of others that are where a commit must put one of ours.
 func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	if len(pl.have.foreign) == 0 {
 		return nil
@@ -32,7 +31,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// check refuses what cannot be expressed.
+// check reports what of a change set IPVS cannot express.
 func check(c *servicemodel.ChangeSet) error {
 	var errs []error
 	refuse := func(of servicemodel.PortName, field, value, hint string) {

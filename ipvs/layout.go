@@ -21,7 +21,7 @@ const (
 	setMasqHost   = "-masquerade-host"
 )
 
-// Sets that are no kind's.
+// Sets that do not come once for each kind.
 const (
 	setSettings   = "settings"
 	setClusterIPs = "cluster-ips"
@@ -32,6 +32,7 @@ const (
 	setSources    = "sources"
 )
 
+// Kinds of frontends: at an address and port, and at a port of the node's addresses.
 const (
 	kindService  = "service"
 	kindNodePort = "nodeport"
@@ -75,11 +76,11 @@ func setsOf(f *nft.Family) []*nft.Set {
 }
 
 // Packet marks. A packet to the address of a service carries steerBit, so that it is delivered to
-// this machine, where IPVS finds it, though the address is nobody's. Where pods and the host have
-// other endpoints than clients outside, their packets carry a mark of splitMarks in full: that of a
-// virtual server by mark. Both are taken away when IPVS has seen the packet. What IPVS sends on
-// unchanged, by direct routing, still goes to the address of the service: sentMark keeps it from
-// being led to IPVS again, until it has left.
+// this machine, where IPVS finds it, although no device has the address. Where pods and the host
+// have other endpoints than clients outside, their packets carry all bits of splitMarks and a
+// number: the mark of a virtual server by mark. Both are taken away when IPVS has seen the packet.
+// What IPVS sends on unchanged, by direct routing, still goes to the address of the service:
+// sentMark keeps it from being led to IPVS again, until it has left.
 const (
 	steerBit   uint32 = 1 << 30
 	splitMarks uint32 = 3 << 30 // and a number from 1 on below

@@ -36,10 +36,10 @@ func newPlanner(c Config) planner {
 // rest of the network. What restricts comes before what opens, and what is new before what is old:
 //
 //  1. restrict: the companion gets to know what is new, and what source ranges become
-//  2. the rule, the route and the tunables; what these were is in the companion by now
+//  2. the rules and the routes are added, tunables are set; the companion records what these were
 //  3. up: what adds to IPVS; if there are new source ranges, when no packet is under way any more
 //     that came before them
-//  4. open: the companion's frontends become as they are wanted
+//  4. open: the companion's frontends become what is wanted
 //  5. addresses are released and bound
 //  6. down: what takes away from IPVS; tunables that are no longer wanted are restored
 //  7. end: the companion forgets what is gone
@@ -56,7 +56,7 @@ type plan struct {
 	device    devicePlan
 	network   networkPlan
 	restricts bool   // a source range becomes known to the companion
-	mark      uint32 // the last that was given to a frontend
+	mark      uint32 // the last one that was given to a frontend
 
 	// What is known of the kernel afterwards.
 	servers  map[ipvsnl.ServiceKey]*server // nil for one that goes
@@ -76,13 +76,15 @@ const (
 // stage is one transaction: what is done to each companion table.
 type stage [2]tablePlan
 
+// tablePlan is what one transaction does to a companion table.
 type tablePlan struct {
-	rebuild, create bool
+	rebuild, create bool       // the table is deleted; it is made
 	sets            []*nft.Set // that are made
 	program         nft.Program
 	del, add        map[string]*nft.ElemList
 }
 
+// sink returns a function that adds elements to lists of a plan, by set.
 func (tp *tablePlan) sink(m map[string]*nft.ElemList) func(string, nft.Elem) {
 	return func(set string, e nft.Elem) {
 		if m[set] == nil {
@@ -100,6 +102,7 @@ func (p *plan) before(s int) version {
 	return p.versions[s-1]
 }
 
+// empty reports whether nothing is done to the table.
 func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add) == 0 }
 
 // newPlan returns a plan that does nothing.
@@ -119,7 +122,7 @@ func (pl *planner) newPlan() *plan {
 	return p
 }
 
-// affected returns the frontends that a change set and what was found broken concern, sorted.
+// affected returns the frontends that a change set or damage concerns, sorted.
 func (pl *planner) affected(c *servicemodel.ChangeSet,
 	addrs []netip.Addr) []servicemodel.FrontendKey {
 	m := maps.Clone(pl.have.damage.frontends)
@@ -131,7 +134,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 			return
 		}
 		m[f.Key] = true
-		// it comes before a node port of the same number
+		// It takes the address from a node port of the same number.
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
 			any := nft.Families[nft.FamilyIndex(f.Key.Addr)].Any
 			m[servicemodel.FrontendKey{

@@ -9,14 +9,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// alone reports whether the plan sends nothing but transactions of the companion tables, which are
-// one then.
+// alone reports whether the plan changes the companion tables and nothing else. It takes one
+// transaction then.
 func (p *plan) alone() bool {
 	return len(p.up)+len(p.down)+p.device.len()+p.network.len() == 0
 }
 
-// when says in which transaction it takes place that frontends become as they are wanted, and that
-// the companion forgets what is gone.
+// when returns the transaction in which frontends become what is wanted, and the one in which the
+// companion forgets what is gone.
 func (p *plan) when() (open, end int) {
 	switch {
 	case p.alone():
@@ -70,7 +70,7 @@ func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []service
 	}
 }
 
-// path is what a record is after each transaction on its way to another.
+// path returns what a record is after each transaction, on its way from one to another.
 func (p *plan) path(old, now *record) (l [3]*record) {
 	open, end := p.when()
 	if now != nil && now.fe.Sources != nil &&
@@ -101,8 +101,8 @@ func (p *plan) planRecord(i int, from *record, path [3]*record, stage int) {
 	}
 }
 
-// restricted is what a record is at first on its way to another: all of a new one, and with the
-// source ranges of the new one, if it has any.
+// restricted returns what a record is after the first transaction on its way to another: the new
+// one, if there was none; else the old one, with the source ranges of the new one, if it has any.
 func (r *record) restricted(now *record) *record {
 	switch {
 	case r == nil:
@@ -113,8 +113,8 @@ func (r *record) restricted(now *record) *record {
 	return r.withSources(now.fe.Sources)
 }
 
-// stillRestricted is a record as it is until what an old one led to is gone: with the source ranges
-// of that, if it has none of its own; and all of the old one, if there is no new one.
+// stillRestricted returns what a record is until what the old one led to is gone: the old one, if
+// there is no new one; else the new one, with the source ranges of the old one if it has none.
 func (r *record) stillRestricted(old *record) *record {
 	switch {
 	case r == nil:
@@ -125,7 +125,7 @@ func (r *record) stillRestricted(old *record) *record {
 	return r.withSources(old.fe.Sources)
 }
 
-// withSources is a record with other source ranges.
+// withSources returns a record with other source ranges.
 func (r *record) withSources(l []netip.Prefix) *record {
 	next, fe := *r, *r.fe
 	fe.Sources = l
@@ -164,8 +164,8 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	}
 }
 
-// planNewTable plans a table from nothing, in place of the one that is there. It has what there was
-// of records, as far as that is known, until what they led to is gone.
+// planNewTable plans a table from nothing, in place of the one that is there. It has the old
+// records that are known until what they led to is gone.
 func (pl *planner) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
 	tp.rebuild, tp.create = pl.have.companion.exists[i], true

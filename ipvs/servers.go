@@ -75,6 +75,7 @@ func markService(k servicemodel.FrontendKey, mark uint32) ipvsnl.ServiceKey {
 	return ipvsnl.MarkService(f, mark)
 }
 
+// server returns the virtual server with a key, for a pool of a frontend, which may be nil.
 func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool,
 	byMark bool) *server {
 	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(pl.instance)},
@@ -126,7 +127,8 @@ func (s *server) schedule(with servicemodel.Scheduler) {
 	}
 }
 
-// pool is what a virtual server says of a pool: its destinations in use. Nil if there is none.
+// pool returns the pool that a virtual server shows: its destinations in use. It is nil if there is
+// none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id, Scheduler: askedScheduler(s.svc.Flags)}
 	for _, k := range sortedDests(s.dests) {
@@ -149,10 +151,10 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	return p
 }
 
-// configuredAs is the virtual server of s if the configuration were that of want.
-func (s *server) configuredAs(want *server) ipvsnl.Service {
+// withConfigOf returns the virtual server of s with what the configuration says of want. The flags
+// say whether both were made for the same scheduler of the model.
+func (s *server) withConfigOf(want *server) ipvsnl.Service {
 	svc := s.svc
-	// they hold the scheduler that the model asks for
 	if svc.Flags&^schedulerOptions == want.svc.Flags&^schedulerOptions {
 		svc.Scheduler, svc.Netmask, svc.Flags = want.svc.Scheduler, want.svc.Netmask, want.svc.Flags
 	}
@@ -163,10 +165,10 @@ func sortedDests(m map[ipvsnl.DestinationKey]ipvsnl.Destination) []ipvsnl.Destin
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 
-// holds reports whether s is as want says, apart from destinations that drain and from what the
-// configuration says and the model does not.
+// holds reports whether s is what the model says of want. Destinations that drain do not count, nor
+// does what the configuration alone says.
 func (s *server) holds(want *server) bool {
-	if s == nil || s.configuredAs(want) != want.svc {
+	if s == nil || s.withConfigOf(want) != want.svc {
 		return false
 	}
 	n := 0

@@ -13,10 +13,10 @@ import (
 // that the transaction of a second writer, who wants to delete the same, fails as a whole.
 //
 // IPVS has no transactions. A commit that sends commands to it first adds a version with the
-// comment "writing", sends them, and then adds one without. Who finds such a version knows that the
-// commands of somebody are under way, or that a writer died. It reads what is there, and takes over
-// by replacing the version; if the first writer still lives, its last transaction fails, and it
-// begins again.
+// comment "writing", sends them, and then adds one without. A program that finds such a version
+// knows that another writer is sending commands, or has died. It reads what is there, and takes
+// over by replacing the version; if the first writer still lives, its last transaction fails, and
+// it begins again.
 type version struct {
 	number  uint32
 	exists  bool // else it is the number that the first one follows
@@ -43,6 +43,7 @@ func (v version) next(writing bool) version {
 	return version{number: v.number + 1, exists: true, writing: writing}
 }
 
+// elem is the element of the version.
 func (v version) elem() nft.Elem {
 	e := nft.Elem{Key: nft.Native32(v.number)}
 	if v.writing {

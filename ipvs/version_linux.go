@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// readVersion reads the version; one that does not exist if there is none, or nothing that could be
-// one.
+// readVersion reads the version. It does not exist if the set has no element that could be one, or
+// is not there.
 func (k *kernel) readVersion(ctx context.Context) (version, error) {
 	elems, err := k.readElements(ctx, nft.IPv4, k.table, setVersion)
 	if errors.Is(err, syscall.ENOENT) {
