@@ -7,12 +7,9 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// maxServiceName is how long the name of a service port may be. Kubernetes allows 191 bytes: 63
-// each for namespace, name and port. The longest comments have up to 62 more.
-const maxServiceName = maxComment - 62
 
 // check reports what of a change set cannot be expressed.
 func check(c *servicemodel.ChangeSet, lacks *lacking) error {
@@ -50,9 +47,9 @@ func (k *checker) refuse(n servicemodel.PortName, field, value, hint string) {
 
 func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	n := fe.Service
-	if l := len(n.String()); l > maxServiceName {
+	if l := len(n.String()) - comment.MaxName; l > 0 {
 		k.refuse(n, "name", n.String(),
-			fmt.Sprintf("with its port it is %d bytes too long for a comment", l-maxServiceName))
+			fmt.Sprintf("with its port it is %d bytes too long for a comment", l))
 	}
 	if fe.Affinity > 0 && k.lacks.recent {
 		k.refuse(n, "sessionAffinity", "ClientIP", "the kernel lacks xt_recent")

@@ -2,88 +2,27 @@ package iptables
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-func TestFrontendsAsComments(t *testing.T) {
-	t.Parallel()
-	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
-	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
-	for want, f := range map[string]sm.Frontend{
-		"default/web:http cluster IP": {
-			Kind: sm.ClusterIP, Internal: sm.BalanceCluster, External: sm.BalanceCluster,
-			Masquerade: sm.FromHost | sm.FromOutside,
-		},
-		"default/web:http loadbalancer IP": {
-			Kind: sm.LoadBalancer, Internal: sm.BalanceCluster, External: sm.BalanceCluster,
-			Masquerade: sm.FromAnywhere,
-		},
-		"default/web:http node port internal=cluster external=drop masquerade=host": {
-			Kind: sm.NodePort, Internal: sm.BalanceCluster, External: sm.Drop,
-			Masquerade: sm.FromHost,
-		},
-		"default/web:http external IP verdict=reject masquerade=none affinity=10800": {
-			Kind: sm.ExternalIP, Affinity: 10800 * time.Second,
-		},
-	} {
-		f.Key, f.Service = key, name
-		require.Equal(t, want, frontendComment(&f))
-		got, err := parseFrontend(want, key)
-		require.NoError(t, err)
-		require.True(t, f.Equal(got), "%+v", got)
-	}
-}
-
-// Where the name is as long as Kubernetes allows, whatever is unusual about a frontend still
-// fits.
+// The comment of a slot fits where the name is as long as it may be.
 func TestCommentsOfTheLongestNames(t *testing.T) {
 	t.Parallel()
-	long := func(c string) string { return strings.Repeat(c, 63) }
 	name := sm.PortName{
-		Name: sm.Name{Namespace: long("n"), Name: long("s")}, Port: long("p"), Protocol: sm.TCP,
+		Name: sm.Name{Namespace: "n", Name: strings.Repeat("s", comment.MaxName-4)}, Port: "p",
+		Protocol: sm.TCP,
 	}
-	require.Len(t, name.String(), maxServiceName)
-	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
-	for kind := range kindWords {
-		for m := range sm.FromAnywhere + 1 {
-			for in := range sm.BalanceLocal + 1 {
-				for out := range sm.BalanceLocal + 1 {
-					f := &sm.Frontend{
-						Key: key, Service: name, Kind: sm.Kind(kind), Internal: in, External: out,
-						Masquerade: m, Affinity: 86400 * time.Second,
-					}
-					c := frontendComment(f)
-					require.LessOrEqual(t, len(c), maxComment)
-					got, err := parseFrontend(c, key)
-					require.NoError(t, err)
-					require.True(t, f.Equal(got), "%s: %+v", c, got)
-				}
-			}
-		}
-	}
+	require.Len(t, name.String(), comment.MaxName)
 	p := &sm.Pool{
 		ID: sm.PoolID{Service: name}, Scheduler: sm.RoundRobin, Slots: []sm.Slot{{Weight: 65535}},
 	}
 	require.LessOrEqual(t, len(slotComment(p, 0)), maxComment)
-}
-
-func TestCommentsThatAreNotOurs(t *testing.T) {
-	t.Parallel()
-	for _, c := range []string{
-		"", "web cluster IP", "default/web:http", "default/web:http cluster IPs",
-		"default/web cluster IP verdict=maybe",
-		"default/web cluster IP affinity=0",
-	} {
-		_, err := parseFrontend(c, sm.FrontendKey{})
-		require.Error(t, err, c)
-	}
 }
 
 func TestSlotsAsComments(t *testing.T) {
@@ -101,21 +40,6 @@ func TestSlotsAsComments(t *testing.T) {
 	}
 	_, _, err := parseSlot("weight=0")
 	require.Error(t, err)
-}
-
-func FuzzParseFrontend(f *testing.F) {
-	f.Add("default/web:http cluster IP verdict=reject masquerade=none affinity=10800")
-	f.Add("a/b node port internal=cluster external=local masquerade=pods,host")
-	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
-	f.Fuzz(func(t *testing.T, comment string) {
-		fe, err := parseFrontend(comment, key)
-		if err != nil {
-			return
-		}
-		again, err := parseFrontend(frontendComment(fe), key)
-		require.NoError(t, err)
-		require.True(t, fe.Equal(again), "%q: %+v and %+v", comment, fe, again)
-	})
 }
 
 func TestSettingsAsComments(t *testing.T) {

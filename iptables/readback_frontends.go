@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -110,7 +111,7 @@ func (r *reading) frontends(i uint8) {
 			if !ok || seen[key] {
 				return
 			}
-			fe, err := parseFrontend(found.comment, key)
+			fe, err := comment.Parse(found.comment, key, nil)
 			if err != nil || !r.complete(i, fe, found) {
 				return
 			}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -103,7 +104,7 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 		natTree, filterTree = natNodePorts, filterNodePorts
 	}
 	r := keyRule(fe.Key)
-	r.comment = frontendComment(fe)
+	r.comment = comment.Of(fe)
 	r.target = targetAccept
 	if b.balances(fe.Internal) || b.balances(fe.External) {
 		r.target, r.chain = targetJump, b.target(fe)

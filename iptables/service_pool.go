@@ -56,7 +56,7 @@ func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict,
 			continue
 		}
 		r := keyRule(fe.Key)
-		r.comment, r.target, r.chain = b.name.String()+" "+kindWords[fe.Kind], targetJump,
+		r.comment, r.target, r.chain = b.name.String()+" cluster IP", targetJump,
 			b.l.names.masqOffPod()
 		if fe.Masquerade == servicemodel.FromAnywhere {
 			r.chain = b.l.names.markMasq()

@@ -11,7 +11,7 @@
 // for IPv4:
 //
 //	table ip kernlb {
-//		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster-ip cluster", … }
+//		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }
 //		set service-size-3 { 10.96.0.10 . tcp . 80, … }
 //		map service-endpoints { 10.96.0.10 . tcp . 80 . 0 : 10.244.1.7 . 8080, 10.96.0.10 . tcp . 80 . 1 : …, … }
 //

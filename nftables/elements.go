@@ -1,11 +1,10 @@
 package nftables
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -52,7 +51,7 @@ func newWriter() *writer { return &writer{names: names{}} }
 func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	k := kindOf(fe.Key)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
-	w.ud = nft.AppendComment(w.ud[:0], comment(fe))
+	w.ud = nft.AppendComment(w.ud[:0], comment.Of(fe))
 	to(k.registry, nft.Elem{Key: w.key, UserData: w.ud})
 	member := func(rest string, n int) {
 		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
@@ -178,51 +177,4 @@ func expand(to []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
 		}
 	}
 	return to
-}
-
-// comment is what the element of a frontend in the registry says about it: "default/web:http
-// node-port cluster local". It is for people, and for reading back.
-func comment(fe *servicemodel.Frontend) string {
-	s := fe.Service.String() + " " + fe.Kind.String() + " " + fe.Internal.String()
-	if fe.External != fe.Internal {
-		s += " " + fe.External.String()
-	}
-	return s
-}
-
-// parseComment is the inverse of comment; the key says the rest.
-func parseComment(s string, k servicemodel.FrontendKey) (*servicemodel.Frontend, error) {
-	w := strings.Split(s, " ")
-	if len(w) != 3 && len(w) != 4 {
-		return nil, fmt.Errorf("comment %q is not one of ours", s)
-	}
-	fe := &servicemodel.Frontend{Key: k}
-	ns, name, ok := strings.Cut(w[0], "/")
-	if !ok {
-		return nil, fmt.Errorf("comment %q names no service", s)
-	}
-	name, port, _ := strings.Cut(name, ":")
-	fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: ns, Name: name},
-		Port: port, Protocol: k.Protocol}
-	var kindOK, intOK, extOK bool
-	fe.Kind, kindOK = named(w[1], servicemodel.NodePort)
-	fe.Internal, intOK = named(w[2], servicemodel.BalanceLocal)
-	fe.External, extOK = named(w[len(w)-1], servicemodel.BalanceLocal)
-	if !kindOK || !intOK || !extOK {
-		return nil, fmt.Errorf("comment %q has unknown words", s)
-	}
-	return fe, nil
-}
-
-// named finds the value, from 0 to last, whose name is s.
-func named[T interface {
-	~uint8
-	String() string
-}](s string, last T) (T, bool) {
-	for v := T(0); v <= last; v++ {
-		if v.String() == s {
-			return v, true
-		}
-	}
-	return 0, false
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -423,12 +424,8 @@ func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, 
 	if fe.Sources != nil && fe.Key.NodePort() {
 		refuse(object, "sources", "on a node port", "")
 	}
-	if n := len(comment(fe)); n > maxUserdata {
+	if n := len(fe.Service.String()) - comment.MaxName; n > 0 {
 		refuse(object, "name", fe.Service.String(),
-			fmt.Sprintf("with its port it is %d bytes too long for a comment", n-maxUserdata))
+			fmt.Sprintf("with its port it is %d bytes too long for a comment", n))
 	}
 }
-
-// maxUserdata is how long a comment can be in two TLVs of the 256 bytes of user data
-// (NFT_USERDATA_MAXLEN).
-const maxUserdata = 256 - 2 - 1 - 2

@@ -204,7 +204,6 @@ func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observ
 	if err := elements(o); err != nil {
 		return nil, err
 	}
-	r.affinity = o.shape.affinity
 	r.frontends()
 	o.contents = r.verified()
 	o.contents.ClusterIPs = r.addresses(setClusterIPs)
@@ -220,11 +219,9 @@ type reading struct {
 	slots map[string]map[string][]netip.AddrPort
 	// ranges are the source ranges, by the key of the frontend.
 	ranges map[string][]netip.Prefix
-	// affinity are the timeouts in use, sorted.
-	affinity []uint32
-	fes      []*servicemodel.Frontend
-	pools    map[servicemodel.PoolID]*servicemodel.Pool
-	w        *writer
+	fes    []*servicemodel.Frontend
+	pools  map[servicemodel.PoolID]*servicemodel.Pool
+	w      *writer
 }
 
 // errRehashed says that a dump has an element twice, or other than as many as it should have.

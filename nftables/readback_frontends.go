@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -71,23 +71,9 @@ func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
 	if string(nft.AppendFrontend(nil, key)) != string(e.Key) {
 		return nil
 	}
-	fe, err := parseComment(nft.CommentOf(e.UserData), key)
+	fe, err := comment.Parse(nft.CommentOf(e.UserData), key, nil)
 	if err != nil {
 		return nil
-	}
-	switch {
-	case r.has(k.prefix+setMasqAll, e.Key):
-		fe.Masquerade = servicemodel.FromAnywhere
-	case r.has(k.prefix+setMasqNotPods, e.Key):
-		fe.Masquerade = servicemodel.FromHost | servicemodel.FromOutside
-	case r.has(k.prefix+setMasqHost, e.Key):
-		fe.Masquerade = servicemodel.FromHost
-	}
-	// it may be in several by somebody's hand: then the longest
-	for _, seconds := range r.affinity {
-		if r.has(affinityName(k, seconds), e.Key) {
-			fe.Affinity = time.Duration(seconds) * time.Second
-		}
 	}
 	if k == kindService && r.has(setRestricted, e.Key) {
 		fe.Sources = r.sources(e.Key)

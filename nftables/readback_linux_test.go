@@ -132,12 +132,10 @@ func (v *vandal) strike() {
 		if other.Data != nil {
 			other.Data[v.r.IntN(len(other.Data))] ^= 1
 		} else if c := nft.CommentOf(e.UserData); c != "" {
-			for _, word := range []string{"cluster", "local", "drop", "reject"} {
-				if strings.HasSuffix(c, word) {
-					c = strings.TrimSuffix(c, word) + []string{"local", "drop", "cluster",
-						""}[v.r.IntN(4)]
-					break
-				}
+			if name, _, _ := strings.Cut(c, " "); strings.Contains(name, "/") {
+				c = name + []string{" cluster IP", " node port verdict=drop", " external IP",
+					" loadbalancer IP internal=cluster external=local affinity=60",
+					""}[v.r.IntN(5)]
 			}
 			other.UserData = nft.AppendComment(nil, c)
 		}
@@ -396,7 +394,8 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 			require.NoError(t, err)
 			bytes := append(nft.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0,
 				80, 0, 0)
-			comment := nft.AppendComment(nil, "default/other:http cluster-ip reject")
+			comment := nft.AppendComment(nil,
+				"default/other:http cluster IP verdict=reject masquerade=none")
 			addTo(t, b, kindService.registry, nft.Elem{Key: bytes, UserData: comment})
 			addTo(t, b, "service-reject", nft.Elem{Key: bytes})
 			o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -168,7 +169,8 @@ func (s *sift) doubtful() []unit {
 			if name != kindService.registry && name != kindNodePort.registry {
 				continue
 			}
-			if fe, err := parseComment(nft.CommentOf(e.UserData), key); err == nil {
+			if fe, err := comment.Parse(nft.CommentOf(e.UserData), key,
+				nil); err == nil {
 				doubt(fe.Service)
 			}
 		}

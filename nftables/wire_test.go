@@ -1,8 +1,6 @@
 package nftables
 
 import (
-	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,35 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
-	"github.com/kernlb/kernlb/servicemodel"
 )
-
-func TestCommentsRoundTrip(t *testing.T) {
-	t.Parallel()
-	for _, fe := range []*servicemodel.Frontend{
-		{Kind: servicemodel.ClusterIP, Internal: servicemodel.BalanceCluster,
-			External: servicemodel.BalanceCluster},
-		{Kind: servicemodel.NodePort, Internal: servicemodel.BalanceCluster,
-			External: servicemodel.Drop},
-		{Kind: servicemodel.LoadBalancer, Internal: servicemodel.Reject,
-			External: servicemodel.Reject},
-	} {
-		for _, port := range []string{"", "http"} {
-			fe.Key = servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.0.0.1"),
-				Protocol: servicemodel.UDP, Port: 53}
-			fe.Service = servicemodel.PortName{Name: servicemodel.Name{Namespace: "default",
-				Name: strings.Repeat("n", 63)}, Port: port, Protocol: servicemodel.UDP}
-			got, err := parseComment(comment(fe), fe.Key)
-			require.NoError(t, err)
-			require.Equal(t, fe, got)
-		}
-	}
-	for _, bad := range []string{"", "a b c", "a/b cluster-ip nowhere",
-		"a/b cluster-ip cluster local drop", "a/b elsewhere drop"} {
-		_, err := parseComment(bad, servicemodel.FrontendKey{})
-		require.Error(t, err, bad)
-	}
-}
 
 func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
@@ -53,7 +23,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	var elems nft.ElemList
 	elems.Add(nft.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0},
-		UserData: nft.AppendComment(nil, "a/b cluster-ip cluster")})
+		UserData: nft.AppendComment(nil, "a/b cluster IP")})
 	f.Add(elems.Bytes())
 	var b nfnl.Batch
 	programPlan(&programCases[1].shape, programCases[1].rules).encode(&b)
