@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -61,15 +62,17 @@ func New(b Backend, cfg *Config) *Engine {
 	return e
 }
 
-// tries bounds how often something begins again because somebody else committed.
-const tries = 8
+// tries bounds how often something begins again because others changed the kernel meanwhile. The
+// waits in between add up to 1.2 s.
+const tries = 16
 
-// retry does something again while somebody else changes the kernel meanwhile.
+// retry does something again for as long as that fails with ErrConflict. It is the only retry of
+// reading and committing: a backend returns the conflict.
 func retry(ctx context.Context, doing string, f func() error) error {
 	var err error
 	for try := range tries {
 		if try > 0 {
-			if err := sleep(ctx, time.Duration(try)*time.Millisecond); err != nil {
+			if err := sleep.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
 				return err
 			}
 		}
@@ -217,15 +220,4 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		return err
 	})
 	return stats, err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }

@@ -63,7 +63,7 @@ func TestReadingIsTriedAgain(t *testing.T) {
 		others = 100
 		_, err = b.engine.Observe(t.Context())
 		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.ErrorContains(t, err, "observe: tried 8 times: ")
+		require.ErrorContains(t, err, "observe: tried 16 times: ")
 	})
 }
 
@@ -77,8 +77,8 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		})
 		_, err := b.engine.Apply(t.Context(), services(2))
 		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.ErrorContains(t, err, "apply: tried 8 times: memory: commit: ")
-		b.requireCalls(t, 8, 9)
+		require.ErrorContains(t, err, "apply: tried 16 times: memory: commit: ")
+		b.requireCalls(t, 16, 17)
 		requireHolds(t, b.Kernel(), services(1))
 
 		b.Before(dataplanetest.CallCommit, nil)

@@ -337,6 +337,6 @@ func TestCleanupIsTriedAgain(t *testing.T) {
 		b.Fail(dataplanetest.CallCleanup, 100, dataplane.ErrConflict)
 		_, err = b.engine.Cleanup(t.Context())
 		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.ErrorContains(t, err, "cleanup: tried 8 times: ")
+		require.ErrorContains(t, err, "cleanup: tried 16 times: ")
 	})
 }

@@ -79,7 +79,8 @@ func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Durati
 	}
 	defer unlock()
 	if !e.known {
-		if err := e.observe(ctx, nil); err != nil {
+		err := retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+		if err != nil {
 			return 0, err
 		}
 	}

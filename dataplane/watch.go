@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/sleep"
 )
 
 // Watcher follows what a backend's kernel state depends on and others change, such as the addresses
@@ -48,7 +50,7 @@ func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
 					return
 				}
 			}
-			if sleep(ctx, again) != nil {
+			if sleep.For(ctx, again) != nil {
 				return
 			}
 			w.note()

@@ -71,10 +71,6 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, patience)
 }
 
-// observeTries bounds how often a reading is begun again since another writer of the instance
-// committed.
-const observeTries = 8
-
 // Observe reads both tables of both families.
 func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
 	error) {
@@ -88,21 +84,14 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw, err error) {
 	b.observed = false
 	start := time.Now()
-	for range observeTries {
-		var gen uint32
-		r, gen, err = b.kernel.readAll(ctx, b.l)
-		if errors.Is(err, dataplane.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		b.kernel.gen = gen
-		b.kernel.readings.Spend(time.Since(start))
-		o, err = b.adopt(r)
-		return o, r, err
+	r, gen, err := b.kernel.readAll(ctx, b.l)
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, err
+	b.kernel.gen = gen
+	b.kernel.readings.Spend(time.Since(start))
+	o, err = b.adopt(r)
+	return o, r, err
 }
 
 // Integrity compares the ruleset's generation with the one known. If somebody committed, it asks

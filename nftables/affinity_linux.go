@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
@@ -142,10 +143,8 @@ func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][
 	err error) {
 	for try := range findTries {
 		if try > 0 {
-			select {
-			case <-ctx.Done():
-				return nil, false, context.Cause(ctx)
-			case <-time.After(time.Duration(try) * 5 * time.Millisecond):
+			if err := sleep.For(ctx, time.Duration(try)*5*time.Millisecond); err != nil {
+				return nil, false, err
 			}
 		}
 		count, err := b.kernel.readCount(ctx, nft.Families[i], b.pl.table, name)

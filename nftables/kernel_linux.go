@@ -73,9 +73,6 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, patience)
 }
 
-// observeTries bounds how often a reading is begun again since the instance was changed meanwhile.
-const observeTries = 8
-
 // Observe reads both tables. What is wanted it asks for, which takes time linear in the number of
 // elements; a dump takes quadratic time. What else there is shows in the numbers of elements, which
 // Linux 6.16 and newer tell. An observation is Unread where there are more endpoints than those
@@ -84,31 +81,23 @@ const observeTries = 8
 func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
-	var err error
-	for try := range observeTries {
-		if try > 0 {
-			select {
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			case <-time.After(time.Duration(try*try) * 5 * time.Millisecond):
-			}
-		}
-		var o [2]*observed
-		var v version
-		if o, v, err = b.kernel.observe(ctx, b.pl.table, want); err == nil {
-			return b.merge(o, v, want)
-		}
-		if !errors.Is(err, nfnl.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) &&
-			!errors.Is(err, errRehashed) {
-			return nil, fmt.Errorf("nftables: observe: %w", err)
-		}
+	o, v, err := b.kernel.observe(ctx, b.pl.table, want)
+	if err == nil {
+		return b.merge(o, v, want)
 	}
-	return nil, fmt.Errorf("nftables: observe: tried %d times: %w: %w", observeTries,
-		dataplane.ErrConflict, err)
+	if interrupted(err) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+	}
+	return nil, fmt.Errorf("nftables: observe: %w", err)
 }
 
-// observe reads both tables once. It fails with one of the errors that Observe tries again for if
-// the instance was changed meanwhile.
+// interrupted reports whether a reading failed since others changed what was being read.
+func interrupted(err error) bool {
+	return errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
+		errors.Is(err, errRehashed)
+}
+
+// observe reads both tables.
 func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.Table) (
 	o [2]*observed, v version, err error) {
 	gen, err := k.conn.GenID(ctx)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/sleep"
 )
 
 // Turn is a lock on a network namespace, of which there is one on the machine, held by one Turn at
@@ -48,7 +50,7 @@ func OpenTurn(fd int) (*Turn, error) {
 func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func(), err error) {
 	start := time.Now()
 	if t.othersWait() {
-		if err := sleep(ctx, courtesy); err != nil {
+		if err := sleep.For(ctx, courtesy); err != nil {
 			return nil, err
 		}
 	}
@@ -63,7 +65,7 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 			return func() {}, nil
 		}
 		t.waiting(unix.F_RDLCK)
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep.For(ctx, pause); err != nil {
 			return nil, err
 		}
 	}
@@ -83,15 +85,6 @@ func (t *Turn) othersWait() bool {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Len: 1}
 	err := unix.FcntlFlock(uintptr(t.fd()), unix.F_OFD_GETLK, &lock)
 	return err == nil && lock.Type != unix.F_UNLCK
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // Close gives the lock back and lets go of the namespace.
