@@ -94,48 +94,54 @@ type loop struct {
 
 func (l *loop) run(ctx context.Context) error {
 	wait := l.resyncWait()
-	for {
-		if l.closed && !l.want {
-			return nil
-		}
+	for !l.closed || l.want {
 		if wait != asBefore {
 			l.timer.Reset(wait)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-l.settle.C:
-			l.settleNow(ctx)
-			wait = asBefore
-			continue
-		case err := <-l.watch.failed:
-			l.opts.Done(nil, err)
-			wait = asBefore
-			continue
-		case <-l.watch.changed:
-			wait = asBefore
-			if l.have && !l.want {
-				l.timer.Stop()
-				l.want = true
-				wait = l.minWait()
-			}
-			continue
-		case s, ok := <-l.states:
-			l.timer.Stop()
-			l.receive(s, ok)
-			wait = l.minWait()
-			continue
-		case <-l.timer.C:
-		}
-		if l.have && !l.want {
-			l.engine.Resync()
-			l.want = true
-		}
-		wait = l.resyncWait()
-		if l.want {
-			wait = l.apply(ctx)
+		var err error
+		if wait, err = l.next(ctx); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// next waits for the next event and deals with it. It returns how long after that the timer of the
+// next apply fires, or asBefore.
+func (l *loop) next(ctx context.Context) (wait time.Duration, err error) {
+	select {
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-l.settle.C:
+		l.settleNow(ctx)
+	case err := <-l.watch.failed:
+		l.opts.Done(nil, err)
+	case <-l.watch.changed:
+		if l.have && !l.want {
+			l.timer.Stop()
+			l.want = true
+			return l.minWait(), nil
+		}
+	case s, ok := <-l.states:
+		l.timer.Stop()
+		l.receive(s, ok)
+		return l.minWait(), nil
+	case <-l.timer.C:
+		return l.fire(ctx), nil
+	}
+	return asBefore, nil
+}
+
+// fire applies the newest state: again, with a reading of the kernel, if it is applied already.
+func (l *loop) fire(ctx context.Context) time.Duration {
+	if l.have && !l.want {
+		l.engine.Resync()
+		l.want = true
+	}
+	if !l.want {
+		return l.resyncWait()
+	}
+	return l.apply(ctx)
 }
 
 // receive takes a state and those that wait behind it.

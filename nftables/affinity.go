@@ -35,9 +35,7 @@ func sweepAll(t *servicemodel.Table) *sweep {
 			continue
 		}
 		internal, external := usable(t, fe)
-		s.add(forget{fe, slices.DeleteFunc(internal, func(e netip.AddrPort) bool {
-			return !slices.Contains(external, e)
-		}), true})
+		s.add(forget{fe, inBoth(internal, external), true})
 	}
 	return s
 }
@@ -103,15 +101,30 @@ func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
 	}
 }
 
-// without returns what is in l and not in other.
-func without(l, other []netip.AddrPort) []netip.AddrPort {
-	var rest []netip.AddrPort
-	for _, ep := range l {
-		if !slices.Contains(other, ep) {
-			rest = append(rest, ep)
-		}
+// inBoth returns the endpoints that both pools have.
+func inBoth(a, b *servicemodel.Pool) []netip.AddrPort {
+	in := map[netip.AddrPort]bool{}
+	for _, ep := range endpointsOf(b) {
+		in[ep] = true
 	}
-	return rest
+	return slices.DeleteFunc(endpointsOf(a), func(ep netip.AddrPort) bool { return !in[ep] })
+}
+
+// without returns the endpoints that are in old and not in new. Where both are there, an endpoint
+// that is in new too stands in one of the slots that differ, or did not move.
+func without(old, new *servicemodel.Pool) []netip.AddrPort {
+	if new == nil {
+		return endpointsOf(old)
+	}
+	var gone []netip.AddrPort
+	kept := map[netip.AddrPort]bool{}
+	for s := range (servicemodel.PoolChange{Old: old, New: new}).Slots() {
+		kept[s.New.Endpoint] = true
+		gone = append(gone, s.Old.Endpoint)
+	}
+	return slices.DeleteFunc(gone, func(ep netip.AddrPort) bool {
+		return kept[ep] || !ep.IsValid()
+	})
 }
 
 // forgetMoved forgets all clients of frontends that treat origins differently, when pods are told
@@ -134,16 +147,14 @@ func (pl *planner) forgetMoved() {
 	}
 }
 
-// usable returns the endpoints that clients of a frontend may be given: those inside, and those
-// outside.
+// usable returns the pools that clients of a frontend may be given endpoints of: those inside, and
+// those outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
-	external []netip.AddrPort) {
-	in, out := pools(t, fe)
-	internal = endpointsOf(in)
-	if fe.External == fe.Internal {
-		return internal, internal
+	external *servicemodel.Pool) {
+	if internal, external = t.PoolsOf(fe); fe.External == fe.Internal {
+		external = internal
 	}
-	return internal, endpointsOf(out)
+	return internal, external
 }
 
 func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {

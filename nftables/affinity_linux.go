@@ -12,8 +12,8 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/internal/rcu"
+	"github.com/kernlb/kernlb/internal/sleep"
 )
 
 // Settle forgets the clients of endpoints that earlier commits took away: when it has returned, no

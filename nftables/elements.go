@@ -57,10 +57,11 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
 	}
 
-	w.verdict(fe, fe.Internal, t, setSize, member)
+	internal, external := t.PoolsOf(fe)
+	w.verdict(fe.Internal, internal, setSize, member)
 	if fe.External != fe.Internal {
 		member(setSplit, -1)
-		w.verdict(fe, fe.External, t, setExternalSize, member)
+		w.verdict(fe.External, external, setExternalSize, member)
 	}
 	switch fe.Masquerade {
 	case servicemodel.FromAnywhere:
@@ -79,17 +80,15 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	}
 }
 
-func (w *writer) verdict(fe *servicemodel.Frontend, v servicemodel.Verdict, t *servicemodel.Table,
-	size string, member func(string, int)) {
-	switch v {
-	case servicemodel.Reject:
+func (w *writer) verdict(v servicemodel.Verdict, p *servicemodel.Pool, size string,
+	member func(string, int)) {
+	switch {
+	case v == servicemodel.Reject:
 		member(setReject, -1)
-	case servicemodel.Drop:
+	case v == servicemodel.Drop:
 		member(setDrop, -1)
-	default:
-		if p := poolOf(t, fe, v); p != nil {
-			member(size, slotCount(p))
-		}
+	case p != nil:
+		member(size, slotCount(p))
 	}
 }
 
@@ -102,9 +101,9 @@ func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 	}
 }
 
-// slots writes the slots of fe's pools that differ between two expanded lists: what is in old only
-// goes to del, what is in new only goes to add.
-func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []netip.AddrPort, del,
+// slots writes the elements that differ between the slots of two lists, old and new, in the map of
+// fe's internal or external endpoints. An endpoint of weight w takes w elements.
+func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del,
 	add sink) {
 	rest := setEndpoints
 	if external {
@@ -112,20 +111,68 @@ func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new []neti
 	}
 	name := w.names.get(kindOf(fe.Key).prefix, rest, -1)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
-	at := func(i int, ep netip.AddrPort) nft.Elem {
+	write := func(to sink, from, n int, ep netip.AddrPort) {
 		w.data = nft.AppendEndpoint(w.data[:0], ep)
-		return nft.Elem{Key: nft.AppendSlot(w.key, i), Data: w.data}
-	}
-	for i, ep := range old {
-		if i >= len(new) || new[i] != ep {
-			del(name, at(i, ep))
+		for i := range n {
+			to(name, nft.Elem{Key: nft.AppendSlot(w.key, from+i), Data: w.data})
 		}
 	}
-	for i, ep := range new {
-		if i >= len(old) || old[i] != ep {
-			add(name, at(i, ep))
+	a, b := runsOf(old), runsOf(new)
+	for at := 0; len(a.slots)+len(b.slots) > 0; {
+		n := common(&a, &b)
+		was, is := a.take(n), b.take(n)
+		if was != is && was.IsValid() {
+			write(del, at, n, was)
 		}
+		if was != is && is.IsValid() {
+			write(add, at, n, is)
+		}
+		at += n
 	}
+}
+
+// runs are the elements of a pool, from some element on: the endpoint of each slot as often as its
+// weight says.
+type runs struct {
+	slots []servicemodel.Slot
+	taken int // elements of the first slot
+}
+
+func runsOf(p *servicemodel.Pool) runs {
+	if p == nil {
+		return runs{}
+	}
+	return runs{slots: p.Slots}
+}
+
+// left returns how many elements have the endpoint of the first one; 0 if none is left.
+func (r *runs) left() int {
+	if len(r.slots) == 0 {
+		return 0
+	}
+	return int(r.slots[0].Weight) - r.taken
+}
+
+// take takes the first n elements and returns their endpoint, an invalid one if none is left.
+func (r *runs) take(n int) (ep netip.AddrPort) {
+	if len(r.slots) == 0 {
+		return ep
+	}
+	ep = r.slots[0].Endpoint
+	if r.taken += n; r.taken == int(r.slots[0].Weight) {
+		r.slots, r.taken = r.slots[1:], 0
+	}
+	return ep
+}
+
+// common returns how many elements of a, and of b, have one endpoint. One of them may be at its
+// end.
+func common(a, b *runs) int {
+	x, y := a.left(), b.left()
+	if x == 0 || y == 0 {
+		return x + y
+	}
+	return min(x, y)
 }
 
 // appendAddrKey appends the key of an address in a set of addresses.
@@ -137,26 +184,6 @@ func appendAddrKey(b []byte, set string, a netip.Addr) []byte {
 	return b
 }
 
-// pools returns the pools that fe balances over: one for everybody or for internal traffic, and one
-// for external traffic if that has its own. Either may be nil.
-func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
-	external *servicemodel.Pool) {
-	internal = poolOf(t, fe, fe.Internal)
-	if fe.External != fe.Internal {
-		external = poolOf(t, fe, fe.External)
-	}
-	return internal, external
-}
-
-func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend,
-	v servicemodel.Verdict) *servicemodel.Pool {
-	id, ok := fe.Pool(v)
-	if !ok {
-		return nil
-	}
-	return t.Pool(id)
-}
-
 // slotCount is the number of elements that hold a pool: an endpoint of weight w takes w of them.
 func slotCount(p *servicemodel.Pool) int {
 	n := 0
@@ -164,17 +191,4 @@ func slotCount(p *servicemodel.Pool) int {
 		n += int(s.Weight)
 	}
 	return n
-}
-
-// expand appends a pool's endpoints, each as often as its weight says.
-func expand(to []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
-	if p == nil {
-		return to
-	}
-	for _, s := range p.Slots {
-		for range s.Weight {
-			to = append(to, s.Endpoint)
-		}
-	}
-	return to
 }

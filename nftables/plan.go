@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -108,8 +107,6 @@ type planner struct {
 
 	c    *servicemodel.ChangeSet
 	p    *plan
-	old  []netip.AddrPort
-	new  []netip.AddrPort
 	need [2]shape // what the changes need; all that is needed when a table is written anew
 	miss [2]bool  // the changes need what is not there
 }
@@ -157,7 +154,7 @@ func (pl *planner) needs() {
 func (pl *planner) needsOf(fe *servicemodel.Frontend) {
 	s := &pl.need[nft.FamilyIndex(fe.Key.Addr)]
 	k := kindIndex(fe.Key)
-	internal, external := pools(pl.c.New, fe)
+	internal, external := pl.c.New.PoolsOf(fe)
 	for e, p := range []*servicemodel.Pool{internal, external} {
 		if p != nil {
 			s.sizes[k][e] = insert(s.sizes[k][e], slotCount(p))

@@ -63,23 +63,23 @@ func (pl *planner) frontends(i int, del, add sink) {
 
 func (pl *planner) added(fe *servicemodel.Frontend, add sink) {
 	pl.w.frontend(pl.c.New, fe, add)
-	internal, external := pools(pl.c.New, fe)
-	pl.slots(fe, false, nil, internal, nil, add)
-	pl.slots(fe, true, nil, external, nil, add)
+	internal, external := pl.c.New.PoolsOf(fe)
+	pl.w.slots(fe, false, nil, internal, nil, add)
+	pl.w.slots(fe, true, nil, external, nil, add)
 }
 
 func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 	pl.w.frontend(pl.c.Old, fe, del)
-	internal, external := pools(pl.c.Old, fe)
-	pl.slots(fe, false, internal, nil, del, nil)
-	pl.slots(fe, true, external, nil, del, nil)
+	internal, external := pl.c.Old.PoolsOf(fe)
+	pl.w.slots(fe, false, internal, nil, del, nil)
+	pl.w.slots(fe, true, external, nil, del, nil)
 	if fe.Affinity > 0 {
 		pl.p.forget = append(pl.p.forget, forgetAll(fe))
 	}
 }
 
-// changed plans a frontend whose attributes or pools changed: the elements of both are compared, so
-// that what stays is not touched.
+// changed plans a frontend that changed: the elements of both are compared, so that what stays is
+// not touched.
 func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 	before := map[string]string{}
 	pl.w.frontend(pl.c.Old, old, func(name string, e nft.Elem) {
@@ -99,21 +99,11 @@ func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 			del(name, e)
 		}
 	})
-	oldInternal, oldExternal := pools(pl.c.Old, old)
-	newInternal, newExternal := pools(pl.c.New, new)
-	pl.slots(new, false, oldInternal, newInternal, del, add)
-	pl.slots(new, true, oldExternal, newExternal, del, add)
+	oldInternal, oldExternal := pl.c.Old.PoolsOf(old)
+	newInternal, newExternal := pl.c.New.PoolsOf(new)
+	pl.w.slots(new, false, oldInternal, newInternal, del, add)
+	pl.w.slots(new, true, oldExternal, newExternal, del, add)
 	pl.forgetChanged(old, new)
-}
-
-// slots plans the slots of one map that differ between two pools.
-func (pl *planner) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del,
-	add sink) {
-	if old == new {
-		return
-	}
-	pl.old, pl.new = expand(pl.old[:0], old), expand(pl.new[:0], new)
-	pl.w.slots(fe, external, pl.old, pl.new, del, add)
 }
 
 // poolChanges plans the frontends that did not change themselves but use a pool that did.
@@ -130,10 +120,31 @@ func (pl *planner) poolChanges(f *nft.Family, del, add sink) {
 		for _, fe := range pl.c.New.FrontendsOf(last) {
 			old := pl.c.Old.Frontend(fe.Key)
 			if fe.Key.Family() == f.Model && old != nil && old.Equal(fe) {
-				pl.changed(fe, fe, del, add)
+				pl.poolsChanged(fe, del, add)
 			}
 		}
 	}
+}
+
+// poolsChanged plans the pools of a frontend: all of its other elements stay.
+func (pl *planner) poolsChanged(fe *servicemodel.Frontend, del, add sink) {
+	k := kindOf(fe.Key)
+	oldInternal, oldExternal := pl.c.Old.PoolsOf(fe)
+	newInternal, newExternal := pl.c.New.PoolsOf(fe)
+	change := func(size string, external bool, old, new *servicemodel.Pool) {
+		if old == new {
+			return
+		}
+		if was, is := slotCount(old), slotCount(new); was != is {
+			e := nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)}
+			del(pl.w.names.get(k.prefix, size, was), e)
+			add(pl.w.names.get(k.prefix, size, is), e)
+		}
+		pl.w.slots(fe, external, old, new, del, add)
+	}
+	change(setSize, false, oldInternal, newInternal)
+	change(setExternalSize, true, oldExternal, newExternal)
+	pl.forgetChanged(fe, fe)
 }
 
 // addresses plans a set of addresses.

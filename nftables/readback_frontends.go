@@ -139,14 +139,10 @@ func (r *reading) verified() servicemodel.Contents {
 	var c servicemodel.Contents
 	used := map[servicemodel.PoolID]bool{}
 	for _, fe := range r.fes {
-		internal, external := pools(t, fe)
-		if fe.Internal.Balances() && internal == nil || fe.External != fe.Internal &&
-			fe.External.Balances() && external == nil {
+		if !hasPools(t, fe) || !r.verify(t, fe) {
 			continue
 		}
-		if !r.verify(t, fe, internal, external) {
-			continue
-		}
+		internal, external := t.PoolsOf(fe)
 		c.Frontends = append(c.Frontends, fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p != nil && !used[p.ID] {
@@ -160,8 +156,7 @@ func (r *reading) verified() servicemodel.Contents {
 
 // verify checks the elements of a frontend against what they should be, and gives them their place
 // if all are right.
-func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, internal,
-	external *servicemodel.Pool) bool {
+func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
 	var place []*found
 	want := func(set string, e nft.Elem) {
@@ -174,8 +169,9 @@ func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend, inter
 		place = append(place, f)
 	}
 	r.w.frontend(t, fe, want)
-	r.w.slots(fe, false, nil, expand(nil, internal), nil, want)
-	r.w.slots(fe, true, nil, expand(nil, external), nil, want)
+	internal, external := t.PoolsOf(fe)
+	r.w.slots(fe, false, nil, internal, nil, want)
+	r.w.slots(fe, true, nil, external, nil, want)
 	if !good {
 		return false
 	}

@@ -106,7 +106,7 @@ func (s *sift) expects(set int, e nft.Elem) bool {
 		return false
 	}
 	if isLarge(name) {
-		internal, external := pools(s.want, fe)
+		internal, external := s.want.PoolsOf(fe)
 		p := internal
 		if strings.HasSuffix(name, setExternalEps) {
 			p = external
@@ -325,7 +325,7 @@ func (p *part) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
 	c.Pools = append(c.Pools, p.pools...)
 	for _, fe := range p.gone {
 		c.Frontends = append(c.Frontends, servicemodel.FrontendChange{Old: fe})
-		internal, external := pools(want, fe)
+		internal, external := want.PoolsOf(fe)
 		for _, pool := range []*servicemodel.Pool{internal, external} {
 			if pool != nil { // all frontends of its unit are gone
 				c.Pools = append(c.Pools, servicemodel.PoolChange{Old: pool})

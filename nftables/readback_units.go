@@ -48,13 +48,24 @@ func (u unit) expressible(t *servicemodel.Table) bool {
 	ok := true
 	for _, fe := range u {
 		checkFrontend(fe, func(string, string, string, string) { ok = false })
-		for _, v := range []servicemodel.Verdict{fe.Internal, fe.External} {
-			if p := poolOf(t, fe, v); v.Balances() && (p == nil || slotCount(p) > maxSlots) {
+		if !hasPools(t, fe) {
+			ok = false
+		}
+		internal, external := t.PoolsOf(fe)
+		for _, p := range []*servicemodel.Pool{internal, external} {
+			if p != nil && slotCount(p) > maxSlots {
 				ok = false
 			}
 		}
 	}
 	return ok
+}
+
+// hasPools reports whether a table has the pools that a frontend balances over.
+func hasPools(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
+	internal, external := t.PoolsOf(fe)
+	return (internal != nil || !fe.Internal.Balances()) &&
+		(external != nil || !fe.External.Balances() || fe.External == fe.Internal)
 }
 
 // job is a part of what is asked for: units, or addresses of a set.
@@ -114,7 +125,6 @@ type chunk struct {
 	bytes []byte // of their keys and so on
 	units []unitRun
 	slots []slotRun // of all units, in order
-	eps   []netip.AddrPort
 }
 
 func (c *chunk) reset() {
@@ -150,14 +160,13 @@ func (c *chunk) addUnit(s *sift, w *writer, u unit) {
 	to := func(name string, e nft.Elem) { c.add(s.position(name), e) }
 	for _, fe := range u {
 		w.frontend(s.want, fe, to)
-		internal, external := pools(s.want, fe)
+		internal, external := s.want.PoolsOf(fe)
 		for i, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue
 			}
 			begin := len(c.elems)
-			c.eps = expand(c.eps[:0], p)
-			w.slots(fe, i == 1, nil, c.eps, nil, to)
+			w.slots(fe, i == 1, nil, p, nil, to)
 			c.slots = append(c.slots, slotRun{p, begin, len(c.elems)})
 		}
 	}

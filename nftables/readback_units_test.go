@@ -80,7 +80,7 @@ func TestCommentsCountWhereTheyMeanSomething(t *testing.T) {
 	for i := range nft.Families {
 		h.elements(i, func(set, key string, e *found) {
 			as := e.UserData
-			e.UserData = nft.AppendComment(nil, "default/web:http cluster-ip drop")
+			e.UserData = nft.AppendComment(nil, "default/web:http cluster IP verdict=drop")
 			r, _ := h.judge(i, h.sift(i, h.table), false)
 			if isLarge(set) {
 				require.Empty(t, r.gone, set)
@@ -167,11 +167,12 @@ func TestPoolsAreRead(t *testing.T) {
 	t.Parallel()
 	want := &servicemodel.Pool{ID: servicemodel.PoolID{Service: servicemodel.PortName{Port: "p"}},
 		Slots: []servicemodel.Slot{{Endpoint: podOne, Weight: 2}, {Endpoint: podTwo, Weight: 1}}}
+	elements := []netip.AddrPort{podOne, podOne, podTwo} // of want
 	slots := func(l ...netip.AddrPort) []asked {
 		var as []asked
 		for j, ep := range l {
 			a := asked{want: nft.Elem{Key: []byte{byte(j)},
-				Data: nft.AppendEndpoint(nil, expand(nil, want)[j])}}
+				Data: nft.AppendEndpoint(nil, elements[j])}}
 			a.answer(nft.Elem{Key: []byte{byte(j)}, Data: nft.AppendEndpoint(nil, ep)})
 			as = append(as, a)
 		}

@@ -1,6 +1,9 @@
 package servicemodel
 
-import "net/netip"
+import (
+	"iter"
+	"net/netip"
+)
 
 // ChangeSet is the difference between two tables: a value that can be printed, counted and applied.
 // Its size depends on what differs, never on how much exists. Every list is in the order of its
@@ -26,11 +29,29 @@ type RulesChange struct{ Old, New Rules }
 type FrontendChange struct{ Old, New *Frontend }
 
 // PoolChange is a pool added (Old nil), removed (New nil) or changed.
-type PoolChange struct {
-	Old, New *Pool
-	// Slots are the slots that differ, by index, of a pool that is in both tables. Of an added or
-	// removed pool all slots come or go, and the list is empty.
-	Slots []SlotChange
+type PoolChange struct{ Old, New *Pool }
+
+// Slots yields the slots that differ, by index, of a pool that is in both tables. Of an added or
+// removed pool, whose slots all come or go, it yields none.
+func (c PoolChange) Slots() iter.Seq[SlotChange] {
+	return func(yield func(SlotChange) bool) {
+		if c.Old == nil || c.New == nil || c.Old == c.New {
+			return
+		}
+		a, b := c.Old.Slots, c.New.Slots
+		for i := range max(len(a), len(b)) {
+			s := SlotChange{Index: i}
+			if i < len(a) {
+				s.Old = a[i]
+			}
+			if i < len(b) {
+				s.New = b[i]
+			}
+			if s.Old != s.New && !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another
@@ -75,7 +96,7 @@ func (c *ChangeSet) Counts() Counts {
 		if p.Old.Scheduler != p.New.Scheduler || p.Old.Forwarding != p.New.Forwarding {
 			n.Changed++
 		}
-		for _, s := range p.Slots {
+		for s := range p.Slots() {
 			n.count(s.Old.Endpoint.IsValid(), s.New.Endpoint.IsValid())
 		}
 	}

@@ -73,7 +73,7 @@ func (c PoolChange) text(b *strings.Builder) {
 		if changed := changedFields(c.Old.fields(), c.New.fields()); len(changed) > 0 {
 			line(b, '~', title+strings.Join(changed, "; "))
 		}
-		for _, s := range c.Slots {
+		for s := range c.Slots() {
 			line(b, '~', title+s.String())
 		}
 	}

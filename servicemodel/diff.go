@@ -22,8 +22,7 @@ func Diff(old, new *Table) *ChangeSet {
 		c.Frontends = append(c.Frontends, FrontendChange{Old: d.Old, New: d.New})
 	}
 	for d := range persist.Diff(a.pools, b.pools, (*Pool).Equal) {
-		c.Pools = append(c.Pools, PoolChange{Old: d.Old, New: d.New,
-			Slots: diffSlots(d.Old, d.New)})
+		c.Pools = append(c.Pools, PoolChange{Old: d.Old, New: d.New})
 	}
 	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
 	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
@@ -38,27 +37,6 @@ func Diff(old, new *Table) *ChangeSet {
 		c.Health = append(c.Health, h)
 	}
 	return c
-}
-
-// diffSlots returns the slots that differ, if both pools are there.
-func diffSlots(old, new *Pool) (changes []SlotChange) {
-	if old == nil || new == nil {
-		return nil
-	}
-	a, b := old.Slots, new.Slots
-	for i := range max(len(a), len(b)) {
-		c := SlotChange{Index: i}
-		if i < len(a) {
-			c.Old = a[i]
-		}
-		if i < len(b) {
-			c.New = b[i]
-		}
-		if c.Old != c.New {
-			changes = append(changes, c)
-		}
-	}
-	return changes
 }
 
 func diffAddrs(a, b addrCounts) (changes []AddrChange) {

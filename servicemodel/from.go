@@ -14,16 +14,15 @@ func (c *ChangeSet) From(old *Table) *ChangeSet {
 	for _, f := range c.Frontends {
 		key := either(f.Old, f.New).Key
 		was, is := a.Frontend(key), b.Frontend(key)
-		if was != is && (was == nil || is == nil || !was.Equal(is)) {
+		if differ(was, is, (*Frontend).Equal) {
 			part.Frontends = append(part.Frontends, FrontendChange{Old: was, New: is})
 		}
 	}
 	for _, p := range c.Pools {
 		id := either(p.Old, p.New).ID
 		was, is := a.Pool(id), b.Pool(id)
-		if was != is && (was == nil || is == nil || !was.Equal(is)) {
-			change := PoolChange{Old: was, New: is, Slots: diffSlots(was, is)}
-			part.Pools = append(part.Pools, change)
+		if differ(was, is, (*Pool).Equal) {
+			part.Pools = append(part.Pools, PoolChange{Old: was, New: is})
 		}
 	}
 	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.HasClusterIP, b.HasClusterIP)
@@ -31,11 +30,16 @@ func (c *ChangeSet) From(old *Table) *ChangeSet {
 	for _, h := range c.Health {
 		name := either(h.Old, h.New).Service
 		was, is := a.healthCheck(name), b.healthCheck(name)
-		if was != nil && is == nil || is != nil && (was == nil || *was != *is) {
+		if differ(was, is, func(a, b *HealthCheck) bool { return *a == *b }) {
 			part.Health = append(part.Health, HealthChange{Old: was, New: is})
 		}
 	}
 	return part
+}
+
+// differ reports whether an object came, went or changed.
+func differ[T any](was, is *T, equal func(a, b *T) bool) bool {
+	return was != is && (was == nil || is == nil || !equal(was, is))
 }
 
 // either returns the one of two that is not nil.

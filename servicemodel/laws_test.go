@@ -212,7 +212,7 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 			slots := 0
 			for _, c := range changes {
 				require.Equal(t, id, c.New.ID)
-				slots += len(c.Slots)
+				slots += len(slices.Collect(c.Slots()))
 			}
 			// What came fills what left; where the pool shrinks, a slot goes and its endpoint fills
 			// a hole.

@@ -108,6 +108,24 @@ func (t *Table) Pool(id PoolID) *Pool {
 	return p
 }
 
+// PoolsOf returns the pools that a frontend balances over: that of internal traffic, and that of
+// external traffic if it is another. Where traffic is not balanced, or the table does not have the
+// pool, it is nil.
+func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
+	internal = t.poolOf(f, f.Internal)
+	if f.External != f.Internal {
+		external = t.poolOf(f, f.External)
+	}
+	return internal, external
+}
+
+func (t *Table) poolOf(f *Frontend, v Verdict) *Pool {
+	if id, ok := f.Pool(v); ok {
+		return t.Pool(id)
+	}
+	return nil
+}
+
 // FrontendsOf returns the frontends of a service port in the order of their keys, both families.
 // The list must not be modified.
 func (t *Table) FrontendsOf(n PortName) []*Frontend {

@@ -98,7 +98,7 @@ func (m *mover) concerned(key servicemodel.FrontendKey, p *servicemodel.PoolChan
 	if len(m.departed[key]) > 0 {
 		return true
 	}
-	for _, s := range p.Slots {
+	for s := range p.Slots() {
 		if s.Old.Endpoint.IsValid() && s.Old.Endpoint != s.New.Endpoint {
 			return true
 		}

@@ -26,9 +26,7 @@ type differ[K, V any, O Ordering[K]] struct {
 	yield func(Change[K, V]) bool
 }
 
-// walk compares two trees of one range of keys. If their roots hold different keys, the root that
-// is above the other cannot occur in the other tree at all, for it would be its root: so it is a
-// change, and the other tree is split around it.
+// walk compares two trees of one range of keys.
 func (d differ[K, V, O]) walk(a, b *node[K, V]) bool {
 	switch {
 	case a == b:
@@ -42,6 +40,13 @@ func (d differ[K, V, O]) walk(a, b *node[K, V]) bool {
 	if o.Compare(a.key, b.key) == 0 {
 		return d.walk(a.left, b.left) && d.kept(a, b) && d.walk(a.right, b.right)
 	}
+	return d.walkApart(a, b)
+}
+
+// walkApart compares two trees whose roots hold different keys. The root that is above the other
+// cannot occur in the other tree at all, for it would be its root: so it is a change, and the other
+// tree is split around it.
+func (d differ[K, V, O]) walkApart(a, b *node[K, V]) bool {
 	if above[K, V, O](a, b) {
 		below, beyond := split[K, V, O](b, a.key)
 		return d.walk(a.left, below) && d.removed(a) && d.walk(a.right, beyond)

@@ -1,0 +1,50 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The plan for one endpoint that is replaced among many of a service.
+func BenchmarkPlanOneEndpoint(b *testing.B) {
+	for _, n := range []int{10, 1000, 5000} {
+		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			var eps []servicemodel.Endpoint
+			for i := range n {
+				a := netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})
+				eps = append(eps, goldenEndpoints(a.String())...)
+			}
+			before := servicemodel.State{}.WithNode(goldenNode()).WithService(
+				goldenService()).WithEndpoints(goldenService().Name, eps)
+			eps = slices.Clone(eps)
+			eps[n/2].Addr = netip.MustParseAddr("10.245.0.1")
+			after := before.WithEndpoints(goldenService().Name, eps)
+			old, err := servicemodel.Resolve(nil, before)
+			if err != nil {
+				b.Fatal(err)
+			}
+			next, err := servicemodel.Resolve(old, after)
+			if err != nil {
+				b.Fatal(err)
+			}
+			pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 41}
+			first, err := pl.plan(servicemodel.Diff(nil, old))
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range first.families {
+				pl.have[i] = first.families[i].next
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := pl.plan(servicemodel.Diff(old, next)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
