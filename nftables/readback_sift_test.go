@@ -174,7 +174,7 @@ func TestWhichUnitsAreDoubtful(t *testing.T) {
 		{"another frontend that says so", "services",
 			says(key("10.96.0.99", 80), "default/db:http cluster IP"), "db"},
 		{"another node port that says so", "nodeports",
-			says(key("0.0.0.0", 1), "default/web:http node-port cluster"), "web"},
+			says(key("0.0.0.0", 1), "default/web:http node port"), "web"},
 		{"not a frontend, whatever it says", "service-drop",
 			says(key("10.96.0.99", 80), "default/db:http cluster IP"), ""},
 		{"a frontend of a service that nobody wants", "services",
