@@ -163,7 +163,7 @@ func ask(req *nfnl.Batch, f *nft.Family, msg uint8, table, kind, name string) {
 	object := nfnl.Object{Verb: "read", Kind: kind, Name: name,
 		Within: "table " + f.Name + " " + table}
 	req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
-	req.Text(1, table)
+	req.Text(nft.AttrTableName, table)
 }
 
 // readTable reads a companion table, object by object, so that those of others neither cost time

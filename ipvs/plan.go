@@ -233,41 +233,39 @@ func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Front
 
 // change plans what makes a virtual server the one wanted, and returns what it is then.
 func (pl *planner) change(p *plan, have, want *server) *server {
-	k := want.svc.ServiceKey
 	next := &server{svc: want.svc, proto: want.proto, dests: maps.Clone(want.dests)}
+	about := func(cmd ipvsnl.Command, d ipvsnl.Destination) op {
+		return op{cmd, ipvsnl.Service{ServiceKey: want.svc.ServiceKey}, d}
+	}
 	if have == nil {
 		p.up = append(p.up, op{cmd: ipvsnl.CommandNewService, svc: want.svc})
 		have = &server{}
 	} else if have.svc != want.svc {
 		p.up = append(p.up, op{cmd: ipvsnl.CommandSetService, svc: want.svc})
 	}
-	for _, d := range sortedDests(want.dests) {
-		was, ok := have.dests[d]
-		switch {
-		case !ok:
-			p.up = append(p.up, op{ipvsnl.CommandNewDestination, ipvsnl.Service{ServiceKey: k},
-				want.dests[d]})
-		case was != want.dests[d]:
-			p.up = append(p.up, op{ipvsnl.CommandSetDestination, ipvsnl.Service{ServiceKey: k},
-				want.dests[d]})
+	for _, k := range sortedDests(want.dests) {
+		d := want.dests[k]
+		if was, ok := have.dests[k]; !ok {
+			p.up = append(p.up, about(ipvsnl.CommandNewDestination, d))
+		} else if was != d {
+			p.up = append(p.up, about(ipvsnl.CommandSetDestination, d))
 		}
 	}
-	for _, d := range sortedDests(have.dests) {
-		if _, ok := want.dests[d]; ok {
+	drains := want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0
+	for _, k := range sortedDests(have.dests) {
+		d := have.dests[k]
+		if _, stays := want.dests[k]; stays {
 			continue
 		}
-		was := have.dests[d]
-		if want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0 {
-			if was.Weight != 0 {
-				was.Weight = 0
-				p.down = append(p.down, op{ipvsnl.CommandSetDestination,
-					ipvsnl.Service{ServiceKey: k}, was})
-			}
-			next.dests[d] = was
+		if !drains {
+			p.down = append(p.down, about(ipvsnl.CommandDelDestination, d))
 			continue
 		}
-		p.down = append(p.down, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
-			was})
+		if d.Weight != 0 {
+			d.Weight = 0
+			p.down = append(p.down, about(ipvsnl.CommandSetDestination, d))
+		}
+		next.dests[k] = d
 	}
 	return next
 }

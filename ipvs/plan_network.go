@@ -93,14 +93,23 @@ func (t *text) prepare(p *networkPlan) {
 	t.tunables(p.set)
 }
 
+// splitTunables tells the timeouts, which are set at once, from the sysctls.
+func splitTunables(l []tunable) (timeouts map[string]string, sysctls []tunable) {
+	timeouts = map[string]string{}
+	for _, t := range l {
+		if isTimeout(t.name) {
+			timeouts[t.name] = t.value
+		} else {
+			sysctls = append(sysctls, t)
+		}
+	}
+	return timeouts, sysctls
+}
+
 // tunables writes values of tunables.
 func (t *text) tunables(l []tunable) {
-	timeouts := map[string]string{}
-	for _, v := range l {
-		if isTimeout(v.name) {
-			timeouts[v.name] = v.value
-			continue
-		}
+	timeouts, sysctls := splitTunables(l)
+	for _, v := range sysctls {
 		t.line("sysctl -w %s=%s", v.name, v.value)
 	}
 	if len(timeouts) > 0 {

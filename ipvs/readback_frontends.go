@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -108,28 +107,13 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 	if r.fe.External != r.fe.Internal && r.fe.External.Balances() {
 		main = r.fe.External
 	}
-	for _, at := range o.serverAddrs(r.fe.Key) {
-		note(main, ipvsnl.AddressService(ipvsnl.Protocol(r.fe.Key.Protocol), at))
+	taken := func(k servicemodel.FrontendKey) bool { return o.companion.records[k] != nil }
+	for _, k := range addressServices(r.fe.Key, o.addresses.node, taken) {
+		note(main, k)
 	}
 	if r.mark != 0 {
 		note(r.fe.Internal, markService(r.fe.Key, r.mark))
 	}
-}
-
-// serverAddrs returns where the virtual servers of a frontend may be: those of a node port at any
-// address of the node where no other frontend is recorded.
-func (o *observed) serverAddrs(k servicemodel.FrontendKey) []netip.AddrPort {
-	if !k.NodePort() {
-		return []netip.AddrPort{k.AddrPort()}
-	}
-	var l []netip.AddrPort
-	for _, a := range o.addresses.node {
-		at := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
-		if a.Is4() == k.Addr.Is4() && o.companion.records[at] == nil {
-			l = append(l, at.AddrPort())
-		}
-	}
-	return l
 }
 
 // poolIDs returns the pools that a frontend refers to, each once.

@@ -45,23 +45,29 @@ func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, add
 	mark uint32) []*server {
 	main, alt := pools(t, fe)
 	var l []*server
-	k := fe.Key
-	at := func(a netip.AddrPort) {
-		key := ipvsnl.AddressService(ipvsnl.Protocol(k.Protocol), a)
-		l = append(l, pl.server(key, fe, main, false))
-	}
-	if !k.NodePort() {
-		at(k.AddrPort())
-	} else {
-		for _, a := range addrs {
-			own := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
-			if a.Is4() == k.Addr.Is4() && t.Frontend(own) == nil {
-				at(own.AddrPort())
-			}
-		}
+	taken := func(k servicemodel.FrontendKey) bool { return t.Frontend(k) != nil }
+	for _, k := range addressServices(fe.Key, addrs, taken) {
+		l = append(l, pl.server(k, fe, main, false))
 	}
 	if alt != nil && mark != 0 {
-		l = append(l, pl.server(markService(k, mark), fe, alt, true))
+		l = append(l, pl.server(markService(fe.Key, mark), fe, alt, true))
+	}
+	return l
+}
+
+// addressServices returns the keys of a frontend's virtual servers by address: those of a node port
+// are at all the addresses of its family where the port is not taken by another frontend.
+func addressServices(k servicemodel.FrontendKey, addrs []netip.Addr,
+	taken func(servicemodel.FrontendKey) bool) (l []ipvsnl.ServiceKey) {
+	proto := ipvsnl.Protocol(k.Protocol)
+	if !k.NodePort() {
+		return []ipvsnl.ServiceKey{ipvsnl.AddressService(proto, k.AddrPort())}
+	}
+	for _, a := range addrs {
+		at := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
+		if a.Is4() == k.Addr.Is4() && !taken(at) {
+			l = append(l, ipvsnl.AddressService(proto, at.AddrPort()))
+		}
 	}
 	return l
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"strings"
 
@@ -54,59 +53,50 @@ func (s sysctlFiles) read(ns *threadns.NS, name string) (string, error) {
 // readTunables reads the tunables that a map has.
 func (k *kernel) readTunables(ctx context.Context, names map[string]string) (map[string]string,
 	error) {
-	m := map[string]string{}
-	var timeouts map[string]string
+	values := map[string]string{}
+	timeouts := false
 	for name := range names {
-		var err error
-		switch {
-		case !isTimeout(name):
-			m[name], err = k.sysctls.read(k.ns, name)
-		case timeouts == nil:
-			if timeouts, err = k.readTimeouts(ctx); err == nil {
-				m[name] = timeouts[name]
-			}
-		default:
-			m[name] = timeouts[name]
+		if isTimeout(name) {
+			timeouts = true
+			continue
 		}
+		v, err := k.sysctls.read(k.ns, name)
 		if err != nil {
 			return nil, err
 		}
+		values[name] = v
 	}
-	return m, nil
-}
-
-// readTimeouts reads the timeouts of IPVS.
-func (k *kernel) readTimeouts(ctx context.Context) (map[string]string, error) {
+	if !timeouts {
+		return values, nil
+	}
 	t, err := k.vs.Timeouts(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read timeouts: %w", err)
 	}
-	return timeoutValues(t), nil
+	for name, v := range timeoutValues(t) {
+		if _, asked := names[name]; asked {
+			values[name] = v
+		}
+	}
+	return values, nil
 }
 
 // setTunables sets tunables. A sysctl that is not there does nothing, so it need not be set.
 func (k *kernel) setTunables(ctx context.Context, l []tunable) error {
-	timeouts, others := map[string]string{}, map[string]string{}
-	for _, t := range l {
-		if isTimeout(t.name) {
-			timeouts[t.name] = t.value
-		} else {
-			others[t.name] = t.value
-		}
-	}
+	timeouts, sysctls := splitTunables(l)
 	if len(timeouts) > 0 {
 		if err := k.vs.SetTimeouts(ctx, timeoutsOf(timeouts)); err != nil {
 			return fmt.Errorf("set timeouts: %w", err)
 		}
 	}
-	if len(others) == 0 {
+	if len(sysctls) == 0 {
 		return nil
 	}
 	return k.ns.Do(func() error {
-		for name, value := range maps.All(others) {
-			err := os.WriteFile("/proc/sys/"+name, []byte(value), 0)
+		for _, t := range sysctls {
+			err := os.WriteFile("/proc/sys/"+t.name, []byte(t.value), 0)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("set sysctl %s: %w", name, err)
+				return fmt.Errorf("set sysctl %s: %w", t.name, err)
 			}
 		}
 		return nil
