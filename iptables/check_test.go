@@ -13,53 +13,66 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
+var checkName = sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
+
+// oneFrontend is a frontend that rejects, changed.
+func oneFrontend(change func(*sm.Frontend)) sm.Contents {
+	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
+	f := &sm.Frontend{Key: key, Service: checkName, Internal: sm.Reject}
+	change(f)
+	return sm.Contents{Frontends: []*sm.Frontend{f}}
+}
+
+// onePool is a frontend with a pool, changed.
+func onePool(change func(*sm.Pool)) sm.Contents {
+	slots := []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.244.1.1:8080"), Weight: 1}}
+	p := &sm.Pool{ID: sm.PoolID{Service: checkName, Family: sm.IPv4}, Slots: slots}
+	change(p)
+	c := oneFrontend(func(f *sm.Frontend) {
+		f.Internal, f.External = sm.BalanceCluster, sm.BalanceCluster
+	})
+	c.Pools = []*sm.Pool{p}
+	return c
+}
+
+// twoTimeouts are two frontends of one service port with different timeouts of affinity.
+func twoTimeouts() sm.Contents {
+	c := oneFrontend(func(f *sm.Frontend) { f.Affinity = time.Minute })
+	other := *c.Frontends[0]
+	other.Key.Port, other.Affinity = 81, time.Hour
+	c.Frontends = append(c.Frontends, &other)
+	return c
+}
+
+// checkCases are tables, and the field of theirs that iptables cannot express; "" for none.
+var checkCases = []struct {
+	name, field string
+	contents    sm.Contents
+}{
+	{"fine", "", onePool(func(*sm.Pool) {})},
+	{"round robin is fine", "", onePool(func(p *sm.Pool) { p.Scheduler = sm.RoundRobin })},
+	{"least connections", "scheduler", onePool(func(p *sm.Pool) { p.Scheduler = sm.LeastConn })},
+	{"direct routing", "forwarding", onePool(func(p *sm.Pool) {
+		p.Forwarding = sm.ForwardDirect
+	})},
+	{"a name too long for a comment", "name", oneFrontend(func(f *sm.Frontend) {
+		f.Service.Name.Name = strings.Repeat("x", 200)
+	})},
+	{"affinity without xt_recent", "sessionAffinity", oneFrontend(func(f *sm.Frontend) {
+		f.Affinity = time.Minute
+	})},
+	{"sctp without xt_sctp", "protocol", oneFrontend(func(f *sm.Frontend) {
+		f.Key.Protocol = sm.SCTP
+	})},
+	{"source ranges of a node port", "sources", oneFrontend(func(f *sm.Frontend) {
+		f.Key.Addr, f.Sources = netip.IPv4Unspecified(), prefixes("10.0.0.0/8")
+	})},
+	{"two timeouts for one service port", "sessionAffinity.timeout", twoTimeouts()},
+}
+
 func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 	t.Parallel()
-	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
-	slots := []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.244.1.1:8080"), Weight: 1}}
-	frontend := func(change func(*sm.Frontend)) sm.Contents {
-		key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
-		f := &sm.Frontend{Key: key, Service: name, Internal: sm.Reject}
-		change(f)
-		return sm.Contents{Frontends: []*sm.Frontend{f}}
-	}
-	pool := func(change func(*sm.Pool)) sm.Contents {
-		p := &sm.Pool{ID: sm.PoolID{Service: name, Family: sm.IPv4}, Slots: slots}
-		change(p)
-		c := frontend(func(f *sm.Frontend) {
-			f.Internal, f.External = sm.BalanceCluster, sm.BalanceCluster
-		})
-		c.Pools = []*sm.Pool{p}
-		return c
-	}
-	mixed := frontend(func(f *sm.Frontend) { f.Affinity = time.Minute })
-	other := *mixed.Frontends[0]
-	other.Key.Port, other.Affinity = 81, time.Hour
-	mixed.Frontends = append(mixed.Frontends, &other)
-	for _, c := range []struct {
-		name, field string
-		contents    sm.Contents
-	}{
-		{"fine", "", pool(func(*sm.Pool) {})},
-		{"round robin is fine", "", pool(func(p *sm.Pool) { p.Scheduler = sm.RoundRobin })},
-		{"least connections", "scheduler", pool(func(p *sm.Pool) { p.Scheduler = sm.LeastConn })},
-		{"direct routing", "forwarding", pool(func(p *sm.Pool) {
-			p.Forwarding = sm.ForwardDirect
-		})},
-		{"a name too long for a comment", "name", frontend(func(f *sm.Frontend) {
-			f.Service.Name.Name = strings.Repeat("x", 200)
-		})},
-		{"affinity without xt_recent", "sessionAffinity", frontend(func(f *sm.Frontend) {
-			f.Affinity = time.Minute
-		})},
-		{"sctp without xt_sctp", "protocol", frontend(func(f *sm.Frontend) {
-			f.Key.Protocol = sm.SCTP
-		})},
-		{"source ranges of a node port", "sources", frontend(func(f *sm.Frontend) {
-			f.Key.Addr, f.Sources = netip.IPv4Unspecified(), prefixes("10.0.0.0/8")
-		})},
-		{"two timeouts for one service port", "sessionAffinity.timeout", mixed},
-	} {
+	for _, c := range checkCases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			table, err := sm.NewTable(c.contents)

@@ -47,74 +47,88 @@ func requireFails(t *testing.T, prepare func(), operation func(context.Context) 
 	}
 }
 
+// withLocalhost is the service, on a node whose node ports answer at localhost.
+func withLocalhost() sm.State {
+	node := testNode()
+	node.LocalhostNodePorts = true
+	return webService().WithNode(node)
+}
+
+func observe(t *testing.T, b *Backend) *sm.Table {
+	o, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	return o.Table
+}
+
+// changeTo is the change from what the backend knows to a state.
+func changeTo(t *testing.T, b *Backend, s sm.State) *sm.ChangeSet {
+	return sm.Diff(b.state.table, resolve(t, b.state.table, s))
+}
+
+func commit(t *testing.T, b *Backend, s sm.State) {
+	table := observe(t, b)
+	_, err := b.Commit(t.Context(), sm.Diff(table, resolve(t, table, s)))
+	require.NoError(t, err)
+}
+
+// failing are operations that ask the kernel, after what prepares for them.
+var failing = []struct {
+	name    string
+	prepare func(t *testing.T, b *Backend, ns *netnstest.NS)
+	run     func(ctx context.Context, t *testing.T, b *Backend) error
+}{
+	{"observe", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, withLocalhost()) },
+		func(ctx context.Context, _ *testing.T, b *Backend) error {
+			_, err := b.Observe(ctx, nil)
+			return err
+		}},
+	{"observe nothing", func(*testing.T, *Backend, *netnstest.NS) {},
+		func(ctx context.Context, _ *testing.T, b *Backend) error {
+			_, err := b.Observe(ctx, nil)
+			return err
+		}},
+	{"integrity", func(t *testing.T, b *Backend, _ *netnstest.NS) {
+		commit(t, b, withLocalhost())
+		b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
+	}, func(ctx context.Context, t *testing.T, b *Backend) error {
+		i, err := b.Integrity(ctx)
+		require.Equal(t, err != nil, i == dataplane.Broken)
+		return err
+	}},
+	{"integrity of nothing", func(t *testing.T, b *Backend, _ *netnstest.NS) {
+		observe(t, b)
+		b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
+	}, func(ctx context.Context, _ *testing.T, b *Backend) error {
+		_, err := b.Integrity(ctx)
+		return err
+	}},
+	{"commit", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, webService()) },
+		func(ctx context.Context, t *testing.T, b *Backend) error {
+			_, err := b.Commit(ctx, changeTo(t, b, withLocalhost()))
+			require.Equal(t, err == nil, b.observed)
+			return err
+		}},
+	{"commit without a version", func(t *testing.T, b *Backend, ns *netnstest.NS) {
+		commit(t, b, webService())
+		for _, v := range b.found.versions {
+			runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(v))
+		}
+		observe(t, b)
+	}, func(ctx context.Context, t *testing.T, b *Backend) error {
+		_, err := b.Commit(ctx, changeTo(t, b, withLocalhost()))
+		return err
+	}},
+	{"cleanup", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, withLocalhost()) },
+		func(ctx context.Context, _ *testing.T, b *Backend) error {
+			_, err := b.Cleanup(ctx)
+			return err
+		}},
+}
+
 // Whatever request to the kernel fails, the operation says so.
 func TestEveryFailureIsTold(t *testing.T) {
 	t.Parallel()
-	node := testNode()
-	node.LocalhostNodePorts = true
-	with := webService().WithNode(node)
-	observed := func(t *testing.T, b *Backend) *sm.Table {
-		o, err := b.Observe(t.Context(), nil)
-		require.NoError(t, err)
-		return o.Table
-	}
-	commit := func(t *testing.T, b *Backend, s sm.State) {
-		table := observed(t, b)
-		_, err := b.Commit(t.Context(), sm.Diff(table, resolve(t, table, s)))
-		require.NoError(t, err)
-	}
-	for _, c := range []struct {
-		name    string
-		prepare func(t *testing.T, b *Backend, ns *netnstest.NS)
-		run     func(ctx context.Context, t *testing.T, b *Backend) error
-	}{
-		{"observe", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, with) },
-			func(ctx context.Context, _ *testing.T, b *Backend) error {
-				_, err := b.Observe(ctx, nil)
-				return err
-			}},
-		{"observe nothing", func(*testing.T, *Backend, *netnstest.NS) {},
-			func(ctx context.Context, _ *testing.T, b *Backend) error {
-				_, err := b.Observe(ctx, nil)
-				return err
-			}},
-		{"integrity", func(t *testing.T, b *Backend, _ *netnstest.NS) {
-			commit(t, b, with)
-			b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
-		}, func(ctx context.Context, t *testing.T, b *Backend) error {
-			i, err := b.Integrity(ctx)
-			require.Equal(t, err != nil, i == dataplane.Broken)
-			return err
-		}},
-		{"integrity of nothing", func(t *testing.T, b *Backend, _ *netnstest.NS) {
-			observed(t, b)
-			b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
-		}, func(ctx context.Context, _ *testing.T, b *Backend) error {
-			_, err := b.Integrity(ctx)
-			return err
-		}},
-		{"commit", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, webService()) },
-			func(ctx context.Context, t *testing.T, b *Backend) error {
-				_, err := b.Commit(ctx, sm.Diff(b.state.table, resolve(t, b.state.table, with)))
-				require.Equal(t, err == nil, b.observed)
-				return err
-			}},
-		{"commit without a version", func(t *testing.T, b *Backend, ns *netnstest.NS) {
-			commit(t, b, webService())
-			for _, v := range b.found.versions {
-				runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(v))
-			}
-			observed(t, b)
-		}, func(ctx context.Context, t *testing.T, b *Backend) error {
-			_, err := b.Commit(ctx, sm.Diff(b.state.table, resolve(t, b.state.table, with)))
-			return err
-		}},
-		{"cleanup", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, with) },
-			func(ctx context.Context, _ *testing.T, b *Backend) error {
-				_, err := b.Cleanup(ctx)
-				return err
-			}},
-	} {
+	for _, c := range failing {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b, ns, _ := opened(t, Config{})

@@ -122,66 +122,65 @@ func TestRulesOfAPool(t *testing.T) {
 	require.Equal(t, sm.RoundRobin, p.Scheduler)
 }
 
+// restrictedServices are many services, web with source ranges and affinity, and empty with source
+// ranges and no endpoints.
+func restrictedServices() (s sm.State, web, empty sm.PortName) {
+	s = manyServices(40, 3)
+	w := *webService().Service(svcName("web"))
+	w.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
+	w.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
+	s = s.WithService(&w).WithEndpoints(w.Name, webService().Endpoints(w.Name))
+	e := *webService().Service(svcName("web"))
+	e.Name, e.ClusterIPs, e.ExternalIPs = svcName("empty"), addrs("10.96.0.11"), nil
+	e.Ports = []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}
+	e.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addrs("203.0.113.9")[0]}}
+	e.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
+	return s.WithService(&e), sm.PortName{Name: w.Name, Port: "http", Protocol: sm.TCP},
+		sm.PortName{Name: e.Name, Protocol: sm.TCP}
+}
+
 // A frontend that lacks a chain, or whose rule says something else than it should, is not read;
 // all the others are.
 func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	t.Parallel()
-	s := manyServices(40, 3)
-	web := *webService().Service(svcName("web"))
-	web.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
-	web.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
-	s = s.WithService(&web).WithEndpoints(web.Name, webService().Endpoints(web.Name))
-	empty := *webService().Service(svcName("web"))
-	empty.Name, empty.Ports, empty.ClusterIPs = svcName("empty"),
-		[]sm.ServicePort{{Protocol: sm.TCP, Port: 80}}, addrs("10.96.0.11")
-	empty.ExternalIPs, empty.LoadBalancerIPs = nil,
-		[]sm.LoadBalancerIP{{Addr: addrs("203.0.113.9")[0]}}
-	empty.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
-	s = s.WithService(&empty)
+	s, web, empty := restrictedServices()
 	p := planFor(t, s)[0]
 	l := newLayout(DefaultPrefix)
-	damage := func(change func(m *memory)) (gone []string) {
+	webSources := l.names.service(kindSources, web, "")
+	emptySources := l.names.service(kindSources, empty, "")
+	type chains = map[string]*rawChain
+	for _, c := range []struct {
+		name   string
+		damage func(nat, filter chains)
+		gone   int // frontends that are not read
+	}{
+		{"no chain of sources", func(nat, _ chains) { delete(nat, webSources) }, 1},
+		{"no chain of sources without endpoints", func(_, filter chains) {
+			delete(filter, emptySources)
+		}, 1},
+		{"other sources", func(nat, _ chains) {
+			nat[webSources].rules = nat[webSources].rules[1:]
+		}, 1},
+		{"other sources without endpoints", func(_, filter chains) {
+			filter[emptySources].rules = filter[emptySources].rules[1:]
+		}, 1},
+		{"what is no source range does not matter", func(nat, _ chains) {
+			c := nat[webSources]
+			c.rules = append([]rule{{opaque: true}, {target: targetAccept}}, c.rules...)
+		}, 0},
+		{"no chain of the pool, to which four lead", func(nat, _ chains) {
+			delete(nat, l.names.service(kindCluster, web, ""))
+		}, 4},
+	} {
 		m := newMemory()
 		m.apply(l, p)
-		change(m)
+		c.damage(m.raw.tables[0][nat].chains, m.raw.tables[0][filter].chains)
 		o, err := l.interpret(m.list())
 		require.NoError(t, err)
 		d := sm.Diff(o.state.table, resolve(t, nil, s).Arrange(o.state.table))
-		for _, f := range d.Frontends {
-			fe := f.New
-			if fe == nil {
-				fe = f.Old
-			}
-			gone = append(gone, fe.Service.Name.Name+" "+fe.Key.String())
-		}
-		require.NotEmpty(t, append(o.text, gone...))
-		return gone
+		require.Len(t, d.Frontends, c.gone, "%s: %s", c.name, d)
+		require.NotZero(t, len(o.text)+len(d.Frontends), c.name)
 	}
-	webName := sm.PortName{Name: web.Name, Port: "http", Protocol: sm.TCP}
-	emptyName := sm.PortName{Name: empty.Name, Protocol: sm.TCP}
-	nat0 := func(m *memory) map[string]*rawChain { return m.raw.tables[0][nat].chains }
-	filter0 := func(m *memory) map[string]*rawChain { return m.raw.tables[0][filter].chains }
-	sources := func(chains map[string]*rawChain, n sm.PortName) *rawChain {
-		return chains[l.names.service(kindSources, n, "")]
-	}
-
-	gone := damage(func(m *memory) { delete(nat0(m), l.names.service(kindSources, webName, "")) })
-	require.Len(t, gone, 1)
-	gone = damage(func(m *memory) {
-		delete(filter0(m), l.names.service(kindSources, emptyName, ""))
-	})
-	require.Len(t, gone, 1)
-	gone = damage(func(m *memory) { c := sources(nat0(m), webName); c.rules = c.rules[1:] })
-	require.Len(t, gone, 1, "other sources")
-	gone = damage(func(m *memory) { c := sources(filter0(m), emptyName); c.rules = c.rules[1:] })
-	require.Len(t, gone, 1, "other sources")
-	gone = damage(func(m *memory) {
-		c := sources(nat0(m), webName)
-		c.rules = append([]rule{{opaque: true}, {target: targetAccept}}, c.rules...)
-	})
-	require.Empty(t, gone, "what is no source range does not matter")
-	gone = damage(func(m *memory) { delete(nat0(m), l.names.service(kindCluster, webName, "")) })
-	require.Len(t, gone, 4, "all that lead to the pool")
 }
 
 // Source ranges of frontends that are rejected are found down the tree in filter, among many.
