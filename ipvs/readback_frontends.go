@@ -108,9 +108,7 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 		main = r.fe.External
 	}
 	taken := func(k servicemodel.FrontendKey) bool { return o.companion.records[k] != nil }
-	for _, k := range addressServices(r.fe.Key, o.addresses.node, taken) {
-		note(main, k)
-	}
+	addressServices(r.fe.Key, o.addresses.node, taken, func(k ipvsnl.ServiceKey) { note(main, k) })
 	if r.mark != 0 {
 		note(r.fe.Internal, markService(r.fe.Key, r.mark))
 	}

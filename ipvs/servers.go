@@ -46,30 +46,30 @@ func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, add
 	main, alt := pools(t, fe)
 	var l []*server
 	taken := func(k servicemodel.FrontendKey) bool { return t.Frontend(k) != nil }
-	for _, k := range addressServices(fe.Key, addrs, taken) {
+	addressServices(fe.Key, addrs, taken, func(k ipvsnl.ServiceKey) {
 		l = append(l, pl.server(k, fe, main, false))
-	}
+	})
 	if alt != nil && mark != 0 {
 		l = append(l, pl.server(markService(fe.Key, mark), fe, alt, true))
 	}
 	return l
 }
 
-// addressServices returns the keys of a frontend's virtual servers by address: those of a node port
-// are at all the addresses of its family where the port is not taken by another frontend.
+// addressServices calls to with the key of each virtual server by address of a frontend: those of a
+// node port are at all the addresses of its family where no other frontend has taken the port.
 func addressServices(k servicemodel.FrontendKey, addrs []netip.Addr,
-	taken func(servicemodel.FrontendKey) bool) (l []ipvsnl.ServiceKey) {
+	taken func(servicemodel.FrontendKey) bool, to func(ipvsnl.ServiceKey)) {
 	proto := ipvsnl.Protocol(k.Protocol)
 	if !k.NodePort() {
-		return []ipvsnl.ServiceKey{ipvsnl.AddressService(proto, k.AddrPort())}
+		to(ipvsnl.AddressService(proto, k.AddrPort()))
+		return
 	}
 	for _, a := range addrs {
 		at := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
 		if a.Is4() == k.Addr.Is4() && !taken(at) {
-			l = append(l, ipvsnl.AddressService(proto, at.AddrPort()))
+			to(ipvsnl.AddressService(proto, at.AddrPort()))
 		}
 	}
-	return l
 }
 
 // markService is the key of the virtual server by firewall mark of a frontend.
