@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -14,10 +15,24 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		return nil, err
 	}
 	r := &Result{
-		Backend: e.backend.Name(), Counts: p.changes.Counts(), Changes: p.changes,
-		Refused: p.refused, Conflicts: p.conflicts(), Observed: p.observed, state: p.state,
+		Backend: e.backend.Name(), Changes: p.changes, Refused: p.refused,
+		Conflicts: p.conflicts(), Observed: p.observed, state: p.state,
+		begun: e.resolved != nil && !e.torn,
 	}
+	r.Counts, r.Repaired = e.counts(r, p.changes)
 	return r, e.commit(ctx, r, p.changes)
+}
+
+// counts tells what is wanted anew from what others did to the kernel since the last apply. The
+// first apply takes what the kernel holds for what was wanted until then, and one after a commit
+// that failed cannot tell its own from what others did.
+func (e *Engine) counts(r *Result, c *servicemodel.ChangeSet) (wanted,
+	repaired servicemodel.Counts) {
+	if !r.begun || e.kernel == e.resolved {
+		return c.Counts(), servicemodel.Counts{}
+	}
+	return servicemodel.Diff(e.resolved, c.New.Arrange(e.resolved)).Counts(),
+		servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel)).Counts()
 }
 
 // applyRest reads what an observation with a hint has left unread, and removes it. What is wanted
@@ -30,7 +45,11 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	if err := e.commit(ctx, r, c); err != nil {
 		return err
 	}
-	r.Rest, r.Counts = c, r.Counts.Plus(c.Counts())
+	if r.Rest = c; r.begun {
+		r.Repaired = r.Repaired.Plus(c.Counts())
+	} else {
+		r.Counts = r.Counts.Plus(c.Counts())
+	}
 	return nil
 }
 
@@ -40,13 +59,13 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	if !c.Empty() || len(e.drift) > 0 {
 		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
-			e.known = false
+			e.known, e.torn = false, e.torn || !errors.Is(err, ErrConflict)
 			return err
 		}
 		r.Stats = r.Stats.Plus(stats)
 	}
 	r.Drift = append(r.Drift, e.drift...)
-	e.resolved, e.kernel, e.drift = c.New, c.New, nil
+	e.resolved, e.kernel, e.drift, e.torn = c.New, c.New, nil, false
 	e.changed(r.state, c)
 	return nil
 }

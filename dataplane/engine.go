@@ -41,6 +41,8 @@ type Engine struct {
 	kernel *servicemodel.Table
 	known  bool
 	unread bool // the kernel holds more, that nobody wants
+	torn   bool // an apply failed half way: what the kernel holds may be what it left
+	totals Totals
 	drift  []string
 	look   look
 	// refused are the services that the last apply left out.
@@ -106,6 +108,7 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	defer e.mu.Unlock()
 	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
+		e.totals.Failures++
 		return nil, err
 	}
 	r.Settle, err = e.settle(ctx)
@@ -130,6 +133,7 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 		err = retry(ctx, "apply, remove what nobody wants", func() error {
 			return e.applyRest(ctx, r)
 		})
+		e.torn = err != nil
 	}
 	if err != nil {
 		return nil, err
@@ -154,15 +158,36 @@ func (e *Engine) report(ctx context.Context, r *Result) {
 		}
 	}
 	e.refused = r.Refused
-	if len(r.Drift) > 0 {
-		e.log.WarnContext(ctx, "repaired drift", "backend", r.Backend, "objects", len(r.Drift),
-			"first", r.Drift[0])
+	e.totals.Applies++
+	if len(r.Drift) > 0 || r.IsRepair() {
+		e.logRepair(ctx, r)
 	}
-	if r.Messages > 0 {
+	if r.Messages > 0 && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
 		e.log.InfoContext(ctx, "applied", "backend", r.Backend, "added", r.Added, "changed",
 			r.Changed, "removed", r.Removed,
 			"messages", r.Messages, "bytes", r.Bytes, "duration", r.Duration)
 	}
+}
+
+// logRepair says what was put right, and counts it.
+func (e *Engine) logRepair(ctx context.Context, r *Result) {
+	if r.IsRepair() {
+		e.totals.Repairs++
+		e.totals.Repaired = e.totals.Repaired.Plus(r.Repaired)
+	}
+	attrs := []any{"backend", r.Backend, "added", r.Repaired.Added, "changed", r.Repaired.Changed,
+		"removed", r.Repaired.Removed, "objects", len(r.Drift), "duration", r.Duration}
+	if len(r.Drift) > 0 {
+		attrs = append(attrs, "first", r.Drift[0])
+	}
+	e.log.WarnContext(ctx, "repaired", attrs...)
+}
+
+// Totals returns what the engine did since it was made.
+func (e *Engine) Totals() Totals {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.totals
 }
 
 // Plan returns what Apply would do with the state, and touches nothing. It fails as Apply would.
@@ -214,6 +239,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	}
 	defer unlock()
 	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
+	e.torn = false
 	var stats Stats
 	err = retry(ctx, "cleanup", func() (err error) {
 		stats, err = e.backend.Cleanup(ctx)

@@ -30,8 +30,8 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 			return nil
 		})
 		r := b.apply(t, services(4))
-		require.Equal(t, servicemodel.Counts{Added: 4}, r.Counts,
-			"the new one, and those that the others deleted")
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts, "the new one")
+		require.Equal(t, servicemodel.Counts{Added: 3}, r.Repaired, "that the others deleted")
 		require.True(t, r.Observed)
 		b.requireCalls(t, 4, 5)
 	})
@@ -172,7 +172,8 @@ func TestTouchedIsReadAfterTwentyTimesTheReading(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		r = b.apply(t, s)
 		require.True(t, r.Observed)
-		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Repaired)
+		require.Zero(t, r.Counts)
 
 		time.Sleep(time.Hour)
 		require.False(t, b.apply(t, s).Observed, "nobody was there since")
@@ -206,7 +207,9 @@ func TestAChangeOfWhatOthersTookIsAConflictAndRepairs(t *testing.T) {
 		b.Kernel().Lose(frontendKey(3))
 		r := b.apply(t, services(2))
 		require.True(t, r.Observed, "although it is not time to read yet")
-		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Removed: 1}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Added: 2}, r.Repaired)
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Changes.Counts())
 	})
 }
 
@@ -219,7 +222,9 @@ func TestBrokenIsReadAtOnce(t *testing.T) {
 		b.Kernel().Flush()
 		r := b.apply(t, s)
 		require.True(t, r.Observed)
-		require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Added: 2}, r.Repaired)
+		require.Zero(t, r.Counts)
+		require.True(t, r.IsRepair())
 		b.Kernel().Break()
 		require.True(t, b.apply(t, s).Observed)
 		b.requireCalls(t, 3, 2)

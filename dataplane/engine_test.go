@@ -274,5 +274,8 @@ func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	_, err := e.Apply(context.Background(), services(1))
 	require.NoError(t, err)
 	require.Contains(t, buf.String(),
-		`level=WARN msg="repaired drift" backend=memory objects=1 first="a chain of nobody"`)
+		"level=WARN msg=repaired backend=memory added=0 changed=0 removed=0 objects=1")
+	require.Contains(t, buf.String(), `first="a chain of nobody"`)
+	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("msg=applied")),
+		"a repair is no change: %s", &buf)
 }

@@ -31,21 +31,41 @@ func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, er
 	if !e.known || e.unread {
 		return true, e.observe(ctx, want)
 	}
-	i, err := e.backend.Integrity(ctx)
-	if err != nil {
-		return false, err
-	}
-	e.look.suspect = e.look.suspect || i == Touched
+	i, due, err := e.integrity(ctx)
 	switch {
+	case err != nil:
+		return false, err
 	case i == Broken:
 		return true, e.observe(ctx, want)
-	case e.look.suspect && time.Since(e.look.at) > e.look.wait:
+	case due:
 		if want != nil {
 			want = e.kernel // with this hint only what is not ours is left unread
 		}
 		return e.verify(ctx, want)
 	}
 	return false, nil
+}
+
+// integrity asks the backend, and says whether a suspicion is reason to read by now.
+func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err error) {
+	if i, err = e.backend.Integrity(ctx); err != nil {
+		return i, false, err
+	}
+	e.look.suspect = e.look.suspect || i == Touched
+	return i, e.look.suspect && time.Since(e.look.at) > e.look.wait, nil
+}
+
+// intact reports whether an apply of the same state would find nothing to do, as far as that can
+// be told without reading the kernel. What is not known, after something failed, is read by
+// whoever tries that again.
+func (e *Engine) intact(ctx context.Context) (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.known || e.unread {
+		return true, nil
+	}
+	i, due, err := e.integrity(ctx)
+	return i != Broken && !due, err
 }
 
 // verify reads the kernel for a suspicion that may be unfounded: a neighbour who commits without

@@ -87,7 +87,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		time.Sleep(time.Second)
 		r := b.apply(t, s)
 		require.True(t, r.Observed, "and is tried again after its share of time")
-		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Added: 1}, r.Repaired)
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
@@ -98,7 +98,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		})
 		r = b.apply(t, s)
 		require.True(t, r.Observed, "what is known is not good enough if it is broken")
-		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
+		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Repaired)
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
@@ -129,7 +129,7 @@ func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
 		b.apply(t, services(2))
 		newBench(b.Kernel()).apply(t, services(1)) // another writer
 		b.Fail(dataplanetest.CallObserve, 3, dataplane.ErrConflict)
-		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Counts)
+		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Repaired)
 		b.requireCalls(t, 5, 2)
 	})
 }

@@ -10,8 +10,13 @@ import (
 type Result struct {
 	// Backend is the backend's name.
 	Backend string
-	// Counts counts what was added, changed and removed, in all.
+	// Counts counts what was added, changed and removed since it was wanted otherwise: since the
+	// last apply, or for the first one, since what the kernel held.
 	servicemodel.Counts
+	// Repaired counts what others did to the services in the kernel since the last apply, and what
+	// it took to undo that: what they had removed is Added. It is apart from Counts, for somebody
+	// who flushes the ruleset makes no new services. What had no meaning as services is in Drift.
+	Repaired servicemodel.Counts
 	// Changes is what was applied.
 	Changes *servicemodel.ChangeSet
 	// Rest is what was removed after that: what nobody wants, where the backend found what is
@@ -32,6 +37,24 @@ type Result struct {
 	Stats
 
 	state servicemodel.State // what was applied: without the refused
+	begun bool               // it is known what was wanted before
+}
+
+// IsRepair reports whether something was put right that others had done to the kernel.
+func (r *Result) IsRepair() bool {
+	return r.begun && (r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
+}
+
+// Totals counts what an engine did since it was made.
+type Totals struct {
+	// Applies counts the applies that succeeded, whether they found something to do or not.
+	Applies int
+	// Failures counts those that failed.
+	Failures int
+	// Repairs counts the applies that put right what others had done ([Result.IsRepair]).
+	Repairs int
+	// Repaired counts what was put right, see [Result.Repaired].
+	Repaired servicemodel.Counts
 }
 
 // Preview is what an apply would do.

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -10,15 +11,26 @@ import (
 // RunOptions tunes [Engine.Run]. A nil *RunOptions is the zero RunOptions.
 type RunOptions struct {
 	// MinInterval is the least time between the end of one apply and the start of the next; states
-	// that arrive meanwhile collapse into the newest. Zero means none: an apply costs little.
+	// that arrive meanwhile collapse into the newest. A state that comes after a quiet time does
+	// not wait. Zero means none: an apply costs little. It is the minSyncPeriod of kube-proxy.
 	MinInterval time.Duration
+	// Burst is how many applies may follow one another without MinInterval between them after a
+	// quiet time; one more comes back with each MinInterval. Zero means 1.
+	Burst int
 	// RetryMin and RetryMax bound the time until a failed apply or Settle is tried again; it
-	// doubles with each failure. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
+	// doubles with each failure, and is up to a quarter longer at random, so that the programs of
+	// many nodes do not try again at the same time. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
 	// RetryMin. MinInterval is kept here too. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
 	// Resync is how often the kernel is read and compared in full when nothing else happens,
-	// MinInterval being kept. Zero means 5 minutes, negative never.
+	// MinInterval being kept. Zero means 5 minutes, negative never. It is the syncPeriod of
+	// kube-proxy.
 	Resync time.Duration
+	// Look is how often the kernel is asked, at the cost of a request or two, whether it still
+	// holds what it should; what others did is then put right by difference. Zero means 250 ms,
+	// negative never. Where others undo it again and again, repairs take no more than a tenth of
+	// the time, and a second one of the same kind waits at least a second once five came in a row.
+	Look time.Duration
 	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is
 	// [ErrUnsettled]; and of each Settle or [Watcher] that failed, with a nil result. Services that
 	// an apply refused are in its result; they are tried again with the next apply, at the latest
@@ -40,6 +52,10 @@ func (o *RunOptions) withDefaults() RunOptions {
 	r.RetryMax = max(r.RetryMin, r.RetryMax)
 	if r.Resync == 0 {
 		r.Resync = 5 * time.Minute
+	}
+	r.Burst = max(1, r.Burst)
+	if r.Look == 0 {
+		r.Look = 250 * time.Millisecond
 	}
 	if r.Done == nil {
 		r.Done = func(*Result, error) {}
@@ -63,6 +79,8 @@ func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State,
 	defer l.settle.Stop()
 	l.watch = newWatch(ctx, e.backend, l.opts.RetryMax)
 	defer l.watch.close()
+	l.repairs = newRepairs(l.opts.Look, e.log)
+	defer l.repairs.timer.Stop()
 	return l.run(ctx)
 }
 
@@ -81,13 +99,16 @@ type loop struct {
 	timer  *time.Timer // the next apply
 	settle *time.Timer // the next Settle
 	watch  *watch
+	// repairs says when to look whether others changed the kernel.
+	repairs *repairs
 
 	state  servicemodel.State
 	have   bool // a state was received
 	want   bool // it is not applied yet
 	closed bool
 	retry  time.Duration // until the next attempt after a failure
-	last   time.Time     // end of the last apply
+	// paid is when MinInterval has passed for all applies there were, one after the other.
+	paid time.Time
 
 	settleRetry time.Duration // until the next attempt after a Settle that failed
 }
@@ -114,6 +135,8 @@ func (l *loop) next(ctx context.Context) (wait time.Duration, err error) {
 		return 0, context.Cause(ctx)
 	case <-l.settle.C:
 		l.settleNow(ctx)
+	case <-l.repairs.timer.C:
+		return l.look(ctx), nil
 	case err := <-l.watch.failed:
 		l.opts.Done(nil, err)
 	case <-l.watch.changed:
@@ -141,7 +164,7 @@ func (l *loop) fire(ctx context.Context) time.Duration {
 	if !l.want {
 		return l.resyncWait()
 	}
-	return l.apply(ctx)
+	return l.apply(ctx, false)
 }
 
 // receive takes a state and those that wait behind it.
@@ -161,10 +184,10 @@ func (l *loop) receive(s servicemodel.State, ok bool) {
 }
 
 func (l *loop) minWait() time.Duration {
-	if l.last.IsZero() || !l.want {
+	if !l.want {
 		return 0
 	}
-	return max(0, l.opts.MinInterval-time.Since(l.last))
+	return max(0, time.Until(l.paid.Add(-time.Duration(l.opts.Burst-1)*l.opts.MinInterval)))
 }
 
 func (l *loop) resyncWait() time.Duration {
@@ -174,22 +197,40 @@ func (l *loop) resyncWait() time.Duration {
 	return max(l.opts.Resync, l.opts.MinInterval)
 }
 
-// apply applies the newest state and returns how long to wait for the next event.
-func (l *loop) apply(ctx context.Context) time.Duration {
+// apply applies the newest state and returns how long to wait for the next event. One that only
+// looks whether there is something to do is not told of if there was nothing.
+func (l *loop) apply(ctx context.Context, look bool) time.Duration {
 	r, err := l.engine.Apply(ctx, l.state)
-	l.last = time.Now()
+	l.pay()
 	if r != nil {
 		l.settleIn(r.Settle, err)
+		if r.IsRepair() {
+			l.repairs.ration.Spend(r.Duration)
+		}
 	}
-	l.opts.Done(r, err)
+	if !look || err != nil || r.Messages > 0 {
+		l.opts.Done(r, err)
+	}
 	if r == nil {
-		wait := max(l.retry, l.opts.MinInterval)
+		wait := max(jitter(l.retry), l.opts.MinInterval)
 		l.retry = min(2*l.retry, l.opts.RetryMax)
 		return wait
 	}
 	l.want, l.retry = false, l.opts.RetryMin
 	return l.resyncWait()
 }
+
+// pay notes that an apply has ended.
+func (l *loop) pay() {
+	now := time.Now()
+	if l.paid.Before(now) {
+		l.paid = now
+	}
+	l.paid = l.paid.Add(l.opts.MinInterval)
+}
+
+// jitter returns d, or up to a quarter more.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
 // settleNow does what is due.
 func (l *loop) settleNow(ctx context.Context) {
@@ -203,7 +244,7 @@ func (l *loop) settleNow(ctx context.Context) {
 // settleIn sets the timer of the next Settle, given what the last one returned.
 func (l *loop) settleIn(next time.Duration, err error) {
 	if err != nil {
-		next = l.settleRetry
+		next = jitter(l.settleRetry)
 		l.settleRetry = min(2*l.settleRetry, l.opts.RetryMax)
 	} else {
 		l.settleRetry = l.opts.RetryMin
