@@ -19,20 +19,21 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		Conflicts: p.conflicts(), Observed: p.observed, state: p.state,
 		begun: e.resolved != nil && !e.torn,
 	}
-	r.Counts, r.Repaired = e.counts(r, p.changes)
+	e.count(r)
 	return r, e.commit(ctx, r, p.changes)
 }
 
-// counts tells what is wanted anew from what others did to the kernel since the last apply. The
+// count tells what is wanted anew from what others did to the kernel since the last apply. The
 // first apply takes what the kernel holds for what was wanted until then, and one after a commit
 // that failed cannot tell its own from what others did.
-func (e *Engine) counts(r *Result, c *servicemodel.ChangeSet) (wanted,
-	repaired servicemodel.Counts) {
+func (e *Engine) count(r *Result) {
 	if !r.begun || e.kernel == e.resolved {
-		return c.Counts(), servicemodel.Counts{}
+		r.Counts = r.Changes.Counts()
+		return
 	}
-	return servicemodel.Diff(e.resolved, c.New.Arrange(e.resolved)).Counts(),
-		servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel)).Counts()
+	damage := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
+	r.Repaired, r.damaged = damage.Counts(), !damage.Empty()
+	r.Counts = servicemodel.Diff(e.resolved, r.Changes.New.Arrange(e.resolved)).Counts()
 }
 
 // applyRest reads what an observation with a hint has left unread, and removes it. What is wanted

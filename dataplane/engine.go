@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -44,7 +45,10 @@ type Engine struct {
 	torn   bool // an apply failed half way: what the kernel holds may be what it left
 	totals Totals
 	drift  []string
-	look   look
+	// suspect says that somebody committed since the kernel was read, and readings how often it is
+	// read for that.
+	suspect  bool
+	readings ration.Ration
 	// refused are the services that the last apply left out.
 	refused []Refusal
 	// told is the table that the flows were last told of.
@@ -53,7 +57,8 @@ type Engine struct {
 
 // New returns an engine on a backend. Closing the backend stays with the caller.
 func New(b Backend, cfg *Config) *Engine {
-	e := &Engine{backend: b, log: slog.New(slog.DiscardHandler)}
+	e := &Engine{backend: b, log: slog.New(slog.DiscardHandler),
+		readings: ration.New(readBurst, readShare)}
 	if cfg == nil {
 		return e
 	}

@@ -38,11 +38,13 @@ type Result struct {
 
 	state servicemodel.State // what was applied: without the refused
 	begun bool               // it is known what was wanted before
+	// damaged says that others had changed the table, if only in what Repaired does not count.
+	damaged bool
 }
 
 // IsRepair reports whether something was put right that others had done to the kernel.
 func (r *Result) IsRepair() bool {
-	return r.begun && (r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
+	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
 }
 
 // Totals counts what an engine did since it was made.

@@ -5,43 +5,59 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/netnstest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
+// handDamage is what somebody can do to the rules.
+var handDamage = []struct {
+	name, script string
+	drift        string
+	unseen       bool // by Integrity
+}{
+	{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n",
+		"chain PREROUTING of table ip nat lacks 1", false},
+	{"all jumps are gone", "*filter\n-F INPUT\n-F FORWARD\n-F OUTPUT\nCOMMIT\n",
+		"chain FORWARD of table ip filter lacks 2", false},
+	{"a jump is there twice", "*nat\n-I OUTPUT -j KUBE-SERVICES\nCOMMIT\n",
+		"chain OUTPUT of table ip nat lacks 0 and has 1 surplus", false},
+	{"a fixed chain is changed", "*nat\n-F KUBE-MARK-MASQ\nCOMMIT\n",
+		"chain KUBE-MARK-MASQ of table ip nat lacks 1", false},
+	{"a rule of somebody else is in a chain of ours",
+		"*nat\n-I KUBE-NODEPORTS -m limit --limit 1/s -j ACCEPT\nCOMMIT\n",
+		"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a " +
+			"rule that is not understood)", false},
+	{"a chain of a service is emptied", "*nat\n-F KUBE-SVC-WEB\nCOMMIT\n", "lacks", false},
+	{"a chain of ours is there that nobody wants",
+		"*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\n" +
+			"COMMIT\n",
+		"chain KUBE-SVC-ABCDEFGHIJKLMNOP of table ip nat does not belong", false},
+	{"tables are flushed", "*nat\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", "lacks", false},
+	{"a rule of a service takes the place of another",
+		"*nat\n-R KUBE-SVC-WEB 2 -j RETURN\nCOMMIT\n",
+		"lacks", true},
+}
+
+// damage runs a script of iptables-restore, in which KUBE-SVC-WEB stands for the chain of
+// webService.
+func damage(t *testing.T, ns *netnstest.NS, script string) {
+	t.Helper()
+	name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"),
+		Port: "http", Protocol: sm.TCP}, "")
+	runTool(t, ns, strings.ReplaceAll(script, "KUBE-SVC-WEB", name), "iptables-restore",
+		"--noflush")
+}
+
 func TestDamageIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
-	for _, damage := range []struct {
-		name, script string
-		drift        string
-		unseen       bool // by Integrity
-	}{
-		{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n",
-			"chain PREROUTING of table ip nat lacks 1", false},
-		{"all jumps are gone", "*filter\n-F INPUT\n-F FORWARD\n-F OUTPUT\nCOMMIT\n",
-			"chain FORWARD of table ip filter lacks 2", false},
-		{"a jump is there twice", "*nat\n-I OUTPUT -j KUBE-SERVICES\nCOMMIT\n",
-			"chain OUTPUT of table ip nat lacks 0 and has 1 surplus", false},
-		{"a fixed chain is changed", "*nat\n-F KUBE-MARK-MASQ\nCOMMIT\n",
-			"chain KUBE-MARK-MASQ of table ip nat lacks 1", false},
-		{"a rule of somebody else is in a chain of ours",
-			"*nat\n-I KUBE-NODEPORTS -m limit --limit 1/s -j ACCEPT\nCOMMIT\n",
-			"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a " +
-				"rule that is not understood)", false},
-		{"a chain of a service is emptied", "*nat\n-F KUBE-SVC-WEB\nCOMMIT\n", "lacks", false},
-		{"a chain of ours is there that nobody wants",
-			"*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\n" +
-				"COMMIT\n",
-			"chain KUBE-SVC-ABCDEFGHIJKLMNOP of table ip nat does not belong", false},
-		{"tables are flushed", "*nat\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", "lacks", false},
-		{"a rule of a service takes the place of another",
-			"*nat\n-R KUBE-SVC-WEB 2 -j RETURN\nCOMMIT\n",
-			"lacks", true},
-	} {
-		t.Run(damage.name, func(t *testing.T) {
+	for _, d := range handDamage {
+		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			b, ns, _ := opened(t, Config{})
 			e := dataplane.New(b, nil)
@@ -50,13 +66,10 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			require.NoError(t, err)
 			before := save(t, ns, families[0])
 
-			name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"),
-				Port: "http", Protocol: sm.TCP}, "")
-			runTool(t, ns, strings.ReplaceAll(damage.script, "KUBE-SVC-WEB", name),
-				"iptables-restore", "--noflush")
+			damage(t, ns, d.script)
 			i, err := b.Integrity(t.Context())
 			require.NoError(t, err)
-			if damage.unseen {
+			if d.unseen {
 				require.NotEqual(t, dataplane.Broken, i)
 				e.Resync()
 			} else {
@@ -64,15 +77,37 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			}
 			r, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
-			if !strings.Contains(damage.script, "KUBE-SVC-WEB") &&
-				damage.name != "tables are flushed" {
+			if !strings.Contains(d.script, "KUBE-SVC-WEB") &&
+				d.name != "tables are flushed" {
 				require.True(t, r.Changes.Empty(), "only what drifted: %s", r.Changes)
 			}
-			require.Contains(t, strings.Join(r.Drift, "\n"), damage.drift)
+			require.Contains(t, strings.Join(r.Drift, "\n"), d.drift)
 			require.Equal(t, before, save(t, ns, families[0]))
 			o, err := b.Observe(t.Context(), nil)
 			require.NoError(t, err)
 			require.Empty(t, o.Drift)
+		})
+	}
+}
+
+// A program that runs puts right what somebody does by hand.
+func TestRunPutsDamageRight(t *testing.T) {
+	t.Parallel()
+	for _, d := range handDamage {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			b, ns, _ := opened(t, Config{})
+			e := dataplane.New(b, nil)
+			_, err := e.Apply(t.Context(), webService())
+			require.NoError(t, err)
+			before := save(t, ns, families[0])
+			stop := dataplanetest.RunEngine(t, e, webService())
+			damage(t, ns, d.script)
+			require.Eventually(t, func() bool { return e.Totals().Repairs == 1 }, 20*time.Second,
+				10*time.Millisecond)
+			stop()
+			require.Equal(t, before, save(t, ns, families[0]))
+			require.Zero(t, e.Totals().Failures)
 		})
 	}
 }

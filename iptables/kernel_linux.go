@@ -23,12 +23,11 @@ type kernel struct {
 	batch  nfnl.Batch // what is being committed
 	// gen is the generation of the ruleset up to which it is known that nobody changed anything
 	// of ours.
-	gen      uint32
-	sysctl   sysctl
-	turn     *threadns.Turn
-	lacks    lacking
-	looks    ration.Ration // at the skeleton and the uses
-	readings ration.Ration // of everything, while others keep committing
+	gen    uint32
+	sysctl sysctl
+	turn   *threadns.Turn
+	lacks  lacking
+	looks  ration.Ration // at the skeleton and the uses
 }
 
 func (k *kernel) open(cfg *Config) error {
@@ -42,7 +41,6 @@ func (k *kernel) open(cfg *Config) error {
 	}
 	k.conn, k.reader = conn, newReader(conn)
 	k.looks = ration.New(8, 20)
-	k.readings = ration.New(1, 100)
 	if err := k.sysctl.open(c.NetNS); err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -83,13 +81,11 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 
 func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw, err error) {
 	b.observed = false
-	start := time.Now()
 	r, gen, err := b.kernel.readAll(ctx, b.l)
 	if err != nil {
 		return nil, nil, err
 	}
 	b.kernel.gen = gen
-	b.kernel.readings.Spend(time.Since(start))
 	o, err = b.adopt(r)
 	return o, r, err
 }
@@ -99,8 +95,7 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 // what people do by hand, at most every twentieth of the time: whether the fixed chains, our
 // jumps among them, are as they should be, and whether there are as many chains and rules as
 // there should be. Only a rule in a chain of a service that took the place of another is not
-// seen by that; for its sake it says Touched now and then, once a hundred times what a reading
-// takes has passed since the last. Where node ports answer at localhost, the sysctl counts, too.
+// seen by that, so that it is Touched. Where node ports answer at localhost, the sysctl counts, too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
@@ -131,7 +126,7 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	}
 	start := time.Now()
 	if !k.looks.Allow(start) {
-		return dataplane.Intact, nil
+		return dataplane.Touched, nil
 	}
 	whole, certain, err := b.look(ctx)
 	if err != nil || !whole {
@@ -141,10 +136,7 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if certain {
 		k.gen = gen.ID
 	}
-	if k.readings.Allow(start) {
-		return dataplane.Touched, nil
-	}
-	return dataplane.Intact, nil
+	return dataplane.Touched, nil
 }
 
 // look reports whether all is as it should be, as far as that can be told without reading the

@@ -3,6 +3,7 @@ package nftables
 import (
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
@@ -29,8 +32,11 @@ func editedState() servicemodel.State {
 		WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 }
 
+// handEdit is a command of nft.
+type handEdit struct{ name, nft string }
+
 // handEdits are what an administrator can do to a table.
-var handEdits = []struct{ name, nft string }{
+var handEdits = []handEdit{
 	{"the ruleset is flushed", "flush ruleset"},
 	{"the table is flushed", "flush table ip kernlb"},
 	{"the table is deleted", "delete table ip kernlb"},
@@ -79,12 +85,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 			t.Parallel()
 			for _, running := range []bool{true, false} {
 				ns, b := newNS(t)
-				list := func() string {
-					all := runNft(t, ns, program, "", "list", "ruleset")
-					before, rest, _ := strings.Cut(all, "set version {")
-					_, after, _ := strings.Cut(rest, "}\n")
-					return before + after
-				}
+				list := func() string { return listing(t, ns, program) }
 				e := dataplane.New(b, nil)
 				s := editedState()
 				_, err := e.Apply(t.Context(), s)
@@ -95,15 +96,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 					continue // it is noticed later: see dataplane.Touched
 				}
 
-				edit := tc.nft
-				if chain, ok := strings.CutPrefix(edit[strings.Index(edit, "handle ")+1:],
-					"andle HANDLE("); ok {
-					chain = chain[:strings.Index(chain, ")")]
-					edit = strings.ReplaceAll(edit, "HANDLE("+chain+")",
-						firstHandle(t, runNft(t, ns, program, "", "-a", "list", "chain", "ip",
-							"kernlb", chain)))
-				}
-				runNft(t, ns, program, edit, "-f", "-")
+				editByHand(t, ns, program, tc.nft)
 				if !running {
 					e = dataplane.New(newBackend(t, ns, nil), nil)
 				}
@@ -118,6 +111,56 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				require.Zero(t, r.Messages)
 				require.False(t, r.Observed)
 			}
+		})
+	}
+}
+
+// listing returns the ruleset without the version, which each transaction changes.
+func listing(t *testing.T, ns *netnstest.NS, program string) string {
+	t.Helper()
+	all := runNft(t, ns, program, "", "list", "ruleset")
+	before, rest, _ := strings.Cut(all, "set version {")
+	_, after, _ := strings.Cut(rest, "}\n")
+	return before + after
+}
+
+// editByHand runs a command of nft. HANDLE(chain) in it stands for the chain's first rule.
+func editByHand(t *testing.T, ns *netnstest.NS, program, edit string) {
+	t.Helper()
+	if _, rest, ok := strings.Cut(edit, "HANDLE("); ok {
+		chain, _, _ := strings.Cut(rest, ")")
+		edit = strings.ReplaceAll(edit, "HANDLE("+chain+")", firstHandle(t,
+			runNft(t, ns, program, "", "-a", "list", "chain", "ip", "kernlb", chain)))
+	}
+	runNft(t, ns, program, edit, "-f", "-")
+}
+
+// A program that runs puts right what somebody does by hand, whether the numbers of elements tell
+// or only a reading does.
+func TestRunPutsEditsByHandRight(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("nft is not installed (Debian package nftables)")
+	}
+	const endpoint = "element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 1"
+	edits := append(slices.Clone(handEdits), handEdit{"an endpoint is replaced",
+		"delete " + endpoint + " }\nadd " + endpoint + " : 10.244.9.9 . 8080 }"})
+	for _, tc := range edits {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			e := dataplane.New(b, nil)
+			_, err := e.Apply(t.Context(), editedState())
+			require.NoError(t, err)
+			want := listing(t, ns, program)
+			stop := dataplanetest.RunEngine(t, e, editedState())
+			editByHand(t, ns, program, tc.nft)
+			require.Eventually(t, func() bool { return e.Totals().Repairs == 1 }, 20*time.Second,
+				10*time.Millisecond)
+			stop()
+			require.Equal(t, want, listing(t, ns, program))
+			require.Zero(t, e.Totals().Failures)
 		})
 	}
 }

@@ -154,8 +154,8 @@ func (k *kernel) observeElements(ctx context.Context, f *nft.Family, raw *rawTab
 // committed to nf_tables since, it is. Otherwise the version tells whether somebody wrote to the
 // instance as we do, and a look at the tables whether somebody did by hand: whether chains, rules
 // and sets are ours and, on Linux 6.16 and newer, sets have as many elements as they should. Looks
-// are rationed, so that a neighbour that commits without end costs little; without one it is
-// Touched.
+// are rationed, so that a neighbour that commits without end costs little. Whether an element has
+// become another one they do not tell, so that it is Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
@@ -173,6 +173,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	}
 	if i == dataplane.Intact {
 		b.kernel.gen = gen.ID
+		i = dataplane.Touched
 	}
 	return i, nil
 }
