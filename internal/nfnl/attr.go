@@ -224,70 +224,41 @@ func (it *AttrIter) Text() string {
 	return string(it.data)
 }
 
-// U8 returns the data, which must be one byte.
-func (it *AttrIter) U8() uint8 {
-	if !it.sized(1) {
-		return 0
+// Fixed returns the data, which must be n bytes. If it is not, they are zero.
+func (it *AttrIter) Fixed(n int) []byte {
+	if len(it.data) != n {
+		it.Fail("has %d bytes of data, want %d", len(it.data), n)
+		return make([]byte, n)
 	}
-	return it.data[0]
+	return it.data
 }
+
+// Fail ends the walk, since the attribute is not as it must be. The text follows its name: "is not
+// a terminated string".
+func (it *AttrIter) Fail(format string, args ...any) {
+	if it.err == nil {
+		it.err = fmt.Errorf("%w: attribute %d %s", ErrMalformed, it.Type(),
+			fmt.Sprintf(format, args...))
+	}
+}
+
+// U8 returns the data, which must be one byte.
+func (it *AttrIter) U8() uint8 { return it.Fixed(1)[0] }
 
 // U16 returns the data, which must be 2 bytes in network byte order.
-func (it *AttrIter) U16() uint16 {
-	if !it.sized(2) {
-		return 0
-	}
-	return binary.BigEndian.Uint16(it.data)
-}
+func (it *AttrIter) U16() uint16 { return binary.BigEndian.Uint16(it.Fixed(2)) }
 
 // U32 returns the data, which must be 4 bytes in network byte order.
-func (it *AttrIter) U32() uint32 {
-	if !it.sized(4) {
-		return 0
-	}
-	return binary.BigEndian.Uint32(it.data)
-}
+func (it *AttrIter) U32() uint32 { return binary.BigEndian.Uint32(it.Fixed(4)) }
 
 // U64 returns the data, which must be 8 bytes in network byte order.
-func (it *AttrIter) U64() uint64 {
-	if !it.sized(8) {
-		return 0
-	}
-	return binary.BigEndian.Uint64(it.data)
-}
+func (it *AttrIter) U64() uint64 { return binary.BigEndian.Uint64(it.Fixed(8)) }
 
 // NativeU16 returns the data, which must be 2 bytes in the byte order of the machine.
-func (it *AttrIter) NativeU16() uint16 {
-	if !it.sized(2) {
-		return 0
-	}
-	return native.Uint16(it.data)
-}
+func (it *AttrIter) NativeU16() uint16 { return native.Uint16(it.Fixed(2)) }
 
 // NativeU32 returns the data, which must be 4 bytes in the byte order of the machine.
-func (it *AttrIter) NativeU32() uint32 {
-	if !it.sized(4) {
-		return 0
-	}
-	return native.Uint32(it.data)
-}
+func (it *AttrIter) NativeU32() uint32 { return native.Uint32(it.Fixed(4)) }
 
 // NativeU64 returns the data, which must be 8 bytes in the byte order of the machine.
-func (it *AttrIter) NativeU64() uint64 {
-	if !it.sized(8) {
-		return 0
-	}
-	return native.Uint64(it.data)
-}
-
-// sized checks the length of the data.
-func (it *AttrIter) sized(n int) bool {
-	if len(it.data) == n {
-		return true
-	}
-	if it.err == nil {
-		it.err = fmt.Errorf("%w: attribute %d has %d bytes of data, want %d", ErrMalformed,
-			it.Type(), len(it.data), n)
-	}
-	return false
-}
+func (it *AttrIter) NativeU64() uint64 { return native.Uint64(it.Fixed(8)) }

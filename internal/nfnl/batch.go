@@ -8,7 +8,7 @@ import (
 
 const (
 	headerLen = 16            // struct nlmsghdr
-	genLen    = 4             // struct nfgenmsg
+	genLen    = 4             // struct nfgenmsg, and struct genlmsghdr
 	frameLen  = 20            // both
 	beginLen  = frameLen + 8  // NFNL_MSG_BATCH_BEGIN with NFNL_BATCH_GENID
 	maxNest   = 16            // nf_tables nests six deep
@@ -54,14 +54,28 @@ func (b *Batch) Grow(messages, bytes int) {
 // The sequence number is filled in when the batch is sent.
 func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16,
 	obj Object) {
+	putFrame(b.begin(obj), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family, resID)
+}
+
+// Command ends the message before it, if any, and begins a message of generic netlink with the
+// command and the version of its family (struct genlmsghdr). It is for connections of
+// [DialGeneric], which fill in the number of the family: each kernel has its own. FlagRequest is
+// added to flags.
+func (b *Batch) Command(cmd, version uint8, flags uint16, obj Object) {
+	p := b.begin(obj)
+	putFrame(p, 0, flags|FlagRequest, cmd, 0)
+	p[headerLen+1] = version
+}
+
+// begin begins a message and returns the place for its headers.
+func (b *Batch) begin(obj Object) []byte {
 	b.finish()
 	if len(b.msgs) == 0 {
 		b.buf = b.buf[:0]
 		b.extend(beginLen) // transaction writes what goes there
 	}
 	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
-	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest,
-		family, resID)
+	return b.extend(frameLen)
 }
 
 // putFrame writes both headers with a length of no attributes and sequence number 0.
@@ -169,6 +183,13 @@ func (b *Batch) endOf(i int) int {
 
 // message returns the bytes of message i.
 func (b *Batch) message(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
+
+// setType makes the messages from begin to end of a type.
+func (b *Batch) setType(begin, end int, typ uint16) {
+	for _, m := range b.msgs[begin:end] {
+		native.PutUint16(b.buf[m.at+4:], typ)
+	}
+}
 
 // number gives the messages from begin to end the sequence numbers first, first + 1, ….
 func (b *Batch) number(begin, end int, first uint32) {

@@ -2,11 +2,12 @@ package nfnl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -34,14 +35,17 @@ type Config struct {
 	// Limit is the greatest number of bytes that is sent at once, where the socket can send more.
 	// Zero means what it can.
 	Limit int
+	// Socket is used instead of a socket of the kernel, and NetNS ignored. It is for tests.
+	Socket Socket
 }
 
-// Conn is a connection to nfnetlink in one network namespace. Its methods may be called by many
-// goroutines; they take turns.
+// Conn is a connection to nfnetlink, or to one family of generic netlink, in one network namespace.
+// Its methods may be called by many goroutines; they take turns.
 type Conn struct {
-	sock   socket
+	sock   Socket
 	log    *slog.Logger
 	limit  int           // see Config
+	family uint16        // of generic netlink; 0 for nfnetlink
 	turn   chan struct{} // holds a token while nobody uses what follows
 	closed atomic.Bool
 
@@ -51,55 +55,63 @@ type Conn struct {
 	sizes   [receiveSize / manySize]int // of the datagrams in rx, where each has a part of it
 	wire    []byte                      // what a Lookup sends
 	own     Batch                       // for requests that Conn makes itself
+	loaded  []string                    // modules that the kernel was asked to load
 }
 
-// socket is the kernel's side. The tests put a fake one in its place.
-type socket interface {
-	// send sends one datagram, which the kernel has worked on when send returns.
-	send(p []byte) error
-	// recv takes a datagram out of the receive queue. It returns errEmpty if there is none and
-	// errOverrun if the kernel could not queue one.
-	recv(p []byte) (int, error)
-	// recvMany is recv of one datagram or more, each to a part of p with manySize bytes. It sets
-	// the sizes of as many as it returns; a larger one was cut off.
-	recvMany(p []byte, sizes []int) (int, error)
-	close() error
-	// limits returns the size of the largest datagram and of the receive queue.
-	limits() (send, queue int)
+// Socket is the kernel's side of a connection. Tests put a fake one in its place.
+type Socket interface {
+	// Send sends one datagram, which the kernel has worked on when Send returns.
+	Send(p []byte) error
+	// Receive takes a datagram out of the receive queue and returns its size; what exceeds p is
+	// cut off. The error is EAGAIN if there is none, and ENOBUFS if the kernel could not queue one.
+	Receive(p []byte) (int, error)
+	// ReceiveMany is Receive of one datagram or more, each to a part of p with
+	// len(p)/len(sizes) bytes. It sets the sizes of as many as it returns.
+	ReceiveMany(p []byte, sizes []int) (int, error)
+	// Limits returns the sizes in bytes of the largest datagram and of the receive queue.
+	Limits() (send, queue int)
+	// LoadModule makes the kernel load a module, if it has it and this process may.
+	LoadModule(name string)
+	// Close closes the socket.
+	Close() error
 }
 
-// What recv says instead of EAGAIN and ENOBUFS.
-var (
-	errEmpty   = errors.New("the receive queue is empty")
-	errOverrun = errors.New("the receive queue overflowed")
+// What a socket says of its receive queue.
+const (
+	errEmpty   = syscall.EAGAIN  // nothing is in it
+	errOverrun = syscall.ENOBUFS // an answer had no room
 )
 
 // Dial opens a NETLINK_NETFILTER socket in the namespace of cfg. It needs CAP_SYS_ADMIN to enter
 // another network namespace; what is sent later needs CAP_NET_ADMIN in the user namespace that owns
 // it.
 func Dial(cfg *Config) (*Conn, error) {
+	c, err := dial(protocolNetfilter, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open a netfilter connection: %w", err)
+	}
+	return c, nil
+}
+
+// dial opens a connection of a netlink protocol.
+func dial(protocol int, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
 	if cfg.NetNS < 0 {
-		return nil, fmt.Errorf("open a netfilter connection: NetNS: %d is not a file descriptor",
-			cfg.NetNS)
+		return nil, fmt.Errorf("NetNS: %d is not a file descriptor", cfg.NetNS)
 	}
-	sock, err := openSocket(cfg.NetNS)
-	if err != nil {
-		return nil, fmt.Errorf("open a netfilter connection: %w", err)
+	sock := cfg.Socket
+	if sock == nil {
+		var err error
+		if sock, err = openSocket(protocol, cfg.NetNS); err != nil {
+			return nil, err
+		}
 	}
-	c := newConn(sock, cfg.Logger)
-	c.limit = cfg.Limit
-	return c, nil
-}
-
-// newConn returns a connection over sock.
-func newConn(sock socket, log *slog.Logger) *Conn {
-	c := &Conn{sock: sock, log: log, turn: make(chan struct{}, 1), seq: 1,
+	c := &Conn{sock: sock, log: cfg.Logger, limit: cfg.Limit, turn: make(chan struct{}, 1), seq: 1,
 		rx: make([]byte, receiveSize)}
 	c.turn <- struct{}{}
-	return c
+	return c, nil
 }
 
 // Close closes the connection, as soon as the system call in progress returns. A request in
@@ -110,7 +122,7 @@ func (c *Conn) Close() error {
 	}
 	<-c.turn
 	defer c.end()
-	return c.sock.close()
+	return c.sock.Close()
 }
 
 // MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send:
@@ -125,7 +137,7 @@ func (c *Conn) MaxBatch() int {
 
 // sendLimit returns how many bytes can be sent at once.
 func (c *Conn) sendLimit() int {
-	size, _ := c.sock.limits()
+	size, _ := c.sock.Limits()
 	if c.limit > 0 {
 		return min(size, c.limit)
 	}
@@ -209,17 +221,42 @@ func (c *Conn) reserve(n int) uint32 {
 	return first
 }
 
+// LoadModule makes the kernel load a module, if it has it and this process may. Each is asked for
+// once.
+func (c *Conn) LoadModule(ctx context.Context, name string) error {
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("load the module %s: %w", name, err)
+	}
+	defer c.end()
+	if !slices.Contains(c.loaded, name) {
+		c.sock.LoadModule(name)
+		c.loaded = append(c.loaded, name)
+	}
+	return nil
+}
+
+// number gives the messages of b from begin to end sequence numbers that no answer still in the
+// queue can have, and those of generic netlink their family. It returns the first.
+func (c *Conn) number(b *Batch, begin, end int) (first uint32) {
+	first = c.reserve(end - begin)
+	b.number(begin, end, first)
+	if c.family != 0 {
+		b.setType(begin, end, c.family)
+	}
+	return first
+}
+
 // send sends one datagram of at most the socket's limit.
 func (c *Conn) send(p []byte) error {
 	if limit := c.sendLimit(); len(p) > limit {
 		return &TooLargeError{Size: len(p), Limit: limit}
 	}
-	return c.sock.send(p)
+	return c.sock.Send(p)
 }
 
 // receive returns the next datagram. It is valid until the next call.
 func (c *Conn) receive() ([]byte, error) {
-	n, err := c.sock.recv(c.rx)
+	n, err := c.sock.Receive(c.rx)
 	if err != nil {
 		return nil, err
 	}
@@ -280,5 +317,5 @@ func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))
 	}
-	c.log.LogAttrs(ctx, slog.LevelDebug, "nfnetlink "+what, attrs...)
+	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
 }

@@ -31,7 +31,7 @@ const sendOverhead = 32
 // kernelSocket is a netlink socket.
 type kernelSocket struct {
 	fd          int
-	size, queue int // see socket.limits
+	size, queue int // see Socket.Limits
 	many        [receiveSize / manySize]mmsghdr
 	iov         [receiveSize / manySize]unix.Iovec
 }
@@ -42,34 +42,39 @@ type mmsghdr struct {
 	n   uint32
 }
 
+// Protocols of netlink.
+const (
+	protocolNetfilter = unix.NETLINK_NETFILTER
+	protocolGeneric   = unix.NETLINK_GENERIC
+)
+
 // openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0.
 // A socket stays in the namespace it was made in.
-func openSocket(netns int) (socket, error) {
+func openSocket(protocol, netns int) (Socket, error) {
 	if netns == 0 {
-		return newSocket()
+		return newSocket(protocol)
 	}
 	ns, err := threadns.Open(netns)
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written
-	var sock socket
+	var sock Socket
 	err = ns.Do(func() (err error) {
-		sock, err = newSocket()
+		sock, err = newSocket(protocol)
 		return err
 	})
 	return sock, err
 }
 
-// netfilterSocket opens a socket of the netfilter protocol. The kernel loads nfnetlink if need be;
-// but while it is loading it for somebody else, it refuses (netlink_create; seen with Linux 5.10).
-func netfilterSocket() (fd int, err error) {
+// socketOf opens a socket of a protocol. The kernel loads nfnetlink if need be; but while it is
+// loading it for somebody else, it refuses (netlink_create; seen with Linux 5.10).
+func socketOf(protocol int) (fd int, err error) {
 	for try := range loadTries {
 		if try > 0 {
 			time.Sleep(loadWait)
 		}
-		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
-			unix.NETLINK_NETFILTER)
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		if err != unix.EPROTONOSUPPORT {
 			return fd, err
 		}
@@ -84,8 +89,8 @@ const (
 )
 
 // newSocket opens a socket in the network namespace of the calling thread.
-func newSocket() (socket, error) {
-	fd, err := netfilterSocket()
+func newSocket(protocol int) (Socket, error) {
+	fd, err := socketOf(protocol)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -132,11 +137,22 @@ func (s *kernelSocket) buffer(n, force, plain int) (int, error) {
 	return unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, plain)
 }
 
-func (s *kernelSocket) limits() (send, queue int) { return s.size, s.queue }
+// Limits implements [Socket].
+func (s *kernelSocket) Limits() (send, queue int) { return s.size, s.queue }
 
-func (s *kernelSocket) close() error { return unix.Close(s.fd) }
+// Close implements [Socket].
+func (s *kernelSocket) Close() error { return unix.Close(s.fd) }
 
-func (s *kernelSocket) send(p []byte) error {
+// LoadModule asks for a network device that does not exist. With CAP_SYS_MODULE, that makes the
+// kernel load a module of that name, with no lock held (dev_load in net/core/dev_ioctl.c).
+func (s *kernelSocket) LoadModule(name string) {
+	if ifreq, err := unix.NewIfreq(name); err == nil {
+		_ = unix.IoctlIfreq(s.fd, unix.SIOCGIFFLAGS, ifreq) // there is no such device
+	}
+}
+
+// Send implements [Socket].
+func (s *kernelSocket) Send(p []byte) error {
 	for {
 		if err := unix.Send(s.fd, p, 0); err != unix.EINTR {
 			return os.NewSyscallError("sendto", err)
@@ -144,28 +160,27 @@ func (s *kernelSocket) send(p []byte) error {
 	}
 }
 
-func (s *kernelSocket) recv(p []byte) (int, error) {
+// Receive implements [Socket].
+func (s *kernelSocket) Receive(p []byte) (int, error) {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, p, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch err {
-		case nil:
-			return n, nil
+		case nil, errEmpty, errOverrun:
+			return n, err
 		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, errEmpty
-		case unix.ENOBUFS:
-			return 0, errOverrun
 		default:
 			return 0, os.NewSyscallError("recvfrom", err)
 		}
 	}
 }
 
-// recvMany receives with one system call: for answers of a hundred bytes that takes half the time.
-func (s *kernelSocket) recvMany(p []byte, sizes []int) (int, error) {
+// ReceiveMany receives with one system call: for answers of a hundred bytes that takes half the
+// time.
+func (s *kernelSocket) ReceiveMany(p []byte, sizes []int) (int, error) {
+	slot := len(p) / len(sizes)
 	for i := range sizes {
-		s.iov[i].Base = &p[i*manySize]
-		s.iov[i].SetLen(manySize)
+		s.iov[i].Base = &p[i*slot]
+		s.iov[i].SetLen(slot)
 		s.many[i].hdr.Iov = &s.iov[i]
 		s.many[i].hdr.SetIovlen(1)
 	}
@@ -179,11 +194,9 @@ func (s *kernelSocket) recvMany(p []byte, sizes []int) (int, error) {
 				sizes[i] = int(s.many[i].n)
 			}
 			return int(n), nil
+		case errEmpty, errOverrun:
+			return 0, err
 		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, errEmpty
-		case unix.ENOBUFS:
-			return 0, errOverrun
 		default:
 			return 0, os.NewSyscallError("recvmmsg", err)
 		}

@@ -13,8 +13,8 @@ import (
 
 func TestWhatIsWrongBeforehandIsNotSent(t *testing.T) {
 	t.Parallel()
-	c, kernel := dialFake(func([]packet) []any { return nil })
-	kernel.size = 100
+	c, kernel := dialFake(t, func(messages) []any { return nil })
+	kernel.Size = 100
 	bad := numbered(1)
 	bad.Nest(3)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -40,31 +40,31 @@ func TestWhatIsWrongBeforehandIsNotSent(t *testing.T) {
 	n, err := c.SendAll(t.Context(), &Batch{})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.Empty(t, kernel.sent)
+	require.Empty(t, kernel.Sent)
 }
 
 func TestClosedConnectionsSaySo(t *testing.T) {
 	t.Parallel()
-	c, kernel := dialFake(func([]packet) []any { return nil })
+	c, kernel := dialFake(t, func(messages) []any { return nil })
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close(), "once is as good as twice")
-	require.True(t, kernel.closed)
+	require.True(t, kernel.Closed)
 	require.ErrorIs(t, c.Commit(t.Context(), numbered(1), 0), ErrClosed)
 	_, err := c.GenID(t.Context())
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, c.Dump(t.Context(), numbered(1), nil), ErrClosed)
-	require.Empty(t, kernel.sent)
+	require.Empty(t, kernel.Sent)
 }
 
 func TestSequenceNumbersAreNeverZero(t *testing.T) {
 	t.Parallel()
-	c, kernel := dialFake(nil)
+	c, kernel := dialFake(t, nil)
 	c.seq = 1<<32 - 3
-	kernel.answer = func(r []packet) []any {
+	kernel.Answer = func(r messages) []any {
 		for _, m := range r {
-			require.NotZero(t, m.seq)
+			require.NotZero(t, m.Seq)
 		}
-		return []any{answer(r[len(r)-2].seq, 0, "", 0)}
+		return []any{answer(r[len(r)-2].Seq, 0, "", 0)}
 	}
 	require.NoError(t, c.Commit(t.Context(), numbered(3), 0))
 	require.EqualValues(t, 6, c.seq, "they began again at 1")
@@ -73,11 +73,11 @@ func TestSequenceNumbersAreNeverZero(t *testing.T) {
 func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	c, kernel := dialFake(func(r []packet) []any { return []any{answer(r[1].seq, 0, "", 0)} })
+	c, kernel := dialFake(t, func(r messages) []any { return []any{answer(r[1].Seq, 0, "", 0)} })
 	c.log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	require.NoError(t, c.Commit(t.Context(), numbered(1), 0))
-	require.Contains(t, out.String(), `msg="nfnetlink commit" messages=1 bytes=76`)
-	kernel.answer = func(r []packet) []any { return []any{answer(r[1].seq, syscall.EPERM, "", 0)} }
+	require.Contains(t, out.String(), `msg="netlink commit" messages=1 bytes=76`)
+	kernel.Answer = func(r messages) []any { return []any{answer(r[1].Seq, syscall.EPERM, "", 0)} }
 	require.Error(t, c.Commit(t.Context(), numbered(1), 0))
 	require.Contains(t, out.String(), `error="add set a: operation not permitted"`)
 }

@@ -1,7 +1,8 @@
-// Package nfnl is the nfnetlink transport of kernlb: it frames messages, sends them over a
-// NETLINK_NETFILTER socket and makes sense of the answers. It knows nlmsghdr, nfgenmsg, attributes,
-// batches, acknowledgements with extended text, and dumps. It knows no object of any subsystem:
-// what goes into a set or a rule is the business of the packages that append to a [Batch].
+// Package nfnl is the netlink transport of kernlb, for nfnetlink ([Dial]) and for families of generic
+// netlink ([DialGeneric]): it frames messages, sends them over a socket and makes sense of the
+// answers. It knows nlmsghdr, nfgenmsg, genlmsghdr, attributes, batches, acknowledgements with
+// extended text, and dumps. It knows no object of any subsystem: what goes into a set or a rule is
+// the business of the packages that append to a [Batch].
 //
 // # Writing
 //
@@ -29,9 +30,9 @@
 // after the other in as few system calls as possible, [Conn.Query] sends one request and returns
 // its replies, [Conn.Dump] walks a table of the kernel.
 //
-// Everything in nfnetlink happens inside the system call that asks for it: when sendmsg returns,
-// the kernel has done the work and its answers are in the receive queue, and each part of a dump is
-// made by the read of the part before it. So nothing here ever waits for the kernel, and there is
+// Everything in these protocols happens inside the system call that asks for it: when sendmsg
+// returns, the kernel has done the work and its answers are in the receive queue, and each part of
+// a dump is made by the read of the part before it. So nothing here ever waits for the kernel, and there is
 // no poller: reads do not block, and an empty queue means that there are no more answers. A context
 // is looked at before each system call and while waiting for another user of the connection; a
 // transaction that the kernel has begun cannot be taken back.
@@ -40,5 +41,10 @@
 //
 // Each message carries an [Object] that says what it is about. What the kernel refuses comes back
 // as an [OpError] with that object, the errno, and the text and attribute offset of the extended
-// acknowledgement.
+// acknowledgement; where an errno stands for something else in a protocol, an [Explainer] says so.
+//
+// # Tests
+//
+// A [Socket] given in [Config] takes the place of the kernel. Package nfnltest has one whose answers
+// are made by a function.
 package nfnl

@@ -74,8 +74,7 @@ func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) 
 // dump is Dump when it is its turn.
 func (c *Conn) dump(ctx context.Context, d *dump) error {
 	req := d.req
-	d.seq = c.reserve(1)
-	req.number(0, 1, d.seq)
+	d.seq = c.number(req, 0, 1)
 	flags := req.setFlags(0, FlagDump)
 	err := c.send(req.buf[beginLen:])
 	req.restoreFlags(0, flags)

@@ -57,9 +57,9 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c, kernel := dialFake(func(r []packet) []any {
-				require.Equal(t, FlagRequest|FlagDump, r[0].flags)
-				return tt.answer(r[0].seq)
+			c, kernel := dialFake(t, func(r messages) []any {
+				require.Equal(t, FlagRequest|FlagDump, r[0].Flags)
+				return tt.answer(r[0].Seq)
 			})
 			n := 0
 			err := c.Dump(t.Context(), numbered(1), func(Message) error {
@@ -71,10 +71,10 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 			require.ErrorIs(t, err, tt.err)
 			require.Equal(t, tt.want, n)
 
-			kernel.answer = func(r []packet) []any { return []any{answer(r[1].seq, 0, "", 0)} }
+			kernel.Answer = func(r messages) []any { return []any{answer(r[1].Seq, 0, "", 0)} }
 			require.NoError(t, c.Commit(t.Context(), numbered(1), 0),
 				"what is left does not confuse the next one")
-			require.Empty(t, kernel.pending)
+			require.Empty(t, kernel.Pending)
 			require.Zero(t, c.dumpSeq)
 		})
 	}
@@ -109,7 +109,7 @@ func TestADumpGoesOnThroughInterruptions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c, _ := dialFake(func(r []packet) []any { return tt.answer(r[0].seq) })
+			c, _ := dialFake(t, func(r messages) []any { return tt.answer(r[0].Seq) })
 			n := 0
 			torn, err := c.DumpThrough(t.Context(), numbered(1), func(Message) error {
 				n++
@@ -127,11 +127,11 @@ func TestInterruptedDumpsAreRetried(t *testing.T) {
 	t.Parallel()
 	for _, failures := range []int{0, 1, 3, dumpAttempts} {
 		attempts := 0
-		c, _ := dialFake(func(r []packet) []any {
+		c, _ := dialFake(t, func(r messages) []any {
 			if attempts++; attempts <= failures {
-				return []any{reply(r[0].seq, 0, 1), done(r[0].seq, FlagIntr, 0)}
+				return []any{reply(r[0].Seq, 0, 1), done(r[0].Seq, FlagIntr, 0)}
 			}
-			return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)}
+			return []any{reply(r[0].Seq, 0, 1), done(r[0].Seq, 0, 0)}
 		})
 		var seen, resets int
 		err := c.DumpRetry(t.Context(), numbered(1), func() {
@@ -152,8 +152,8 @@ func TestInterruptedDumpsAreRetried(t *testing.T) {
 
 func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
 	t.Parallel()
-	c, _ := dialFake(func(r []packet) []any {
-		seq := r[0].seq
+	c, _ := dialFake(t, func(r messages) []any {
+		seq := r[0].Seq
 		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 8),
 			done(seq, FlagIntr, 0)}
 	})
@@ -168,9 +168,9 @@ func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
 func TestRetriesEndWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, _ := dialFake(func(r []packet) []any {
+	c, _ := dialFake(t, func(r messages) []any {
 		cancel()
-		return []any{done(r[0].seq, FlagIntr, 0)}
+		return []any{done(r[0].Seq, FlagIntr, 0)}
 	})
 	err := c.DumpRetry(ctx, numbered(1), nil, func(Message) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
@@ -179,8 +179,8 @@ func TestRetriesEndWithTheContext(t *testing.T) {
 func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, kernel := dialFake(func(r []packet) []any {
-		return []any{reply(r[0].seq, 0, 1), done(r[0].seq, 0, 0)}
+	c, kernel := dialFake(t, func(r messages) []any {
+		return []any{reply(r[0].Seq, 0, 1), done(r[0].Seq, 0, 0)}
 	})
 	err := c.Dump(t.Context(), numbered(1), func(Message) error {
 		got := make(chan error)
@@ -190,5 +190,5 @@ func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.Len(t, kernel.sent, 1)
+	require.Len(t, kernel.Sent, 1)
 }

@@ -27,12 +27,13 @@ var (
 	// ErrMalformed: bytes of the kernel do not parse.
 	ErrMalformed = errors.New("malformed netlink message")
 	// ErrClosed: the connection is closed.
-	ErrClosed = errors.New("the netfilter connection is closed")
-	// ErrNotSupported: there is no nfnetlink on this operating system.
-	ErrNotSupported = errors.New("nfnetlink is not supported on this operating system")
+	ErrClosed = errors.New("the netlink connection is closed")
+	// ErrNotSupported: there is no netlink on this operating system.
+	ErrNotSupported = errors.New("netlink is not supported on this operating system")
 )
 
-// OpError is one refusal by the kernel.
+// OpError is one refusal by the kernel. It is its errno, so that errors.Is(err, fs.ErrPermission)
+// works, and it is its Meaning.
 type OpError struct {
 	// Op is what was being done: the Verb of the message's [Object], or "commit" when the kernel
 	// refused a transaction as a whole.
@@ -44,6 +45,9 @@ type OpError struct {
 	Index int
 	// Errno is the kernel's error.
 	Errno syscall.Errno
+	// Meaning is the sentinel that the errno stands for here, for example [ErrGenerationChanged].
+	// It is nil where the errno says all there is to say.
+	Meaning error
 	// ExtAck is the kernel's own explanation (NLMSGERR_ATTR_MSG), often empty.
 	ExtAck string
 	// Offset is where in the message the attribute at fault begins (NLMSGERR_ATTR_OFFS), headers
@@ -57,7 +61,11 @@ func transactionError(b *Batch, v verdict) *OpError {
 	if b.Len() != 1 {
 		what = fmt.Sprintf("transaction of %d messages", b.Len())
 	}
-	return &OpError{Op: "commit", Object: what, Index: -1, Errno: v.errno, ExtAck: v.text}
+	e := &OpError{Op: "commit", Object: what, Index: -1, Errno: v.errno, ExtAck: v.text}
+	if v.errno == errRestart { // only a wrong generation id makes the kernel say that
+		e.Meaning = ErrGenerationChanged
+	}
+	return e
 }
 
 // messageError is a refusal of message i of b.
@@ -68,14 +76,17 @@ func messageError(b *Batch, i int, v verdict) *OpError {
 	if e.Op == "" && e.Object == "" {
 		e.Object = obj.label(i)
 	}
+	if x, ok := obj.Part.(Explainer); ok {
+		e.Meaning = x.Explain(v.errno)
+	}
 	return e
 }
 
 // Error returns one line: what was being done to which object, and the kernel's reasons.
 func (e *OpError) Error() string {
 	reason := e.Errno.Error()
-	if e.stale() {
-		reason = ErrGenerationChanged.Error()
+	if e.Meaning != nil {
+		reason = e.Meaning.Error()
 	}
 	if e.ExtAck != "" {
 		reason += " (" + e.ExtAck + ")"
@@ -86,11 +97,8 @@ func (e *OpError) Error() string {
 // Unwrap returns the errno, so that errors.Is(err, unix.ENOENT) works.
 func (e *OpError) Unwrap() error { return e.Errno }
 
-// Is reports whether e is an [ErrGenerationChanged].
-func (e *OpError) Is(target error) bool { return target == ErrGenerationChanged && e.stale() }
-
-// stale: only a wrong generation id makes the kernel refuse a transaction with ERESTART.
-func (e *OpError) stale() bool { return e.Index < 0 && e.Errno == errRestart }
+// Is reports whether target is what the errno means.
+func (e *OpError) Is(target error) bool { return e.Meaning != nil && target == e.Meaning }
 
 // OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
 // few.
@@ -119,6 +127,38 @@ func (e OpErrors) Unwrap() []error {
 		errs[i] = err
 	}
 	return errs
+}
+
+// Refusals returns what the kernel refused, as an error of a [Conn] says it: none if that is about
+// something else.
+func Refusals(err error) OpErrors {
+	var all OpErrors
+	var one *OpError
+	switch {
+	case errors.As(err, &all):
+		return all
+	case errors.As(err, &one):
+		return OpErrors{one}
+	}
+	return nil
+}
+
+// Except returns the error of a [Conn] without the refusals that have the errno; nil if there is
+// nothing else. An error that is not about refusals alone it returns as it is.
+func Except(err error, errno syscall.Errno) error {
+	all, several := err.(OpErrors)
+	if one, ok := err.(*OpError); ok {
+		all = OpErrors{one}
+	} else if !several {
+		return err
+	}
+	var rest OpErrors
+	for _, e := range all {
+		if e.Errno != errno {
+			rest = append(rest, e)
+		}
+	}
+	return rest.err()
 }
 
 // err returns e as simply as it can be said.

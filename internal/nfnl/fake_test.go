@@ -1,73 +1,32 @@
 package nfnl
 
 import (
-	"bytes"
 	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 )
 
-// fakeKernel is a socket whose kernel is a function from a request to datagrams and errors.
-type fakeKernel struct {
-	answer      func(request []packet) []any // []byte or error
-	pending     []any
-	size, queue int
-	sent        [][]byte
-	closed      bool
-}
+var _ Socket = (*nfnltest.Kernel)(nil)
 
-func (f *fakeKernel) send(p []byte) error {
-	f.sent = append(f.sent, bytes.Clone(p))
-	var request []packet
-	for rest := p; len(rest) > 0; {
-		var m packet
-		var err error
-		if m, rest, err = nextPacket(rest); err != nil {
-			return err
-		}
-		request = append(request, m)
-	}
-	f.pending = append(f.pending, f.answer(request)...)
-	return nil
-}
-
-func (f *fakeKernel) recv(p []byte) (int, error) {
-	if len(f.pending) == 0 {
-		return 0, errEmpty
-	}
-	next := f.pending[0]
-	f.pending = f.pending[1:]
-	if err, ok := next.(error); ok {
-		return 0, err
-	}
-	data := next.([]byte)
-	copy(p, data)
-	return len(data), nil
-}
-
-func (f *fakeKernel) recvMany(p []byte, sizes []int) (int, error) {
-	for i := range sizes {
-		n, err := f.recv(p[i*manySize : (i+1)*manySize])
-		if err != nil && i > 0 {
-			if err != errEmpty {
-				f.pending = append([]any{err}, f.pending...)
-			}
-			return i, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-		sizes[i] = n
-	}
-	return len(sizes), nil
-}
-
-func (f *fakeKernel) close() error { f.closed = true; return nil }
-
-func (f *fakeKernel) limits() (send, queue int) { return f.size, f.queue }
+// messages are the messages of a datagram.
+type messages = []nfnltest.Message
 
 // dialFake returns a connection to a fake kernel.
-func dialFake(answer func(request []packet) []any) (*Conn, *fakeKernel) {
-	f := &fakeKernel{answer: answer, size: 1 << 20, queue: 1 << 20}
-	return newConn(f, nil), f
+func dialFake(t testing.TB, answer func(r messages) []any) (*Conn, *nfnltest.Kernel) {
+	t.Helper()
+	k := &nfnltest.Kernel{Answer: answer}
+	c, err := Dial(&Config{Socket: k})
+	require.NoError(t, err)
+	return c, k
+}
+
+// answer makes an NLMSG_ERROR for the request seq.
+func answer(seq uint32, errno syscall.Errno, text string, offset uint32) []byte {
+	m := nfnltest.Message{Seq: seq, Body: make([]byte, 5000)} // longer than what is quoted
+	return nfnltest.Error(m, errno, text, offset)
 }
 
 // reply makes a reply of nf_tables.
@@ -80,13 +39,7 @@ func reply(seq uint32, flags, generation uint16) []byte {
 
 // done makes the end of a dump.
 func done(seq uint32, flags uint16, errno syscall.Errno) []byte {
-	p := make([]byte, headerLen+4)
-	native.PutUint32(p, uint32(len(p)))
-	native.PutUint16(p[4:], msgDone)
-	native.PutUint16(p[6:], FlagMulti|flags)
-	native.PutUint32(p[8:], seq)
-	native.PutUint32(p[headerLen:], uint32(-int32(errno)))
-	return p
+	return nfnltest.Done(seq, flags, errno)
 }
 
 // numbered writes n messages about the objects 0, 1, ….

@@ -151,6 +151,6 @@ func TestBatchesAreLimited(t *testing.T) {
 	require.Equal(t, TooLargeError{Size: b.Size(), Limit: limit}, *large)
 	require.Equal(t, gen, generation(t, c))
 
-	require.ErrorIs(t, c.sock.send(make([]byte, limit+1)), unix.EMSGSIZE,
+	require.ErrorIs(t, c.sock.Send(make([]byte, limit+1)), unix.EMSGSIZE,
 		"the kernel would have refused it")
 }

@@ -41,7 +41,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
 	l := lookup{b: b, fn: fn, wire: c.wire}
 	defer func() { c.wire = l.wire }()
-	_, queue := c.sock.limits()
+	_, queue := c.sock.Limits()
 	window := max(1, min(lookupWindow, queue/ackSize))
 	for i := range b.msgs {
 		list, err := listOf(b, i)
@@ -56,8 +56,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch,
 		if err := c.proceed(ctx); err != nil {
 			return fmt.Errorf("look up: %w", err)
 		}
-		size, _ := c.sock.limits()
-		l.fill(window, size)
+		l.fill(window, c.sendLimit())
 		first := c.reserve(len(l.parts))
 		l.number(first)
 		if err := c.send(l.wire); err != nil {
@@ -175,7 +174,7 @@ func (l *lookup) rest() {
 // replies reads the answers to a datagram: until there is one to everything or the queue is empty.
 func (c *Conn) replies(l *lookup, first uint32) error {
 	for l.open > 0 {
-		n, err := c.sock.recvMany(c.rx, c.sizes[:])
+		n, err := c.sock.ReceiveMany(c.rx, c.sizes[:])
 		if err == errOverrun {
 			l.lost = true
 			continue

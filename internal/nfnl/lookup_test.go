@@ -19,7 +19,7 @@ type lister struct {
 
 // answer answers each entry with a datagram of its own, and stops at the first of a message that it
 // does not have.
-func (l *lister) answer(request []packet) (data []any) {
+func (l *lister) answer(request messages) (data []any) {
 	room := l.room
 	add := func(p []byte) bool {
 		room--
@@ -32,7 +32,7 @@ func (l *lister) answer(request []packet) (data []any) {
 		return room >= 0
 	}
 	for _, p := range request {
-		it := Attrs(p.body[genLen:])
+		it := Attrs(p.Body[genLen:])
 		for it.Next() {
 			if it.Type() != 3 {
 				continue
@@ -43,10 +43,10 @@ func (l *lister) answer(request []packet) (data []any) {
 					if errno == 0 {
 						errno = syscall.ENOENT
 					}
-					add(answer(p.seq, errno, "", 0))
+					add(answer(p.Seq, errno, "", 0))
 					break
 				}
-				r := reply(p.seq, 0, uint16(n))
+				r := reply(p.Seq, 0, uint16(n))
 				if !add(r) {
 					break
 				}
@@ -120,8 +120,8 @@ func TestLookupTellsOfEveryEntry(t *testing.T) {
 		for _, room := range []int{1 << 20, 100, 7, 1} {
 			t.Run(fmt.Sprintf("%s, room for %d", name, room), func(t *testing.T) {
 				t.Parallel()
-				c, kernel := dialFake((&lister{room: room}).answer)
-				kernel.queue = max(room, 2) * ackSize // the guess may be too large
+				c, kernel := dialFake(t, (&lister{room: room}).answer)
+				kernel.Queue = max(room, 2) * ackSize // the guess may be too large
 				b := asking(lists...)
 				before := hex.EncodeToString(b.Bytes())
 				fn, done := told(t, lists)
@@ -133,7 +133,7 @@ func TestLookupTellsOfEveryEntry(t *testing.T) {
 					for _, l := range lists {
 						n += len(l)
 					}
-					require.LessOrEqual(t, len(kernel.sent), n/2+1)
+					require.LessOrEqual(t, len(kernel.Sent), n/2+1)
 				}
 			})
 		}
@@ -146,35 +146,35 @@ func TestLookupAsksForTheRest(t *testing.T) {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
 	lists := [][]uint32{{2, 1, 4}, {6}}
-	c, kernel := dialFake((&lister{room: 100}).answer)
+	c, kernel := dialFake(t, (&lister{room: 100}).answer)
 	fn, done := told(t, lists)
 	require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
 	done()
-	require.Len(t, kernel.sent, 2)
+	require.Len(t, kernel.Sent, 2)
 	head := func(length, seq string) string {
 		return length + "000000 0d0a 0100 " + seq + "000000 00000000 02 00 0000 06000200 73000000"
 	}
 	entry := func(n string) string { return " 08000100 " + n + "000000" }
 	require.Equal(t, unhex(t, head("38", "01")+" 1c000380"+entry("02")+entry("01")+entry("04")+
-		head("28", "02")+" 0c000380"+entry("06")), kernel.sent[0])
-	require.Equal(t, unhex(t, head("28", "03")+" 0c000380"+entry("04")), kernel.sent[1])
+		head("28", "02")+" 0c000380"+entry("06")), kernel.Sent[0])
+	require.Equal(t, unhex(t, head("28", "03")+" 0c000380"+entry("04")), kernel.Sent[1])
 }
 
 func TestLookupFitsTheSendBuffer(t *testing.T) {
 	t.Parallel()
 	lists := [][]uint32{numbersTo(10), numbersTo(3)}
 	for _, size := range []int{40, 56, 100} {
-		c, kernel := dialFake((&lister{room: 100}).answer)
-		kernel.size = size
+		c, kernel := dialFake(t, (&lister{room: 100}).answer)
+		kernel.Size = size
 		fn, done := told(t, lists)
 		require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
 		done()
-		for _, p := range kernel.sent {
+		for _, p := range kernel.Sent {
 			require.LessOrEqual(t, len(p), size)
 		}
 	}
-	c, kernel := dialFake((&lister{room: 100}).answer)
-	kernel.size = 39
+	c, kernel := dialFake(t, (&lister{room: 100}).answer)
+	kernel.Size = 39
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)
 }
 
@@ -183,8 +183,8 @@ func TestLookupAsksForLess(t *testing.T) {
 	t.Parallel()
 	lists := [][]uint32{numbersTo(40)}
 	l := &lister{room: 1 << 20}
-	c, _ := dialFake(func(r []packet) []any {
-		if len(r[0].body) > 10*8 {
+	c, _ := dialFake(t, func(r messages) []any {
+		if len(r[0].Body) > 10*8 {
 			return []any{errOverrun}
 		}
 		return l.answer(r)
@@ -197,12 +197,12 @@ func TestLookupAsksForLess(t *testing.T) {
 func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 	t.Parallel()
 	stop := errors.New("stop")
-	silent := func([]packet) []any { return nil }
-	replying := func(make func(seq uint32) any) func([]packet) []any {
-		return func(r []packet) []any { return []any{make(r[0].seq)} }
+	silent := func(messages) []any { return nil }
+	replying := func(make func(seq uint32) any) func(messages) []any {
+		return func(r messages) []any { return []any{make(r[0].Seq)} }
 	}
 	for name, tt := range map[string]struct {
-		answer func([]packet) []any
+		answer func(messages) []any
 		b      *Batch
 		err    error
 	}{
@@ -242,7 +242,7 @@ func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 		}(), ErrBadBatch},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		c, _ := dialFake(tt.answer)
+		c, _ := dialFake(t, tt.answer)
 		err := c.Lookup(ctx, tt.b, func(_, _ int, m Message, found bool) error {
 			if !found {
 				cancel()
@@ -259,7 +259,7 @@ func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 
 func TestLookupRefusalsNameTheirMessage(t *testing.T) {
 	t.Parallel()
-	c, _ := dialFake((&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).
+	c, _ := dialFake(t, (&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).
 		answer)
 	err := c.Lookup(t.Context(), asking([]uint32{2}, []uint32{2, 1, 4}),
 		func(int, int, Message, bool) error { return nil })
@@ -268,8 +268,8 @@ func TestLookupRefusalsNameTheirMessage(t *testing.T) {
 
 func TestLookupSkipsWhatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
-	c, _ := dialFake(func(r []packet) []any {
-		seq := r[0].seq
+	c, _ := dialFake(t, func(r messages) []any {
+		seq := r[0].Seq
 		return []any{
 			reply(seq-1, 0, 1), reply(seq+1, 0, 1), answer(seq-1, syscall.EPERM, "", 0),
 			done(seq, 0, 0),
@@ -286,7 +286,7 @@ func FuzzLookup(f *testing.F) {
 	f.Add(append(reply(1, 0, 2), answer(2, syscall.ENOENT, "", 0)...), 10)
 	f.Add(answer(1, syscall.ENOBUFS, "no room", 8), 2000)
 	f.Fuzz(func(t *testing.T, data []byte, size int) {
-		c, _ := dialFake(func([]packet) []any {
+		c, _ := dialFake(t, func(messages) []any {
 			return []any{data[:min(len(data), manySize, max(size, 0))]}
 		})
 		entries := map[[2]int]bool{}

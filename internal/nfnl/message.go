@@ -56,6 +56,9 @@ const (
 // Message is one message of the kernel: its headers taken apart, its attributes still in wire form
 // for [Attrs]. Inside the function given to [Conn.Dump], Attrs points into the receive buffer and
 // is valid until that function returns.
+//
+// Generic netlink has a header of the same length: there, Subsys and Type are the number of the
+// family, and Family is the command.
 type Message struct {
 	Subsys uint8  // high byte of nlmsg_type: one of the Subsys constants
 	Type   uint8  // low byte of nlmsg_type, for example NFT_MSG_NEWSET
@@ -92,10 +95,11 @@ func nextPacket(data []byte) (p packet, rest []byte, err error) {
 	return p, data[min(align(int(n)), len(data)):], nil
 }
 
-// message takes the nfgenmsg off p.
+// message takes the nfgenmsg, or the genlmsghdr, off p.
 func (p packet) message() (Message, error) {
 	if len(p.body) < genLen {
-		return Message{}, fmt.Errorf("%w: type %#x without an nfgenmsg", ErrMalformed, p.typ)
+		return Message{}, fmt.Errorf("%w: type %#x has %d bytes, too few for a second header",
+			ErrMalformed, p.typ, len(p.body))
 	}
 	return Message{
 		Subsys: uint8(p.typ >> 8),
@@ -139,9 +143,10 @@ type verdict struct {
 
 // verdict parses p, which is an NLMSG_ERROR or NLMSG_DONE:
 //
-//	struct nlmsgerr { int error; struct nlmsghdr msg; /* payload of msg unless NLM_F_CAPPED, attributes */ };
+//	struct nlmsgerr { int error; struct nlmsghdr msg; };
 //
-// NLMSG_DONE has the error, or nothing, and attributes at once.
+// The payload of msg follows, unless NLM_F_CAPPED is set, and attributes. NLMSG_DONE has the error,
+// or nothing, and attributes at once.
 func (p packet) verdict() (verdict, error) {
 	if p.typ == msgDone && len(p.body) < 4 {
 		return verdict{}, nil
@@ -153,7 +158,7 @@ func (p packet) verdict() (verdict, error) {
 	if code > 0 {
 		return verdict{}, fmt.Errorf("%w: error number %d is positive", ErrMalformed, code)
 	}
-	v := verdict{errno: syscall.Errno(-int64(code))}
+	v := verdict{errno: syscall.Errno(-int64(code))} // of ipset, some are above 4095
 	if p.flags&flagAckTLVs == 0 {
 		return v, nil
 	}

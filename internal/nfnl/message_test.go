@@ -8,27 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// answer makes an NLMSG_ERROR for the request seq as the kernel does with NETLINK_CAP_ACK.
-func answer(seq uint32, errno syscall.Errno, text string, offset uint32) []byte {
-	p := make([]byte, headerLen+4+headerLen)
-	native.PutUint16(p[4:], msgError)
-	native.PutUint16(p[6:], flagCapped)
-	native.PutUint32(p[8:], seq)
-	native.PutUint32(p[headerLen:], uint32(-int32(errno)))
-	native.PutUint32(p[headerLen+4:], 5000) // the request was longer than what is quoted
-	if text != "" || offset != 0 {
-		native.PutUint16(p[6:], flagCapped|flagAckTLVs)
-		var b Batch
-		b.Message(0, 0, 0, 0, 0, Object{})
-		b.Text(attrAckMsg, text)
-		b.NativeU32(attrAckOffset, offset)
-		b.U32(77, 1)
-		p = append(p, b.Bytes()[frameLen:]...)
-	}
-	native.PutUint32(p, uint32(len(p)))
-	return p
-}
-
 func TestVerdictsOfTheKernel(t *testing.T) {
 	t.Parallel()
 	uncapped := unhex(t, `40000000 0200 0002 05000000 00000000 feffffff

@@ -3,6 +3,7 @@ package nfnl
 import (
 	"fmt"
 	"strings"
+	"syscall"
 )
 
 // Object says what a message is about, for errors. Making one is free when the strings exist
@@ -27,9 +28,16 @@ type Describer interface {
 	// DescribePart names the part of msg at offset, for example "element 10.0.0.1 . tcp . 80", or
 	// returns "" if it cannot tell. msg is a whole message with its headers, and msg[offset:]
 	// begins with the attribute that the kernel complained about; [AttrPath] finds the attributes
-	// around it. It is not asked when the kernel gives no offset: Linux 5.10 gives none for the
+	// around it. The offset is 0 where the kernel gives none: Linux 5.10 gives none for the
 	// elements of a set, 6.1 does.
 	DescribePart(msg []byte, offset int) string
+}
+
+// Explainer is a [Describer] that knows what an errno stands for.
+type Explainer interface {
+	Describer
+	// Explain returns the sentinel that the errno stands for, nil if for none.
+	Explain(errno syscall.Errno) error
 }
 
 // DescribeFunc is a function that is a [Describer]. A function that captures nothing costs no
@@ -71,8 +79,11 @@ func (o Object) label(i int) string {
 
 // blame names the part of the object at offset of its message; 0 is no offset.
 func (o Object) blame(msg []byte, offset int) string {
-	if o.Part == nil || offset < frameLen || offset >= len(msg) {
+	if o.Part == nil {
 		return o.text("")
+	}
+	if offset < frameLen || offset >= len(msg) {
+		offset = 0
 	}
 	return o.text(o.Part.DescribePart(msg, offset))
 }

@@ -34,11 +34,13 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 	err error) {
 	var errs OpErrors
 	for done < b.Len() {
-		if err := c.proceed(ctx); err != nil {
-			return done, outcome("send", errs, err)
-		}
 		end := c.chunk(b, done)
-		if err := c.sendChunk(b, done, end, &errs, reply); err != nil {
+		err := c.proceed(ctx)
+		if err == nil {
+			err = c.sendChunk(b, done, end, &errs, reply)
+		}
+		if err != nil {
+			err = fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(), err)
 			return done, outcome("send", errs, err)
 		}
 		done = end
@@ -49,7 +51,8 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 // chunk returns where the messages from begin on that go into one datagram end: at least one, and
 // no more than the receive queue has room for errors about.
 func (c *Conn) chunk(b *Batch, begin int) int {
-	size, queue := c.sock.limits()
+	size := c.sendLimit()
+	_, queue := c.sock.Limits()
 	end := begin + 1
 	for end < b.Len() && end-begin < queue/ackSize && b.endOf(end)-b.msgs[begin].at <= size {
 		end++
@@ -62,9 +65,8 @@ func (c *Conn) chunk(b *Batch, begin int) int {
 // reply.
 func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
 	reply func(i int, m Message) error) error {
-	first := c.reserve(end - begin)
+	first := c.number(b, begin, end)
 	last := first + uint32(end-begin-1)
-	b.number(begin, end, first)
 	flags := b.setFlags(end-1, FlagAck)
 	err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)])
 	b.restoreFlags(end-1, flags)
@@ -134,8 +136,7 @@ func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
 
 // query is Query when it is its turn.
 func (c *Conn) query(req *Batch) ([]Message, error) {
-	seq := c.reserve(1)
-	req.number(0, 1, seq)
+	seq := c.number(req, 0, 1)
 	flags := req.setFlags(0, FlagAck)
 	err := c.send(req.buf[beginLen:])
 	req.restoreFlags(0, flags)
