@@ -40,7 +40,7 @@ type kernel struct {
 
 // open opens the sockets in the network namespace of the configuration.
 func (k *kernel) open(c *Config) (err error) {
-	k.vs, err = ipvsnl.Dial(context.Background(), &ipvsnl.Config{NetNS: c.NetNS})
+	k.vs, err = ipvsnl.Dial(context.Background(), &nfnl.Config{NetNS: c.NetNS})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}

@@ -41,7 +41,7 @@ func passing(err error) bool {
 	// nfnetlink says EINVAL where there is no nf_tables, and while its module is being loaded for
 	// somebody else; ENOENT is a table that went while it was being read.
 	for _, e := range []error{errTaken, errMisread, nfnl.ErrDumpInterrupted,
-		ipvsnl.ErrDumpInterrupted, syscall.ENOENT, syscall.EINVAL} {
+		syscall.ENOENT, syscall.EINVAL} {
 		if errors.Is(err, e) {
 			return true
 		}

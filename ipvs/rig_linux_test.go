@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -21,7 +21,7 @@ import (
 type rig struct {
 	t    *testing.T
 	ns   *netnstest.NS
-	fake *ipvsnl.Fake
+	fake *ipvsfake.Kernel
 }
 
 // rigSysctls are the sysctls that backends of a rig set: the kernel may have none of IPVS.
@@ -33,7 +33,7 @@ func newRig(t *testing.T) *rig {
 	ns, err := netnstest.NewNS("rig")
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
-	r := &rig{t: t, ns: ns, fake: ipvsnl.NewFake()}
+	r := &rig{t: t, ns: ns, fake: ipvsfake.New()}
 	for name := range rigSysctls {
 		r.setSysctl(name, "0")
 	}

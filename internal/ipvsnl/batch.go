@@ -3,6 +3,13 @@ package ipvsnl
 import (
 	"fmt"
 	"slices"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+const (
+	version    = 1  // IPVS_GENL_VERSION
+	headersLen = 20 // struct nlmsghdr and struct genlmsghdr
 )
 
 // Batch is a list of commands that change services and destinations, already encoded. The zero
@@ -12,17 +19,19 @@ import (
 // What is added is validated. The first mistake sticks to the batch: [Client.Submit] returns it and
 // sends nothing.
 type Batch struct {
-	buf     []byte
-	at      []int    // where each command begins in buf
+	wire    nfnl.Batch
 	modules []string // those to load before the batch is sent; see module
 	err     error
 }
 
 // Reset makes the batch empty and keeps its memory.
-func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0], at: b.at[:0], modules: b.modules[:0]} }
+func (b *Batch) Reset() {
+	b.wire.Reset()
+	b.modules, b.err = b.modules[:0], nil
+}
 
 // Len returns the number of commands.
-func (b *Batch) Len() int { return len(b.at) }
+func (b *Batch) Len() int { return b.wire.Len() }
 
 // Err returns the first mistake in what was added, an [ErrInvalid].
 func (b *Batch) Err() error { return b.err }
@@ -47,7 +56,7 @@ func (b *Batch) SetService(s Service) {
 // are added again.
 func (b *Batch) DelService(k ServiceKey) {
 	if b.accept(CommandDelService, k.encodable()) {
-		b.end(appendServiceKey(b.buf, k))
+		putServiceKey(&b.wire, k)
 	}
 }
 
@@ -70,7 +79,10 @@ func (b *Batch) DelDestination(k ServiceKey, d DestinationKey) {
 		err = d.encodable()
 	}
 	if b.accept(CommandDelDestination, err) {
-		b.end(appendDestinationKey(appendServiceKey(b.buf, k), d))
+		putServiceKey(&b.wire, k)
+		m := b.wire.Nest(CmdAttrDestination)
+		putDestinationKey(&b.wire, d)
+		b.wire.End(m)
 	}
 }
 
@@ -82,7 +94,9 @@ func (b *Batch) service(cmd Command, s Service) {
 	if m := module(s.Scheduler); m != "" && !slices.Contains(b.modules, m) {
 		b.modules = append(b.modules, m)
 	}
-	b.end(appendService(b.buf, s))
+	m := b.wire.Nest(CmdAttrService)
+	PutService(&b.wire, s)
+	b.wire.End(m)
 }
 
 // module returns the module of a scheduler that must be in the kernel before a service asks for it.
@@ -109,7 +123,10 @@ func (b *Batch) destination(cmd Command, k ServiceKey, d Destination) {
 		err = d.validIn(k)
 	}
 	if b.accept(cmd, err) {
-		b.end(appendDestination(appendServiceKey(b.buf, k), d))
+		putServiceKey(&b.wire, k)
+		m := b.wire.Nest(CmdAttrDestination)
+		PutDestination(&b.wire, d)
+		b.wire.End(m)
 	}
 }
 
@@ -121,51 +138,11 @@ func (b *Batch) accept(cmd Command, err error) bool {
 		}
 		return false
 	}
-	b.at = append(b.at, len(b.buf))
-	b.buf = appendFrame(b.buf, flagRequest, uint8(cmd))
+	begin(&b.wire, cmd)
 	return true
 }
 
-// end ends the command begun last. buf is the buffer with its attributes.
-func (b *Batch) end(buf []byte) { b.buf = endMessage(buf, b.at[len(b.at)-1]) }
-
-// endOf returns where command i ends in the buffer.
-func (b *Batch) endOf(i int) int {
-	if i+1 < len(b.at) {
-		return b.at[i+1]
-	}
-	return len(b.buf)
-}
-
-// failure returns the error about command i.
-func (b *Batch) failure(i int, v verdict) *CommandError {
-	e := &CommandError{Index: i, Errno: v.errno, Text: v.text}
-	e.Command, e.Service, e.Destination = describe(b.buf[b.at[i]:b.endOf(i)])
-	return e
-}
-
-// describe returns what a request is about, from its bytes. What it cannot read it leaves zero.
-func describe(request []byte) (cmd Command, k ServiceKey, d DestinationKey) {
-	m, _, err := nextMessage(request)
-	if err != nil {
-		return
-	}
-	code, data, err := m.command()
-	if err != nil {
-		return
-	}
-	a := attrs{what: "request", rest: data}
-	for a.next() {
-		switch a.typ {
-		case cmdAttrService:
-			if w, err := decodeService(a.data); err == nil {
-				k, _ = w.key()
-			}
-		case cmdAttrDestination:
-			if w, err := decodeDestination(a.data); err == nil {
-				d, _ = w.key(k.Family)
-			}
-		}
-	}
-	return Command(code), k, d
+// begin begins a message with a command.
+func begin(b *nfnl.Batch, cmd Command) {
+	b.Command(uint8(cmd), version, 0, nfnl.Object{Verb: cmd.String(), Part: cmd})
 }

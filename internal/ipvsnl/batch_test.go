@@ -1,11 +1,15 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
 )
 
 func TestABatchKeepsTheFirstMistake(t *testing.T) {
@@ -15,39 +19,37 @@ func TestABatchKeepsTheFirstMistake(t *testing.T) {
 		add  func(b *Batch)
 		want string
 	}{
-		{"a new service", func(b *Batch) { b.NewService(Service{ServiceKey: web}) },
+		{"a new service", func(b *Batch) { b.NewService(Service{ServiceKey: Web}) },
 			"new service: TCP 10.96.0.1:80: scheduler: invalid: missing"},
 		{"a changed service", func(b *Batch) {
-			b.SetService(Service{ServiceKey: web})
+			b.SetService(Service{ServiceKey: Web})
 		}, "set service: "},
 		{"a removed service", func(b *Batch) { b.DelService(ServiceKey{}) }, "delete service: "},
 		{"a destination of no service", func(b *Batch) {
-			b.NewDestination(ServiceKey{}, dest("10.0.0.1:80"))
+			b.NewDestination(ServiceKey{}, Dest("10.0.0.1:80"))
 		}, "new destination: "},
 		{"a destination of the other family", func(b *Batch) {
-			b.SetDestination(web, dest("[2001:db8::1]:80"))
-		},
-			"set destination: "},
+			b.SetDestination(Web, Dest("[2001:db8::1]:80"))
+		}, "set destination: "},
 		{"a removed destination", func(b *Batch) {
-			b.DelDestination(web, DestinationKey{})
+			b.DelDestination(Web, DestinationKey{})
 		}, "delete destination: "},
 		{"a removed destination of no service", func(b *Batch) {
-			b.DelDestination(ServiceKey{}, destKey("10.0.0.1:80"))
-		},
-			"delete destination: "},
+			b.DelDestination(ServiceKey{}, DestKey("10.0.0.1:80"))
+		}, "delete destination: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c, f := fakeClient(t)
+			c, k := fakeClient(t)
 			var b Batch
-			b.NewService(wanted(web))
+			b.NewService(Wanted(Web))
 			require.NoError(t, b.Err())
 			tt.add(&b)
-			b.NewService(Service{ServiceKey: dns6})
+			b.NewService(Service{ServiceKey: DNS6})
 			require.ErrorIs(t, b.Err(), ErrInvalid)
 			require.ErrorContains(t, b.Err(), tt.want)
 			require.Equal(t, b.Err(), c.Submit(t.Context(), &b))
-			require.Empty(t, f.Log(), "nothing was sent")
+			require.Empty(t, k.Log(), "nothing was sent")
 		})
 	}
 }
@@ -55,51 +57,69 @@ func TestABatchKeepsTheFirstMistake(t *testing.T) {
 func TestAForeignServiceCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	var b Batch
-	k := web
+	k := Web
 	k.Protocol = 50
 	b.DelService(k)
 	require.NoError(t, b.Err())
-	b.NewDestination(k, dest("10.0.0.1:80"))
+	b.NewDestination(k, Dest("10.0.0.1:80"))
 	require.ErrorIs(t, b.Err(), ErrInvalid)
 }
 
 func TestABatchCanBeUsedAgain(t *testing.T) {
 	t.Parallel()
-	c, f := fakeClient(t)
+	c, k := fakeClient(t)
 	var b Batch
 	b.NewService(Service{})
 	b.Reset()
 	require.NoError(t, b.Err())
 	require.Zero(t, b.Len())
-	b.NewService(wanted(web))
-	before := bytes.Clone(b.buf)
+	b.NewService(Wanted(Web))
+	before := bytes.Clone(b.Wire().Bytes())
 	require.NoError(t, c.Submit(t.Context(), &b))
 	require.ErrorIs(t, c.Submit(t.Context(), &b), ErrExists)
-	stamp(b.buf, 0, 0)
-	require.Equal(t, before, b.buf,
+	after := b.Wire().Bytes()
+	clear(after[4:6])  // nlmsg_type
+	clear(after[8:12]) // nlmsg_seq
+	require.Equal(t, before, after,
 		"but for type and sequence number, sending leaves the bytes as they were")
-	require.Len(t, f.Keys(), 1)
+	require.Len(t, k.Keys(), 1)
 }
 
 func TestTheSameCommandsHaveTheSameBytes(t *testing.T) {
 	t.Parallel()
-	one, _ := many(20, 5)
-	two, _ := many(20, 5)
-	require.Equal(t, one.buf, two.buf)
+	one, _ := Many(20, 5)
+	two, _ := Many(20, 5)
+	require.Equal(t, one.Wire().Bytes(), two.Wire().Bytes())
 	require.Equal(t, 120, one.Len())
+}
+
+func TestAMessageHasBothHeaders(t *testing.T) {
+	t.Parallel()
+	LittleEndian(t)
+	k := ipvsfake.New()
+	sock := k.Socket()
+	c := dial(t, sock)
+	require.ErrorIs(t, submit(t, c, func(b *Batch) { b.DelService(Marks) }), ErrNoService)
+	sent := sock.Sent[len(sock.Sent)-1]
+	binary.NativeEndian.PutUint32(sent[8:], 0x01020304)
+	require.Equal(t, Unhex(t, `
+		28000000 1b00 0500 04030201 00000000 // nlmsghdr: length, type, flags, sequence number, port
+		03 01 0000                           // genlmsghdr: command, version, reserved
+		1400 0180 0600 0100 0200 0000 0800 0500 07000000
+	`), sent)
 }
 
 func TestAddingToABatchWithRoomAllocatesNothing(t *testing.T) {
 	var b Batch
-	s, d := wanted(web), dest("10.244.1.1:8080")
+	s, d := Wanted(Web), Dest("10.244.1.1:8080")
 	fill := func() {
 		b.Reset()
 		b.NewService(s)
 		b.SetService(s)
-		b.NewDestination(web, d)
-		b.SetDestination(web, d)
-		b.DelDestination(web, d.DestinationKey)
-		b.DelService(web)
+		b.NewDestination(Web, d)
+		b.SetDestination(Web, d)
+		b.DelDestination(Web, d.DestinationKey)
+		b.DelService(Web)
 	}
 	fill()
 	require.Zero(t, testing.AllocsPerRun(100, fill))
@@ -108,25 +128,23 @@ func TestAddingToABatchWithRoomAllocatesNothing(t *testing.T) {
 func TestARequestCanBeDescribedFromItsBytes(t *testing.T) {
 	t.Parallel()
 	var b Batch
-	b.NewService(wanted(marks))
-	b.DelDestination(dns6, destKey("[2001:db8::2]:53"))
-	require.Equal(t, &CommandError{Index: 0, Command: CommandNewService, Service: marks,
-		Errno: syscall.EPERM},
-		b.failure(0, verdict{errno: syscall.EPERM}))
-	require.Equal(t, &CommandError{Index: 1, Command: CommandDelDestination, Service: dns6,
-		Destination: destKey("[2001:db8::2]:53"), Errno: syscall.ENOENT, Text: "because"},
-		b.failure(1, verdict{errno: syscall.ENOENT, text: "because"}))
-	cmd, k, d := describe([]byte("short"))
-	require.Zero(t, cmd)
-	require.Zero(t, k)
-	require.Zero(t, d)
+	b.DelDestination(DNS6, DestKey("[2001:db8::2]:53"))
+	request := b.Wire().Bytes()
+	require.Equal(t, "[2001:db8::2]:53 of UDP [2001:db8::1]:53",
+		CommandDelDestination.DescribePart(request, 0))
+	b.Reset()
+	b.NewService(Wanted(Marks))
+	require.Equal(t, "FWM 7 IPv4", CommandNewService.DescribePart(b.Wire().Bytes(), 0))
+	require.Empty(t, CommandNewService.DescribePart([]byte("short"), 0))
+	require.Empty(t, CommandNewService.DescribePart(append(request, 1), 0))
+	require.NoError(t, CommandGetInfo.Explain(syscall.ENOENT), "that is just an errno")
 }
 
 // BenchmarkEncode fills a batch with 1,000 services of 10 destinations.
 func BenchmarkEncode(b *testing.B) {
 	var batch Batch
-	s := wanted(web)
-	d := dest("10.244.1.1:8080")
+	s := Wanted(Web)
+	d := Dest("10.244.1.1:8080")
 	b.ReportAllocs()
 	for b.Loop() {
 		batch.Reset()
@@ -137,18 +155,18 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		}
 	}
-	b.SetBytes(int64(len(batch.buf)))
+	b.SetBytes(int64(len(batch.Wire().Bytes())))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch.Len()), "ns/command")
 }
 
 // BenchmarkDecode decodes a destination as the kernel sends it.
 func BenchmarkDecode(b *testing.B) {
-	data := appendObservedDestination(nil, ObservedDestination{Destination: dest("10.244.1.1:8080"),
-		Stats: someStats})
+	data := ipvsfake.DestinationBody(ObservedDestination{Destination: Dest("10.244.1.1:8080"),
+		Stats: SomeStats})[4:]
 	b.ReportAllocs()
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
-		if _, err := decodeDestinationReply(data, FamilyIPv4); err != nil {
+		if _, err := ParseDestinationReply(data, FamilyIPv4); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // MaxWeight is the greatest weight and the greatest threshold of a destination (INT_MAX).
@@ -45,13 +47,13 @@ func (k DestinationKey) encodable() error {
 	return nil
 }
 
-// Tunnel says how packets to a destination are encapsulated, if its method is [ForwardTunnel]. The
-// zero value is IP in IP.
+// Tunnel says how the kernel encapsulates packets to a destination, if its method is
+// [ForwardTunnel]. The zero value is IP in IP, which is all that is written here; others may have
+// chosen something else.
 type Tunnel struct {
-	Type TunnelType // IPVS_DEST_ATTR_TUN_TYPE (Linux 5.2)
-	// the UDP port, for TunnelGUE only, which needs one; IPVS_DEST_ATTR_TUN_PORT (Linux 5.2)
-	Port  uint16
-	Flags TunnelFlags // IPVS_DEST_ATTR_TUN_FLAGS (Linux 5.3)
+	Type  uint8  // IP_VS_CONN_F_TUNNEL_TYPE_* (Linux 5.2): 0 is IP in IP, 1 GUE, 2 GRE
+	Port  uint16 // the UDP port of GUE (Linux 5.2)
+	Flags uint16 // IP_VS_TUNNEL_ENCAP_FLAG_* (Linux 5.3)
 }
 
 // Destination is a real server of a service as it is wanted. Like services, destinations can be
@@ -64,7 +66,7 @@ type Destination struct {
 	Weight uint32
 	// Forward is how packets reach the destination.
 	Forward ForwardingMethod
-	// Tunnel is for ForwardTunnel only.
+	// Tunnel is not wanted: it is there to tell a destination that somebody has changed.
 	Tunnel Tunnel
 	// UpperThreshold is the number of connections at which no new ones are given, 0 for no limit.
 	// At most MaxWeight.
@@ -80,7 +82,6 @@ func (d Destination) Validate() error {
 	if err := d.DestinationKey.Validate(); err != nil {
 		return err
 	}
-	t := d.Tunnel
 	switch {
 	case d.Weight > MaxWeight:
 		return invalid(d, "weight", "%d is more than %d", d.Weight, uint32(MaxWeight))
@@ -92,14 +93,8 @@ func (d Destination) Validate() error {
 	case d.LowerThreshold > d.UpperThreshold:
 		return invalid(d, "lower threshold", "%d is more than the upper one, %d", d.LowerThreshold,
 			d.UpperThreshold)
-	case d.Forward != ForwardTunnel && t != Tunnel{}:
-		return invalid(d, "tunnel", "the forwarding method is %v", d.Forward)
-	case t.Type > TunnelGRE:
-		return invalid(d, "tunnel type", "there is no number %d", uint8(t.Type))
-	case t.Type == TunnelGUE && t.Port == 0:
-		return invalid(d, "tunnel port", "gue needs one")
-	case t.Type != TunnelGUE && t.Port != 0:
-		return invalid(d, "tunnel port", "%v has none", t.Type)
+	case d.Tunnel != Tunnel{}:
+		return invalid(d, "tunnel", "only IP in IP can be written")
 	}
 	return nil
 }
@@ -129,159 +124,146 @@ type ObservedDestination struct {
 
 // Attributes of a destination, in the kernel's order.
 const (
-	dstAttrAddr        uint16 = iota + 1 // IPVS_DEST_ATTR_ADDR
-	dstAttrPort                          // IPVS_DEST_ATTR_PORT
-	dstAttrForward                       // IPVS_DEST_ATTR_FWD_METHOD
-	dstAttrWeight                        // IPVS_DEST_ATTR_WEIGHT
-	dstAttrUpper                         // IPVS_DEST_ATTR_U_THRESH
-	dstAttrLower                         // IPVS_DEST_ATTR_L_THRESH
-	dstAttrActive                        // IPVS_DEST_ATTR_ACTIVE_CONNS
-	dstAttrInactive                      // IPVS_DEST_ATTR_INACT_CONNS
-	dstAttrPersistent                    // IPVS_DEST_ATTR_PERSIST_CONNS
-	dstAttrStats                         // IPVS_DEST_ATTR_STATS
-	dstAttrAddrFamily                    // IPVS_DEST_ATTR_ADDR_FAMILY (Linux 3.18)
-	dstAttrStats64                       // IPVS_DEST_ATTR_STATS64
-	dstAttrTunnelType                    // IPVS_DEST_ATTR_TUN_TYPE
-	dstAttrTunnelPort                    // IPVS_DEST_ATTR_TUN_PORT
-	dstAttrTunnelFlags                   // IPVS_DEST_ATTR_TUN_FLAGS
+	DestAttrAddr        uint16 = iota + 1 // IPVS_DEST_ATTR_ADDR
+	DestAttrPort                          // IPVS_DEST_ATTR_PORT
+	DestAttrForward                       // IPVS_DEST_ATTR_FWD_METHOD
+	DestAttrWeight                        // IPVS_DEST_ATTR_WEIGHT
+	DestAttrUpper                         // IPVS_DEST_ATTR_U_THRESH
+	DestAttrLower                         // IPVS_DEST_ATTR_L_THRESH
+	DestAttrActive                        // IPVS_DEST_ATTR_ACTIVE_CONNS
+	DestAttrInactive                      // IPVS_DEST_ATTR_INACT_CONNS
+	DestAttrPersistent                    // IPVS_DEST_ATTR_PERSIST_CONNS
+	DestAttrStats                         // IPVS_DEST_ATTR_STATS
+	DestAttrFamily                        // IPVS_DEST_ATTR_ADDR_FAMILY (Linux 3.18)
+	DestAttrStats64                       // IPVS_DEST_ATTR_STATS64
+	DestAttrTunnelType                    // IPVS_DEST_ATTR_TUN_TYPE
+	DestAttrTunnelPort                    // IPVS_DEST_ATTR_TUN_PORT
+	DestAttrTunnelFlags                   // IPVS_DEST_ATTR_TUN_FLAGS
 )
 
-// appendDestinationKey appends k as the destination of IPVS_CMD_DEL_DEST.
-func appendDestinationKey(b []byte, k DestinationKey) []byte {
-	b, mark := beginNest(b, cmdAttrDestination)
-	return endNest(appendDestinationKeyAttrs(b, k), mark)
+// putDestinationKey appends the attributes that name a destination. Without a family the kernel
+// would take the address for one of the service's family.
+func putDestinationKey(b *nfnl.Batch, k DestinationKey) {
+	b.NativeU16(DestAttrFamily, uint16(k.Family()))
+	putAddr(b, DestAttrAddr, k.Addr)
+	b.U16(DestAttrPort, k.Port)
 }
 
-// appendDestination appends d as the destination of IPVS_CMD_NEW_DEST or IPVS_CMD_SET_DEST.
-func appendDestination(b []byte, d Destination) []byte {
-	b, mark := beginNest(b, cmdAttrDestination)
-	return endNest(appendDestinationAttrs(b, d), mark)
+// PutDestination appends the attributes of d, which belong into [CmdAttrDestination]. What it
+// leaves out the kernel takes as zero, also when it changes a destination: the tunnel.
+func PutDestination(b *nfnl.Batch, d Destination) {
+	putDestinationKey(b, d.DestinationKey)
+	b.NativeU32(DestAttrForward, uint32(d.Forward))
+	b.NativeU32(DestAttrWeight, d.Weight)
+	b.NativeU32(DestAttrUpper, d.UpperThreshold)
+	b.NativeU32(DestAttrLower, d.LowerThreshold)
 }
 
-// appendObservedDestination appends d as the kernel does.
-func appendObservedDestination(b []byte, d ObservedDestination) []byte {
-	b, mark := beginNest(b, cmdAttrDestination)
-	b = appendDestinationAttrs(b, d.Destination)
-	b = appendU32(b, dstAttrActive, d.ActiveConns)
-	b = appendU32(b, dstAttrInactive, d.InactiveConns)
-	b = appendU32(b, dstAttrPersistent, d.PersistentConns)
-	b = appendStats(b, dstAttrStats, d.Stats)
-	b = appendStats64(b, dstAttrStats64, d.Stats)
-	return endNest(b, mark)
-}
+// WireDestination is the destination of a message, as its attributes say it.
+type WireDestination struct {
+	Family Family // 0 if the message does not say it
 
-// appendDestinationKeyAttrs appends the attributes that name a destination. Without a family the
-// kernel would take the address for one of the service's family.
-func appendDestinationKeyAttrs(b []byte, k DestinationKey) []byte {
-	b = appendU16(b, dstAttrAddrFamily, uint16(k.Family()))
-	b = appendAddr(b, dstAttrAddr, k.Addr)
-	return appendPort(b, dstAttrPort, k.Port)
-}
-
-// appendDestinationAttrs appends the attributes of d. What it leaves out the kernel takes as zero,
-// also when it changes a destination.
-func appendDestinationAttrs(b []byte, d Destination) []byte {
-	b = appendDestinationKeyAttrs(b, d.DestinationKey)
-	b = appendU32(b, dstAttrForward, uint32(d.Forward))
-	b = appendU32(b, dstAttrWeight, d.Weight)
-	if d.Tunnel != (Tunnel{}) {
-		b = appendU8(b, dstAttrTunnelType, uint8(d.Tunnel.Type))
-		b = appendPort(b, dstAttrTunnelPort, d.Tunnel.Port)
-		b = appendU16(b, dstAttrTunnelFlags, uint16(d.Tunnel.Flags))
-	}
-	b = appendU32(b, dstAttrUpper, d.UpperThreshold)
-	return appendU32(b, dstAttrLower, d.LowerThreshold)
-}
-
-// wireDestination is the destination of a message, as its attributes say it. All of dest but the
-// address is filled in.
-type wireDestination struct {
 	present attrSet
-	family  Family
 	addr    wireAddr
-	dest    ObservedDestination
+	dest    ObservedDestination // without the address
 }
 
-// decodeDestination decodes the attributes inside IPVS_CMD_ATTR_DEST.
-func decodeDestination(data []byte) (w wireDestination, err error) {
-	a := attrs{what: "destination", rest: data}
+// number returns the field of an attribute that is a number of 32 bits, nil for another one.
+func (w *WireDestination) number(typ uint16) *uint32 {
+	switch typ {
+	case DestAttrForward:
+		return (*uint32)(&w.dest.Forward)
+	case DestAttrWeight:
+		return &w.dest.Weight
+	case DestAttrUpper:
+		return &w.dest.UpperThreshold
+	case DestAttrLower:
+		return &w.dest.LowerThreshold
+	case DestAttrActive:
+		return &w.dest.ActiveConns
+	case DestAttrInactive:
+		return &w.dest.InactiveConns
+	case DestAttrPersistent:
+		return &w.dest.PersistentConns
+	}
+	return nil
+}
+
+// parseDestination parses the attributes inside IPVS_CMD_ATTR_DEST.
+func parseDestination(attrs []byte) (w WireDestination, err error) {
+	it := nfnl.Attrs(attrs)
 	var narrow, wide []byte
-	d := &w.dest
-	for a.next() {
-		w.present = w.present.with(a.typ)
-		switch a.typ {
-		case dstAttrAddr:
-			w.addr = a.addr()
-		case dstAttrPort:
-			d.Port = a.port()
-		case dstAttrForward:
-			d.Forward = ForwardingMethod(a.u32())
-		case dstAttrWeight:
-			d.Weight = a.u32()
-		case dstAttrUpper:
-			d.UpperThreshold = a.u32()
-		case dstAttrLower:
-			d.LowerThreshold = a.u32()
-		case dstAttrActive:
-			d.ActiveConns = a.u32()
-		case dstAttrInactive:
-			d.InactiveConns = a.u32()
-		case dstAttrPersistent:
-			d.PersistentConns = a.u32()
-		case dstAttrStats:
-			narrow = a.data
-		case dstAttrAddrFamily:
-			w.family = Family(a.u16())
-		case dstAttrStats64:
-			wide = a.data
-		case dstAttrTunnelType:
-			d.Tunnel.Type = TunnelType(a.u8())
-		case dstAttrTunnelPort:
-			d.Tunnel.Port = a.port()
-		case dstAttrTunnelFlags:
-			d.Tunnel.Flags = TunnelFlags(a.u16())
+	for it.Next() {
+		w.present = w.present.with(it.Type())
+		if n := w.number(it.Type()); n != nil {
+			*n = it.NativeU32()
+			continue
+		}
+		switch it.Type() {
+		case DestAttrAddr:
+			w.addr = addr(&it)
+		case DestAttrPort:
+			w.dest.Port = it.U16()
+		case DestAttrFamily:
+			w.Family = Family(it.NativeU16())
+		case DestAttrStats:
+			narrow = it.Data()
+		case DestAttrStats64:
+			wide = it.Data()
+		case DestAttrTunnelType:
+			w.dest.Tunnel.Type = it.U8()
+		case DestAttrTunnelPort:
+			w.dest.Tunnel.Port = it.U16()
+		case DestAttrTunnelFlags:
+			w.dest.Tunnel.Flags = it.NativeU16()
 		}
 	}
-	if a.err == nil {
-		d.Stats, a.err = decodeStats(narrow, wide)
-	}
-	return w, a.err
+	w.dest.Stats, err = finish(&it, "destination", narrow, wide)
+	return w, err
 }
 
-// identified reports whether w names a destination, as the kernel requires of it
+// Named reports whether w names a destination, as the kernel requires of it
 // (ip_vs_genl_parse_dest).
-func (w wireDestination) identified() bool { return w.present.has(dstAttrAddr, dstAttrPort) }
+func (w WireDestination) Named() bool { return w.present.has(DestAttrAddr, DestAttrPort) }
 
-// full reports whether w has what a new destination needs.
-func (w wireDestination) full() bool {
-	return w.present.has(dstAttrForward, dstAttrWeight, dstAttrUpper, dstAttrLower)
+// Full reports whether w has what a new destination needs, besides its name.
+func (w WireDestination) Full() bool {
+	return w.present.has(DestAttrForward, DestAttrWeight, DestAttrUpper, DestAttrLower)
 }
 
-// key returns the key of a destination of a service of the family f.
-func (w wireDestination) key(f Family) (DestinationKey, error) {
-	if !w.identified() {
-		return DestinationKey{}, fmt.Errorf("%w: destination: no address or no port", ErrMalformed)
+// Key returns the key of a destination of a service of the family f, or an [nfnl.ErrMalformed].
+func (w WireDestination) Key(f Family) (DestinationKey, error) {
+	if !w.Named() {
+		return DestinationKey{}, malformed("destination: no address or no port")
 	}
-	if w.family != 0 {
-		f = w.family
+	if w.Family != 0 {
+		f = w.Family
 	}
-	addr, err := w.addr.in(f)
+	a, err := w.addr.in(f)
 	if err != nil {
 		return DestinationKey{}, fmt.Errorf("destination: %w", err)
 	}
-	return DestinationKey{Addr: addr, Port: w.dest.Port}, nil
+	return DestinationKey{Addr: a, Port: w.dest.Port}, nil
 }
 
-// observed returns the whole destination, of a service of the family f.
-func (w wireDestination) observed(f Family) (ObservedDestination, error) {
-	key, err := w.key(f)
+// Observed returns the whole destination, of a service of the family f, or an [nfnl.ErrMalformed].
+func (w WireDestination) Observed(f Family) (ObservedDestination, error) {
+	key, err := w.Key(f)
 	if err != nil {
 		return ObservedDestination{}, err
 	}
-	if !w.full() {
-		return ObservedDestination{}, fmt.Errorf("%w: destination %v: not all attributes are there",
-			ErrMalformed, key)
+	if !w.Full() {
+		return ObservedDestination{}, malformed("destination %v: not all attributes are there", key)
 	}
 	w.dest.DestinationKey = key
 	return w.dest, nil
+}
+
+// parseDestinationReply parses the attributes of IPVS_CMD_NEW_DEST about a service of the family f.
+func parseDestinationReply(attrs []byte, f Family) (ObservedDestination, error) {
+	w, err := Parse(attrs)
+	if err != nil {
+		return ObservedDestination{}, err
+	}
+	return w.Destination.Observed(f)
 }

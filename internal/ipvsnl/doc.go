@@ -1,7 +1,7 @@
 // Package ipvsnl is kernlb's client of IPVS, the load balancer of the Linux kernel, over generic
 // netlink. It knows virtual services, their destinations, timeouts and statistics as
-// include/uapi/linux/ip_vs.h has them, all of it except the sync daemon. What services there should
-// be is the business of the package on top.
+// include/uapi/linux/ip_vs.h has them, all of it except the sync daemon, flushing and zeroing. What
+// services there should be is the business of the package on top.
 //
 // # Reading and writing
 //
@@ -10,40 +10,47 @@
 // embedded halves can be compared with ==, and equal means that there is nothing to change.
 //
 // Changes are collected in a [Batch] and sent by [Client.Submit]. IPVS has no transactions: each
-// command succeeds or fails by itself, and a [BatchError] tells which did. They are pipelined: one
-// system call carries hundreds of commands and one answer acknowledges them all, so that a batch
-// costs what the kernel's work costs.
+// command succeeds or fails by itself, and the error tells which did. They are pipelined: one system
+// call carries hundreds of commands and one answer acknowledges them all, so that a batch costs what
+// the kernel's work costs.
 //
 // Reading is by [Client.Services] and [Client.AllDestinations]; the lists are sorted by key.
 //
-// # Tests
-//
-// [Fake] is an IPVS in memory that speaks the same messages, for tests on kernels without it.
+// Messages, attributes, sockets and the kernel's refusals are those of package nfnl. Package
+// ipvsfake is an IPVS in memory that speaks the same messages, for tests on kernels without it.
 //
 // # Errors of the kernel
 //
 // What net/netfilter/ipvs/ip_vs_ctl.c of Linux 5.10 to 7.2 answers, in the order in which it looks:
 //
-//	any command          EPERM         no CAP_NET_ADMIN in the initial user namespace
-//	                     ENOENT        the module was unloaded since Dial
-//	about a service      EINVAL        the service is not named, or not described in full
-//	                     EAFNOSUPPORT  an IPv6 service, and the kernel has no IPv6 or was booted without
-//	                     ESRCH         no such service, except for new service
-//	new service          EEXIST        there is one with the key
-//	new, set service     ENOENT        no such scheduler or persistence engine
-//	                     EINVAL        an IPv6 netmask that is not 1 to 128
-//	                     ENOMEM        also from the scheduler's tables, which sh, mh, lblc and lblcr have
-//	new, set destination EINVAL        not named, or not described in full
-//	                     EINVAL        of another family than the service, and not by tunnel, or the sync daemon runs
-//	                     ERANGE        a weight above 2147483647, or a lower threshold above the upper
-//	                     EINVAL        an upper threshold above 2147483647 (recent stable kernels); gue without port
-//	new destination      EEXIST        the service has it
-//	                     EINVAL        no unicast address: multicast, broadcast, 0.0.0.0, ::, IPv6 link-local unless
-//	                                   it is one of this machine
-//	set, del destination ENOENT        the service has it not
-//	set config           EINVAL        a timeout above 2147483647 clock ticks
-//	get service          ESRCH         no such service
+//	any command
+//	  EPERM         no CAP_NET_ADMIN in the initial user namespace
+//	  ENOENT        the module was unloaded since Dial
+//	about a service
+//	  EINVAL        the service is not named, or not described in full
+//	  EAFNOSUPPORT  an IPv6 service, and the kernel has no IPv6 or was booted without
+//	  ESRCH         no such service, except for new service
+//	new service
+//	  EEXIST        there is one with the key
+//	new, set service
+//	  ENOENT        no such scheduler or persistence engine
+//	  EINVAL        an IPv6 netmask that is not 1 to 128
+//	  ENOMEM        also from the scheduler's tables, which sh, mh, lblc and lblcr have
+//	new, set destination
+//	  EINVAL        not named, or not described in full
+//	  EINVAL        of another family than the service, and not by tunnel, or the sync daemon runs
+//	  ERANGE        a weight above 2147483647, or a lower threshold above the upper
+//	  EINVAL        an upper threshold above 2147483647 (recent stable kernels); gue without port
+//	new destination
+//	  EEXIST        the service has it
+//	  EINVAL        no unicast address: multicast, broadcast, 0.0.0.0, ::, IPv6 link-local unless
+//	                it is one of this machine
+//	set, del destination
+//	  ENOENT        the service has it not
+//	set config
+//	  EINVAL        a timeout above 2147483647 clock ticks
+//	get service
+//	  ESRCH         no such service
 //
-// Listing the destinations of a service that does not exist is no error: the list is empty. Flush,
-// and zero without a service, always succeed.
+// Listing the destinations of a service that does not exist is no error: the list is empty.
 package ipvsnl

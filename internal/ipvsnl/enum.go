@@ -109,23 +109,6 @@ func (m ForwardingMethod) String() string {
 	return name(forwardNames[:], "forwarding method", uint32(m))
 }
 
-// TunnelType is the encapsulation of [ForwardTunnel] (IP_VS_CONN_F_TUNNEL_TYPE_*,
-// include/uapi/linux/ip_vs.h).
-type TunnelType uint8
-
-// The tunnel types, in the kernel's order.
-const (
-	TunnelIPIP TunnelType = iota // IP_VS_CONN_F_TUNNEL_TYPE_IPIP: IP in IP
-	// IP_VS_CONN_F_TUNNEL_TYPE_GUE: generic UDP encapsulation (Linux 5.2)
-	TunnelGUE
-	TunnelGRE // IP_VS_CONN_F_TUNNEL_TYPE_GRE (Linux 5.3)
-)
-
-var tunnelNames = [...]string{"ipip", "gue", "gre"}
-
-// String returns the name as ipvsadm spells it, for example "gue".
-func (t TunnelType) String() string { return name(tunnelNames[:], "tunnel type", uint32(t)) }
-
 // name returns names[v], or kind and the number of a value that has no name.
 func name(names []string, kind string, v uint32) string {
 	if int64(v) < int64(len(names)) {

@@ -30,13 +30,10 @@ func TestEnumsHaveTheKernelsNumbersAndNames(t *testing.T) {
 		{ForwardMasquerade, 0, "masquerade"},
 		{ForwardBypass, 4, "bypass"},
 		{ForwardingMethod(0xffffffff), 0xffffffff, "forwarding method 4294967295"},
-		{TunnelGRE, 2, "gre"},
-		{TunnelType(3), 3, "tunnel type 3"},
 		{ServiceFlags(0), 0, "none"},
 		{FlagPersistent | FlagHashed | FlagOnePacket, 7, "persistent|hashed|one-packet"},
 		{FlagFallback | FlagHashPort | FlagSchedulerThree | 0x80, 0xb8,
 			"sched-1|sched-2|sched-3|0x80"},
-		{TunnelChecksum | TunnelRemoteChecksum, 3, "csum|remcsum"},
 		{Version(0x010201), 0x010201, "1.2.1"},
 	} {
 		require.Equal(t, tt.want, tt.value.String())
@@ -47,12 +44,12 @@ func TestEnumsHaveTheKernelsNumbersAndNames(t *testing.T) {
 // The numbers of include/uapi/linux/ip_vs.h, each by the last of its list.
 func TestAttributesHaveTheKernelsNumbers(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, uint16(6), cmdAttrTimeoutUDP)
-	require.Equal(t, uint16(11), svcAttrPEName)
-	require.Equal(t, uint16(12), svcAttrStats64)
-	require.Equal(t, uint16(11), dstAttrAddrFamily)
-	require.Equal(t, uint16(15), dstAttrTunnelFlags)
-	require.Equal(t, uint16(10), statsAttrOutBPS)
-	require.Equal(t, uint16(2), infoAttrConnTableSize)
+	require.Equal(t, uint16(6), CmdAttrTimeoutUDP)
+	require.Equal(t, uint16(11), SvcAttrPEName)
+	require.Equal(t, uint16(12), SvcAttrStats64)
+	require.Equal(t, uint16(11), DestAttrFamily)
+	require.Equal(t, uint16(15), DestAttrTunnelFlags)
+	require.Equal(t, uint16(10), StatsAttrOutBPS)
+	require.Equal(t, uint16(2), InfoAttrConnTableSize)
 	require.Len(t, commandNames, int(CommandFlush)+1)
 }

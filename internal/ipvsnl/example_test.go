@@ -7,13 +7,15 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // A service with two destinations is made in one request, and read again. On a kernel with IPVS, it
-// would be ipvsnl.Dial instead of the Dial of a Fake.
+// would be ipvsnl.Dial instead of the Dial of a fake.
 func Example() {
 	ctx := context.Background()
-	c, err := ipvsnl.NewFake().Dial(ctx, nil)
+	c, err := ipvsfake.New().Dial(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -46,9 +48,9 @@ func Example() {
 }
 
 // IPVS has no transactions: what can be done is done, and the rest is reported.
-func ExampleBatchError() {
+func ExampleClient_Submit() {
 	ctx := context.Background()
-	c, err := ipvsnl.NewFake().Dial(ctx, nil)
+	c, err := ipvsfake.New().Dial(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -61,12 +63,8 @@ func ExampleBatchError() {
 	b.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 2),
 		Scheduler: "best"})
 	err = c.Submit(ctx, &b)
-
-	var failed *ipvsnl.BatchError
-	if errors.As(err, &failed) {
-		for _, f := range failed.Failed {
-			fmt.Println("command", f.Index, "of", failed.Total, "failed:", f)
-		}
+	for _, refusal := range nfnl.Refusals(err) {
+		fmt.Println("command", refusal.Index, "of", b.Len(), "failed:", refusal)
 	}
 	fmt.Println(errors.Is(err, ipvsnl.ErrNoModule))
 	// Output:

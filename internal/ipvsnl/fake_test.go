@@ -1,24 +1,35 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 )
 
 func TestTheFakeMixesFlagsAsTheKernelDoes(t *testing.T) {
 	t.Parallel()
 	c, _ := fakeClient(t)
-	s := wanted(web)
+	s := Wanted(Web)
 	s.Flags = FlagPersistent | FlagHashPort
 	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(s) }))
-	attributes := appendService(nil, wanted(web))
-	at := len(attributes) - 16 - 4 // the mask, before timeout and netmask
-	require.Equal(t, allFlags, native.Uint32(attributes[at:]))
-	native.PutUint32(attributes[at:], uint32(FlagPersistent))
-	require.NoError(t, submit(t, c, func(b *Batch) { rawAttrs(b, CommandSetService, attributes) }))
-	o, err := c.Service(t.Context(), web)
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.Raw(CommandSetService, func(w *nfnl.Batch) {
+			m := w.Nest(CmdAttrService)
+			PutService(w, Wanted(Web))
+			flags := w.Begin(SvcAttrFlags) // the last one counts
+			w.RawNativeU32(0)
+			w.RawNativeU32(uint32(FlagPersistent))
+			w.End(flags)
+			w.End(m)
+		})
+	}))
+	o, err := c.Service(t.Context(), Web)
 	require.NoError(t, err)
 	require.Equal(t, FlagHashPort, o.Flags)
 	require.True(t, o.Hashed)
@@ -26,132 +37,171 @@ func TestTheFakeMixesFlagsAsTheKernelDoes(t *testing.T) {
 
 func TestTheFakeCanBeALesserKernel(t *testing.T) {
 	t.Parallel()
-	c, f := fakeClient(t)
-	f.RemoveScheduler("mh")
+	c, k := fakeClient(t)
+	k.RemoveScheduler("mh")
 	require.ErrorIs(t, submit(t, c, func(b *Batch) {
-		b.NewService(Service{ServiceKey: web, Scheduler: "mh"})
+		b.NewService(Service{ServiceKey: Web, Scheduler: "mh"})
 	}), ErrNoModule)
-	f.DisableIPv6()
+	k.DisableIPv6()
 	require.ErrorIs(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(dns6))
+		b.NewService(Wanted(DNS6))
 	}), syscall.EAFNOSUPPORT)
-	f.Unload()
-	require.ErrorIs(t, c.Flush(t.Context()), syscall.ENOENT)
+	k.Unload()
+	require.ErrorIs(t, c.SetTimeouts(t.Context(), Timeouts{}), syscall.ENOENT)
 }
 
 func TestTheFakeCanFail(t *testing.T) {
 	t.Parallel()
-	c, f := fakeClient(t)
-	bad := destKey("10.0.0.2:80")
-	f.SetFault(func(cmd Command, k ServiceKey, d DestinationKey) syscall.Errno {
-		if cmd == CommandNewDestination && k == web && d == bad {
+	c, k := fakeClient(t)
+	bad := DestKey("10.0.0.2:80")
+	k.SetFault(func(cmd Command, k ServiceKey, d DestinationKey) syscall.Errno {
+		if cmd == CommandNewDestination && k == Web && d == bad {
 			return syscall.ENOMEM
 		}
 		return 0
 	})
 	add := func(b *Batch) {
-		b.NewDestination(web, dest("10.0.0.1:80"))
-		b.NewDestination(web, dest("10.0.0.2:80"))
+		b.NewDestination(Web, Dest("10.0.0.1:80"))
+		b.NewDestination(Web, Dest("10.0.0.2:80"))
 	}
-	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(wanted(web)) }))
+	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(Wanted(Web)) }))
 	err := submit(t, c, add)
 	require.ErrorIs(t, err, syscall.ENOMEM)
 	require.EqualError(t, err,
 		"new destination 10.0.0.2:80 of TCP 10.96.0.1:80: cannot allocate memory")
-	f.SetFault(nil)
+	k.SetFault(nil)
 	err = submit(t, c, add)
 	require.ErrorIs(t, err, ErrExists)
-	list, err := c.Destinations(t.Context(), web)
+	list, err := c.Destinations(t.Context(), Web)
 	require.NoError(t, err)
 	require.Len(t, list, 2)
 }
 
 func TestTwoClientsSeeTheSameFake(t *testing.T) {
 	t.Parallel()
-	ours, f := fakeClient(t)
-	theirs, err := f.Dial(t.Context(), nil)
-	require.NoError(t, err)
-	require.NoError(t, submit(t, theirs, func(b *Batch) { b.NewService(wanted(web)) }))
-	require.ErrorIs(t, submit(t, ours, func(b *Batch) { b.NewService(wanted(web)) }), ErrExists)
-	f.ResetLog()
-	require.NoError(t, ours.Flush(t.Context()))
-	require.Equal(t, []string{"flush"}, f.Log())
+	ours, k := fakeClient(t)
+	theirs := dial(t, k.Socket())
+	require.NoError(t, submit(t, theirs, func(b *Batch) { b.NewService(Wanted(Web)) }))
+	require.ErrorIs(t, submit(t, ours, func(b *Batch) { b.NewService(Wanted(Web)) }), ErrExists)
+	k.ResetLog()
+	require.NoError(t, submit(t, ours, func(b *Batch) { b.DelService(Web) }))
+	require.Equal(t, []string{"delete service TCP 10.96.0.1:80"}, k.Log())
+}
+
+// listed returns the keys of the objects that the fake lists, in the order in which it does.
+func listedKeys[T any](t *testing.T, k *ipvsfake.Kernel, cmd Command, put func(w *nfnl.Batch),
+	key func(attrs []byte) T) (keys []T) {
+	t.Helper()
+	c := dial(t, k.Socket())
+	var b Batch
+	b.Raw(cmd, put)
+	require.NoError(t, c.Conn().Dump(t.Context(), b.Wire(), func(m nfnl.Message) error {
+		keys = append(keys, key(m.Attrs))
+		return nil
+	}))
+	return keys
 }
 
 func TestTheFakeListsInNoUsefulOrder(t *testing.T) {
 	t.Parallel()
-	f := NewFake()
-	c, err := f.Dial(t.Context(), nil)
-	require.NoError(t, err)
-	add, _ := many(20, 3)
+	c, k := fakeClient(t)
+	add, _ := Many(20, 3)
 	require.NoError(t, c.Submit(t.Context(), add))
-	var keys []ServiceKey
-	for _, s := range f.inHashOrder() {
-		keys = append(keys, s.ServiceKey)
-	}
-	require.ElementsMatch(t, f.Keys(), keys)
-	require.NotEqual(t, f.Keys(), keys)
-	require.Greater(t, f.services[keys[0]].destinations[0].Addr.Compare(
-		f.services[keys[0]].destinations[1].Addr), 0,
-		"the newest destination comes first")
+	services := listedKeys(t, k, CommandGetService, func(*nfnl.Batch) {},
+		func(attrs []byte) ServiceKey {
+			s, err := ParseServiceReply(attrs)
+			require.NoError(t, err)
+			return s.ServiceKey
+		})
+	require.ElementsMatch(t, k.Keys(), services)
+	require.NotEqual(t, k.Keys(), services)
+	dests := listedKeys(t, k, CommandGetDestination,
+		func(w *nfnl.Batch) { PutServiceKey(w, services[0]) },
+		func(attrs []byte) DestinationKey {
+			d, err := ParseDestinationReply(attrs, FamilyIPv4)
+			require.NoError(t, err)
+			return d.DestinationKey
+		})
+	require.Positive(t, dests[0].Compare(dests[1]), "the newest destination comes first")
 }
 
 func TestTheFakeAnswersOnlyRequests(t *testing.T) {
 	t.Parallel()
-	f := NewFake()
-	answer := func(m message) verdict {
-		replies, _ := f.handle(m)
-		if len(replies) == 0 {
-			return verdict{text: "silence"}
+	k := ipvsfake.New()
+	refused := func(typ, flags uint16, body []byte) any {
+		t.Helper()
+		m := nfnltest.Message{Type: typ, Flags: flags, Seq: 7, Body: body}
+		answer := k.Answer([]nfnltest.Message{m})
+		if len(answer) == 0 {
+			return "silence"
 		}
-		r, _, err := nextMessage(replies[0])
-		require.NoError(t, err)
-		v, err := r.verdict()
-		require.NoError(t, err)
-		return v
+		for errno := range syscall.Errno(200) {
+			if string(nfnltest.Error(m, errno, "", 0)) == string(answer[0].([]byte)) {
+				return errno
+			}
+		}
+		return answer[0]
 	}
-	request := message{typ: fakeFamily, flags: flagRequest, body: genBody(uint8(CommandFlush))}
-	require.Equal(t, "silence", answer(request).text)
-	request.flags = flagAck
-	require.Equal(t, "silence", answer(request).text)
-	require.Equal(t, syscall.EINVAL, answer(message{typ: fakeFamily, flags: flagRequest}).errno)
+	const (
+		request    = nfnl.FlagRequest
+		controller = 0x10 // GENL_ID_CTRL
+	)
+	command := func(cmd Command) []byte { return []byte{uint8(cmd), 1, 0, 0} }
+	require.Equal(t, "silence", refused(ipvsfake.Family, request, command(CommandFlush)))
+	require.Equal(t, "silence", refused(ipvsfake.Family, nfnl.FlagAck, command(CommandFlush)))
+	require.Equal(t, syscall.EINVAL, refused(ipvsfake.Family, request, nil))
 	require.Equal(t, syscall.ENOENT,
-		answer(message{typ: fakeFamily + 1, flags: flagRequest, body: genBody(1)}).errno)
+		refused(ipvsfake.Family+1, request, command(CommandNewService)))
 	require.Equal(t, syscall.EOPNOTSUPP,
-		answer(message{typ: fakeFamily, flags: dumpFlags, body: genBody(1)}).errno)
-	require.Equal(t, syscall.EOPNOTSUPP,
-		answer(message{typ: typeControl, flags: flagRequest, body: genBody(1)}).errno)
-	require.Equal(t, syscall.EOPNOTSUPP,
-		answer(message{typ: fakeFamily, flags: flagRequest, body: appendServiceKey(genBody(8),
-			web)}).errno)
+		refused(ipvsfake.Family, request|nfnl.FlagDump, command(CommandNewService)))
+	require.Equal(t, syscall.EOPNOTSUPP, refused(controller, request, []byte{1, 1, 0, 0}))
+	require.Equal(t, syscall.EOPNOTSUPP, refused(ipvsfake.Family, request,
+		append(command(CommandGetDestination), KeyAttr(Web)...)))
+}
+
+func TestTheFakesStatisticsHaveTheKernelsBytes(t *testing.T) {
+	t.Parallel()
+	LittleEndian(t)
+	body := ipvsfake.ServiceBody(ObservedService{Service: Wanted(Web), Stats: SomeStats})
+	const wide = 4 + 10*12
+	require.Equal(t, Unhex(t, `
+		5c00 0a80                      // IPVS_SVC_ATTR_STATS
+		0800 0100 01000000             // CONNS
+		0800 0200 02000000             // INPKTS
+		0800 0300 03000000             // OUTPKTS
+		0c00 0400 0400000000000000     // INBYTES
+		0c00 0500 0500000000000000     // OUTBYTES
+		0800 0600 06000000             // CPS
+		0800 0700 07000000             // INPPS
+		0800 0800 08000000             // OUTPPS
+		0800 0900 09000000             // INBPS
+		0800 0a00 0a000000             // OUTBPS
+	`), body[len(body)-wide-0x5c:len(body)-wide])
 }
 
 // FuzzFake feeds the fake kernel with requests. Whatever it takes it must be able to list.
 func FuzzFake(f *testing.F) {
 	var b Batch
-	b.NewService(wanted(web))
-	b.NewDestination(web, dest("10.244.1.1:8080"))
-	b.SetService(sip)
-	b.DelService(web)
-	for i := range b.Len() {
-		f.Add(b.buf[b.at[i]:b.endOf(i)])
-	}
-	f.Add(b.buf)
+	b.NewService(Wanted(Web))
+	b.NewDestination(Web, Dest("10.244.1.1:8080"))
+	b.SetService(SIP)
+	f.Add(append([]byte(nil), b.Wire().Bytes()...))
+	b.DelService(Web)
+	f.Add(b.Wire().Bytes())
 	f.Fuzz(func(t *testing.T, request []byte) {
-		fake := NewFake()
-		c, err := fake.Dial(t.Context(), nil)
-		require.NoError(t, err)
+		c, k := fakeClient(t)
 		require.NoError(t, submit(t, c, func(b *Batch) {
-			b.NewService(wanted(web))
-			b.NewDestination(web, dest("10.0.0.1:80"))
+			b.NewService(Wanted(Web))
+			b.NewDestination(Web, Dest("10.0.0.1:80"))
 		}))
-		if len(request) >= headerLen {
-			native.PutUint16(request[4:], fakeFamily)
+		messages, _ := nfnltest.Split(request) // as far as they are whole
+		for i := range messages {
+			messages[i].Type = ipvsfake.Family
 		}
-		fake.answer(request)
+		k.Answer(messages)
 		services, err := c.Services(t.Context())
 		require.NoError(t, err)
-		require.Len(t, services, len(fake.Keys()))
+		require.Len(t, services, len(k.Keys()))
 		for _, s := range services {
 			_, err := c.Destinations(t.Context(), s.ServiceKey)
 			require.NoError(t, err)

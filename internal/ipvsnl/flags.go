@@ -36,21 +36,6 @@ var serviceFlagNames = []string{"persistent", "hashed", "one-packet", "sched-1",
 // String returns the names of the flags, joined by "|", or "none".
 func (f ServiceFlags) String() string { return flagNames(serviceFlagNames, uint32(f)) }
 
-// TunnelFlags are the flags of a tunnel (IP_VS_TUNNEL_ENCAP_FLAG_*, Linux 5.3).
-type TunnelFlags uint16
-
-// The flags of a tunnel. No flag means that the encapsulation has no checksum.
-const (
-	TunnelChecksum TunnelFlags = 0x1 // IP_VS_TUNNEL_ENCAP_FLAG_CSUM, for GUE and GRE
-	// IP_VS_TUNNEL_ENCAP_FLAG_REMCSUM: remote checksum offload, for GUE
-	TunnelRemoteChecksum TunnelFlags = 0x2
-)
-
-var tunnelFlagNames = []string{"csum", "remcsum"}
-
-// String returns the names of the flags, joined by "|", or "none".
-func (f TunnelFlags) String() string { return flagNames(tunnelFlagNames, uint32(f)) }
-
 // flagNames joins the names of the bits of v, lowest first. Bits without a name are shown as a
 // number.
 func flagNames(names []string, v uint32) string {

@@ -2,6 +2,7 @@ package ipvsnl
 
 import (
 	_ "embed"
+	"encoding/binary"
 	"encoding/hex"
 	"math"
 	"math/rand/v2"
@@ -11,32 +12,34 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // Keys that many tests use.
 var (
-	web   = AddressService(TCP, addrPort("10.96.0.1:80"))
-	dns6  = AddressService(UDP, addrPort("[2001:db8::1]:53"))
-	marks = MarkService(FamilyIPv4, 7)
+	Web   = AddressService(TCP, AddrPort("10.96.0.1:80"))
+	DNS6  = AddressService(UDP, AddrPort("[2001:db8::1]:53"))
+	Marks = MarkService(FamilyIPv4, 7)
 )
 
-// wanted returns a service with few settings.
-func wanted(k ServiceKey) Service { return Service{ServiceKey: k, Scheduler: "rr"} }
+// Wanted returns a service with few settings.
+func Wanted(k ServiceKey) Service { return Service{ServiceKey: k, Scheduler: "rr"} }
 
-// dest returns a destination with few settings.
-func dest(s string) Destination { return Destination{DestinationKey: destKey(s), Weight: 1} }
+// Dest returns a destination with few settings.
+func Dest(s string) Destination { return Destination{DestinationKey: DestKey(s), Weight: 1} }
 
-// addrPort parses an address and a port.
-func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+// AddrPort parses an address and a port.
+func AddrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// destKey parses a key.
-func destKey(s string) DestinationKey {
-	ap := addrPort(s)
+// DestKey parses a key.
+func DestKey(s string) DestinationKey {
+	ap := AddrPort(s)
 	return DestinationKey{Addr: ap.Addr(), Port: ap.Port()}
 }
 
-// mask returns a netmask that exists.
-func mask(f Family, bits int) Netmask {
+// Mask returns a netmask that exists.
+func Mask(f Family, bits int) Netmask {
 	m, err := PrefixNetmask(f, bits)
 	if err != nil {
 		panic(err)
@@ -44,8 +47,8 @@ func mask(f Family, bits int) Netmask {
 	return m
 }
 
-// random returns a source whose seed is shown when the test fails.
-func random(t *testing.T) *rand.Rand {
+// Random returns a source whose seed is shown when the test fails.
+func Random(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	t.Cleanup(func() {
@@ -56,11 +59,11 @@ func random(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// pick returns one of choices.
-func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
+// Pick returns one of choices.
+func Pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
-// randomAddr returns a unicast address that IPVS takes as a destination.
-func randomAddr(r *rand.Rand, f Family) netip.Addr {
+// RandomAddr returns a unicast address that IPVS takes as a destination.
+func RandomAddr(r *rand.Rand, f Family) netip.Addr {
 	if f == FamilyIPv4 {
 		return netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
 	}
@@ -71,15 +74,15 @@ func randomAddr(r *rand.Rand, f Family) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// randomService returns a valid service.
-func randomService(r *rand.Rand) Service {
-	f := pick(r, FamilyIPv4, FamilyIPv6)
+// RandomService returns a valid service.
+func RandomService(r *rand.Rand) Service {
+	f := Pick(r, FamilyIPv4, FamilyIPv6)
 	s := Service{
-		Scheduler: pick(r, "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh",
+		Scheduler: Pick(r, "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh",
 			"fo", "ovf", "none"),
 		Flags:   ServiceFlags(r.Uint32()) & 0x3d,
 		Timeout: time.Duration(r.IntN(int(MaxPersistence/time.Second)+1)) * time.Second,
-		Netmask: mask(f, 1+r.IntN(pick(r, 32, 32, int(f)*12+8))),
+		Netmask: Mask(f, 1+r.IntN(Pick(r, 32, 32, int(f)*12+8))),
 	}
 	if f == FamilyIPv4 && r.IntN(4) == 0 {
 		s.Netmask = Netmask{ignored: r.Uint32()}
@@ -91,7 +94,7 @@ func randomService(r *rand.Rand) Service {
 		s.ServiceKey = MarkService(f, 1+uint32(r.Uint64N(math.MaxUint32)))
 		return s
 	}
-	s.ServiceKey = AddressService(pick(r, TCP, UDP, SCTP), netip.AddrPortFrom(randomAddr(r, f),
+	s.ServiceKey = AddressService(Pick(r, TCP, UDP, SCTP), netip.AddrPortFrom(RandomAddr(r, f),
 		uint16(r.Uint32())))
 	if s.Port == 0 {
 		s.Flags |= FlagPersistent
@@ -99,44 +102,40 @@ func randomService(r *rand.Rand) Service {
 	return s
 }
 
-// randomDestination returns a valid destination of a service of the family f.
-func randomDestination(r *rand.Rand, f Family) Destination {
+// RandomDestination returns a valid destination of a service of the family f.
+func RandomDestination(r *rand.Rand, f Family) Destination {
 	d := Destination{
-		DestinationKey: DestinationKey{Addr: randomAddr(r, f), Port: uint16(r.Uint32())},
+		DestinationKey: DestinationKey{Addr: RandomAddr(r, f), Port: uint16(r.Uint32())},
 		Weight:         r.Uint32() >> 1,
 		Forward:        ForwardingMethod(r.Uint32N(5)),
-		UpperThreshold: pick(r, 0, r.Uint32()>>1),
+		UpperThreshold: Pick(r, 0, r.Uint32()>>1),
 	}
 	d.LowerThreshold = r.Uint32N(d.UpperThreshold + 1)
 	if d.Forward == ForwardTunnel {
-		d.Addr = randomAddr(r, pick(r, FamilyIPv4, FamilyIPv6))
-		d.Tunnel = Tunnel{Type: TunnelType(r.Uint32N(3)), Flags: TunnelFlags(r.Uint32N(4))}
-		if d.Tunnel.Type == TunnelGUE {
-			d.Tunnel.Port = 1 + uint16(r.Uint32N(65535))
-		}
+		d.Addr = RandomAddr(r, Pick(r, FamilyIPv4, FamilyIPv6))
 	}
 	return d
 }
 
-// randomStats returns statistics that fit in the 32-bit attributes too.
-func randomStats(r *rand.Rand) (s Stats) {
-	for typ := statsAttrConns; typ <= statsAttrOutBPS; typ++ {
-		*s.counter(typ) = uint64(r.Uint32())
+// RandomStats returns statistics that fit in the 32-bit attributes too.
+func RandomStats(r *rand.Rand) (s Stats) {
+	for typ := StatsAttrConns; typ <= StatsAttrOutBPS; typ++ {
+		*s.Counter(typ) = uint64(r.Uint32())
 	}
 	return s
 }
 
-// littleEndian skips a test whose expected bytes are those of a little-endian machine.
-func littleEndian(tb testing.TB) {
+// LittleEndian skips a test whose expected bytes are those of a little-endian machine.
+func LittleEndian(tb testing.TB) {
 	tb.Helper()
-	if native.Uint16([]byte{1, 0}) != 1 {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		tb.Skip("the expected bytes are those of a little-endian machine")
 	}
 }
 
-// unhex returns the bytes that s spells, ignoring spaces, line breaks and what follows a // on each
+// Unhex returns the bytes that s spells, ignoring spaces, line breaks and what follows a // on each
 // line.
-func unhex(tb testing.TB, s string) []byte {
+func Unhex(tb testing.TB, s string) []byte {
 	tb.Helper()
 	var digits strings.Builder
 	for line := range strings.Lines(s) {
@@ -148,39 +147,56 @@ func unhex(tb testing.TB, s string) []byte {
 	return b
 }
 
-// recorded is one command of testdata/ipvsadm.txt and its messages, from the genlmsghdr on.
-type recorded struct {
-	command string
-	sent    [][]byte
-	got     [][]byte
+// Recorded is one command of testdata/ipvsadm.txt and its messages, from the genlmsghdr on.
+type Recorded struct {
+	Command string
+	Sent    [][]byte
+	Got     [][]byte
 }
 
 //go:embed testdata/ipvsadm.txt
 var ipvsadmText string // embedded, so that the test binary can run in a virtual machine
 
-// recordings reads testdata/ipvsadm.txt.
-func recordings(tb testing.TB) (list []recorded) {
+// Recordings reads testdata/ipvsadm.txt.
+func Recordings(tb testing.TB) (list []Recorded) {
 	tb.Helper()
-	littleEndian(tb)
+	LittleEndian(tb)
 	for line := range strings.Lines(ipvsadmText) {
 		line = strings.TrimSpace(line)
 		switch {
 		case strings.HasPrefix(line, "ipvsadm "):
-			list = append(list, recorded{command: line})
+			list = append(list, Recorded{Command: line})
 		case strings.HasPrefix(line, "> "):
 			last := &list[len(list)-1]
-			last.sent = append(last.sent, unhex(tb, line[2:]))
+			last.Sent = append(last.Sent, Unhex(tb, line[2:]))
 		case strings.HasPrefix(line, "< "):
 			last := &list[len(list)-1]
-			last.got = append(last.got, unhex(tb, line[2:]))
+			last.Got = append(last.Got, Unhex(tb, line[2:]))
 		}
 	}
 	require.NotEmpty(tb, list)
 	return list
 }
 
-// many returns a batch that adds services with destinations each, and one that removes them.
-func many(services, destinations int) (add, remove *Batch) {
+// Attrs returns the attributes that put appends.
+func Attrs(put func(b *nfnl.Batch)) []byte {
+	var b nfnl.Batch
+	begin(&b, CommandUnspec)
+	put(&b)
+	return b.Bytes()[headersLen:]
+}
+
+// Inside returns the attribute typ, which holds those that put appends.
+func Inside(typ uint16, put func(b *nfnl.Batch)) []byte {
+	return Attrs(func(b *nfnl.Batch) {
+		m := b.Nest(typ)
+		put(b)
+		b.End(m)
+	})
+}
+
+// Many returns a batch that adds services with destinations each, and one that removes them.
+func Many(services, destinations int) (add, remove *Batch) {
 	add, remove = &Batch{}, &Batch{}
 	for i := range services {
 		k := AddressService(TCP,
@@ -196,22 +212,4 @@ func many(services, destinations int) (add, remove *Batch) {
 		remove.DelService(k)
 	}
 	return add, remove
-}
-
-// fakeClient returns a client of a new Fake.
-func fakeClient(tb testing.TB) (*Client, *Fake) {
-	tb.Helper()
-	f := NewFake()
-	c, err := f.Dial(tb.Context(), nil)
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, c.Close()) })
-	return c, f
-}
-
-// submit sends the commands that fill adds.
-func submit(tb testing.TB, c *Client, fill func(b *Batch)) error {
-	tb.Helper()
-	var b Batch
-	fill(&b)
-	return c.Submit(tb.Context(), &b)
 }

@@ -1,10 +1,15 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 )
 
 // What the commands of testdata/ipvsadm.txt mean. ipvsadm names a service by all its settings, so
@@ -15,85 +20,79 @@ var meant = map[string]struct {
 	service     Service
 	destination Destination
 }{
-	"ipvsadm -A -t 10.96.0.1:80 -s rr": {command: CommandNewService, service: wanted(web)},
+	"ipvsadm -A -t 10.96.0.1:80 -s rr": {command: CommandNewService, service: Wanted(Web)},
 	"ipvsadm -A -u [2001:db8::1]:53 -s wlc -p 300 -M 64": {command: CommandNewService,
 		service: Service{
-			ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent, Timeout: 5 * time.Minute,
-			Netmask: mask(FamilyIPv6, 64)}},
+			ServiceKey: DNS6, Scheduler: "wlc", Flags: FlagPersistent, Timeout: 5 * time.Minute,
+			Netmask: Mask(FamilyIPv6, 64)}},
 	"ipvsadm -A -f 7 -s sh -b sh-port,sh-fallback": {command: CommandNewService, service: Service{
-		ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort | FlagFallback}},
+		ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort | FlagFallback}},
 	"ipvsadm -A -t 10.96.0.2:5060 -s rr -p 60 -M 255.255.255.0 --pe sip": {
-		command: CommandNewService, service: sip},
-	"ipvsadm -A -u 10.96.0.3:53 -s rr -o": {command: CommandNewService, service: ops},
+		command: CommandNewService, service: SIP},
+	"ipvsadm -A -u 10.96.0.3:53 -s rr -o": {command: CommandNewService, service: OPS},
 	"ipvsadm -E -t 10.96.0.1:80 -s wlc": {
-		command: CommandSetService, service: Service{ServiceKey: web, Scheduler: "wlc"}},
+		command: CommandSetService, service: Service{ServiceKey: Web, Scheduler: "wlc"}},
 	"ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 5 -x 100 -y 50": {
-		command: CommandNewDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 5,
+		command: CommandNewDestination, service: Service{ServiceKey: Web},
+		destination: Destination{DestinationKey: DestKey("10.244.1.1:8080"), Weight: 5,
 			UpperThreshold: 100, LowerThreshold: 50}},
 	"ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.2:80 -i --tun-type gue --tun-port 6080 --tun-csum": {
-		command: CommandNewDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.2:80"), Weight: 1,
+		command: CommandNewDestination, service: Service{ServiceKey: Web},
+		destination: Destination{DestinationKey: DestKey("10.244.1.2:80"), Weight: 1,
 			Forward: ForwardTunnel,
-			Tunnel:  Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}}},
+			Tunnel:  Tunnel{Type: 1, Port: 6080, Flags: 1}}}, // GUE with checksum
 	"ipvsadm -a -t 10.96.0.1:80 -r [2001:db8::2]:80 -i": {
-		command: CommandNewDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1,
+		command: CommandNewDestination, service: Service{ServiceKey: Web},
+		destination: Destination{DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1,
 			Forward: ForwardTunnel}},
 	"ipvsadm -a -f 7 -r 10.244.1.3:0 -g -w 0": {
-		command: CommandNewDestination, service: Service{ServiceKey: marks},
-		destination: Destination{DestinationKey: destKey("10.244.1.3:0"),
+		command: CommandNewDestination, service: Service{ServiceKey: Marks},
+		destination: Destination{DestinationKey: DestKey("10.244.1.3:0"),
 			Forward: ForwardDirectRoute}},
 	"ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6": {
-		command: CommandSetDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 6}},
+		command: CommandSetDestination, service: Service{ServiceKey: Web},
+		destination: Destination{DestinationKey: DestKey("10.244.1.1:8080"), Weight: 6}},
 	// it says all of a destination also to delete it
 	"ipvsadm -d -t 10.96.0.1:80 -r 10.244.1.1:8080": {
-		command: CommandDelDestination, service: Service{ServiceKey: web},
-		destination: Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 1,
+		command: CommandDelDestination, service: Service{ServiceKey: Web},
+		destination: Destination{DestinationKey: DestKey("10.244.1.1:8080"), Weight: 1,
 			Forward: ForwardDirectRoute}},
-	"ipvsadm -D -t 10.96.0.1:80": {command: CommandDelService, service: Service{ServiceKey: web}},
+	"ipvsadm -D -t 10.96.0.1:80": {command: CommandDelService, service: Service{ServiceKey: Web}},
 }
 
 var (
-	sip = Service{ServiceKey: AddressService(TCP, addrPort("10.96.0.2:5060")), Scheduler: "rr",
+	SIP = Service{ServiceKey: AddressService(TCP, AddrPort("10.96.0.2:5060")), Scheduler: "rr",
 		Flags:   FlagPersistent,
-		Timeout: time.Minute, Netmask: mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
-	ops = Service{ServiceKey: AddressService(UDP, addrPort("10.96.0.3:53")), Scheduler: "rr",
+		Timeout: time.Minute, Netmask: Mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
+	OPS = Service{ServiceKey: AddressService(UDP, AddrPort("10.96.0.3:53")), Scheduler: "rr",
 		Flags: FlagOnePacket}
 )
 
 func TestIpvsadmMeansWhatWeMean(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	for _, r := range recordings(t) {
-		want, ok := meant[r.command]
+	for _, r := range Recordings(t) {
+		want, ok := meant[r.Command]
 		if !ok {
 			continue
 		}
 		seen++
-		t.Run(r.command, func(t *testing.T) {
+		t.Run(r.Command, func(t *testing.T) {
 			t.Parallel()
-			body := r.sent[len(r.sent)-1]
+			body := r.Sent[len(r.Sent)-1]
 			require.Equal(t, want.command, Command(body[0]))
-			a := attrs{what: "request", rest: body[genHeaderLen:]}
-			for a.next() {
-				switch a.typ {
-				case cmdAttrService:
-					w, err := decodeService(a.data)
-					require.NoError(t, err)
-					key, err := w.key()
-					require.NoError(t, err)
-					require.Equal(t, want.service.ServiceKey, key)
-				case cmdAttrDestination:
-					w, err := decodeDestination(a.data)
-					require.NoError(t, err)
-					d, err := w.observed(FamilyIPv4)
-					require.NoError(t, err)
-					require.Equal(t, want.destination, d.Destination)
-				}
+			w, err := Parse(body[genHeader:])
+			require.NoError(t, err)
+			key, err := w.Service.Key()
+			require.NoError(t, err)
+			require.Equal(t, want.service.ServiceKey, key)
+			if want.destination == (Destination{}) {
+				require.False(t, w.Destination.Named())
+				return
 			}
-			require.NoError(t, a.err)
+			d, err := w.Destination.Observed(FamilyIPv4)
+			require.NoError(t, err)
+			require.Equal(t, want.destination, d.Destination)
 		})
 	}
 	require.Equal(t, len(meant), seen, "commands of the recording")
@@ -102,42 +101,23 @@ func TestIpvsadmMeansWhatWeMean(t *testing.T) {
 func TestOurBytesAreIpvsadms(t *testing.T) {
 	t.Parallel()
 	compared := 0
-	for _, r := range recordings(t) {
-		m := meant[r.command]
-		want := r.sent[len(r.sent)-1]
+	for _, r := range Recordings(t) {
+		m := meant[r.Command]
+		want := r.Sent[len(r.Sent)-1]
 		var b Batch
 		switch {
 		case m.command == CommandNewService:
 			b.NewService(m.service)
 		case m.command == CommandSetService:
 			b.SetService(m.service)
-		case m.destination.Tunnel.Type == TunnelGUE:
-			// it sends the attributes of tunnels always, we do if they matter
-			b.NewDestination(m.service.ServiceKey, m.destination)
-			want = attribute(want, cmdAttrDestination)
 		default:
 			continue
 		}
 		require.NoError(t, b.Err())
-		got := b.buf[headerLen:]
-		if m.command == CommandNewDestination {
-			got = attribute(got, cmdAttrDestination)
-		}
-		require.Equal(t, want, got, r.command)
+		require.Equal(t, want, b.Wire().Bytes()[HeadersLen-genHeader:], r.Command)
 		compared++
 	}
-	require.Equal(t, 7, compared)
-}
-
-// attribute returns the first attribute of the type in a message that begins with its genlmsghdr.
-func attribute(body []byte, typ uint16) []byte {
-	a := attrs{rest: body[genHeaderLen:]}
-	for a.next() {
-		if a.typ == typ {
-			return a.data
-		}
-	}
-	return nil
+	require.Equal(t, 6, compared)
 }
 
 func TestTheKernelsAnswersAreUnderstood(t *testing.T) {
@@ -145,24 +125,24 @@ func TestTheKernelsAnswersAreUnderstood(t *testing.T) {
 	services := map[ServiceKey]ObservedService{}
 	destinations := map[DestinationKey]ObservedDestination{}
 	var info Info
-	for _, r := range recordings(t) {
-		for _, body := range r.got {
+	for _, r := range Recordings(t) {
+		for _, body := range r.Got {
 			var err error
 			switch Command(body[0]) {
 			case CommandSetInfo:
-				info, err = decodeInfo(body[genHeaderLen:])
+				info, err = ParseInfo(body[genHeader:])
 			case CommandNewService:
 				var s ObservedService
-				s, err = decodeServiceReply(body[genHeaderLen:])
+				s, err = ParseServiceReply(body[genHeader:])
 				services[s.ServiceKey] = s
 			case CommandNewDestination:
 				var d ObservedDestination
-				d, err = decodeDestinationReply(body[genHeaderLen:], FamilyIPv4)
+				d, err = ParseDestinationReply(body[genHeader:], FamilyIPv4)
 				destinations[d.DestinationKey] = d
 			default:
-				t.Fatalf("%s: an answer with %v", r.command, Command(body[0]))
+				t.Fatalf("%s: an answer with %v", r.Command, Command(body[0]))
 			}
-			require.NoError(t, err, r.command)
+			require.NoError(t, err, r.Command)
 		}
 	}
 	require.Equal(t, Info{Version: 0x010201, ConnTableSize: 4096}, info)
@@ -193,25 +173,22 @@ func TestTheKernelsAnswersAreUnderstood(t *testing.T) {
 
 func TestIpvsadmCanTalkToTheFake(t *testing.T) {
 	t.Parallel()
-	f := NewFake()
-	for i, r := range recordings(t) {
-		for _, body := range r.sent {
+	k := ipvsfake.New()
+	for i, r := range Recordings(t) {
+		for _, body := range r.Sent {
 			if Command(body[0]) == CommandGetService || Command(body[0]) == CommandGetDestination {
 				continue
 			}
-			request := append(make([]byte, headerLen), body...)
-			native.PutUint16(request[6:], ackFlags)
-			stamp(request, fakeFamily, uint32(i))
-			answer, _ := f.answer(endMessage(request, 0))
-			m, _, err := nextMessage(answer[len(answer)-1])
-			require.NoError(t, err)
-			v, err := m.verdict()
-			require.NoError(t, err)
-			require.Zero(t, v.errno, r.command)
+			m := nfnltest.Message{Type: ipvsfake.Family, Flags: nfnl.FlagRequest | nfnl.FlagAck,
+				Seq: uint32(i), Body: body}
+			answer := k.Answer([]nfnltest.Message{m})
+			require.Equal(t, nfnltest.Error(m, 0, "", 0), answer[len(answer)-1], r.Command)
 		}
-		if r.command == "ipvsadm -Ln" {
-			require.Len(t, f.Keys(), 5)
-			require.Len(t, f.services[web].destinations, 3)
+		if r.Command == "ipvsadm -Ln" {
+			require.Len(t, k.Keys(), 5)
+			list, err := dial(t, k.Socket()).Destinations(t.Context(), Web)
+			require.NoError(t, err)
+			require.Len(t, list, 3)
 		}
 	}
 	require.Equal(t, []string{
@@ -224,14 +201,14 @@ func TestIpvsadmCanTalkToTheFake(t *testing.T) {
 		"set service TCP 10.96.0.1:80: wlc flags none timeout 0s netmask 255.255.255.255",
 		"new destination 10.244.1.1:8080 of TCP 10.96.0.1:80: weight 5 masquerade thresholds 50 " +
 			"100",
-		"new destination 10.244.1.2:80 of TCP 10.96.0.1:80: weight 1 tunnel gue port 6080 csum",
-		"new destination [2001:db8::2]:80 of TCP 10.96.0.1:80: weight 1 tunnel ipip port 0 none",
+		"new destination 10.244.1.2:80 of TCP 10.96.0.1:80: weight 1 tunnel type 1 port 6080 flags 0x1",
+		"new destination [2001:db8::2]:80 of TCP 10.96.0.1:80: weight 1 tunnel",
 		"new destination 10.244.1.3:0 of FWM 7 IPv4: weight 0 direct route",
 		"set destination 10.244.1.1:8080 of TCP 10.96.0.1:80: weight 6 masquerade",
 		"delete destination 10.244.1.1:8080 of TCP 10.96.0.1:80",
 		"delete service TCP 10.96.0.1:80",
 		"set config: tcp 15m0s, tcp fin 2m0s, udp 5m0s",
 		"flush",
-	}, f.Log())
-	require.Empty(t, f.Keys())
+	}, k.Log())
+	require.Empty(t, k.Keys())
 }

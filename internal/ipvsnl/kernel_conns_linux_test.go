@@ -1,4 +1,4 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
@@ -90,25 +91,25 @@ func echo(conn net.Conn, line string, limit time.Duration) error {
 func TestKernelConnectionsGoOn(t *testing.T) {
 	c, ns := kernelClient(t)
 	echoServer(t, ns)
-	d := dest("10.244.1.1:8080")
+	d := Dest("10.244.1.1:8080")
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(web))
-		b.NewDestination(web, d)
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, d)
 	}))
 	conn, err := connect(t, ns)
 	require.NoError(t, err)
 	require.NoError(t, echo(conn, "hello", patient))
-	o, err := c.Destination(t.Context(), web, d.DestinationKey)
+	list, err := c.Destinations(t.Context(), Web)
 	require.NoError(t, err)
-	require.Equal(t, uint32(1), o.ActiveConns)
+	require.Equal(t, uint32(1), list[0].ActiveConns)
 	require.Eventually(t, func() bool {
-		o, err := c.Destination(t.Context(), web, d.DestinationKey)
-		return err == nil && o.Stats.Connections == 1 && o.Stats.InBytes > 0 &&
-			o.Stats.OutPackets > 0
+		list, err := c.Destinations(t.Context(), Web)
+		return err == nil && list[0].Stats.Connections == 1 && list[0].Stats.InBytes > 0 &&
+			list[0].Stats.OutPackets > 0
 	}, patient, 100*time.Millisecond, "statistics follow every two seconds")
 
 	for _, scheduler := range []string{"wlc", "sh", "mh", "none", "rr"} {
-		s := Service{ServiceKey: web, Scheduler: scheduler, Flags: FlagHashPort | FlagPersistent,
+		s := Service{ServiceKey: Web, Scheduler: scheduler, Flags: FlagHashPort | FlagPersistent,
 			Timeout: time.Minute}
 		require.NoError(t, submit(t, c, func(b *Batch) { b.SetService(s) }))
 		require.NoError(t, echo(conn, scheduler, patient))
@@ -116,19 +117,19 @@ func TestKernelConnectionsGoOn(t *testing.T) {
 	direct := d
 	direct.Forward = ForwardDirectRoute
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.SetService(wanted(web))
-		b.SetDestination(web, direct)
+		b.SetService(Wanted(Web))
+		b.SetDestination(Web, direct)
 	}))
 	require.NoError(t, echo(conn, "it keeps its forwarding method", patient))
 
 	drained := d
 	drained.Weight = 0
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(web, drained) }))
+	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(Web, drained) }))
 	require.NoError(t, echo(conn, "it is drained", patient))
 	_, err = connect(t, ns)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED,
 		"a new connection to a service without usable destination")
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(web, d) }))
+	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(Web, d) }))
 	again, err := connect(t, ns)
 	require.NoError(t, err)
 	require.NoError(t, echo(again, "it is back", patient))
@@ -138,12 +139,12 @@ func TestKernelConnectionsGoOn(t *testing.T) {
 func TestKernelConnectionsComeBackWithTheirDestination(t *testing.T) {
 	c, ns := kernelClient(t)
 	echoServer(t, ns)
-	d := dest("10.244.1.1:8080")
+	d := Dest("10.244.1.1:8080")
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		// as long as there is a service of the family, IPVS sees packets
-		b.NewService(wanted(marks))
-		b.NewService(wanted(web))
-		b.NewDestination(web, d)
+		b.NewService(Wanted(Marks))
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, d)
 	}))
 	for _, tt := range []struct {
 		name        string
@@ -151,13 +152,13 @@ func TestKernelConnectionsComeBackWithTheirDestination(t *testing.T) {
 	}{
 		{
 			"the destination",
-			func(b *Batch) { b.DelDestination(web, d.DestinationKey) },
-			func(b *Batch) { b.NewDestination(web, d) },
+			func(b *Batch) { b.DelDestination(Web, d.DestinationKey) },
+			func(b *Batch) { b.NewDestination(Web, d) },
 		},
 		{
 			"the service",
-			func(b *Batch) { b.DelService(web) },
-			func(b *Batch) { b.NewService(wanted(web)); b.NewDestination(web, d) },
+			func(b *Batch) { b.DelService(Web) },
+			func(b *Batch) { b.NewService(Wanted(Web)); b.NewDestination(Web, d) },
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -181,13 +182,13 @@ func TestKernelConnectionsComeBackWithTheirDestination(t *testing.T) {
 func TestKernelConnectionsDieWithTheLastService(t *testing.T) {
 	c, ns := kernelClient(t)
 	echoServer(t, ns)
-	d := dest("10.244.1.1:8080")
-	fill := func(b *Batch) { b.NewService(wanted(web)); b.NewDestination(web, d) }
+	d := Dest("10.244.1.1:8080")
+	fill := func(b *Batch) { b.NewService(Wanted(Web)); b.NewDestination(Web, d) }
 	require.NoError(t, submit(t, c, fill))
 	conn, err := connect(t, ns)
 	require.NoError(t, err)
 	require.NoError(t, echo(conn, "hello", patient))
-	require.NoError(t, submit(t, c, func(b *Batch) { b.DelService(web) }))
+	require.NoError(t, submit(t, c, func(b *Batch) { b.DelService(Web) }))
 	require.ErrorIs(t, echo(conn, "anybody there?", patient), syscall.ECONNRESET,
 		"without any service, the packet goes to a port of this machine where nobody listens")
 }

@@ -1,4 +1,4 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
@@ -73,7 +74,7 @@ func listedFlags(s Service) (text string) {
 		text += " (" + strings.Join(flags, ",") + ")"
 	}
 	if s.Flags&FlagPersistent != 0 {
-		text += fmt.Sprintf(" persistent %d", seconds(s.Timeout))
+		text += fmt.Sprintf(" persistent %d", int(s.Timeout.Seconds()))
 		if s.Netmask != (Netmask{}) {
 			text += " mask " + s.Netmask.Text(s.Family)
 		}
@@ -119,19 +120,18 @@ func blocks(text string) (services []string) {
 func TestKernelShowsIpvsadmWhatWeWrote(t *testing.T) {
 	c, ns := kernelClient(t)
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(web))
-		b.NewDestination(web, dest("10.244.1.1:8080"))
-		b.NewDestination(web, Destination{DestinationKey: destKey("10.244.1.2:80"),
-			Forward: ForwardTunnel, Weight: 1000,
-			Tunnel: Tunnel{Type: TunnelGUE, Port: 6080}})
-		b.NewService(sip)
-		b.NewService(ops)
-		b.NewService(Service{ServiceKey: dns6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback |
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, Dest("10.244.1.1:8080"))
+		b.NewDestination(Web, Destination{DestinationKey: DestKey("10.244.1.2:80"),
+			Forward: ForwardTunnel, Weight: 1000})
+		b.NewService(SIP)
+		b.NewService(OPS)
+		b.NewService(Service{ServiceKey: DNS6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback |
 			FlagPersistent,
-			Timeout: time.Hour, Netmask: mask(FamilyIPv6, 64)})
-		b.NewDestination(dns6, dest("[2001:db8::2]:53"))
-		b.NewService(Service{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort})
-		b.NewDestination(marks, Destination{DestinationKey: destKey("10.244.1.3:0"),
+			Timeout: time.Hour, Netmask: Mask(FamilyIPv6, 64)})
+		b.NewDestination(DNS6, Dest("[2001:db8::2]:53"))
+		b.NewService(Service{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort})
+		b.NewDestination(Marks, Destination{DestinationKey: DestKey("10.244.1.3:0"),
 			Forward: ForwardDirectRoute})
 	}))
 	got := ipvsadm(t, ns, "-L", "-n")
@@ -142,9 +142,9 @@ func TestKernelShowsIpvsadmWhatWeWrote(t *testing.T) {
 
 func TestKernelShowsUsWhatIpvsadmWrote(t *testing.T) {
 	c, ns := kernelClient(t)
-	for _, r := range recordings(t) {
-		args := strings.Fields(r.command)[1:]
-		if r.command == "ipvsadm -Ln" {
+	for _, r := range Recordings(t) {
+		args := strings.Fields(r.Command)[1:]
+		if r.Command == "ipvsadm -Ln" {
 			break
 		}
 		ipvsadm(t, ns, args...)
@@ -156,11 +156,11 @@ func TestKernelShowsUsWhatIpvsadmWrote(t *testing.T) {
 		got = append(got, s.Service)
 	}
 	require.ElementsMatch(t, []Service{
-		{ServiceKey: web, Scheduler: "wlc"}, sip, ops,
+		{ServiceKey: Web, Scheduler: "wlc"}, SIP, OPS,
 		meant["ipvsadm -A -u [2001:db8::1]:53 -s wlc -p 300 -M 64"].service,
 		meant["ipvsadm -A -f 7 -s sh -b sh-port,sh-fallback"].service,
 	}, got)
-	list, err := c.Destinations(t.Context(), web)
+	list, err := c.Destinations(t.Context(), Web)
 	require.NoError(t, err)
 	require.Len(t, list, 3)
 	require.Equal(t, meant["ipvsadm -e -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 6"].destination,

@@ -1,4 +1,4 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"context"
@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -23,7 +25,7 @@ func kernelClient(tb testing.TB) (*Client, *netnstest.NS) {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
 
-	c, err := Dial(tb.Context(), &Config{NetNS: ns.Fd()})
+	c, err := Dial(tb.Context(), &nfnl.Config{NetNS: ns.Fd()})
 	if errors.Is(err, ErrNotSupported) {
 		tb.Skipf("needs a kernel with IPVS: %v", err)
 	}
@@ -58,8 +60,8 @@ func TestKernelLoadsSchedulers(t *testing.T) {
 		k := MarkService(FamilyIPv4, uint32(i)+1)
 		require.NoError(t, submit(t, c, func(b *Batch) {
 			b.NewService(Service{ServiceKey: k, Scheduler: name})
-			b.NewDestination(k, dest("10.244.1.1:0"))
-			b.NewDestination(k, dest("10.244.1.2:0"))
+			b.NewDestination(k, Dest("10.244.1.1:0"))
+			b.NewDestination(k, Dest("10.244.1.2:0"))
 		}), name)
 	}
 	services, err := c.Services(t.Context())
@@ -69,57 +71,46 @@ func TestKernelLoadsSchedulers(t *testing.T) {
 
 func TestKernelListsInParts(t *testing.T) {
 	c, _ := kernelClient(t)
-	add, _ := many(200, 1)
+	add, _ := Many(200, 1)
 	require.NoError(t, c.Submit(t.Context(), add))
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		for i := range 200 {
-			b.NewDestination(web, dest(fmt.Sprintf("10.244.1.1:%d", 1000+i)))
+			b.NewDestination(Web, Dest(fmt.Sprintf("10.244.1.1:%d", 1000+i)))
 		}
 	}))
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
 	require.Len(t, services, 200)
-	list, err := c.Destinations(t.Context(), web)
+	list, err := c.Destinations(t.Context(), Web)
 	require.NoError(t, err)
 	require.Len(t, list, 201)
 }
 
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
-	c, _ := kernelClient(t)
-	_, c.window = c.transport.Limits()
-	_, remove := many(2*c.window, 0)
-	err := c.Submit(t.Context(), remove)
-	var failed *BatchError
-	require.ErrorAs(t, err, &failed)
-	require.NoError(t, failed.Cause)
-	require.Len(t, failed.Failed, 2*c.window, "each command fails, and none of the answers is lost")
-	for i, f := range failed.Failed {
+	_, ns := kernelClient(t)
+	c, err := Dial(t.Context(), &nfnl.Config{NetNS: ns.Fd(), Limit: 1 << 30}) // only the queue limits
+	require.NoError(t, err)
+	defer c.Close()
+	const n = 20_000 // some times what the queue has room for
+	_, remove := Many(n, 0)
+	err = c.Submit(t.Context(), remove)
+	require.NotErrorIs(t, err, nfnl.ErrAnswersLost)
+	refused := nfnl.Refusals(err)
+	require.Len(t, refused, n, "each command fails, and none of the answers is lost")
+	for i, f := range refused {
 		require.Equal(t, i, f.Index)
 		require.ErrorIs(t, f, ErrNoService)
 	}
 }
 
-func TestKernelSaysThatAnswersWereLost(t *testing.T) {
-	c, _ := kernelClient(t)
-	_, c.window = c.transport.Limits()
-	c.window *= 10
-	_, remove := many(c.window, 0)
-	err := c.Submit(t.Context(), remove)
-	require.ErrorIs(t, err, ErrAnswersLost)
-	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(web))
-	}), "the client can be used again")
-	services, err := c.Services(t.Context())
-	require.NoError(t, err)
-	require.Len(t, services, 1)
-}
-
 func TestKernelDumpsCanBeGivenUp(t *testing.T) {
 	c, _ := kernelClient(t)
-	add, _ := many(200, 0)
+	add, _ := Many(200, 0)
 	require.NoError(t, c.Submit(t.Context(), add))
 	ctx, cancel := context.WithCancel(t.Context())
-	err := c.query(ctx, CommandGetService, flagDump, nil, func(uint8, []byte) error {
+	var b Batch
+	b.Raw(CommandGetService, func(*nfnl.Batch) {})
+	err := c.Conn().Dump(ctx, b.Wire(), func(nfnl.Message) error {
 		cancel()
 		return nil
 	})
@@ -133,25 +124,28 @@ func TestKernelClientsCanBeClosed(t *testing.T) {
 	c, _ := kernelClient(t)
 	require.NoError(t, c.Close())
 	_, err := c.Services(t.Context())
-	require.ErrorIs(t, err, ErrClosed)
-	require.NoError(t, c.transport.Close(), "closing a closed transport is no error")
-	require.ErrorIs(t, c.transport.RoundTrip(nil, nil), ErrClosed)
+	require.ErrorIs(t, err, nfnl.ErrClosed)
+	require.NoError(t, c.Close(), "closing a closed client is no error")
 }
 
 // BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with
-// windows of different sizes. A window of 1 is one round trip for each command. It must be a new
+// windows of different sizes in bytes. The smallest is one round trip for each command. It must be a new
 // namespace, because a destination that was removed stays in the kernel's trash for two minutes,
 // and each new one is looked for there.
 func BenchmarkKernelSubmit(b *testing.B) {
-	add, _ := many(1000, 10)
-	for _, window := range []int{1, 4, 16, 64, 256, 1024} {
+	add, _ := Many(1000, 10)
+	for _, window := range []int{140, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10} {
 		b.Run(fmt.Sprintf("window=%d", window), func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
-				c, _ := kernelClient(b)
-				c.window = window
+				_, ns := kernelClient(b)
+				c, err := Dial(b.Context(), &nfnl.Config{NetNS: ns.Fd(), Limit: window})
+				require.NoError(b, err)
 				b.StartTimer()
 				require.NoError(b, c.Submit(context.Background(), add))
+				b.StopTimer()
+				require.NoError(b, c.Close())
+				b.StartTimer()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*add.Len()), "ns/command")
 		})
@@ -161,7 +155,7 @@ func BenchmarkKernelSubmit(b *testing.B) {
 // BenchmarkKernelRead lists 1,000 services of 10 destinations.
 func BenchmarkKernelRead(b *testing.B) {
 	c, _ := kernelClient(b)
-	add, _ := many(1000, 10)
+	add, _ := Many(1000, 10)
 	ctx := context.Background()
 	require.NoError(b, c.Submit(ctx, add))
 	services, err := c.Services(ctx)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // Netmask says how many bits of a client's address count for persistence: clients that agree in
@@ -52,29 +54,27 @@ func (m Netmask) Text(f Family) string {
 // valid reports whether the kernel takes m in the family f.
 func (m Netmask) valid(f Family) bool { return f != FamilyIPv6 || m.ignored < 128 }
 
-// appendNetmask appends m for the family f: an IPv4 mask in network byte order, an IPv6 prefix
-// length in the byte order of the machine.
-func appendNetmask(b []byte, typ uint16, f Family, m Netmask) []byte {
+// putNetmask appends m for the family f: an IPv4 mask in network byte order, an IPv6 prefix length
+// in the byte order of the machine.
+func putNetmask(b *nfnl.Batch, typ uint16, f Family, m Netmask) {
 	if f == FamilyIPv6 {
-		return appendU32(b, typ, 128-m.ignored)
+		b.NativeU32(typ, 128-m.ignored)
+	} else {
+		b.U32(typ, ^m.ignored)
 	}
-	return binary.BigEndian.AppendUint32(appendAttrHeader(b, typ, 4), ^m.ignored)
 }
 
 // wireNetmask is a netmask of a message before it is known to which family it belongs.
 type wireNetmask [4]byte
-
-// netmask returns the data as a netmask.
-func (a *attrs) netmask() wireNetmask { return wireNetmask(a.fixed(4)) }
 
 // in reads w in the family f.
 func (w wireNetmask) in(f Family) (Netmask, error) {
 	if f != FamilyIPv6 {
 		return Netmask{ignored: ^binary.BigEndian.Uint32(w[:])}, nil
 	}
-	n := native.Uint32(w[:])
+	n := binary.NativeEndian.Uint32(w[:])
 	if n > 128 {
-		return Netmask{}, fmt.Errorf("%w: an IPv6 prefix length of %d", ErrMalformed, n)
+		return Netmask{}, malformed("an IPv6 prefix length of %d", n)
 	}
 	return Netmask{ignored: 128 - n}, nil
 }

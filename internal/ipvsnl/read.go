@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // dumpAttempts is how often a dump is tried that is interrupted each time.
@@ -17,18 +17,14 @@ const dumpAttempts = 5
 // The kernel hands them out in parts, and counts them to know where it was, so a change by somebody
 // else between two parts may hide a service or show it twice. It does not flag that. A dump that
 // shows a service twice, or that a kernel flags after all, is repeated, and in the end
-// [ErrDumpInterrupted] returned; what is hidden cannot be noticed. One part holds about 50
+// [nfnl.ErrDumpInterrupted] returned; what is hidden cannot be noticed. One part holds about 50
 // services.
 func (c *Client) Services(ctx context.Context) ([]ObservedService, error) {
-	if err := c.begin(ctx); err != nil {
-		return nil, fmt.Errorf("%v: %w", CommandGetService, err)
-	}
-	defer c.end()
-	start := time.Now()
-	list, err := dump(ctx, c, CommandGetService, nil, decodeServiceReply,
+	var req nfnl.Batch
+	begin(&req, CommandGetService)
+	list, err := dump(ctx, c, &req, parseServiceReply,
 		func(a, b ObservedService) int { return a.Compare(b.ServiceKey) })
-	c.debug(ctx, "dump of services", start, err, slog.Int("services", len(list)))
-	return list, err
+	return list, reading(err, "list services")
 }
 
 // Service returns the service k. It fails with [ErrNoService].
@@ -36,17 +32,10 @@ func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, 
 	if err := k.encodable(); err != nil {
 		return ObservedService{}, fmt.Errorf("%v: %w", CommandGetService, err)
 	}
-	err = c.query(ctx, CommandGetService, 0, func(b []byte) []byte {
-		return appendServiceKey(b, k)
-	},
-		func(cmd uint8, data []byte) (err error) {
-			s, err = decodeServiceReply(data)
-			return err
-		})
-	if err != nil {
-		return ObservedService{}, err
-	}
-	return s, nil
+	var req nfnl.Batch
+	begin(&req, CommandGetService)
+	putServiceKey(&req, k)
+	return query(ctx, c, &req, CommandGetService, parseServiceReply)
 }
 
 // Destinations returns the destinations of the service k, in the order of their keys. It fails with
@@ -64,103 +53,84 @@ func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDest
 	return lists[0], err
 }
 
-// Destination returns one destination of the service k. It fails with [ErrNoService] and
-// [ErrNoDestination]. The kernel can only list all of them, so this is no cheaper.
-func (c *Client) Destination(ctx context.Context, k ServiceKey, d DestinationKey) (
-	ObservedDestination, error) {
-	list, err := c.Destinations(ctx, k)
-	if err != nil {
-		return ObservedDestination{}, err
-	}
-	for _, o := range list {
-		if o.DestinationKey == d {
-			return o, nil
-		}
-	}
-	return ObservedDestination{}, fmt.Errorf("%v %v of %v: %w", CommandGetDestination, d, k,
-		ErrNoDestination)
-}
-
 // AllDestinations returns the destinations of each of the services: the list at i is that of
 // services[i], in the order of keys. It is empty for a service that does not exist. A socket can
 // have one dump at a time, and a dump is of one service, so this takes three system calls for each.
 func (c *Client) AllDestinations(ctx context.Context, services []ServiceKey) (
 	[][]ObservedDestination, error) {
-	lists := make([][]ObservedDestination, len(services))
 	for _, k := range services {
 		if err := k.encodable(); err != nil {
-			return nil, fmt.Errorf("%v: %w", CommandGetDestination, err)
+			return nil, fmt.Errorf("list destinations: %w", err)
 		}
 	}
-	if err := c.begin(ctx); err != nil {
-		return nil, fmt.Errorf("%v: %w", CommandGetDestination, err)
-	}
-	defer c.end()
-	start := time.Now()
+	lists := make([][]ObservedDestination, len(services))
+	var req nfnl.Batch
 	for i, k := range services {
+		req.Reset()
+		begin(&req, CommandGetDestination)
+		putServiceKey(&req, k)
 		var err error
-		if lists[i], err = c.destinations(ctx, k); err != nil {
-			c.debug(ctx, "dump of destinations", start, err, slog.Int("services", i))
-			return nil, err
+		lists[i], err = dump(ctx, c, &req,
+			func(attrs []byte) (ObservedDestination, error) {
+				return parseDestinationReply(attrs, k.Family)
+			},
+			func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
+		if err != nil {
+			return nil, reading(err, "list destinations of %v", k)
 		}
 	}
-	c.debug(ctx, "dump of destinations", start, nil, slog.Int("services", len(services)))
 	return lists, nil
 }
 
-// destinations returns the destinations of one service, when it is its turn.
-func (c *Client) destinations(ctx context.Context, k ServiceKey) ([]ObservedDestination, error) {
-	list, err := dump(ctx, c, CommandGetDestination, func(b []byte) []byte {
-		return appendServiceKey(b, k)
-	},
-		func(data []byte) (ObservedDestination, error) {
-			return decodeDestinationReply(data, k.Family)
-		},
-		func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
-	if err != nil {
-		return nil, fmt.Errorf("%v: %w", k, err)
-	}
-	return list, nil
-}
-
 // Info returns what the kernel says of its IPVS.
-func (c *Client) Info(ctx context.Context) (i Info, err error) {
-	err = c.query(ctx, CommandGetInfo, 0, nil, func(_ uint8, data []byte) (err error) {
-		i, err = decodeInfo(data)
-		return err
-	})
-	if err != nil {
-		return Info{}, err
-	}
-	return i, nil
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	var req nfnl.Batch
+	begin(&req, CommandGetInfo)
+	return query(ctx, c, &req, CommandGetInfo, parseInfo)
 }
 
 // Timeouts returns the timeouts of the network namespace.
-func (c *Client) Timeouts(ctx context.Context) (t Timeouts, err error) {
-	err = c.query(ctx, CommandGetConfig, 0, nil, func(_ uint8, data []byte) (err error) {
-		t, err = decodeTimeouts(data)
-		return err
-	})
-	if err != nil {
-		return Timeouts{}, err
-	}
-	return t, nil
+func (c *Client) Timeouts(ctx context.Context) (Timeouts, error) {
+	var req nfnl.Batch
+	begin(&req, CommandGetConfig)
+	return query(ctx, c, &req, CommandGetConfig, ParseTimeouts)
 }
 
-// dump sends a dump command when it is its turn and returns the objects of the answer in the order
-// of compare, which is that of their keys. It starts again while the dump is interrupted, or shows
-// an object twice.
-func dump[T any](ctx context.Context, c *Client, cmd Command, attributes func([]byte) []byte,
-	decode func(data []byte) (T, error), compare func(a, b T) int,
+// query sends a request that is answered by one object.
+func query[T any](ctx context.Context, c *Client, req *nfnl.Batch, cmd Command,
+	parse func(attrs []byte) (T, error)) (object T, err error) {
+	replies, err := c.conn.Query(ctx, req)
+	if err == nil && len(replies) != 1 {
+		err = malformed("%d replies", len(replies))
+	}
+	if err == nil {
+		object, err = parse(replies[0].Attrs)
+	}
+	return object, reading(err, "%v", cmd)
+}
+
+// reading puts what was being read before an error, unless the kernel refused it: that error says
+// so itself.
+func reading(err error, format string, args ...any) error {
+	if err == nil || nfnl.Refusals(err) != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}
+
+// dump sends a request to list objects and returns them in the order of compare, which is that of
+// their keys. It starts again while the dump is interrupted, or shows an object twice.
+func dump[T any](ctx context.Context, c *Client, req *nfnl.Batch,
+	parse func(attrs []byte) (T, error), compare func(a, b T) int,
 ) ([]T, error) {
 	for range dumpAttempts {
 		var list []T
-		err := c.ask(ctx, cmd, flagDump, attributes, func(_ uint8, data []byte) error {
-			object, err := decode(data)
+		err := c.conn.Dump(ctx, req, func(m nfnl.Message) error {
+			object, err := parse(m.Attrs)
 			list = append(list, object)
 			return err
 		})
-		if err != nil && !errors.Is(err, ErrDumpInterrupted) {
+		if err != nil && !errors.Is(err, nfnl.ErrDumpInterrupted) {
 			return nil, err
 		}
 		slices.SortFunc(list, compare)
@@ -168,7 +138,7 @@ func dump[T any](ctx context.Context, c *Client, cmd Command, attributes func([]
 			return list, nil
 		}
 	}
-	return nil, fmt.Errorf("%v: %d attempts: %w", cmd, dumpAttempts, ErrDumpInterrupted)
+	return nil, fmt.Errorf("%d attempts: %w", dumpAttempts, nfnl.ErrDumpInterrupted)
 }
 
 // repeats reports whether two neighbours in list are equal.
@@ -179,41 +149,4 @@ func repeats[T any](list []T, compare func(a, b T) int) bool {
 		}
 	}
 	return false
-}
-
-// decodeServiceReply decodes the attributes of IPVS_CMD_NEW_SERVICE.
-func decodeServiceReply(data []byte) (ObservedService, error) {
-	a := attrs{what: "reply", rest: data}
-	for a.next() {
-		if a.typ == cmdAttrService {
-			w, err := decodeService(a.data)
-			if err != nil {
-				return ObservedService{}, err
-			}
-			return w.observed()
-		}
-	}
-	if a.err == nil {
-		a.err = fmt.Errorf("%w: a reply without service", ErrMalformed)
-	}
-	return ObservedService{}, a.err
-}
-
-// decodeDestinationReply decodes the attributes of IPVS_CMD_NEW_DEST about a service of the family
-// f.
-func decodeDestinationReply(data []byte, f Family) (ObservedDestination, error) {
-	a := attrs{what: "reply", rest: data}
-	for a.next() {
-		if a.typ == cmdAttrDestination {
-			w, err := decodeDestination(a.data)
-			if err != nil {
-				return ObservedDestination{}, err
-			}
-			return w.observed(f)
-		}
-	}
-	if a.err == nil {
-		a.err = fmt.Errorf("%w: a reply without destination", ErrMalformed)
-	}
-	return ObservedDestination{}, a.err
 }

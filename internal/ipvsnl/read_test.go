@@ -1,50 +1,59 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 )
+
+// shown makes the part of the answer to m that shows a service.
+func shown(m nfnltest.Message, s ObservedService) []byte {
+	return nfnltest.Reply(m.Type, nfnl.FlagMulti, m.Seq, ipvsfake.ServiceBody(s))
+}
 
 func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 	t.Parallel()
-	c, f := fakeClient(t)
+	c, k := fakeClient(t)
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(web))
-		b.NewDestination(web, dest("10.0.0.1:80"))
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, Dest("10.0.0.1:80"))
 	}))
-	f.InterruptDumps(dumpAttempts - 1)
+	k.InterruptDumps(DumpAttempts - 1)
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
 	require.Len(t, services, 1)
-	f.InterruptDumps(dumpAttempts - 1)
-	lists, err := c.AllDestinations(t.Context(), []ServiceKey{web})
+	k.InterruptDumps(DumpAttempts - 1)
+	lists, err := c.AllDestinations(t.Context(), []ServiceKey{Web})
 	require.NoError(t, err)
 	require.Len(t, lists[0], 1)
 
-	f.InterruptDumps(dumpAttempts)
+	k.InterruptDumps(DumpAttempts)
 	_, err = c.Services(t.Context())
-	require.ErrorIs(t, err, ErrDumpInterrupted)
-	f.InterruptDumps(dumpAttempts)
-	_, err = c.Destinations(t.Context(), web)
-	require.ErrorIs(t, err, ErrDumpInterrupted)
+	require.ErrorIs(t, err, nfnl.ErrDumpInterrupted)
+	k.InterruptDumps(DumpAttempts)
+	_, err = c.Destinations(t.Context(), Web)
+	require.ErrorIs(t, err, nfnl.ErrDumpInterrupted)
 	require.ErrorContains(t, err,
-		"TCP 10.96.0.1:80: get destination: 5 attempts: the dump was interrupted")
+		"list destinations of TCP 10.96.0.1:80: 5 attempts: the dump was interrupted")
 }
 
 func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
 	t.Parallel()
 	dumps := 0
-	c, _ := dialScripted(t, func(m message) [][]byte {
+	c, _ := dialScripted(t, func(m nfnltest.Message) []any {
 		dumps++
-		body := appendObservedService(genBody(uint8(CommandNewService)),
-			ObservedService{Service: wanted(web), Hashed: true})
-		parts := [][]byte{reply(m, flagMulti, body)}
+		part := shown(m, ObservedService{Service: Wanted(Web), Hashed: true})
+		parts := []any{part}
 		if dumps < 3 {
-			parts = append(parts, reply(m, flagMulti, body))
+			parts = append(parts, part)
 		}
-		return append(parts, appendVerdict(nil, typeDone, m, 0))
+		return append(parts, nfnltest.Done(m.Seq, 0, 0))
 	})
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
@@ -55,13 +64,13 @@ func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
 func TestADumpInPartsIsWholeAndSorted(t *testing.T) {
 	t.Parallel()
 	c, _ := fakeClient(t)
-	add, _ := many(300, 0)
+	add, _ := Many(300, 0)
 	require.NoError(t, c.Submit(t.Context(), add))
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		for i := range 300 {
-			d := dest("10.0.0.1:80")
+			d := Dest("10.0.0.1:80")
 			d.Port = uint16(300 - i)
-			b.NewDestination(AddressService(TCP, addrPort("10.96.0.1:80")), d)
+			b.NewDestination(AddressService(TCP, AddrPort("10.96.0.1:80")), d)
 		}
 	}))
 	services, err := c.Services(t.Context())
@@ -70,7 +79,7 @@ func TestADumpInPartsIsWholeAndSorted(t *testing.T) {
 	for i := 1; i < len(services); i++ {
 		require.Negative(t, services[i-1].Compare(services[i].ServiceKey))
 	}
-	list, err := c.Destinations(t.Context(), web)
+	list, err := c.Destinations(t.Context(), Web)
 	require.NoError(t, err)
 	require.Len(t, list, 300)
 	require.Equal(t, uint16(1), list[0].Port)
@@ -80,16 +89,14 @@ func TestADumpCanBeGivenUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	parts := 0
-	c, _ := dialScripted(t, func(m message) (answer [][]byte) {
+	c, _ := dialScripted(t, func(m nfnltest.Message) (answer []any) {
 		for range 3 {
 			parts++
-			s := wanted(MarkService(FamilyIPv4, uint32(parts)))
-			answer = append(answer,
-				reply(m, flagMulti, appendObservedService(genBody(uint8(CommandNewService)),
-					ObservedService{Service: s})))
+			s := Wanted(MarkService(FamilyIPv4, uint32(parts)))
+			answer = append(answer, shown(m, ObservedService{Service: s}))
 		}
 		cancel()
-		return append(answer, appendVerdict(nil, typeDone, m, 0))
+		return append(answer, nfnltest.Done(m.Seq, 0, 0))
 	})
 	_, err := c.Services(ctx)
 	require.ErrorIs(t, err, context.Canceled)
@@ -97,52 +104,37 @@ func TestADumpCanBeGivenUp(t *testing.T) {
 
 func TestStatisticsAndConnectionsAreRead(t *testing.T) {
 	t.Parallel()
-	c, f := fakeClient(t)
-	d := dest("10.244.1.1:8080")
+	c, k := fakeClient(t)
+	d := Dest("10.244.1.1:8080")
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(web))
-		b.NewDestination(web, d)
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, d)
 	}))
-	require.NoError(t, f.SetConns(web, d.DestinationKey, 1, 2, 3))
-	require.NoError(t, f.SetStats(web, d.DestinationKey, someStats))
-	require.NoError(t, f.SetStats(web, DestinationKey{}, Stats{Connections: 1 << 40}))
-	require.ErrorIs(t, f.SetConns(dns6, d.DestinationKey, 1, 2, 3), ErrNoService)
-	require.ErrorIs(t, f.SetConns(web, destKey("10.0.0.1:1"), 1, 2, 3), ErrNoDestination)
-	require.ErrorIs(t, f.SetStats(dns6, DestinationKey{}, Stats{}), ErrNoService)
+	k.SetConns(Web, d.DestinationKey, 1, 2, 3)
+	k.SetStats(Web, d.DestinationKey, SomeStats)
+	k.SetStats(Web, DestinationKey{}, Stats{Connections: 1 << 40})
 
-	o, err := c.Destination(t.Context(), web, d.DestinationKey)
+	list, err := c.Destinations(t.Context(), Web)
 	require.NoError(t, err)
-	require.Equal(t, ObservedDestination{Destination: d, ActiveConns: 1, InactiveConns: 2,
-		PersistentConns: 3, Stats: someStats}, o)
-	s, err := c.Service(t.Context(), web)
+	require.Equal(t, []ObservedDestination{{Destination: d, ActiveConns: 1, InactiveConns: 2,
+		PersistentConns: 3, Stats: SomeStats}}, list)
+	s, err := c.Service(t.Context(), Web)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1)<<40, s.Stats.Connections)
-
-	require.NoError(t, c.ZeroService(t.Context(), web))
-	o, err = c.Destination(t.Context(), web, d.DestinationKey)
-	require.NoError(t, err)
-	require.Zero(t, o.Stats)
-	require.Equal(t, uint32(1), o.ActiveConns)
-	require.NoError(t, f.SetStats(web, DestinationKey{}, someStats))
-	require.NoError(t, c.Zero(t.Context()))
-	s, err = c.Service(t.Context(), web)
-	require.NoError(t, err)
-	require.Zero(t, s.Stats)
 }
 
 func TestAForeignServiceIsRead(t *testing.T) {
 	t.Parallel()
 	c, _ := fakeClient(t)
-	esp := web
+	esp := Web
 	esp.Protocol = 50
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		rawAttrs(b, CommandNewService,
-			appendService(nil, Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30}))
+		rawService(b, CommandNewService,
+			Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30})
 	}))
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, ServiceFlags(1<<30), services[0].Flags)
 	_, err = c.Destinations(t.Context(), services[0].ServiceKey)
 	require.NoError(t, err)
-	require.NoError(t, c.ZeroService(t.Context(), esp))
 }

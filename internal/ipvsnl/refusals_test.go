@@ -1,4 +1,4 @@
-package ipvsnl
+package ipvsnl_test
 
 import (
 	"errors"
@@ -8,121 +8,124 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // refusals are requests and the kernel's answers to them, each in a network namespace with the
 // service web, which has the destinations 10.244.1.1:8080 and 10.244.1.2:8080. They are tried on
-// the Fake here and on real kernels in TestKernelRefusals: that is what makes the Fake believable.
+// ipvsfake here and on real kernels in TestKernelRefusals: that is what makes ipvsfake believable.
 var refusals = []struct {
 	name  string
 	send  func(b *Batch)
 	errno syscall.Errno // 0: it succeeds
 	is    error
 }{
-	{name: "a new service", send: func(b *Batch) { b.NewService(wanted(dns6)) }},
+	{name: "a new service", send: func(b *Batch) { b.NewService(Wanted(DNS6)) }},
 	{name: "a service that exists", send: func(b *Batch) {
-		b.NewService(wanted(web))
+		b.NewService(Wanted(Web))
 	}, errno: syscall.EEXIST, is: ErrExists},
 	{
 		name:  "a service that exists, with a scheduler that does not",
-		send:  func(b *Batch) { b.NewService(Service{ServiceKey: web, Scheduler: "nosuch"}) },
+		send:  func(b *Batch) { b.NewService(Service{ServiceKey: Web, Scheduler: "nosuch"}) },
 		errno: syscall.EEXIST, is: ErrExists,
 	},
 	{
 		name:  "a service with an unknown scheduler",
-		send:  func(b *Batch) { b.NewService(Service{ServiceKey: dns6, Scheduler: "nosuch"}) },
+		send:  func(b *Batch) { b.NewService(Service{ServiceKey: DNS6, Scheduler: "nosuch"}) },
 		errno: syscall.ENOENT, is: ErrNoModule,
 	},
 	{
 		name: "a service with an unknown persistence engine",
 		send: func(b *Batch) {
-			b.NewService(Service{ServiceKey: dns6, Scheduler: "rr", PersistenceEngine: "nosuch"})
+			b.NewService(Service{ServiceKey: DNS6, Scheduler: "rr", PersistenceEngine: "nosuch"})
 		},
 		errno: syscall.ENOENT, is: ErrNoModule,
 	},
 	{name: "a service without scheduler", send: func(b *Batch) {
-		b.NewService(Service{ServiceKey: dns6, Scheduler: "none"})
+		b.NewService(Service{ServiceKey: DNS6, Scheduler: "none"})
 	}},
-	{name: "a service by mark", send: func(b *Batch) { b.NewService(wanted(marks)) }},
+	{name: "a service by mark", send: func(b *Batch) { b.NewService(Wanted(Marks)) }},
 	{
 		name: "the same mark in the other family",
 		send: func(b *Batch) {
-			b.NewService(wanted(marks))
-			b.NewService(wanted(MarkService(FamilyIPv6, 7)))
+			b.NewService(Wanted(Marks))
+			b.NewService(Wanted(MarkService(FamilyIPv6, 7)))
 		},
 	},
 	{
 		name:  "the same mark twice",
-		send:  func(b *Batch) { b.NewService(wanted(marks)); b.NewService(wanted(marks)) },
+		send:  func(b *Batch) { b.NewService(Wanted(Marks)); b.NewService(Wanted(Marks)) },
 		errno: syscall.EEXIST, is: ErrExists,
 	},
 	{
 		name: "the same address and port with another protocol",
 		send: func(b *Batch) {
-			b.NewService(wanted(AddressService(UDP, netip.AddrPortFrom(web.Addr, web.Port))))
+			b.NewService(Wanted(AddressService(UDP, netip.AddrPortFrom(Web.Addr, Web.Port))))
 		},
 	},
-	{name: "an unchanged service", send: func(b *Batch) { b.SetService(wanted(web)) }},
+	{name: "an unchanged service", send: func(b *Batch) { b.SetService(Wanted(Web)) }},
 	{name: "a change of a missing service", send: func(b *Batch) {
-		b.SetService(wanted(dns6))
+		b.SetService(Wanted(DNS6))
 	}, errno: syscall.ESRCH, is: ErrNoService},
 	{
 		name:  "a change to an unknown scheduler",
-		send:  func(b *Batch) { b.SetService(Service{ServiceKey: web, Scheduler: "nosuch"}) },
+		send:  func(b *Batch) { b.SetService(Service{ServiceKey: Web, Scheduler: "nosuch"}) },
 		errno: syscall.ENOENT, is: ErrNoModule,
 	},
-	{name: "removal of a service", send: func(b *Batch) { b.DelService(web) }},
+	{name: "removal of a service", send: func(b *Batch) { b.DelService(Web) }},
 	{name: "removal of a missing service", send: func(b *Batch) {
-		b.DelService(dns6)
+		b.DelService(DNS6)
 	}, errno: syscall.ESRCH, is: ErrNoService},
 	{name: "a new destination", send: func(b *Batch) {
-		b.NewDestination(web, dest("10.244.1.3:8080"))
+		b.NewDestination(Web, Dest("10.244.1.3:8080"))
 	}},
 	{name: "the same address with another port", send: func(b *Batch) {
-		b.NewDestination(web, dest("10.244.1.1:8081"))
+		b.NewDestination(Web, Dest("10.244.1.1:8081"))
 	}},
 	{
 		name: "a destination that exists", send: func(b *Batch) {
-			b.NewDestination(web, dest("10.244.1.1:8080"))
+			b.NewDestination(Web, Dest("10.244.1.1:8080"))
 		},
 		errno: syscall.EEXIST, is: ErrExists,
 	},
 	{
 		name: "a destination of a missing service", send: func(b *Batch) {
-			b.NewDestination(dns6, dest("[2001:db8::2]:53"))
+			b.NewDestination(DNS6, Dest("[2001:db8::2]:53"))
 		},
 		errno: syscall.ESRCH, is: ErrNoService,
 	},
 	{
 		name: "a broadcast destination", send: func(b *Batch) {
-			b.NewDestination(web, dest("255.255.255.255:80"))
+			b.NewDestination(Web, Dest("255.255.255.255:80"))
 		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "a link-local destination that is not ours",
 		send: func(b *Batch) {
-			b.NewService(wanted(dns6))
-			b.NewDestination(dns6, dest("[fe80::1]:53"))
+			b.NewService(Wanted(DNS6))
+			b.NewDestination(DNS6, Dest("[fe80::1]:53"))
 		}, errno: syscall.EINVAL,
 	},
 	{
 		name: "a tunnel to the other family",
 		send: func(b *Batch) {
-			b.NewDestination(web, Destination{DestinationKey: destKey("[2001:db8::2]:80"),
+			b.NewDestination(Web, Destination{DestinationKey: DestKey("[2001:db8::2]:80"),
 				Weight: 1, Forward: ForwardTunnel})
 		},
 	},
 	{
 		name: "masquerade to the other family", send: func(b *Batch) {
-			raw(b, CommandNewDestination, web, dest("[2001:db8::2]:80"))
+			raw(b, CommandNewDestination, Web, Dest("[2001:db8::2]:80"))
 		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "a weight beyond the kernel's int",
 		send: func(b *Batch) {
-			raw(b, CommandNewDestination, web, Destination{DestinationKey: destKey("10.244.1.3:80"),
+			raw(b, CommandNewDestination, Web, Destination{DestinationKey: DestKey("10.244.1.3:80"),
 				Weight: 1 << 31})
 		},
 		errno: syscall.ERANGE,
@@ -130,91 +133,86 @@ var refusals = []struct {
 	{
 		name: "a lower threshold above the upper",
 		send: func(b *Batch) {
-			raw(b, CommandSetDestination, web, Destination{DestinationKey: destKey("10.244.1.3:80"),
+			raw(b, CommandSetDestination, Web, Destination{DestinationKey: DestKey("10.244.1.3:80"),
 				LowerThreshold: 1})
 		},
 		errno: syscall.ERANGE,
 	},
-	{
-		name: "gue without port",
-		send: func(b *Batch) {
-			raw(b, CommandSetDestination, web,
-				Destination{DestinationKey: destKey("10.244.1.1:8080"), Forward: ForwardTunnel,
-					Tunnel: Tunnel{Type: TunnelGUE}})
-		},
-		errno: syscall.EINVAL,
-	},
 	{name: "a change of a destination", send: func(b *Batch) {
-		b.SetDestination(web, dest("10.244.1.1:8080"))
+		b.SetDestination(Web, Dest("10.244.1.1:8080"))
 	}},
 	{
 		name: "a change of a missing destination", send: func(b *Batch) {
-			b.SetDestination(web, dest("10.244.1.3:8080"))
+			b.SetDestination(Web, Dest("10.244.1.3:8080"))
 		},
 		errno: syscall.ENOENT, is: ErrNoDestination,
 	},
 	{
 		name: "a change of a destination of a missing service", send: func(b *Batch) {
-			b.SetDestination(dns6, dest("[2001:db8::2]:53"))
+			b.SetDestination(DNS6, Dest("[2001:db8::2]:53"))
 		},
 		errno: syscall.ESRCH, is: ErrNoService,
 	},
 	{name: "removal of a destination", send: func(b *Batch) {
-		b.DelDestination(web, destKey("10.244.1.1:8080"))
+		b.DelDestination(Web, DestKey("10.244.1.1:8080"))
 	}},
 	{
 		name: "removal of a missing destination", send: func(b *Batch) {
-			b.DelDestination(web, destKey("10.244.1.3:8080"))
+			b.DelDestination(Web, DestKey("10.244.1.3:8080"))
 		},
 		errno: syscall.ENOENT, is: ErrNoDestination,
 	},
 	{
 		name:  "removal of a destination of a missing service",
-		send:  func(b *Batch) { b.DelDestination(dns6, destKey("[2001:db8::2]:53")) },
+		send:  func(b *Batch) { b.DelDestination(DNS6, DestKey("[2001:db8::2]:53")) },
 		errno: syscall.ESRCH, is: ErrNoService,
 	},
 	{
 		name: "a command that does not exist", send: func(b *Batch) {
-			raw(b, CommandFlush+1, web, Destination{})
+			raw(b, CommandFlush+1, Web, Destination{})
 		},
 		errno: syscall.EOPNOTSUPP,
 	},
 	{
 		name: "a service that is not named", send: func(b *Batch) {
-			rawAttrs(b, CommandDelService, nil)
+			b.Raw(CommandDelService, func(*nfnl.Batch) {})
 		}, errno: syscall.EINVAL,
 	},
 	{
 		name: "a service without settings", send: func(b *Batch) {
-			rawAttrs(b, CommandNewService, appendServiceKey(nil, dns6))
+			rawKey(b, CommandNewService, DNS6)
 		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "a destination without settings",
 		send: func(b *Batch) {
-			rawAttrs(b, CommandNewDestination, appendDestinationKey(appendServiceKey(nil, web),
-				destKey("10.0.0.1:1")))
+			b.Raw(CommandNewDestination, func(w *nfnl.Batch) {
+				PutServiceKey(w, Web)
+				m := w.Nest(CmdAttrDestination)
+				PutDestinationKey(w, DestKey("10.0.0.1:1"))
+				w.End(m)
+			})
 		},
 		errno: syscall.EINVAL,
 	},
 	{
 		name:  "a missing service without settings to change",
-		send:  func(b *Batch) { rawAttrs(b, CommandSetService, appendServiceKey(nil, dns6)) },
+		send:  func(b *Batch) { rawKey(b, CommandSetService, DNS6) },
 		errno: syscall.EINVAL,
 	},
 	{
 		name: "another family", send: func(b *Batch) {
-			rawAttrs(b, CommandDelService, appendServiceKey(nil, ServiceKey{Family: 1, FWMark: 1}))
+			rawKey(b, CommandDelService, ServiceKey{Family: 1, FWMark: 1})
 		},
 		errno: syscall.EAFNOSUPPORT,
 	},
 	{
 		name: "an IPv6 prefix of no bits",
 		send: func(b *Batch) {
-			s := wanted(dns6)
-			s.Netmask = Netmask{ignored: 128}
-			rawAttrs(b, CommandNewService, appendService(nil, s))
+			s := Wanted(DNS6)
+			s.Netmask = NoPrefix
+			rawService(b, CommandNewService, s)
 		},
 		errno: syscall.EINVAL,
 	},
@@ -222,13 +220,26 @@ var refusals = []struct {
 
 // raw adds a command about a destination without looking at it.
 func raw(b *Batch, cmd Command, k ServiceKey, d Destination) {
-	rawAttrs(b, cmd, appendDestination(appendServiceKey(nil, k), d))
+	b.Raw(cmd, func(w *nfnl.Batch) {
+		PutServiceKey(w, k)
+		m := w.Nest(CmdAttrDestination)
+		PutDestination(w, d)
+		w.End(m)
+	})
 }
 
-// rawAttrs adds a command with the attributes.
-func rawAttrs(b *Batch, cmd Command, attributes []byte) {
-	b.accept(cmd, nil)
-	b.end(append(b.buf, attributes...))
+// rawService adds a command about a whole service without looking at it.
+func rawService(b *Batch, cmd Command, s Service) {
+	b.Raw(cmd, func(w *nfnl.Batch) {
+		m := w.Nest(CmdAttrService)
+		PutService(w, s)
+		w.End(m)
+	})
+}
+
+// rawKey adds a command with nothing but the key of a service.
+func rawKey(b *Batch, cmd Command, k ServiceKey) {
+	b.Raw(cmd, func(w *nfnl.Batch) { PutServiceKey(w, k) })
 }
 
 // testRefusals tries all refusals, each with a client of its own.
@@ -239,16 +250,16 @@ func testRefusals(t *testing.T, dial func(t *testing.T) *Client) {
 			t.Parallel()
 			c := dial(t)
 			require.NoError(t, submit(t, c, func(b *Batch) {
-				b.NewService(wanted(web))
-				b.NewDestination(web, dest("10.244.1.1:8080"))
-				b.NewDestination(web, dest("10.244.1.2:8080"))
+				b.NewService(Wanted(Web))
+				b.NewDestination(Web, Dest("10.244.1.1:8080"))
+				b.NewDestination(Web, Dest("10.244.1.2:8080"))
 			}))
 			err := submit(t, c, tt.send)
 			if tt.errno == 0 {
 				require.NoError(t, err)
 				return
 			}
-			var refusal *CommandError
+			var refusal *nfnl.OpError
 			require.ErrorAs(t, err, &refusal)
 			require.Equal(t, tt.errno.Error(), refusal.Errno.Error())
 			for _, sentinel := range []error{ErrExists, ErrNoService, ErrNoDestination,
@@ -265,35 +276,32 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 	c := dial(t)
 	ctx := t.Context()
 	services := []Service{
-		wanted(web),
-		{ServiceKey: AddressService(TCP, addrPort("10.96.0.2:0")), Scheduler: "wlc",
+		Wanted(Web),
+		{ServiceKey: AddressService(TCP, AddrPort("10.96.0.2:0")), Scheduler: "wlc",
 			Flags: FlagPersistent, Timeout: 3 * time.Hour},
-		{ServiceKey: AddressService(SCTP, addrPort("10.96.0.2:80")), Scheduler: "lc",
+		{ServiceKey: AddressService(SCTP, AddrPort("10.96.0.2:80")), Scheduler: "lc",
 			Timeout: MaxPersistence},
-		ops, sip,
-		{ServiceKey: dns6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
-			Netmask: mask(FamilyIPv6, 64)},
-		{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: mask(FamilyIPv4, 0)},
+		OPS, SIP,
+		{ServiceKey: DNS6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
+			Netmask: Mask(FamilyIPv6, 64)},
+		{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: Mask(FamilyIPv4, 0)},
 		{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none",
 			Flags: FlagSchedulerThree},
 	}
 	all := map[ServiceKey][]Destination{
-		web: {
-			{DestinationKey: destKey("10.244.1.1:8080")},
-			{DestinationKey: destKey("10.244.1.1:8081"), Weight: MaxWeight,
+		Web: {
+			{DestinationKey: DestKey("10.244.1.1:8080")},
+			{DestinationKey: DestKey("10.244.1.1:8081"), Weight: MaxWeight,
 				UpperThreshold: MaxWeight, LowerThreshold: 1},
-			{DestinationKey: destKey("10.244.1.2:80"), Weight: 1, Forward: ForwardTunnel,
-				Tunnel: Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum |
-					TunnelRemoteChecksum}},
-			{DestinationKey: destKey("10.244.1.3:80"), Weight: 1, Forward: ForwardLocal},
-			{DestinationKey: destKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel},
+			{DestinationKey: DestKey("10.244.1.2:80"), Weight: 1, Forward: ForwardTunnel},
+			{DestinationKey: DestKey("10.244.1.3:80"), Weight: 1, Forward: ForwardLocal},
+			{DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel},
 		},
-		dns6: {
-			{DestinationKey: destKey("10.244.1.4:53"), Weight: 1, Forward: ForwardTunnel,
-				Tunnel: Tunnel{Type: TunnelGRE}},
-			{DestinationKey: destKey("[2001:db8::3]:53"), Weight: 2},
+		DNS6: {
+			{DestinationKey: DestKey("10.244.1.4:53"), Weight: 1, Forward: ForwardTunnel},
+			{DestinationKey: DestKey("[2001:db8::3]:53"), Weight: 2},
 		},
-		marks: {{DestinationKey: destKey("10.244.1.5:0"), Weight: 1, Forward: ForwardDirectRoute}},
+		Marks: {{DestinationKey: DestKey("10.244.1.5:0"), Weight: 1, Forward: ForwardDirectRoute}},
 	}
 	destinations := make([][]Destination, len(services))
 	require.NoError(t, submit(t, c, func(b *Batch) {
@@ -337,17 +345,12 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 		require.Equal(t, ObservedService{Service: s, Hashed: true}, o)
 	}
 
-	d, err := c.Destination(ctx, web, destKey("10.244.1.3:80"))
-	require.NoError(t, err)
-	require.Equal(t, ForwardLocal, d.Forward)
-	_, err = c.Destination(ctx, web, destKey("10.244.1.3:81"))
-	require.ErrorIs(t, err, ErrNoDestination)
-	missing := AddressService(TCP, addrPort("10.96.9.9:80"))
+	missing := AddressService(TCP, AddrPort("10.96.9.9:80"))
 	_, err = c.Service(ctx, missing)
 	require.ErrorIs(t, err, ErrNoService)
 	_, err = c.Destinations(ctx, missing)
 	require.ErrorIs(t, err, ErrNoService)
-	lists, err = c.AllDestinations(ctx, []ServiceKey{missing, marks})
+	lists, err = c.AllDestinations(ctx, []ServiceKey{missing, Marks})
 	require.NoError(t, err)
 	require.Empty(t, lists[0])
 	require.Len(t, lists[1], 1)
@@ -380,47 +383,45 @@ func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)
 	ctx := t.Context()
-	full := Service{ServiceKey: web, Scheduler: "sh", Flags: FlagPersistent | FlagHashPort,
+	full := Service{ServiceKey: Web, Scheduler: "sh", Flags: FlagPersistent | FlagHashPort,
 		Timeout: time.Minute,
-		Netmask: mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
-	tunnel := Destination{DestinationKey: destKey("10.244.1.1:8080"), Weight: 7,
-		Forward: ForwardTunnel,
-		Tunnel:  Tunnel{Type: TunnelGUE, Port: 6080, Flags: TunnelChecksum}, UpperThreshold: 9,
-		LowerThreshold: 3}
-	plain := dest("10.244.1.1:8080")
+		Netmask: Mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
+	tunnel := Destination{DestinationKey: DestKey("10.244.1.1:8080"), Weight: 7,
+		Forward: ForwardTunnel, UpperThreshold: 9, LowerThreshold: 3}
+	plain := Dest("10.244.1.1:8080")
 	requireIs := func(s Service, d Destination) {
 		t.Helper()
-		o, err := c.Service(ctx, web)
+		o, err := c.Service(ctx, Web)
 		require.NoError(t, err)
 		require.Equal(t, ObservedService{Service: s, Hashed: true}, o)
-		list, err := c.Destinations(ctx, web)
+		list, err := c.Destinations(ctx, Web)
 		require.NoError(t, err)
 		require.Equal(t, []ObservedDestination{{Destination: d}}, list)
 	}
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		b.NewService(full)
-		b.NewDestination(web, tunnel)
+		b.NewDestination(Web, tunnel)
 	}))
 	requireIs(full, tunnel)
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.SetService(wanted(web))
-		b.SetDestination(web, plain)
+		b.SetService(Wanted(Web))
+		b.SetDestination(Web, plain)
 	}))
-	requireIs(wanted(web), plain)
+	requireIs(Wanted(Web), plain)
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		b.SetService(full)
-		b.SetDestination(web, tunnel)
+		b.SetDestination(Web, tunnel)
 	}))
 	requireIs(full, tunnel)
 	drained := tunnel
 	drained.Weight = 0
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(web, drained) }))
+	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(Web, drained) }))
 	requireIs(full, drained)
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.DelService(web)
-		b.NewService(wanted(web))
+		b.DelService(Web)
+		b.NewService(Wanted(Web))
 	}))
-	list, err := c.Destinations(ctx, web)
+	list, err := c.Destinations(ctx, Web)
 	require.NoError(t, err)
 	require.Empty(t, list, "a service goes with its destinations")
 }
@@ -445,25 +446,16 @@ func testSettings(t *testing.T, dial func(t *testing.T) *Client) {
 	require.NoError(t, err)
 	require.Equal(t, Timeouts{TCP: time.Hour, TCPFin: 2 * time.Minute, UDP: time.Second}, got)
 
-	require.NoError(t, c.Zero(ctx))
-	require.ErrorIs(t, c.ZeroService(ctx, web), ErrNoService)
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(wanted(web))
-		b.NewService(wanted(marks))
+		b.NewService(Wanted(Web))
+		b.NewService(Wanted(Marks))
 	}))
-	require.NoError(t, c.ZeroService(ctx, web))
-	require.NoError(t, c.ZeroService(ctx, marks))
 	info, err = c.Info(ctx)
 	require.NoError(t, err)
 	require.NotZero(t, info.ConnTableSize)
-	require.NoError(t, c.Flush(ctx))
-	require.NoError(t, c.Flush(ctx))
-	services, err := c.Services(ctx)
-	require.NoError(t, err)
-	require.Empty(t, services)
 }
 
-// fakeDial returns a client of a new Fake.
+// fakeDial returns a client of a new fake.
 func fakeDial(t *testing.T) *Client {
 	t.Helper()
 	c, _ := fakeClient(t)

@@ -2,11 +2,14 @@ package ipvsnl
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 // Limits of a service.
@@ -178,183 +181,172 @@ type ObservedService struct {
 
 // Attributes of a service, in the kernel's order.
 const (
-	svcAttrAF        uint16 = iota + 1 // IPVS_SVC_ATTR_AF
-	svcAttrProtocol                    // IPVS_SVC_ATTR_PROTOCOL
-	svcAttrAddr                        // IPVS_SVC_ATTR_ADDR
-	svcAttrPort                        // IPVS_SVC_ATTR_PORT
-	svcAttrFWMark                      // IPVS_SVC_ATTR_FWMARK
-	svcAttrScheduler                   // IPVS_SVC_ATTR_SCHED_NAME
-	svcAttrFlags                       // IPVS_SVC_ATTR_FLAGS
-	svcAttrTimeout                     // IPVS_SVC_ATTR_TIMEOUT
-	svcAttrNetmask                     // IPVS_SVC_ATTR_NETMASK
-	svcAttrStats                       // IPVS_SVC_ATTR_STATS
-	svcAttrPEName                      // IPVS_SVC_ATTR_PE_NAME
-	svcAttrStats64                     // IPVS_SVC_ATTR_STATS64
+	SvcAttrFamily    uint16 = iota + 1 // IPVS_SVC_ATTR_AF
+	SvcAttrProtocol                    // IPVS_SVC_ATTR_PROTOCOL
+	SvcAttrAddr                        // IPVS_SVC_ATTR_ADDR
+	SvcAttrPort                        // IPVS_SVC_ATTR_PORT
+	SvcAttrFWMark                      // IPVS_SVC_ATTR_FWMARK
+	SvcAttrScheduler                   // IPVS_SVC_ATTR_SCHED_NAME
+	SvcAttrFlags                       // IPVS_SVC_ATTR_FLAGS
+	SvcAttrTimeout                     // IPVS_SVC_ATTR_TIMEOUT
+	SvcAttrNetmask                     // IPVS_SVC_ATTR_NETMASK
+	SvcAttrStats                       // IPVS_SVC_ATTR_STATS
+	SvcAttrPEName                      // IPVS_SVC_ATTR_PE_NAME
+	SvcAttrStats64                     // IPVS_SVC_ATTR_STATS64
 )
 
 // allFlags is the mask that sets every flag of a service: with it, a request says all there is to
 // say.
 const allFlags = ^uint32(0)
 
-// appendServiceKey appends k as the service of a request about something that exists.
-func appendServiceKey(b []byte, k ServiceKey) []byte {
-	b, mark := beginNest(b, cmdAttrService)
-	return endNest(appendKeyAttrs(b, k), mark)
+// putServiceKey appends k as the service of a request about something that exists.
+func putServiceKey(b *nfnl.Batch, k ServiceKey) {
+	m := b.Nest(CmdAttrService)
+	putKey(b, k)
+	b.End(m)
 }
 
-// appendService appends s as the service of IPVS_CMD_NEW_SERVICE or IPVS_CMD_SET_SERVICE.
-func appendService(b []byte, s Service) []byte {
-	b, mark := beginNest(b, cmdAttrService)
-	return endNest(appendServiceAttrs(b, s, s.Flags), mark)
-}
-
-// appendObservedService appends s as the kernel does.
-func appendObservedService(b []byte, s ObservedService) []byte {
-	flags := s.Flags
-	if s.Hashed {
-		flags |= FlagHashed
-	}
-	b, mark := beginNest(b, cmdAttrService)
-	b = appendServiceAttrs(b, s.Service, flags)
-	b = appendStats(b, svcAttrStats, s.Stats)
-	b = appendStats64(b, svcAttrStats64, s.Stats)
-	return endNest(b, mark)
-}
-
-// appendKeyAttrs appends the attributes that name a service.
-func appendKeyAttrs(b []byte, k ServiceKey) []byte {
-	b = appendU16(b, svcAttrAF, uint16(k.Family))
+// putKey appends the attributes that name a service.
+func putKey(b *nfnl.Batch, k ServiceKey) {
+	b.NativeU16(SvcAttrFamily, uint16(k.Family))
 	if k.FWMark != 0 {
-		return appendU32(b, svcAttrFWMark, k.FWMark)
+		b.NativeU32(SvcAttrFWMark, k.FWMark)
+		return
 	}
-	b = appendU16(b, svcAttrProtocol, uint16(k.Protocol))
-	b = appendAddr(b, svcAttrAddr, k.Addr)
-	return appendPort(b, svcAttrPort, k.Port)
+	b.NativeU16(SvcAttrProtocol, uint16(k.Protocol))
+	putAddr(b, SvcAttrAddr, k.Addr)
+	b.U16(SvcAttrPort, k.Port)
 }
 
-// appendServiceAttrs appends the attributes of s, with other flags. Flags are sent with a mask that
-// says which to set:
+// PutService appends the attributes of s, which belong into [CmdAttrService]. Flags are sent with a
+// mask that says which to set:
 //
 //	struct ip_vs_flags { __u32 flags; __u32 mask; };
-func appendServiceAttrs(b []byte, s Service, flags ServiceFlags) []byte {
-	b = appendKeyAttrs(b, s.ServiceKey)
-	b = appendText(b, svcAttrScheduler, s.Scheduler)
+func PutService(b *nfnl.Batch, s Service) {
+	putKey(b, s.ServiceKey)
+	b.Text(SvcAttrScheduler, s.Scheduler)
 	if s.PersistenceEngine != "" {
-		b = appendText(b, svcAttrPEName, s.PersistenceEngine)
+		b.Text(SvcAttrPEName, s.PersistenceEngine)
 	}
-	b = appendAttrHeader(b, svcAttrFlags, 8)
-	b = native.AppendUint32(b, uint32(flags))
-	b = native.AppendUint32(b, allFlags)
-	b = appendU32(b, svcAttrTimeout, seconds(s.Timeout))
-	return appendNetmask(b, svcAttrNetmask, s.Family, s.Netmask)
+	m := b.Begin(SvcAttrFlags)
+	b.RawNativeU32(uint32(s.Flags))
+	b.RawNativeU32(allFlags)
+	b.End(m)
+	putSeconds(b, SvcAttrTimeout, s.Timeout)
+	putNetmask(b, SvcAttrNetmask, s.Family, s.Netmask)
 }
 
-// wireService is the service of a message, as its attributes say it.
-type wireService struct {
-	present   attrSet
-	family    Family
-	protocol  Protocol
-	addr      wireAddr
-	port      uint16
-	fwmark    uint32
-	scheduler string
-	flags     uint32
-	mask      uint32
-	timeout   time.Duration
-	netmask   wireNetmask
-	pe        string
-	stats     Stats
+// WireService is the service of a message, as its attributes say it. What they do not say is zero.
+type WireService struct {
+	Family            Family
+	Scheduler         string
+	Flags, Mask       ServiceFlags // the flags, and which of them a request sets
+	PersistenceEngine string
+
+	present  attrSet
+	protocol Protocol
+	addr     wireAddr
+	port     uint16
+	fwmark   uint32
+	timeout  time.Duration
+	netmask  wireNetmask
+	stats    Stats
 }
 
-// decodeService decodes the attributes inside IPVS_CMD_ATTR_SERVICE.
-func decodeService(data []byte) (w wireService, err error) {
-	a := attrs{what: "service", rest: data}
+// parseService parses the attributes inside IPVS_CMD_ATTR_SERVICE.
+func parseService(attrs []byte) (w WireService, err error) {
+	it := nfnl.Attrs(attrs)
 	var narrow, wide []byte
-	for a.next() {
-		w.present = w.present.with(a.typ)
-		switch a.typ {
-		case svcAttrAF:
-			w.family = Family(a.u16())
-		case svcAttrProtocol:
-			w.protocol = Protocol(a.u16())
-		case svcAttrAddr:
-			w.addr = a.addr()
-		case svcAttrPort:
-			w.port = a.port()
-		case svcAttrFWMark:
-			w.fwmark = a.u32()
-		case svcAttrScheduler:
-			w.scheduler = a.text(maxSchedulerName)
-		case svcAttrFlags:
-			p := a.fixed(8)
-			w.flags, w.mask = native.Uint32(p), native.Uint32(p[4:])
-		case svcAttrTimeout:
-			w.timeout = a.seconds()
-		case svcAttrNetmask:
-			w.netmask = a.netmask()
-		case svcAttrPEName:
-			w.pe = a.text(maxPersistenceName)
-		case svcAttrStats:
-			narrow = a.data
-		case svcAttrStats64:
-			wide = a.data
+	for it.Next() {
+		w.present = w.present.with(it.Type())
+		switch it.Type() {
+		case SvcAttrFamily:
+			w.Family = Family(it.NativeU16())
+		case SvcAttrProtocol:
+			w.protocol = Protocol(it.NativeU16())
+		case SvcAttrAddr:
+			w.addr = addr(&it)
+		case SvcAttrPort:
+			w.port = it.U16()
+		case SvcAttrFWMark:
+			w.fwmark = it.NativeU32()
+		case SvcAttrScheduler:
+			w.Scheduler = text(&it, maxSchedulerName)
+		case SvcAttrFlags:
+			p := it.Fixed(8)
+			w.Flags = ServiceFlags(binary.NativeEndian.Uint32(p))
+			w.Mask = ServiceFlags(binary.NativeEndian.Uint32(p[4:]))
+		case SvcAttrTimeout:
+			w.timeout = seconds(&it)
+		case SvcAttrNetmask:
+			w.netmask = wireNetmask(it.Fixed(4))
+		case SvcAttrPEName:
+			w.PersistenceEngine = text(&it, maxPersistenceName)
+		case SvcAttrStats:
+			narrow = it.Data()
+		case SvcAttrStats64:
+			wide = it.Data()
 		}
 	}
-	if a.err == nil {
-		w.stats, a.err = decodeStats(narrow, wide)
-	}
-	return w, a.err
+	w.stats, err = finish(&it, "service", narrow, wide)
+	return w, err
 }
 
-// identified reports whether w names a service, as the kernel requires of it
+// Full reports whether w has what a new service needs, besides its name.
+func (w WireService) Full() bool {
+	return w.present.has(SvcAttrScheduler, SvcAttrFlags, SvcAttrTimeout, SvcAttrNetmask)
+}
+
+// Named reports whether w names a service, as the kernel requires of it
 // (ip_vs_genl_parse_service).
-func (w wireService) identified() bool {
-	return w.present.has(svcAttrAF) &&
-		(w.present.has(svcAttrFWMark) || w.present.has(svcAttrPort, svcAttrProtocol, svcAttrAddr))
+func (w WireService) Named() bool {
+	return w.present.has(SvcAttrFamily) &&
+		(w.present.has(SvcAttrFWMark) || w.present.has(SvcAttrPort, SvcAttrProtocol, SvcAttrAddr))
 }
 
-// full reports whether w has what a new service needs.
-func (w wireService) full() bool {
-	return w.present.has(svcAttrScheduler, svcAttrFlags, svcAttrTimeout, svcAttrNetmask)
-}
-
-// key returns the key of the service.
-func (w wireService) key() (ServiceKey, error) {
-	if !w.identified() {
-		return ServiceKey{},
-			fmt.Errorf("%w: service: neither a mark nor protocol, address and port", ErrMalformed)
+// Key returns the key of the service, or an [nfnl.ErrMalformed].
+func (w WireService) Key() (ServiceKey, error) {
+	if !w.Named() {
+		return ServiceKey{}, malformed("service: neither a mark nor protocol, address and port")
 	}
-	if w.present.has(svcAttrFWMark) && w.fwmark != 0 {
-		return MarkService(w.family, w.fwmark), nil
+	if w.present.has(SvcAttrFWMark) && w.fwmark != 0 {
+		return MarkService(w.Family, w.fwmark), nil
 	}
-	addr, err := w.addr.in(w.family)
+	a, err := w.addr.in(w.Family)
 	if err != nil {
 		return ServiceKey{}, fmt.Errorf("service: %w", err)
 	}
-	return ServiceKey{Family: w.family, Protocol: w.protocol, Addr: addr, Port: w.port}, nil
+	return ServiceKey{Family: w.Family, Protocol: w.protocol, Addr: a, Port: w.port}, nil
 }
 
-// observed returns the whole service.
-func (w wireService) observed() (ObservedService, error) {
-	key, err := w.key()
+// Observed returns the whole service, or an [nfnl.ErrMalformed].
+func (w WireService) Observed() (ObservedService, error) {
+	key, err := w.Key()
 	if err != nil {
 		return ObservedService{}, err
 	}
-	if !w.full() {
-		return ObservedService{}, fmt.Errorf("%w: service %v: not all attributes are there",
-			ErrMalformed, key)
+	if !w.Full() {
+		return ObservedService{}, malformed("service %v: not all attributes are there", key)
 	}
-	mask, err := w.netmask.in(w.family)
+	mask, err := w.netmask.in(w.Family)
 	if err != nil {
 		return ObservedService{}, fmt.Errorf("service %v: %w", key, err)
 	}
-	flags := ServiceFlags(w.flags)
 	return ObservedService{
 		Service: Service{
-			ServiceKey: key, Scheduler: w.scheduler, Flags: flags &^ FlagHashed,
-			Timeout: w.timeout, Netmask: mask, PersistenceEngine: w.pe,
+			ServiceKey: key, Scheduler: w.Scheduler, Flags: w.Flags &^ FlagHashed,
+			Timeout: w.timeout, Netmask: mask, PersistenceEngine: w.PersistenceEngine,
 		},
-		Hashed: flags&FlagHashed != 0,
+		Hashed: w.Flags&FlagHashed != 0,
 		Stats:  w.stats,
 	}, nil
+}
+
+// parseServiceReply parses the attributes of IPVS_CMD_NEW_SERVICE.
+func parseServiceReply(attrs []byte) (ObservedService, error) {
+	w, err := Parse(attrs)
+	if err != nil {
+		return ObservedService{}, err
+	}
+	return w.Service.Observed()
 }

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 func TestServicesHaveTheKernelsBytes(t *testing.T) {
 	t.Parallel()
-	littleEndian(t)
+	LittleEndian(t)
 	for _, tt := range []struct {
 		name    string
 		service Service
@@ -19,7 +21,7 @@ func TestServicesHaveTheKernelsBytes(t *testing.T) {
 	}{
 		{
 			name:    "TCP over IPv4",
-			service: wanted(web),
+			service: Wanted(Web),
 			want: `
 				5400 0180                             // IPVS_CMD_ATTR_SERVICE
 				0600 0100 0200 0000                   // AF: AF_INET
@@ -34,9 +36,9 @@ func TestServicesHaveTheKernelsBytes(t *testing.T) {
 		},
 		{
 			name: "persistent UDP over IPv6",
-			service: Service{ServiceKey: dns6, Scheduler: "wlc", Flags: FlagPersistent |
+			service: Service{ServiceKey: DNS6, Scheduler: "wlc", Flags: FlagPersistent |
 				FlagOnePacket, Timeout: 5 * time.Minute,
-				Netmask: mask(FamilyIPv6, 64)},
+				Netmask: Mask(FamilyIPv6, 64)},
 			want: `
 				5400 0180
 				0600 0100 0a00 0000                   // AF_INET6
@@ -51,8 +53,8 @@ func TestServicesHaveTheKernelsBytes(t *testing.T) {
 		},
 		{
 			name: "a firewall mark with a persistence engine",
-			service: Service{ServiceKey: marks, Scheduler: "sh", Flags: FlagHashPort,
-				Netmask:           mask(FamilyIPv4, 24),
+			service: Service{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort,
+				Netmask:           Mask(FamilyIPv4, 24),
 				PersistenceEngine: "sip"},
 			want: `
 				4000 0180
@@ -69,49 +71,29 @@ func TestServicesHaveTheKernelsBytes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			require.NoError(t, tt.service.Validate())
-			require.Equal(t, unhex(t, tt.want), appendService(nil, tt.service))
+			require.Equal(t, Unhex(t, tt.want), ServiceAttr(tt.service))
 		})
 	}
 }
 
 func TestAServiceKeyHasOnlyWhatNamesTheService(t *testing.T) {
 	t.Parallel()
-	littleEndian(t)
-	require.Equal(t, unhex(t, `
+	LittleEndian(t)
+	require.Equal(t, Unhex(t, `
 		3000 0180
 		0600 0100 0200 0000
 		0600 0200 0600 0000
 		1400 0300 0a600001 000000000000000000000000
 		0600 0400 0050 0000
-	`), appendServiceKey(nil, web))
-	require.Equal(t, unhex(t, "1400 0180 0600 0100 0200 0000 0800 0500 07000000"),
-		appendServiceKey(nil, marks))
-}
-
-func TestAnyServiceComesBackAsItWas(t *testing.T) {
-	t.Parallel()
-	r := random(t)
-	for range 2000 {
-		want := ObservedService{Service: randomService(r), Hashed: r.IntN(2) == 0,
-			Stats: randomStats(r)}
-		require.NoError(t, want.Validate())
-		got, err := decodeServiceReply(appendObservedService(nil, want))
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-
-		w, err := decodeService(appendService(nil, want.Service)[attrHeaderLen:])
-		require.NoError(t, err)
-		got, err = w.observed()
-		require.NoError(t, err)
-		require.Equal(t, want.Service, got.Service)
-		require.Equal(t, allFlags, w.mask)
-	}
+	`), KeyAttr(Web))
+	require.Equal(t, Unhex(t, "1400 0180 0600 0100 0200 0000 0800 0500 07000000"),
+		KeyAttr(Marks))
 }
 
 func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
 	t.Parallel()
 	with := func(change func(s *Service)) Service {
-		s := wanted(web)
+		s := Wanted(Web)
 		change(&s)
 		return s
 	}
@@ -124,7 +106,7 @@ func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
 		{"no address", with(func(s *Service) {
 			s.Addr = netip.Addr{}
 		}), "address: invalid: missing"},
-		{"an address of the other family", with(func(s *Service) { s.Addr = dns6.Addr }),
+		{"an address of the other family", with(func(s *Service) { s.Addr = DNS6.Addr }),
 			"address: invalid: 2001:db8::1 is not of the family IPv4"},
 		{"a mapped address", with(func(s *Service) {
 			s.Family, s.Addr = FamilyIPv6, netip.MustParseAddr("::ffff:10.0.0.1")
@@ -172,7 +154,7 @@ func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
 			s.Timeout = MaxPersistence + time.Second
 		}), "is more than"},
 		{"an IPv4 netmask on IPv6", with(func(s *Service) {
-			s.ServiceKey, s.Netmask = dns6, mask(FamilyIPv4, 8)
+			s.ServiceKey, s.Netmask = DNS6, Mask(FamilyIPv4, 8)
 		}), "netmask: invalid: not one of IPv6"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,59 +170,70 @@ func TestServicesThatIPVSCannotHaveAreRefused(t *testing.T) {
 
 func TestServiceKeys(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "TCP 10.96.0.1:80", web.String())
-	require.Equal(t, "UDP [2001:db8::1]:53", dns6.String())
-	require.Equal(t, "FWM 7 IPv4", marks.String())
-	require.Equal(t, web, AddressService(TCP, netip.MustParseAddrPort("[::ffff:10.96.0.1]:80")))
+	require.Equal(t, "TCP 10.96.0.1:80", Web.String())
+	require.Equal(t, "UDP [2001:db8::1]:53", DNS6.String())
+	require.Equal(t, "FWM 7 IPv4", Marks.String())
+	require.Equal(t, Web, AddressService(TCP, netip.MustParseAddrPort("[::ffff:10.96.0.1]:80")))
 
 	sorted := []ServiceKey{
 		AddressService(TCP, netip.MustParseAddrPort("9.255.0.1:80")),
-		web,
+		Web,
 		AddressService(UDP, netip.MustParseAddrPort("10.96.0.1:80")),
 		AddressService(TCP, netip.MustParseAddrPort("10.96.0.1:443")),
-		dns6,
+		DNS6,
 		MarkService(FamilyIPv4, 7),
 		MarkService(FamilyIPv6, 7),
 		MarkService(FamilyIPv4, 8),
 	}
 	shuffled := slices.Clone(sorted)
-	random(t).Shuffle(len(shuffled), func(i, j int) {
+	Random(t).Shuffle(len(shuffled), func(i, j int) {
 		shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
 	})
 	slices.SortFunc(shuffled, ServiceKey.Compare)
 	require.Equal(t, sorted, shuffled)
 }
 
+// KeyAttr returns k as a request about something that exists has it.
+func KeyAttr(k ServiceKey) []byte {
+	return Attrs(func(b *nfnl.Batch) { putServiceKey(b, k) })
+}
+
+// ServiceAttr returns s as a request has it, with more attributes.
+func ServiceAttr(s Service, more ...func(b *nfnl.Batch)) []byte {
+	return Inside(CmdAttrService, func(b *nfnl.Batch) {
+		PutService(b, s)
+		for _, put := range more {
+			put(b)
+		}
+	})
+}
+
 func TestServicesThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 	t.Parallel()
-	littleEndian(t)
-	whole := appendServiceAttrs(nil, wanted(web), 0)
+	LittleEndian(t)
 	for _, tt := range []struct {
 		name string
 		data []byte
 		want string
 	}{
-		{"nothing", nil, "a reply without service"},
-		{"an empty service", unhex(t, "0400 0180"), "neither a mark nor"},
-		{"a service without settings", appendServiceKey(nil, web),
-			"service TCP 10.96.0.1:80: not all attributes"},
+		{"nothing", nil, "neither a mark nor"},
+		{"an empty service", Unhex(t, "0400 0180"), "neither a mark nor"},
+		{"a service without settings", KeyAttr(Web), "service TCP 10.96.0.1:80: not all attributes"},
 		{"a service with half an address",
-			unhex(t, "2800 0180 0600 0100 0200 0000 0600 0200 0600 0000"+
+			Unhex(t, "2800 0180 0600 0100 0200 0000 0600 0200 0600 0000"+
 				"0600 0300 0a00 0000 0600 0400 0050 0000 0400 ff00"),
 			"an address of IPv4 has 2 bytes"},
-		{"an attribute that is cut off", append([]byte{byte(4 + len(whole) + 4), 0, 1, 0},
-			append(whole, 9, 0, 1, 0)...),
-			"claims 9 bytes"},
-		{"an IPv6 prefix that is too long", func() []byte {
-			b, mark := beginNest(nil, cmdAttrService)
-			b = appendServiceAttrs(b, wanted(dns6), 0)
-			return endNest(appendU32(b, svcAttrNetmask, 129), mark)
-		}(), "an IPv6 prefix length of 129"},
+		{"an attribute that is cut off", Inside(CmdAttrService, func(b *nfnl.Batch) {
+			b.Raw([]byte{9, 0, 1, 0})
+		}), "claims 9 bytes"},
+		{"an IPv6 prefix that is too long", ServiceAttr(Wanted(DNS6), func(b *nfnl.Batch) {
+			b.NativeU32(SvcAttrNetmask, 129)
+		}), "an IPv6 prefix length of 129"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeServiceReply(tt.data)
-			require.ErrorIs(t, err, ErrMalformed)
+			_, err := parseServiceReply(tt.data)
+			require.ErrorIs(t, err, nfnl.ErrMalformed)
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
@@ -248,34 +241,10 @@ func TestServicesThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 
 func TestUnknownAttributesOfAServiceAreIgnored(t *testing.T) {
 	t.Parallel()
-	b, mark := beginNest(nil, cmdAttrService)
-	b = appendU64(b, 99, 1)
-	b = endNest(appendServiceAttrs(b, wanted(web), FlagHashed), mark)
-	got, err := decodeServiceReply(appendU32(b, 77, 1))
+	want := Wanted(Web)
+	want.Flags |= FlagHashed
+	data := ServiceAttr(want, func(b *nfnl.Batch) { b.NativeU64(99, 1) })
+	got, err := parseServiceReply(append(data, Attrs(func(b *nfnl.Batch) { b.U32(77, 1) })...))
 	require.NoError(t, err)
-	require.Equal(t, ObservedService{Service: wanted(web), Hashed: true}, got)
-}
-
-func FuzzDecodeService(f *testing.F) {
-	f.Add(appendServiceAttrs(nil, wanted(web), FlagHashed))
-	f.Add(appendServiceAttrs(nil, wanted(dns6), 0))
-	f.Add(appendServiceAttrs(nil, wanted(marks), FlagPersistent))
-	f.Add(appendObservedService(nil, ObservedService{Service: wanted(web),
-		Hashed: true})[attrHeaderLen:])
-	f.Fuzz(func(t *testing.T, data []byte) {
-		w, err := decodeService(data)
-		if err != nil {
-			require.ErrorIs(t, err, ErrMalformed)
-			return
-		}
-		s, err := w.observed()
-		if err != nil {
-			require.ErrorIs(t, err, ErrMalformed)
-			return
-		}
-		back, err := decodeServiceReply(appendObservedService(nil, s))
-		require.NoError(t, err)
-		require.Equal(t, s.Service, back.Service)
-		require.Equal(t, s.Hashed, back.Hashed)
-	})
+	require.Equal(t, ObservedService{Service: Wanted(Web), Hashed: true}, got)
 }

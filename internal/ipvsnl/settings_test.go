@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
 func TestTimeouts(t *testing.T) {
 	t.Parallel()
-	littleEndian(t)
+	LittleEndian(t)
 	for _, tt := range []struct {
 		name     string
 		timeouts Timeouts
@@ -24,10 +26,10 @@ func TestTimeouts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			require.NoError(t, tt.timeouts.Validate())
-			b := appendTimeouts(nil, tt.timeouts)
-			require.Equal(t, len(unhex(t, tt.want)), len(b))
-			require.Equal(t, string(unhex(t, tt.want)), string(b))
-			back, err := decodeTimeouts(b)
+			b := Attrs(func(b *nfnl.Batch) { PutTimeouts(b, tt.timeouts) })
+			require.Equal(t, len(Unhex(t, tt.want)), len(b))
+			require.Equal(t, string(Unhex(t, tt.want)), string(b))
+			back, err := ParseTimeouts(b)
 			require.NoError(t, err)
 			require.Equal(t, tt.timeouts, back)
 		})
@@ -52,32 +54,25 @@ func TestTimeoutsThatTheKernelCannotHaveAreRefused(t *testing.T) {
 
 func TestTheKernelsInfo(t *testing.T) {
 	t.Parallel()
-	littleEndian(t)
-	want := Info{Version: 0x010201, ConnTableSize: 4096}
-	b := appendInfo(nil, want)
-	require.Equal(t, unhex(t, "0800 0100 01020100 0800 0200 00100000"), b)
-	got, err := decodeInfo(b)
+	LittleEndian(t)
+	got, err := parseInfo(Unhex(t, "0800 0100 01020100 0800 0200 00100000"))
 	require.NoError(t, err)
-	require.Equal(t, want, got)
+	require.Equal(t, Info{Version: 0x010201, ConnTableSize: 4096}, got)
 }
 
-func FuzzDecodeSmall(f *testing.F) {
-	f.Add(appendTimeouts(nil, Timeouts{TCP: time.Second, TCPFin: time.Second, UDP: time.Second}))
-	f.Add(appendInfo(nil, Info{Version: 1, ConnTableSize: 2}))
-	f.Add(appendFamily(nil, familyName, fakeFamily))
+func FuzzParseSettings(f *testing.F) {
+	f.Add(Attrs(func(b *nfnl.Batch) {
+		PutTimeouts(b, Timeouts{TCP: time.Second, TCPFin: time.Second, UDP: time.Second})
+	}))
+	f.Add([]byte("\x08\x00\x01\x00\x01\x02\x01\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if timeouts, err := decodeTimeouts(data); err == nil {
-			back, err := decodeTimeouts(appendTimeouts(nil, timeouts))
+		if timeouts, err := ParseTimeouts(data); err == nil {
+			back, err := ParseTimeouts(Attrs(func(b *nfnl.Batch) { PutTimeouts(b, timeouts) }))
 			require.NoError(t, err)
 			require.Equal(t, timeouts, back)
 		}
-		if info, err := decodeInfo(data); err == nil {
-			back, err := decodeInfo(appendInfo(nil, info))
-			require.NoError(t, err)
-			require.Equal(t, info, back)
-		}
-		if name, _, err := decodeFamily(data); err == nil {
-			require.LessOrEqual(t, len(name), familyNameLimit)
+		if _, err := parseInfo(data); err != nil {
+			require.ErrorIs(t, err, nfnl.ErrMalformed)
 		}
 	})
 }

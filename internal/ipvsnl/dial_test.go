@@ -1,0 +1,52 @@
+package ipvsnl_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+)
+
+// dial returns a client that uses the socket.
+func dial(tb testing.TB, sock nfnl.Socket) *Client {
+	tb.Helper()
+	c, err := Dial(tb.Context(), &nfnl.Config{Socket: sock})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, c.Close()) })
+	return c
+}
+
+// fakeClient returns a client of a new fake.
+func fakeClient(tb testing.TB) (*Client, *ipvsfake.Kernel) {
+	tb.Helper()
+	k := ipvsfake.New()
+	return dial(tb, k.Socket()), k
+}
+
+// dialScripted returns a client whose kernel knows the family and leaves the rest to answer.
+func dialScripted(t *testing.T, answer func(m nfnltest.Message) []any) (*Client,
+	*nfnltest.Kernel) {
+	t.Helper()
+	k := ipvsfake.New()
+	sock := &nfnltest.Kernel{Answer: k.Answer}
+	c := dial(t, sock)
+	sock.Answer = func(request []nfnltest.Message) (answers []any) {
+		for _, m := range request {
+			answers = append(answers, answer(m)...)
+		}
+		return answers
+	}
+	return c, sock
+}
+
+// submit sends the commands that fill adds.
+func submit(tb testing.TB, c *Client, fill func(b *Batch)) error {
+	tb.Helper()
+	var b Batch
+	fill(&b)
+	return c.Submit(tb.Context(), &b)
+}

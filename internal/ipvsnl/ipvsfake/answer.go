@@ -1,0 +1,152 @@
+package ipvsfake
+
+import (
+	"syscall"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+)
+
+// The part of the generic netlink controller that is needed to find a family
+// (include/uapi/linux/genetlink.h).
+const (
+	controller uint16 = 0x10 // GENL_ID_CTRL
+	newFamily  uint8  = 1    // CTRL_CMD_NEWFAMILY: the reply
+	getFamily  uint8  = 3    // CTRL_CMD_GETFAMILY
+
+	attrFamilyID   uint16 = 1 // CTRL_ATTR_FAMILY_ID
+	attrFamilyName uint16 = 2 // CTRL_ATTR_FAMILY_NAME
+)
+
+const (
+	headerLen    = 16 // struct nlmsghdr
+	genHeaderLen = 4  // struct genlmsghdr
+)
+
+// Answer carries out a request and returns the datagrams of the answer, as many as the receive
+// queue holds. The parts of a dump are made as they are read, so they always fit.
+func (k *Kernel) Answer(request []nfnltest.Message) (queue []any) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	queued := 0
+	for _, m := range request {
+		replies, isDump := k.handle(m)
+		for _, r := range replies {
+			if queued == k.queue {
+				return append(queue, syscall.ENOBUFS)
+			}
+			if !isDump {
+				queued++
+			}
+			queue = append(queue, r)
+		}
+	}
+	return queue
+}
+
+// handle carries out one message and returns its answer: what genl_rcv_msg and netlink_rcv_skb do.
+func (k *Kernel) handle(m nfnltest.Message) (replies [][]byte, isDump bool) {
+	if m.Flags&nfnl.FlagRequest == 0 {
+		return nil, false
+	}
+	if len(m.Body) < genHeaderLen {
+		return [][]byte{nfnltest.Error(m, syscall.EINVAL, "", 0)}, false
+	}
+	cmd, attrs := m.Body[0], m.Body[genHeaderLen:]
+	var body []byte
+	var errno syscall.Errno
+	switch {
+	case m.Type == controller:
+		body, errno = k.control(cmd, attrs)
+	case m.Type != Family || k.unloaded:
+		errno = syscall.ENOENT
+	case m.Flags&nfnl.FlagDump == nfnl.FlagDump:
+		if objects, ok := k.list(ipvsnl.Command(cmd), attrs); ok {
+			return k.dump(m, objects), true
+		}
+		errno = syscall.EOPNOTSUPP
+	default:
+		body, errno = k.do(ipvsnl.Command(cmd), attrs)
+	}
+	if body != nil {
+		replies = append(replies, nfnltest.Reply(m.Type, 0, m.Seq, body))
+	}
+	if errno != 0 || m.Flags&nfnl.FlagAck != 0 {
+		replies = append(replies, nfnltest.Error(m, errno, "", 0))
+	}
+	return replies, false
+}
+
+// Body makes what comes after the nlmsghdr of a message: a genlmsghdr with the command, and the
+// attributes that put appends.
+func Body(cmd uint8, put func(b *nfnl.Batch)) []byte {
+	var b nfnl.Batch
+	b.Command(cmd, 1, 0, nfnl.Object{})
+	put(&b)
+	return b.Bytes()[headerLen:]
+}
+
+// control answers for the generic netlink controller.
+func (k *Kernel) control(cmd uint8, attrs []byte) ([]byte, syscall.Errno) {
+	if cmd != getFamily {
+		return nil, syscall.EOPNOTSUPP
+	}
+	it := nfnl.Attrs(attrs)
+	for it.Next() {
+		if it.Type() == attrFamilyName && it.Text() == "IPVS" && !k.unloaded {
+			return Body(newFamily, func(b *nfnl.Batch) {
+				b.Text(attrFamilyName, it.Text())
+				b.NativeU16(attrFamilyID, Family)
+			}), 0
+		}
+	}
+	return nil, syscall.ENOENT
+}
+
+// ServiceBody makes the message that shows a service.
+func ServiceBody(s ipvsnl.ObservedService) []byte {
+	if s.Hashed {
+		s.Flags |= ipvsnl.FlagHashed
+	}
+	return Body(uint8(ipvsnl.CommandNewService), func(b *nfnl.Batch) {
+		m := b.Nest(ipvsnl.CmdAttrService)
+		ipvsnl.PutService(b, s.Service)
+		putStats(b, ipvsnl.SvcAttrStats, ipvsnl.SvcAttrStats64, s.Stats)
+		b.End(m)
+	})
+}
+
+// DestinationBody makes the message that shows a destination.
+func DestinationBody(d ipvsnl.ObservedDestination) []byte {
+	return Body(uint8(ipvsnl.CommandNewDestination), func(b *nfnl.Batch) {
+		m := b.Nest(ipvsnl.CmdAttrDestination)
+		ipvsnl.PutDestination(b, d.Destination)
+		b.U8(ipvsnl.DestAttrTunnelType, d.Tunnel.Type)
+		b.U16(ipvsnl.DestAttrTunnelPort, d.Tunnel.Port)
+		b.NativeU16(ipvsnl.DestAttrTunnelFlags, d.Tunnel.Flags)
+		b.NativeU32(ipvsnl.DestAttrActive, d.ActiveConns)
+		b.NativeU32(ipvsnl.DestAttrInactive, d.InactiveConns)
+		b.NativeU32(ipvsnl.DestAttrPersistent, d.PersistentConns)
+		putStats(b, ipvsnl.DestAttrStats, ipvsnl.DestAttrStats64, d.Stats)
+		b.End(m)
+	})
+}
+
+// putStats appends s twice: with 32 bits for all but the bytes so far, and with 64 bits.
+func putStats(b *nfnl.Batch, narrow, wide uint16, s ipvsnl.Stats) {
+	m := b.Nest(narrow)
+	for typ := ipvsnl.StatsAttrConns; typ <= ipvsnl.StatsAttrOutBPS; typ++ {
+		if typ == ipvsnl.StatsAttrInBytes || typ == ipvsnl.StatsAttrOutBytes {
+			b.NativeU64(typ, *s.Counter(typ))
+		} else {
+			b.NativeU32(typ, uint32(*s.Counter(typ)))
+		}
+	}
+	b.End(m)
+	m = b.Nest(wide)
+	for typ := ipvsnl.StatsAttrConns; typ <= ipvsnl.StatsAttrOutBPS; typ++ {
+		b.NativeU64(typ, *s.Counter(typ))
+	}
+	b.End(m)
+}

@@ -1,0 +1,103 @@
+package ipvsnl_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// genHeader is the length of struct genlmsghdr, with which the bodies of ipvsfake begin.
+const genHeader = 4
+
+func TestAnyServiceComesBackAsItWas(t *testing.T) {
+	t.Parallel()
+	r := Random(t)
+	for range 2000 {
+		want := ObservedService{Service: RandomService(r), Hashed: r.IntN(2) == 0,
+			Stats: RandomStats(r)}
+		require.NoError(t, want.Validate())
+		got, err := ParseServiceReply(ipvsfake.ServiceBody(want)[genHeader:])
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+
+		w, err := Parse(ServiceAttr(want.Service))
+		require.NoError(t, err)
+		got, err = w.Service.Observed()
+		require.NoError(t, err)
+		require.Equal(t, want.Service, got.Service)
+		require.EqualValues(t, AllFlags, w.Service.Mask)
+	}
+}
+
+func TestAnyDestinationComesBackAsItWas(t *testing.T) {
+	t.Parallel()
+	r := Random(t)
+	for range 2000 {
+		f := Pick(r, FamilyIPv4, FamilyIPv6)
+		want := ObservedDestination{Destination: RandomDestination(r, f), ActiveConns: r.Uint32(),
+			InactiveConns: r.Uint32(), PersistentConns: r.Uint32(), Stats: RandomStats(r)}
+		require.NoError(t, want.Validate())
+		if want.Forward == ForwardTunnel { // of others
+			want.Tunnel = Tunnel{Type: uint8(r.Uint32N(3)), Port: uint16(r.Uint32()),
+				Flags: uint16(r.Uint32N(4))}
+		}
+		got, err := ParseDestinationReply(ipvsfake.DestinationBody(want)[genHeader:], f)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
+func FuzzParseService(f *testing.F) {
+	for _, k := range []ServiceKey{Web, DNS6, Marks} {
+		f.Add(ServiceAttr(Wanted(k)))
+		body := ipvsfake.ServiceBody(ObservedService{Service: Wanted(k), Hashed: true})
+		f.Add(body[genHeader:])
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := ParseServiceReply(data)
+		if err != nil {
+			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			return
+		}
+		back, err := ParseServiceReply(ipvsfake.ServiceBody(s)[genHeader:])
+		require.NoError(t, err)
+		require.Equal(t, s.Service, back.Service)
+		require.Equal(t, s.Hashed, back.Hashed)
+	})
+}
+
+func FuzzParseDestination(f *testing.F) {
+	f.Add(DestinationAttr(Dest("10.244.1.1:8080")), true)
+	f.Add(DestinationAttr(Dest("[2001:db8::2]:80")), false)
+	body := ipvsfake.DestinationBody(ObservedDestination{Destination: Dest("10.244.1.1:8080")})
+	f.Add(body[genHeader:], true)
+	f.Fuzz(func(t *testing.T, data []byte, ipv4 bool) {
+		family := FamilyIPv6
+		if ipv4 {
+			family = FamilyIPv4
+		}
+		d, err := ParseDestinationReply(data, family)
+		if err != nil {
+			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			return
+		}
+		back, err := ParseDestinationReply(ipvsfake.DestinationBody(d)[genHeader:], family)
+		require.NoError(t, err)
+		require.Equal(t, d.Destination, back.Destination)
+		require.Equal(t, d.ActiveConns, back.ActiveConns)
+	})
+}
+
+// What describes a request for errors reads any bytes.
+func FuzzDescribe(f *testing.F) {
+	var b Batch
+	b.NewDestination(Web, Dest("10.244.1.1:8080"))
+	f.Add(b.Wire().Bytes())
+	f.Fuzz(func(_ *testing.T, request []byte) {
+		CommandNewDestination.DescribePart(request, 0)
+	})
+}
