@@ -93,7 +93,7 @@ func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	is, drift, err := k.readCompanion(ctx)
-	if passing(err) {
+	if interrupted(err) {
 		return false, nil
 	}
 	if err != nil {

@@ -123,13 +123,16 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 // check has the kernel judge a transaction that does not take place.
 func (k *kernel) check(ctx context.Context, b *nfnl.Batch) error { return k.nf.Check(ctx, b) }
 
-// Observe reads the companion tables, the virtual servers of the instance, addresses and tunables.
-// What others commit to nf_tables meanwhile does not matter; if another writer of the instance
-// does, it reads again.
+// Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
+// timeouts. What others commit to nf_tables meanwhile does not matter; if another writer of the
+// instance does, that is a conflict.
 func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
-	o, drift, err := b.kernel.readAgain(ctx, b.pl.tunables, b.pl.have.companion.tunables)
+	o, drift, err := b.kernel.read(ctx, b.pl.tunables, b.pl.have.companion.tunables)
+	if interrupted(err) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: observe: %w", err)
 	}

@@ -7,39 +7,17 @@ import (
 	"fmt"
 	"maps"
 	"syscall"
-	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-const readTries = 8
-
-// readAgain reads all that concerns the instance, and reads again if another writer of the instance
-// was at work.
-func (k *kernel) readAgain(ctx context.Context, tunables, remembered map[string]string) (
-	o observed, drift []string, err error) {
-	for try := range readTries {
-		if err := pause(ctx, time.Duration(try*try)*5*time.Millisecond); err != nil {
-			return o, nil, err
-		}
-		if o, drift, err = k.read(ctx, tunables, remembered); err == nil || !passing(err) {
-			return o, drift, err
-		}
-	}
-	if errors.Is(err, syscall.EINVAL) {
-		return o, nil, fmt.Errorf("tried %d times: %w", readTries, err)
-	}
-	return o, nil, fmt.Errorf("tried %d times: %w: %w", readTries, dataplane.ErrConflict, err)
-}
-
-// passing reports whether what could not be read may be readable a moment later.
-func passing(err error) bool {
-	// nfnetlink says EINVAL where there is no nf_tables, and while its module is being loaded for
-	// somebody else; ENOENT is a table that went while it was being read.
+// interrupted reports whether a reading failed since others changed what was being read.
+func interrupted(err error) bool {
+	// nfnetlink says EINVAL while the module of nf_tables is being loaded for somebody else, as it
+	// does where there is none; ENOENT is a table that went while it was being read.
 	for _, e := range []error{errTaken, errMisread, nfnl.ErrDumpInterrupted,
 		syscall.ENOENT, syscall.EINVAL} {
 		if errors.Is(err, e) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/sleep"
 )
 
 // readVersion reads the version. It does not exist if the set has no element that could be one, or
@@ -39,7 +40,7 @@ func (k *kernel) readIdleVersion(ctx context.Context) (version, error) {
 		if err != nil || !v.writing || time.Now().After(end) {
 			return v, err
 		}
-		if err := pause(ctx, writerPause); err != nil {
+		if err := sleep.For(ctx, writerPause); err != nil {
 			return version{}, err
 		}
 	}
@@ -52,16 +53,4 @@ func (k *kernel) requireVersion(ctx context.Context, v version) error {
 		err = errTaken
 	}
 	return err
-}
-
-// pause waits for a time, or for the end of the context.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }

@@ -236,9 +236,9 @@ func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
 	require.NoError(t, elementsOf(attrs(1, 2), m))
 	require.Len(t, m, 2)
 	require.ErrorIs(t, elementsOf(attrs(2), m), errMisread)
-	require.True(t, passing(errMisread))
-	require.False(t, passing(nil))
-	require.False(t, passing(syscall.EPERM))
+	require.True(t, interrupted(errMisread))
+	require.False(t, interrupted(nil))
+	require.False(t, interrupted(syscall.EPERM))
 }
 
 // Frontends of the same node port in both families have their own endpoints.
