@@ -17,26 +17,17 @@ type server struct {
 	dests map[ipvsnl.DestinationKey]ipvsnl.Destination
 }
 
-// pools returns the pool behind a frontend's address, and that of pods and the host if it is
-// another. Either may be nil.
+// pools returns the pool of the virtual servers at a frontend's address, and that of the one by
+// mark, for pods and the host, if they have another. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
-	internal, external := poolOf(t, fe, fe.Internal), poolOf(t, fe, fe.External)
+	internal, external := t.PoolsOf(fe)
 	switch {
-	case fe.Internal == fe.External || external == nil:
+	case external == nil:
 		return internal, nil
 	case internal == nil:
 		return external, nil
 	}
 	return external, internal
-}
-
-func poolOf(t *servicemodel.Table, fe *servicemodel.Frontend,
-	v servicemodel.Verdict) *servicemodel.Pool {
-	id, ok := fe.Pool(v)
-	if !ok {
-		return nil
-	}
-	return t.Pool(id)
 }
 
 // servers returns the virtual servers of a frontend; a node port has one at each of the addresses,
