@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -116,9 +117,9 @@ func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 	e := dataplane.New(b, nil)
 	s := podService(c, 3, sticky(time.Minute))
 	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
-	for _, f := range families {
-		to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[familyIndex(f.model)]
-		ep := netip.AddrPortFrom(c.Pods[0].Addr(f.loopback.Addr()), backendPort)
+	for _, f := range nft.Families {
+		to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[familyIndex(f.Model)]
+		ep := netip.AddrPortFrom(c.Pods[0].Addr(f.Loopback.Addr()), backendPort)
 		_, err := e.Apply(t.Context(), only(c, s, httpPort, 0))
 		require.NoError(t, err)
 		for i := range c.Outside {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -124,7 +125,7 @@ func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
 // committed makes what a plan leads to what is known of the kernel.
 func (b *Backend) committed(p *plan) {
 	b.state = p.next
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			b.found.tables[i][t] = b.found.tables[i][t] || p.tables[i][t]
 		}

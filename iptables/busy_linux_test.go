@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -49,7 +50,7 @@ func (n *neighbour) run(
 	defer tick.Stop()
 	for odd := false; ctx.Err() == nil; odd = !odd {
 		var batch nfnl.Batch
-		change(&encoder{batch: &batch, f: families[0]}, odd)
+		change(newEncoder(&batch), odd)
 		err := n.conn.Commit(context.Background(), &batch, 0)
 		assert.NoError(tb, err, "the neighbour is not disturbed")
 		n.commits.Add(1)
@@ -68,16 +69,13 @@ func (n *neighbour) end() {
 
 // inItsOwnTable adds and deletes a chain of a table of its own.
 func inItsOwnTable(e *encoder, odd bool) {
-	object := nfnl.Object{Verb: "add", Kind: "table", Name: "neighbour"}
-	e.batch.Message(nfnl.SubsysNFTables, msgNewTable, nfnl.FlagCreate, e.f.nfproto, 0, object)
-	e.batch.Text(1, "neighbour")
-	msg, flags := uint8(msgNewChain), nfnl.FlagCreate|nfnl.FlagExcl
+	table := nft.NewEncoder(e.batch, nft.IPv4, "neighbour")
+	table.EnsureTable()
 	if odd {
-		msg, flags = msgDelChain, 0
+		table.DeleteChain("chain")
+		return
 	}
-	e.batch.Message(nfnl.SubsysNFTables, msg, flags, e.f.nfproto, 0, object)
-	e.batch.Text(attrChainTable, "neighbour")
-	e.batch.Text(attrChainName, "chain")
+	table.CreateChain(&nft.Chain{Name: "chain"})
 }
 
 // anotherEndpoint returns the state with another endpoint of one service.
@@ -124,7 +122,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	own.end()
 	shared.end()
-	require.NotContains(t, save(t, ns, families[0]), "KUBE-")
+	require.NotContains(t, save(t, ns, nft.Families[0]), "KUBE-")
 }
 
 // newSharedNeighbour starts a neighbour that inserts a rule at the beginning of PREROUTING and
@@ -136,41 +134,23 @@ func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *n
 	tb.Cleanup(func() { _ = conn.Close() })
 	rd := newReader(conn)
 	return startNeighbour(tb, ns, every, func(e *encoder, odd bool) {
-		for _, c := range []struct {
-			t    tableID
-			name string
-		}{{nat, "PREROUTING"}, {filter, "INPUT"}} {
+		for _, id := range []chainID{{0, nat, "PREROUTING"}, {0, filter, "INPUT"}} {
 			theirs := rule{proto: sm.TCP, ports: single(9), target: targetReturn}
-			e.addTable(c.t)
+			e.of(id).EnsureTable()
 			if !odd {
-				e.addExistingBaseChain(c.t, c.name)
-				e.insertRule(c.t, c.name, 0, &theirs)
+				e.of(id).AddChain(chainOf(id))
+				e.rule(id, nft.Before, 0, &theirs)
 				continue
 			}
-			found, err := rd.sharedRules(context.Background(), chainID{0, c.t, c.name})
+			found, err := rd.sharedRules(context.Background(), id)
 			assert.NoError(tb, err)
 			for i := range found {
 				if found[i].rule.same(&theirs) {
-					e.deleteRule(c.t, c.name, found[i].handle)
+					e.of(id).DeleteRule(id.name, found[i].handle)
 				}
 			}
 		}
 	})
-}
-
-// addExistingBaseChain makes a base chain that may be there.
-func (e *encoder) addExistingBaseChain(t tableID, name string) {
-	for _, c := range baseChains(t) {
-		if c.name == name {
-			e.message(msgNewChain, nfnl.FlagCreate, t, nfnl.Object{Kind: "chain", Name: name})
-			e.batch.Text(attrChainName, name)
-			m := e.batch.Nest(attrChainHook)
-			e.batch.U32(1, c.hook)
-			e.batch.U32(2, uint32(c.priority))
-			e.batch.End(m)
-			e.batch.Text(attrChainType, t.String())
-		}
-	}
 }
 
 // BenchmarkBusyNeighbour measures one change and an adoption, on a quiet kernel and while a
@@ -260,12 +240,12 @@ func TestChainsThatTheListLacks(t *testing.T) {
 	want := apply(t, b, richState(t, 9))
 	require.NoError(t, ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
 	r := &raw{routeLocalnet: true}
-	for i := range families {
+	for i := range nft.Families {
 		require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, uint8(i), r))
 		for _, name := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {
 			c := r.chain(chainID{uint8(i), nat, name})
 			require.NotNil(t, c)
-			require.True(t, c.base)
+			require.NotEmpty(t, c.Type)
 		}
 	}
 	r.put(b.l.versionID(b.found.versions[0]), &rawChain{})

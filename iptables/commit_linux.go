@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -35,7 +36,7 @@ func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 // answer at localhost: others may have changed it since the kernel was observed.
 func (b *Backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
 	next := c.New.Rules()
-	was, want := b.l.localhost(families[0], &b.state.rules), b.l.localhost(families[0], &next)
+	was, want := b.l.localhost(nft.Families[0], &b.state.rules), b.l.localhost(nft.Families[0], &next)
 	if was == want {
 		return nil
 	}
@@ -73,7 +74,7 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 		}
 		r := renewal{next: newVersion(), made: true}
 		k.batch.Reset()
-		(&encoder{batch: &k.batch}).encodeVersion(&r, b.l)
+		newEncoder(&k.batch).encodeVersion(&r, b.l)
 		err = k.conn.Commit(ctx, &k.batch, gen.ID)
 		if err == nil {
 			b.found.versions = []uint32{r.next}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -43,7 +44,7 @@ const (
 // dispatch is where a tree lies: its chains and what its keys are.
 type dispatch struct {
 	names  names
-	f      *family
+	f      *nft.Family
 	table  tableID
 	root   string // the first chain
 	step   string // the kind of the others

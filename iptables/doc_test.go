@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -56,13 +57,14 @@ func cutBytes(b []byte, sep string) (before, after []byte, found bool) {
 func TestErrorsShowTheRule(t *testing.T) {
 	t.Parallel()
 	var b nfnl.Batch
-	e := &encoder{batch: &b, f: families[1]}
-	e.appendRuleTo(filter, "KUBE-SERVICES", &rule{dst: prefixes("fd00::1/128")[0],
+	e := newEncoder(&b)
+	id := chainID{1, filter, "KUBE-SERVICES"}
+	e.rule(id, nft.Last, 0, &rule{dst: prefixes("fd00::1/128")[0],
 		target: targetReject})
 	require.Equal(t, "rule -d fd00::1/128 -j REJECT --reject-with icmp6-port-unreachable",
 		ruleOf(b.Bytes(), 0))
 	b.Reset()
-	e.flush(filter, "KUBE-SERVICES")
+	e.of(id).FlushChain(id.name)
 	require.Equal(t, "rule", ruleOf(b.Bytes(), 0))
 	require.Equal(t, "rule", ruleOf(nil, 0))
 }

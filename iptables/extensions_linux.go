@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
 // include/uapi/linux/netfilter/nfnetlink_compat.h). Asking loads their modules.
 func (k *kernel) probe(ctx context.Context) error {
-	for _, f := range families {
+	for _, f := range nft.Families {
 		for _, x := range []struct {
 			extension
 			target bool
@@ -31,7 +32,7 @@ func (k *kernel) probe(ctx context.Context) error {
 				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
 			case x.lacks == nil:
 				return fmt.Errorf("the kernel has no %s revision %d for %s: %w",
-					x.name, x.revision, f.name, errors.ErrUnsupported)
+					x.name, x.revision, f.Name, errors.ErrUnsupported)
 			default:
 				*x.lacks = true
 			}
@@ -40,11 +41,11 @@ func (k *kernel) probe(ctx context.Context) error {
 	return nil
 }
 
-func (k *kernel) probeExtension(ctx context.Context, f *family, x extension, target bool) error {
+func (k *kernel) probeExtension(ctx context.Context, f *nft.Family, x extension, target bool) error {
 	req := &k.reader.req
 	req.Reset()
 	object := nfnl.Object{Verb: "find", Kind: "extension", Name: x.name}
-	req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.nfproto, 0, object)
+	req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.NFProto, 0, object)
 	req.Text(1, x.name)    // NFTA_COMPAT_NAME
 	req.U32(2, x.revision) // NFTA_COMPAT_REV
 	typ := uint32(0)

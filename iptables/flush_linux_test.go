@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // othersRules are of somebody else, in the chains that we share.
@@ -53,7 +54,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 			s := podService(c, 3, nil)
 			first, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
-			before := [2]string{save(t, c.Node.NS, families[0]), save(t, c.Node.NS, families[1])}
+			before := [2]string{save(t, c.Node.NS, nft.Families[0]), save(t, c.Node.NS, nft.Families[1])}
 			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
 				netip.MustParseAddrPort("10.96.0.10:80"), 20)
 			require.NoError(t, err)
@@ -75,10 +76,10 @@ func TestAFlushIsRepaired(t *testing.T) {
 				require.Empty(t, r.Changes.Pools, "the services are still there")
 				require.Less(t, r.Messages, first.Messages/2, "rule by rule")
 			}
-			for i := range families {
-				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, families[i])))
+			for i := range nft.Families {
+				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, nft.Families[i])))
 			}
-			requireFirst(t, save(t, c.Node.NS, families[0]))
+			requireFirst(t, save(t, c.Node.NS, nft.Families[0]))
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
 			for _, to := range []string{"10.96.0.10:80", "192.0.2.10:30080", "[fd00:10:96::a]:80"} {
 				require.Equal(t, netnstest.Answered, dial(t, c.Outside[1], to).Kind, to)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -80,7 +81,7 @@ func (d *dispatch) chains(t *tree, fn func(name string, t *tree)) {
 
 // chains calls fn for every chain of a state.
 func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)) {
-	for i, f := range families {
+	for i, f := range nft.Families {
 		if !s.present[i] {
 			continue
 		}
@@ -102,7 +103,7 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 		}
 		seen[fe.Service] = true
 		all := s.table.FrontendsOf(fe.Service)
-		for i, f := range families {
+		for i, f := range nft.Families {
 			for _, c := range l.unit(f, s.table, ofFamily(all, f), &s.rules).chains {
 				fn(chainID{uint8(i), c.table, c.name}, c.rules, false)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -113,7 +114,7 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err != nil {
 		return dataplane.Broken, err
 	}
-	if b.l.localhost(families[0], &b.state.rules) {
+	if b.l.localhost(nft.Families[0], &b.state.rules) {
 		if on, err := k.sysctl.get(); err != nil || !on {
 			return dataplane.Broken, err
 		}
@@ -146,7 +147,7 @@ func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 		return whole, true, err
 	}
 	r := &raw{}
-	for i := range families {
+	for i := range nft.Families {
 		listed, err := b.kernel.reader.listChains(ctx, uint8(i), r)
 		if err != nil || !listed {
 			return true, listed, err
@@ -158,7 +159,7 @@ func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 
 // skeletonWhole reports whether the fixed chains are as they should be.
 func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
-	for i, f := range families {
+	for i, f := range nft.Families {
 		if !b.state.present[i] {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // Reading needs no quiet kernel. What belongs to the instance changes only with its version,
@@ -32,7 +33,7 @@ type reader struct {
 
 func newReader(conn *nfnl.Conn) *reader {
 	rd := &reader{conn: conn}
-	for i, f := range families {
+	for i, f := range nft.Families {
 		rd.decoders[i] = newDecoder(f)
 	}
 	return rd
@@ -40,15 +41,15 @@ func newReader(conn *nfnl.Conn) *reader {
 
 func (rd *reader) request(i uint8, msg uint8, verb, kind string) {
 	rd.req.Reset()
-	f := families[i]
-	object := nfnl.Object{Verb: verb, Kind: kind, Within: "family " + f.name}
-	rd.req.Message(nfnl.SubsysNFTables, msg, 0, f.nfproto, 0, object)
+	f := nft.Families[i]
+	object := nfnl.Object{Verb: verb, Kind: kind, Within: "family " + f.Name}
+	rd.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 }
 
 // hasTable reports whether a table is there.
 func (rd *reader) hasTable(ctx context.Context, i uint8, t tableID) (bool, error) {
-	rd.request(i, msgGetTable, "get", "table")
-	rd.req.Text(1, t.String()) // NFTA_TABLE_NAME
+	rd.request(i, nft.MsgGetTable, "get", "table")
+	rd.req.Text(nft.AttrTableName, t.String())
 	_, err := rd.conn.Query(ctx, &rd.req)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -64,9 +65,9 @@ func (rd *reader) hasChain(ctx context.Context, id chainID) (bool, error) {
 
 // getChain asks for a chain, without its rules; nil if it is not there.
 func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
-	rd.request(id.family, msgGetChain, "get", "chain")
-	rd.req.Text(attrChainTable, id.table.String())
-	rd.req.Text(attrChainName, id.name)
+	rd.request(id.family, nft.MsgGetChain, "get", "chain")
+	rd.req.Text(nft.AttrChainTable, id.table.String())
+	rd.req.Text(nft.AttrChainName, id.name)
 	replies, err := rd.conn.Query(ctx, &rd.req)
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -76,8 +77,8 @@ func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
 	case len(replies) == 0:
 		return nil, fmt.Errorf("get %s: %w: no reply", id, nfnl.ErrMalformed)
 	}
-	c, err := decodeChain(replies[0].Attrs)
-	return &rawChain{foundChain: c}, err
+	c, err := nft.DecodeChain(replies[0].Attrs)
+	return &rawChain{ChainInfo: c}, err
 }
 
 // readTries bounds how often something is read again since somebody changed it meanwhile.
@@ -90,12 +91,11 @@ const listTries = 3
 // listed in one go; if not, some may be missing, and some may be gone.
 func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, err error) {
 	for range listTries {
-		rd.request(i, msgGetChain, "list", "chains")
+		rd.request(i, nft.MsgGetChain, "list", "chains")
 		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
-			c, err := decodeChain(m.Attrs)
-			if t, ok := tableNamed(c.table); err == nil && ok {
-				c.table = t.String()
-				r.put(chainID{i, t, c.name}, &rawChain{foundChain: c})
+			c, err := nft.DecodeChain(m.Attrs)
+			if t, ok := tableNamed(c.Table); err == nil && ok {
+				r.put(chainID{i, t, c.Name}, &rawChain{ChainInfo: c})
 			}
 			return err
 		})
@@ -140,9 +140,9 @@ func tableNamed(name string) (tableID, bool) {
 // that is not there has no rules. Chain by chain it goes fastest: for each part of a dump the
 // kernel walks the rules from the first (nf_tables_dump_rules in nf_tables_api.c).
 func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule)) (bool, error) {
-	rd.request(id.family, msgGetRule, "list rules of", "chain")
-	rd.req.Text(attrRuleTable, id.table.String())
-	rd.req.Text(attrRuleChain, id.name)
+	rd.request(id.family, nft.MsgGetRule, "list rules of", "chain")
+	rd.req.Text(nft.AttrRuleTable, id.table.String())
+	rd.req.Text(nft.AttrRuleChain, id.name)
 	d := rd.decoders[id.family]
 	torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
 		found, err := d.decodeRuleMessage(m.Attrs)
@@ -182,7 +182,7 @@ func (rd *reader) fill(ctx context.Context, l *layout, id chainID, c *rawChain) 
 		c.rules = rulesOf(found)
 		return err
 	}
-	c.rules = make([]rule, 0, c.use)
+	c.rules = make([]rule, 0, c.Use)
 	_, err := rd.dumpRules(ctx, id, func(found foundRule) { c.rules = append(c.rules, found.rule) })
 	return err
 }
@@ -203,7 +203,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 		return nil, 0, err
 	}
 	r := &raw{}
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			if r.tables[i][t].exists, err = k.reader.hasTable(ctx, uint8(i), t); err != nil {
 				return nil, 0, err
@@ -257,7 +257,7 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 	done := map[*rawChain]bool{}
 	for {
 		var ids []chainID
-		for i := range families {
+		for i := range nft.Families {
 			for _, t := range tables {
 				for name, c := range r.tables[i][t].chains {
 					if id := (chainID{uint8(i), t, name}); !done[c] && l.wanted(id) {
@@ -283,8 +283,8 @@ func (r *raw) addMissing(l *layout, read []chainID) {
 	for _, id := range read {
 		for _, rule := range r.chain(id).rules {
 			if to := rule.leads(id); l.names.leadable(to.name) && r.chain(to) == nil {
-				found := foundChain{table: to.table.String(), name: to.name}
-				r.put(to, &rawChain{foundChain: found})
+				r.put(to, &rawChain{ChainInfo: nft.ChainInfo{Chain: nft.Chain{Name: to.name},
+					Table: to.table.String()}})
 			}
 		}
 	}

@@ -6,30 +6,9 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// family is one of the two address families, each with tables of its own.
-type family struct {
-	model                servicemodel.Family
-	name                 string // of tables: "ip"
-	nfproto              uint8  // NFPROTO_IPV4, NFPROTO_IPV6
-	srcOffset, dstOffset uint32 // of the addresses in the network header
-	loopback             netip.Prefix
-}
-
-var families = [2]*family{
-	{servicemodel.IPv4, "ip", 2, 12, 16, netip.MustParsePrefix("127.0.0.0/8")},
-	{servicemodel.IPv6, "ip6", 10, 8, 24, netip.MustParsePrefix("::1/128")},
-}
-
-// familyIndex is the place of an address family in families.
-func familyIndex(f servicemodel.Family) int {
-	if f == servicemodel.IPv6 {
-		return 1
-	}
-	return 0
-}
 
 // tableID is one of the two tables that rules are in, as iptables names them.
 type tableID uint8
@@ -49,50 +28,51 @@ func (t tableID) String() string {
 	return "nat"
 }
 
-// baseChain is a chain at a hook, with the type, hook and priority that iptables-nft gives it
-// (xtables_ipv4 in iptables/nft.c); anything else would make the table incompatible with it.
-type baseChain struct {
-	name     string
-	hook     uint32 // NF_INET_*
-	priority int32
-}
-
 const (
-	hookPrerouting  = 0 // NF_INET_PRE_ROUTING
-	hookInput       = 1 // NF_INET_LOCAL_IN
-	hookForward     = 2 // NF_INET_FORWARD
-	hookOutput      = 3 // NF_INET_LOCAL_OUT
-	hookPostrouting = 4 // NF_INET_POST_ROUTING
-
 	prioDNAT   = -100 // NF_IP_PRI_NAT_DST
 	prioFilter = 0    // NF_IP_PRI_FILTER
 	prioSNAT   = 100  // NF_IP_PRI_NAT_SRC
 )
 
-// baseChains are the base chains of a table that we use.
-func baseChains(t tableID) []baseChain {
+// baseChains are the base chains of a table that we use, with the type, hook and priority that
+// iptables-nft gives them (xtables_ipv4 in iptables/nft.c); anything else would make the table
+// incompatible with it. The types are called as the tables are.
+func baseChains(t tableID) []nft.Chain {
 	if t == nat {
-		return []baseChain{
-			{"PREROUTING", hookPrerouting, prioDNAT},
-			{"OUTPUT", hookOutput, prioDNAT},
-			{"POSTROUTING", hookPostrouting, prioSNAT},
+		return []nft.Chain{
+			{Name: "PREROUTING", Type: "nat", Hook: nft.HookPrerouting, Prio: prioDNAT},
+			{Name: "OUTPUT", Type: "nat", Hook: nft.HookOutput, Prio: prioDNAT},
+			{Name: "POSTROUTING", Type: "nat", Hook: nft.HookPostrouting, Prio: prioSNAT},
 		}
 	}
-	return []baseChain{
-		{"INPUT", hookInput, prioFilter},
-		{"FORWARD", hookForward, prioFilter},
-		{"OUTPUT", hookOutput, prioFilter},
+	return []nft.Chain{
+		{Name: "INPUT", Type: "filter", Hook: nft.HookInput, Prio: prioFilter},
+		{Name: "FORWARD", Type: "filter", Hook: nft.HookForward, Prio: prioFilter},
+		{Name: "OUTPUT", Type: "filter", Hook: nft.HookOutput, Prio: prioFilter},
 	}
+}
+
+// chainOf returns the chain to make: a base chain, if it is one of ours.
+func chainOf(id chainID) *nft.Chain {
+	for _, c := range baseChains(id.table) {
+		if c.Name == id.name {
+			return &c
+		}
+	}
+	return &nft.Chain{Name: id.name}
 }
 
 // isBase reports whether a chain is one of our base chains.
 func isBase(t tableID, chain string) bool {
-	for _, b := range baseChains(t) {
-		if b.name == chain {
-			return true
-		}
+	return chainOf(chainID{table: t, name: chain}).Type != ""
+}
+
+// familyIndex is the place of an address family in [nft.Families].
+func familyIndex(f servicemodel.Family) int {
+	if f == servicemodel.IPv6 {
+		return 1
 	}
-	return false
+	return 0
 }
 
 // maxChainName is how long the name of a chain can be in iptables (XT_EXTENSION_MAXNAMELEN - 1).
@@ -193,7 +173,7 @@ func (n names) owned(chain string) bool {
 func (n names) entries(t tableID) []string {
 	var l []string
 	for _, c := range baseChains(t) {
-		l = append(l, c.name)
+		l = append(l, c.Name)
 	}
 	if t == nat {
 		l = append(l, n.settings(), n.markMasq(), n.masqOffPod())

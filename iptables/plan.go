@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // kernelState is what the kernel holds beside what a state stands for.
@@ -138,12 +139,11 @@ func (p *plan) grow(b *nfnl.Batch) {
 // encode appends the plan to a batch.
 func (p *plan) encode(b *nfnl.Batch, known map[chainID]handles) {
 	p.grow(b)
-	e := &encoder{batch: b}
-	for i, f := range families {
-		e.f = f
-		for _, t := range tables {
-			if p.tables[i][t] {
-				e.addTable(t)
+	e := newEncoder(b)
+	for i := range p.tables {
+		for t, make := range p.tables[i] {
+			if make {
+				e.tables[i][t].EnsureTable()
 			}
 		}
 	}
@@ -152,17 +152,15 @@ func (p *plan) encode(b *nfnl.Batch, known map[chainID]handles) {
 	}
 	for _, x := range p.chains {
 		if x.creates() {
-			e.f = families[x.id.family]
-			e.create(x)
+			e.of(x.id).CreateChain(chainOf(x.id))
 		}
 	}
 	for _, x := range p.chains {
-		e.f = families[x.id.family]
 		switch {
 		case x.removes():
 		case len(x.before) == 0 && !x.shared:
 			for i := range x.after {
-				e.appendRuleTo(x.id.table, x.id.name, &x.after[i])
+				e.rule(x.id, nft.Last, 0, &x.after[i])
 			}
 		default:
 			e.editRules(x, known[x.id])
@@ -171,80 +169,79 @@ func (p *plan) encode(b *nfnl.Batch, known map[chainID]handles) {
 	p.encodeRemovals(e)
 }
 
-func (e *encoder) create(x *chainChange) {
-	for _, c := range baseChains(x.id.table) {
-		if c.name == x.id.name {
-			e.addBaseChain(x.id.table, c)
-			return
-		}
-	}
-	e.addChain(x.id.table, x.id.name)
-}
-
 // encodeRemovals empties all chains that go before it deletes the first: they lead to each other.
 func (p *plan) encodeRemovals(e *encoder) {
 	for _, x := range p.chains {
 		if x.removes() && len(x.before) > 0 {
-			e.f = families[x.id.family]
-			e.flush(x.id.table, x.id.name)
+			e.of(x.id).FlushChain(x.id.name)
 		}
 	}
 	for _, x := range p.chains {
-		if x.removes() && !p.needed[x.id] {
-			e.f = families[x.id.family]
-			e.deleteChain(x.id.table, x.id.name)
+		if p.deletes(x) {
+			e.of(x.id).DeleteUnusedChain(x.id.name)
 		}
 	}
 	for _, id := range p.base {
-		e.f = families[id.family]
-		e.deleteChain(id.table, id.name)
+		e.of(id).DeleteUnusedChain(id.name)
 	}
-	for i, f := range families {
-		for _, t := range tables {
-			if p.gone[i][t] {
-				e.f = f
-				e.deleteTable(t)
+	for i := range p.gone {
+		for t, gone := range p.gone[i] {
+			if gone {
+				e.tables[i][t].DeleteEmptyTable()
 			}
 		}
 	}
 }
+
+// deletes reports whether the plan deletes the chain of a change; nil is no change.
+func (p *plan) deletes(x *chainChange) bool { return x != nil && x.removes() && !p.needed[x.id] }
 
 // editRules changes the rules of a chain by their handles. What is inserted comes first, while
 // every rule is still there to be inserted before; the kernel puts each right before that rule, so
 // that several come in their order.
 func (e *encoder) editRules(x *chainChange, h handles) {
-	t, name := x.id.table, x.id.name
 	edits := editsBetween(x.before, x.after)
+	var last []*rule
 	for _, d := range edits {
-		if d.kind != editInsert {
-			continue
-		}
-		r := &x.after[d.rule]
-		switch {
-		case d.at < len(h.rules):
-			e.insertRule(t, name, h.rules[d.at], r)
-		case x.shared && len(h.rules) == 0 && h.first != 0:
-			e.insertRule(t, name, h.first, r)
-		case x.shared && len(h.rules) > 0: // below, in reverse
-		default:
-			e.appendRuleTo(t, name, r)
+		switch r := d.inserts(x); {
+		case r != nil && d.at < len(h.rules):
+			e.rule(x.id, nft.Before, h.rules[d.at], r)
+		case r != nil:
+			last = append(last, r)
 		}
 	}
-	if x.shared && len(h.rules) > 0 { // the rules of others come after all of ours
-		last := h.rules[len(h.rules)-1]
-		for _, d := range slices.Backward(edits) {
-			if d.kind == editInsert && d.at == len(h.rules) {
-				e.insertRuleAfter(t, name, last, &x.after[d.rule])
-			}
-		}
-	}
+	e.insertLast(x, h, last)
 	for _, d := range edits {
 		switch d.kind {
 		case editReplace:
-			e.replaceRule(t, name, h.rules[d.at], &x.after[d.rule])
+			e.rule(x.id, nft.InPlaceOf, h.rules[d.at], &x.after[d.rule])
 		case editDelete:
-			e.deleteRule(t, name, h.rules[d.at])
+			e.of(x.id).DeleteRule(x.id.name, h.rules[d.at])
 		}
+	}
+}
+
+// inserts returns the rule that a step inserts; nil if it inserts none.
+func (d ruleEdit) inserts(x *chainChange) *rule {
+	if d.kind != editInsert {
+		return nil
+	}
+	return &x.after[d.rule]
+}
+
+// insertLast inserts rules after those that the chain has of ours. In a shared chain, the rules of
+// others come after all of ours.
+func (e *encoder) insertLast(x *chainChange, h handles, rules []*rule) {
+	at, handle := nft.Last, uint64(0)
+	switch {
+	case x.shared && len(h.rules) > 0:
+		at, handle = nft.After, h.rules[len(h.rules)-1]
+		slices.Reverse(rules) // each is put right after the last of before
+	case x.shared && h.first != 0:
+		at, handle = nft.Before, h.first
+	}
+	for _, r := range rules {
+		e.rule(x.id, at, handle, r)
 	}
 }
 
@@ -261,7 +258,7 @@ func (p *plan) stats() dataplane.Stats {
 
 // String names the chain in errors.
 func (c chainID) String() string {
-	return fmt.Sprintf("chain %s of %s", c.name, families[c.family].within(c.table))
+	return fmt.Sprintf("chain %s of table %s %s", c.name, nft.Families[c.family].Name, c.table)
 }
 
 // handlesOf picks the handles of our rules from all rules of a chain. It returns false if they are
@@ -298,37 +295,48 @@ func (p *plan) sweep(r *raw) {
 	if p.version == nil {
 		return
 	}
-	going, own := map[chainID]bool{}, map[chainID]int{}
+	changes := map[chainID]*chainChange{}
 	for _, x := range p.chains {
-		going[x.id] = x.removes() && !p.needed[x.id]
-		own[x.id] = len(x.before)
+		changes[x.id] = x
 	}
-	for i := range families {
+	for i := range r.tables {
 		for _, t := range tables {
-			table := &r.tables[i][t]
-			left := 0
-			var base, others []chainID
-			for _, name := range slices.Sorted(maps.Keys(table.chains)) {
-				id, c := chainID{uint8(i), t, name}, table.chains[name]
-				_, version := p.l.names.parseVersion(name)
-				switch accepts := c.base && c.policy == verdictAccept && int(c.use) == own[id]; {
-				case accepts && isBase(t, name):
-					base = append(base, id)
-				case accepts:
-					others = append(others, id)
-				case !going[id] && !version:
-					left++
-				}
-			}
-			switch {
-			case !table.exists:
-			case left == 0:
-				p.gone[i][t] = true
-				p.base = append(p.base, others...)
-				fallthrough
-			default:
-				p.base = append(p.base, base...)
+			if r.tables[i][t].exists {
+				p.sweepTable(chainID{family: uint8(i), table: t}, &r.tables[i][t], changes)
 			}
 		}
 	}
+}
+
+// sweepTable is sweep for one table, that of id.
+func (p *plan) sweepTable(id chainID, table *rawTable, changes map[chainID]*chainChange) {
+	empty := true
+	var base, others []chainID
+	for _, id.name = range slices.Sorted(maps.Keys(table.chains)) {
+		x := changes[id]
+		_, version := p.l.names.parseVersion(id.name)
+		switch free := table.chains[id.name].free(x); {
+		case free && isBase(id.table, id.name):
+			base = append(base, id)
+		case free:
+			others = append(others, id)
+		case !p.deletes(x) && !version:
+			empty = false
+		}
+	}
+	if empty {
+		p.gone[id.family][id.table] = true
+		p.base = append(p.base, others...)
+	}
+	p.base = append(p.base, base...)
+}
+
+// free reports whether a chain is a base chain that accepts, and has nothing but our rules, which
+// go with the change x; nil is no change.
+func (c *rawChain) free(x *chainChange) bool {
+	ours := 0
+	if x != nil {
+		ours = len(x.before)
+	}
+	return c.Type != "" && !c.Drops && int(c.Use) == ours
 }

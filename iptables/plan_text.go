@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
@@ -17,7 +18,7 @@ func (p *plan) Stats() dataplane.Stats { return p.stats() }
 // rules in chains shared with others by what they are.
 func (p *plan) String() string {
 	var b strings.Builder
-	for i, f := range families {
+	for i, f := range nft.Families {
 		first := true
 		for _, t := range tables {
 			body := p.tableText(uint8(i), t)
@@ -25,7 +26,7 @@ func (p *plan) String() string {
 				continue
 			}
 			if first {
-				fmt.Fprintf(&b, "# %s-restore --noflush\n", toolName(f.model))
+				fmt.Fprintf(&b, "# %s-restore --noflush\n", toolName(f.Model))
 				first = false
 			}
 			fmt.Fprintf(&b, "*%s\n%sCOMMIT\n", t, body)
@@ -43,43 +44,49 @@ func (p *plan) String() string {
 // tableText returns the lines for one table, chains first.
 func (p *plan) tableText(i uint8, t tableID) string {
 	var b strings.Builder
-	mine := func(fn func(x *chainChange)) {
-		for _, x := range p.chains {
-			if x.id.family == i && x.id.table == t {
-				fn(x)
-			}
+	var changes []*chainChange
+	for _, x := range p.chains {
+		if x.id.in(i, t) {
+			changes = append(changes, x)
 		}
 	}
 	versioned := p.version != nil && p.l.versionID(0).in(i, t)
 	if versioned && p.version.made {
-		fmt.Fprintf(&b, ":%s - [0:0]\n", p.l.names.version(p.version.next))
+		newChainText(&b, p.l.names.version(p.version.next))
 	}
-	mine(func(x *chainChange) {
+	for _, x := range changes {
 		if x.creates() && !isBase(t, x.id.name) { // iptables makes base chains of itself
-			fmt.Fprintf(&b, ":%s - [0:0]\n", x.id.name)
+			newChainText(&b, x.id.name)
 		}
-	})
-	mine(func(x *chainChange) {
-		if !x.removes() {
-			x.appendText(&b)
-		}
-	})
-	mine(func(x *chainChange) {
-		if x.removes() && len(x.before) > 0 {
-			fmt.Fprintf(&b, "-F %s\n", x.id.name)
-		}
-	})
-	mine(func(x *chainChange) {
-		if x.removes() && !p.needed[x.id] {
-			fmt.Fprintf(&b, "-X %s\n", x.id.name)
-		}
-	})
+	}
+	p.changesText(&b, changes)
 	if versioned {
 		for _, v := range p.version.gone {
 			fmt.Fprintf(&b, "-X %s\n", p.l.names.version(v))
 		}
 	}
 	return b.String()
+}
+
+func newChainText(b *strings.Builder, name string) { fmt.Fprintf(b, ":%s - [0:0]\n", name) }
+
+// changesText appends the lines for the rules of chains, and for chains that go.
+func (p *plan) changesText(b *strings.Builder, changes []*chainChange) {
+	for _, x := range changes {
+		if !x.removes() {
+			x.appendText(b)
+		}
+	}
+	for _, x := range changes {
+		if x.removes() && len(x.before) > 0 {
+			fmt.Fprintf(b, "-F %s\n", x.id.name)
+		}
+	}
+	for _, x := range changes {
+		if p.deletes(x) {
+			fmt.Fprintf(b, "-X %s\n", x.id.name)
+		}
+	}
 }
 
 // appendText appends the lines for the rules of a chain.
@@ -128,6 +135,6 @@ func (x *chainChange) line(b *strings.Builder, command string, n int, r *rule) {
 	if n > 0 {
 		fmt.Fprintf(b, " %d", n)
 	}
-	r.appendText(b, families[x.id.family].model)
+	r.appendText(b, nft.Families[x.id.family].Model)
 	b.WriteByte('\n')
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,7 +17,7 @@ type rawTable struct {
 
 // rawChain is a chain with its rules.
 type rawChain struct {
-	foundChain
+	nft.ChainInfo
 	rules []rule
 }
 
@@ -56,7 +57,7 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	}
 	o := &observed{}
 	local := l.localnetOf(r)
-	if l.localhost(families[0], &reading.c.Rules) {
+	if l.localhost(nft.Families[0], &reading.c.Rules) {
 		local.before = reading.localnetBefore
 	}
 	var wanted changes // from nothing: every chain that should be there
@@ -67,7 +68,7 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	}
 	l.compare(r, o, wanted)
 	l.compareVersions(r, o)
-	if l.localhost(families[0], &o.state.rules) && !r.routeLocalnet {
+	if l.localhost(nft.Families[0], &o.state.rules) && !r.routeLocalnet {
 		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
 	}
 	return o, nil
@@ -103,7 +104,7 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 				before: have, after: w.after})
 		}
 	}
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			o.kernel.tables[i][t] = r.tables[i][t].exists
 			l.compareTable(r, o, uint8(i), t, wanted)
@@ -142,7 +143,7 @@ func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted ch
 		}
 	}
 	for name, c := range chains {
-		foreign := int(c.use) - len(c.rules) - ours[name]
+		foreign := int(c.Use) - len(c.rules) - ours[name]
 		if foreign > 0 && l.names.leadable(name) {
 			o.kernel.needed[chainID{i, t, name}] = true
 		}
@@ -179,7 +180,7 @@ func (o *observed) drifted(x *chainChange) {
 	case !x.exists && !x.shared:
 		what = "does not belong"
 	default:
-		what = describeDifference(x.before, x.after, families[x.id.family].model)
+		what = describeDifference(x.before, x.after, nft.Families[x.id.family].Model)
 	}
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
 }

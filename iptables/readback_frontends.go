@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/comment"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -33,7 +34,7 @@ func (r *reading) contents() servicemodel.Contents {
 	}
 	r.c.Rules, r.localnetBefore = rules, before
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
-	for i := range families {
+	for i := range nft.Families {
 		r.frontends(uint8(i))
 		r.c.ClusterIPs = append(r.c.ClusterIPs, r.addresses(uint8(i), filterClusterIPs,
 			clusterIPRule)...)
@@ -128,18 +129,11 @@ func (r *reading) key(i uint8, id treeID, found *rule) (servicemodel.FrontendKey
 	}
 	k := servicemodel.FrontendKey{Protocol: found.proto, Port: found.ports.from}
 	if id == natNodePorts {
-		k.Addr = unspecified(families[i])
+		k.Addr = nft.Families[i].Any
 		return k, !found.dst.IsValid()
 	}
 	k.Addr = found.dst.Addr()
 	return k, found.dst.IsSingleIP()
-}
-
-func unspecified(f *family) netip.Addr {
-	if f.model == servicemodel.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }
 
 // complete reads what a frontend needs beside its rule: source ranges and pools.
@@ -182,7 +176,7 @@ func (r *reading) sources(i uint8, fe *servicemodel.Frontend, found *rule) bool 
 		}
 		p := f.src
 		if !p.IsValid() {
-			p = netip.PrefixFrom(unspecified(families[i]), 0)
+			p = netip.PrefixFrom(nft.Families[i].Any, 0)
 		}
 		fe.Sources = append(fe.Sources, p)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -18,7 +19,7 @@ type memory struct{ raw raw }
 
 func newMemory() *memory {
 	m := &memory{}
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			m.raw.tables[i][t] = rawTable{exists: true, chains: map[string]*rawChain{}}
 		}
@@ -28,16 +29,16 @@ func newMemory() *memory {
 
 // list returns what is there, with the uses that the kernel would tell.
 func (m *memory) list() *raw {
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			chains := m.raw.tables[i][t].chains
 			for _, c := range chains {
-				c.use = uint32(len(c.rules))
+				c.Use = uint32(len(c.rules))
 			}
 			for _, c := range chains {
 				for j := range c.rules {
 					if to := chains[c.rules[j].chain]; to != nil {
-						to.use++
+						to.Use++
 					}
 				}
 			}
@@ -64,8 +65,7 @@ func (m *memory) apply(l *layout, p *plan) {
 		}
 		c := chains[x.id.name]
 		if c == nil {
-			c = &rawChain{foundChain: foundChain{name: x.id.name,
-				base: isBase(x.id.table, x.id.name), policy: verdictAccept}}
+			c = &rawChain{ChainInfo: nft.ChainInfo{Chain: *chainOf(x.id)}}
 			chains[x.id.name] = c
 		}
 		if x.shared {
@@ -84,7 +84,7 @@ func (m *memory) apply(l *layout, p *plan) {
 
 // damage changes some chains at random.
 func (m *memory) damage(rng *rand.Rand) {
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			chains := m.raw.tables[i][t].chains
 			for _, name := range slices.Sorted(maps.Keys(chains)) {

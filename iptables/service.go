@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/kernlb/kernlb/internal/comment"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,7 +33,7 @@ type leaf struct {
 // unitBuilder makes the unit of a service port.
 type unitBuilder struct {
 	l       *layout
-	f       *family
+	f       *nft.Family
 	rules   *servicemodel.Rules
 	name    servicemodel.PortName
 	pools   [2]*servicemodel.Pool // by scope
@@ -56,7 +57,7 @@ type entry struct {
 
 // unit returns the unit of a service port in a family: frontends are those of the family, in the
 // order of their keys.
-func (l *layout) unit(f *family, t *servicemodel.Table, frontends []*servicemodel.Frontend,
+func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*servicemodel.Frontend,
 	r *servicemodel.Rules) unit {
 	if len(frontends) == 0 {
 		return unit{}
@@ -64,7 +65,7 @@ func (l *layout) unit(f *family, t *servicemodel.Table, frontends []*servicemode
 	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
 	for _, scope := range [...]servicemodel.Scope{servicemodel.ScopeCluster,
 		servicemodel.ScopeLocal} {
-		b.pools[scope] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.model, Scope: scope})
+		b.pools[scope] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.Model, Scope: scope})
 	}
 	for _, fe := range frontends {
 		b.frontend(fe)
@@ -125,7 +126,7 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 }
 
 func (b *unitBuilder) leaf(t treeID, k servicemodel.FrontendKey, rules ...rule) {
-	b.unit.leaves = append(b.unit.leaves, leaf{t, b.l.dispatch[familyIndex(b.f.model)][t].key(k),
+	b.unit.leaves = append(b.unit.leaves, leaf{t, b.l.dispatch[familyIndex(b.f.Model)][t].key(k),
 		rules})
 }
 
@@ -225,7 +226,7 @@ type origin struct {
 }
 
 // origins returns the origins in the order in which they must be tested, the last without a match.
-func (l *layout) origins(f *family, r *servicemodel.Rules) []origin {
+func (l *layout) origins(f *nft.Family, r *servicemodel.Rules) []origin {
 	return []origin{
 		{servicemodel.FromPods, l.pods(f, r)},
 		{servicemodel.FromHost, []rule{{srcLocal: true}}},
@@ -234,11 +235,11 @@ func (l *layout) origins(f *family, r *servicemodel.Rules) []origin {
 }
 
 // pods returns rules that match packets from pods; none, if pods cannot be told.
-func (l *layout) pods(f *family, r *servicemodel.Rules) []rule {
+func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	var m []rule
 	for _, c := range r.LocalPods.CIDRs {
 		switch {
-		case servicemodel.FamilyOf(c.Addr()) != f.model:
+		case servicemodel.FamilyOf(c.Addr()) != f.Model:
 		case c.Bits() == 0:
 			m = append(m, rule{})
 		default:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -20,7 +21,7 @@ func (l *layout) settingRules(s *state) []rule {
 	for _, line := range settings.Lines(s.rules) {
 		rules = append(rules, rule{comment: line})
 	}
-	if l.localhost(families[0], &s.rules) {
+	if l.localhost(nft.Families[0], &s.rules) {
 		value := "0"
 		if s.localnetBefore {
 			value = "1"

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,8 +32,8 @@ type layout struct {
 func newLayout(prefix string) *layout {
 	l := &layout{names: names{prefix}, seed: maphash.MakeSeed()}
 	n := l.names
-	for i, f := range families {
-		a := addrLen(f.model)
+	for i, f := range nft.Families {
+		a := f.AddrLen
 		l.dispatch[i] = [treeCount]*dispatch{
 			natServices: {names: n, f: f, table: nat, root: n.services(), step: stepService,
 				addr: a, ports: true},
@@ -63,7 +64,7 @@ type fixedChain struct {
 }
 
 // fixed returns the fixed chains of a family, but for those that a tree begins in.
-func (l *layout) fixed(f *family, s *state) []fixedChain {
+func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 	n, r := l.names, &s.rules
 	chains := []fixedChain{
 		{table: nat, name: n.markMasq(), rules: []rule{l.mark(r)}},
@@ -71,7 +72,7 @@ func (l *layout) fixed(f *family, s *state) []fixedChain {
 		{table: nat, name: n.postrouting(), rules: l.postrouting(r)},
 		{table: filter, name: n.forward(), rules: l.forward(r)},
 	}
-	if f.model == servicemodel.IPv4 {
+	if f.Model == servicemodel.IPv4 {
 		settings := fixedChain{table: nat, name: n.settings(), rules: l.settingRules(s)}
 		chains = append(chains, settings)
 	}
@@ -81,20 +82,20 @@ func (l *layout) fixed(f *family, s *state) []fixedChain {
 	}
 	for _, t := range tables {
 		for _, b := range baseChains(t) {
-			chains = append(chains, fixedChain{table: t, name: b.name,
-				rules: l.jumps(f, t, b.hook, r), shared: true})
+			chains = append(chains, fixedChain{table: t, name: b.Name,
+				rules: l.jumps(f, t, b.Hook, r), shared: true})
 		}
 	}
 	return chains
 }
 
 // localhost reports whether node ports answer at loopback addresses.
-func (l *layout) localhost(f *family, r *servicemodel.Rules) bool {
-	if !r.LocalhostNodePorts || f.model != servicemodel.IPv4 {
+func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
+	if !r.LocalhostNodePorts || f.Model != servicemodel.IPv4 {
 		return false
 	}
 	for _, p := range r.NodePorts {
-		if p.Overlaps(f.loopback) {
+		if p.Overlaps(f.Loopback) {
 			return true
 		}
 	}
@@ -107,7 +108,7 @@ func (l *layout) mark(r *servicemodel.Rules) rule {
 }
 
 // masqOffPod marks what does not come from pods.
-func (l *layout) masqOffPod(f *family, r *servicemodel.Rules) []rule {
+func (l *layout) masqOffPod(f *nft.Family, r *servicemodel.Rules) []rule {
 	var rules []rule
 	for _, m := range l.pods(f, r) {
 		m.target = targetReturn
@@ -142,43 +143,43 @@ func (l *layout) forward(r *servicemodel.Rules) []rule {
 
 // guard drops packets that come from elsewhere to a loopback address, which route_localnet would
 // let in (CVE-2020-8558).
-func guard(f *family) rule {
+func guard(f *nft.Family) rule {
 	return rule{
-		notSrc: true, src: f.loopback, dst: f.loopback,
+		notSrc: true, src: f.Loopback, dst: f.Loopback,
 		state:   stateMatch{states: ctRelated | ctEstablished | ctDNAT, not: true},
 		comment: "block incoming localnet connections", target: targetDrop,
 	}
 }
 
 // jumps returns our rules in a base chain, in the order in which they must come.
-func (l *layout) jumps(f *family, t tableID, hook uint32, r *servicemodel.Rules) []rule {
+func (l *layout) jumps(f *nft.Family, t tableID, hook uint32, r *servicemodel.Rules) []rule {
 	n := l.names
 	to := func(comment, chain string) rule {
 		return rule{comment: comment, target: targetJump, chain: chain}
 	}
 	onlyNew := func(r rule) rule { r.state.states = ctNew; return r }
 	if t == nat {
-		if hook == hookPostrouting {
+		if hook == nft.HookPostrouting {
 			return []rule{to("kubernetes postrouting rules", n.postrouting())}
 		}
 		return []rule{to("kubernetes service portals", n.services())}
 	}
 	var rules []rule
-	if l.localhost(f, r) && hook != hookForward {
+	if l.localhost(f, r) && hook != nft.HookForward {
 		// kube-proxy and kubelet have one without a comment
 		rules = append(rules, to("kubernetes localhost node ports", n.localnet()))
 	}
 	switch hook {
-	case hookInput:
+	case nft.HookInput:
 		return append(rules, onlyNew(to("kubernetes service portals", n.services())))
-	case hookForward:
+	case nft.HookForward:
 		rules = append(rules, to("kubernetes forwarding rules", n.forward()))
 	}
 	return append(rules, onlyNew(to("kubernetes service portals and cluster IPs", n.clusterIPs())))
 }
 
 // around returns the rules before and after those of a tree in its first chain.
-func (l *layout) around(f *family, id treeID, r *servicemodel.Rules) (before, after []rule) {
+func (l *layout) around(f *nft.Family, id treeID, r *servicemodel.Rules) (before, after []rule) {
 	n := l.names
 	switch id {
 	case natServices:
@@ -194,7 +195,7 @@ func (l *layout) around(f *family, id treeID, r *servicemodel.Rules) (before, af
 		before = []rule{{comment: "kubernetes service portals", target: targetJump,
 			chain: n.services()}}
 		for _, p := range r.ServiceCIDRs {
-			if servicemodel.FamilyOf(p.Addr()) == f.model {
+			if servicemodel.FamilyOf(p.Addr()) == f.Model {
 				after = append(after,
 					rule{dst: anyIfWhole(p), comment: "unused address of the service range",
 						target: targetDrop})
@@ -205,10 +206,10 @@ func (l *layout) around(f *family, id treeID, r *servicemodel.Rules) (before, af
 }
 
 // nodePorts leads packets to addresses of the node to the node ports.
-func (l *layout) nodePorts(f *family, r *servicemodel.Rules) []rule {
+func (l *layout) nodePorts(f *nft.Family, r *servicemodel.Rules) []rule {
 	var rules []rule
 	for _, p := range r.NodePorts {
-		if servicemodel.FamilyOf(p.Addr()) == f.model {
+		if servicemodel.FamilyOf(p.Addr()) == f.Model {
 			rules = append(rules, rule{dst: anyIfWhole(p), dstLocal: true, target: targetJump,
 				chain: l.names.nodePorts(),
 				comment: "kubernetes service nodeports; NOTE: this must be the last rule in this " +
@@ -219,11 +220,11 @@ func (l *layout) nodePorts(f *family, r *servicemodel.Rules) []rule {
 }
 
 // notLoopback sends packets to loopback addresses back.
-func (l *layout) notLoopback(f *family, r *servicemodel.Rules) []rule {
+func (l *layout) notLoopback(f *nft.Family, r *servicemodel.Rules) []rule {
 	if l.localhost(f, r) {
 		return nil
 	}
-	return []rule{{dst: f.loopback, target: targetReturn}}
+	return []rule{{dst: f.Loopback, target: targetReturn}}
 }
 
 // anyIfWhole returns p, or the zero prefix if it is the whole family: iptables has no way of saying

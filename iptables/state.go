@@ -6,12 +6,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // chainID is the identity of a chain.
 type chainID struct {
-	family uint8 // in families
+	family uint8 // in nft.Families
 	table  tableID
 	name   string
 }
@@ -29,7 +30,7 @@ func (c chainID) compare(o chainID) int {
 type state struct {
 	table *servicemodel.Table
 	rules servicemodel.Rules
-	// present says which families have rules at all.
+	// present says which nft.Families have rules at all.
 	present [2]bool
 	trees   [2][treeCount]*tree
 	// localnetBefore says that the sysctl route_localnet was on before node ports answered at
@@ -111,7 +112,7 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, before bool) (*stat
 	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnetBefore: before}
 	s.services()
 	s.addresses()
-	for i := range families {
+	for i := range nft.Families {
 		s.new.present[i] = s.wanted(i)
 		s.trees(i)
 		s.fixed(i)
@@ -129,7 +130,7 @@ func (s *stepper) wanted(i int) bool {
 		return true
 	}
 	return slices.ContainsFunc(s.new.rules.ServiceCIDRs, func(p netip.Prefix) bool {
-		return servicemodel.FamilyOf(p.Addr()) == families[i].model
+		return servicemodel.FamilyOf(p.Addr()) == nft.Families[i].Model
 	})
 }
 
@@ -137,7 +138,7 @@ func (s *stepper) wanted(i int) bool {
 func (s *stepper) services() {
 	for _, n := range s.touchedServices() {
 		was, is := s.c.Old.FrontendsOf(n), s.c.New.FrontendsOf(n)
-		for i, f := range families {
+		for i, f := range nft.Families {
 			s.unit(i, s.l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
 				s.l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
 		}
@@ -187,16 +188,16 @@ func (s *stepper) podsChanged() bool {
 }
 
 // ofFamily returns the frontends of a family. They come sorted by family.
-func ofFamily(l []*servicemodel.Frontend, f *family) []*servicemodel.Frontend {
+func ofFamily(l []*servicemodel.Frontend, f *nft.Family) []*servicemodel.Frontend {
 	first := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool {
-		return fe.Key.Family() == f.model
+		return fe.Key.Family() == f.Model
 	})
 	if first < 0 {
 		return nil
 	}
 	l = l[first:]
 	if n := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool {
-		return fe.Key.Family() != f.model
+		return fe.Key.Family() != f.Model
 	}); n >= 0 {
 		return l[:n]
 	}
@@ -316,7 +317,7 @@ func (s *stepper) fixed(i int) {
 		if !st.present[i] {
 			return
 		}
-		for _, c := range s.l.fixed(families[i], st) {
+		for _, c := range s.l.fixed(nft.Families[i], st) {
 			id := chainID{uint8(i), c.table, c.name}
 			put(id, c.rules)
 			s.out.of(id).shared = c.shared

@@ -13,20 +13,21 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // kubeProxyValues are what the placeholders of testdata/kube-proxy.rules stand for, by family.
-func kubeProxyValues(c *netnstest.Cluster, f *family) *strings.Replacer {
-	pod := func(i int) netip.Addr { return c.Pods[i].Addr(f.loopback.Addr()) }
+func kubeProxyValues(c *netnstest.Cluster, f *nft.Family) *strings.Replacer {
+	pod := func(i int) netip.Addr { return c.Pods[i].Addr(f.Loopback.Addr()) }
 	host := func(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 	to := func(i int) string { return netip.AddrPortFrom(pod(i), backendPort).String() }
 	l := []string{
 		"$POD1", host(pod(0)), "$POD2", host(pod(1)), "$TO1", to(0), "$TO2", to(1), "$LOOP",
-		f.loopback.String(),
-		"$CLIENTS", host(c.Outside[0].Addr(f.loopback.Addr())),
+		f.Loopback.String(),
+		"$CLIENTS", host(c.Outside[0].Addr(f.Loopback.Addr())),
 	}
-	if f.model == sm.IPv6 {
+	if f.Model == sm.IPv6 {
 		return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv6, "$ICMP",
 			"icmp6-port-unreachable",
 			"$MASK", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "$WEB", "fd00:10:96::a/128",
@@ -44,7 +45,7 @@ func kubeProxyValues(c *netnstest.Cluster, f *family) *strings.Replacer {
 // kubeProxyRules returns what iptables-save prints of a node where kube-proxy 1.36 in iptables mode
 // serves what takeoverState says, and a service more, which was deleted since: {web} is the hash of
 // a service port's name, {web POD1} that of an endpoint of it.
-func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *family) string {
+func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *nft.Family) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/kube-proxy.rules")
 	require.NoError(t, err)
@@ -53,7 +54,7 @@ func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *family) string {
 			name, pod, _ := strings.Cut(strings.Trim(s, "{}"), " POD")
 			name = "default/" + name + ":httptcp"
 			if pod != "" {
-				name += netip.AddrPortFrom(c.Pods[pod[0]-'1'].Addr(f.loopback.Addr()), backendPort).
+				name += netip.AddrPortFrom(c.Pods[pod[0]-'1'].Addr(f.Loopback.Addr()), backendPort).
 					String()
 			}
 			return hash(name)
@@ -100,8 +101,8 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 		t.Run(fmt.Sprintf("node ports at localhost %t", localhost), func(t *testing.T) {
 			t.Parallel()
 			c, b := clusterOf(t)
-			for _, f := range families {
-				runTool(t, c.Node.NS, kubeProxyRules(t, c, f), toolName(f.model)+"-restore")
+			for _, f := range nft.Families {
+				runTool(t, c.Node.NS, kubeProxyRules(t, c, f), toolName(f.Model)+"-restore")
 			}
 			require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
 			held := holdConnections(t, c)
@@ -134,7 +135,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 			_, err = e.Cleanup(t.Context())
 			require.NoError(t, err)
 			requireOthersStay(t, c)
-			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, families[0]),
+			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, nft.Families[0]),
 				"block incoming localnet connections"))
 			require.Equal(t, map[bool]string{false: "1", true: "0"}[localhost], sysctlValue(t, b),
 				"as long as the guard is there")
@@ -176,7 +177,7 @@ func requireTakenOver(t *testing.T, c *netnstest.Cluster) {
 			"a source that is not allowed")
 		require.Equal(t, netnstest.Refused, dial(t, c.Pods[0], to[3]).Kind, "no endpoints")
 
-		saved := save(t, c.Node.NS, families[i])
+		saved := save(t, c.Node.NS, nft.Families[i])
 		for _, gone := range []string{
 			"KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "--ctstate INVALID", "default/gone",
 			"health check", "KUBE-SVC-" + hash("default/gone:httptcp"),
@@ -189,7 +190,7 @@ func requireTakenOver(t *testing.T, c *netnstest.Cluster) {
 // requireOthersStay requires that what is not of services is as it was.
 func requireOthersStay(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
-	for _, f := range families {
+	for _, f := range nft.Families {
 		saved := save(t, c.Node.NS, f)
 		for _, others := range []string{
 			":FORWARD DROP", ":KUBE-IPTABLES-HINT", ":KUBE-KUBELET-CANARY", ":KUBE-PROXY-CANARY",
@@ -198,7 +199,7 @@ func requireOthersStay(t *testing.T, c *netnstest.Cluster) {
 			"-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n",
 			"-j CNI-FORWARD", "-A CNI-FORWARD", "-j CNI-HOSTPORT-MASQ", "-A CNI-HOSTPORT-MASQ",
 		} {
-			require.Contains(t, saved, others, "%s", f.name)
+			require.Contains(t, saved, others, "%s", f.Name)
 		}
 	}
 }

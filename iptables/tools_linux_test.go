@@ -18,6 +18,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -92,15 +93,15 @@ var versionNumber = regexp.MustCompile(`-VERSION-[0-9a-f]{8}`)
 
 // save returns what iptables-save prints, without the lines that have the time in them, and with
 // the same version always.
-func (p toolset) save(t *testing.T, ns *netnstest.NS, f *family) string {
+func (p toolset) save(t *testing.T, ns *netnstest.NS, f *nft.Family) string {
 	t.Helper()
-	out := p.run(t, ns, "", toolName(f.model)+"-save")
+	out := p.run(t, ns, "", toolName(f.Model)+"-save")
 	lines := strings.SplitAfter(out, "\n")
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "#") })
 	return versionNumber.ReplaceAllString(strings.Join(lines, ""), "-VERSION-00000000")
 }
 
-func save(t *testing.T, ns *netnstest.NS, f *family) string {
+func save(t *testing.T, ns *netnstest.NS, f *nft.Family) string {
 	t.Helper()
 	return toolset("").save(t, ns, f)
 }
@@ -131,7 +132,7 @@ func ourText(b *Backend, i int, t tableID) string {
 	for _, n := range names {
 		for j := range chains[n] {
 			out.WriteString("-A " + n)
-			chains[n][j].appendText(&out, families[i].model)
+			chains[n][j].appendText(&out, nft.Families[i].Model)
 			out.WriteByte('\n')
 		}
 	}
@@ -159,16 +160,16 @@ func TestIptablesSavePrintsWhatWasMeant(t *testing.T) {
 	eachToolset(t, func(t *testing.T, p toolset) {
 		b, ns, _ := opened(t, Config{})
 		apply(t, b, richState(t, 1))
-		for i, f := range families {
+		for i, f := range nft.Families {
 			saved := p.save(t, ns, f)
 			for _, table := range tables {
 				want := ourText(b, i, table)
 				require.Greater(t, strings.Count(want, "\n"), 50)
-				require.Equal(t, want, savedRules(saved, table), "%s %s", f.name, table)
-				listed := p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-L",
+				require.Equal(t, want, savedRules(saved, table), "%s %s", f.Name, table)
+				listed := p.run(t, ns, "", toolName(f.Model), "-t", table.String(), "-L",
 					"-n", "-v")
 				require.Contains(t, listed, "Chain KUBE-SERVICES (")
-				p.run(t, ns, "", toolName(f.model), "-t", table.String(), "-S")
+				p.run(t, ns, "", toolName(f.Model), "-t", table.String(), "-S")
 			}
 		}
 	})
@@ -180,8 +181,8 @@ func TestIptablesListsRulesWithoutAWarning(t *testing.T) {
 	eachToolset(t, func(t *testing.T, p toolset) {
 		b, ns, _ := opened(t, Config{})
 		apply(t, b, webService())
-		for _, f := range families {
-			require.Contains(t, p.run(t, ns, "", toolName(f.model), "-t", "nat", "-L"),
+		for _, f := range nft.Families {
+			require.Contains(t, p.run(t, ns, "", toolName(f.Model), "-t", "nat", "-L"),
 				"/* default/web:http cluster IP */")
 		}
 	})
@@ -193,8 +194,8 @@ func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 		b, ns, _ := opened(t, Config{})
 		want := apply(t, b, richState(t, 2))
 		other, otherNS, _ := opened(t, Config{})
-		for _, f := range families {
-			p.run(t, otherNS, p.save(t, ns, f), toolName(f.model)+"-restore")
+		for _, f := range nft.Families {
+			p.run(t, otherNS, p.save(t, ns, f), toolName(f.Model)+"-restore")
 		}
 		require.NoError(t, otherNS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
 		o, err := other.Observe(t.Context(), nil)
@@ -213,23 +214,23 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 		e := dataplane.New(b, nil)
 		_, err := e.Apply(t.Context(), podService(c, 3, nil))
 		require.NoError(t, err)
-		for _, f := range families {
-			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[familyIndex(f.model)], 80)
+		for _, f := range nft.Families {
+			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[familyIndex(f.Model)], 80)
 			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 20)
 			require.NoError(t, err)
-			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.model)+"-restore")
+			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.Model)+"-restore")
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
 			require.NoError(t, conns.Close())
 		}
-		saved := [2]string{p.save(t, c.Node.NS, families[0]), p.save(t, c.Node.NS, families[1])}
+		saved := [2]string{p.save(t, c.Node.NS, nft.Families[0]), p.save(t, c.Node.NS, nft.Families[1])}
 		_, err = e.Cleanup(t.Context())
 		require.NoError(t, err)
-		for i, f := range families {
+		for i, f := range nft.Families {
 			to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]
 			port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080).
 				String()
 			require.Equal(t, netnstest.Refused, dial(t, c.Outside[0], port).Kind, "nothing is left")
-			p.run(t, c.Node.NS, saved[i], toolName(f.model)+"-restore")
+			p.run(t, c.Node.NS, saved[i], toolName(f.Model)+"-restore")
 			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], to).Kind)
 			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], port).Kind)
 			require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], to).Kind)

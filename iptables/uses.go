@@ -1,6 +1,10 @@
 package iptables
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
 
 // Uses. The kernel tells with each chain how many rules it has and how many rules lead to it, in
 // one number (NFTA_CHAIN_USE), and lists ten thousand chains in some milliseconds. So it can be
@@ -24,10 +28,10 @@ func (u *uses) add(l *layout, id chainID, n int) {
 
 // usesOf returns the sum of what the kernel lists.
 func (l *layout) usesOf(r *raw) (u uses) {
-	for i := range families {
+	for i := range nft.Families {
 		for _, t := range tables {
 			for name, c := range r.tables[i][t].chains {
-				u.add(l, chainID{uint8(i), t, name}, int(c.use)+1)
+				u.add(l, chainID{uint8(i), t, name}, int(c.Use)+1)
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // The version of an instance. Each commit gives the instance another version, in the same
@@ -75,11 +77,11 @@ func (k *kernelState) renew(present bool) *renewal {
 // encodeVersion comes first in a transaction, so that the error of a writer that is late tells
 // why.
 func (e *encoder) encodeVersion(r *renewal, l *layout) {
-	e.f = families[0]
+	table := e.of(l.versionID(0))
 	for _, v := range r.gone {
-		e.deleteChain(nat, l.names.version(v))
+		table.DeleteUnusedChain(l.names.version(v))
 	}
 	if r.made {
-		e.addChain(nat, l.names.version(r.next))
+		table.CreateChain(&nft.Chain{Name: l.names.version(r.next)})
 	}
 }

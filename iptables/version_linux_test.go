@@ -10,6 +10,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -185,7 +186,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				_, err = e.Apply(t.Context(), with)
 				require.NoError(t, err)
 				require.Equal(t, "1", sysctlValue(t, b))
-				require.Contains(t, save(t, ns, families[0]),
+				require.Contains(t, save(t, ns, nft.Families[0]),
 					`"route-localnet-before `+c.record+`"`)
 				if c.later {
 					runTool(t, ns, guard, "iptables-restore", "--noflush")
@@ -206,7 +207,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				}
 				require.NoError(t, err)
 				require.Equal(t, c.after, sysctlValue(t, b))
-				require.NotContains(t, save(t, ns, families[0]), "route-localnet")
+				require.NotContains(t, save(t, ns, nft.Families[0]), "route-localnet")
 			})
 		}
 	}
@@ -254,10 +255,10 @@ func TestTheLongestNames(t *testing.T) {
 	r, err := dataplane.New(b, nil).Apply(t.Context(), want)
 	require.NoError(t, err)
 	requireAdopts(t, ns, want, r.Changes.New)
-	for _, f := range families {
+	for _, f := range nft.Families {
 		saved := save(t, ns, f)
 		require.Contains(t, saved, web.Name.Namespace+"/"+web.Name.Name+":"+web.Ports[0].Name)
-		runTool(t, ns, saved, toolName(f.model)+"-restore")
+		runTool(t, ns, saved, toolName(f.Model)+"-restore")
 	}
 	requireAdopts(t, ns, want, r.Changes.New)
 }
@@ -269,15 +270,12 @@ func TestOtherTablesDoNotMatter(t *testing.T) {
 	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer conn.Close()
-	for _, f := range families {
+	for _, f := range nft.Families {
 		var batch nfnl.Batch
-		object := nfnl.Object{Verb: "add", Kind: "table", Name: "other"}
-		batch.Message(nfnl.SubsysNFTables, msgNewTable, nfnl.FlagCreate, f.nfproto, 0, object)
-		batch.Text(1, "other")
+		table := nft.NewEncoder(&batch, f, "other")
+		table.EnsureTable()
 		for _, name := range []string{"KUBE-SERVICES", "KUBE-SETTINGS", "KUBE-VERSION-00000001"} {
-			batch.Message(nfnl.SubsysNFTables, msgNewChain, nfnl.FlagCreate, f.nfproto, 0, object)
-			batch.Text(attrChainTable, "other")
-			batch.Text(attrChainName, name)
+			table.AddChain(&nft.Chain{Name: name})
 		}
 		require.NoError(t, conn.Commit(t.Context(), &batch, 0))
 	}

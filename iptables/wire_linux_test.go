@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // payloads returns the structs of x_tables in a rule, in their order; comments, which iptables
@@ -15,10 +16,10 @@ import (
 func payloads(t *testing.T, exprs []byte) []string {
 	t.Helper()
 	var l []string
-	require.True(t, parseExprs(exprs, func(e expr) bool {
+	require.True(t, nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
 		var a attrs
-		if e.name == "match" || e.name == "target" {
-			require.True(t, a.parse(e.data))
+		if name := string(e.Name); name == "match" || name == "target" {
+			require.True(t, a.parse(e.Attrs))
 			if name := cString(a[1]); name != xtComment.name {
 				l = append(l, fmt.Sprintf("%s %d %x", name, a.u32(2), a[3]))
 			}
@@ -29,7 +30,7 @@ func payloads(t *testing.T, exprs []byte) []string {
 }
 
 // usable returns the rules of sampleRules that iptables can write into a chain of a table.
-func usable(f *family, t tableID) []rule {
+func usable(f *nft.Family, t tableID) []rule {
 	var l []rule
 	for _, r := range sampleRules(f) {
 		onlyFilter := r.target == targetReject || r.target == targetDrop
@@ -52,35 +53,31 @@ func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
 
 func requireOurBytes(t *testing.T, p toolset) {
 	t.Helper()
-	for i, f := range families {
+	for i, f := range nft.Families {
 		for _, table := range tables {
 			b, ns, _ := opened(t, Config{})
 			rules := usable(f, table)
 			text := fmt.Sprintf("*%s\n:CHAIN -\n:OTHER -\n", table)
 			for j := range rules {
-				text += "-A CHAIN " + rules[j].text(f.model) + "\n"
+				text += "-A CHAIN " + rules[j].text(f.Model) + "\n"
 			}
-			p.run(t, ns, text+"COMMIT\n", toolName(f.model)+"-restore")
+			p.run(t, ns, text+"COMMIT\n", toolName(f.Model)+"-restore")
 
 			var raw [][]byte
 			rd := b.kernel.reader
-			rd.request(uint8(i), msgGetRule, "list rules of", "chain")
-			rd.req.Text(attrRuleTable, table.String())
-			rd.req.Text(attrRuleChain, "CHAIN")
+			rd.request(uint8(i), nft.MsgGetRule, "list rules of", "chain")
+			rd.req.Text(nft.AttrRuleTable, table.String())
+			rd.req.Text(nft.AttrRuleChain, "CHAIN")
 			require.NoError(t, rd.conn.Dump(t.Context(), &rd.req, func(m nfnl.Message) error {
-				it := nfnl.Attrs(m.Attrs)
-				for it.Next() {
-					if it.Type() == attrRuleExpressions {
-						raw = append(raw, append([]byte{}, it.Data()...))
-					}
-				}
-				return it.Err()
+				info, err := nft.DecodeRule(m.Attrs)
+				raw = append(raw, append([]byte{}, info.Exprs...))
+				return err
 			}))
 			found, err := rd.rules(t.Context(), chainID{uint8(i), table, "CHAIN"})
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {
-				name := strings.TrimSpace(rules[j].text(f.model))
+				name := strings.TrimSpace(rules[j].text(f.Model))
 				require.Equal(t, rules[j], found[j].rule, name)
 				exprs, _ := encodeRule(t, f, &rules[j])
 				require.Equal(t, payloads(t, exprs), payloads(t, raw[j]), name)
@@ -92,20 +89,21 @@ func requireOurBytes(t *testing.T, p toolset) {
 // The kernel takes every rule, and tells it as it was written.
 func TestTheKernelKeepsRules(t *testing.T) {
 	t.Parallel()
-	for i, f := range families {
+	for i, f := range nft.Families {
 		for _, table := range tables {
 			b, _, _ := opened(t, Config{})
 			rules := usable(f, table)
 			var batch nfnl.Batch
-			e := &encoder{batch: &batch, f: f}
-			e.addTable(table)
-			e.addChain(table, "OTHER")
-			e.addChain(table, "CHAIN")
+			e := newEncoder(&batch)
+			id := chainID{uint8(i), table, "CHAIN"}
+			e.of(id).EnsureTable()
+			e.of(id).CreateChain(&nft.Chain{Name: "OTHER"})
+			e.of(id).CreateChain(chainOf(id))
 			for j := range rules {
-				e.appendRuleTo(table, "CHAIN", &rules[j])
+				e.rule(id, nft.Last, 0, &rules[j])
 			}
 			require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-			found, err := b.kernel.reader.rules(t.Context(), chainID{uint8(i), table, "CHAIN"})
+			found, err := b.kernel.reader.rules(t.Context(), id)
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {

@@ -4,24 +4,9 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// Attributes of a rule (NFTA_RULE_*).
-const (
-	attrRuleTable       = 1
-	attrRuleChain       = 2
-	attrRuleHandle      = 3
-	attrRuleExpressions = 4
-	attrRuleCompat      = 5
-	attrRulePosition    = 6
-	attrRuleUserData    = 7
-)
-
-// udataComment is the type of the comment in a rule's user data (NFTNL_UDATA_RULE_COMMENT in
-// libnftnl/udata.h). iptables reads it since 1.8.0 and shows it as "-m comment", nft shows it as
-// the rule's comment; unlike that match it costs no packet anything.
-const udataComment = 0
 
 // maxComment is how long a comment can be: NFT_USERDATA_MAXLEN less type, length and the final NUL.
 const maxComment = 253
@@ -29,95 +14,69 @@ const maxComment = 253
 // protocolOffset is where the IPv4 header has its protocol.
 const protocolOffset = 9
 
-// appendRule appends what a message says of a rule after its place: expressions, protocol, comment.
-func (e *encoder) appendRule(r *rule) {
-	b := e.batch
-	list := b.Nest(attrRuleExpressions)
-	e.appendRuleMatches(r)
-	appendCounter(b)
-	e.appendRuleTarget(r)
-	b.End(list)
-	// What checks a match or target learns from here which protocol the rule is about.
-	if r.proto != 0 {
-		m := b.Nest(attrRuleCompat)
-		b.U32(1, uint32(r.proto)) // NFTA_RULE_COMPAT_PROTO
-		b.U32(2, 0)               // NFTA_RULE_COMPAT_FLAGS
-		b.End(m)
-	}
-	if r.comment != "" {
-		ud := append(e.scratch[:0], udataComment, byte(len(r.comment)+1))
-		ud = append(append(ud, r.comment...), 0)
-		b.Attr(attrRuleUserData, ud)
-	}
+// rule appends a message that puts a rule into a chain.
+func (e *encoder) rule(id chainID, at nft.Place, handle uint64, r *rule) {
+	e.f = nft.Families[id.family]
+	table := e.of(id)
+	table.BeginRule(id.name, at, handle)
+	e.appendMatches(r)
+	nft.AppendCounter(e.batch)
+	e.appendTarget(r)
+	table.EndRule(uint8(r.proto), r.comment)
 }
 
-// appendRuleMatches puts what is cheap and rare first. iptables-save lists matches in this order,
+// appendMatches puts what is cheap and rare first. iptables-save lists matches in this order,
 // too.
-func (e *encoder) appendRuleMatches(r *rule) {
+func (e *encoder) appendMatches(r *rule) {
 	b := e.batch
-	e.appendPrefix(r.dst, r.notDst, e.f.dstOffset)
-	e.appendPrefix(r.src, r.notSrc, e.f.srcOffset)
+	e.appendPrefix(r.dst, r.notDst, e.f.DaddrOffset)
+	e.appendPrefix(r.src, r.notSrc, e.f.SaddrOffset)
 	if r.in != "" {
 		e.appendInterface(r)
 	}
 	if r.proto != 0 {
 		// as iptables does since 1.8.10: the kernel reads it in line
-		if e.f.model == servicemodel.IPv4 {
-			appendPayload(b, baseNetwork, protocolOffset, 1)
+		if e.f.Model == servicemodel.IPv4 {
+			nft.AppendPayload(b, nft.Reg1, nft.NetworkHeader, protocolOffset, 1)
 		} else {
-			appendMeta(b, metaL4Proto)
+			nft.AppendMeta(b, nft.Reg1, nft.MetaL4Proto)
 		}
-		appendCmp(b, cmpEq, append(e.scratch[:0], byte(r.proto)))
+		nft.AppendCmp(b, nft.CmpEq, append(e.scratch[:0], byte(r.proto)))
 	}
 	if !r.ports.any() {
 		e.appendPorts(r)
 	}
 	if r.mark.mask != 0 {
-		appendMeta(b, metaMark)
-		appendBitwise(b, native.AppendUint32(e.scratch[:0], r.mark.mask))
-		appendCmp(b, eqOrNot(r.mark.not), native.AppendUint32(e.scratch[:0], r.mark.value))
+		nft.AppendMeta(b, nft.Reg1, nft.MetaMark)
+		nft.AppendBitwise(b, native.AppendUint32(e.scratch[:0], r.mark.mask), nil)
+		nft.AppendCmp(b, eqOrNot(r.mark.not), native.AppendUint32(e.scratch[:0], r.mark.value))
 	}
 	if r.srcLocal || r.dstLocal {
-		appendMatch(b, xtAddrtype, encodeAddrtype(e.scratch[:], r))
+		xtAddrtype.appendMatch(b, encodeAddrtype(e.scratch[:], r))
 	}
 	if r.state.states != 0 {
-		appendMatch(b, xtConntrack, encodeConntrack(e.scratch[:], r.state))
+		xtConntrack.appendMatch(b, encodeConntrack(e.scratch[:], r.state))
 	}
 	if r.stat.kind != statNone {
-		appendMatch(b, xtStatistic, encodeStatistic(e.scratch[:], r.stat))
+		xtStatistic.appendMatch(b, encodeStatistic(e.scratch[:], r.stat))
 	}
 	if r.recent.kind != recentNone {
-		appendMatch(b, xtRecent, encodeRecent(e.scratch[:], e.f.model, r.recent))
+		xtRecent.appendMatch(b, encodeRecent(e.scratch[:], e.f, r.recent))
 	}
 }
 
 func eqOrNot(not bool) uint32 {
 	if not {
-		return cmpNeq
+		return nft.CmpNeq
 	}
-	return cmpEq
+	return nft.CmpEq
 }
 
-// appendPrefix matches an address as iptables-nft does: where the prefix ends at a byte, only the
-// bytes it has are loaded.
+// appendPrefix matches an address.
 func (e *encoder) appendPrefix(p netip.Prefix, not bool, offset uint32) {
-	if !p.IsValid() {
-		return
+	if p.IsValid() {
+		nft.AppendPrefix(e.batch, offset, eqOrNot(not), p)
 	}
-	addr := p.Addr().AsSlice()
-	n := len(addr)
-	if p.Bits()%8 == 0 && p.Bits() > 0 {
-		n = p.Bits() / 8
-	}
-	appendPayload(e.batch, baseNetwork, offset, uint32(n))
-	if p.Bits() < n*8 {
-		mask := zeroed(e.scratch[:], n)
-		for i := range p.Bits() {
-			mask[i/8] |= 0x80 >> (i % 8)
-		}
-		appendBitwise(e.batch, mask)
-	}
-	appendCmp(e.batch, eqOrNot(not), addr[:n])
 }
 
 // appendInterface matches the name with its NUL, or only its beginning.
@@ -128,50 +87,50 @@ func (e *encoder) appendInterface(r *rule) {
 	} else {
 		name = append(name, 0)
 	}
-	appendMeta(e.batch, metaIIFName)
-	appendCmp(e.batch, eqOrNot(r.notIn), name)
+	nft.AppendMeta(e.batch, nft.Reg1, nft.MetaIIFName)
+	nft.AppendCmp(e.batch, eqOrNot(r.notIn), name)
 }
 
 func (e *encoder) appendPorts(r *rule) {
 	b := e.batch
 	// iptables reads ports of TCP and UDP only from native expressions
 	if r.proto == servicemodel.SCTP {
-		appendMatch(b, xtSCTP, encodeSCTP(e.scratch[:], r.ports))
+		xtSCTP.appendMatch(b, encodeSCTP(e.scratch[:], r.ports))
 		return
 	}
-	appendPayload(b, baseTransport, 2, 2)
+	nft.AppendPayload(b, nft.Reg1, nft.TransportHeader, 2, 2)
 	from := binary.BigEndian.AppendUint16(e.scratch[:0], r.ports.from)
 	to := binary.BigEndian.AppendUint16(e.scratch[2:2], r.ports.to)
 	switch {
 	case r.ports.from == r.ports.to:
-		appendCmp(b, cmpEq, from)
+		nft.AppendCmp(b, nft.CmpEq, from)
 	case r.ports.from == 0:
-		appendCmp(b, cmpLte, to)
+		nft.AppendCmp(b, nft.CmpLte, to)
 	default:
-		appendRange(b, from, to)
+		nft.AppendRange(b, from, to)
 	}
 }
 
-func (e *encoder) appendRuleTarget(r *rule) {
+func (e *encoder) appendTarget(r *rule) {
 	b := e.batch
 	switch r.target {
 	case targetAccept:
-		appendVerdict(b, verdictAccept, "")
+		nft.AppendVerdict(b, nft.VerdictAccept, "")
 	case targetDrop:
-		appendVerdict(b, verdictDrop, "")
+		nft.AppendVerdict(b, nft.VerdictDrop, "")
 	case targetReturn:
-		appendVerdict(b, verdictReturn, "")
+		nft.AppendVerdict(b, nft.VerdictReturn, "")
 	case targetJump:
-		appendVerdict(b, verdictJump, r.chain)
+		nft.AppendVerdict(b, nft.VerdictJump, r.chain)
 	case targetGoto:
-		appendVerdict(b, verdictGoto, r.chain)
+		nft.AppendVerdict(b, nft.VerdictGoto, r.chain)
 	case targetReject:
-		appendTarget(b, xtREJECT, encodeREJECT(e.scratch[:], e.f.model))
+		xtREJECT.appendTarget(b, encodeREJECT(e.scratch[:], e.f))
 	case targetDNAT:
-		appendTarget(b, xtDNAT, encodeDNAT(e.scratch[:], r.to))
+		xtDNAT.appendTarget(b, encodeDNAT(e.scratch[:], r.to))
 	case targetMasquerade:
-		appendTarget(b, xtMasquerade, encodeMasquerade(e.scratch[:], e.f.model))
+		xtMasquerade.appendTarget(b, encodeMasquerade(e.scratch[:], e.f))
 	case targetMark:
-		appendTarget(b, xtMARK, encodeMARK(e.scratch[:], r.set))
+		xtMARK.appendTarget(b, encodeMARK(e.scratch[:], r.set))
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -28,20 +30,20 @@ const (
 
 // decoder reads the rules of one family. What it does not understand makes a rule opaque.
 type decoder struct {
-	f      *family
+	f      *nft.Family
 	r      rule
 	reg    loaded
 	chains map[string]string // one string for each name of a chain
 	a      attrs
 }
 
-func newDecoder(f *family) *decoder { return &decoder{f: f, chains: map[string]string{}} }
+func newDecoder(f *nft.Family) *decoder { return &decoder{f: f, chains: map[string]string{}} }
 
 // decodeRule reads the expressions and user data of a rule.
 func (d *decoder) decodeRule(exprs, udata []byte) rule {
 	d.r, d.reg = rule{}, loaded{}
-	ok := parseExprs(exprs, d.expr)
-	if c, there := commentOf(udata); ok && there {
+	ok := nft.EachExpr(exprs, d.expr)
+	if c := nft.CommentOf(udata); ok && c != "" {
 		ok = d.r.comment == ""
 		d.r.comment = c
 	}
@@ -54,8 +56,8 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 // leadsTo returns the chain that a rule jumps or goes to, whatever else is in it.
 func (d *decoder) leadsTo(exprs []byte) string {
 	d.r = rule{}
-	parseExprs(exprs, func(e expr) bool {
-		if e.name == "immediate" && d.a.parse(e.data) {
+	nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
+		if string(e.Name) == "immediate" && d.a.parse(e.Attrs) {
 			d.immediate()
 		}
 		return true
@@ -66,27 +68,11 @@ func (d *decoder) leadsTo(exprs []byte) string {
 // consistent reports what no single expression can tell: ports need their protocol.
 func (d *decoder) consistent() bool { return d.r.ports.any() || d.r.proto.Valid() }
 
-// commentOf returns the comment in a rule's user data (struct nftnl_udata: u8 type, u8 length, then
-// the value).
-func commentOf(ud []byte) (string, bool) {
-	for len(ud) >= 2 {
-		typ, n := ud[0], int(ud[1])
-		if len(ud) < 2+n {
-			return "", false
-		}
-		if typ == udataComment && n > 0 {
-			return cString(ud[2 : 2+n]), true
-		}
-		ud = ud[2+n:]
-	}
-	return "", false
-}
-
-func (d *decoder) expr(e expr) bool {
-	if d.r.target != targetNone || !d.a.parse(e.data) {
+func (d *decoder) expr(e nft.ExprInfo) bool {
+	if d.r.target != targetNone || !d.a.parse(e.Attrs) {
 		return false // nothing comes after the target
 	}
-	switch e.name {
+	switch string(e.Name) {
 	case "counter":
 		return true
 	case "payload":
@@ -102,81 +88,97 @@ func (d *decoder) expr(e expr) bool {
 	case "immediate":
 		return d.immediate()
 	case "match":
-		return d.match(extension{cString(d.a[1]), d.a.u32(2)}, d.a[3])
+		return d.match(d.extension(), d.a[nft.AttrExtensionInfo])
 	case "target":
-		return d.target(extension{cString(d.a[1]), d.a.u32(2)}, d.a[3])
+		return d.target(d.extension(), d.a[nft.AttrExtensionInfo])
 	}
 	return false
 }
 
+// extension returns the match or target of x_tables that the attributes name.
+func (d *decoder) extension() extension {
+	return extension{cString(d.a[nft.AttrExtensionName]), d.a.u32(nft.AttrExtensionRev)}
+}
+
 func (d *decoder) payload() bool {
-	d.reg = loaded{offset: d.a.u32(3), size: d.a.u32(4)}
-	switch d.a.u32(2) {
-	case baseNetwork:
+	d.reg = loaded{offset: d.a.u32(nft.AttrPayloadOffset), size: d.a.u32(nft.AttrPayloadLen)}
+	switch d.a.u32(nft.AttrPayloadBase) {
+	case nft.NetworkHeader:
 		d.reg.what = loadedNetwork
-	case baseTransport:
+	case nft.TransportHeader:
 		d.reg.what = loadedTransport
 	}
-	return d.reg.what != loadedNothing && d.a.u32(1) == reg1
+	return d.reg.what != loadedNothing && d.a.u32(nft.AttrPayloadDReg) == nft.Reg1
 }
 
 func (d *decoder) meta() bool {
 	d.reg = loaded{}
-	switch d.a.u32(2) {
-	case metaMark:
+	switch d.a.u32(nft.AttrMetaKey) {
+	case nft.MetaMark:
 		d.reg.what = loadedMark
-	case metaIIFName:
+	case nft.MetaIIFName:
 		d.reg.what = loadedInterface
-	case metaL4Proto:
+	case nft.MetaL4Proto:
 		d.reg.what = loadedProtocol
 	}
-	return d.reg.what != loadedNothing && d.a.u32(1) == reg1
+	return d.reg.what != loadedNothing && d.a.u32(nft.AttrMetaDReg) == nft.Reg1
 }
 
 func (d *decoder) bitwise() bool {
-	d.reg.mask = d.a.value(4)
-	for _, x := range d.a.value(5) {
+	d.reg.mask = d.a.value(nft.AttrBitwiseMask)
+	for _, x := range d.a.value(nft.AttrBitwiseXor) {
 		if x != 0 {
 			return false
 		}
 	}
-	return d.reg.mask != nil && d.a.u32(1) == reg1 && d.a.u32(2) == reg1
+	return d.reg.mask != nil && d.a.u32(nft.AttrBitwiseSReg) == nft.Reg1 &&
+		d.a.u32(nft.AttrBitwiseDReg) == nft.Reg1
 }
 
 func (d *decoder) cmp() bool {
-	op, v := d.a.u32(2), d.a.value(3)
-	if d.a.u32(1) != reg1 {
+	op, v := d.a.u32(nft.AttrCmpOp), d.a.value(nft.AttrCmpData)
+	if d.a.u32(nft.AttrCmpSReg) != nft.Reg1 {
 		return false
 	}
-	if d.reg.what == loadedTransport && op != cmpNeq {
+	if d.reg.what == loadedTransport {
 		return d.comparePort(op, v)
 	}
-	if op != cmpEq && op != cmpNeq {
+	if op != nft.CmpEq && op != nft.CmpNeq {
 		return false
 	}
-	not := op == cmpNeq
+	not := op == nft.CmpNeq
 	switch d.reg.what {
 	case loadedNetwork:
-		if d.f.model == servicemodel.IPv4 && d.reg.offset == protocolOffset && d.reg.size == 1 &&
-			d.reg.mask == nil {
+		if d.reg.isProtocol(d.f) {
 			return d.protocol(v, not)
 		}
 		return d.address(v, not)
 	case loadedMark:
-		if d.r.mark.mask != 0 || len(v) != 4 {
-			return false
-		}
-		d.r.mark = markMatch{value: native.Uint32(v), mask: 1<<32 - 1, not: not}
-		if len(d.reg.mask) == 4 {
-			d.r.mark.mask = native.Uint32(d.reg.mask)
-		}
-		return d.r.mark.mask != 0
+		return d.mark(v, not)
 	case loadedInterface:
 		return d.interfaceName(v, not)
 	case loadedProtocol:
 		return d.protocol(v, not)
 	}
 	return false
+}
+
+// isProtocol reports whether what was loaded is the protocol, which only the header of IPv4 has at
+// a fixed place.
+func (l *loaded) isProtocol(f *nft.Family) bool {
+	return f == nft.IPv4 && l.offset == protocolOffset && l.size == 1 && l.mask == nil
+}
+
+// mark reads a comparison with the packet mark.
+func (d *decoder) mark(v []byte, not bool) bool {
+	if d.r.mark.mask != 0 || len(v) != 4 {
+		return false
+	}
+	d.r.mark = markMatch{value: native.Uint32(v), mask: 1<<32 - 1, not: not}
+	if len(d.reg.mask) == 4 {
+		d.r.mark.mask = native.Uint32(d.reg.mask)
+	}
+	return d.r.mark.mask != 0
 }
 
 func (d *decoder) protocol(v []byte, not bool) bool {
@@ -194,23 +196,24 @@ func (d *decoder) comparePort(op uint32, v []byte) bool {
 	}
 	port := binary.BigEndian.Uint16(v)
 	switch op {
-	case cmpEq:
+	case nft.CmpEq:
 		return d.r.setPorts(port, port)
-	case cmpLte:
+	case nft.CmpLte:
 		return d.r.setPorts(0, port)
-	case cmpGte:
+	case nft.CmpGte:
 		return d.r.setPorts(port, 0xffff)
 	}
 	return false
 }
 
 func (d *decoder) rangeOf() bool {
-	from, to := d.a.value(3), d.a.value(4)
+	from, to := d.a.value(nft.AttrRangeFrom), d.a.value(nft.AttrRangeTo)
 	if d.reg.what != loadedTransport || d.reg.offset != 2 || d.reg.size != 2 || len(from) != 2 ||
 		len(to) != 2 {
 		return false
 	}
-	if d.a.u32(1) != reg1 || d.a.u32(2) != rangeEq || d.reg.mask != nil {
+	if d.a.u32(nft.AttrRangeSReg) != nft.Reg1 || d.a.u32(nft.AttrRangeOp) != nft.RangeEq ||
+		d.reg.mask != nil {
 		return false
 	}
 	return d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
@@ -219,7 +222,7 @@ func (d *decoder) rangeOf() bool {
 // address reads a comparison with the source or destination address, all of it, its leading bytes
 // or leading bits.
 func (d *decoder) address(v []byte, not bool) bool {
-	n := addrLen(d.f.model)
+	n := d.f.AddrLen
 	size := int(d.reg.size)
 	if size > n || len(v) != size {
 		return false
@@ -238,10 +241,10 @@ func (d *decoder) address(v []byte, not bool) bool {
 	switch {
 	case p.Masked() != p:
 		return false
-	case d.reg.offset == d.f.dstOffset && !d.r.dst.IsValid():
+	case d.reg.offset == d.f.DaddrOffset && !d.r.dst.IsValid():
 		d.r.dst, d.r.notDst = p, not
 		return true
-	case d.reg.offset == d.f.srcOffset && !d.r.src.IsValid():
+	case d.reg.offset == d.f.SaddrOffset && !d.r.src.IsValid():
 		d.r.src, d.r.notSrc = p, not
 		return true
 	}
@@ -280,38 +283,35 @@ func (d *decoder) interfaceName(v []byte, not bool) bool {
 const ifNameSize = 16 // IFNAMSIZ
 
 func (d *decoder) immediate() bool {
-	if d.a.u32(1) != 0 { // only NFT_REG_VERDICT ends a rule
+	if d.a.u32(nft.AttrImmediateDReg) != nft.RegVerdict { // nothing else ends a rule
 		return false
 	}
 	var v attrs
-	if !v.parse(d.a[2]) || !v.parse(v[dataVerdict]) {
+	if !v.parse(d.a[nft.AttrImmediateData]) || !v.parse(v[nft.DataVerdict]) {
 		return false
 	}
 	chain := ""
-	if len(v[2]) > 0 {
-		chain = d.chainName(v[2])
+	if name := nft.CString(v[nft.AttrVerdictChain]); len(name) > 0 {
+		chain = d.chainName(name)
 	}
-	switch int32(v.u32(1)) {
-	case verdictAccept:
+	switch int32(v.u32(nft.AttrVerdictCode)) {
+	case nft.VerdictAccept:
 		d.r.target = targetAccept
-	case verdictDrop:
+	case nft.VerdictDrop:
 		d.r.target = targetDrop
-	case verdictReturn:
+	case nft.VerdictReturn:
 		d.r.target = targetReturn
-	case verdictJump:
+	case nft.VerdictJump:
 		d.r.target, d.r.chain = targetJump, chain
-	case verdictGoto:
+	case nft.VerdictGoto:
 		d.r.target, d.r.chain = targetGoto, chain
 	}
 	jumps := d.r.target == targetJump || d.r.target == targetGoto
 	return d.r.target != targetNone && (chain != "") == jumps
 }
 
-// chainName returns the name in an attribute, always the same string for the same name.
+// chainName returns always the same string for the same name.
 func (d *decoder) chainName(b []byte) string {
-	if n := len(b); b[n-1] == 0 {
-		b = b[:n-1]
-	}
 	if s, ok := d.chains[string(b)]; ok {
 		return s
 	}
@@ -331,7 +331,7 @@ func (d *decoder) match(x extension, info []byte) bool {
 	case xtStatistic:
 		return decodeStatistic(info, &d.r)
 	case xtRecent:
-		return decodeRecent(info, d.f.model, &d.r)
+		return decodeRecent(info, d.f, &d.r)
 	case xtSCTP:
 		return d.r.proto == servicemodel.SCTP && decodeSCTP(info, &d.r)
 	case xtTCP:
@@ -349,13 +349,49 @@ func (d *decoder) match(x extension, info []byte) bool {
 func (d *decoder) target(x extension, info []byte) bool {
 	switch x {
 	case xtDNAT:
-		return decodeDNAT(info, d.f.model, &d.r)
+		return decodeDNAT(info, d.f, &d.r)
 	case xtMasquerade:
-		return decodeMasquerade(info, d.f.model, &d.r)
+		return decodeMasquerade(info, d.f, &d.r)
 	case xtMARK:
 		return decodeMARK(info, &d.r)
 	case xtREJECT:
-		return decodeREJECT(info, d.f.model, &d.r)
+		return decodeREJECT(info, d.f, &d.r)
 	}
 	return false
 }
+
+// attrs are the attributes of an expression by their type. Those of types above 7 are passed over:
+// no expression here needs them.
+type attrs [8][]byte
+
+// parse reads the attributes in data.
+func (a *attrs) parse(data []byte) bool {
+	*a = attrs{}
+	it := nfnl.Attrs(data)
+	for it.Next() {
+		if t := it.Type(); int(t) < len(a) {
+			a[t] = it.Data()
+		}
+	}
+	return it.Err() == nil
+}
+
+// u32 returns an attribute that is a number; a wrong length reads as a number that means nothing.
+func (a *attrs) u32(t int) uint32 {
+	if len(a[t]) != 4 {
+		return 1<<32 - 1
+	}
+	return binary.BigEndian.Uint32(a[t])
+}
+
+// value returns the value in an attribute that has one for a register; nil if there is none.
+func (a *attrs) value(t int) []byte {
+	var d attrs
+	if !d.parse(a[t]) {
+		return nil
+	}
+	return d[nft.DataValue]
+}
+
+// cString returns the bytes up to the first NUL as a string.
+func cString(b []byte) string { return string(nft.CString(b)) }

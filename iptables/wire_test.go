@@ -10,14 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // sampleRules have every match and every target.
-func sampleRules(f *family) []rule {
+func sampleRules(f *nft.Family) []rule {
 	src, dst, to := prefixes("10.0.0.0/9")[0], prefixes("10.96.0.10/32")[0],
 		netip.MustParseAddrPort("10.180.0.1:8080")
-	if f.model == sm.IPv6 {
+	if f.Model == sm.IPv6 {
 		src, dst, to = prefixes("fd00::/57")[0], prefixes("fd00:10:96::a/128")[0],
 			netip.MustParseAddrPort("[fd00:180::1]:8080")
 	}
@@ -62,33 +63,25 @@ func sampleRules(f *family) []rule {
 }
 
 // encodeRule returns the expressions and user data of a rule.
-func encodeRule(t testing.TB, f *family, r *rule) (exprs, udata []byte) {
+func encodeRule(t testing.TB, f *nft.Family, r *rule) (exprs, udata []byte) {
 	t.Helper()
 	var b nfnl.Batch
-	e := &encoder{batch: &b, f: f}
-	e.appendRuleTo(nat, "CHAIN", r)
+	e := newEncoder(&b)
+	e.rule(chainID{uint8(familyIndex(f.Model)), nat, "CHAIN"}, nft.Last, 0, r)
 	msg := b.Bytes()
 	require.NoError(t, b.Err())
-	it := nfnl.Attrs(msg[20:])
-	for it.Next() {
-		switch it.Type() {
-		case attrRuleExpressions:
-			exprs = it.Data()
-		case attrRuleUserData:
-			udata = it.Data()
-		}
-	}
-	require.NoError(t, it.Err())
-	return exprs, udata
+	info, err := nft.DecodeRule(msg[20:])
+	require.NoError(t, err)
+	return info.Exprs, info.UserData
 }
 
 func TestRulesSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	for _, f := range families {
+	for _, f := range nft.Families {
 		for _, r := range sampleRules(f) {
 			exprs, udata := encodeRule(t, f, &r)
 			got := newDecoder(f).decodeRule(exprs, udata)
-			require.Equal(t, r, got, r.text(f.model))
+			require.Equal(t, r, got, r.text(f.Model))
 			require.True(t, got.same(&r))
 		}
 	}
@@ -99,15 +92,15 @@ func TestRandomRulesSurviveTheWire(t *testing.T) {
 	const seed = 3
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 3000 {
-		f := families[rng.IntN(2)]
+		f := nft.Families[rng.IntN(2)]
 		r := randomRule(rng, f)
 		exprs, udata := encodeRule(t, f, &r)
 		require.Equal(t, r, newDecoder(f).decodeRule(exprs, udata), "seed %d: %s", seed,
-			r.text(f.model))
+			r.text(f.Model))
 	}
 }
 
-func randomRule(rng *rand.Rand, f *family) rule {
+func randomRule(rng *rand.Rand, f *nft.Family) rule {
 	samples := sampleRules(f)
 	pick := func() *rule { return &samples[rng.IntN(len(samples))] }
 	r := rule{comment: pick().comment}
@@ -164,7 +157,7 @@ func TestPayloadsOfXTables(t *testing.T) {
 		{
 			"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
 			hex.EncodeToString(
-				encodeRecent(buf[:], sm.IPv4, recentMatch{recentUpdate, "AB", 10800})),
+				encodeRecent(buf[:], nft.IPv4, recentMatch{recentUpdate, "AB", 10800})),
 			"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" +
 				strings.Repeat("ff", 4) + zeros(16),
 		},
@@ -172,7 +165,7 @@ func TestPayloadsOfXTables(t *testing.T) {
 			"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource " +
 				"(ip6tables)",
 			hex.EncodeToString(
-				encodeRecent(buf[:], sm.IPv6, recentMatch{kind: recentSet, name: "AB"})),
+				encodeRecent(buf[:], nft.IPv6, recentMatch{kind: recentSet, name: "AB"})),
 			"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
 				strings.Repeat("ff", 16) + zeros(4),
 		},
@@ -193,19 +186,19 @@ func TestPayloadsOfXTables(t *testing.T) {
 				"0000" + zeros(6),
 		},
 		{
-			"-j MASQUERADE --random-fully", hex.EncodeToString(encodeMasquerade(buf[:], sm.IPv4)),
+			"-j MASQUERADE --random-fully", hex.EncodeToString(encodeMasquerade(buf[:], nft.IPv4)),
 			"01000000" + "10000000" + zeros(16),
 		},
 		{
 			"-j MASQUERADE --random-fully (ip6tables)",
-			hex.EncodeToString(encodeMasquerade(buf[:], sm.IPv6)),
+			hex.EncodeToString(encodeMasquerade(buf[:], nft.IPv6)),
 			"10000000" + zeros(36),
 		},
 		{"-j MARK --set-xmark 0x4000/0x4000",
 			hex.EncodeToString(encodeMARK(buf[:], markSet{0x4000, 0x4000})),
 			"00400000" + "00400000"},
-		{"-j REJECT", hex.EncodeToString(encodeREJECT(buf[:], sm.IPv4)), "03000000" + zeros(4)},
-		{"-j REJECT (ip6tables)", hex.EncodeToString(encodeREJECT(buf[:], sm.IPv6)),
+		{"-j REJECT", hex.EncodeToString(encodeREJECT(buf[:], nft.IPv4)), "03000000" + zeros(4)},
+		{"-j REJECT (ip6tables)", hex.EncodeToString(encodeREJECT(buf[:], nft.IPv6)),
 			"04000000" + zeros(4)},
 	} {
 		require.Equal(t, p.want, p.got, p.rule)
@@ -219,10 +212,10 @@ func TestTheMessageOfARule(t *testing.T) {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
 	var b nfnl.Batch
-	e := &encoder{batch: &b, f: families[0]}
+	e := newEncoder(&b)
 	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
 		target: targetGoto, chain: "C"}
-	e.insertRule(nat, "K", 7, &r)
+	e.rule(chainID{0, nat, "K"}, nft.Before, 7, &r)
 	// NFT_MSG_NEWRULE, request, create; NFPROTO_IPV4
 	want := "d4010000" + "060a" + "0104" + "0000000000000000" + "02000000" +
 		"08000100" + "6e617400" + "06000200" + "4b000000" + // table nat, chain K
@@ -259,51 +252,52 @@ func TestWhatIsNotUnderstoodEqualsNothing(t *testing.T) {
 	t.Parallel()
 	r := rule{opaque: true}
 	require.False(t, r.same(&r))
-	exprs, _ := encodeRule(t, families[0], &rule{target: targetJump, chain: "KUBE-SERVICES"})
+	exprs, _ := encodeRule(t, nft.Families[0], &rule{target: targetJump, chain: "KUBE-SERVICES"})
 	var b nfnl.Batch
 	b.Message(0, 0, 0, 0, 0, nfnl.Object{})
-	elem, data := beginExpr(&b, "quota")
-	endExpr(&b, elem, data)
-	got := newDecoder(families[0]).decodeRule(append(b.Bytes()[20:], exprs...), nil)
+	elem := b.Nest(1)  // NFTA_LIST_ELEM
+	b.Text(1, "quota") // NFTA_EXPR_NAME
+	b.End(elem)
+	got := newDecoder(nft.Families[0]).decodeRule(append(b.Bytes()[20:], exprs...), nil)
 	require.Equal(t, rule{opaque: true, chain: "KUBE-SERVICES"}, got,
 		"where it leads is known all the same")
 }
 
 func FuzzDecodeRule(f *testing.F) {
-	for _, fam := range families {
+	for _, fam := range nft.Families {
 		for _, r := range sampleRules(fam) {
 			exprs, udata := encodeRule(f, fam, &r)
 			f.Add(exprs, udata)
 		}
 	}
 	f.Fuzz(func(t *testing.T, exprs, udata []byte) {
-		for _, fam := range families {
+		for _, fam := range nft.Families {
 			r := newDecoder(fam).decodeRule(exprs, udata)
 			if r.opaque || len(r.comment) > maxComment {
 				continue
 			}
 			// What was understood is written so that it is understood the same.
 			again, ud := encodeRule(t, fam, &r)
-			require.Equal(t, r, newDecoder(fam).decodeRule(again, ud), r.text(fam.model))
+			require.Equal(t, r, newDecoder(fam).decodeRule(again, ud), r.text(fam.Model))
 		}
 	})
 }
 
 func FuzzDecodeMessages(f *testing.F) {
 	var b nfnl.Batch
-	e := &encoder{batch: &b, f: families[0]}
-	e.appendRuleTo(nat, "KUBE-SERVICES", &rule{target: targetAccept})
+	e := newEncoder(&b)
+	e.rule(chainID{0, nat, "KUBE-SERVICES"}, nft.Last, 0, &rule{target: targetAccept})
 	f.Add(append([]byte{}, b.Bytes()[20:]...))
 	b.Reset()
-	e.addBaseChain(nat, baseChains(nat)[0])
+	e.tables[0][nat].CreateChain(&baseChains(nat)[0])
 	f.Add(append([]byte{}, b.Bytes()[20:]...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if c, err := decodeChain(data); err != nil {
+		if c, err := nft.DecodeChain(data); err != nil {
 			require.ErrorIs(t, err, nfnl.ErrMalformed)
 		} else {
-			require.LessOrEqual(t, len(c.name), len(data))
+			require.LessOrEqual(t, len(c.Name), len(data))
 		}
-		if r, err := newDecoder(families[1]).decodeRuleMessage(data); err != nil {
+		if r, err := newDecoder(nft.Families[1]).decodeRuleMessage(data); err != nil {
 			require.ErrorIs(t, err, nfnl.ErrMalformed)
 		} else {
 			require.LessOrEqual(t, len(r.chain), len(data))

@@ -4,7 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // The matches and targets of x_tables that the rules use, and how their structs lie in memory. Each
@@ -16,6 +17,14 @@ import (
 type extension struct {
 	name     string
 	revision uint32
+}
+
+func (x extension) appendMatch(b *nfnl.Batch, info []byte) {
+	nft.AppendMatch(b, x.name, x.revision, info)
+}
+
+func (x extension) appendTarget(b *nfnl.Batch, info []byte) {
+	nft.AppendTarget(b, x.name, x.revision, info)
 }
 
 var (
@@ -171,7 +180,7 @@ const (
 	recentMask  = 212
 )
 
-func encodeRecent(p []byte, f servicemodel.Family, m recentMatch) []byte {
+func encodeRecent(p []byte, f *nft.Family, m recentMatch) []byte {
 	p = zeroed(p, sizeRecent)
 	p[recentCheck] = recentFlagSet
 	if m.kind == recentUpdate {
@@ -179,13 +188,13 @@ func encodeRecent(p []byte, f servicemodel.Family, m recentMatch) []byte {
 		p[recentCheck] = recentFlagUpdate | recentFlagReap
 	}
 	copy(p[recentName:recentSide-1], m.name)
-	for i := range addrLen(f) { // the whole address
+	for i := range f.AddrLen { // the whole address
 		p[recentMask+i] = 0xff
 	}
 	return p
 }
 
-func decodeRecent(p []byte, f servicemodel.Family, r *rule) bool {
+func decodeRecent(p []byte, f *nft.Family, r *rule) bool {
 	if len(p) != sizeRecent || r.recent.kind != recentNone || native.Uint32(p[recentHits:]) != 0 {
 		return false
 	}
@@ -202,7 +211,7 @@ func decodeRecent(p []byte, f servicemodel.Family, r *rule) bool {
 	if p[recentCheck+1] != 0 || p[recentSide] != 0 { // inverted, or about the destination
 		return false
 	}
-	for _, b := range p[recentMask : recentMask+addrLen(f)] {
+	for _, b := range p[recentMask : recentMask+f.AddrLen] {
 		if b != 0xff {
 			return false
 		}
@@ -294,11 +303,11 @@ func encodeDNAT(p []byte, to netip.AddrPort) []byte {
 	return p
 }
 
-func decodeDNAT(p []byte, f servicemodel.Family, r *rule) bool {
+func decodeDNAT(p []byte, f *nft.Family, r *rule) bool {
 	if len(p) != sizeDNAT || native.Uint32(p) != natMapIPs|natProto {
 		return false
 	}
-	n := addrLen(f)
+	n := f.AddrLen
 	addr, _ := netip.AddrFromSlice(p[4 : 4+n])
 	last, _ := netip.AddrFromSlice(p[20 : 20+n])
 	port := binary.BigEndian.Uint16(p[36:])
@@ -309,8 +318,8 @@ func decodeDNAT(p []byte, f servicemodel.Family, r *rule) bool {
 
 // encodeMasquerade makes a struct nf_nat_ipv4_multi_range_compat: u32 rangesize, u32 flags,
 // addresses and ports; for IPv6 a struct nf_nat_range: u32 flags, addresses and ports.
-func encodeMasquerade(p []byte, f servicemodel.Family) []byte {
-	if f == servicemodel.IPv6 {
+func encodeMasquerade(p []byte, f *nft.Family) []byte {
+	if f == nft.IPv6 {
 		p = zeroed(p, sizeMasquerade6)
 		native.PutUint32(p, natFullyRandom)
 		return p
@@ -321,9 +330,9 @@ func encodeMasquerade(p []byte, f servicemodel.Family) []byte {
 	return p
 }
 
-func decodeMasquerade(p []byte, f servicemodel.Family, r *rule) bool {
+func decodeMasquerade(p []byte, f *nft.Family, r *rule) bool {
 	r.target = targetMasquerade
-	if f == servicemodel.IPv6 {
+	if f == nft.IPv6 {
 		return len(p) == sizeMasquerade6 && native.Uint32(p) == natFullyRandom
 	}
 	return len(p) == sizeMasquerade && native.Uint32(p) == 1 &&
@@ -348,20 +357,20 @@ func decodeMARK(p []byte, r *rule) bool {
 
 // rejectCode is what the struct of REJECT holds, an enum: IPT_ICMP_PORT_UNREACHABLE or
 // IP6T_ICMP6_PORT_UNREACH.
-func rejectCode(f servicemodel.Family) uint32 {
-	if f == servicemodel.IPv6 {
+func rejectCode(f *nft.Family) uint32 {
+	if f == nft.IPv6 {
 		return 4
 	}
 	return 3
 }
 
-func encodeREJECT(p []byte, f servicemodel.Family) []byte {
+func encodeREJECT(p []byte, f *nft.Family) []byte {
 	p = zeroed(p, sizeREJECT)
 	native.PutUint32(p, rejectCode(f))
 	return p
 }
 
-func decodeREJECT(p []byte, f servicemodel.Family, r *rule) bool {
+func decodeREJECT(p []byte, f *nft.Family, r *rule) bool {
 	r.target = targetReject
 	return len(p) == sizeREJECT && native.Uint32(p) == rejectCode(f)
 }
@@ -374,11 +383,3 @@ func zeroed(p []byte, n int) []byte {
 }
 
 func putAddr(p []byte, a netip.Addr) { copy(p, a.AsSlice()) }
-
-// addrLen returns the length of an address in bytes.
-func addrLen(f servicemodel.Family) int {
-	if f == servicemodel.IPv6 {
-		return 16
-	}
-	return 4
-}

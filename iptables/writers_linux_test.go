@@ -20,6 +20,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -113,15 +114,16 @@ func requireOneOf(t *testing.T, ns *netnstest.NS, states []sm.State) {
 }
 
 // flush deletes a table of a family with all that is in it, as "nft delete table" does.
-func flush(t *testing.T, ns *netnstest.NS, f *family, of tableID) {
+func flush(t *testing.T, ns *netnstest.NS, f *nft.Family, of tableID) {
 	t.Helper()
 	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer conn.Close()
 	var batch nfnl.Batch
-	e := &encoder{batch: &batch, f: f}
-	e.addTable(of)
-	e.message(msgDelTable, 0, of, nfnl.Object{Verb: "delete", Kind: "table"})
+	e := newEncoder(&batch)
+	table := e.of(chainID{family: uint8(familyIndex(f.Model)), table: of})
+	table.EnsureTable()
+	table.DeleteTable()
 	require.NoError(t, conn.Commit(t.Context(), &batch, 0))
 }
 
@@ -150,7 +152,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			require.NoError(t, b.Close())
 			time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
 		case 3:
-			flush(t, ns, families[rng.IntN(2)], tables[rng.IntN(2)])
+			flush(t, ns, nft.Families[rng.IntN(2)], tables[rng.IntN(2)])
 			time.Sleep(time.Duration(rng.IntN(6000)) * time.Microsecond)
 		}
 		kill()

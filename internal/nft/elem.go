@@ -117,7 +117,7 @@ func appendData(b []byte, typ uint16, value []byte) []byte {
 	pad := (n + 3) &^ 3
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
 	putAttrHeader(b[len(b)-8:], 8+pad, typ|nfnl.AttrNested)
-	putAttrHeader(b[len(b)-4:], 4+n, dataValue)
+	putAttrHeader(b[len(b)-4:], 4+n, DataValue)
 	b = append(b, value...)
 	return append(b, zeros[:pad-n]...)
 }
@@ -162,7 +162,7 @@ func decodeElem(data []byte) (Elem, error) {
 func dataOf(it *nfnl.AttrIter) []byte {
 	in := it.Nest()
 	for in.Next() {
-		if in.Type() == dataValue {
+		if in.Type() == DataValue {
 			return in.Data()
 		}
 	}

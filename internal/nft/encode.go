@@ -46,8 +46,12 @@ type Encoder struct {
 	table  string
 	within string
 
-	ids       uint32 // of the sets so far
-	anonymous uint32 // of the anonymous sets so far
+	ids       uint32    // of the sets so far
+	anonymous uint32    // of the anonymous sets so far
+	exprs     nfnl.Mark // what BeginRule began
+
+	// DescribeRule names the rule of a message that [Encoder.BeginRule] began, for errors.
+	DescribeRule nfnl.Describer
 }
 
 var _ Writer = (*Encoder)(nil)
@@ -71,13 +75,21 @@ func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
 }
 
 // AddTable makes the table.
-func (e *Encoder) AddTable() {
-	e.tableMessage(MsgNewTable, nfnl.FlagCreate|nfnl.FlagExcl, "add")
+func (e *Encoder) AddTable() { e.newTable(nfnl.FlagCreate | nfnl.FlagExcl) }
+
+// EnsureTable makes the table. One that is there stays as it is.
+func (e *Encoder) EnsureTable() { e.newTable(nfnl.FlagCreate) }
+
+func (e *Encoder) newTable(flags uint16) {
+	e.tableMessage(MsgNewTable, flags, "add")
 	e.b.U32(attrTableFlags, 0)
 }
 
 // DeleteTable deletes the table with all that is in it.
 func (e *Encoder) DeleteTable() { e.tableMessage(MsgDelTable, 0, "delete") }
+
+// DeleteEmptyTable deletes the table if nothing is in it. EBUSY says that there is.
+func (e *Encoder) DeleteEmptyTable() { e.tableMessage(MsgDelTable, nfnl.FlagNonRec, "delete") }
 
 // AddSet makes a set.
 func (e *Encoder) AddSet(s *Set) {
@@ -146,8 +158,13 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 }
 
 // AddChain makes a chain, which may be there.
-func (e *Encoder) AddChain(c *Chain) {
-	e.message(MsgNewChain, nfnl.FlagCreate, "add", "chain", c.Name)
+func (e *Encoder) AddChain(c *Chain) { e.chain(nfnl.FlagCreate, c) }
+
+// CreateChain makes a chain, which must not be there.
+func (e *Encoder) CreateChain(c *Chain) { e.chain(nfnl.FlagCreate|nfnl.FlagExcl, c) }
+
+func (e *Encoder) chain(flags uint16, c *Chain) {
+	e.message(MsgNewChain, flags, "add", "chain", c.Name)
 	e.b.Text(AttrChainName, c.Name)
 	if c.Type == "" {
 		return
@@ -167,8 +184,14 @@ func (e *Encoder) FlushChain(name string) {
 }
 
 // DeleteChain deletes a chain, which must be empty.
-func (e *Encoder) DeleteChain(name string) {
-	e.message(MsgDelChain, 0, "delete", "chain", name)
+func (e *Encoder) DeleteChain(name string) { e.deleteChain(0, name) }
+
+// DeleteUnusedChain deletes a chain that has no rules and that no rule leads to. EBUSY says that it
+// has, or that one does.
+func (e *Encoder) DeleteUnusedChain(name string) { e.deleteChain(nfnl.FlagNonRec, name) }
+
+func (e *Encoder) deleteChain(flags uint16, name string) {
+	e.message(MsgDelChain, flags, "delete", "chain", name)
 	e.b.Text(AttrChainName, name)
 }
 

@@ -34,17 +34,17 @@ func endExpr(b *nfnl.Batch, elem, data nfnl.Mark) {
 // appendValue appends attribute typ with the value of a register.
 func appendValue(b *nfnl.Batch, typ uint16, v []byte) {
 	m := b.Nest(typ)
-	b.Attr(dataValue, v)
+	b.Attr(DataValue, v)
 	b.End(m)
 }
 
 // appendVerdict appends attribute typ with a verdict; chain is empty if it leads to none.
 func appendVerdict(b *nfnl.Batch, typ uint16, code int32, chain string) {
 	m := b.Nest(typ)
-	v := b.Nest(dataVerdict)
-	b.U32(attrVerdictCode, uint32(code))
+	v := b.Nest(DataVerdict)
+	b.U32(AttrVerdictCode, uint32(code))
 	if chain != "" {
-		b.Text(attrVerdictChain, chain)
+		b.Text(AttrVerdictChain, chain)
 	}
 	b.End(v)
 	b.End(m)
@@ -149,7 +149,7 @@ func AppendCounter(b *nfnl.Batch) {
 // leads to none.
 func AppendVerdict(b *nfnl.Batch, code int32, chain string) {
 	elem, data := beginExpr(b, "immediate")
-	b.U32(AttrImmediateDReg, regVerdict)
+	b.U32(AttrImmediateDReg, RegVerdict)
 	appendVerdict(b, AttrImmediateData, code, chain)
 	endExpr(b, elem, data)
 }
@@ -197,7 +197,7 @@ func appendLookupAnonymous(b *nfnl.Batch, a *AnonymousSet, id uint32) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
 	if a.isMap() {
-		b.U32(attrLookupDReg, regVerdict)
+		b.U32(attrLookupDReg, RegVerdict)
 	}
 	b.Text(attrLookupSet, a.name())
 	b.U32(attrLookupSetID, id)

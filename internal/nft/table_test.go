@@ -21,7 +21,7 @@ var (
 		Flags: SetInterval | SetConcat, Size: 64}
 	clients = &Set{Name: "clients", Key: []Field{IPv4.Addr}, Data: []Field{FieldMark},
 		Flags: SetMap | SetTimeout | SetEval, Size: 8}
-	base = &Chain{Name: "nat-output", Type: "nat", Hook: HookOutput, Prio: -100}
+	base   = &Chain{Name: "nat-output", Type: "nat", Hook: HookOutput, Prio: -100}
 	sample = Join(Rule{}, CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP),
 		Goto("services"))
 )

@@ -144,11 +144,11 @@ const listElem = 1 // NFTA_LIST_ELEM, in every list
 
 // What is in a register (enum nft_data_attributes), and a verdict (enum nft_verdict_attributes).
 const (
-	dataValue = iota + 1
-	dataVerdict
+	DataValue = iota + 1
+	DataVerdict
 
-	attrVerdictCode  = 1
-	attrVerdictChain = 2
+	AttrVerdictCode  = 1
+	AttrVerdictChain = 2
 )
 
 // Verdicts (NF_DROP and NF_ACCEPT in include/uapi/linux/netfilter.h; enum nft_verdicts).
@@ -165,7 +165,7 @@ const (
 // Registers (enum nft_registers). Those from NFT_REG_1 on have 16 bytes; four registers from
 // NFT_REG32_00 on are the same as one of them.
 const (
-	regVerdict = 0
+	RegVerdict = 0
 	Reg1       = 1
 	reg32_00   = 8
 )

@@ -21,13 +21,17 @@ func AppendComment(b []byte, s string) []byte {
 	if len(s) > maxComment {
 		s, rest = s[:maxComment], s[maxComment:]
 	}
-	b = append(b, udComment, byte(len(s)+1))
-	b = append(append(b, s...), 0)
+	b = appendText(b, udComment, s)
 	if rest != "" {
 		b = append(b, udRest, byte(len(rest)))
 		b = append(b, rest...)
 	}
 	return b
+}
+
+// appendText appends a string with its NUL.
+func appendText(b []byte, typ byte, s string) []byte {
+	return append(append(append(b, typ, byte(len(s)+1)), s...), 0)
 }
 
 // CommentOf returns the comment in user data.
@@ -36,10 +40,7 @@ func CommentOf(ud []byte) string {
 	walkUserData(ud, func(typ byte, v []byte) {
 		switch typ {
 		case udComment:
-			if n := len(v); n > 0 && v[n-1] == 0 {
-				v = v[:n-1]
-			}
-			s = string(v)
+			s = string(CString(v))
 		case udRest:
 			rest = string(v)
 		}

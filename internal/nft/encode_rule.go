@@ -1,0 +1,64 @@
+package nft
+
+import "github.com/kernlb/kernlb/internal/nfnl"
+
+// Place is where in a chain a rule goes. All but the first are told by the handle of another rule.
+type Place uint8
+
+// The places of a rule.
+const (
+	Last      Place = iota // at the end
+	Before                 // before the other rule; at the beginning, if the handle is 0
+	After                  // after the other rule
+	InPlaceOf              // the other rule goes
+)
+
+// BeginRule begins the message that puts a rule into a chain, for callers that encode expressions
+// of their own. They follow, appended with [AppendPayload] and its kin, and then EndRule.
+func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
+	switch at {
+	case Last:
+		e.ruleMessage(MsgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "add", chain)
+	case Before:
+		e.ruleMessage(MsgNewRule, nfnl.FlagCreate, "insert", chain)
+		if handle != 0 {
+			e.b.U64(attrRulePosition, handle)
+		}
+	case After:
+		e.ruleMessage(MsgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "insert", chain)
+		e.b.U64(attrRulePosition, handle)
+	case InPlaceOf:
+		e.ruleMessage(MsgNewRule, nfnl.FlagReplace, "replace", chain)
+		e.b.U64(attrRuleHandle, handle)
+	}
+	e.exprs = e.b.Nest(attrRuleExpressions)
+}
+
+// EndRule ends the message of a rule. protocol is the one that the rule matches, 0 if it does not
+// match one: matches and targets of x_tables are checked by it. comment may be empty.
+func (e *Encoder) EndRule(protocol uint8, comment string) {
+	e.b.End(e.exprs)
+	if protocol != 0 {
+		m := e.b.Nest(attrRuleCompat)
+		e.b.U32(attrCompatProtocol, uint32(protocol))
+		e.b.U32(attrCompatFlags, 0)
+		e.b.End(m)
+	}
+	if comment != "" {
+		var buf [maxUserData]byte
+		e.b.Attr(attrRuleUserData, appendText(buf[:0], udComment, comment))
+	}
+}
+
+// DeleteRule deletes the rule with a handle.
+func (e *Encoder) DeleteRule(chain string, handle uint64) {
+	e.ruleMessage(MsgDelRule, 0, "delete", chain)
+	e.b.U64(attrRuleHandle, handle)
+}
+
+func (e *Encoder) ruleMessage(typ uint8, flags uint16, verb, chain string) {
+	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0, nfnl.Object{Verb: verb,
+		Kind: "chain", Name: chain, Within: e.within, Part: e.DescribeRule})
+	e.b.Text(AttrRuleTable, e.table)
+	e.b.Text(AttrRuleChain, chain)
+}

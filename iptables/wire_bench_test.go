@@ -1,0 +1,49 @@
+package iptables
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// BenchmarkEncodeRules encodes one rule of each kind, as each rule of a full sync is.
+func BenchmarkEncodeRules(b *testing.B) {
+	var batch nfnl.Batch
+	e := newEncoder(&batch)
+	id := chainID{0, nat, "KUBE-SERVICES"}
+	rules := sampleRules(nft.Families[0])
+	b.ReportAllocs()
+	for b.Loop() {
+		batch.Reset()
+		for i := range rules {
+			e.rule(id, nft.Last, 0, &rules[i])
+		}
+	}
+	require.NoError(b, batch.Err())
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(rules)), "ns/rule")
+}
+
+// BenchmarkDecodeRules decodes one rule of each kind.
+func BenchmarkDecodeRules(b *testing.B) {
+	var batch nfnl.Batch
+	e := newEncoder(&batch)
+	id := chainID{0, nat, "KUBE-SERVICES"}
+	var messages [][]byte
+	for _, r := range sampleRules(nft.Families[0]) {
+		batch.Reset()
+		e.rule(id, nft.Last, 0, &r)
+		messages = append(messages, append([]byte{}, batch.Bytes()[20:]...))
+	}
+	d := newDecoder(nft.Families[0])
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, m := range messages {
+			_, err := d.decodeRuleMessage(m)
+			require.NoError(b, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/rule")
+}
