@@ -55,6 +55,8 @@ func everything(w Writer) {
 	w.DeleteSet(clients)
 }
 
+//revive:disable:line-length-limit
+
 func TestTextsAreWhatNftReads(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -77,6 +79,8 @@ delete chain ip lb old
 delete map ip lb clients
 `, b.String())
 }
+
+//revive:enable:line-length-limit
 
 // add set ip lb services { type ipv4_addr . inet_proto . inet_service; comment "every frontend"; },
 // on a little-endian machine, without the length of the message.
