@@ -122,7 +122,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	own.end()
 	shared.end()
-	require.NotContains(t, save(t, ns, nft.Families[0]), "KUBE-")
+	require.NotContains(t, save(t, ns, nft.IPv4), "KUBE-")
 }
 
 // newSharedNeighbour starts a neighbour that inserts a rule at the beginning of PREROUTING and

@@ -36,7 +36,7 @@ func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 // answer at localhost: others may have changed it since the kernel was observed.
 func (b *Backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
 	next := c.New.Rules()
-	was, want := b.l.localhost(nft.Families[0], &b.state.rules), b.l.localhost(nft.Families[0], &next)
+	was, want := b.l.localhost(nft.IPv4, &b.state.rules), b.l.localhost(nft.IPv4, &next)
 	if was == want {
 		return nil
 	}

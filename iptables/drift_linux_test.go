@@ -65,7 +65,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			s := webService()
 			_, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
-			before := save(t, ns, nft.Families[0])
+			before := save(t, ns, nft.IPv4)
 
 			damage(t, ns, d.script)
 			i, err := b.Integrity(t.Context())
@@ -83,7 +83,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 				require.True(t, r.Changes.Empty(), "only what drifted: %s", r.Changes)
 			}
 			require.Contains(t, strings.Join(r.Drift, "\n"), d.drift)
-			require.Equal(t, before, save(t, ns, nft.Families[0]))
+			require.Equal(t, before, save(t, ns, nft.IPv4))
 			o, err := b.Observe(t.Context(), nil)
 			require.NoError(t, err)
 			require.Empty(t, o.Drift)
@@ -101,13 +101,13 @@ func TestRunPutsDamageRight(t *testing.T) {
 			e := dataplane.New(b, nil)
 			_, err := e.Apply(t.Context(), webService())
 			require.NoError(t, err)
-			before := save(t, ns, nft.Families[0])
+			before := save(t, ns, nft.IPv4)
 			stop := dataplanetest.RunEngine(t, e, webService())
 			damage(t, ns, d.script)
 			require.Eventually(t, func() bool { return e.Totals().Repairs == 1 }, 20*time.Second,
 				10*time.Millisecond)
 			stop()
-			require.Equal(t, before, save(t, ns, nft.Families[0]))
+			require.Equal(t, before, save(t, ns, nft.IPv4))
 			require.Zero(t, e.Totals().Failures)
 		})
 	}
@@ -134,14 +134,14 @@ COMMIT
 -A CNI-HOSTPORT -s 10.0.0.0/8 -j KUBE-MARK-MASQ
 COMMIT
 `, "iptables-restore")
-	before := save(t, ns, nft.Families[0])
+	before := save(t, ns, nft.IPv4)
 	e := dataplane.New(b, nil)
 	s := webService()
 	node := testNode()
 	node.LocalhostNodePorts = true
 	_, err := e.Apply(t.Context(), s.WithNode(node))
 	require.NoError(t, err)
-	saved := save(t, ns, nft.Families[0])
+	saved := save(t, ns, nft.IPv4)
 	require.Contains(t, saved, ":FORWARD DROP")
 	require.Contains(t, saved, "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n")
 	require.Contains(t, saved, "-A CNI-HOSTPORT -s 10.0.0.0/8 -j KUBE-MARK-MASQ\n")
@@ -151,14 +151,14 @@ COMMIT
 
 	_, err = e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	require.NotContains(t, save(t, ns, nft.Families[0]), "block incoming localnet connections")
+	require.NotContains(t, save(t, ns, nft.IPv4), "block incoming localnet connections")
 	require.Equal(t, "0", sysctlValue(t, b))
 
 	_, err = e.Cleanup(t.Context())
 	require.NoError(t, err)
 	// KUBE-MARK-MASQ was empty and a rule leads to it: it stays, with the rule that makes it what
 	// it is.
-	after := strings.Replace(save(t, ns, nft.Families[0]),
+	after := strings.Replace(save(t, ns, nft.IPv4),
 		"-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "", 1)
 	require.Equal(t, withoutBuiltin(before), withoutBuiltin(after))
 }
@@ -193,7 +193,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	stats, err := e.Cleanup(t.Context())
 	require.NoError(t, err)
 	require.NotZero(t, stats.Messages)
-	for _, f := range families {
+	for _, f := range nft.Families {
 		require.Empty(t, save(t, ns, f))
 	}
 	stats, err = e.Cleanup(t.Context())
@@ -224,7 +224,7 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
 	requireSameTable(t, resolve(t, nil, webService()).Arrange(o.Table), o.Table)
-	require.NotContains(t, save(t, ns, nft.Families[0]), "OTHER-")
+	require.NotContains(t, save(t, ns, nft.IPv4), "OTHER-")
 }
 
 // Whatever rules are lost, a new process finds out and puts them back.
@@ -235,12 +235,12 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 	e := dataplane.New(b, nil)
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	want := [2]string{save(t, ns, nft.Families[0]), save(t, ns, families[1])}
+	want := [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
 	const seed = 11
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 12 {
-		for i, f := range families {
-			runTool(t, ns, vandalize(want[i], rng), toolName(f.model)+"-restore", "--noflush")
+		for i, f := range nft.Families {
+			runTool(t, ns, vandalize(want[i], rng), toolName(f.Model)+"-restore", "--noflush")
 		}
 		other, err := New(&Config{NetNS: ns.Fd()})
 		require.NoError(t, err)
@@ -248,7 +248,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, r.Drift)
 		require.NoError(t, other.Close())
-		want = [2]string{save(t, ns, nft.Families[0]), save(t, ns, families[1])}
+		want = [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
 		o, err := b.Observe(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, o.Drift, "seed %d", seed)

@@ -41,7 +41,8 @@ func (k *kernel) probe(ctx context.Context) error {
 	return nil
 }
 
-func (k *kernel) probeExtension(ctx context.Context, f *nft.Family, x extension, target bool) error {
+func (k *kernel) probeExtension(ctx context.Context, f *nft.Family, x extension,
+	target bool) error {
 	req := &k.reader.req
 	req.Reset()
 	object := nfnl.Object{Verb: "find", Kind: "extension", Name: x.name}

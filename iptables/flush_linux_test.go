@@ -54,7 +54,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 			s := podService(c, 3, nil)
 			first, err := e.Apply(t.Context(), s)
 			require.NoError(t, err)
-			before := [2]string{save(t, c.Node.NS, nft.Families[0]), save(t, c.Node.NS, nft.Families[1])}
+			before := [2]string{save(t, c.Node.NS, nft.IPv4), save(t, c.Node.NS, nft.IPv6)}
 			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
 				netip.MustParseAddrPort("10.96.0.10:80"), 20)
 			require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 			for i := range nft.Families {
 				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, nft.Families[i])))
 			}
-			requireFirst(t, save(t, c.Node.NS, nft.Families[0]))
+			requireFirst(t, save(t, c.Node.NS, nft.IPv4))
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
 			for _, to := range []string{"10.96.0.10:80", "192.0.2.10:30080", "[fd00:10:96::a]:80"} {
 				require.Equal(t, netnstest.Answered, dial(t, c.Outside[1], to).Kind, to)

@@ -114,7 +114,7 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err != nil {
 		return dataplane.Broken, err
 	}
-	if b.l.localhost(nft.Families[0], &b.state.rules) {
+	if b.l.localhost(nft.IPv4, &b.state.rules) {
 		if on, err := k.sysctl.get(); err != nil || !on {
 			return dataplane.Broken, err
 		}

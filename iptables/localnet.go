@@ -51,7 +51,7 @@ func (l *layout) localnetOf(r *raw) localnet {
 func mayGuard(chain string) bool { return strings.HasSuffix(chain, guardSuffix) }
 
 func hasGuard(rules []rule) bool {
-	g := guard(nft.Families[0])
+	g := guard(nft.IPv4)
 	for i := range rules {
 		if rules[i].same(&g) {
 			return true
@@ -62,7 +62,7 @@ func hasGuard(rules []rule) bool {
 
 // planLocalnet says what becomes of route_localnet.
 func (l *layout) planLocalnet(k *kernelState, old, next *servicemodel.Rules) sysctlChange {
-	was, want := l.localhost(nft.Families[0], old), l.localhost(nft.Families[0], next)
+	was, want := l.localhost(nft.IPv4, old), l.localhost(nft.IPv4, next)
 	switch n := k.localnet; {
 	case want && !n.on:
 		return sysctlOn

@@ -184,7 +184,7 @@ func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 		require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 		require.Equal(t, netnstest.Refused, dial(t, c.Node, "[::1]:30080").Kind,
 			"IPv4 only, as with kube-proxy")
-		saved := save(t, c.Node.NS, nft.Families[0])
+		saved := save(t, c.Node.NS, nft.IPv4)
 		require.Contains(t, saved, "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8")
 		for _, hook := range []string{"INPUT", "OUTPUT"} {
 			require.Regexp(t,
@@ -195,7 +195,7 @@ func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 		require.NoError(t, away.how(), away.name)
 		require.Equal(t, "0", sysctlValue(t, b), away.name)
 		require.Equal(t, netnstest.Refused, dial(t, c.Node, "127.0.0.1:30080").Kind, away.name)
-		saved = save(t, c.Node.NS, nft.Families[0])
+		saved = save(t, c.Node.NS, nft.IPv4)
 		require.NotContains(t, saved, "localhost node ports", away.name)
 		require.NotContains(t, saved, "-A KUBE-FIREWALL", away.name)
 		require.Contains(t, saved, "-A INPUT -j KUBE-FIREWALL\n", "the jump of somebody else")

@@ -57,7 +57,7 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	}
 	o := &observed{}
 	local := l.localnetOf(r)
-	if l.localhost(nft.Families[0], &reading.c.Rules) {
+	if l.localhost(nft.IPv4, &reading.c.Rules) {
 		local.before = reading.localnetBefore
 	}
 	var wanted changes // from nothing: every chain that should be there
@@ -68,7 +68,7 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	}
 	l.compare(r, o, wanted)
 	l.compareVersions(r, o)
-	if l.localhost(nft.Families[0], &o.state.rules) && !r.routeLocalnet {
+	if l.localhost(nft.IPv4, &o.state.rules) && !r.routeLocalnet {
 		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
 	}
 	return o, nil

@@ -21,7 +21,7 @@ func (l *layout) settingRules(s *state) []rule {
 	for _, line := range settings.Lines(s.rules) {
 		rules = append(rules, rule{comment: line})
 	}
-	if l.localhost(nft.Families[0], &s.rules) {
+	if l.localhost(nft.IPv4, &s.rules) {
 		value := "0"
 		if s.localnetBefore {
 			value = "1"

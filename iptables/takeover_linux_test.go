@@ -135,7 +135,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 			_, err = e.Cleanup(t.Context())
 			require.NoError(t, err)
 			requireOthersStay(t, c)
-			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, nft.Families[0]),
+			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, nft.IPv4),
 				"block incoming localnet connections"))
 			require.Equal(t, map[bool]string{false: "1", true: "0"}[localhost], sysctlValue(t, b),
 				"as long as the guard is there")

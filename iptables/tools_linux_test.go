@@ -222,7 +222,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
 			require.NoError(t, conns.Close())
 		}
-		saved := [2]string{p.save(t, c.Node.NS, nft.Families[0]), p.save(t, c.Node.NS, nft.Families[1])}
+		saved := [2]string{p.save(t, c.Node.NS, nft.IPv4), p.save(t, c.Node.NS, nft.IPv6)}
 		_, err = e.Cleanup(t.Context())
 		require.NoError(t, err)
 		for i, f := range nft.Families {

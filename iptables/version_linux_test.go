@@ -186,7 +186,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				_, err = e.Apply(t.Context(), with)
 				require.NoError(t, err)
 				require.Equal(t, "1", sysctlValue(t, b))
-				require.Contains(t, save(t, ns, nft.Families[0]),
+				require.Contains(t, save(t, ns, nft.IPv4),
 					`"route-localnet-before `+c.record+`"`)
 				if c.later {
 					runTool(t, ns, guard, "iptables-restore", "--noflush")
@@ -207,7 +207,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				}
 				require.NoError(t, err)
 				require.Equal(t, c.after, sysctlValue(t, b))
-				require.NotContains(t, save(t, ns, nft.Families[0]), "route-localnet")
+				require.NotContains(t, save(t, ns, nft.IPv4), "route-localnet")
 			})
 		}
 	}

@@ -14,7 +14,7 @@ func BenchmarkEncodeRules(b *testing.B) {
 	var batch nfnl.Batch
 	e := newEncoder(&batch)
 	id := chainID{0, nat, "KUBE-SERVICES"}
-	rules := sampleRules(nft.Families[0])
+	rules := sampleRules(nft.IPv4)
 	b.ReportAllocs()
 	for b.Loop() {
 		batch.Reset()
@@ -32,12 +32,12 @@ func BenchmarkDecodeRules(b *testing.B) {
 	e := newEncoder(&batch)
 	id := chainID{0, nat, "KUBE-SERVICES"}
 	var messages [][]byte
-	for _, r := range sampleRules(nft.Families[0]) {
+	for _, r := range sampleRules(nft.IPv4) {
 		batch.Reset()
 		e.rule(id, nft.Last, 0, &r)
 		messages = append(messages, append([]byte{}, batch.Bytes()[20:]...))
 	}
-	d := newDecoder(nft.Families[0])
+	d := newDecoder(nft.IPv4)
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, m := range messages {

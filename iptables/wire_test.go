@@ -252,13 +252,13 @@ func TestWhatIsNotUnderstoodEqualsNothing(t *testing.T) {
 	t.Parallel()
 	r := rule{opaque: true}
 	require.False(t, r.same(&r))
-	exprs, _ := encodeRule(t, nft.Families[0], &rule{target: targetJump, chain: "KUBE-SERVICES"})
+	exprs, _ := encodeRule(t, nft.IPv4, &rule{target: targetJump, chain: "KUBE-SERVICES"})
 	var b nfnl.Batch
 	b.Message(0, 0, 0, 0, 0, nfnl.Object{})
 	elem := b.Nest(1)  // NFTA_LIST_ELEM
 	b.Text(1, "quota") // NFTA_EXPR_NAME
 	b.End(elem)
-	got := newDecoder(nft.Families[0]).decodeRule(append(b.Bytes()[20:], exprs...), nil)
+	got := newDecoder(nft.IPv4).decodeRule(append(b.Bytes()[20:], exprs...), nil)
 	require.Equal(t, rule{opaque: true, chain: "KUBE-SERVICES"}, got,
 		"where it leads is known all the same")
 }
@@ -297,7 +297,7 @@ func FuzzDecodeMessages(f *testing.F) {
 		} else {
 			require.LessOrEqual(t, len(c.Name), len(data))
 		}
-		if r, err := newDecoder(nft.Families[1]).decodeRuleMessage(data); err != nil {
+		if r, err := newDecoder(nft.IPv6).decodeRuleMessage(data); err != nil {
 			require.ErrorIs(t, err, nfnl.ErrMalformed)
 		} else {
 			require.LessOrEqual(t, len(r.chain), len(data))
