@@ -230,7 +230,7 @@ func (k *kernel) readSlots(ctx context.Context, s *sift) error {
 			continue
 		}
 		for key := range s.raw.elems[kind.registry] {
-			if s.addSlots(c, kind.registry, []byte(key)); len(c.elems) < chunkAddrs {
+			if s.addSlots(c, kind.registry, []byte(key)); len(c.elems) < k.chunk {
 				continue
 			}
 			if err := k.askLeft(ctx, s, c); err != nil {
@@ -251,7 +251,7 @@ func (k *kernel) readHairpins(ctx context.Context, s *sift) error {
 	for _, a := range s.unwantedAddrs() {
 		key := nft.AppendAddr(nil, a)
 		c.add(set, nft.Elem{Key: append(key, key...)})
-		if len(c.elems) < chunkAddrs {
+		if len(c.elems) < k.chunk {
 			continue
 		}
 		if err := k.askLeft(ctx, s, c); err != nil {

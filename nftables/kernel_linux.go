@@ -29,6 +29,8 @@ type kernel struct {
 	// dumpable is how many elements of a set that grows with the endpoints may be dumped to find
 	// those that nobody asked for, by a reading that is given what is wanted.
 	dumpable int
+	// chunk is how many elements that are not wanted are asked for at once.
+	chunk int
 }
 
 // dumpable elements are dumped in some 20 ms; four times as many take ten times as long.
@@ -54,7 +56,7 @@ func (k *kernel) open(cfg *Config) error {
 	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
 		return errors.Join(err, conn.Close(), second.Close())
 	}
-	k.conn, k.dumpable = conn, dumpable
+	k.conn, k.dumpable, k.chunk = conn, dumpable, chunkAddrs
 	k.askers = [2]*asker{{conn: conn}, {conn: second}}
 	return nil
 }

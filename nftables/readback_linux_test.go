@@ -200,8 +200,12 @@ func TestReadingsAgree(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
-			open := func() *Backend { return newBackend(t, ns, nil) }
 			r := rand.New(rand.NewPCG(seed, 7))
+			open := func() *Backend {
+				b := newBackend(t, ns, nil)
+				b.kernel.chunk = []int{1, 3, chunkAddrs}[r.IntN(3)]
+				return b
+			}
 			g := randstate.New(randomConfig(), r)
 			s := g.State()
 			for range 3 {

@@ -1,0 +1,224 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// blip is a context that is over once: when it is asked for the n-th time. So whatever is done with
+// it fails at one place, and would go on if that place were to swallow the error.
+type blip struct {
+	context.Context
+	n, asked int
+	over     bool
+	told     bool // somebody was told why it is over
+}
+
+func (c *blip) Done() <-chan struct{} {
+	c.asked++
+	if c.over = c.asked == c.n; !c.over {
+		return nil
+	}
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func (c *blip) Err() error {
+	if !c.over {
+		if c.asked++; c.asked != c.n {
+			return nil
+		}
+	}
+	c.told = true
+	return context.Canceled
+}
+
+// requireNoErrorIsSwallowed requires that do fails whichever of its requests fails.
+func requireNoErrorIsSwallowed(t *testing.T, name string, do func(context.Context) error) {
+	t.Helper()
+	for n := 1; ; n++ {
+		ctx := &blip{Context: t.Context(), n: n}
+		err := do(ctx)
+		if ctx.told {
+			require.ErrorIs(t, err, context.Canceled, "%s: request %d", name, n)
+			continue
+		}
+		require.NoError(t, err)
+		if ctx.asked < n {
+			require.Greater(t, n, 1, name)
+			return
+		}
+	}
+}
+
+// No error of the kernel or of the connection is swallowed, whatever was wanted and whatever is
+// there.
+func TestNoErrorIsSwallowed(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	apply := func(s servicemodel.State) {
+		_, err := dataplane.New(b, nil).Apply(t.Context(), s)
+		require.NoError(t, err)
+	}
+	apply(unitsState())
+	want := mustResolve(t, unitsState())
+	some := unitsState().WithoutService(goldenService().Name)
+	for name, wanted := range map[string]*servicemodel.Table{"all": want, "nothing": nil,
+		"some": mustResolve(t, some), "none": mustResolve(t, servicemodel.State{})} {
+		reader := newBackend(t, ns, nil)
+		reader.kernel.chunk = 1
+		requireNoErrorIsSwallowed(t, "observe "+name, func(ctx context.Context) error {
+			_, err := reader.Observe(ctx, wanted)
+			require.Equal(t, err == nil, reader.observed)
+			return err
+		})
+	}
+	requireNoErrorIsSwallowed(t, "integrity", func(ctx context.Context) error {
+		b.kernel.gen = 0
+		b.looks = ration.New(8, 20)
+		i, err := b.Integrity(ctx)
+		if err != nil {
+			require.Equal(t, dataplane.Broken, i)
+		}
+		return err
+	})
+	apply(affinityState(10, -1))
+	rememberClients(t, b, 100, 10)
+	table := mustResolve(t, affinityState(10, -1))
+	for replaced := range 3 {
+		next := mustResolve(t, affinityState(10, replaced)).Arrange(table)
+		_, err := b.Commit(t.Context(), servicemodel.Diff(table, next))
+		require.NoError(t, err)
+		table = next
+	}
+	requireNoErrorIsSwallowed(t, "settle", func(ctx context.Context) error {
+		_, err := b.Settle(ctx)
+		if err != nil {
+			require.False(t, b.observed)
+			_, again := b.Observe(t.Context(), nil)
+			require.NoError(t, again)
+			require.True(t, b.pl.version.unswept, "it is left to do")
+		}
+		return err
+	})
+	requireNoErrorIsSwallowed(t, "cleanup", func(ctx context.Context) error {
+		_, err := b.Cleanup(ctx)
+		require.False(t, b.observed)
+		return err
+	})
+}
+
+// A look that finds something is not counted against the ration of looks, one that finds nothing is.
+func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
+	t.Parallel()
+	_, b := newNS(t)
+	_, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
+	require.NoError(t, err)
+	see := func() dataplane.Integrity {
+		i, err := b.look(t.Context())
+		require.NoError(t, err)
+		return i
+	}
+	b.looks = ration.New(1, 20)
+	set := &nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}}
+	edit := func(do func(e *nft.Encoder)) {
+		var batch nfnl.Batch
+		do(nft.NewEncoder(&batch, nft.IPv4, DefaultTable))
+		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+	}
+	edit(func(e *nft.Encoder) { e.AddSet(set) })
+	for range 3 {
+		require.Equal(t, dataplane.Broken, see())
+	}
+	edit(func(e *nft.Encoder) { e.DeleteSet(set) })
+	looked := see()
+	edit(func(e *nft.Encoder) { e.AddSet(set) })
+	require.Equal(t, dataplane.Touched, see(), "there is no look left")
+	if tellsCounts(t, b) {
+		require.Equal(t, dataplane.Intact, looked)
+	}
+}
+
+// Who comes to sweep and finds the tables gone has no idea of the kernel any more.
+func TestASweepOfTablesThatAreGone(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
+	require.NoError(t, err)
+	table := mustResolve(t, affinityState(10, -1))
+	_, err = b.Commit(t.Context(), servicemodel.Diff(table,
+		mustResolve(t, affinityState(10, 3)).Arrange(table)))
+	require.NoError(t, err)
+	require.True(t, b.pl.version.unswept)
+	_, err = newBackend(t, ns, nil).Cleanup(t.Context())
+	require.NoError(t, err)
+	wait, err := b.Settle(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, wait)
+	require.False(t, b.observed)
+	_, err = b.Commit(t.Context(), servicemodel.Diff(table, table))
+	require.ErrorIs(t, err, errNotObserved)
+}
+
+// What others count in their tables says nothing of clients that were learnt.
+func TestCountersOfOthersAreNotRead(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
+	require.NoError(t, err)
+	runNft(t, ns, nftPrograms(t)[0], "table ip other { chain c { counter packets 7 bytes 700; }; }",
+		"-f", "-")
+	n, err := b.kernel.readLearnt(t.Context(), nft.IPv4, DefaultTable)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	n, err = b.kernel.readLearnt(t.Context(), nft.IPv4, "other")
+	require.NoError(t, err)
+	require.Equal(t, uint64(7), n)
+}
+
+// A commit that failed is a conflict if somebody took away or made what it is about.
+func TestWhichErrorsAreConflicts(t *testing.T) {
+	t.Parallel()
+	_, b := newNS(t)
+	_, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.True(t, b.observed)
+	plain := errors.New("plain")
+	err = b.failed("commit", plain)
+	require.ErrorIs(t, err, plain)
+	require.NotErrorIs(t, err, dataplane.ErrConflict)
+	require.False(t, b.observed)
+	require.False(t, b.crowded)
+}
+
+// Jobs are of bounded size, and are all that there is to ask for.
+func TestJobsCoverWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, chunkUnits - 1, chunkUnits, chunkUnits + 1, 2*chunkUnits + 5} {
+		units := make([]unit, n)
+		for i := range units {
+			units[i] = unit{{Affinity: time.Duration(i)}}
+		}
+		var all []unit
+		for _, j := range jobsFor(units) {
+			require.NotEmpty(t, j.units)
+			require.LessOrEqual(t, len(j.units), chunkUnits)
+			all = append(all, j.units...)
+		}
+		require.Equal(t, len(units), len(all))
+		for i := range all {
+			require.Equal(t, units[i], all[i])
+		}
+	}
+}
