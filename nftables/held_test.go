@@ -22,7 +22,8 @@ func unitsState() servicemodel.State {
 		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
 			{Addr: netip.MustParseAddr("203.0.113.10")},
 			{Addr: netip.MustParseAddr("2001:db8::10")}}
-		s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.128/25", "2001:db8:5::/48")
+		s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.128/25",
+			"2001:db8:5::/48")
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: 60e9}
 	})

@@ -183,28 +183,37 @@ func TestWhichUnitsAreDoubtful(t *testing.T) {
 		{"a set that is not read", setSettings, key("10.96.0.10", 80), ""},
 		{"a set that is not known", "service-size-99", key("10.96.0.10", 80), ""},
 	} {
-		s := h.sift(0, h.table)
-		s.raw.add(tc.set, tc.elem)
-		var names []string
-		for _, u := range s.doubtful() {
-			require.Equal(t, unitOf(s.f, h.table, u[0].Service), u)
-			names = append(names, u[0].Service.Name.Name)
-		}
-		if tc.want == "" {
-			require.Empty(t, names, tc.name)
-			continue
-		}
-		require.Equal(t, []string{tc.want}, names, tc.name)
-		s.raw.add(tc.set, slot(tc.elem))
-		require.Len(t, s.doubtful(), 1, "it is doubted once: %s", tc.name)
-		s.gone = []*servicemodel.Frontend{unitOf(s.f, h.table, servicemodel.PortName{
-			Name: servicemodel.Name{Namespace: "default", Name: tc.want}, Port: "http",
-			Protocol: servicemodel.TCP})[0]}
-		require.Empty(t, s.doubtful(), tc.name)
+		requireDoubt(t, h, tc.set, tc.elem, tc.want, tc.name)
 	}
 	s := h.sift(0, nil)
 	s.raw.add("service-drop", key("10.96.0.20", 80))
 	require.Empty(t, s.doubtful(), "nothing is wanted")
+}
+
+// requireDoubt requires that an element that is left over makes the units of a service doubtful,
+// or none.
+func requireDoubt(t *testing.T, h *held, set string, e nft.Elem, want, what string) {
+	t.Helper()
+	s := h.sift(0, h.table)
+	s.raw.add(set, e)
+	var names []string
+	for _, u := range s.doubtful() {
+		require.Equal(t, unitOf(s.f, h.table, u[0].Service), u)
+		names = append(names, u[0].Service.Name.Name)
+	}
+	if want == "" {
+		require.Empty(t, names, what)
+		return
+	}
+	require.Equal(t, []string{want}, names, what)
+	again := cloneElem(e)
+	again.Key = append(again.Key, 0, 0, 0, 9)
+	s.raw.add(set, again)
+	require.Len(t, s.doubtful(), 1, "it is doubted once: %s", what)
+	s.gone = []*servicemodel.Frontend{unitOf(s.f, h.table, servicemodel.PortName{
+		Name: servicemodel.Name{Namespace: "default", Name: want}, Port: "http",
+		Protocol: servicemodel.TCP})[0]}
+	require.Empty(t, s.doubtful(), what)
 }
 
 // A unit that no longer counts as whole has no pool that is only another one, and what is there of

@@ -33,7 +33,8 @@ func TestTablesArePutTogether(t *testing.T) {
 		Service:  servicemodel.PortName{Name: servicemodel.Name{Namespace: "x", Name: "stray"}},
 		Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster}
 	id, _ := stray.Pool(stray.Internal)
-	left := servicemodel.Contents{Rules: h.table.Rules(), Frontends: []*servicemodel.Frontend{stray},
+	left := servicemodel.Contents{Rules: h.table.Rules(),
+		Frontends:  []*servicemodel.Frontend{stray},
 		Pools:      []*servicemodel.Pool{{ID: id, Slots: changed.Slots}},
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
 	left.Rules.MasqueradeMark = 0x77
@@ -46,21 +47,7 @@ func TestTablesArePutTogether(t *testing.T) {
 	want := servicemodel.Contents{Rules: left.Rules, Frontends: []*servicemodel.Frontend{stray},
 		Pools:      []*servicemodel.Pool{left.Pools[0], changed},
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
-	for fe := range h.table.Frontends() {
-		if fe.Key.Family() == servicemodel.IPv4 && fe.Service.Name.Name == "db" {
-			want.Frontends = append(want.Frontends, fe)
-		}
-	}
-	for a := range h.table.ClusterIPs() {
-		if a.Is4() && a != clusterIP {
-			want.ClusterIPs = append(want.ClusterIPs, a)
-		}
-	}
-	for a := range h.table.Hairpins() {
-		if a.Is4() && a != hairpin {
-			want.Hairpins = append(want.Hairpins, a)
-		}
-	}
+	h.addIPv4Of(&want, "db", clusterIP, hairpin)
 	table, err := servicemodel.NewTable(want)
 	require.NoError(t, err)
 	require.Empty(t, servicemodel.Diff(got, table).String())
@@ -76,6 +63,26 @@ func TestTablesArePutTogether(t *testing.T) {
 	left.Frontends = append(left.Frontends, stray)
 	_, err = assemble(h.table, [2]*part{four, nil}, left)
 	require.Error(t, err, "a frontend twice")
+}
+
+// addIPv4Of adds the frontends of a service in IPv4 to contents, and all addresses of IPv4 but two.
+func (h *held) addIPv4Of(want *servicemodel.Contents, service string, clusterIP,
+	hairpin netip.Addr) {
+	for fe := range h.table.Frontends() {
+		if fe.Key.Family() == servicemodel.IPv4 && fe.Service.Name.Name == service {
+			want.Frontends = append(want.Frontends, fe)
+		}
+	}
+	for a := range h.table.ClusterIPs() {
+		if a.Is4() && a != clusterIP {
+			want.ClusterIPs = append(want.ClusterIPs, a)
+		}
+	}
+	for a := range h.table.Hairpins() {
+		if a.Is4() && a != hairpin {
+			want.Hairpins = append(want.Hairpins, a)
+		}
+	}
 }
 
 // A set belongs to a number of slots or seconds if its name ends with that and is written as we
@@ -136,16 +143,14 @@ func TestSkeletonsAreCompared(t *testing.T) {
 		require.Empty(t, why)
 		require.False(t, sk.stale || sk.broken)
 		require.True(t, sk.exists)
-		require.Equal(t, len(h.tables[0].elems["service-endpoints"]), sk.counts["service-endpoints"])
+		const large = "service-endpoints"
+		require.Equal(t, len(h.tables[0].elems[large]), sk.counts[large])
 		tc.spoil(raw)
 		sk, why = readSkeleton(nft.IPv4, raw, h.table.Rules())
 		require.Equal(t, []string{tc.text}, why, tc.name)
 		require.Equal(t, tc.stale, sk.stale, tc.name)
 		require.Equal(t, !tc.stale, sk.broken, tc.name)
 	}
-	sk, why := readSkeleton(nft.IPv4, nil, h.table.Rules())
-	require.Equal(t, skeleton{}, sk)
-	require.Empty(t, why)
 }
 
 // Sets of rules, and the order of rules of which no two match the same packet, mean nothing. Maps
@@ -164,6 +169,9 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	require.NotContains(t, sk.counts, "__set0")
 	require.NotContains(t, sk.counts, affinityMap(3))
 	require.Contains(t, sk.counts, setHairpins)
+	sk, why = readSkeleton(nft.IPv4, nil, h.table.Rules())
+	require.Equal(t, skeleton{}, sk, "no table")
+	require.Empty(t, why)
 }
 
 // Without settings a table is made anew, and it is told what is wrong with them.

@@ -72,8 +72,8 @@ func TestAUnitThatLacksAnElementIsGone(t *testing.T) {
 	}
 }
 
-// A comment that is not as wanted makes a frontend another one. On an endpoint it means nothing, and
-// other user data than comments never does.
+// A comment that is not as wanted makes a frontend another one. On an endpoint it means nothing,
+// nor does other user data than comments anywhere.
 func TestCommentsCountWhereTheyMeanSomething(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -142,7 +142,9 @@ func TestEndpointsOfAUnitMustAgree(t *testing.T) {
 			if at.Endpoint(4) != podOne {
 				continue
 			}
-			undo := h.swap(0, podOne, stranger, func(s, k string) bool { return s == set && k == key })
+			undo := h.swap(0, podOne, stranger, func(s, k string) bool {
+				return s == set && k == key
+			})
 			r, _ := h.judge(0, h.sift(0, h.table), false)
 			require.Equal(t, []string{"web"}, services(r.gone), "%s %x", set, key)
 			require.Empty(t, r.pools)
