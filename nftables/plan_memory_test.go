@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -35,7 +36,7 @@ func TestNamesThatAreTooLongAreRefused(t *testing.T) {
 			Namespace: "default"}, Port: "http"}, Key: servicemodel.FrontendKey{
 			Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80},
 			Internal: servicemodel.Reject, External: servicemodel.Reject}
-		fe.Service.Name.Name = strings.Repeat("n", maxUserdata-len(comment(fe))+more)
+		fe.Service.Name.Name = strings.Repeat("n", comment.MaxName-len(fe.Service.String())+more)
 		table, err := servicemodel.NewTable(servicemodel.Contents{
 			Frontends: []*servicemodel.Frontend{fe}})
 		require.NoError(t, err)

@@ -270,7 +270,7 @@ func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 	edits := map[string]func(m map[string]*found, key string){
 		"deleted": func(m map[string]*found, key string) { delete(m, key) },
 		"another comment": func(m map[string]*found, key string) {
-			m[key].UserData = nft.AppendComment(nil, "default/db:http cluster-ip reject")
+			m[key].UserData = nft.AppendComment(nil, "default/db:http cluster IP verdict=reject")
 		},
 		"other data": func(m map[string]*found, key string) {
 			e := m[key]
