@@ -49,16 +49,16 @@ func kindOf(k servicemodel.FrontendKey) string {
 
 // setsOf lists the sets of a companion table. They are the same whatever the services are.
 func setsOf(f *nft.Family) []*nft.Set {
-	service := []nft.Field{f.Addr, nft.FieldProto, nft.FieldPort}
-	keys := map[string][]nft.Field{kindService: service, kindNodePort: service[1:]}
+	service := f.FrontendFields(false)
 	var l []*nft.Set
 	for _, k := range kinds {
-		l = append(l, &nft.Set{Name: k + "s", Key: keys[k]})
+		key := f.FrontendFields(k == kindNodePort)
+		l = append(l, &nft.Set{Name: k + "s", Key: key})
 		for _, rest := range []string{setReject, setDrop, setSplit, setExtReject, setExtDrop,
 			setMasqAll, setMasqNotPod, setMasqHost} {
-			l = append(l, &nft.Set{Name: k + rest, Key: keys[k]})
+			l = append(l, &nft.Set{Name: k + rest, Key: key})
 		}
-		l = append(l, &nft.Set{Name: k + setMarks, Key: keys[k],
+		l = append(l, &nft.Set{Name: k + setMarks, Key: key,
 			Data: []nft.Field{nft.FieldMark}, Flags: nft.SetMap})
 	}
 	if f == nft.IPv4 {
@@ -67,7 +67,7 @@ func setsOf(f *nft.Family) []*nft.Set {
 	return append(l,
 		&nft.Set{Name: setRestricted, Key: service},
 		&nft.Set{Name: setRouted, Key: service},
-		&nft.Set{Name: setSources, Key: append(service[:3:3], f.Addr),
+		&nft.Set{Name: setSources, Key: append(f.FrontendFields(false), f.Addr),
 			Flags: nft.SetInterval | nft.SetConcat},
 		&nft.Set{Name: setClusterIPs, Key: []nft.Field{f.Addr}},
 		&nft.Set{Name: setHairpins, Key: []nft.Field{f.Addr, f.Addr}},

@@ -24,13 +24,7 @@ func newProgram(f *nft.Family, r servicemodel.Rules) nft.Program {
 }
 
 // frontend selects the key of a frontend from the packet.
-func (b *builder) frontend(kind string) nft.Concat {
-	key := nft.Concat{nft.L4Proto, nft.DPort}
-	if kind == kindService {
-		key = append(nft.Concat{b.f.Daddr}, key...)
-	}
-	return key
-}
+func (b *builder) frontend(kind string) nft.Concat { return b.f.Frontend(kind == kindNodePort) }
 
 // in matches packets to a frontend in a set.
 func (b *builder) in(kind, set string) nft.Rule { return b.frontend(kind).In(set) }

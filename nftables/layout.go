@@ -127,28 +127,18 @@ func insert[T int | uint32](sorted []T, v T) []T {
 	return slices.Insert(sorted, i, v)
 }
 
-// sets lists the sets of a table, those used most first: the kernel finds a set by walking the list
-// (nft_set_lookup in nf_tables_api.c).
+// setsOf lists the sets of a table, those used most first: the kernel finds a set by walking the
+// list (nft_set_lookup in nf_tables_api.c).
 func setsOf(f *nft.Family, s *shape) []*nft.Set {
-	service := []nft.Field{f.Addr, nft.FieldProto, nft.FieldPort}
-	nodeport := []nft.Field{nft.FieldProto, nft.FieldPort}
-	endpoint := []nft.Field{f.Addr, nft.FieldPort}
-	keys := [2][]nft.Field{service, nodeport}
 	var l []*nft.Set
-	for i, k := range kinds {
-		slot := append(slices.Clone(keys[i]), nft.FieldSlot)
-		l = append(l,
-			&nft.Set{Name: k.prefix + setEndpoints, Key: slot, Data: endpoint,
-				Flags: nft.SetMap, Typeof: true, Comment: "endpoints, by slot"},
-			&nft.Set{Name: k.prefix + setExternalEps, Key: slot, Data: endpoint,
-				Flags: nft.SetMap, Typeof: true,
-				Comment: "endpoints for outside clients only, by slot"})
+	for _, k := range kinds {
+		l = append(l, k.endpointMaps(f)...)
 	}
 	if f == nft.IPv4 {
 		l = append(l, versionSet())
 	}
-	for i, k := range kinds {
-		l = append(l, &nft.Set{Name: k.registry, Key: keys[i], Comment: "every frontend"})
+	for _, k := range kinds {
+		l = append(l, &nft.Set{Name: k.registry, Key: k.key(f), Comment: "every frontend"})
 	}
 	l = append(l,
 		&nft.Set{Name: setClusterIPs, Key: []nft.Field{f.Addr},
@@ -156,42 +146,66 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 		&nft.Set{Name: setHairpins, Key: []nft.Field{f.Addr, f.Addr},
 			Comment: "endpoints that may reach themselves"})
 	for i, k := range kinds {
-		for _, sub := range []struct{ name, comment string }{
-			{setMasqAll, "masqueraded always"},
-			{setMasqNotPods, "masqueraded unless from a pod"},
-			{setMasqHost, "masqueraded from this host"},
-			{setSplit, "outside clients have endpoints of their own, or none"},
-			{setReject, "no endpoint anywhere"},
-			{setDrop, "no endpoint for this traffic here"},
-		} {
-			l = append(l, &nft.Set{Name: k.prefix + sub.name, Key: keys[i],
-				Comment: sub.comment})
-		}
-		for e, name := range []string{setSize, setExternalSize} {
-			for _, n := range s.sizes[i][e] {
-				l = append(l, &nft.Set{Name: k.prefix + name + strconv.Itoa(n), Key: keys[i]})
-			}
-		}
-		for _, t := range s.affinity {
-			l = append(l, &nft.Set{Name: affinityName(k, t), Key: keys[i]})
-		}
+		l = append(l, k.memberships(f, s.sizes[i], s.affinity)...)
 	}
-	client := append(slices.Clone(service), f.Addr)
+	client := append(kindService.key(f), f.Addr)
 	if len(s.affinity) > 0 {
 		for i := range affinityMaps {
-			l = append(l, &nft.Set{Name: affinityMap(i), Key: client, Data: endpoint,
+			l = append(l, &nft.Set{Name: affinityMap(i), Key: client, Data: endpointFields(f),
 				Flags: nft.SetMap | nft.SetTimeout | nft.SetEval, Size: affinitySize,
 				Comment: "the endpoint a client was given"})
 		}
 	}
 	if s.sources {
-		l = append(l, &nft.Set{Name: setRestricted, Key: service,
-			Comment: "only sources may connect"},
-			&nft.Set{Name: setSources, Key: client, Flags: nft.SetInterval |
-				nft.SetConcat, Comment: "who may connect to the restricted"})
+		l = append(l,
+			&nft.Set{Name: setRestricted, Key: kindService.key(f),
+				Comment: "only sources may connect"},
+			&nft.Set{Name: setSources, Key: client, Flags: nft.SetInterval | nft.SetConcat,
+				Comment: "who may connect to the restricted"})
 	}
 	return append(l, &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark},
 		Comment: "what the rules were made for"})
+}
+
+func endpointFields(f *nft.Family) []nft.Field { return []nft.Field{f.Addr, nft.FieldPort} }
+
+// key has the fields of the key of a frontend of the kind.
+func (k *kind) key(f *nft.Family) []nft.Field { return f.FrontendFields(k == kindNodePort) }
+
+// endpointMaps lists the maps from slots to endpoints.
+func (k *kind) endpointMaps(f *nft.Family) []*nft.Set {
+	slots := func(name, comment string) *nft.Set {
+		return &nft.Set{Name: k.prefix + name, Key: append(k.key(f), nft.FieldSlot),
+			Data: endpointFields(f), Flags: nft.SetMap, Typeof: true, Comment: comment}
+	}
+	return []*nft.Set{
+		slots(setEndpoints, "endpoints, by slot"),
+		slots(setExternalEps, "endpoints for outside clients only, by slot"),
+	}
+}
+
+// memberships lists the sets that say of frontends what becomes of their packets. sizes are the
+// numbers of slots in use, internal and external.
+func (k *kind) memberships(f *nft.Family, sizes [2][]int, affinity []uint32) []*nft.Set {
+	var l []*nft.Set
+	add := func(name, comment string) {
+		l = append(l, &nft.Set{Name: name, Key: k.key(f), Comment: comment})
+	}
+	add(k.prefix+setMasqAll, "masqueraded always")
+	add(k.prefix+setMasqNotPods, "masqueraded unless from a pod")
+	add(k.prefix+setMasqHost, "masqueraded from this host")
+	add(k.prefix+setSplit, "outside clients have endpoints of their own, or none")
+	add(k.prefix+setReject, "no endpoint anywhere")
+	add(k.prefix+setDrop, "no endpoint for this traffic here")
+	for i, name := range []string{setSize, setExternalSize} {
+		for _, n := range sizes[i] {
+			add(k.prefix+name+strconv.Itoa(n), "")
+		}
+	}
+	for _, t := range affinity {
+		add(affinityName(k, t), "")
+	}
+	return l
 }
 
 func affinityName(k *kind, seconds uint32) string {

@@ -38,13 +38,7 @@ func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 func (b *builder) affinity() bool { return len(b.shape.affinity) > 0 }
 
 // frontend selects the key of a frontend of a kind from the packet.
-func (b *builder) frontend(k *kind) nft.Concat {
-	key := nft.Concat{nft.L4Proto, nft.DPort}
-	if k == kindService {
-		key = append(nft.Concat{b.f.Daddr}, key...)
-	}
-	return key
-}
+func (b *builder) frontend(k *kind) nft.Concat { return b.f.Frontend(k == kindNodePort) }
 
 // in matches packets to a frontend in one of the sets of a kind.
 func (b *builder) in(k *kind, set string) nft.Rule { return b.frontend(k).In(k.prefix + set) }

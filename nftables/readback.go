@@ -109,8 +109,8 @@ func number(name, prefix string) (int, bool) {
 	return int(n), err == nil && n > 0 && digits[0] != '0'
 }
 
-// readSkeleton compares the sets, chains and rules of a table with what they should be. raw is nil
-// if there is no such table.
+// readSkeleton compares the sets, chains and rules of a table with what they should be, and says
+// what is otherwise. raw is nil if there is no such table.
 func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skeleton, []string) {
 	if raw == nil {
 		return skeleton{}, nil
@@ -121,46 +121,59 @@ func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skele
 			sk.counts[name] = n
 		}
 	}
-	var why []string
-	broken := func(format string, args ...any) {
-		sk.broken = true
-		why = append(why, fmt.Sprintf("table "+f.Name+": "+format, args...))
-	}
+	prog := newProgram(f, rules, &sk.shape)
+	why := append(raw.wrongSets(setsOf(f, &sk.shape)), raw.wrongChains(prog)...)
 	if raw.dormant {
-		broken("it is dormant")
+		why = append([]string{"it is dormant"}, why...)
 	}
-	want := setsOf(f, &sk.shape)
+	if sk.broken = len(why) > 0; !sk.broken {
+		why = raw.wrongRules(prog)
+		sk.stale = len(why) > 0
+	}
+	for i := range why {
+		why[i] = "table " + f.Name + ": " + why[i]
+	}
+	return sk, why
+}
+
+// wrongSets says which sets are missing, of another type, or do not belong.
+func (raw *rawTable) wrongSets(want []*nft.Set) (why []string) {
+	belongs := map[string]bool{}
 	for _, s := range want {
-		got, ok := raw.sets[s.Name]
-		if !ok {
-			broken("set %s is missing", s.Name)
+		belongs[s.Name] = true
+		if got, ok := raw.sets[s.Name]; !ok {
+			why = append(why, fmt.Sprintf("set %s is missing", s.Name))
 		} else if got != s.Spec() {
-			broken("set %s is of another type", s.Name)
+			why = append(why, fmt.Sprintf("set %s is of another type", s.Name))
 		}
 	}
 	for _, name := range sortedKeys(raw.sets) {
-		if !isAnonymous(name) && !slices.ContainsFunc(want, func(s *nft.Set) bool {
-			return s.Name == name
-		}) {
-			broken("set %s does not belong", name)
+		if !belongs[name] && !isAnonymous(name) {
+			why = append(why, fmt.Sprintf("set %s does not belong", name))
 		}
 	}
-	prog := newProgram(f, rules, &sk.shape)
-	for _, c := range prog {
+	return why
+}
+
+// wrongChains says which chains are missing, at another hook, or do not belong.
+func (raw *rawTable) wrongChains(want nft.Program) (why []string) {
+	for _, c := range want {
 		if got, ok := raw.chains[c.Name]; !ok {
-			broken("chain %s is missing", c.Name)
+			why = append(why, fmt.Sprintf("chain %s is missing", c.Name))
 		} else if got != c.Chain {
-			broken("chain %s has another hook or policy", c.Name)
+			why = append(why, fmt.Sprintf("chain %s has another hook or policy", c.Name))
 		}
 	}
 	for _, name := range sortedKeys(raw.chains) {
-		if !prog.Has(name) {
-			broken("chain %s does not belong", name)
+		if !want.Has(name) {
+			why = append(why, fmt.Sprintf("chain %s does not belong", name))
 		}
 	}
-	if sk.broken {
-		return sk, why
-	}
+	return why
+}
+
+// wrongRules says in which chains the rules are not ours.
+func (raw *rawTable) wrongRules(prog nft.Program) (why []string) {
 	for _, c := range prog {
 		got, want := raw.hashes[c.Name], c.Hashes()
 		// no two of its rules match the same packet: they stand in the order in which they were
@@ -170,12 +183,10 @@ func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skele
 			slices.Sort(want)
 		}
 		if !slices.Equal(got, want) {
-			sk.stale = true
-			why = append(why, fmt.Sprintf("table %s: the rules of chain %s are not ours", f.Name,
-				c.Name))
+			why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
 		}
 	}
-	return sk, why
+	return why
 }
 
 // read makes of a table what the model knows, and finds what does not fit. raw is nil if there is

@@ -42,6 +42,14 @@ func NumgenRandom(mod int) Selector {
 		func(b *nfnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod)) }}
 }
 
+// Frontend selects the key of a frontend, as [AppendFrontend] writes it.
+func (f *Family) Frontend(nodePort bool) Concat {
+	if nodePort {
+		return Concat{L4Proto, DPort}
+	}
+	return Concat{f.Daddr, L4Proto, DPort}
+}
+
 // In matches if what is selected is in a set.
 func (s Selector) In(set string) Rule { return Concat{s}.In(set) }
 

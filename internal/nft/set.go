@@ -33,6 +33,14 @@ var fieldTypes = [...]struct {
 	FieldMark:     {19, 4, "mark", "meta mark"},
 }
 
+// FrontendFields are the fields of the key of a frontend, as [AppendFrontend] writes it.
+func (f *Family) FrontendFields(nodePort bool) []Field {
+	if nodePort {
+		return []Field{FieldProto, FieldPort}
+	}
+	return []Field{f.Addr, FieldProto, FieldPort}
+}
+
 // Set is a named set or map of a table.
 type Set struct {
 	Name    string
