@@ -45,6 +45,5 @@ func probe(ctx context.Context, cfg *Config) error {
 	}
 	var batch nfnl.Batch
 	b.plan(c).encode(&batch, nil)
-	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch,
-		kernelprobe.Running())
+	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }

@@ -207,25 +207,7 @@ func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) e
 		raw.chains[c.Name] = c
 		return err
 	})
-	return exceptMissing(err)
-}
-
-// exceptMissing leaves out of the error that objects are not there.
-func exceptMissing(err error) error {
-	var refused nfnl.OpErrors
-	if one := (*nfnl.OpError)(nil); errors.As(err, &one) {
-		refused = nfnl.OpErrors{one}
-	}
-	errors.As(err, &refused)
-	for _, e := range refused {
-		if e.Errno != syscall.ENOENT {
-			return err
-		}
-	}
-	if len(refused) > 0 && !errors.Is(err, nfnl.ErrAnswersLost) {
-		return nil
-	}
-	return err
+	return nfnl.Except(err, syscall.ENOENT)
 }
 
 func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) error {

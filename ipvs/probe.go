@@ -43,8 +43,7 @@ func probe(ctx context.Context, cfg *Config) error {
 	b.pl.assume(nil)
 	var batch nfnl.Batch
 	b.pl.plan(changes).encode(&batch, stageRestrict)
-	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch,
-		kernelprobe.Running())
+	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }
 
 // assume makes the planner believe that the kernel holds nothing, on a node with these addresses

@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -211,15 +210,6 @@ func TestRefusalsOfTheKernel(t *testing.T) {
 	require.False(t, changedByOthers(denied))
 	require.False(t, changedByOthers(nil))
 	require.False(t, changedByOthers(syscall.ENOENT))
-
-	require.NoError(t, exceptMissing(nil))
-	require.NoError(t, exceptMissing(missing))
-	require.NoError(t, exceptMissing(nfnl.OpErrors{missing, rule}))
-	require.Error(t, exceptMissing(nfnl.OpErrors{missing, denied}))
-	require.Error(t, exceptMissing(denied))
-	require.Error(t, exceptMissing(nfnl.ErrAnswersLost))
-	require.Error(t, exceptMissing(errors.Join(missing, nfnl.ErrAnswersLost)))
-	require.Error(t, exceptMissing(context.Canceled))
 }
 
 func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {

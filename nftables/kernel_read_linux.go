@@ -122,29 +122,10 @@ func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) e
 		k.req.Text(nft.AttrChainTable, raw.name)
 		k.req.Text(nft.AttrChainName, c.Name)
 	}
-	return unlessMissing(k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error {
+	err := k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error {
 		return raw.addChain(m.Attrs)
-	}))
-}
-
-// unlessMissing returns err, nil if all of it says that objects are not there.
-func unlessMissing(err error) error {
-	var all nfnl.OpErrors
-	var one *nfnl.OpError
-	switch {
-	case errors.As(err, &all):
-	case errors.As(err, &one):
-		all = nfnl.OpErrors{one}
-	}
-	for _, e := range all {
-		if e.Errno != unix.ENOENT {
-			return err
-		}
-	}
-	if len(all) == 0 {
-		return err
-	}
-	return nil
+	})
+	return nfnl.Except(err, unix.ENOENT)
 }
 
 // readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may
@@ -170,7 +151,7 @@ func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n
 	err error) {
 	req := k.get(f, nft.MsgGetRule, "counters of table", f.Name+" "+table)
 	req.Text(nft.AttrRuleTable, table)
-	err = k.conn.DumpRetry(ctx, req, func() { n = 0 }, func(m nfnl.Message) error {
+	err = k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
 		r, err := nft.DecodeRule(m.Attrs)
 		if err != nil {
 			return err

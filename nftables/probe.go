@@ -36,6 +36,5 @@ func probe(ctx context.Context, cfg *Config) error {
 	}
 	var batch nfnl.Batch
 	p.encode(&batch)
-	return kernelprobe.Explain(kernelprobe.Only(b.kernel.check(ctx, &batch)), &batch,
-		kernelprobe.Running())
+	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }

@@ -17,8 +17,10 @@ var Oldest = Release{5, 10}
 
 // Explain turns what a kernel of the given release said to the changes in b, or to opening the
 // backend with b nil, into an error that says what is missing: one of the sentinels of package
-// dataplane where that can be told.
+// dataplane where that can be told. That objects are there already is no error: it says nothing of
+// what the kernel can do.
 func Explain(err error, b *nfnl.Batch, running Release) error {
+	err = nfnl.Except(err, syscall.EEXIST)
 	switch {
 	case err == nil:
 		return nil
@@ -58,7 +60,7 @@ func modules(err error, b *nfnl.Batch) []string {
 		return []string{"nfnetlink"}
 	}
 	var l []string
-	for _, e := range refusals(err) {
+	for _, e := range nfnl.Refusals(err) {
 		switch {
 		case e.Index < 0 && e.Errno == syscall.EOPNOTSUPP:
 			l = append(l, "nf_tables")
@@ -70,35 +72,4 @@ func modules(err error, b *nfnl.Batch) []string {
 	}
 	slices.Sort(l)
 	return slices.Compact(l)
-}
-
-// refusals lists what the kernel refused.
-func refusals(err error) []*nfnl.OpError {
-	var all nfnl.OpErrors
-	if errors.As(err, &all) {
-		return all
-	}
-	var one *nfnl.OpError
-	if errors.As(err, &one) {
-		return []*nfnl.OpError{one}
-	}
-	return nil
-}
-
-// Only drops from what the kernel refused that which is not about what it can do: objects that are
-// there already.
-func Only(err error) error {
-	var all nfnl.OpErrors
-	for _, e := range refusals(err) {
-		if e.Errno != syscall.EEXIST {
-			all = append(all, e)
-		}
-	}
-	switch {
-	case refusals(err) == nil:
-		return err
-	case len(all) == 0:
-		return nil
-	}
-	return all
 }

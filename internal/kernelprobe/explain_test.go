@@ -112,14 +112,16 @@ func TestExpressionsAndTheirModules(t *testing.T) {
 
 func TestObjectsThatAreThereAreNoRefusal(t *testing.T) {
 	t.Parallel()
-	there, lacks := &nfnl.OpError{Errno: syscall.EEXIST}, &nfnl.OpError{Errno: syscall.ENOENT,
-		Index: 3}
-	require.NoError(t, Only(nil))
-	require.NoError(t, Only(there))
-	require.NoError(t, Only(nfnl.OpErrors{there, there}))
-	require.Equal(t, nfnl.OpErrors{lacks}, Only(nfnl.OpErrors{there, lacks, there}))
+	b, _ := transaction()
+	now := Release{6, 1}
+	there, denied := &nfnl.OpError{Errno: syscall.EEXIST}, &nfnl.OpError{Errno: syscall.EPERM}
+	require.NoError(t, Explain(there, b, now))
+	require.NoError(t, Explain(nfnl.OpErrors{there, there}, b, now))
+	err := Explain(nfnl.OpErrors{there, denied, there}, b, now)
+	require.ErrorIs(t, err, dataplane.ErrNoPermission)
+	require.NotErrorIs(t, err, syscall.EEXIST)
 	other := errors.New("socket")
-	require.Equal(t, other, Only(other))
+	require.Equal(t, other, Explain(other, b, now))
 }
 
 func TestReleases(t *testing.T) {

@@ -2,16 +2,8 @@ package nfnl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-)
-
-// dumpAttempts bounds DumpRetry. The pauses between them double from dumpPause on: half a second in
-// all.
-const (
-	dumpAttempts = 10
-	dumpPause    = time.Millisecond
 )
 
 // Dump sends the one message of req as a dump and calls fn for every message of the answer. It
@@ -178,39 +170,4 @@ func (d *dump) interrupted() error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", d.req.msgs[0].obj.label(0), ErrDumpInterrupted)
-}
-
-// DumpRetry is Dump, repeated up to ten times while it is interrupted. reset is called before each
-// attempt and must forget what fn has seen; nil means that there is nothing to forget.
-func (c *Conn) DumpRetry(ctx context.Context, req *Batch, reset func(),
-	fn func(Message) error) error {
-	pause := dumpPause
-	for attempt := 1; ; attempt++ {
-		if reset != nil {
-			reset()
-		}
-		err := c.Dump(ctx, req, fn)
-		if !errors.Is(err, ErrDumpInterrupted) {
-			return err
-		}
-		if attempt == dumpAttempts {
-			return fmt.Errorf("%d attempts: %w", attempt, err)
-		}
-		if err := sleep(ctx, pause); err != nil {
-			return fmt.Errorf("dump: %w", err)
-		}
-		pause *= 2
-	}
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -123,33 +123,6 @@ func TestADumpGoesOnThroughInterruptions(t *testing.T) {
 	}
 }
 
-func TestInterruptedDumpsAreRetried(t *testing.T) {
-	t.Parallel()
-	for _, failures := range []int{0, 1, 3, dumpAttempts} {
-		attempts := 0
-		c, _ := dialFake(t, func(r messages) []any {
-			if attempts++; attempts <= failures {
-				return []any{reply(r[0].Seq, 0, 1), done(r[0].Seq, FlagIntr, 0)}
-			}
-			return []any{reply(r[0].Seq, 0, 1), done(r[0].Seq, 0, 0)}
-		})
-		var seen, resets int
-		err := c.DumpRetry(t.Context(), numbered(1), func() {
-			seen = 0
-			resets++
-		}, func(Message) error { seen++; return nil })
-		require.Equal(t, 1, seen)
-		require.Equal(t, resets, attempts)
-		if failures == dumpAttempts {
-			require.EqualError(t, err,
-				"10 attempts: add set a: the dump was interrupted by a change")
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, failures+1, attempts)
-	}
-}
-
 func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
 	t.Parallel()
 	c, _ := dialFake(t, func(r messages) []any {
@@ -165,14 +138,14 @@ func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
 	require.ErrorIs(t, c.DumpOwn(t.Context(), numbered(2), count), ErrBadBatch)
 }
 
-func TestRetriesEndWithTheContext(t *testing.T) {
+func TestDumpsEndWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, _ := dialFake(t, func(r messages) []any {
 		cancel()
-		return []any{done(r[0].Seq, FlagIntr, 0)}
+		return []any{reply(r[0].Seq, FlagMulti, 7), done(r[0].Seq, 0, 0)}
 	})
-	err := c.DumpRetry(ctx, numbered(1), nil, func(Message) error { return nil })
+	err := c.Dump(ctx, numbered(1), func(Message) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 }
 

@@ -2,9 +2,11 @@ package nfnl
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -85,16 +87,22 @@ func readNumbers(m Message, seen map[uint32]bool) error {
 	return it.Err()
 }
 
-// dumpNumbers returns the elements of the set s.
-func dumpNumbers(t testing.TB, c *Conn) map[uint32]bool {
+// dumpNumbers returns the elements of the set s. It reads again while the kernel rehashes the set.
+func dumpNumbers(t testing.TB, c *Conn) (seen map[uint32]bool) {
 	t.Helper()
 	var req Batch
 	requestSet(&req)
-	seen := map[uint32]bool{}
-	err := c.DumpRetry(t.Context(), &req, func() { clear(seen) },
-		func(m Message) error { return readNumbers(m, seen) })
-	require.NoError(t, err)
-	return seen
+	for try := range 50 {
+		time.Sleep(time.Duration(try) * time.Millisecond)
+		seen = map[uint32]bool{}
+		err := c.Dump(t.Context(), &req, func(m Message) error { return readNumbers(m, seen) })
+		if !errors.Is(err, ErrDumpInterrupted) {
+			require.NoError(t, err)
+			return seen
+		}
+	}
+	require.FailNow(t, "the dump was interrupted again and again")
+	return nil
 }
 
 // getNumber asks for one element of the set s.
@@ -286,22 +294,21 @@ func TestDumpSeesAChangeOnTheWay(t *testing.T) {
 
 	seen := map[uint32]bool{}
 	attempts := 0
-	err := c.DumpRetry(t.Context(), &req, func() {
+	for attempts = 1; attempts <= 3; attempts++ {
 		clear(seen)
-		attempts++
-	}, func(m Message) error {
-		if attempts <= 2 && len(seen) == 0 {
-			change.Reset()
-			appendNumbers(&change, 0, uint32(n+attempts))
-			require.NoError(t, other.Commit(t.Context(), &change, 0))
-		}
-		return readNumbers(m, seen)
-	})
-	require.NoError(t, err)
-	require.Equal(t, 3, attempts)
+		err := c.Dump(t.Context(), &req, func(m Message) error {
+			if attempts <= 2 && len(seen) == 0 {
+				change.Reset()
+				appendNumbers(&change, 0, uint32(n+attempts))
+				require.NoError(t, other.Commit(t.Context(), &change, 0))
+			}
+			return readNumbers(m, seen)
+		})
+		require.Equal(t, attempts <= 2, errors.Is(err, ErrDumpInterrupted), "%v", err)
+	}
 	require.Equal(t, n+2, len(seen))
 
-	err = c.Dump(t.Context(), &req, func(m Message) error {
+	err := c.Dump(t.Context(), &req, func(m Message) error {
 		change.Reset()
 		attempts++
 		appendNumbers(&change, 0, uint32(n+attempts))

@@ -120,7 +120,7 @@ func TestConntrackFlowsComeAndGo(t *testing.T) {
 		var req Batch
 		req.Message(SubsysConntrack, conntrackGet, 0, familyIPv4, 0,
 			Object{Verb: "list", Kind: "flows"})
-		require.NoError(t, c.DumpRetry(t.Context(), &req, func() { n = 0 }, func(m Message) error {
+		require.NoError(t, c.DumpOwn(t.Context(), &req, func(m Message) error {
 			require.Equal(t, SubsysConntrack, m.Subsys)
 			n++
 			return nil
