@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
@@ -56,18 +54,37 @@ const (
 
 // CleanOptions say how to clean. The zero value is what most programs want.
 type CleanOptions struct {
-	// Scan is what the kernel is asked for.
+	// Scan is what the kernel is asked for in a pass over the table.
 	Scan Scan
+	// Index, if not nil, finds stale flows without a pass, as far as it knows the flows. The
+	// outcome is the same.
+	Index Index
 	// KeepOpen makes TCP connections be deleted without being reset: their ends find out when they
 	// send.
 	KeepOpen bool
+}
+
+// Index knows where flows go, so that [Table.Clean] need not pass over the table to find those that
+// are stale. Package mirror has one.
+type Index interface {
+	// Find calls each with the flows that m may find stale, as the kernel has them now. It finds
+	// all that were there when it was called, of the protocols that it returns; Clean looks for
+	// those of others in a pass, also after Find has found some of them. An error of each ends it
+	// and is returned.
+	Find(ctx context.Context, m *Matcher, each func(*Flow) error) (Found, error)
+}
+
+// Found says what an [Index] found.
+type Found struct {
+	Protocols []Protocol // those of which all flows were found that can be stale
+	Lookups   int        // flows that the kernel was asked for, one by one
 }
 
 // CleanResult says what a cleaning found and did.
 type CleanResult struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
 	Seen         int // flows the kernel sent
-	Lookups      int // flows that a [Mirror] asked the kernel for, one by one
+	Lookups      int // flows that an [Index] asked the kernel for, one by one
 	Misdirected  int // stale flows of each kind
 	Untranslated int // those that were backwards among them
 	Deleted      int // flows deleted, connections reset among them
@@ -83,20 +100,14 @@ type CleanResult struct {
 // might be put into the table behind the back of a pass that had begun.
 //
 // A flow that was made again with a valid endpoint while Clean was at it is left alone, see
-// [Table.Delete]. Where the table is large and the program runs for long, [Mirror.Clean] does the
-// same faster.
+// [Table.Delete]. Where the table is large and the program runs for long, a [CleanOptions.Index]
+// makes it faster.
 //
 // Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not
 // overlap: the second may make valid again what the first takes for stale.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (CleanResult, error) {
-	return t.clean(ctx, m, opts, nil)
-}
-
-// clean is Clean, with the help of a mirror if there is one.
-func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror *Mirror) (CleanResult,
-	error) {
 	start := time.Now()
-	c := cleaning{table: t, mirror: mirror, matcher: m, opts: opts}
+	c := cleaning{table: t, matcher: m, opts: opts}
 	err := c.run(ctx)
 	c.result.Duration = time.Since(start)
 	if t.log != nil {
@@ -112,7 +123,6 @@ func (t *Table) clean(ctx context.Context, m *Matcher, opts CleanOptions, mirror
 // cleaning is a Clean in progress.
 type cleaning struct {
 	table   *Table
-	mirror  *Mirror // may be nil
 	matcher *Matcher
 	opts    CleanOptions
 	result  CleanResult
@@ -127,36 +137,21 @@ func (c *cleaning) run(ctx context.Context) error {
 	if err := rcu.Wait(ctx); err != nil {
 		return err
 	}
-	done, err := c.lookUp(ctx)
+	done, err := c.find(ctx)
 	if err != nil {
 		return err
 	}
 	return c.pass(ctx, done)
 }
 
-// lookUp cleans with the help of the mirror. It returns the protocols that are done.
-func (c *cleaning) lookUp(ctx context.Context) ([]Protocol, error) {
-	if c.mirror == nil {
+// find cleans with the help of the index. It returns the protocols that are done.
+func (c *cleaning) find(ctx context.Context) ([]Protocol, error) {
+	if c.opts.Index == nil {
 		return nil, nil
 	}
-	index, suspects := c.mirror.suspects(c.matcher)
-	if index == nil {
-		return nil, nil
-	}
-	for some := range slices.Chunk(suspects, batchFlows) {
-		flows, asked, err := c.mirror.ask(ctx, index, some)
-		c.result.Lookups += asked
-		if errors.Is(err, nfnl.ErrAnswersLost) {
-			return nil, c.flush(ctx) // a pass finds the rest
-		}
-		for i := range flows {
-			err = errors.Join(err, c.take(ctx, &flows[i]))
-		}
-		if err != nil {
-			return nil, errors.Join(err, c.flush(ctx))
-		}
-	}
-	return c.mirror.protocols, c.flush(ctx)
+	found, err := c.opts.Index.Find(ctx, c.matcher, func(f *Flow) error { return c.take(ctx, f) })
+	c.result.Lookups += found.Lookups
+	return found.Protocols, errors.Join(err, c.flush(ctx))
 }
 
 // pass cleans in one pass over the table, apart from the protocols that are done.

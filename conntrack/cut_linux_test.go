@@ -1,4 +1,4 @@
-package conntrack
+package conntrack_test
 
 import (
 	"context"
@@ -12,41 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
-
-// rules loads what a node does with packets to a service. Only these rules are in the namespace;
-// one that mentions nothing of the tests keeps conntrack and NAT on.
-func rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
-	tb.Helper()
-	runInput(tb, node, fmt.Sprintf(`
-		flush ruleset
-		table inet test {
-			chain services {
-				ip daddr 10.96.255.255 tcp dport 1 dnat ip to 192.0.2.1:1
-				ip6 daddr fd00:10:96::ffff tcp dport 1 dnat ip6 to [2001:db8::1]:1
-				%s
-			}
-			chain prerouting { type nat hook prerouting priority -100; jump services; }
-			chain output { type nat hook output priority -100; jump services; }
-			chain verdicts { %s; }
-			chain forward { type filter hook forward priority filter; jump verdicts; }
-			chain local { type filter hook output priority filter; jump verdicts; }
-			chain postrouting {
-				type nat hook postrouting priority srcnat
-				meta mark 0x4000 masquerade
-			}
-		}`, nat, filter), "nft", "-f", "-")
-}
-
-// dnat is a rule that translates service to endpoint.
-func dnat(p Protocol, service, endpoint netip.AddrPort, extra string) string {
-	family := "ip"
-	if service.Addr().Is6() {
-		family = "ip6"
-	}
-	return fmt.Sprintf("%s daddr %s %s dport %d %s dnat %s to %s\n", family, service.Addr(), p,
-		service.Port(), extra, family, endpoint)
-}
 
 // pair is an idle TCP connection through a service.
 type pair struct {
@@ -157,9 +126,9 @@ type cutCase struct {
 func (tc cutCase) run(t *testing.T) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	node, client, old, other := cluster.Node, cluster.Pods[0], cluster.Pods[1], cluster.Pods[2]
-	service := ap("10.96.0.10:80")
+	service := cttest.AddrPort("10.96.0.10:80")
 	if tc.v6 {
-		service = ap("[fd00:10:96::10]:80")
+		service = cttest.AddrPort("[fd00:10:96::10]:80")
 	}
 	if tc.node {
 		client = node
@@ -171,16 +140,16 @@ func (tc cutCase) run(t *testing.T) {
 	oldAt := netip.AddrPortFrom(old.Addr(service.Addr()), 8080)
 	otherAt := netip.AddrPortFrom(other.Addr(service.Addr()), 8080)
 	oldListener, otherListener := listen(t, old, oldAt), listen(t, other, otherAt)
-	table := openIn(t, node.NS)
+	table := cttest.OpenTable(t, node.NS)
 
-	rules(t, node.NS, dnat(TCP, service, oldAt, mark), "")
+	cttest.Rules(t, node.NS, cttest.DNAT(TCP, service, oldAt, mark), "")
 	doomed := connect(t, client.NS, netip.AddrPort{}, service, oldListener)
 	straight := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, oldAt, oldListener)
 	after := ""
 	if tc.left {
-		after = dnat(TCP, service, otherAt, mark)
+		after = cttest.DNAT(TCP, service, otherAt, mark)
 	}
-	rules(t, node.NS, after, tc.filter)
+	cttest.Rules(t, node.NS, after, tc.filter)
 	if tc.sysctl != "" {
 		require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
 	}
@@ -206,11 +175,11 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	node, client := cluster.Node, cluster.Pods[0]
-	service, other := ap("10.96.0.10:80"), ap("10.96.0.11:80")
+	service, other := cttest.AddrPort("10.96.0.10:80"), cttest.AddrPort("10.96.0.11:80")
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
 	listener := listen(t, cluster.Pods[1], at)
-	table := openIn(t, node.NS)
-	rules(t, node.NS, dnat(TCP, service, at, "")+dnat(TCP, other, at, ""), "")
+	table := cttest.OpenTable(t, node.NS)
+	cttest.Rules(t, node.NS, cttest.DNAT(TCP, service, at, "")+cttest.DNAT(TCP, other, at, ""), "")
 
 	// Many connections of one endpoint, from one client: only those of one service are cut.
 	var doomed, healthy []pair
@@ -218,12 +187,12 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		doomed = append(doomed, connect(t, client.NS, netip.AddrPort{}, service, listener))
 		healthy = append(healthy, connect(t, client.NS, netip.AddrPort{}, other, listener))
 	}
-	flows := list(t, table, Filter{OriginalDst: service.Addr()})
+	flows := cttest.List(t, table, Filter{OriginalDst: service.Addr()})
 	ended := flows[0]
-	ended.Original.Src = ap("10.244.1.1:1")
+	ended.Original.Src = cttest.AddrPort("10.244.1.1:1")
 	ended.Reply.Dst, ended.ID = ended.Original.Src, 0
-	changed := list(t, table, Filter{OriginalDst: other.Addr()})[0]
-	changed.Reply.Src = ap("10.244.1.9:8080") // as it was before it was made again
+	changed := cttest.List(t, table, Filter{OriginalDst: other.Addr()})[0]
+	changed.Reply.Src = cttest.AddrPort("10.244.1.9:8080") // as it was before it was made again
 	cut, err := table.Cut(context.Background(), All(append(flows, ended, changed)...))
 	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 20, Missing: 2, Reset: 20}, cut)
@@ -232,14 +201,14 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		require.ErrorIs(t, waitReset(doomed[i].server), syscall.ECONNRESET)
 		require.NoError(t, healthy[i].talk())
 	}
-	require.Len(t, list(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: tombstonePort}),
+	require.Len(t, cttest.List(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: TombstonePort}),
 		20)
 	require.Empty(t,
-		list(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(),
+		cttest.List(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(),
 			Status: StatusSrcNAT}))
-	for _, f := range list(t, table, Filter{Status: StatusFixedTimeout}) {
+	for _, f := range cttest.List(t, table, Filter{Status: StatusFixedTimeout}) {
 		require.Equal(t, TCPClose, f.TCP)
-		require.LessOrEqual(t, f.Timeout, tombstoneTime, "tombstones do not stay")
+		require.LessOrEqual(t, f.Timeout, TombstoneTime, "tombstones do not stay")
 		require.NotEqual(t, ended.Original.Src, f.Original.Src, "a flow that was gone has none")
 	}
 }
@@ -249,17 +218,15 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	node, client := cluster.Node, cluster.Pods[0]
-	service := ap("10.96.0.10:80")
+	service := cttest.AddrPort("10.96.0.10:80")
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
-	table := openIn(t, node.NS)
-	rules(t, node.NS, dnat(TCP, service, at, ""), "")
+	table := cttest.OpenTable(t, node.NS)
+	cttest.Rules(t, node.NS, cttest.DNAT(TCP, service, at, ""), "")
 	doomed := connect(t, client.NS, netip.AddrPort{}, service, listen(t, cluster.Pods[1], at))
 
-	from := &ends{ns: table.ns}
-	defer from.close()
 	peer := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
 	time.Sleep(250 * time.Millisecond) // until no acknowledgement is due
-	require.NoError(t, from.send(synAck(service, peer), peer.Addr()))
+	require.NoError(t, table.SendSynAck(service, peer))
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
 		Filter{OriginalDst: service.Addr()}))
 	require.NoError(t, err)
@@ -272,9 +239,9 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 // on.
 func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	open := func(src, dst, endpoint string) Flow {
-		f := flow(TCP, src, dst, endpoint, "")
+		f := cttest.NewFlow(TCP, src, dst, endpoint, "")
 		f.TCP = TCPEstablished
 		return f
 	}
@@ -288,41 +255,35 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	backwards.Original, backwards.Reply = reply.Reply, reply.Original
 	closed := buried
 	closed.TCP = TCPClose
-	create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards,
+	cttest.Create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards,
 		closed)
 
-	on, err := table.remade(t.Context(), []Flow{again, elsewhere, reply, buried, ended})
+	cut, err := table.CutAgain(t.Context(), []Flow{again, elsewhere, reply, buried, ended})
 	require.NoError(t, err)
-	require.Len(t, on, 2)
-	require.Equal(t, []Flow{again, reply}, []Flow{on[0].flow, on[1].flow})
-
-	c := cutting{table: table, ends: &ends{ns: table.ns}, nodes: map[netip.Addr]netip.Addr{}}
-	defer c.ends.close()
-	survivors, err := c.replace(t.Context(), on)
-	require.NoError(t, err)
-	require.Empty(t, survivors)
-	require.Zero(t, c.result.Deleted, "they were counted")
-	for _, f := range list(t, table, Filter{}) {
-		require.NotContains(t, []uint32{on[0].now.ID, on[1].now.ID}, f.ID, "%s", f)
+	require.Equal(t, []Flow{again, reply}, cut.Were)
+	require.Empty(t, cut.Survivors)
+	require.Zero(t, cut.Result.Deleted, "they were counted")
+	for _, f := range cttest.List(t, table, Filter{}) {
+		require.NotContains(t, []uint32{cut.Are[0].ID, cut.Are[1].ID}, f.ID, "%s", f)
 	}
 }
 
 func TestCutOfUDPDeletes(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	create(t, table, flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""))
+	table, _ := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 1}, cut)
-	require.Empty(t, list(t, table, Filter{}))
+	require.Empty(t, cttest.List(t, table, Filter{}))
 }
 
 func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	f := flow(TCP, client, "10.96.0.10:80", "10.244.0.5:8080", "")
+	table, _ := cttest.NewTable(t)
+	f := cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "10.244.0.5:8080", "")
 	f.TCP = TCPEstablished
-	create(t, table, f)
+	cttest.Create(t, table, f)
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 1}, cut, "nobody can be reset, and that is no failure")

@@ -85,18 +85,6 @@ func ExampleMatcher_Classify() {
 	// 10.96.0.10:53 untranslated
 }
 
-func ExampleTuningPlan() {
-	plan := conntrack.TuningPlan{
-		{Name: "nf_conntrack_max", Old: 65536, New: 131072},
-		{Name: "nf_conntrack_tcp_timeout_established", Old: 864000, New: 864000,
-			Note: "stays above the 86400 wanted"},
-	}
-	fmt.Println(plan)
-	// Output:
-	// nf_conntrack_max: 65536 -> 131072
-	// nf_conntrack_tcp_timeout_established: 864000 (stays above the 86400 wanted)
-}
-
 // Follow what happens, and know the table: first follow, then list.
 func ExampleTable_Follow() {
 	table, err := conntrack.Open(nil)

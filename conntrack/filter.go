@@ -123,20 +123,20 @@ func (f Filter) family() (Family, error) {
 // dumpRequest is what the kernel is asked to do about a filter. The zero value asks for the whole
 // table.
 type dumpRequest struct {
-	family           Family
-	protocol         Protocol // with everything below it: 0 means that the tuple is not filtered
-	src, dst         netip.Addr
-	srcPort, dstPort uint16
-	reply            bool // src to dstPort are about the reply tuple, else about the original
-	status           Status
-	statusMask       Status
-	mark, markMask   uint32
-	zone             *uint16
+	Family           Family
+	Protocol         Protocol // with everything below it: 0 means that the tuple is not filtered
+	Src, Dst         netip.Addr
+	SrcPort, DstPort uint16
+	Reply            bool // src to dstPort are about the reply tuple, else about the original
+	Status           Status
+	StatusMask       Status
+	Mark, MarkMask   uint32
+	Zone             *uint16
 }
 
 // filtersTuple reports whether the request needs CTA_FILTER.
 func (d dumpRequest) filtersTuple() bool {
-	return d.protocol != 0 || d.src.IsValid() || d.dst.IsValid()
+	return d.Protocol != 0 || d.Src.IsValid() || d.Dst.IsValid()
 }
 
 // dumps returns the requests whose answers hold every flow that the filter wants. They overlap in
@@ -146,20 +146,20 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := dumpRequest{family: family, protocol: f.Protocol, zone: f.Zone}
-	d.status, d.statusMask = f.status()
-	d.mark, d.markMask = f.mark()
+	d := dumpRequest{Family: family, Protocol: f.Protocol, Zone: f.Zone}
+	d.Status, d.StatusMask = f.status()
+	d.Mark, d.MarkMask = f.mark()
 	ports := f.Protocol == TCP || f.Protocol == UDP
 	switch {
 	case f.OriginalSrc.IsValid() || f.OriginalDst.IsValid() || ports && f.OriginalDstPort != 0:
-		d.src, d.dst = filterable(f.OriginalSrc), filterable(f.OriginalDst)
+		d.Src, d.Dst = filterable(f.OriginalSrc), filterable(f.OriginalDst)
 		if ports {
-			d.dstPort = f.OriginalDstPort
+			d.DstPort = f.OriginalDstPort
 		}
 	case f.ReplySrc.IsValid() || ports && f.ReplySrcPort != 0:
-		d.reply, d.src = true, filterable(f.ReplySrc)
+		d.Reply, d.Src = true, filterable(f.ReplySrc)
 		if ports {
-			d.srcPort = f.ReplySrcPort
+			d.SrcPort = f.ReplySrcPort
 		}
 	}
 	if family != AnyFamily || !d.filtersTuple() {
@@ -167,7 +167,7 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 	}
 	// CTA_FILTER needs a family (EOPNOTSUPP without): ask for one after the other.
 	d4, d6 := d, d
-	d4.family, d6.family = IPv4, IPv6
+	d4.Family, d6.Family = IPv4, IPv6
 	return []dumpRequest{d4, d6}, nil
 }
 
@@ -182,6 +182,6 @@ func filterable(a netip.Addr) netip.Addr {
 
 // compareRequests orders requests that differ in what a [Matcher] sets.
 func compareRequests(a, b dumpRequest) int {
-	return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.protocol, b.protocol),
-		cmp.Compare(a.dstPort, b.dstPort), a.dst.Compare(b.dst))
+	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Protocol, b.Protocol),
+		cmp.Compare(a.DstPort, b.DstPort), a.Dst.Compare(b.Dst))
 }

@@ -2,76 +2,48 @@ package conntrack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"os"
-	"syscall"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
-
-	"github.com/mdlayher/netlink"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
-
-// EventType says what happened to a flow.
-type EventType uint8
-
-// The types of events.
-const (
-	FlowNew       EventType = iota // the flow was made
-	FlowUpdated                    // its status, protocol state or mark changed
-	FlowDestroyed                  // it ended or was deleted
-	// EventsLost says that the kernel had more events than the buffer had room for: an unknown
-	// number is missing here. Whoever keeps a picture of the table must list it anew.
-	EventsLost
-)
-
-// String returns "new", "updated", "destroyed" or "lost".
-func (t EventType) String() string {
-	switch t {
-	case FlowNew:
-		return "new"
-	case FlowUpdated:
-		return "updated"
-	case FlowDestroyed:
-		return "destroyed"
-	case EventsLost:
-		return "lost"
-	}
-	return fmt.Sprintf("event %d", uint8(t))
-}
-
-// Event is one thing that happened in the table.
-type Event struct {
-	Type EventType
-	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the
-	// timeout and the protocol state out of events about destroyed flows. It is zero in EventsLost.
-	Flow Flow
-}
 
 // FollowOptions say which events are wanted. The zero value wants all.
 type FollowOptions struct {
 	// Types are the types wanted; none means all. EventsLost always comes.
 	Types []EventType
+	// Protocols are those of the flows wanted; none means all. The kernel makes events of the
+	// others, too, but drops them at the socket (SO_ATTACH_FILTER): they take no room in the queue
+	// and no time of the process.
+	Protocols []Protocol
 	// Filter is compared with what events carry, here in the process: the kernel sends them all.
 	Filter Filter
-	// Buffer is the size in bytes of the queue in the kernel. 0 means 4 MiB, some 10,000 events.
+	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Memory is taken for
+	// events that wait only, some 1,280 bytes for each. 0 means 4 MiB: 6,000 events. Without
+	// CAP_NET_ADMIN in the initial user namespace it is net.core.rmem_max at most.
 	Buffer int
 }
 
 const (
-	netlinkNetfilter = 12 // NETLINK_NETFILTER
-	followBuffer     = 4 << 20
+	followBuffer = 4 << 20
 	// eventSize is larger than any event.
 	eventSize = 8 << 10
+	// eventSpace is less than what the kernel counts for any event that waits.
+	eventSpace = 512
 )
 
 // Follower receives events from the moment it was made. What happens before they are read waits in
-// its buffer.
+// its buffer. Events and Drain are for one goroutine at a time; Close may be called at any time.
 type Follower struct {
-	conn   *netlink.Conn
-	filter Filter
+	listener *nfnl.Listener
+	opts     FollowOptions
+	buf      [eventSize]byte
+	event    Event // that Drain gives out
 }
 
 // Follow begins to follow the table. To know the table and all that happens to it afterwards, first
@@ -82,77 +54,69 @@ type Follower struct {
 // It needs CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four messages for
 // each connection.
 func (t *Table) Follow(opts FollowOptions) (*Follower, error) {
-	groups, err := eventGroups(opts.Types)
-	if err != nil {
-		return nil, fmt.Errorf("follow the conntrack table: %w", err)
-	}
-	if _, err := opts.Filter.family(); err != nil {
-		return nil, fmt.Errorf("follow the conntrack table: %w", err)
-	}
-	var conn *netlink.Conn
-	err = t.ns.Do(func() (err error) {
-		conn, err = netlink.Dial(netlinkNetfilter, &netlink.Config{MessageBufferSize: eventSize})
-		return err
-	})
+	f, err := t.follow(opts)
 	if err != nil {
 		return nil, fmt.Errorf("follow the conntrack table: %w", explain(err))
 	}
-	size := opts.Buffer
-	if size == 0 {
-		size = followBuffer
-	}
-	err = conn.SetReadBuffer(size)
-	for _, g := range groups {
-		err = errors.Join(err, conn.JoinGroup(g))
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("follow the conntrack table: %w", explain(err)),
-			conn.Close())
-	}
-	return &Follower{conn: conn, filter: opts.Filter}, nil
+	return f, nil
 }
 
-// eventGroups returns the multicast groups of the types (NFNLGRP_CONNTRACK_NEW, _UPDATE and
-// _DESTROY, include/uapi/linux/netfilter/nfnetlink.h).
-func eventGroups(types []EventType) ([]uint32, error) {
-	if len(types) == 0 {
-		types = []EventType{FlowNew, FlowUpdated, FlowDestroyed}
+func (t *Table) follow(opts FollowOptions) (*Follower, error) {
+	if _, err := opts.Filter.family(); err != nil {
+		return nil, err
 	}
-	var groups []uint32
-	for _, t := range types {
-		switch t {
-		case FlowNew, FlowUpdated, FlowDestroyed:
-			groups = append(groups, uint32(t)+1)
-		case EventsLost:
-		default:
-			return nil, fmt.Errorf("there is no type %s", t)
-		}
+	if opts.Buffer < 0 {
+		return nil, fmt.Errorf("Buffer: %d bytes", opts.Buffer)
+	} else if opts.Buffer == 0 {
+		opts.Buffer = followBuffer
 	}
-	return groups, nil
+	opts.Protocols = slices.Clone(opts.Protocols)
+	groups, err := eventGroups(opts.Types)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := eventFilter(opts.Protocols)
+	if err != nil {
+		return nil, err
+	}
+	f := &Follower{opts: opts}
+	err = t.ns.Do(func() (err error) {
+		f.listener, err = nfnl.Listen(nfnl.ListenConfig{Groups: groups, Filter: filter,
+			Buffer: opts.Buffer})
+		return err
+	})
+	return f, err
 }
 
 // Close ends the following. Sequences in use end with [ErrClosed].
-func (f *Follower) Close() error { return f.conn.Close() }
+func (f *Follower) Close() error { return f.listener.Close() }
 
 // Events returns the events as they come, until ctx ends, which is not an error. An error is the
-// last thing it yields. One sequence can be used after another, but only one at a time.
+// last thing it yields. One sequence can be used after another.
 func (f *Follower) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := f.run(ctx, yield); err != nil && ctx.Err() == nil {
+		err := f.wait(ctx, func(e *Event) error {
+			if !yield(*e, nil) {
+				return errStop
+			}
+			return nil
+		})
+		if err != nil && err != errStop && ctx.Err() == nil {
 			yield(Event{}, fmt.Errorf("follow the conntrack table: %w", explain(err)))
 		}
 	}
 }
 
-func (f *Follower) run(ctx context.Context, yield func(Event, error) bool) error {
-	if err := f.conn.SetReadDeadline(time.Time{}); err != nil {
+// wait gives out events until ctx ends.
+func (f *Follower) wait(ctx context.Context, each func(*Event) error) error {
+	if err := f.listener.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
-		// nolint:errcheck // fails only if the connection is closed
-		f.conn.SetReadDeadline(time.Unix(1, 0))
+		// nolint:errcheck // fails only if the listener is closed
+		f.listener.SetDeadline(time.Unix(1, 0))
 	})
 	defer func() {
 		if !stop() {
@@ -160,47 +124,75 @@ func (f *Follower) run(ctx context.Context, yield func(Event, error) bool) error
 		}
 	}()
 	for ctx.Err() == nil {
-		messages, err := f.conn.Receive()
-		switch {
-		case errors.Is(err, syscall.ENOBUFS):
-			if !yield(Event{Type: EventsLost}, nil) {
-				return nil
-			}
-		case errors.Is(err, os.ErrClosed), errors.Is(err, syscall.EBADF):
-			return ErrClosed
-		case err != nil:
+		n, err := f.listener.Wait(f.buf[:])
+		if err := f.give(n, err, each); err != nil {
 			return err
-		}
-		for _, m := range messages {
-			e, err := parseEvent(m)
-			if err != nil {
-				return err
-			}
-			if f.filter.Match(&e.Flow) && !yield(e, nil) {
-				return nil
-			}
 		}
 	}
 	return nil
 }
 
-// parseEvent parses a message of the multicast groups.
-func parseEvent(m netlink.Message) (e Event, err error) {
-	const nfgenmsg = 4 // sizeof(struct nfgenmsg)
-	if len(m.Data) < nfgenmsg {
-		return e, fmt.Errorf("%w: an event of %d bytes", nfnl.ErrMalformed, len(m.Data))
-	}
-	switch uint8(m.Header.Type) {
-	case msgDelete:
-		e.Type = FlowDestroyed
-	case msgNew:
-		e.Type = FlowUpdated
-		if m.Header.Flags&netlink.Create != 0 {
-			e.Type = FlowNew
+// Drain calls each with the events that wait in the queue, and does not wait for more. It is for
+// those who look from time to time: a process whose followers are only drained is not woken up for
+// events. The event is valid until each returns; an error of each ends the draining and is
+// returned.
+func (f *Follower) Drain(each func(*Event) error) error {
+	// More than the queue holds cannot have been there when it began.
+	for range max(followBuffer, 2*f.opts.Buffer) / eventSpace {
+		n, err := f.listener.Receive(f.buf[:])
+		if err == nfnl.ErrEmpty {
+			return nil
 		}
-	default:
-		return e, fmt.Errorf("%w: an event of type %d", nfnl.ErrMalformed, m.Header.Type)
+		if err := f.give(n, err, each); err != nil {
+			return err
+		}
 	}
-	err = parseFlow(m.Data[nfgenmsg:], &e.Flow, wantAll)
-	return e, err
+	return nil
+}
+
+// give calls each with the events of one datagram, of which n bytes were received.
+func (f *Follower) give(n int, err error, each func(*Event) error) error {
+	if err == nfnl.ErrOverflow {
+		f.event = Event{Type: EventsLost}
+		return each(&f.event)
+	}
+	if err != nil {
+		return err
+	}
+	return nfnl.Messages(f.buf[:n], func(m nfnl.Message) error {
+		err := parseEvent(m, &f.event, f.wants)
+		if err == errUnwanted || err == nil && !f.opts.Filter.Match(&f.event.Flow) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return each(&f.event)
+	})
+}
+
+// wants needs no more of a flow than its protocol and its original tuple.
+func (f *Follower) wants(fl *Flow) bool {
+	return (len(f.opts.Protocols) == 0 || slices.Contains(f.opts.Protocols, fl.Protocol)) &&
+		f.opts.Filter.matchOriginal(fl)
+}
+
+// eventsSetting: 0 is never, 1 always, 2 (since Linux 5.19, and its default) for flows that begin
+// while somebody listens.
+const eventsSetting = "nf_conntrack_events"
+
+// CheckEvents returns [ErrNoEvents] unless the kernel makes events where somebody follows. What lies
+// below /proc/sys/net is looked up in the network namespace of the thread (net_ctl_header_lookup in
+// net/sysctl_net.c); the setting is there once somebody has used conntrack in the namespace.
+func (t *Table) CheckEvents() error {
+	return t.ns.Do(func() error {
+		text, err := os.ReadFile(filepath.Join("/proc/sys/net/netfilter", eventsSetting))
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrNoEvents, err)
+		case strings.TrimSpace(string(text)) == "0":
+			return fmt.Errorf("%w: %s is 0", ErrNoEvents, eventsSetting)
+		}
+		return nil
+	})
 }

@@ -1,4 +1,4 @@
-package conntrack
+package conntrack_test
 
 import (
 	"context"
@@ -7,17 +7,20 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	follower, err := table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}})
 	require.NoError(t, err)
-	udp, tcp := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""),
-		flow(TCP, client, "10.96.0.10:80", "", "")
-	create(t, table, tcp, udp)
-	listed := list(t, table, Filter{})
+	udp, tcp := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
+		cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "", "")
+	cttest.Create(t, table, tcp, udp)
+	listed := cttest.List(t, table, Filter{})
 	_, err = table.Delete(context.Background(), All(listed...))
 	require.NoError(t, err)
 
@@ -34,7 +37,7 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, []string{"new 10.244.0.5:5353", "destroyed 10.244.0.5:5353"}, got)
 
 	// Another sequence goes on where the first ended; closing ends it.
-	create(t, table, udp)
+	cttest.Create(t, table, udp)
 	got = nil
 	for e, err := range follower.Events(context.Background()) {
 		if err != nil {
@@ -49,11 +52,11 @@ func TestFollow(t *testing.T) {
 
 func TestFollowSaysWhatItLost(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096})
 	require.NoError(t, err)
 	defer follower.Close()
-	create(t, table, randomTable(rand.New(rand.NewPCG(7, 7)), 1000)...)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(7, 7)), 1000)...)
 	seen := map[EventType]int{}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -67,4 +70,28 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 	require.Less(t, seen[FlowNew], 1000)
 	_, err = table.Follow(FollowOptions{Types: []EventType{9}})
 	require.ErrorContains(t, err, "there is no type event 9")
+}
+
+// The kernel drops events of other protocols before they are queued.
+func TestFollowSomeProtocols(t *testing.T) {
+	t.Parallel()
+	table, _ := cttest.NewTable(t)
+	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew, FlowDestroyed},
+		Protocols: []Protocol{UDP, SCTP}, Buffer: 1 << 20})
+	require.NoError(t, err)
+	defer follower.Close()
+	flows := cttest.RandomFlows(rand.New(rand.NewPCG(40, 40)), 300)
+	cttest.Create(t, table, flows...)
+	_, err = table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
+	require.NoError(t, err)
+	want := 0
+	for _, f := range flows {
+		if f.Protocol != TCP {
+			want += 2
+		}
+	}
+	require.Less(t, want, 600)
+	got, err := follower.Datagrams()
+	require.NoError(t, err)
+	require.Equal(t, want, got, "the others are not in the queue")
 }

@@ -1,96 +1,29 @@
-package conntrack
+package conntrack_test
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
-
-// newTable returns the table of a fresh namespace.
-func newTable(tb testing.TB) (*Table, *netnstest.NS) {
-	tb.Helper()
-	netnstest.Require(tb)
-	ns, err := netnstest.NewNS("conntrack")
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
-	return openIn(tb, ns), ns
-}
-
-// openIn opens the table of a namespace.
-func openIn(tb testing.TB, ns *netnstest.NS) *Table {
-	tb.Helper()
-	table, err := Open(&Config{NetNS: ns.Fd()})
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, table.Close()) })
-	return table
-}
-
-func create(tb testing.TB, table *Table, flows ...Flow) {
-	tb.Helper()
-	for i := range flows {
-		if flows[i].Timeout == 0 {
-			flows[i].Timeout = 10 * time.Minute
-		}
-	}
-	c, err := table.Create(context.Background(), All(flows...))
-	require.NoError(tb, err)
-	require.Equal(tb, CreateResult{Created: len(flows)}, c)
-}
-
-func list(tb testing.TB, table *Table, filter Filter) []Flow {
-	tb.Helper()
-	var all []Flow
-	for f, err := range table.Flows(context.Background(), filter) {
-		require.NoError(tb, err)
-		all = append(all, f)
-	}
-	return all
-}
-
-// randomTable returns flows that differ in their tuples.
-func randomTable(r *rand.Rand, n int) []Flow {
-	seen := map[[2]Tuple]bool{}
-	var flows []Flow
-	for len(flows) < n {
-		f := randomFlow(r)
-		f.Original.Src = netip.AddrPortFrom(f.Original.Src.Addr(), uint16(1024+len(flows)))
-		f.Reply.Dst = f.Original.Src
-		if r.IntN(3) == 0 {
-			f.Reply.Dst = netip.AddrPortFrom(f.Reply.Dst.Addr().Next(), f.Original.Src.Port())
-		}
-		f.Status &= StatusAssured
-		f.Timeout = 10 * time.Minute
-		if f.Protocol == TCP {
-			f.TCP = TCPEstablished
-		}
-		if seen[[2]Tuple{f.Original, f.Reply}] {
-			continue
-		}
-		seen[[2]Tuple{f.Original, f.Reply}] = true
-		flows = append(flows, f)
-	}
-	return flows
-}
 
 func TestFlowsComeBackAsCreated(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	flows := randomTable(rand.New(rand.NewPCG(1, 1)), 500)
-	create(t, table, flows...)
-	got := list(t, table, Filter{})
-	require.Equal(t, keys(flows), keys(got))
+	table, _ := cttest.NewTable(t)
+	flows := cttest.RandomFlows(rand.New(rand.NewPCG(1, 1)), 500)
+	cttest.Create(t, table, flows...)
+	got := cttest.List(t, table, Filter{})
+	require.Equal(t, cttest.Keys(flows), cttest.Keys(got))
 	for _, f := range got {
 		require.Equal(t, f.Reply.Src != f.Original.Dst, f.Status&StatusDstNAT != 0, f.String())
 		require.Equal(t, f.Reply.Dst != f.Original.Src, f.Status&StatusSrcNAT != 0, f.String())
@@ -104,50 +37,50 @@ func TestFlowsComeBackAsCreated(t *testing.T) {
 // The filters of the kernel and of this package agree, so that what is handed down loses nothing.
 func TestFiltersAgreeWithTheKernel(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
-	create(t, table, randomTable(r, 300)...)
-	all := list(t, table, Filter{})
+	cttest.Create(t, table, cttest.RandomFlows(r, 300)...)
+	all := cttest.List(t, table, Filter{})
 	for range 300 {
 		filter := randomFilter(r)
 		want := slices.DeleteFunc(slices.Clone(all), func(f Flow) bool { return !filter.Match(&f) })
-		if _, err := filter.dumps(); err != nil {
+		if _, err := filter.Dumps(); err != nil {
 			continue
 		}
-		require.Equal(t, keys(want), keys(list(t, table, filter)), "seed %d: %+v", seed, filter)
+		require.Equal(t, cttest.Keys(want), cttest.Keys(cttest.List(t, table, filter)), "seed %d: %+v", seed, filter)
 	}
 }
 
 // The kernel does filter what the documentation of Filter says, from the stated versions on.
 func TestKernelFilters(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	create(t, table, randomTable(rand.New(rand.NewPCG(3, 3)), 300)...)
-	all := list(t, table, Filter{})
+	table, _ := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(3, 3)), 300)...)
+	all := cttest.List(t, table, Filter{})
 	zone := uint16(1)
 	for _, tc := range []struct {
 		name         string
 		major, minor int
-		request      dumpRequest
+		request      DumpRequest
 	}{
-		{"family", 4, 20, dumpRequest{family: IPv6}},
-		{"mark", 4, 20, dumpRequest{mark: 1, markMask: 3}},
-		{"protocol", 5, 8, dumpRequest{family: IPv4, protocol: UDP}},
-		{"frontend", 5, 8, dumpRequest{family: IPv4, protocol: TCP, dst: addr("10.0.0.1"),
-			dstPort: 53}},
-		{"frontend without address", 5, 8, dumpRequest{family: IPv6, protocol: TCP, dstPort: 53}},
+		{"family", 4, 20, DumpRequest{Family: IPv6}},
+		{"mark", 4, 20, DumpRequest{Mark: 1, MarkMask: 3}},
+		{"protocol", 5, 8, DumpRequest{Family: IPv4, Protocol: UDP}},
+		{"frontend", 5, 8, DumpRequest{Family: IPv4, Protocol: TCP, Dst: cttest.Addr("10.0.0.1"),
+			DstPort: 53}},
+		{"frontend without address", 5, 8, DumpRequest{Family: IPv6, Protocol: TCP, DstPort: 53}},
 		{"frontend of SCTP: its port does not count", 5, 8,
-			dumpRequest{family: IPv4, protocol: SCTP, dstPort: 53}},
-		{"client", 5, 8, dumpRequest{family: IPv4, src: addr("10.0.0.1")}},
-		{"endpoint", 6, 1, dumpRequest{family: IPv4, protocol: UDP, src: addr("10.0.0.2"),
-			srcPort: 54, reply: true}},
-		{"status", 5, 15, dumpRequest{status: StatusAssured, statusMask: StatusAssured}},
-		{"status that is clear", 5, 15, dumpRequest{statusMask: StatusAssured}},
-		{"zone", 6, 8, dumpRequest{zone: &zone}},
+			DumpRequest{Family: IPv4, Protocol: SCTP, DstPort: 53}},
+		{"client", 5, 8, DumpRequest{Family: IPv4, Src: cttest.Addr("10.0.0.1")}},
+		{"endpoint", 6, 1, DumpRequest{Family: IPv4, Protocol: UDP, Src: cttest.Addr("10.0.0.2"),
+			SrcPort: 54, Reply: true}},
+		{"status", 5, 15, DumpRequest{Status: StatusAssured, StatusMask: StatusAssured}},
+		{"status that is clear", 5, 15, DumpRequest{StatusMask: StatusAssured}},
+		{"zone", 6, 8, DumpRequest{Zone: &zone}},
 	} {
 		var sent []Flow
-		err := table.scan(context.Background(), []dumpRequest{tc.request}, wantAll,
+		err := table.Scan(context.Background(), []DumpRequest{tc.request}, WantAll,
 			func(f *Flow) error {
 				sent = append(sent, *f)
 				return nil
@@ -159,10 +92,10 @@ func TestKernelFilters(t *testing.T) {
 		require.NotEmpty(t, want, tc.name)
 		require.Less(t, len(want), len(all), tc.name)
 		if kernelAtLeast(t, tc.major, tc.minor) {
-			require.Equal(t, keys(want), keys(sent), tc.name)
+			require.Equal(t, cttest.Keys(want), cttest.Keys(sent), tc.name)
 			continue
 		}
-		require.Subset(t, keys(sent), keys(want), "%s: an older kernel may send more, never less",
+		require.Subset(t, cttest.Keys(sent), cttest.Keys(want), "%s: an older kernel may send more, never less",
 			tc.name)
 	}
 }
@@ -171,27 +104,27 @@ func TestKernelFilters(t *testing.T) {
 // flows but those wanted.
 func TestKernelsAndIPv6Addresses(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	create(t, table, randomTable(rand.New(rand.NewPCG(8, 8)), 300)...)
-	request := dumpRequest{family: IPv6, dst: addr("fd00::1")}
+	table, _ := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(8, 8)), 300)...)
+	request := DumpRequest{Family: IPv6, Dst: cttest.Addr("fd00::1")}
 	var right, inverted, sent []Flow
-	for _, f := range list(t, table, Filter{Family: IPv6}) {
+	for _, f := range cttest.List(t, table, Filter{Family: IPv6}) {
 		if kernelMatch(request, &f) {
 			right = append(right, f)
 		} else {
 			inverted = append(inverted, f)
 		}
 	}
-	err := table.scan(context.Background(), []dumpRequest{request}, wantAll, func(f *Flow) error {
+	err := table.Scan(context.Background(), []DumpRequest{request}, WantAll, func(f *Flow) error {
 		sent = append(sent, *f)
 		return nil
 	})
 	require.NoError(t, err)
-	if slices.Equal(keys(inverted), keys(sent)) {
+	if slices.Equal(cttest.Keys(inverted), cttest.Keys(sent)) {
 		t.Log("this kernel inverts the comparison")
 		return
 	}
-	require.Equal(t, keys(right), keys(sent), "this kernel is mended")
+	require.Equal(t, cttest.Keys(right), cttest.Keys(sent), "this kernel is mended")
 }
 
 func kernelAtLeast(tb testing.TB, major, minor int) bool {
@@ -211,21 +144,21 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 	if _, err := exec.LookPath("conntrack"); err != nil {
 		t.Skip("conntrack(8) is not installed")
 	}
-	table, ns := newTable(t)
-	create(t, table, randomTable(rand.New(rand.NewPCG(4, 4)), 200)...)
-	ping := flow(ICMP, "10.0.0.9:77", "10.0.0.8:77", "", "")
+	table, ns := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(4, 4)), 200)...)
+	ping := cttest.NewFlow(ICMP, "10.0.0.9:77", "10.0.0.8:77", "", "")
 	ping.Original.ICMPType = 8
-	create(t, table, ping)
+	cttest.Create(t, table, ping)
 	var want []string
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, line := range strings.Split(
-			strings.TrimSpace(run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
+			strings.TrimSpace(cttest.Run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
 			line = volatile.ReplaceAllString(line, "$1")
 			want = append(want, strings.Join(strings.Fields(line), " "))
 		}
 	}
 	var got []string
-	for _, f := range list(t, table, Filter{}) {
+	for _, f := range cttest.List(t, table, Filter{}) {
 		line := f.String()
 		protocol, rest, _ := strings.Cut(line, " ")
 		_, rest, _ = strings.Cut(rest, " ") // the timeout
@@ -234,33 +167,10 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// run runs a program in the namespace and returns what it prints.
-func run(tb testing.TB, ns *netnstest.NS, name string, args ...string) string {
-	tb.Helper()
-	return runInput(tb, ns, "", name, args...)
-}
-
-func runInput(tb testing.TB, ns *netnstest.NS, input, name string, args ...string) string {
-	tb.Helper()
-	var out []byte
-	err := ns.Do(func() (err error) {
-		cmd := exec.Command(name, args...)
-		cmd.Stdin = strings.NewReader(input)
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		if out, err = cmd.Output(); err != nil {
-			err = fmt.Errorf("%s: %w: %s", name, err, stderr.String())
-		}
-		return err
-	})
-	require.NoError(tb, err)
-	return string(out)
-}
-
 func TestListingStops(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	create(t, table, randomTable(rand.New(rand.NewPCG(5, 5)), 2000)...)
+	table, _ := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(5, 5)), 2000)...)
 	n := 0
 	for _, err := range table.Flows(context.Background(), Filter{}) {
 		require.NoError(t, err)
@@ -291,18 +201,18 @@ func TestListingStops(t *testing.T) {
 
 func TestClosedTable(t *testing.T) {
 	t.Parallel()
-	_, ns := newTable(t)
+	_, ns := cttest.NewTable(t)
 	table, err := Open(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	require.NoError(t, table.Close())
-	_, err = table.Delete(context.Background(), All(flow(UDP, client, "10.96.0.10:53", "", "")))
+	_, err = table.Delete(context.Background(), All(cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "", "")))
 	require.ErrorIs(t, err, ErrClosed)
 }
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	create(t, table, randomTable(rand.New(rand.NewPCG(6, 6)), 100)...)
+	table, _ := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(6, 6)), 100)...)
 	u, err := table.Usage(context.Background())
 	require.NoError(t, err)
 	require.EqualValues(t, 100, u.Count)

@@ -1,4 +1,4 @@
-package conntrack
+package conntrack_test
 
 import (
 	"context"
@@ -13,6 +13,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	"github.com/kernlb/kernlb/conntrack/mirror"
+	"github.com/kernlb/kernlb/conntrack/tuning"
 )
 
 // The settings of the machine can be changed where the machine belongs to the test. Tests that run
@@ -28,33 +33,33 @@ func TestTuningOfTheMachine(t *testing.T) {
 	require.NoError(t, err)
 	limit := int(usage.Max)
 	defer func() {
-		p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 1, Min: limit,
+		p, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 1, Min: limit,
 			Cores: 1, Lower: true})
 		require.NoError(t, err)
-		require.NoError(t, machine.ApplyTuning(p))
+		require.NoError(t, p.Apply(machine))
 	}()
 
-	higher, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 2 * limit, Cores: 1})
+	higher, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 2 * limit, Cores: 1})
 	require.NoError(t, err)
 	require.False(t, higher.Empty(), higher.String())
-	require.NoError(t, machine.ApplyTuning(higher))
-	again, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 2 * limit, Cores: 1})
+	require.NoError(t, higher.Apply(machine))
+	again, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 2 * limit, Cores: 1})
 	require.NoError(t, err)
 	require.True(t, again.Empty(), again.String())
 
-	kept, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 100, Cores: 1})
+	kept, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 100, Cores: 1})
 	require.NoError(t, err)
 	require.True(t, kept.Empty(), kept.String())
-	lower, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: 100, Cores: 1,
+	lower, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 100, Cores: 1,
 		Lower: true})
 	require.NoError(t, err)
-	require.NoError(t, machine.ApplyTuning(lower))
+	require.NoError(t, lower.Apply(machine))
 
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	var flows []Flow
 	for i := range 200 {
-		f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
-		f.Original.Src = withPort(f.Original.Src, i)
+		f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+		f.Original.Src = cttest.WithPort(f.Original.Src, i)
 		f.Reply.Dst = f.Original.Src
 		f.Status, f.Timeout = StatusSeenReply|StatusAssured, time.Minute
 		flows = append(flows, f)
@@ -85,21 +90,21 @@ func TestAMillionFlows(t *testing.T) {
 	machine, err := Open(nil)
 	require.NoError(t, err)
 	defer machine.Close()
-	p, err := machine.PlanTuning(context.Background(), Tuning{MaxPerCore: maxConntrackMax,
+	p, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 1 << 20,
 		Min: 1_100_000, Cores: 1})
 	require.NoError(t, err)
-	require.NoError(t, machine.ApplyTuning(p))
+	require.NoError(t, p.Apply(machine))
 
 	const n, services, endpoints = 1_000_000, 100, 10
-	table, ns := newTable(t)
+	table, ns := cttest.NewTable(t)
 	start := time.Now()
-	created, err := table.Create(context.Background(), fill(n))
+	created, err := table.Create(context.Background(), cttest.BenchFlows(n))
 	require.NoError(t, err)
 	require.Equal(t, n, created.Created)
 	t.Logf("%d flows made in %s", n, time.Since(start))
 	count := func() int {
 		// to list them takes minutes
-		n, err := strconv.Atoi(strings.TrimSpace(run(t, ns, "conntrack", "-C")))
+		n, err := strconv.Atoi(strings.TrimSpace(cttest.Run(t, ns, "conntrack", "-C")))
 		require.NoError(t, err)
 		return n
 	}
@@ -113,44 +118,44 @@ func TestAMillionFlows(t *testing.T) {
 		}
 		m, err := NewMatcher(
 			Change{
-				Frontends: []Frontend{{Key: FrontendKey{addr("10.96.0.4"), 53, UDP}, Endpoints: serving,
+				Frontends: []Frontend{{Key: cttest.Key("10.96.0.4:53", UDP), Endpoints: serving,
 					Untranslated: true}}})
 		require.NoError(t, err)
-		var use meter
+		var use cttest.Meter
 		var got CleanResult
-		use.run(func() {
+		use.Run(func() {
 			got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan})
 		})
 		require.NoError(t, err)
 		require.Equal(t, n/services/endpoints, got.Deleted)
 		left -= got.Deleted
 		require.Equal(t, left, count())
-		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.cpu,
-			use.allocated, got)
+		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.CPU,
+			use.Allocated, got)
 	}
 
-	var use meter
-	var mirror *Mirror
+	var use cttest.Meter
+	var index *mirror.Mirror
 	start = time.Now()
-	use.run(func() {
-		mirror = startMirror(t, table, MirrorOptions{Protocols: []Protocol{TCP, UDP}})
+	use.Run(func() {
+		index = startMirror(t, table, &mirror.Config{Protocols: []Protocol{TCP, UDP}})
 	})
-	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", mirror.Stats().Flows, time.Since(start),
-		use.cpu)
+	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", index.Stats().Flows, time.Since(start),
+		use.CPU)
 	m, err := NewMatcher(
 		Change{
-			Frontends: []Frontend{{Key: FrontendKey{addr("10.96.0.8"), 53, UDP},
-				Removed: aps("10.244.8.3:5353")}}})
+			Frontends: []Frontend{{Key: cttest.Key("10.96.0.8:53", UDP),
+				Removed: cttest.AddrPorts("10.244.8.3:5353")}}})
 	require.NoError(t, err)
-	use = meter{}
+	use = cttest.Meter{}
 	var got CleanResult
-	use.run(func() { got, err = mirror.Clean(context.Background(), m, CleanOptions{}) })
+	use.Run(func() { got, err = table.Clean(context.Background(), m, CleanOptions{Index: index}) })
 	require.NoError(t, err)
 	require.Equal(t, n/services/endpoints, got.Deleted)
 	require.Zero(t, got.Dumps)
 	require.Equal(t, left-got.Deleted, count())
-	t.Logf("mirror: %s, %.0f ms of CPU, %.1f MB allocated: %+v", got.Duration, use.cpu,
-		use.allocated, got)
+	t.Logf("mirror: %s, %.0f ms of CPU, %.1f MB allocated: %+v", got.Duration, use.CPU,
+		use.Allocated, got)
 }
 
 // Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.
@@ -162,26 +167,26 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 8,000 flows: not in short mode")
 	}
-	table, ns := newTable(t)
+	table, ns := cttest.NewTable(t)
 	r := rand.New(rand.NewPCG(30, 30))
-	m, err := NewMatcher(dns())
+	m, err := NewMatcher(cttest.DNSChange())
 	require.NoError(t, err)
 	stale := 0
 	var flows []Flow
 	for i := range 8000 {
-		f := flow(
-			pick(r, UDP, UDP, UDP, TCP),
+		f := cttest.NewFlow(
+			cttest.Pick(r, UDP, UDP, UDP, TCP),
 			client,
-			pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
+			cttest.Pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
 				"192.0.2.11:30053", "192.0.2.99:30053",
 				"10.96.0.99:53", "10.244.0.5:5353", "198.51.100.7:30053"),
-			pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
+			cttest.Pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
 			"",
 		)
-		f.Original.Src = withPort(f.Original.Src, i)
+		f.Original.Src = cttest.WithPort(f.Original.Src, i)
 		f.Reply.Dst = f.Original.Src
 		if r.IntN(2) == 0 {
-			f.Reply.Dst = withPort(ap("192.0.2.10:1"), i)
+			f.Reply.Dst = cttest.WithPort(cttest.AddrPort("192.0.2.10:1"), i)
 		}
 		f.Timeout = time.Hour
 		if m.Classify(&f).Stale() {
@@ -189,8 +194,8 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 		}
 		flows = append(flows, f)
 	}
-	create(t, table, flows...)
-	count := func() int { return strings.Count(run(t, ns, "conntrack", "-L"), "\n") }
+	cttest.Create(t, table, flows...)
+	count := func() int { return strings.Count(cttest.Run(t, ns, "conntrack", "-L"), "\n") }
 	require.Equal(t, len(flows), count())
 	got, err := table.Clean(context.Background(), m, CleanOptions{})
 	require.NoError(t, err)

@@ -217,11 +217,11 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 		}
 		var d dumpRequest
 		if scan != ScanAll {
-			d.family, d.protocol = familyOf(f.Addr), f.Protocol
+			d.Family, d.Protocol = familyOf(f.Addr), f.Protocol
 		}
 		// the kernel compares ports of TCP and UDP only
 		if scan == ScanNarrow && f.Protocol != SCTP {
-			d.dstPort = f.Port
+			d.DstPort = f.Port
 		}
 		if other, ok := found[d]; ok && other != f.Addr {
 			found[d] = anyAddr(f.Addr)
@@ -232,7 +232,7 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	var requests []dumpRequest
 	for d, addr := range found {
 		if scan == ScanNarrow && !addr.IsUnspecified() {
-			d.dst = filterable(addr)
+			d.Dst = filterable(addr)
 		}
 		requests = append(requests, d)
 	}

@@ -49,6 +49,10 @@ func Open(cfg *Config) (*Table, error) {
 // Close ends the use of the table. Iterations in progress go on to their end.
 func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.Close()) }
 
+// Do runs fn on a thread that is in the network namespace of the table: sockets that fn opens
+// belong to that, and so do the files below /proc/sys/net.
+func (t *Table) Do(fn func() error) error { return t.ns.Do(fn) }
+
 // dial opens a connection in the table's namespace.
 func (t *Table) dial() (conn *nfnl.Conn, err error) {
 	err = t.ns.Do(func() (err error) {

@@ -1,11 +1,14 @@
-package conntrack
+package conntrack_test
 
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	"github.com/kernlb/kernlb/conntrack/mirror"
 )
 
 // way is a way to clean. The outcome must be the same.
@@ -27,8 +30,8 @@ var ways = []way{
 // wayCleaner cleans in one way.
 type wayCleaner struct {
 	way
-	table  *Table
-	mirror *Mirror
+	table *Table
+	index *mirror.Mirror
 }
 
 // begin is to be called before there are flows.
@@ -36,62 +39,33 @@ func (w way) begin(t *testing.T, table *Table) *wayCleaner {
 	t.Helper()
 	c := &wayCleaner{way: w, table: table}
 	if w.mirrored && !w.late {
-		c.mirror = startMirror(t, table, MirrorOptions{Protocols: w.protocols})
+		c.index = startMirror(t, table, &mirror.Config{Protocols: w.protocols})
 	}
 	return c
 }
 
 func (c *wayCleaner) clean(t *testing.T, m *Matcher, opts CleanOptions) CleanResult {
 	t.Helper()
-	if !c.mirrored {
-		got, err := c.table.Clean(context.Background(), m, opts)
-		require.NoError(t, err)
-		return got
+	if c.mirrored && c.index == nil {
+		c.index = startMirror(t, c.table, &mirror.Config{Protocols: c.protocols})
 	}
-	if c.mirror == nil {
-		c.mirror = startMirror(t, c.table, MirrorOptions{Protocols: c.protocols})
+	if c.mirrored {
+		opts.Index = c.index
 	}
-	got, err := c.mirror.Clean(context.Background(), m, opts)
+	got, err := c.table.Clean(context.Background(), m, opts)
 	require.NoError(t, err)
-	if !c.mixed || len(c.protocols) == 3 {
+	if c.mirrored && (!c.mixed || len(c.protocols) == 3) {
 		require.Zero(t, got.Dumps, "the mirror knows")
 	}
 	return got
 }
 
-// startMirror returns a mirror that is in step, until the test ends.
-func startMirror(t testing.TB, table *Table, o MirrorOptions) *Mirror {
+// startMirror returns a mirror that knows all flows, and runs until the test ends.
+func startMirror(t testing.TB, table *Table, cfg *mirror.Config) *mirror.Mirror {
 	t.Helper()
-	x, err := NewMirror(table, o)
+	x, err := mirror.New(table, cfg)
 	require.NoError(t, err)
-	runMirror(t, x)
-	waitSynced(t, x)
+	cttest.RunMirror(t, table, x)
+	cttest.WaitFor(t, func() bool { return x.Stats().Synced })
 	return x
-}
-
-// runMirror runs a mirror until the test ends, or the function it returns is called.
-func runMirror(t testing.TB, x *Mirror) (stop func()) {
-	t.Helper()
-	if err := x.checkEvents(context.Background()); err != nil {
-		// before Linux 5.19, user namespaces do not see the setting
-		t.Skipf("the kernel makes no events in this namespace: %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- x.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			require.NoError(t, <-done)
-		}
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
-func waitSynced(t testing.TB, x *Mirror) {
-	t.Helper()
-	require.Eventually(t, func() bool { return x.Stats().Synced }, 5*time.Minute, time.Millisecond)
 }

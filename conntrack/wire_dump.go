@@ -4,24 +4,24 @@ import "github.com/kernlb/kernlb/internal/nfnl"
 
 // appendDump appends the request for a dump of the table.
 func appendDump(b *nfnl.Batch, d dumpRequest) {
-	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(d.family), 0,
+	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(d.Family), 0,
 		nfnl.Object{Verb: "dump", Kind: "flows"})
-	if d.statusMask != 0 {
-		b.U32(attrStatus, uint32(d.status))
-		b.U32(attrStatusMask, uint32(d.statusMask))
+	if d.StatusMask != 0 {
+		b.U32(attrStatus, uint32(d.Status))
+		b.U32(attrStatusMask, uint32(d.StatusMask))
 	}
-	if d.markMask != 0 {
-		b.U32(attrMark, d.mark)
-		b.U32(attrMarkMask, d.markMask)
+	if d.MarkMask != 0 {
+		b.U32(attrMark, d.Mark)
+		b.U32(attrMarkMask, d.MarkMask)
 	}
-	if d.zone != nil {
-		b.U16(attrZone, *d.zone)
+	if d.Zone != nil {
+		b.U16(attrZone, *d.Zone)
 	}
 	if !d.filtersTuple() {
 		return
 	}
 	typ, flagsType := attrTupleOrig, attrFilterOrig
-	if d.reply {
+	if d.Reply {
 		typ, flagsType = attrTupleReply, attrFilterReply
 	}
 	flags := appendTupleFilter(b, typ, d)
@@ -35,25 +35,25 @@ func appendDump(b *nfnl.Batch, d dumpRequest) {
 func appendTupleFilter(b *nfnl.Batch, typ uint16, d dumpRequest) (flags uint32) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)
-	appendAddrs(b, d.src, d.dst)
+	appendAddrs(b, d.Src, d.Dst)
 	b.End(ip)
-	if d.src.IsValid() {
+	if d.Src.IsValid() {
 		flags |= filterIPSrc
 	}
-	if d.dst.IsValid() {
+	if d.Dst.IsValid() {
 		flags |= filterIPDst
 	}
-	if d.protocol != 0 {
+	if d.Protocol != 0 {
 		proto := b.Nest(attrTupleProto)
 		flags |= filterProto
-		b.U8(attrProtoNum, uint8(d.protocol))
-		if d.srcPort != 0 {
+		b.U8(attrProtoNum, uint8(d.Protocol))
+		if d.SrcPort != 0 {
 			flags |= filterSrcPort
-			b.U16(attrProtoSrcPort, d.srcPort)
+			b.U16(attrProtoSrcPort, d.SrcPort)
 		}
-		if d.dstPort != 0 {
+		if d.DstPort != 0 {
 			flags |= filterDstPort
-			b.U16(attrProtoDstPort, d.dstPort)
+			b.U16(attrProtoDstPort, d.DstPort)
 		}
 		b.End(proto)
 	}

@@ -1,4 +1,4 @@
-package conntrack
+package conntrack_test
 
 import (
 	"context"
@@ -7,15 +7,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	r := rand.New(rand.NewPCG(10, 10))
-	create(t, table, randomTable(r, 3000)...)
+	cttest.Create(t, table, cttest.RandomFlows(r, 3000)...)
 	var doomed, others []Flow
-	for _, f := range list(t, table, Filter{}) {
+	for _, f := range cttest.List(t, table, Filter{}) {
 		if r.IntN(2) == 0 {
 			doomed = append(doomed, f)
 		} else {
@@ -25,7 +28,7 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 	d, err := table.Delete(context.Background(), All(doomed...))
 	require.NoError(t, err)
 	require.Equal(t, DeleteResult{Deleted: len(doomed)}, d)
-	require.Equal(t, keys(others), keys(list(t, table, Filter{})))
+	require.Equal(t, cttest.Keys(others), cttest.Keys(cttest.List(t, table, Filter{})))
 
 	d, err = table.Delete(context.Background(), All(append(doomed[:10], others[:5]...)...))
 	require.NoError(t, err)
@@ -34,25 +37,25 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 
 func TestDeleteWhileListing(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	create(t, table, randomTable(rand.New(rand.NewPCG(11, 11)), 3000)...)
+	table, _ := cttest.NewTable(t)
+	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(11, 11)), 3000)...)
 	d, err := table.Delete(context.Background(), table.Flows(context.Background(),
 		Filter{Protocol: UDP}))
 	require.NoError(t, err)
 	require.Positive(t, d.Deleted)
-	for _, f := range list(t, table, Filter{}) {
+	for _, f := range cttest.List(t, table, Filter{}) {
 		require.NotEqual(t, UDP, f.Protocol)
 	}
 }
 
 func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
-	f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	create(t, table, f)
+	table, _ := cttest.NewTable(t)
+	f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	cttest.Create(t, table, f)
 	broken := errors.New("broken")
 	d, err := table.Delete(context.Background(), func(yield func(Flow, error) bool) {
-		_ = yield(list(t, table, Filter{})[0], nil) && yield(Flow{}, broken)
+		_ = yield(cttest.List(t, table, Filter{})[0], nil) && yield(Flow{}, broken)
 	})
 	require.ErrorIs(t, err, broken)
 	require.Equal(t, DeleteResult{Deleted: 1}, d, "what came before the error is done")
@@ -62,37 +65,37 @@ func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 // listed.
 func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	for _, tc := range []struct {
 		name        string
 		old, new    Flow
 		wantDeleted bool
 	}{
-		{"to another endpoint", flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", ""),
-			flow(UDP, client, "10.96.0.10:53", "10.244.0.6:5353", ""), false},
-		{"to an endpoint at last", flow(UDP, client, "10.96.0.11:53", "", ""),
-			flow(UDP, client, "10.96.0.11:53", "10.244.0.6:5353", ""), false},
-		{"masqueraded with another port", flow(UDP, client, "10.96.0.12:53", "10.244.0.5:5353",
+		{"to another endpoint", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
+			cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.6:5353", ""), false},
+		{"to an endpoint at last", cttest.NewFlow(UDP, cttest.Client, "10.96.0.11:53", "", ""),
+			cttest.NewFlow(UDP, cttest.Client, "10.96.0.11:53", "10.244.0.6:5353", ""), false},
+		{"masqueraded with another port", cttest.NewFlow(UDP, cttest.Client, "10.96.0.12:53", "10.244.0.5:5353",
 			"192.0.2.10:1024"),
-			flow(UDP, client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
-		{"another flow has the reply tuple for its original", flow(UDP, client, "10.96.0.13:53",
+			cttest.NewFlow(UDP, cttest.Client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
+		{"another flow has the reply tuple for its original", cttest.NewFlow(UDP, cttest.Client, "10.96.0.13:53",
 			"10.244.0.5:5354", ""),
-			flow(UDP, "10.244.0.5:5354", client, "", ""), false},
-		{"to the same endpoint: as stale as before", flow(UDP, client, "10.96.0.14:53",
+			cttest.NewFlow(UDP, "10.244.0.5:5354", client, "", ""), false},
+		{"to the same endpoint: as stale as before", cttest.NewFlow(UDP, cttest.Client, "10.96.0.14:53",
 			"10.244.0.5:5355", ""),
-			flow(UDP, client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},
+			cttest.NewFlow(UDP, cttest.Client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},
 	} {
-		create(t, table, tc.old)
-		listed := list(t, table, Filter{OriginalDst: tc.old.Original.Dst.Addr()})
+		cttest.Create(t, table, tc.old)
+		listed := cttest.List(t, table, Filter{OriginalDst: tc.old.Original.Dst.Addr()})
 		require.Len(t, listed, 1, tc.name)
 		d, err := table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err, tc.name)
 		require.Equal(t, 1, d.Deleted, tc.name)
-		create(t, table, tc.new)
+		cttest.Create(t, table, tc.new)
 
 		d, err = table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err, tc.name)
-		alive := list(t, table, Filter{OriginalDst: tc.new.Original.Dst.Addr()})
+		alive := cttest.List(t, table, Filter{OriginalDst: tc.new.Original.Dst.Addr()})
 		if !tc.wantDeleted {
 			require.Equal(t, DeleteResult{Missing: 1}, d, tc.name)
 			require.Len(t, alive, 1, tc.name)
@@ -106,26 +109,26 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 
 func TestZonesAreNotConfused(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(t)
+	table, _ := cttest.NewTable(t)
 	var flows []Flow
 	for _, zones := range [][2]uint16{{0, 0}, {3, 3}, {4, 0}, {0, 5}} {
-		f := flow(UDP, client, "10.96.0.10:53", "10.244.0.5:5353", "")
+		f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 		f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
 		// A direction without a zone of its own must differ from others in the default zone.
 		if zones[0] != zones[1] {
-			f.Original.Src = ap("10.0.0.1:500" + string('0'+rune(zones[0])))
+			f.Original.Src = cttest.AddrPort("10.0.0.1:500" + string('0'+rune(zones[0])))
 			f.Reply.Dst = f.Original.Src
 		}
 		flows = append(flows, f)
 	}
-	create(t, table, flows...)
-	require.Len(t, list(t, table, Filter{}), 4)
+	cttest.Create(t, table, flows...)
+	require.Len(t, cttest.List(t, table, Filter{}), 4)
 	for i := range flows {
-		listed := list(t, table, Filter{Zone: ptr(flows[i].Zone())})
+		listed := cttest.List(t, table, Filter{Zone: new(flows[i].Zone())})
 		require.Len(t, listed, 1)
 		d, err := table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err)
 		require.Equal(t, DeleteResult{Deleted: 1}, d, "%s", flows[i])
-		require.Len(t, list(t, table, Filter{}), 3-i)
+		require.Len(t, cttest.List(t, table, Filter{}), 3-i)
 	}
 }

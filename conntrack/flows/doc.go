@@ -34,9 +34,10 @@
 // until it has returned 0, not all is done.
 //
 // A pass over the table takes the longer the more flows there are on the machine, half a second for
-// a million. A program that runs for long can give the keeper a [conntrack.Mirror] of the table in
-// its place, and run that: it follows events and finds UDP flows without a pass, and connections
-// that are to be cut if it is told to note their protocols, too.
+// a million. A program that runs for long can run a mirror of the table (package
+// conntrack/mirror) and give it to the keeper, in [Config.Clean]: it follows events and finds UDP
+// flows without a pass, and connections that are to be cut if it is told to note their protocols,
+// too.
 //
 // # Connections to endpoints that go
 //

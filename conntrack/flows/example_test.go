@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/dataplane"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -38,17 +39,19 @@ func Example() {
 func Example_mirror() {
 	run := func(ctx context.Context, table *conntrack.Table, backend dataplane.Backend,
 		states <-chan sm.State) error {
-		mirror, err := conntrack.NewMirror(table, conntrack.MirrorOptions{})
+		index, err := mirror.New(table, nil)
 		if err != nil {
 			return err
 		}
-		keeper, err := flows.New(mirror, nil)
+		keeper, err := flows.New(table, &flows.Config{
+			Clean: conntrack.CleanOptions{Index: index},
+		})
 		if err != nil {
 			return err
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
-		go func() { done <- mirror.Run(ctx) }()
+		go func() { done <- index.Run(ctx) }()
 		err = dataplane.New(backend, &dataplane.Config{Flows: keeper}).Run(ctx, states, nil)
 		cancel()
 		return errors.Join(err, <-done)

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Table is what a [Keeper] needs of a [conntrack.Table], or of a [conntrack.Mirror] of one.
+// Table is what a [Keeper] needs of a [conntrack.Table].
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
 		conntrack.CleanResult, error)
@@ -21,7 +21,7 @@ type Table interface {
 	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
 
-var _, _ Table = (*conntrack.Table)(nil), (*conntrack.Mirror)(nil)
+var _ Table = (*conntrack.Table)(nil)
 
 // Config says what to do with flows. A nil *Config is the zero Config.
 type Config struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -60,7 +61,8 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { table.Close() })
-	keeper, err := flows.New(mirrored(t, table), &flows.Config{Connections: p})
+	keeper, err := flows.New(table, &flows.Config{Connections: p,
+		Clean: conntrack.CleanOptions{Index: mirrored(t, table)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,15 +70,15 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 	return table, keeper
 }
 
-// mirrored returns the table; or a mirror of it, which runs, if the variable KERNLB_TEST_MIRROR is
-// set: the outcome is the same.
-func mirrored(t *testing.T, table *conntrack.Table) flows.Table {
+// mirrored returns a mirror of the table, which runs, if the variable KERNLB_TEST_MIRROR is set, else
+// nil: the outcome is the same.
+func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
 	t.Helper()
 	if os.Getenv("KERNLB_TEST_MIRROR") == "" {
-		return table
+		return nil
 	}
-	m, err := conntrack.NewMirror(table,
-		conntrack.MirrorOptions{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP,
+	m, err := mirror.New(table,
+		&mirror.Config{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP,
 			conntrack.SCTP}})
 	if err != nil {
 		t.Fatal(err)

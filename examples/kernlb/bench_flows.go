@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -85,7 +86,8 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 		scan conntrack.Scan
 	}{{"auto", conntrack.ScanAuto}, {"port", conntrack.ScanNarrow},
 		{"protocol", conntrack.ScanProtocol}, {"everything", conntrack.ScanAll}} {
-		if err := b.cleanOnce(ctx, table, backend, scan.name, scan.scan, r); err != nil {
+		if err := b.cleanOnce(ctx, table, backend, scan.name,
+			conntrack.CleanOptions{Scan: scan.scan}, r); err != nil {
 			return nil, err
 		}
 	}
@@ -155,8 +157,8 @@ func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 
 // cleanOnce replaces the first endpoint of a service: of another one each time.
 func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend,
-	name string, scan conntrack.Scan, r *flowReport) error {
-	keeper, err := flows.New(table, &flows.Config{Clean: conntrack.CleanOptions{Scan: scan}})
+	name string, opts conntrack.CleanOptions, r *flowReport) error {
+	keeper, err := flows.New(table, &flows.Config{Clean: opts})
 	if err != nil {
 		return err
 	}
@@ -195,14 +197,14 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 // cleanMirrored is cleanOnce with a mirror, which is given the time to note all flows.
 func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table,
 	backend dataplane.Backend, r *flowReport) error {
-	mirror, err := conntrack.NewMirror(table, conntrack.MirrorOptions{})
+	index, err := mirror.New(table, nil)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	start, done := time.Now(), make(chan error, 1)
-	go func() { done <- mirror.Run(ctx) }()
-	for !mirror.Stats().Synced {
+	go func() { done <- index.Run(ctx) }()
+	for !index.Stats().Synced {
 		select {
 		case err := <-done:
 			cancel()
@@ -210,8 +212,9 @@ func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table,
 		case <-time.After(time.Millisecond):
 		}
 	}
-	r.MirrorMs, r.Noted = ms(time.Since(start)), mirror.Stats().Flows
-	err = b.cleanOnce(ctx, mirror, backend, "mirror", conntrack.ScanAuto, r)
+	r.MirrorMs, r.Noted = ms(time.Since(start)), index.Stats().Flows
+	err = b.cleanOnce(ctx, table, backend, "mirror",
+		conntrack.CleanOptions{Index: index}, r)
 	cancel()
 	return errors.Join(err, <-done)
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/tuning"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,7 +18,7 @@ type flowOptions struct {
 	watch       bool
 	service     string
 	bench       int
-	tuning      conntrack.Tuning
+	tuning      tuning.Config
 	planOnly    bool
 }
 
@@ -32,7 +32,7 @@ func (o *flowOptions) define(fs *flag.FlagSet) {
 	fs.IntVar(&o.bench, "flows", 0, "bench: measure with `N` flows what cleaning them up takes")
 	fs.BoolVar(&o.planOnly, "plan", false, "tune: print what would change, and change nothing")
 
-	t := conntrack.KubeProxyTuning()
+	t := tuning.KubeProxy()
 	o.tuning = t
 	fs.IntVar(&o.tuning.MaxPerCore, "conntrack-max-per-core", t.MaxPerCore,
 		"tune: flows that the table should hold for each CPU; 0 leaves its size alone")

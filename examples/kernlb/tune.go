@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/tuning"
 )
 
 // settingRow is one setting, as tune prints it with -o json.
@@ -23,8 +24,8 @@ func (p *program) tune(ctx context.Context) error {
 		return err
 	}
 	defer table.Close()
-	plan, err := table.PlanTuning(ctx, p.opts.flow.tuning)
-	if errors.Is(err, conntrack.ErrBadTuning) {
+	plan, err := tuning.NewPlan(ctx, table, p.opts.flow.tuning)
+	if errors.Is(err, tuning.ErrBadConfig) {
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	} else if err != nil {
 		return err
@@ -32,10 +33,10 @@ func (p *program) tune(ctx context.Context) error {
 	if err := p.printTuning(plan); err != nil || p.opts.flow.planOnly {
 		return err
 	}
-	return table.ApplyTuning(plan)
+	return plan.Apply(table)
 }
 
-func (p *program) printTuning(plan conntrack.TuningPlan) error {
+func (p *program) printTuning(plan tuning.Plan) error {
 	if p.opts.output == "json" {
 		rows := []settingRow{}
 		for _, s := range plan {

@@ -1,4 +1,4 @@
-package conntrack
+package mirror
 
 import (
 	"context"
@@ -10,47 +10,50 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // BenchmarkMirrorClean is BenchmarkClean with the help of a mirror, and for one flow in place of
 // all that went to an endpoint.
 func BenchmarkMirrorClean(b *testing.B) {
-	table, own := benchTable(b)
+	table, own := cttest.BenchTable(b)
 	start := time.Now()
-	mirror := startMirror(b, table, MirrorOptions{})
+	x := startMirror(b, table, nil)
 	listed := time.Since(start)
-	frontend := FrontendKey{addr("10.96.0.4"), 53, UDP}
-	stale := Filter{Protocol: UDP, ReplySrc: addr("10.244.4.4")}
-	var all []Flow
+	frontend := cttest.Key("10.96.0.4:53", conntrack.UDP)
+	stale := conntrack.Filter{Protocol: conntrack.UDP, ReplySrc: cttest.Addr("10.244.4.4")}
+	var all []conntrack.Flow
 	for f, err := range table.Flows(context.Background(), stale) {
 		require.NoError(b, err)
 		all = append(all, f)
 	}
-	m, err := NewMatcher(
-		Change{Frontends: []Frontend{{Key: frontend, Removed: aps("10.244.4.4:5353")}}})
+	m, err := conntrack.NewMatcher(
+		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Removed: cttest.AddrPorts("10.244.4.4:5353")}}})
 	require.NoError(b, err)
 	for _, n := range []int{len(all), 1, 0} {
 		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
 		require.NoError(b, err)
-		_, err = table.Create(context.Background(), All(all[:n]...))
+		_, err = table.Create(context.Background(), conntrack.All(all[:n]...))
 		require.NoError(b, err)
 		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
-			var use meter
+			var use cttest.Meter
 			for b.Loop() {
-				var got CleanResult
-				use.run(func() { got, err = mirror.Clean(context.Background(), m, CleanOptions{}) })
+				var got conntrack.CleanResult
+				use.Run(func() { got, err = table.Clean(context.Background(), m, conntrack.CleanOptions{Index: x}) })
 				b.StopTimer()
 				require.NoError(b, err)
 				require.Equal(b, n, got.Deleted)
 				require.Zero(b, got.Dumps)
-				_, err = table.Create(context.Background(), All(all[:n]...))
+				_, err = table.Create(context.Background(), conntrack.All(all[:n]...))
 				require.NoError(b, err)
 				b.StartTimer()
 			}
-			use.report(b)
+			use.Report(b)
 			b.ReportMetric(float64(listed.Milliseconds()), "ms-to-begin")
 			b.ReportMetric(float64(own), "flows-in-table")
-			b.ReportMetric(float64(mirror.Stats().Flows), "flows-noted")
+			b.ReportMetric(float64(x.Stats().Flows), "flows-noted")
 		})
 	}
 }
@@ -60,15 +63,15 @@ func BenchmarkMirrorIndex(b *testing.B) {
 	const n = 1_000_000
 	for _, c := range []struct {
 		name string
-		flow func(i int) Flow
+		flow func(i int) conntrack.Flow
 	}{
-		{"IPv4, 100 frontends of 10 endpoints", func(i int) Flow {
+		{"IPv4, 100 frontends of 10 endpoints", func(i int) conntrack.Flow {
 			return indexed(i, 10, 96, byte(i%100), i/100%10)
 		}},
-		{"IPv4, all to different places", func(i int) Flow {
+		{"IPv4, all to different places", func(i int) conntrack.Flow {
 			return indexed(i, byte(20+i>>16), byte(i>>8), byte(i), -1)
 		}},
-		{"IPv6, 100 frontends of 10 endpoints", func(i int) Flow {
+		{"IPv6, 100 frontends of 10 endpoints", func(i int) conntrack.Flow {
 			return over6(indexed(i, 10, 96, byte(i%100), i/100%10))
 		}},
 	} {
@@ -79,7 +82,7 @@ func BenchmarkMirrorIndex(b *testing.B) {
 				var before, after runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&before)
-				x := newFlowIndex()
+				x := newIndex()
 				start := time.Now()
 				for i := range n {
 					f := c.flow(i)
@@ -108,15 +111,15 @@ func BenchmarkMirrorIndex(b *testing.B) {
 
 // indexed returns a UDP flow to 10.96.0.0 and so on; to an endpoint, or to nobody's if that is
 // negative.
-func indexed(i int, a, b, c byte, endpoint int) Flow {
-	f := Flow{Protocol: UDP, ID: uint32(i) * 0x9e3779b1}
+func indexed(i int, a, b, c byte, endpoint int) conntrack.Flow {
+	f := conntrack.Flow{Protocol: conntrack.UDP, ID: uint32(i) * 0x9e3779b1}
 	f.Original.Src = netip.AddrPortFrom(
 		netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}), uint16(1024+i&0xff))
 	f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{a, b, 0, c}), 53)
 	if endpoint < 0 {
 		f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, a, b, c}), 53)
 	}
-	f.Reply = Tuple{Src: f.Original.Dst, Dst: f.Original.Src}
+	f.Reply = conntrack.Tuple{Src: f.Original.Dst, Dst: f.Original.Src}
 	if endpoint >= 0 {
 		f.Reply.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, c, byte(endpoint)}), 5353)
 	}
@@ -124,7 +127,7 @@ func indexed(i int, a, b, c byte, endpoint int) Flow {
 }
 
 // over6 returns a flow with IPv6 addresses that end in those of f.
-func over6(f Flow) Flow {
+func over6(f conntrack.Flow) conntrack.Flow {
 	for _, a := range []*netip.AddrPort{&f.Original.Src, &f.Original.Dst, &f.Reply.Src,
 		&f.Reply.Dst} {
 		b := a.Addr().As16()
@@ -139,37 +142,37 @@ func over6(f Flow) Flow {
 func BenchmarkNewFlows(b *testing.B) {
 	for _, c := range []struct {
 		name   string
-		mirror *MirrorOptions
+		config *Config
 	}{
 		{"nobody listens", nil},
-		{"mirror of UDP", &MirrorOptions{}},
-		{"mirror of SCTP", &MirrorOptions{Protocols: []Protocol{SCTP}}},
+		{"mirror of UDP", &Config{}},
+		{"mirror of SCTP", &Config{Protocols: []conntrack.Protocol{conntrack.SCTP}}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			const n = 200_000
-			var m meter
+			var m cttest.Meter
 			var took time.Duration
 			noted, losses := 0, 0
 			for b.Loop() {
-				table, ns := newTable(b)
-				rules(b, ns, "", "ct state new accept")
+				table, ns := cttest.NewTable(b)
+				cttest.Rules(b, ns, "", "ct state new accept")
 				require.NoError(b, ns.Do(func() error { return sendEach(1, 0) }))
 				stop := func() {}
-				var mirror *Mirror
-				if c.mirror != nil {
+				var x *Mirror
+				if c.config != nil {
 					var err error
-					mirror, err = NewMirror(table, *c.mirror)
+					x, err = New(table, c.config)
 					require.NoError(b, err)
-					stop = runMirror(b, mirror)
-					waitSynced(b, mirror)
+					stop = cttest.RunMirror(b, table, x)
+					waitSynced(b, x)
 				}
-				m.run(func() {
+				m.Run(func() {
 					start := time.Now()
 					require.NoError(b, ns.Do(func() error { return sendEach(n, 1) }))
 					took += time.Since(start)
-					if mirror != nil {
+					if x != nil {
 						time.Sleep(100 * time.Millisecond) // it reads the rest
-						noted, losses = mirror.Stats().Flows, mirror.Stats().Losses
+						noted, losses = x.Stats().Flows, x.Stats().Losses
 					}
 				})
 				u, err := table.Usage(context.Background())
@@ -178,7 +181,7 @@ func BenchmarkNewFlows(b *testing.B) {
 				stop()
 			}
 			b.ReportMetric(n*float64(b.N)/took.Seconds(), "flows/s")
-			b.ReportMetric(1000*m.cpu/m.runs/n, "cpu-us/flow")
+			b.ReportMetric(1000*m.CPU/m.Runs/n, "cpu-us/flow")
 			b.ReportMetric(float64(noted), "noted")
 			b.ReportMetric(float64(losses), "losses")
 		})

@@ -1,4 +1,4 @@
-package conntrack
+package mirror
 
 // hashTable keeps many small items and finds them by hash. An item has a number, which stays the
 // same; 0 is no number. It adds no pointers for the collector to scan, never moves items, and takes
@@ -6,13 +6,13 @@ package conntrack
 type hashTable[T any] struct {
 	hash    func(*T) uint32
 	chunks  []*[hashChunk]hashSlot[T]
-	buckets []uint32 // the first number of each hash
+	buckets []uint32 // the first number of each
 	free    uint32   // the first number that is free again
 	used    uint32   // the highest number ever used
 	n       int
 }
 
-// hashSlot is an item and the number of the next one in its list: of the same hash, or free.
+// hashSlot is an item and the number of the next one in its list: of the same bucket, or free.
 type hashSlot[T any] struct {
 	next uint32
 	item T

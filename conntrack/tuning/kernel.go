@@ -1,4 +1,4 @@
-package conntrack
+package tuning
 
 import (
 	"errors"
@@ -9,23 +9,21 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/kernlb/kernlb/conntrack"
 )
 
 // sysctlDir: what lies below /proc/sys/net is looked up in the network namespace of the calling
 // thread (net_ctl_header_lookup in net/sysctl_net.c).
 const sysctlDir = "/proc/sys/net/netfilter"
 
-// eventsSetting: 0 is never, 1 always, 2 (since Linux 5.19, and its default) for flows that begin
-// while somebody listens.
-const eventsSetting = "nf_conntrack_events"
-
 // cpuList has the CPUs of the machine, which a process may be allowed fewer of.
 const cpuList = "/sys/devices/system/cpu/present"
 
 // readSettings reads those settings that the kernel has.
-func (t *Table) readSettings() (map[string]uint64, error) {
+func readSettings(t *conntrack.Table) (map[string]uint64, error) {
 	now := map[string]uint64{}
-	err := t.ns.Do(func() error {
+	err := t.Do(func() error {
 		for _, name := range settings {
 			text, err := os.ReadFile(filepath.Join(sysctlDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
@@ -44,23 +42,9 @@ func (t *Table) readSettings() (map[string]uint64, error) {
 	return now, err
 }
 
-// checkEvents returns [ErrNoEvents] unless the kernel makes events where somebody listens.
-func (t *Table) checkEvents() error {
-	return t.ns.Do(func() error {
-		text, err := os.ReadFile(filepath.Join(sysctlDir, eventsSetting))
-		switch {
-		case err != nil:
-			return fmt.Errorf("%w: %w", ErrNoEvents, err)
-		case strings.TrimSpace(string(text)) == "0":
-			return fmt.Errorf("%w: %s is 0", ErrNoEvents, eventsSetting)
-		}
-		return nil
-	})
-}
-
 // writeSetting sets one setting.
-func (t *Table) writeSetting(name string, value uint64) error {
-	return t.ns.Do(func() error {
+func writeSetting(t *conntrack.Table, name string, value uint64) error {
+	return t.Do(func() error {
 		return os.WriteFile(filepath.Join(sysctlDir, name), []byte(strconv.FormatUint(value, 10)), 0)
 	})
 }
@@ -75,4 +59,24 @@ func cores() int {
 		return n
 	}
 	return runtime.NumCPU()
+}
+
+// countCPUs counts the CPUs in a list such as "0-3,8" (Documentation/admin-guide/cputopology.rst).
+func countCPUs(list string) (int, bool) {
+	n := 0
+	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		low, err := strconv.ParseUint(first, 10, 16)
+		if err != nil {
+			return 0, false
+		}
+		high := low
+		if isRange {
+			if high, err = strconv.ParseUint(last, 10, 16); err != nil || high < low {
+				return 0, false
+			}
+		}
+		n += int(high - low + 1)
+	}
+	return n, true
 }

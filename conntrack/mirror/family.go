@@ -1,8 +1,10 @@
-package conntrack
+package mirror
 
 import (
 	"hash/maphash"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/conntrack"
 )
 
 // addrBytes is an address of one family.
@@ -40,10 +42,10 @@ func (e *end[A]) unpack() netip.AddrPort {
 type path[A addrBytes] struct {
 	dst, endpoint end[A]
 	zones         [2]uint16 // of the original direction, and of the reply
-	protocol      Protocol
+	protocol      conntrack.Protocol
 }
 
-func packPath[A addrBytes](f *Flow) path[A] {
+func packPath[A addrBytes](f *conntrack.Flow) path[A] {
 	return path[A]{
 		dst: packEnd[A](f.Original.Dst), endpoint: packEnd[A](f.Reply.Src),
 		zones: [2]uint16{f.Original.Zone, f.Reply.Zone}, protocol: f.Protocol,
@@ -59,11 +61,11 @@ func (p path[A]) first() path[A] {
 
 // flow returns what is known of a flow on the path: all but its client, and whoever masquerades
 // that.
-func (p *path[A]) flow() Flow {
-	return Flow{
+func (p *path[A]) flow() conntrack.Flow {
+	return conntrack.Flow{
 		Protocol: p.protocol,
-		Original: Tuple{Dst: p.dst.unpack(), Zone: p.zones[0]},
-		Reply:    Tuple{Src: p.endpoint.unpack(), Zone: p.zones[1]},
+		Original: conntrack.Tuple{Dst: p.dst.unpack(), Zone: p.zones[0]},
+		Reply:    conntrack.Tuple{Src: p.endpoint.unpack(), Zone: p.zones[1]},
 	}
 }
 
@@ -105,7 +107,7 @@ func (x *familyIndex[A]) findPath(p path[A]) uint32 {
 }
 
 // findFlow returns the number of a flow, 0 if there is none.
-func (x *familyIndex[A]) findFlow(f *Flow) uint32 {
+func (x *familyIndex[A]) findFlow(f *conntrack.Flow) uint32 {
 	p, client := packPath[A](f), packEnd[A](f.Original.Src)
 	return x.flows.find(f.ID, func(i *flowItem[A]) bool {
 		return i.id == f.ID && i.client == client && x.paths.at(i.path).path == p
@@ -113,7 +115,7 @@ func (x *familyIndex[A]) findFlow(f *Flow) uint32 {
 }
 
 // add notes a flow, unless it is noted.
-func (x *familyIndex[A]) add(f *Flow) {
+func (x *familyIndex[A]) add(f *conntrack.Flow) {
 	if x.findFlow(f) != 0 {
 		return
 	}
@@ -146,7 +148,7 @@ func (x *familyIndex[A]) ensurePath(p path[A]) uint32 {
 }
 
 // remove forgets a flow, if it is noted.
-func (x *familyIndex[A]) remove(f *Flow) {
+func (x *familyIndex[A]) remove(f *conntrack.Flow) {
 	i := x.findFlow(f)
 	if i == 0 {
 		return
@@ -185,10 +187,10 @@ func (x *familyIndex[A]) dropPath(at uint32) {
 
 // flow returns what is known of the flow with a number: who masquerades its client is not. It is
 // false if the number is of no flow any more, and may be of another one than before.
-func (x *familyIndex[A]) flow(i uint32) (Flow, bool) {
+func (x *familyIndex[A]) flow(i uint32) (conntrack.Flow, bool) {
 	item := x.flows.at(i)
 	if item.path == 0 {
-		return Flow{}, false
+		return conntrack.Flow{}, false
 	}
 	f := x.paths.at(item.path).flow()
 	f.ID, f.Original.Src = item.id, item.client.unpack()
@@ -197,7 +199,8 @@ func (x *familyIndex[A]) flow(i uint32) (Flow, bool) {
 }
 
 // to yields the numbers of the flows to a place whose path is stale.
-func (x *familyIndex[A]) to(place FrontendKey, stale func(*Flow) bool, yield func(uint32)) {
+func (x *familyIndex[A]) to(place conntrack.FrontendKey, stale func(*conntrack.Flow) bool,
+	yield func(uint32)) {
 	dst := packEnd[A](netip.AddrPortFrom(place.Addr, place.Port))
 	first := path[A]{dst: dst, endpoint: dst, protocol: place.Protocol}
 	for at := x.findPath(first); at != 0; at = x.paths.at(at).next {
@@ -213,7 +216,8 @@ func (x *familyIndex[A]) to(place FrontendKey, stale func(*Flow) bool, yield fun
 
 // from yields the numbers of the flows from one of the ports that nothing translates and that are
 // stale. It passes over all flows, which takes some nanoseconds for each.
-func (x *familyIndex[A]) from(ports *portSet, stale func(*Flow) bool, yield func(uint32)) {
+func (x *familyIndex[A]) from(ports *portSet, stale func(*conntrack.Flow) bool,
+	yield func(uint32)) {
 	for i := uint32(1); i <= x.flows.used; i++ {
 		item := x.flows.at(i)
 		if !ports[item.client.port] || item.path == 0 {

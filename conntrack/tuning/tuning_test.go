@@ -1,4 +1,4 @@
-package conntrack
+package tuning
 
 import (
 	"io/fs"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
 )
 
 // fresh are the settings of a machine that nobody tuned.
@@ -17,37 +19,37 @@ func fresh(limit uint64) map[string]uint64 {
 	}
 }
 
-func TestTuningPlan(t *testing.T) {
+func TestPlan(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
-		tuning Tuning
+		config Config
 		now    map[string]uint64
 		cores  int
 		want   string
 	}{
-		{"nothing is wanted", Tuning{}, fresh(262144), 4, ""},
-		{"kube-proxy's defaults on a small machine", KubeProxyTuning(), fresh(65536), 2, `
+		{"nothing is wanted", Config{}, fresh(262144), 4, ""},
+		{"kube-proxy's defaults on a small machine", KubeProxy(), fresh(65536), 2, `
 nf_conntrack_buckets: 65536
 nf_conntrack_max: 65536 -> 131072
 nf_conntrack_tcp_timeout_established: 432000 -> 86400
 nf_conntrack_tcp_timeout_close_wait: 60 -> 3600`},
-		{"kube-proxy's defaults on a large machine", KubeProxyTuning(), fresh(65536), 16, `
+		{"kube-proxy's defaults on a large machine", KubeProxy(), fresh(65536), 16, `
 nf_conntrack_buckets: 65536 -> 131072
 nf_conntrack_max: 65536 -> 524288
 nf_conntrack_tcp_timeout_established: 432000 -> 86400
 nf_conntrack_tcp_timeout_close_wait: 60 -> 3600`},
-		{"no more than a million is computed", Tuning{MaxPerCore: 32768, Min: 131072}, fresh(65536),
+		{"no more than a million is computed", Config{MaxPerCore: 32768, Min: 131072}, fresh(65536),
 			64, `
 nf_conntrack_buckets: 65536 -> 262144
 nf_conntrack_max: 65536 -> 1048576`},
-		{"but more can be asked for", Tuning{MaxPerCore: 1, Min: 4 << 20}, fresh(65536), 64, `
+		{"but more can be asked for", Config{MaxPerCore: 1, Min: 4 << 20}, fresh(65536), 64, `
 nf_conntrack_buckets: 65536 -> 1048576
 nf_conntrack_max: 65536 -> 4194304`},
-		{"the CPUs can be told", Tuning{MaxPerCore: 100000, Cores: 3}, fresh(65536), 64, `
+		{"the CPUs can be told", Config{MaxPerCore: 100000, Cores: 3}, fresh(65536), 64, `
 nf_conntrack_buckets: 65536 -> 75000
 nf_conntrack_max: 65536 -> 300000`},
-		{"what an administrator raised stays", KubeProxyTuning(), map[string]uint64{
+		{"what an administrator raised stays", KubeProxy(), map[string]uint64{
 			settingMax: 2000000, settingBuckets: 500000, settingTCPEstablished: 864000,
 			settingTCPCloseWait: 7200,
 		}, 2, `
@@ -55,24 +57,24 @@ nf_conntrack_buckets: 500000
 nf_conntrack_max: 2000000 (stays above the 131072 wanted)
 nf_conntrack_tcp_timeout_established: 864000 (stays above the 86400 wanted)
 nf_conntrack_tcp_timeout_close_wait: 7200 (stays above the 3600 wanted)`},
-		{"unless lowering is allowed", Tuning{MaxPerCore: 1, Min: 131072,
+		{"unless lowering is allowed", Config{MaxPerCore: 1, Min: 131072,
 			TCPEstablished: 24 * time.Hour, Lower: true},
 			map[string]uint64{settingMax: 2000000, settingBuckets: 500000,
 				settingTCPEstablished: 864000}, 2, `
 nf_conntrack_buckets: 500000
 nf_conntrack_max: 2000000 -> 131072
 nf_conntrack_tcp_timeout_established: 864000 -> 86400`},
-		{"no maximum is above any", Tuning{MaxPerCore: 1, Min: 131072},
+		{"no maximum is above any", Config{MaxPerCore: 1, Min: 131072},
 			map[string]uint64{settingMax: 0, settingBuckets: 65536}, 2, `
 nf_conntrack_buckets: 65536
 nf_conntrack_max: 0 (stays above the 131072 wanted)`},
-		{"UDP and liberal TCP", Tuning{UDP: 10 * time.Second, UDPStream: 300 * time.Second,
+		{"UDP and liberal TCP", Config{UDP: 10 * time.Second, UDPStream: 300 * time.Second,
 			TCPBeLiberal: true}, fresh(65536), 2, `
 nf_conntrack_tcp_be_liberal: 0 -> 1
 nf_conntrack_udp_timeout: 30 -> 10
 nf_conntrack_udp_timeout_stream: 120 -> 300`},
 	} {
-		p, err := tc.tuning.plan(tc.now, tc.cores)
+		p, err := tc.config.plan(tc.now, tc.cores)
 		require.NoError(t, err, tc.name)
 		text := p.String()
 		if text != "" {
@@ -82,38 +84,38 @@ nf_conntrack_udp_timeout_stream: 120 -> 300`},
 		for _, s := range p {
 			tc.now[s.Name] = s.New
 		}
-		again, err := tc.tuning.plan(tc.now, tc.cores)
+		again, err := tc.config.plan(tc.now, tc.cores)
 		require.NoError(t, err, tc.name)
 		require.True(t, again.Empty(), "%s: a plan that was applied leaves nothing to do, but:\n%s",
 			tc.name, again)
 	}
 }
 
-func TestTuningThatIsNotPossible(t *testing.T) {
+func TestConfigThatIsNotPossible(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		tuning Tuning
+		config Config
 		want   string
 	}{
-		{Tuning{MaxPerCore: -1}, "MaxPerCore: -1 is negative"},
-		{Tuning{Min: -1}, "Min: -1 is negative"},
-		{Tuning{Cores: -1}, "Cores: -1 is negative"},
-		{Tuning{UDP: time.Millisecond}, "UDP: 1ms is not a number of seconds"},
-		{Tuning{TCPCloseWait: -time.Second}, "TCPCloseWait: -1s is not a number of seconds"},
+		{Config{MaxPerCore: -1}, "MaxPerCore: -1 is negative"},
+		{Config{Min: -1}, "Min: -1 is negative"},
+		{Config{Cores: -1}, "Cores: -1 is negative"},
+		{Config{UDP: time.Millisecond}, "UDP: 1ms is not a number of seconds"},
+		{Config{TCPCloseWait: -time.Second}, "TCPCloseWait: -1s is not a number of seconds"},
 	} {
-		_, err := tc.tuning.plan(fresh(65536), 2)
-		require.ErrorIs(t, err, ErrBadTuning)
+		_, err := tc.config.plan(fresh(65536), 2)
+		require.ErrorIs(t, err, ErrBadConfig)
 		require.ErrorContains(t, err, tc.want)
 	}
-	_, err := KubeProxyTuning().plan(map[string]uint64{}, 2)
-	require.ErrorIs(t, err, ErrNotSupported)
+	_, err := KubeProxy().plan(map[string]uint64{}, 2)
+	require.ErrorIs(t, err, conntrack.ErrNotSupported)
 }
 
-func TestExplainSetting(t *testing.T) {
+func TestExplain(t *testing.T) {
 	t.Parallel()
 	denied := &fs.PathError{Op: "open", Path: "x", Err: fs.ErrPermission}
-	require.ErrorIs(t, explainSetting(settingMax, denied), ErrGlobalSetting)
-	require.NotErrorIs(t, explainSetting(settingUDP, denied), ErrGlobalSetting)
+	require.ErrorIs(t, explain(settingMax, denied), ErrGlobalSetting)
+	require.NotErrorIs(t, explain(settingUDP, denied), ErrGlobalSetting)
 }
 
 func TestCountCPUs(t *testing.T) {
@@ -127,4 +129,13 @@ func TestCountCPUs(t *testing.T) {
 		_, ok := countCPUs(list)
 		require.False(t, ok, list)
 	}
+}
+
+func FuzzCountCPUs(f *testing.F) {
+	f.Add("0-3,8\n")
+	f.Fuzz(func(t *testing.T, list string) {
+		if n, ok := countCPUs(list); ok {
+			require.Positive(t, n)
+		}
+	})
 }

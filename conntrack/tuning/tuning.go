@@ -1,4 +1,4 @@
-package conntrack
+package tuning
 
 import (
 	"cmp"
@@ -8,11 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
 )
 
-// Tuning are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value
+// Config are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value
 // wants nothing. Times are whole seconds, as the kernel has them.
-type Tuning struct {
+type Config struct {
 	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at
 	// most 1,048,576: more is for those who set the maximum themselves. 0 leaves the maximum as it
 	// is, and the hash table.
@@ -39,9 +41,9 @@ type Tuning struct {
 	Lower bool
 }
 
-// KubeProxyTuning returns what kube-proxy wants without configuration.
-func KubeProxyTuning() Tuning {
-	return Tuning{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour,
+// KubeProxy returns what kube-proxy wants without configuration.
+func KubeProxy() Config {
+	return Config{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour,
 		TCPCloseWait: time.Hour}
 }
 
@@ -51,8 +53,8 @@ const maxConntrackMax = 1 << 20
 // hashFactor is how many flows kube-proxy wants for each bucket of the hash table at most.
 const hashFactor = 4
 
-// ErrBadTuning says that a tuning is not possible.
-var ErrBadTuning = errors.New("bad conntrack tuning")
+// ErrBadConfig says that a configuration is not possible.
+var ErrBadConfig = errors.New("bad conntrack tuning")
 
 // Names of the settings, below /proc/sys/net/netfilter.
 const (
@@ -110,15 +112,15 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s: %d", s.Name, s.Old)
 }
 
-// TuningPlan is what a [Tuning] comes down to on one machine: the settings it is about, in the
-// order in which they are written.
-type TuningPlan []Setting
+// Plan is what a [Config] comes down to on one machine: the settings it is about, in the order in
+// which they are written.
+type Plan []Setting
 
 // Empty reports whether there is nothing to write.
-func (p TuningPlan) Empty() bool { return !slices.ContainsFunc(p, Setting.Changes) }
+func (p Plan) Empty() bool { return !slices.ContainsFunc(p, Setting.Changes) }
 
 // String returns one line for each setting.
-func (p TuningPlan) String() string {
+func (p Plan) String() string {
 	lines := make([]string, len(p))
 	for i, s := range p {
 		lines[i] = s.String()
@@ -126,14 +128,14 @@ func (p TuningPlan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// plan compares the tuning with the settings of a kernel. Settings that the kernel does not have
+// plan compares the configuration with the settings of a kernel. Settings that the kernel does not have
 // are an error if they are wanted.
-func (t Tuning) plan(now map[string]uint64, cores int) (TuningPlan, error) {
-	want, err := t.want(cmp.Or(t.Cores, cores))
+func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
+	want, err := c.want(cmp.Or(c.Cores, cores))
 	if err != nil {
 		return nil, err
 	}
-	var p TuningPlan
+	var p Plan
 	for _, name := range settings {
 		value, ok := want[name]
 		if !ok {
@@ -141,61 +143,62 @@ func (t Tuning) plan(now map[string]uint64, cores int) (TuningPlan, error) {
 		}
 		old, ok := now[name]
 		if !ok {
-			return nil, fmt.Errorf("%w: %s: the kernel has no such setting", ErrNotSupported, name)
+			return nil, fmt.Errorf("%w: %s: the kernel has no such setting",
+				conntrack.ErrNotSupported, name)
 		}
-		p = append(p, t.decide(name, old, value))
+		p = append(p, c.decide(name, old, value))
 	}
 	return p, nil
 }
 
-// want returns the values of the settings that the tuning is about.
-func (t Tuning) want(cores int) (map[string]uint64, error) {
+// want returns the values of the settings that the configuration is about.
+func (c Config) want(cores int) (map[string]uint64, error) {
 	want := map[string]uint64{}
 	for _, n := range []struct {
 		field string
 		value int
-	}{{"MaxPerCore", t.MaxPerCore}, {"Min", t.Min}, {"Cores", t.Cores}} {
+	}{{"MaxPerCore", c.MaxPerCore}, {"Min", c.Min}, {"Cores", c.Cores}} {
 		if n.value < 0 {
-			return nil, fmt.Errorf("%w: %s: %d is negative", ErrBadTuning, n.field, n.value)
+			return nil, fmt.Errorf("%w: %s: %d is negative", ErrBadConfig, n.field, n.value)
 		}
 	}
-	if t.MaxPerCore > 0 {
+	if c.MaxPerCore > 0 {
 		// As kube-proxy does: the limit is tested first, and the least maximum may exceed it.
-		limit := min(uint64(t.MaxPerCore)*uint64(cores), maxConntrackMax)
-		want[settingMax] = max(limit, uint64(t.Min))
+		limit := min(uint64(c.MaxPerCore)*uint64(cores), maxConntrackMax)
+		want[settingMax] = max(limit, uint64(c.Min))
 		want[settingBuckets] = want[settingMax] / hashFactor
 	}
 	for _, d := range []struct {
 		field, name string
 		value       time.Duration
 	}{
-		{"TCPEstablished", settingTCPEstablished, t.TCPEstablished},
-		{"TCPCloseWait", settingTCPCloseWait, t.TCPCloseWait},
-		{"UDP", settingUDP, t.UDP},
-		{"UDPStream", settingUDPStream, t.UDPStream},
+		{"TCPEstablished", settingTCPEstablished, c.TCPEstablished},
+		{"TCPCloseWait", settingTCPCloseWait, c.TCPCloseWait},
+		{"UDP", settingUDP, c.UDP},
+		{"UDPStream", settingUDPStream, c.UDPStream},
 	} {
 		switch {
 		case d.value < 0 || d.value%time.Second != 0 || d.value/time.Second > 1<<31-1:
-			return nil, fmt.Errorf("%w: %s: %s is not a number of seconds", ErrBadTuning, d.field,
+			return nil, fmt.Errorf("%w: %s: %s is not a number of seconds", ErrBadConfig, d.field,
 				d.value)
 		case d.value > 0:
 			want[d.name] = uint64(d.value / time.Second)
 		}
 	}
-	if t.TCPBeLiberal {
+	if c.TCPBeLiberal {
 		want[settingTCPBeLiberal] = 1
 	}
 	return want, nil
 }
 
 // decide says what becomes of one setting.
-func (t Tuning) decide(name string, old, want uint64) Setting {
+func (c Config) decide(name string, old, want uint64) Setting {
 	s := Setting{Name: name, Old: old, New: want}
 	switch {
 	case old <= want && !(name == settingMax && old == 0):
 	case name == settingBuckets:
 		s.New = old // a hash table that is larger than needed does no harm
-	case !t.Lower && !slices.Contains(kernelDefaults[name], old):
+	case !c.Lower && !slices.Contains(kernelDefaults[name], old):
 		s.New = old
 		s.Note = "stays above the " + strconv.FormatUint(want, 10) + " wanted"
 	}

@@ -1,4 +1,4 @@
-package conntrack
+package mirror
 
 import (
 	"context"
@@ -7,24 +7,37 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
-// errDeadFlows says that much of what is noted is no more.
-var errDeadFlows = errors.New("too many flows are noted that are no more")
+// Why a mirror lists the table again.
+var (
+	errEventsLost = errors.New("events were lost")
+	errDeadFlows  = errors.New("too many flows are noted that are no more")
+)
+
+const (
+	// pauseShare is how many times as long as it took to list the table a mirror waits before it
+	// lists it again.
+	pauseShare = 10
+	// deadFlows is how many flows that are no more a mirror may note, beside a quarter of those
+	// that are.
+	deadFlows = 10_000
+)
 
 // Run notes flows until ctx ends, which is not an error. Run it in a goroutine of its own, once at
 // a time; what it holds, it gives back when it returns. It needs CAP_NET_ADMIN and returns
-// [ErrNoEvents] where there are none. Whether it runs or not, Clean works.
+// [conntrack.ErrNoEvents] where there are none. Whether it runs or not, cleaning works.
 //
 // It lists the table once, and again after the kernel had more events than the queue had room for:
 // not at once, but at the earliest after a second, and after ten times as long as the last list
 // took. It looks for events twenty times a second. Events of other protocols do not reach the
-// process: the kernel drops them at the socket (SO_ATTACH_FILTER), after having made them.
+// process, see [conntrack.FollowOptions].
 func (x *Mirror) Run(ctx context.Context) error {
 	if err := x.run(ctx); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("mirror the conntrack table: %w", explain(err))
+		return fmt.Errorf("mirror the conntrack table: %w", err)
 	}
 	return nil
 }
@@ -38,7 +51,7 @@ func (x *Mirror) run(ctx context.Context) error {
 	}
 	defer x.end()
 	for {
-		listing, err := x.follow(ctx)
+		listing, err := x.keepUp(ctx)
 		if !retryable(err) {
 			return err
 		}
@@ -52,18 +65,18 @@ func (x *Mirror) run(ctx context.Context) error {
 	}
 }
 
-// checkEvents is checkEvents of the table, where nobody may have asked for conntrack before: a
+// checkEvents is CheckEvents of the table, where nobody may have asked for conntrack before: a
 // request loads its module.
 func (x *Mirror) checkEvents(ctx context.Context) error {
-	if _, err := x.table.usage(ctx); err != nil {
+	if _, err := x.table.Usage(ctx); err != nil {
 		return err
 	}
-	return x.table.checkEvents()
+	return x.table.CheckEvents()
 }
 
 // retryable reports whether a new list helps.
 func retryable(err error) bool {
-	for _, e := range []error{errEventsLost, errDeadFlows, nfnl.ErrDumpInterrupted,
+	for _, e := range []error{errEventsLost, errDeadFlows, conntrack.ErrInterrupted,
 		nfnl.ErrAnswersLost} {
 		if errors.Is(err, e) {
 			return true
@@ -79,8 +92,9 @@ func (x *Mirror) begin() error {
 	if x.events != nil {
 		return errors.New("it is being mirrored already")
 	}
-	events, err := x.open(eventOptions{types: []EventType{FlowNew, FlowDestroyed},
-		protocols: x.protocols, buffer: x.buffer})
+	events, err := x.follow(conntrack.FollowOptions{
+		Types:     []conntrack.EventType{conntrack.FlowNew, conntrack.FlowDestroyed},
+		Protocols: x.protocols, Buffer: x.buffer})
 	if err != nil {
 		return err
 	}
@@ -92,13 +106,13 @@ func (x *Mirror) begin() error {
 func (x *Mirror) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.events.close() //nolint:errcheck // there is nothing to be done about it
+	x.events.Close() //nolint:errcheck // there is nothing to be done about it
 	x.events, x.index, x.synced, x.broken = nil, nil, false, nil
 }
 
-// follow lists the table and works in events until that makes no sense any more. It returns how
+// keepUp lists the table and works in events until that makes no sense any more. It returns how
 // long it took to list the table.
-func (x *Mirror) follow(ctx context.Context) (listing time.Duration, err error) {
+func (x *Mirror) keepUp(ctx context.Context) (listing time.Duration, err error) {
 	index, err := x.reset(ctx)
 	if err != nil {
 		return 0, err
@@ -145,20 +159,21 @@ func (x *Mirror) follow(ctx context.Context) (listing time.Duration, err error) 
 // It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before
 // there was a listener. Those whose first packet is under way would be neither in the list nor in
 // an event.
-func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
+func (x *Mirror) reset(ctx context.Context) (*index, error) {
 	if err := rcu.Wait(ctx); err != nil {
 		return nil, err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.index, x.broken = newFlowIndex(), nil
+	x.index, x.broken = newIndex(), nil
 	for ctx.Err() == nil {
-		switch _, err := x.events.receive(x.buf[:]); err {
-		case errNoEvent:
-			return x.index, nil
-		case nil, errEventsLost:
-		default:
+		empty := true
+		err := x.events.Drain(func(*conntrack.Event) error { empty = false; return nil })
+		if err != nil {
 			return nil, err
+		}
+		if empty {
+			return x.index, nil
 		}
 	}
 	return nil, ctx.Err()
@@ -167,20 +182,21 @@ func (x *Mirror) reset(ctx context.Context) (*flowIndex, error) {
 // list notes the flows that are in the table. Meanwhile events are worked in: what is made is noted
 // at least once, by the list or by its event. A flow that ends between the kernel's listing it and
 // its being noted here is noted for too long, which does no harm.
-func (x *Mirror) list(ctx context.Context, index *flowIndex) error {
+func (x *Mirror) list(ctx context.Context, index *index) error {
+	note := func(f *conntrack.Flow) error {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		index.add(f)
+		return x.broken
+	}
 	for _, p := range x.protocols {
-		requests, err := Filter{Protocol: p}.dumps()
-		if err != nil {
-			return err
-		}
-		err = x.table.scan(ctx, requests, x.wants, func(f *Flow) error {
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			index.add(f)
-			return x.broken
-		})
-		if err != nil {
-			return err
+		for f, err := range x.table.Flows(ctx, conntrack.Filter{Protocol: p}) {
+			if err == nil {
+				err = note(&f)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -220,10 +236,10 @@ func (x *Mirror) read() error {
 // check finds out whether there are still events, and whether the index is mostly about what is
 // there.
 func (x *Mirror) check(ctx context.Context) error {
-	if err := x.table.checkEvents(); err != nil {
+	if err := x.table.CheckEvents(); err != nil {
 		return err
 	}
-	u, err := x.table.usage(ctx)
+	u, err := x.table.Usage(ctx)
 	if err != nil {
 		return err
 	}

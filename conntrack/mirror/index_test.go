@@ -1,34 +1,19 @@
-package conntrack
+package mirror
 
 import (
-	"bufio"
-	"encoding/hex"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
-// recordedEvents returns the events of testdata/events.txt.
-func recordedEvents(tb testing.TB) (all [][]byte) {
-	file, err := os.Open("testdata/events.txt")
-	require.NoError(tb, err)
-	defer file.Close()
-	for s := bufio.NewScanner(file); s.Scan(); {
-		if data, err := hex.DecodeString(s.Text()); err == nil && len(data) > 0 {
-			all = append(all, data)
-		}
-	}
-	return all
-}
-
 // knows returns all that an index notes, through what Clean uses.
-func (x *flowIndex) knows() []Flow {
-	var all []Flow
+func (x *index) knows() []conntrack.Flow {
+	var all []conntrack.Flow
 	for i := uint32(1); i <= max(x.v4.flows.used, x.v6.flows.used); i++ {
 		if i <= x.v4.flows.used {
 			if f, ok := x.v4.flow(i); ok {
@@ -44,38 +29,40 @@ func (x *flowIndex) knows() []Flow {
 	return all
 }
 
-func TestIndexFollowsRecordedEvents(t *testing.T) {
+func TestIndexFollowsEvents(t *testing.T) {
 	t.Parallel()
-	x := newFlowIndex()
-	udp := flow(UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
-	over6 := flow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "", "")
+	x := newIndex()
+	udp := cttest.NewFlow(conntrack.UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	over6 := cttest.NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "", "")
 	over6.Original.Zone, over6.Reply.Zone = 9, 9
-	sctp := flow(SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	sctp := cttest.NewFlow(conntrack.SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
 	sctp.Original.Zone = 9
-	events := recordedEvents(t)
-	for i, want := range [][]Flow{{udp}, {udp, over6}, {udp, over6, sctp}, {udp, over6},
-		{over6}, {}} {
-		require.NoError(t, x.apply(events[i], wantAll))
-		got := x.knows()
-		require.Equal(t, keys(want), keys(got), "after %d events", i+1)
-		for _, f := range got {
-			require.NotZero(t, f.ID)
-		}
+	udp.ID, over6.ID, sctp.ID = 1, 2, 3
+	for _, step := range []struct {
+		event conntrack.Event
+		want  []conntrack.Flow
+	}{
+		{conntrack.Event{Type: conntrack.FlowNew, Flow: udp}, []conntrack.Flow{udp}},
+		{conntrack.Event{Type: conntrack.FlowNew, Flow: over6}, []conntrack.Flow{udp, over6}},
+		{conntrack.Event{Type: conntrack.FlowNew, Flow: sctp}, []conntrack.Flow{udp, over6, sctp}},
+		{conntrack.Event{Type: conntrack.FlowDestroyed, Flow: sctp}, []conntrack.Flow{udp, over6}},
+		{conntrack.Event{Type: conntrack.FlowDestroyed, Flow: udp}, []conntrack.Flow{over6}},
+		{conntrack.Event{Type: conntrack.FlowDestroyed, Flow: over6}, []conntrack.Flow{}},
+	} {
+		x.apply(&step.event)
+		require.ElementsMatch(t, step.want, x.knows())
 	}
 	require.EqualValues(t, 6, x.events)
 	require.Zero(t, x.v4.paths.n+x.v6.paths.n)
 
 	// Twice is once; the end of another flow with the same tuple ends nothing.
 	for range 2 {
-		require.NoError(t, x.apply(events[0], wantAll))
+		x.apply(&conntrack.Event{Type: conntrack.FlowNew, Flow: udp})
 	}
-	other := x.knows()[0]
+	other := udp
 	other.ID++
-	x.remove(&other)
+	x.apply(&conntrack.Event{Type: conntrack.FlowDestroyed, Flow: other})
 	require.Equal(t, 1, x.len())
-	require.NoError(t, x.apply(events[1], func(f *Flow) bool { return f.Protocol == TCP }))
-	require.Equal(t, 1, x.len(), "of a protocol that is not wanted")
-	require.ErrorIs(t, x.apply(events[0][:50], wantAll), nfnl.ErrMalformed)
 }
 
 // An index says of each flow what a plain list says, and brings each that is stale.
@@ -83,8 +70,8 @@ func TestIndexAgreesWithAList(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 50))
-	x := newFlowIndex()
-	var model []Flow
+	x := newIndex()
+	var model []conntrack.Flow
 	for range 3000 {
 		switch {
 		case len(model) > 0 && r.IntN(20) < 9:
@@ -92,7 +79,7 @@ func TestIndexAgreesWithAList(t *testing.T) {
 			x.remove(&model[i])
 			model = slices.Delete(model, i, i+1)
 		default:
-			f := randomFlow(r)
+			f := cttest.RandomFlow(r)
 			f.Reply.Dst = f.Original.Src
 			f.ID = uint32(r.IntN(100)) // IDs collide
 			switch r.IntN(4) {
@@ -101,7 +88,7 @@ func TestIndexAgreesWithAList(t *testing.T) {
 			case 1:
 				f.Reply.Zone = 0
 			}
-			if !slices.ContainsFunc(model, func(o Flow) bool {
+			if !slices.ContainsFunc(model, func(o conntrack.Flow) bool {
 				return o.ID == f.ID && sameNote(&o, &f)
 			}) {
 				model = append(model, f)
@@ -112,13 +99,13 @@ func TestIndexAgreesWithAList(t *testing.T) {
 		if r.IntN(50) > 0 {
 			continue
 		}
-		c := randomChange(r)
+		c := cttest.RandomChange(r)
 		for i := range c.Frontends {
 			c.Frontends[i].Backwards = r.IntN(2) == 0
 		}
-		m, err := NewMatcher(c)
+		m, err := conntrack.NewMatcher(c)
 		require.NoError(t, err)
-		covers := func(p Protocol) bool { return p != SCTP }
+		covers := func(p conntrack.Protocol) bool { return p != conntrack.SCTP }
 		var want, got []string
 		for _, f := range model {
 			if covers(f.Protocol) && m.Classify(&f).Stale() {
@@ -140,14 +127,14 @@ func TestIndexAgreesWithAList(t *testing.T) {
 }
 
 // sameNote reports whether two flows with the same ID are one to an index.
-func sameNote(a, b *Flow) bool {
+func sameNote(a, b *conntrack.Flow) bool {
 	return a.Protocol == b.Protocol && a.Original.Src == b.Original.Src &&
 		a.Original.Dst == b.Original.Dst && a.Reply.Src == b.Reply.Src &&
 		a.Original.Zone == b.Original.Zone && a.Reply.Zone == b.Reply.Zone
 }
 
-func note(f *Flow) string {
-	g := Flow{Protocol: f.Protocol, Original: f.Original, Reply: f.Reply}
+func note(f *conntrack.Flow) string {
+	g := conntrack.Flow{Protocol: f.Protocol, Original: f.Original, Reply: f.Reply}
 	g.Reply.Dst = g.Original.Src
 	g.Mark = f.ID
 	return g.String()
@@ -164,11 +151,11 @@ func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 		const buckets = 20
 		type event struct {
 			made bool
-			flow Flow
+			flow conntrack.Flow
 		}
-		var table [buckets][]Flow
+		var table [buckets][]conntrack.Flow
 		var queue []event
-		var parts [][]Flow
+		var parts [][]conntrack.Flow
 		id := uint32(0)
 		happen := func(silent bool) {
 			b := r.IntN(buckets)
@@ -180,7 +167,7 @@ func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 				table[b] = slices.Delete(table[b], i, i+1)
 				return
 			}
-			f := randomFlow(r)
+			f := cttest.RandomFlow(r)
 			id++
 			f.ID = id
 			table[b] = append(table[b], f)
@@ -191,7 +178,7 @@ func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 		for range 100 { // before anybody listened
 			happen(true)
 		}
-		x := newFlowIndex()
+		x := newIndex()
 		for next := 0; next < buckets || len(parts) > 0; {
 			switch r.IntN(4) {
 			case 0:
@@ -234,16 +221,17 @@ func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 	}
 }
 
-func FuzzIndexApply(f *testing.F) {
-	for _, data := range recordedEvents(f) {
-		f.Add(data)
-	}
+// Each byte makes a flow, or ends one.
+func FuzzIndex(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 0x81, 0x82, 0x83})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		x := newFlowIndex()
-		for range 2 {
-			if x.apply(data, wantAll) != nil {
-				return
+		x := newIndex()
+		for _, b := range data {
+			e := conntrack.Event{Flow: cttest.RandomFlow(rand.New(rand.NewPCG(uint64(b&0x7f), 0)))}
+			if e.Flow.ID = uint32(b & 7); b&0x80 != 0 {
+				e.Type = conntrack.FlowDestroyed
 			}
+			x.apply(&e)
 		}
 		all := x.knows()
 		require.Len(t, all, x.len())
@@ -253,24 +241,4 @@ func FuzzIndexApply(f *testing.F) {
 		}
 		require.Zero(t, x.len()+x.v4.paths.n+x.v6.paths.n)
 	})
-}
-
-// The filter is a program of classic BPF for the kernel; what it does there is tested with real
-// events.
-func TestEventFilter(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, []bpfInstruction{
-		// A = behind the headers
-		{0x00, 0, 0, 20},
-		// CTA_TUPLE_ORIG, or accept
-		{0x01, 0, 0, 1}, {0x20, 0, 0, 0xfffff00c}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff},
-		// CTA_TUPLE_PROTO in it, or accept
-		{0x01, 0, 0, 2}, {0x20, 0, 0, 0xfffff010}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff},
-		// CTA_PROTO_NUM in it, or accept
-		{0x01, 0, 0, 1}, {0x20, 0, 0, 0xfffff010}, {0x15, 0, 1, 0}, {0x06, 0, 0, 0xffffffff},
-		{0x07, 0, 0, 0}, {0x50, 0, 0, 4}, // A = its value
-		{0x15, 0, 1, 17}, {0x06, 0, 0, 0xffffffff},
-		{0x15, 0, 1, 132}, {0x06, 0, 0, 0xffffffff},
-		{0x06, 0, 0, 0},
-	}, eventFilter([]Protocol{UDP, SCTP}))
 }

@@ -1,0 +1,79 @@
+package conntrack
+
+import (
+	"fmt"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// EventType says what happened to a flow.
+type EventType uint8
+
+// The types of events.
+const (
+	FlowNew       EventType = iota // the flow was made
+	FlowUpdated                    // its status, protocol state or mark changed
+	FlowDestroyed                  // it ended or was deleted
+	// EventsLost says that the kernel had more events than the buffer had room for: an unknown
+	// number is missing here. Whoever keeps a picture of the table must list it anew.
+	EventsLost
+)
+
+// String returns "new", "updated", "destroyed" or "lost".
+func (t EventType) String() string {
+	switch t {
+	case FlowNew:
+		return "new"
+	case FlowUpdated:
+		return "updated"
+	case FlowDestroyed:
+		return "destroyed"
+	case EventsLost:
+		return "lost"
+	}
+	return fmt.Sprintf("event %d", uint8(t))
+}
+
+// Event is one thing that happened in the table.
+type Event struct {
+	Type EventType
+	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the
+	// timeout and the protocol state out of events about destroyed flows. It is zero in EventsLost.
+	Flow Flow
+}
+
+// eventGroups returns the multicast groups of the types (NFNLGRP_CONNTRACK_NEW, _UPDATE and
+// _DESTROY, include/uapi/linux/netfilter/nfnetlink.h).
+func eventGroups(types []EventType) ([]uint32, error) {
+	if len(types) == 0 {
+		types = []EventType{FlowNew, FlowUpdated, FlowDestroyed}
+	}
+	var groups []uint32
+	for _, t := range types {
+		switch t {
+		case FlowNew, FlowUpdated, FlowDestroyed:
+			groups = append(groups, uint32(t)+1)
+		case EventsLost:
+		default:
+			return nil, fmt.Errorf("there is no type %s", t)
+		}
+	}
+	return groups, nil
+}
+
+// parseEvent parses a message of the multicast groups into e. It returns errUnwanted if wants turns
+// the flow down, see parseFlow.
+func parseEvent(m nfnl.Message, e *Event, wants func(*Flow) bool) error {
+	switch {
+	case m.Subsys != nfnl.SubsysConntrack || m.Type != msgNew && m.Type != msgDelete:
+		return fmt.Errorf("%w: an event of type %d of subsystem %d", nfnl.ErrMalformed, m.Type,
+			m.Subsys)
+	case m.Type == msgDelete:
+		e.Type = FlowDestroyed
+	case m.Flags&nfnl.FlagCreate != 0:
+		e.Type = FlowNew
+	default:
+		e.Type = FlowUpdated
+	}
+	return parseFlow(m.Attrs, &e.Flow, wants)
+}

@@ -1,0 +1,129 @@
+package conntrack
+
+import (
+	"bufio"
+	"encoding/hex"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/bpf"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// recordedEvents returns the events of testdata/events.txt.
+func recordedEvents(tb testing.TB) (all [][]byte) {
+	file, err := os.Open("testdata/events.txt")
+	require.NoError(tb, err)
+	defer file.Close()
+	for s := bufio.NewScanner(file); s.Scan(); {
+		if data, err := hex.DecodeString(s.Text()); err == nil && len(data) > 0 {
+			all = append(all, data)
+		}
+	}
+	return all
+}
+
+// parseEvents returns the events of a datagram.
+func parseEvents(data []byte, wants func(*Flow) bool) (all []Event, err error) {
+	err = nfnl.Messages(data, func(m nfnl.Message) error {
+		var e Event
+		err := parseEvent(m, &e, wants)
+		if err == nil {
+			all = append(all, e)
+		}
+		return err
+	})
+	return all, err
+}
+
+func TestParseRecordedEvents(t *testing.T) {
+	t.Parallel()
+	udp := "udp 0 src=10.0.0.1 dst=10.96.0.10 sport=4000 dport=53 [UNREPLIED] src=10.244.0.5 " +
+		"dst=192.0.2.10 sport=5353 dport=4000 mark=0"
+	over6 := "udp 0 src=fd00::1 dst=fd00:96::10 sport=4000 dport=53 [UNREPLIED] " +
+		"src=fd00:96::10 dst=fd00::1 sport=53 dport=4000 mark=0 zone=9"
+	sctp := "sctp 0 NONE src=10.0.0.1 dst=10.96.0.10 sport=4000 dport=53 [UNREPLIED] " +
+		"src=10.244.0.5 dst=10.0.0.1 sport=5353 dport=4000 mark=0 zone-orig=9"
+	for i, want := range []string{"new " + udp, "new " + over6, "new " + sctp,
+		"destroyed " + sctp, "destroyed " + udp, "destroyed " + over6} {
+		events, err := parseEvents(recordedEvents(t)[i], wantAll)
+		require.NoError(t, err)
+		require.Len(t, events, 1)
+		require.NotZero(t, events[0].Flow.ID)
+		events[0].Flow.Timeout = 0
+		require.Equal(t, want, events[0].Type.String()+" "+events[0].Flow.String())
+	}
+	data := recordedEvents(t)[0]
+	_, err := parseEvents(data[:50], wantAll)
+	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	_, err = parseEvents(data, func(f *Flow) bool { return f.Protocol == TCP })
+	require.Equal(t, errUnwanted, err)
+}
+
+func TestParseEvent(t *testing.T) {
+	t.Parallel()
+	event := func(typ uint8, flags uint16) (e Event, err error) {
+		m := nfnl.Message{Subsys: nfnl.SubsysConntrack, Type: typ, Flags: flags,
+			Attrs: recordings(t)[0].attrs}
+		return e, parseEvent(m, &e, wantAll)
+	}
+	for _, tc := range []struct {
+		typ   uint8
+		flags uint16
+		want  EventType
+	}{
+		{0, nfnl.FlagCreate | nfnl.FlagExcl, FlowNew}, {0, 0, FlowUpdated}, {2, 0, FlowDestroyed},
+	} {
+		e, err := event(tc.typ, tc.flags)
+		require.NoError(t, err)
+		require.Equal(t, tc.want, e.Type)
+		require.Equal(t, ap("10.96.0.10:80"), e.Flow.Original.Dst)
+	}
+	_, err := event(1, 0)
+	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	var e Event
+	require.ErrorIs(t, parseEvent(nfnl.Message{Subsys: nfnl.SubsysNFTables}, &e, wantAll),
+		nfnl.ErrMalformed)
+}
+
+func FuzzParseEvents(f *testing.F) {
+	for _, data := range recordedEvents(f) {
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		events, _ := parseEvents(data, wantAll)
+		for _, e := range events {
+			require.NotEqual(t, AnyFamily, e.Flow.Family())
+		}
+	})
+}
+
+// The filter is a program of classic BPF for the kernel; what it does there is tested with real
+// events.
+func TestEventFilter(t *testing.T) {
+	t.Parallel()
+	program, err := eventFilter([]Protocol{UDP, SCTP})
+	require.NoError(t, err)
+	require.Equal(t, []bpf.RawInstruction{
+		// A = behind the headers
+		{Op: 0x00, K: 20},
+		// CTA_TUPLE_ORIG, or accept
+		{Op: 0x01, K: 1}, {Op: 0x20, K: 0xfffff00c},
+		{Op: 0x15, Jf: 1, K: 0}, {Op: 0x06, K: 0xffffffff},
+		// CTA_TUPLE_PROTO in it, or accept
+		{Op: 0x01, K: 2}, {Op: 0x20, K: 0xfffff010},
+		{Op: 0x15, Jf: 1, K: 0}, {Op: 0x06, K: 0xffffffff},
+		// CTA_PROTO_NUM in it, or accept
+		{Op: 0x01, K: 1}, {Op: 0x20, K: 0xfffff010},
+		{Op: 0x15, Jf: 1, K: 0}, {Op: 0x06, K: 0xffffffff},
+		{Op: 0x07, K: 0}, {Op: 0x50, K: 4}, // A = its value
+		{Op: 0x15, Jf: 1, K: 17}, {Op: 0x06, K: 0xffffffff},
+		{Op: 0x15, Jf: 1, K: 132}, {Op: 0x06, K: 0xffffffff},
+		{Op: 0x06, K: 0},
+	}, program)
+	none, err := eventFilter(nil)
+	require.NoError(t, err)
+	require.Empty(t, none)
+}

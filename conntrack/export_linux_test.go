@@ -1,0 +1,39 @@
+package conntrack
+
+import (
+	"context"
+	"net/netip"
+)
+
+const (
+	TombstonePort = tombstonePort
+	TombstoneTime = tombstoneTime
+)
+
+// SendSynAck sends what makes a TCP send an acknowledgement.
+func (t *Table) SendSynAck(src, dst netip.AddrPort) error {
+	e := &ends{ns: t.ns}
+	defer e.close()
+	return e.send(synAck(src, dst), dst.Addr())
+}
+
+// CutAgain is the second and later tries of a Cut.
+type CutAgain struct {
+	Were, Are, Survivors []Flow
+	Result               CutResult
+}
+
+func (t *Table) CutAgain(ctx context.Context, flows []Flow) (again CutAgain, err error) {
+	targets, err := t.remade(ctx, flows)
+	if err != nil {
+		return again, err
+	}
+	for _, target := range targets {
+		again.Were, again.Are = append(again.Were, target.flow), append(again.Are, target.now)
+	}
+	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
+	defer c.ends.close()
+	again.Survivors, err = c.replace(ctx, targets)
+	again.Result = c.result
+	return again, err
+}

@@ -1,0 +1,41 @@
+package conntrack
+
+import (
+	"context"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// What the tests outside of the package know of its inside: they share their helpers with the tests
+// of packages that import this one.
+type DumpRequest = dumpRequest
+
+var (
+	WantAll      = wantAll
+	ChooseScan   = chooseScan
+	Explain      = explain
+	CheckFlow    = checkFlow
+	AnyAddr      = anyAddr
+	ParseFlow    = parseFlow
+	AppendCreate = appendCreate
+)
+
+func (f Filter) Dumps() ([]DumpRequest, error) { return f.dumps() }
+
+func (m *Matcher) Dumps(s Scan, except ...Protocol) []DumpRequest { return m.dumps(s, except...) }
+
+// Datagrams empties the queue and returns how many there were.
+func (f *Follower) Datagrams() (n int, err error) {
+	for ; ; n++ {
+		if _, err := f.listener.Receive(f.buf[:]); err == nfnl.ErrEmpty {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+	}
+}
+
+func (t *Table) Scan(ctx context.Context, requests []DumpRequest, wants func(*Flow) bool,
+	each func(*Flow) error) error {
+	return t.scan(ctx, requests, wants, each)
+}

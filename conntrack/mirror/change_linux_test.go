@@ -1,0 +1,143 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+)
+
+// fakeEvents is a queue of events and errors.
+type fakeEvents struct {
+	queue  []any
+	closed bool
+}
+
+func (f *fakeEvents) Drain(each func(*conntrack.Event) error) error {
+	for len(f.queue) > 0 {
+		next := f.queue[0]
+		f.queue = f.queue[1:]
+		if err, ok := next.(error); ok {
+			return err
+		}
+		e := next.(conntrack.Event)
+		if err := each(&e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fakeEvents) Close() error { f.closed = true; return nil }
+
+func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	table, _ := cttest.NewTable(t)
+	x := mirrorOf(t, table, nil)
+	x.times.read = time.Millisecond
+	source := &fakeEvents{}
+	x.follow = func(o conntrack.FollowOptions) (follower, error) {
+		require.Equal(t, conntrack.FollowOptions{Types: []conntrack.EventType{conntrack.FlowNew, conntrack.FlowDestroyed},
+			Protocols: []conntrack.Protocol{conntrack.UDP}, Buffer: defaultBuffer}, o)
+		return source, nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- x.Run(context.Background()) }()
+	waitSynced(t, x)
+	made := conntrack.Event{Type: conntrack.FlowNew, Flow: cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "", "")}
+	x.mu.Lock()
+	source.queue = append(source.queue, made, conntrack.Event{Type: conntrack.EventsLost})
+	x.mu.Unlock()
+	require.Eventually(t, func() bool {
+		return x.Stats().Lists == 2
+	}, 10*time.Second, time.Millisecond)
+	x.mu.Lock()
+	source.queue = append(source.queue, made, broken)
+	x.mu.Unlock()
+	require.ErrorIs(t, <-done, broken)
+	require.True(t, source.closed)
+	require.Equal(t, Stats{Lists: 2, Losses: 1}, x.Stats())
+}
+
+// Flows come and go while a mirror begins, loses events and is asked to clean. At any time, it
+// deletes what a pass would have.
+func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
+	t.Parallel()
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	for _, tc := range []struct {
+		name    string
+		buffer  int
+		restart int // the mirror begins anew once in so many rounds
+	}{{"with room for all events", 4 << 20, 4}, {"with losses", 48 << 10, 1000}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			table, _ := cttest.NewTable(t)
+			seed := rand.Uint64()
+			r := rand.New(rand.NewPCG(seed, 42))
+			x := mirrorOf(t, table, &Config{Protocols: []conntrack.Protocol{conntrack.TCP, conntrack.UDP, conntrack.SCTP},
+				Buffer: tc.buffer})
+			x.times = times{read: time.Millisecond, check: 5 * time.Millisecond,
+				pause: 5 * time.Millisecond}
+			stop := func() {}
+			lookups, passes := 0, 0
+			for round := range rounds {
+				if round == 0 || r.IntN(tc.restart) == 0 {
+					stop()
+					stop = cttest.RunMirror(t, table, x)
+				}
+				churn(t, r, table)
+				c := cttest.RandomChange(r)
+				before := cttest.List(t, table, conntrack.Filter{})
+				want := slices.DeleteFunc(slices.Clone(before), func(f conntrack.Flow) bool {
+					return cttest.Classify(c, &f).Stale()
+				})
+				m, err := conntrack.NewMatcher(c)
+				require.NoError(t, err)
+				got := mustClean(t, table, x, m)
+				require.Equal(t, cttest.Keys(want), cttest.Keys(cttest.List(t, table, conntrack.Filter{})), "seed %d: %+v",
+					seed, c)
+				require.Equal(t, len(before)-len(want), got.Deleted, "seed %d: %+v", seed, c)
+				if got.Dumps > 0 {
+					passes++
+				} else {
+					lookups += got.Lookups
+				}
+			}
+			t.Logf("%d of %d with a pass, %d flows looked up otherwise, %+v", passes, rounds,
+				lookups, x.Stats())
+		})
+	}
+}
+
+// churn makes and deletes flows, again and again with the same tuples.
+func churn(t *testing.T, r *rand.Rand, table *conntrack.Table) {
+	t.Helper()
+	for range r.IntN(4) {
+		flows := cttest.RandomFlows(r, 1+r.IntN(60))
+		for i := range flows {
+			flows[i].Original.Src = netip.AddrPortFrom(flows[i].Original.Src.Addr(),
+				uint16(2000+r.IntN(200)))
+			flows[i].Reply.Dst = flows[i].Original.Src
+		}
+		_, err := table.Create(context.Background(), conntrack.All(flows...)) // as far as they are not there
+		require.NoError(t, err)
+		gone := conntrack.Where(table.Flows(context.Background(), conntrack.Filter{}), func(*conntrack.Flow) bool {
+			return r.IntN(3) == 0
+		})
+		_, err = table.Delete(context.Background(), gone)
+		require.NoError(t, err)
+	}
+	time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+}

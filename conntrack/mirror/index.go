@@ -1,0 +1,103 @@
+package mirror
+
+import "github.com/kernlb/kernlb/conntrack"
+
+// index notes which flows there are and finds those that can be stale. It knows no more of a flow
+// than its original tuple, its ID and who answers. What it notes may be gone; what is there, it
+// must have noted.
+type index struct {
+	v4     familyIndex[[4]byte]
+	v6     familyIndex[[16]byte]
+	events uint64
+}
+
+func newIndex() *index {
+	return &index{v4: newFamilyIndex[[4]byte](), v6: newFamilyIndex[[16]byte]()}
+}
+
+// suspect is a flow that can be stale: its number in the index of its family, and its ID, which
+// tells whether the number is still its own.
+type suspect struct {
+	number uint32
+	id     uint32
+	family conntrack.Family
+}
+
+func (x *index) len() int { return x.v4.flows.n + x.v6.flows.n }
+
+func (x *index) add(f *conntrack.Flow) {
+	if f.Family() == conntrack.IPv4 {
+		x.v4.add(f)
+	} else {
+		x.v6.add(f)
+	}
+}
+
+func (x *index) remove(f *conntrack.Flow) {
+	if f.Family() == conntrack.IPv4 {
+		x.v4.remove(f)
+	} else {
+		x.v6.remove(f)
+	}
+}
+
+func (x *index) has(f *conntrack.Flow) bool {
+	if f.Family() == conntrack.IPv4 {
+		return x.v4.findFlow(f) != 0
+	}
+	return x.v6.findFlow(f) != 0
+}
+
+// flow returns what is known of a suspect, false if it is forgotten.
+func (x *index) flow(s suspect) (f conntrack.Flow, ok bool) {
+	if s.family == conntrack.IPv4 {
+		f, ok = x.v4.flow(s.number)
+	} else {
+		f, ok = x.v6.flow(s.number)
+	}
+	return f, ok && f.ID == s.id
+}
+
+// apply works in an event.
+func (x *index) apply(e *conntrack.Event) {
+	x.events++
+	if e.Type == conntrack.FlowDestroyed {
+		x.remove(&e.Flow)
+	} else {
+		x.add(&e.Flow)
+	}
+}
+
+// suspects returns the flows of some protocols that a matcher can find stale.
+func (x *index) suspects(m *conntrack.Matcher, covers func(conntrack.Protocol) bool) []suspect {
+	var all []suspect
+	take4 := func(i uint32) { all = append(all, suspect{i, x.v4.flows.at(i).id, conntrack.IPv4}) }
+	take6 := func(i uint32) { all = append(all, suspect{i, x.v6.flows.at(i).id, conntrack.IPv6}) }
+	stale := func(f *conntrack.Flow) bool { return m.Classify(f).Stale() }
+	for _, to := range m.Destinations() {
+		switch {
+		case !covers(to.Protocol):
+		case to.Addr.Is4():
+			x.v4.to(to, stale, take4)
+		default:
+			x.v6.to(to, stale, take6)
+		}
+	}
+	var ports *portSet
+	for _, from := range m.Sources() {
+		if covers(from.Protocol) {
+			if ports == nil {
+				ports = &portSet{}
+			}
+			ports[from.Port] = true
+		}
+	}
+	if ports != nil {
+		backwards := func(f *conntrack.Flow) bool {
+			return covers(f.Protocol) && m.Classify(f) == conntrack.Backwards
+		}
+		x.v4.from(ports, backwards, take4)
+		x.v6.from(ports, backwards, take6)
+	}
+	return all
+}

@@ -1,0 +1,8 @@
+// Package tuning sets the limits and timeouts of connection tracking, with the meaning that
+// kube-proxy gives them.
+//
+//	plan, err := tuning.Compare(ctx, table, tuning.KubeProxy())
+//	…
+//	fmt.Println(plan) // nf_conntrack_max: 65536 -> 131072
+//	err = plan.Apply(table)
+package tuning
