@@ -47,8 +47,20 @@ func kindOf(k servicemodel.FrontendKey) string {
 	return kindService
 }
 
-// setsOf lists the sets of a companion table. They are the same whatever the services are.
+// tableSets are the sets of the companion tables, in the order of nft.Families.
+var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])}
+
+// setsOf lists the sets of a companion table. They are the same whatever the services are, and must
+// not be modified.
 func setsOf(f *nft.Family) []*nft.Set {
+	if f == nft.IPv4 {
+		return tableSets[0]
+	}
+	return tableSets[1]
+}
+
+// newSets makes the sets of a companion table.
+func newSets(f *nft.Family) []*nft.Set {
 	service := f.FrontendFields(false)
 	var l []*nft.Set
 	for _, k := range kinds {
