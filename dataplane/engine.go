@@ -30,12 +30,24 @@ type Config struct {
 // Engine makes the kernel hold desired states, through one backend. Its methods may be called by
 // many goroutines; they take turns.
 type Engine struct {
-	backend Backend
-	log     *slog.Logger
-	flows   Flows
-	strict  bool
+	log      *slog.Logger
+	flows    Flows
+	strict   bool
+	switched chan struct{} // Run is told of another backend
 
 	mu sync.Mutex
+	held
+	totals Totals
+	// state is what was applied last, if anything was.
+	state   servicemodel.State
+	applied bool
+	// told is the table that the flows were last told of.
+	told *servicemodel.Table
+}
+
+// held is a backend and what is known of the kernel through it.
+type held struct {
+	backend Backend
 	// resolved is the table of the last state, from which the next is resolved.
 	resolved *servicemodel.Table
 	// kernel is the table that the kernel holds; valid only if known.
@@ -43,7 +55,6 @@ type Engine struct {
 	known  bool
 	unread bool // the kernel holds more, that nobody wants
 	torn   bool // an apply failed half way: what the kernel holds may be what it left
-	totals Totals
 	drift  []string
 	// suspect says that somebody committed since the kernel was read, and readings how often it is
 	// read for that.
@@ -51,14 +62,15 @@ type Engine struct {
 	readings ration.Ration
 	// refused are the services that the last apply left out.
 	refused []Refusal
-	// told is the table that the flows were last told of.
-	told *servicemodel.Table
 }
+
+// newHeld returns what is known of the kernel before it was read.
+func newHeld(b Backend) held { return held{backend: b, readings: ration.New(readBurst, readShare)} }
 
 // New returns an engine on a backend. Closing the backend stays with the caller.
 func New(b Backend, cfg *Config) *Engine {
-	e := &Engine{backend: b, log: slog.New(slog.DiscardHandler),
-		readings: ration.New(readBurst, readShare)}
+	e := &Engine{held: newHeld(b), log: slog.New(slog.DiscardHandler),
+		switched: make(chan struct{}, 1)}
 	if cfg == nil {
 		return e
 	}
@@ -116,6 +128,7 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		e.totals.Failures++
 		return nil, err
 	}
+	e.state, e.applied = s, true
 	r.Settle, err = e.settle(ctx)
 	r.Duration = time.Since(start)
 	e.report(ctx, r)
@@ -243,8 +256,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	defer unlock()
-	e.known, e.resolved, e.kernel, e.drift, e.told = false, nil, nil, nil, nil
-	e.torn = false
+	e.held, e.told, e.applied = newHeld(e.backend), nil, false
 	var stats Stats
 	err = retry(ctx, "cleanup", func() (err error) {
 		stats, err = e.backend.Cleanup(ctx)

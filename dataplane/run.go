@@ -77,8 +77,8 @@ func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State,
 	l.timer, l.settle = time.NewTimer(forever), time.NewTimer(forever)
 	defer l.timer.Stop()
 	defer l.settle.Stop()
-	l.watch = newWatch(ctx, e.backend, l.opts.RetryMax)
-	defer l.watch.close()
+	l.watch = newWatch(ctx, e.current(), l.opts.RetryMax)
+	defer func() { l.watch.close() }()
 	l.repairs = newRepairs(l.opts.Look, e.log)
 	defer l.repairs.timer.Stop()
 	return l.run(ctx)
@@ -137,6 +137,10 @@ func (l *loop) next(ctx context.Context) (wait time.Duration, err error) {
 		l.settleNow(ctx)
 	case <-l.repairs.timer.C:
 		return l.look(ctx), nil
+	case <-l.engine.switched:
+		l.watch.close()
+		l.watch = newWatch(ctx, l.engine.current(), l.opts.RetryMax)
+		l.settle.Reset(0)
 	case err := <-l.watch.failed:
 		l.opts.Done(nil, err)
 	case <-l.watch.changed:

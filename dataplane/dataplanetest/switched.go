@@ -1,0 +1,103 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// Switched switches an engine that runs from one backend to another and back, while connections are
+// open and new ones are made: none of them may notice. Nothing is left of the backend before.
+func Switched(t *testing.T, from, to Open) {
+	netnstest.Require(t)
+	w, err := newWorld(t.Context(), from, Options{})
+	if err != nil {
+		t.Fatalf("build the network: %v", err)
+	}
+	defer w.close()
+	s := state(podCIDRs(thisNode()), web(), eps("pod2", "remote1"))
+	w.apply(t, s)
+	stop := RunEngine(t, w.engine, s)
+	defer stop()
+
+	targets := map[string]netip.AddrPort{"pod1": netip.AddrPortFrom(clusterIP[0], servicePort),
+		"outside1": netip.AddrPortFrom(lbIP[1], servicePort),
+		"outside2": netip.AddrPortFrom(nodeIP[0], nodePort),
+		"node":     netip.AddrPortFrom(clusterIP[1], servicePort)}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	opened, asked := make(chan netnstest.ConnsReport, 4), make(chan []string, 4)
+	var total atomic.Int64
+	for host, addr := range targets {
+		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, 25)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conns.Close()
+		go func() { opened <- conns.Watch(ctx, 100*time.Millisecond, 5*time.Second) }()
+		go func() {
+			n, bad := w.ask(ctx, host, addr)
+			total.Add(int64(n))
+			asked <- bad
+		}()
+	}
+	time.Sleep(time.Second)
+	for _, open := range []Open{to, from} {
+		w.switchTo(t, open)
+		time.Sleep(time.Second)
+	}
+	for range targets {
+		if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
+			t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
+				r.Reset, r.Closed, r.Silent, r.Errors)
+		}
+		for _, o := range <-asked {
+			t.Errorf("a new connection: %s", o)
+		}
+	}
+	t.Logf("%d new connections beside 100 open ones", total.Load())
+}
+
+// ask opens connections and sends datagrams without a pause until ctx is done, and returns those
+// that were not answered.
+func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked int, bad []string) {
+	for ctx.Err() == nil {
+		probes := []netnstest.Probe{{From: w.hosts[host], Proto: netnstest.TCP, To: to},
+			{From: w.hosts[host], Proto: netnstest.UDP, To: to}}
+		for i, o := range netnstest.SendAll(context.WithoutCancel(ctx), probes) {
+			if asked++; o.Kind != netnstest.Answered {
+				bad = append(bad, fmt.Sprintf("%v: %v", probes[i], o))
+			}
+		}
+	}
+	return asked, bad
+}
+
+// switchTo switches the world's engine to another backend and requires that nothing is left of the
+// one before.
+func (w *world) switchTo(t *testing.T, open Open) {
+	t.Helper()
+	b, err := open(w.Node.NS.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.backend
+	r, err := w.engine.Switch(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.backend = b
+	o, err := before.Observe(t.Context(), nil)
+	if err != nil || o.Table.Len() > 0 || len(o.Drift) > 0 {
+		t.Errorf("left of %s: %v, %v, %v", before.Name(), o, err, r)
+	}
+	if err := before.Close(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("switched from %s to %s in %v", before.Name(), b.Name(), r.Duration)
+}
