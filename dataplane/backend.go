@@ -88,8 +88,8 @@ const (
 	// Intact means that nothing of ours was changed by anybody but this backend.
 	Intact Integrity = iota
 	// Touched means that somebody committed, that no other writer of the instance did, and that our
-	// skeleton is in place. An element may have been changed by hand. The engine remembers that, and
-	// reads when its ration allows: a backend says it once.
+	// skeleton is in place. An element may have been changed by hand. The engine remembers that,
+	// and reads when its ration allows: a backend says it once.
 	Touched
 	// Broken means that at least part of ours is gone or replaced, or that another writer of the
 	// instance committed. It is reason to read at once.

@@ -19,8 +19,9 @@ type RunOptions struct {
 	Burst int
 	// RetryMin and RetryMax bound the time until a failed apply or Settle is tried again; it
 	// doubles with each failure, and is up to a quarter longer at random, so that the programs of
-	// many nodes do not try again at the same time. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
-	// RetryMin. MinInterval is kept here too. A new state does not wait for the retry.
+	// many nodes do not try again at the same time. Zero means 100 ms and 30 s. A RetryMax below
+	// RetryMin counts as RetryMin. MinInterval is kept here too. A new state does not wait for the
+	// retry.
 	RetryMin, RetryMax time.Duration
 	// Resync is how often the kernel is read and compared in full when nothing else happens,
 	// MinInterval being kept. Zero means 5 minutes, negative never. It is the syncPeriod of

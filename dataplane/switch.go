@@ -33,7 +33,8 @@ func (e *Engine) Switch(ctx context.Context, b Backend) (*Result, error) {
 	}
 	_, err = (&Engine{held: before}).Cleanup(ctx)
 	if r.Duration = time.Since(start); err != nil {
-		return r, fmt.Errorf("switched to %s; clean up %s: %w", b.Name(), before.backend.Name(), err)
+		return r, fmt.Errorf("switched to %s; clean up %s: %w", b.Name(), before.backend.Name(),
+			err)
 	}
 	e.log.InfoContext(ctx, "switched", "from", before.backend.Name(), "to", b.Name(), "duration",
 		r.Duration)
