@@ -8,17 +8,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
 )
 
 func BenchmarkFlows(b *testing.B) {
-	table, own := cttest.BenchTable(b)
-	frontend := Filter{Protocol: UDP, OriginalDst: cttest.Addr("10.96.0.4"), OriginalDstPort: 53}
+	table, own := BenchTable(b)
+	frontend := Filter{Protocol: UDP, OriginalDst: Addr("10.96.0.4"), OriginalDstPort: 53}
 	nobody := frontend
-	nobody.OriginalDst = cttest.Addr("10.97.0.1")
+	nobody.OriginalDst = Addr("10.97.0.1")
 	for _, c := range []struct {
 		name   string
 		filter Filter
@@ -26,11 +26,11 @@ func BenchmarkFlows(b *testing.B) {
 		{"all", Filter{}},
 		{"protocol", Filter{Family: IPv4, Protocol: UDP}},
 		{"frontend", frontend},
-		{"endpoint", Filter{Protocol: UDP, ReplySrc: cttest.Addr("10.244.4.3"), ReplySrcPort: 5353}},
+		{"endpoint", Filter{Protocol: UDP, ReplySrc: Addr("10.244.4.3"), ReplySrcPort: 5353}},
 		{"nothing", nobody},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			var m cttest.Meter
+			var m Meter
 			n := 0
 			for b.Loop() {
 				m.Run(func() {
@@ -49,8 +49,8 @@ func BenchmarkFlows(b *testing.B) {
 }
 
 func BenchmarkClean(b *testing.B) {
-	table, _ := cttest.BenchTable(b)
-	frontend, endpoints := cttest.Key("10.96.0.4:53", UDP), []netip.AddrPort{}
+	table, _ := BenchTable(b)
+	frontend, endpoints := Key("10.96.0.4:53", UDP), []netip.AddrPort{}
 	for i := range 9 {
 		endpoints = append(endpoints,
 			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(i)}), 5353))
@@ -64,12 +64,12 @@ func BenchmarkClean(b *testing.B) {
 	}{{"narrow", CleanOptions{Scan: ScanNarrow}}, {"protocol", CleanOptions{Scan: ScanProtocol}},
 		{"all", CleanOptions{Scan: ScanAll}}} {
 		b.Run(c.name, func(b *testing.B) {
-			var use cttest.Meter
+			var use Meter
 			for b.Loop() {
 				b.StopTimer()
 				var stale []Flow
 				for f, err := range table.Flows(context.Background(),
-					Filter{ReplySrc: cttest.Addr("10.244.4.9")}) {
+					Filter{ReplySrc: Addr("10.244.4.9")}) {
 					require.NoError(b, err)
 					stale = append(stale, f)
 				}
@@ -91,12 +91,12 @@ func BenchmarkClean(b *testing.B) {
 }
 
 func BenchmarkCreateDelete(b *testing.B) {
-	table, _ := cttest.NewTable(b)
+	table, _ := NewTable(b)
 	const n = 50_000
 	var creating, deleting time.Duration
 	for b.Loop() {
 		start := time.Now()
-		_, err := table.Create(context.Background(), cttest.BenchFlows(n))
+		_, err := table.Create(context.Background(), BenchFlows(n))
 		require.NoError(b, err)
 		creating += time.Since(start)
 		var flows []Flow
@@ -114,16 +114,16 @@ func BenchmarkCreateDelete(b *testing.B) {
 }
 
 func BenchmarkClassify(b *testing.B) {
-	c := Change{NodeAddrs: []netip.Addr{cttest.Addr("192.0.2.10")}}
+	c := Change{NodeAddrs: []netip.Addr{Addr("192.0.2.10")}}
 	for i := range 10_000 {
 		c.Frontends = append(c.Frontends, Frontend{
 			Key:       FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 53, Protocol: UDP},
-			Endpoints: cttest.AddrPorts("10.244.0.5:5353", "10.244.0.6:5353"),
+			Endpoints: AddrPorts("10.244.0.5:5353", "10.244.0.6:5353"),
 		})
 	}
 	m, err := NewMatcher(c)
 	require.NoError(b, err)
-	f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	b.ReportAllocs()
 	for b.Loop() {
 		if m.Classify(&f) != Current {
@@ -135,12 +135,12 @@ func BenchmarkClassify(b *testing.B) {
 // The ends are pods that know nothing of the connections, and answer with a reset of their own.
 func BenchmarkCut(b *testing.B) {
 	cluster := netnstest.Start(b, netnstest.Options{RemotePods: -1, OutsideClients: -1})
-	table := cttest.OpenTable(b, cluster.Node.NS)
-	cttest.Rules(b, cluster.Node.NS, "", "")
+	table := OpenTable(b, cluster.Node.NS)
+	Rules(b, cluster.Node.NS, "", "")
 	const n = 5000
 	var flows []Flow
 	for i := range n {
-		f := cttest.NewFlow(TCP, "10.244.1.1:1", "10.96.0.10:80", "10.244.1.2:8080", "")
+		f := NewFlow(TCP, "10.244.1.1:1", "10.96.0.10:80", "10.244.1.2:8080", "")
 		f.Original.Src = netip.AddrPortFrom(cluster.Pods[0].IPv4, uint16(1024+i))
 		f.Reply.Src, f.Reply.Dst = netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080), f.Original.Src
 		f.TCP, f.Timeout = TCPEstablished, time.Minute
@@ -154,7 +154,7 @@ func BenchmarkCut(b *testing.B) {
 		require.NoError(b, err)
 		b.StartTimer()
 		cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
-			Filter{OriginalDst: cttest.Addr("10.96.0.10")}))
+			Filter{OriginalDst: Addr("10.96.0.10")}))
 		require.NoError(b, err)
 		require.Equal(b, CutResult{Deleted: n, Reset: n}, cut)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // A UDP client with a fixed source port sends on while its service changes. Without cleaning it
@@ -59,7 +59,7 @@ type udpCase struct {
 
 func (tc udpCase) run(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1})
-	service, mark := cttest.AddrPort(tc.service), ""
+	service, mark := AddrPort(tc.service), ""
 	if tc.masq {
 		mark = "meta mark set 0x4000"
 	}
@@ -70,7 +70,7 @@ func (tc udpCase) run(t *testing.T, way way) {
 		if pod < 0 {
 			return ""
 		}
-		return cttest.DNAT(UDP, service, endpoint(pod), mark)
+		return DNAT(UDP, service, endpoint(pod), mark)
 	}
 	for _, pod := range cluster.Pods[1:] {
 		require.NoError(t, pod.Serve(netnstest.UDP, 5353))
@@ -81,18 +81,18 @@ func (tc udpCase) run(t *testing.T, way way) {
 		probe.From = cluster.Outside[0]
 	}
 	who := func() string { return probe.Send(context.Background()).String() }
-	cleaner := way.begin(t, cttest.OpenTable(t, cluster.Node.NS))
+	cleaner := way.begin(t, OpenTable(t, cluster.Node.NS))
 
-	cttest.Rules(t, cluster.Node.NS, rule(tc.before), "")
+	Rules(t, cluster.Node.NS, rule(tc.before), "")
 	want := netnstest.InternetName
 	if tc.before >= 0 {
 		want = cluster.Pods[tc.before].Name
 	}
 	require.Contains(t, who(), want)
-	cttest.Rules(t, cluster.Node.NS, rule(tc.after), "")
+	Rules(t, cluster.Node.NS, rule(tc.after), "")
 	require.Contains(t, who(), want, "the kernel remembers")
 
-	frontend := cttest.KeyOf(service, UDP)
+	frontend := KeyOf(service, UDP)
 	if tc.outside && cluster.IsNodeAddr(service.Addr()) {
 		frontend.Addr = AnyAddr(service.Addr())
 	}
@@ -124,21 +124,21 @@ func TestCleanAfterTheLastEndpoint(t *testing.T) {
 
 func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
-	service := cttest.AddrPort("10.96.0.10:53")
+	service := AddrPort("10.96.0.10:53")
 	endpoint := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
 	server, err := cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, endpoint)
 	require.NoError(t, err)
 	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
 		SourcePort: 4000}
 	reject := "ip daddr 10.96.0.10 reject"
-	cleaner := way.begin(t, cttest.OpenTable(t, cluster.Node.NS))
+	cleaner := way.begin(t, OpenTable(t, cluster.Node.NS))
 
-	cttest.Rules(t, cluster.Node.NS, cttest.DNAT(UDP, service, endpoint, ""), "")
+	Rules(t, cluster.Node.NS, DNAT(UDP, service, endpoint, ""), "")
 	require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
 	require.NoError(t, server.Close())
-	cttest.Rules(t, cluster.Node.NS, "", reject)
+	Rules(t, cluster.Node.NS, "", reject)
 	m, err := NewMatcher(
-		Change{Frontends: []Frontend{{Key: cttest.KeyOf(service, UDP)}}})
+		Change{Frontends: []Frontend{{Key: KeyOf(service, UDP)}}})
 	require.NoError(t, err)
 	hits := server.Hits()
 	got := cleaner.clean(t, m, CleanOptions{})
@@ -153,14 +153,14 @@ func TestCleanCutsTCP(t *testing.T) {
 		t.Run(fmt.Sprintf("keep open %t", keepOpen), func(t *testing.T) {
 			t.Parallel()
 			cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
-			service := cttest.AddrPort("10.96.0.10:80")
+			service := AddrPort("10.96.0.10:80")
 			at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
 			listener := listen(t, cluster.Pods[1], at)
-			table := cttest.OpenTable(t, cluster.Node.NS)
-			cttest.Rules(t, cluster.Node.NS, cttest.DNAT(TCP, service, at, ""), "")
+			table := OpenTable(t, cluster.Node.NS)
+			Rules(t, cluster.Node.NS, DNAT(TCP, service, at, ""), "")
 			conn := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, service, listener)
 			m, err := NewMatcher(Change{Frontends: []Frontend{
-				{Key: cttest.KeyOf(service, TCP)},
+				{Key: KeyOf(service, TCP)},
 			}})
 			require.NoError(t, err)
 			got, err := table.Clean(context.Background(), m, CleanOptions{KeepOpen: keepOpen})
@@ -177,15 +177,15 @@ func TestCleanCutsTCP(t *testing.T) {
 			got, err = table.Clean(context.Background(), m, CleanOptions{})
 			require.NoError(t, err)
 			require.Zero(t, got.Deleted, "tombstones are left alone")
-			require.Len(t, cttest.List(t, table, Filter{OriginalDst: service.Addr()}), 1)
+			require.Len(t, List(t, table, Filter{OriginalDst: service.Addr()}), 1)
 		})
 	}
 }
 
 func TestNothingIsDumpedWhenNothingCanBeStale(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
+	table, _ := NewTable(t)
+	Create(t, table, NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
 	m, err := NewMatcher(Change{})
 	require.NoError(t, err)
 	got, err := table.Clean(context.Background(), m, CleanOptions{})
@@ -213,19 +213,19 @@ func TestCleanAgreesWithTheDefinition(t *testing.T) {
 }
 
 func testCleanAgreesWithTheDefinition(t *testing.T, way way, opts CleanOptions) {
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	way.mixed = true
 	cleaner := way.begin(t, table)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 20))
-	cttest.Create(t, table, cttest.RandomFlows(r, 2000)...)
-	before := cttest.List(t, table, Filter{})
+	Create(t, table, RandomFlows(r, 2000)...)
+	before := List(t, table, Filter{})
 	for range 10 {
-		c := cttest.RandomChange(r)
+		c := RandomChange(r)
 		var want []Flow
 		stale := 0
 		for _, f := range before {
-			if cttest.Classify(c, &f).Stale() {
+			if Classify(c, &f).Stale() {
 				stale++
 			} else {
 				want = append(want, f)
@@ -235,7 +235,7 @@ func testCleanAgreesWithTheDefinition(t *testing.T, way way, opts CleanOptions) 
 		require.NoError(t, err)
 		got := cleaner.clean(t, m, opts)
 		require.Equal(t, stale, got.Deleted, "seed %d: %+v", seed, c)
-		before = cttest.List(t, table, Filter{})
-		require.Equal(t, cttest.Keys(want), cttest.Keys(before), "seed %d: %+v", seed, c)
+		before = List(t, table, Filter{})
+		require.Equal(t, Keys(want), Keys(before), "seed %d: %+v", seed, c)
 	}
 }

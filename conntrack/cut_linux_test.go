@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/internal/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // pair is an idle TCP connection through a service.
@@ -126,9 +126,9 @@ type cutCase struct {
 func (tc cutCase) run(t *testing.T) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	node, client, old, other := cluster.Node, cluster.Pods[0], cluster.Pods[1], cluster.Pods[2]
-	service := cttest.AddrPort("10.96.0.10:80")
+	service := AddrPort("10.96.0.10:80")
 	if tc.v6 {
-		service = cttest.AddrPort("[fd00:10:96::10]:80")
+		service = AddrPort("[fd00:10:96::10]:80")
 	}
 	if tc.node {
 		client = node
@@ -140,16 +140,16 @@ func (tc cutCase) run(t *testing.T) {
 	oldAt := netip.AddrPortFrom(old.Addr(service.Addr()), 8080)
 	otherAt := netip.AddrPortFrom(other.Addr(service.Addr()), 8080)
 	oldListener, otherListener := listen(t, old, oldAt), listen(t, other, otherAt)
-	table := cttest.OpenTable(t, node.NS)
+	table := OpenTable(t, node.NS)
 
-	cttest.Rules(t, node.NS, cttest.DNAT(TCP, service, oldAt, mark), "")
+	Rules(t, node.NS, DNAT(TCP, service, oldAt, mark), "")
 	doomed := connect(t, client.NS, netip.AddrPort{}, service, oldListener)
 	straight := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, oldAt, oldListener)
 	after := ""
 	if tc.left {
-		after = cttest.DNAT(TCP, service, otherAt, mark)
+		after = DNAT(TCP, service, otherAt, mark)
 	}
-	cttest.Rules(t, node.NS, after, tc.filter)
+	Rules(t, node.NS, after, tc.filter)
 	if tc.sysctl != "" {
 		require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
 	}
@@ -175,11 +175,11 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	node, client := cluster.Node, cluster.Pods[0]
-	service, other := cttest.AddrPort("10.96.0.10:80"), cttest.AddrPort("10.96.0.11:80")
+	service, other := AddrPort("10.96.0.10:80"), AddrPort("10.96.0.11:80")
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
 	listener := listen(t, cluster.Pods[1], at)
-	table := cttest.OpenTable(t, node.NS)
-	cttest.Rules(t, node.NS, cttest.DNAT(TCP, service, at, "")+cttest.DNAT(TCP, other, at, ""), "")
+	table := OpenTable(t, node.NS)
+	Rules(t, node.NS, DNAT(TCP, service, at, "")+DNAT(TCP, other, at, ""), "")
 
 	// Many connections of one endpoint, from one client: only those of one service are cut.
 	var doomed, healthy []pair
@@ -187,12 +187,12 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		doomed = append(doomed, connect(t, client.NS, netip.AddrPort{}, service, listener))
 		healthy = append(healthy, connect(t, client.NS, netip.AddrPort{}, other, listener))
 	}
-	flows := cttest.List(t, table, Filter{OriginalDst: service.Addr()})
+	flows := List(t, table, Filter{OriginalDst: service.Addr()})
 	ended := flows[0]
-	ended.Original.Src = cttest.AddrPort("10.244.1.1:1")
+	ended.Original.Src = AddrPort("10.244.1.1:1")
 	ended.Reply.Dst, ended.ID = ended.Original.Src, 0
-	changed := cttest.List(t, table, Filter{OriginalDst: other.Addr()})[0]
-	changed.Reply.Src = cttest.AddrPort("10.244.1.9:8080") // as it was before it was made again
+	changed := List(t, table, Filter{OriginalDst: other.Addr()})[0]
+	changed.Reply.Src = AddrPort("10.244.1.9:8080") // as it was before it was made again
 	cut, err := table.Cut(context.Background(), All(append(flows, ended, changed)...))
 	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 20, Missing: 2, Reset: 20}, cut)
@@ -201,12 +201,12 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		require.ErrorIs(t, waitReset(doomed[i].server), syscall.ECONNRESET)
 		require.NoError(t, healthy[i].talk())
 	}
-	require.Len(t, cttest.List(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: TombstonePort}),
+	require.Len(t, List(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: TombstonePort}),
 		20)
 	require.Empty(t,
-		cttest.List(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(),
+		List(t, table, Filter{OriginalSrc: ended.Original.Src.Addr(), OriginalDst: service.Addr(),
 			Status: StatusSrcNAT}))
-	for _, f := range cttest.List(t, table, Filter{Status: StatusFixedTimeout}) {
+	for _, f := range List(t, table, Filter{Status: StatusFixedTimeout}) {
 		require.Equal(t, TCPClose, f.TCP)
 		require.LessOrEqual(t, f.Timeout, TombstoneTime, "tombstones do not stay")
 		require.NotEqual(t, ended.Original.Src, f.Original.Src, "a flow that was gone has none")
@@ -218,10 +218,10 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	node, client := cluster.Node, cluster.Pods[0]
-	service := cttest.AddrPort("10.96.0.10:80")
+	service := AddrPort("10.96.0.10:80")
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
-	table := cttest.OpenTable(t, node.NS)
-	cttest.Rules(t, node.NS, cttest.DNAT(TCP, service, at, ""), "")
+	table := OpenTable(t, node.NS)
+	Rules(t, node.NS, DNAT(TCP, service, at, ""), "")
 	doomed := connect(t, client.NS, netip.AddrPort{}, service, listen(t, cluster.Pods[1], at))
 
 	peer := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
@@ -239,9 +239,9 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 // on.
 func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	open := func(src, dst, endpoint string) Flow {
-		f := cttest.NewFlow(TCP, src, dst, endpoint, "")
+		f := NewFlow(TCP, src, dst, endpoint, "")
 		f.TCP = TCPEstablished
 		return f
 	}
@@ -255,7 +255,7 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	backwards.Original, backwards.Reply = reply.Reply, reply.Original
 	closed := buried
 	closed.TCP = TCPClose
-	cttest.Create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards,
+	Create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards,
 		closed)
 
 	cut, err := table.CutAgain(t.Context(), []Flow{again, elsewhere, reply, buried, ended})
@@ -263,27 +263,27 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	require.Equal(t, []Flow{again, reply}, cut.Were)
 	require.Empty(t, cut.Survivors)
 	require.Zero(t, cut.Result.Deleted, "they were counted")
-	for _, f := range cttest.List(t, table, Filter{}) {
+	for _, f := range List(t, table, Filter{}) {
 		require.NotContains(t, []uint32{cut.Are[0].ID, cut.Are[1].ID}, f.ID, "%s", f)
 	}
 }
 
 func TestCutOfUDPDeletes(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
+	table, _ := NewTable(t)
+	Create(t, table, NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 1}, cut)
-	require.Empty(t, cttest.List(t, table, Filter{}))
+	require.Empty(t, List(t, table, Filter{}))
 }
 
 func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	f := cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "10.244.0.5:8080", "")
+	table, _ := NewTable(t)
+	f := NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", "")
 	f.TCP = TCPEstablished
-	cttest.Create(t, table, f)
+	Create(t, table, f)
 	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 1}, cut, "nobody can be reset, and that is no failure")

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 func TestFilterMatch(t *testing.T) {
 	t.Parallel()
-	base := cttest.NewFlow(UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:1024")
+	base := NewFlow(UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:1024")
 	base.Status = StatusSeenReply | StatusConfirmed | StatusDstNAT
 	base.Mark = 0x4001
 	zoned := base
@@ -30,14 +30,14 @@ func TestFilterMatch(t *testing.T) {
 		{"another family", Filter{Family: IPv6}, base, false},
 		{"its protocol", Filter{Protocol: UDP}, base, true},
 		{"another protocol", Filter{Protocol: TCP}, base, false},
-		{"its client", Filter{OriginalSrc: cttest.Addr("10.0.0.1")}, base, true},
-		{"another client", Filter{OriginalSrc: cttest.Addr("10.0.0.2")}, base, false},
-		{"its frontend", Filter{OriginalDst: cttest.Addr("10.96.0.10"), OriginalDstPort: 53}, base, true},
-		{"its frontend written as IPv6", Filter{OriginalDst: cttest.Addr("::ffff:10.96.0.10")},
+		{"its client", Filter{OriginalSrc: Addr("10.0.0.1")}, base, true},
+		{"another client", Filter{OriginalSrc: Addr("10.0.0.2")}, base, false},
+		{"its frontend", Filter{OriginalDst: Addr("10.96.0.10"), OriginalDstPort: 53}, base, true},
+		{"its frontend written as IPv6", Filter{OriginalDst: Addr("::ffff:10.96.0.10")},
 			base, true},
-		{"another port", Filter{OriginalDst: cttest.Addr("10.96.0.10"), OriginalDstPort: 54}, base, false},
-		{"its endpoint", Filter{ReplySrc: cttest.Addr("10.244.0.5"), ReplySrcPort: 5353}, base, true},
-		{"another endpoint", Filter{ReplySrc: cttest.Addr("10.244.0.6")}, base, false},
+		{"another port", Filter{OriginalDst: Addr("10.96.0.10"), OriginalDstPort: 54}, base, false},
+		{"its endpoint", Filter{ReplySrc: Addr("10.244.0.5"), ReplySrcPort: 5353}, base, true},
+		{"another endpoint", Filter{ReplySrc: Addr("10.244.0.6")}, base, false},
 		{"another endpoint port", Filter{ReplySrcPort: 53}, base, false},
 		{"a status bit it has", Filter{Status: StatusDstNAT}, base, true},
 		{"status bits of which it has one", Filter{Status: StatusDstNAT | StatusAssured}, base,
@@ -61,7 +61,7 @@ func TestFilterMatch(t *testing.T) {
 
 func TestFilterDumps(t *testing.T) {
 	t.Parallel()
-	vip, vip6, pod := cttest.Addr("10.96.0.10"), cttest.Addr("fd00::10"), cttest.Addr("10.244.0.5")
+	vip, vip6, pod := Addr("10.96.0.10"), Addr("fd00::10"), Addr("10.244.0.5")
 	for _, tc := range []struct {
 		name   string
 		filter Filter
@@ -109,10 +109,10 @@ func TestFilterThatContradictsItself(t *testing.T) {
 	}{
 		{"Family: family 7 is not a family", Filter{Family: 7}},
 		{"OriginalDst: 10.0.0.1 is not an address of ipv6",
-			Filter{Family: IPv6, OriginalDst: cttest.Addr("10.0.0.1")}},
-		{"ReplySrc: fd00::1 is not an address of ipv4", Filter{OriginalSrc: cttest.Addr("10.0.0.1"),
-			ReplySrc: cttest.Addr("fd00::1")}},
-		{"OriginalSrc: fe80::1%eth0 has a zone", Filter{OriginalSrc: cttest.Addr("fe80::1%eth0")}},
+			Filter{Family: IPv6, OriginalDst: Addr("10.0.0.1")}},
+		{"ReplySrc: fd00::1 is not an address of ipv4", Filter{OriginalSrc: Addr("10.0.0.1"),
+			ReplySrc: Addr("fd00::1")}},
+		{"OriginalSrc: fe80::1%eth0 has a zone", Filter{OriginalSrc: Addr("fe80::1%eth0")}},
 	} {
 		_, err := tc.filter.Dumps()
 		require.ErrorIs(t, err, ErrBadFilter)
@@ -126,7 +126,7 @@ func TestDumpRequestsLoseNothing(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 5000 {
-		f, fl := randomFilter(r), cttest.RandomFlow(r)
+		f, fl := randomFilter(r), RandomFlow(r)
 		requests, err := f.Dumps()
 		if err != nil {
 			continue
@@ -163,16 +163,16 @@ func kernelMatch(d DumpRequest, f *Flow) bool {
 
 func randomFilter(r *rand.Rand) Filter {
 	f := Filter{
-		Family:   cttest.Pick(r, AnyFamily, AnyFamily, IPv4, IPv6),
-		Protocol: cttest.Pick(r, 0, 0, TCP, UDP, SCTP),
-		Status:   cttest.Pick(r, 0, 0, StatusAssured), StatusMask: cttest.Pick(r, 0, 0, StatusAssured,
+		Family:   Pick(r, AnyFamily, AnyFamily, IPv4, IPv6),
+		Protocol: Pick(r, 0, 0, TCP, UDP, SCTP),
+		Status:   Pick(r, 0, 0, StatusAssured), StatusMask: Pick(r, 0, 0, StatusAssured,
 			StatusDstNAT),
-		Mark: cttest.Pick(r, uint32(0), 0, 1), MarkMask: cttest.Pick(r, uint32(0), 0, 1, 2),
-		OriginalDstPort: cttest.Pick(r, uint16(0), 53), ReplySrcPort: cttest.Pick(r, uint16(0), 53),
+		Mark: Pick(r, uint32(0), 0, 1), MarkMask: Pick(r, uint32(0), 0, 1, 2),
+		OriginalDstPort: Pick(r, uint16(0), 53), ReplySrcPort: Pick(r, uint16(0), 53),
 	}
 	for _, a := range []*netip.Addr{&f.OriginalSrc, &f.OriginalDst, &f.ReplySrc} {
-		*a = cttest.Pick(r, netip.Addr{}, netip.Addr{}, cttest.Addr("10.0.0.1"), cttest.Addr("10.0.0.2"),
-			cttest.Addr("fd00::1"))
+		*a = Pick(r, netip.Addr{}, netip.Addr{}, Addr("10.0.0.1"), Addr("10.0.0.2"),
+			Addr("fd00::1"))
 	}
 	if r.IntN(4) == 0 {
 		f.Zone = new(uint16(r.IntN(2)))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/nfnl"
 
 	. "github.com/kernlb/kernlb/conntrack"
@@ -21,11 +21,11 @@ func TestFlowKnowsWhatWasDoneToIt(t *testing.T) {
 		flow                    Flow
 		translated, masqueraded bool
 	}{
-		{cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "", ""), false, false},
-		{cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""), true, false},
-		{cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.96.0.10:5353", ""), true, false},
-		{cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "", "192.0.2.10:4000"), false, true},
-		{cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:4000"), true, true},
+		{NewFlow(UDP, Client, "10.96.0.10:53", "", ""), false, false},
+		{NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""), true, false},
+		{NewFlow(UDP, Client, "10.96.0.10:53", "10.96.0.10:5353", ""), true, false},
+		{NewFlow(UDP, Client, "10.96.0.10:53", "", "192.0.2.10:4000"), false, true},
+		{NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:4000"), true, true},
 	} {
 		require.Equal(t, tc.translated, tc.flow.Translated(), tc.flow.String())
 		require.Equal(t, tc.masqueraded, tc.flow.Masqueraded(), tc.flow.String())
@@ -54,20 +54,20 @@ func TestNames(t *testing.T) {
 
 func TestWhereAndCountBy(t *testing.T) {
 	t.Parallel()
-	a := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	b := cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "10.244.0.5:8080", "")
-	c := cttest.NewFlow(UDP, cttest.Client, "10.96.0.11:53", "10.244.0.6:5353", "")
+	a := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	b := NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", "")
+	c := NewFlow(UDP, Client, "10.96.0.11:53", "10.244.0.6:5353", "")
 	udp := Where(All(a, b, c), func(f *Flow) bool { return f.Protocol == UDP })
 	counts, err := CountBy(udp, func(f *Flow) netip.AddrPort { return f.Reply.Src })
 	require.NoError(t, err)
-	require.Equal(t, map[netip.AddrPort]int{cttest.AddrPort("10.244.0.5:5353"): 1, cttest.AddrPort("10.244.0.6:5353"): 1},
+	require.Equal(t, map[netip.AddrPort]int{AddrPort("10.244.0.5:5353"): 1, AddrPort("10.244.0.6:5353"): 1},
 		counts)
 
 	broken := errors.New("broken")
 	failing := func(yield func(Flow, error) bool) { _ = yield(a, nil) && yield(Flow{}, broken) }
 	counts, err = CountBy(Where(failing, func(*Flow) bool {
 		return true
-	}), func(*Flow) netip.AddrPort { return cttest.AddrPort("1.1.1.1:1") })
+	}), func(*Flow) netip.AddrPort { return AddrPort("1.1.1.1:1") })
 	require.ErrorIs(t, err, broken)
 	require.Len(t, counts, 1)
 
@@ -98,14 +98,14 @@ func TestExplainKeepsTheCause(t *testing.T) {
 
 func TestCheckFlow(t *testing.T) {
 	t.Parallel()
-	good := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	good := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	good.Timeout = 1e9
 	require.NoError(t, CheckFlow(&good))
 	for want, spoil := range map[string]func(*Flow){
 		"Original.Src": func(f *Flow) { f.Original.Src = netip.AddrPort{} },
 		"Original.Dst": func(f *Flow) { f.Original.Dst = netip.AddrPort{} },
-		"Reply.Src":    func(f *Flow) { f.Reply.Src = cttest.AddrPort("[fd00::1]:1") },
-		"Reply.Dst":    func(f *Flow) { f.Reply.Dst = cttest.AddrPort("[fd00::1]:1") },
+		"Reply.Src":    func(f *Flow) { f.Reply.Src = AddrPort("[fd00::1]:1") },
+		"Reply.Dst":    func(f *Flow) { f.Reply.Dst = AddrPort("[fd00::1]:1") },
 		"Protocol":     func(f *Flow) { f.Protocol = 0 },
 		"Timeout":      func(f *Flow) { f.Timeout = 1e6 },
 	} {

@@ -9,18 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	follower, err := table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}})
 	require.NoError(t, err)
-	udp, tcp := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
-		cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "", "")
-	cttest.Create(t, table, tcp, udp)
-	listed := cttest.List(t, table, Filter{})
+	udp, tcp := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
+		NewFlow(TCP, Client, "10.96.0.10:80", "", "")
+	Create(t, table, tcp, udp)
+	listed := List(t, table, Filter{})
 	_, err = table.Delete(context.Background(), All(listed...))
 	require.NoError(t, err)
 
@@ -37,7 +37,7 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, []string{"new 10.244.0.5:5353", "destroyed 10.244.0.5:5353"}, got)
 
 	// Another sequence goes on where the first ended; closing ends it.
-	cttest.Create(t, table, udp)
+	Create(t, table, udp)
 	got = nil
 	for e, err := range follower.Events(context.Background()) {
 		if err != nil {
@@ -52,11 +52,11 @@ func TestFollow(t *testing.T) {
 
 func TestFollowSaysWhatItLost(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096})
 	require.NoError(t, err)
 	defer follower.Close()
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(7, 7)), 1000)...)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(7, 7)), 1000)...)
 	seen := map[EventType]int{}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -75,13 +75,13 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 // The kernel drops events of other protocols before they are queued.
 func TestFollowSomeProtocols(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew, FlowDestroyed},
 		Protocols: []Protocol{UDP, SCTP}, Buffer: 1 << 20})
 	require.NoError(t, err)
 	defer follower.Close()
-	flows := cttest.RandomFlows(rand.New(rand.NewPCG(40, 40)), 300)
-	cttest.Create(t, table, flows...)
+	flows := RandomFlows(rand.New(rand.NewPCG(40, 40)), 300)
+	Create(t, table, flows...)
 	_, err = table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
 	require.NoError(t, err)
 	want := 0

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 func TestFlowsComeBackAsCreated(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	flows := cttest.RandomFlows(rand.New(rand.NewPCG(1, 1)), 500)
-	cttest.Create(t, table, flows...)
-	got := cttest.List(t, table, Filter{})
-	require.Equal(t, cttest.Keys(flows), cttest.Keys(got))
+	table, _ := NewTable(t)
+	flows := RandomFlows(rand.New(rand.NewPCG(1, 1)), 500)
+	Create(t, table, flows...)
+	got := List(t, table, Filter{})
+	require.Equal(t, Keys(flows), Keys(got))
 	for _, f := range got {
 		require.Equal(t, f.Reply.Src != f.Original.Dst, f.Status&StatusDstNAT != 0, f.String())
 		require.Equal(t, f.Reply.Dst != f.Original.Src, f.Status&StatusSrcNAT != 0, f.String())
@@ -37,27 +37,27 @@ func TestFlowsComeBackAsCreated(t *testing.T) {
 // The filters of the kernel and of this package agree, so that what is handed down loses nothing.
 func TestFiltersAgreeWithTheKernel(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
-	cttest.Create(t, table, cttest.RandomFlows(r, 300)...)
-	all := cttest.List(t, table, Filter{})
+	Create(t, table, RandomFlows(r, 300)...)
+	all := List(t, table, Filter{})
 	for range 300 {
 		filter := randomFilter(r)
 		want := slices.DeleteFunc(slices.Clone(all), func(f Flow) bool { return !filter.Match(&f) })
 		if _, err := filter.Dumps(); err != nil {
 			continue
 		}
-		require.Equal(t, cttest.Keys(want), cttest.Keys(cttest.List(t, table, filter)), "seed %d: %+v", seed, filter)
+		require.Equal(t, Keys(want), Keys(List(t, table, filter)), "seed %d: %+v", seed, filter)
 	}
 }
 
 // The kernel does filter what the documentation of Filter says, from the stated versions on.
 func TestKernelFilters(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(3, 3)), 300)...)
-	all := cttest.List(t, table, Filter{})
+	table, _ := NewTable(t)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(3, 3)), 300)...)
+	all := List(t, table, Filter{})
 	zone := uint16(1)
 	for _, tc := range []struct {
 		name         string
@@ -67,13 +67,13 @@ func TestKernelFilters(t *testing.T) {
 		{"family", 4, 20, DumpRequest{Family: IPv6}},
 		{"mark", 4, 20, DumpRequest{Mark: 1, MarkMask: 3}},
 		{"protocol", 5, 8, DumpRequest{Family: IPv4, Protocol: UDP}},
-		{"frontend", 5, 8, DumpRequest{Family: IPv4, Protocol: TCP, Dst: cttest.Addr("10.0.0.1"),
+		{"frontend", 5, 8, DumpRequest{Family: IPv4, Protocol: TCP, Dst: Addr("10.0.0.1"),
 			DstPort: 53}},
 		{"frontend without address", 5, 8, DumpRequest{Family: IPv6, Protocol: TCP, DstPort: 53}},
 		{"frontend of SCTP: its port does not count", 5, 8,
 			DumpRequest{Family: IPv4, Protocol: SCTP, DstPort: 53}},
-		{"client", 5, 8, DumpRequest{Family: IPv4, Src: cttest.Addr("10.0.0.1")}},
-		{"endpoint", 6, 1, DumpRequest{Family: IPv4, Protocol: UDP, Src: cttest.Addr("10.0.0.2"),
+		{"client", 5, 8, DumpRequest{Family: IPv4, Src: Addr("10.0.0.1")}},
+		{"endpoint", 6, 1, DumpRequest{Family: IPv4, Protocol: UDP, Src: Addr("10.0.0.2"),
 			SrcPort: 54, Reply: true}},
 		{"status", 5, 15, DumpRequest{Status: StatusAssured, StatusMask: StatusAssured}},
 		{"status that is clear", 5, 15, DumpRequest{StatusMask: StatusAssured}},
@@ -92,10 +92,10 @@ func TestKernelFilters(t *testing.T) {
 		require.NotEmpty(t, want, tc.name)
 		require.Less(t, len(want), len(all), tc.name)
 		if kernelAtLeast(t, tc.major, tc.minor) {
-			require.Equal(t, cttest.Keys(want), cttest.Keys(sent), tc.name)
+			require.Equal(t, Keys(want), Keys(sent), tc.name)
 			continue
 		}
-		require.Subset(t, cttest.Keys(sent), cttest.Keys(want), "%s: an older kernel may send more, never less",
+		require.Subset(t, Keys(sent), Keys(want), "%s: an older kernel may send more, never less",
 			tc.name)
 	}
 }
@@ -104,11 +104,11 @@ func TestKernelFilters(t *testing.T) {
 // flows but those wanted.
 func TestKernelsAndIPv6Addresses(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(8, 8)), 300)...)
-	request := DumpRequest{Family: IPv6, Dst: cttest.Addr("fd00::1")}
+	table, _ := NewTable(t)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(8, 8)), 300)...)
+	request := DumpRequest{Family: IPv6, Dst: Addr("fd00::1")}
 	var right, inverted, sent []Flow
-	for _, f := range cttest.List(t, table, Filter{Family: IPv6}) {
+	for _, f := range List(t, table, Filter{Family: IPv6}) {
 		if kernelMatch(request, &f) {
 			right = append(right, f)
 		} else {
@@ -120,11 +120,11 @@ func TestKernelsAndIPv6Addresses(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	if slices.Equal(cttest.Keys(inverted), cttest.Keys(sent)) {
+	if slices.Equal(Keys(inverted), Keys(sent)) {
 		t.Log("this kernel inverts the comparison")
 		return
 	}
-	require.Equal(t, cttest.Keys(right), cttest.Keys(sent), "this kernel is mended")
+	require.Equal(t, Keys(right), Keys(sent), "this kernel is mended")
 }
 
 func kernelAtLeast(tb testing.TB, major, minor int) bool {
@@ -144,21 +144,21 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 	if _, err := exec.LookPath("conntrack"); err != nil {
 		t.Skip("conntrack(8) is not installed")
 	}
-	table, ns := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(4, 4)), 200)...)
-	ping := cttest.NewFlow(ICMP, "10.0.0.9:77", "10.0.0.8:77", "", "")
+	table, ns := NewTable(t)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(4, 4)), 200)...)
+	ping := NewFlow(ICMP, "10.0.0.9:77", "10.0.0.8:77", "", "")
 	ping.Original.ICMPType = 8
-	cttest.Create(t, table, ping)
+	Create(t, table, ping)
 	var want []string
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, line := range strings.Split(
-			strings.TrimSpace(cttest.Run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
+			strings.TrimSpace(Run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
 			line = volatile.ReplaceAllString(line, "$1")
 			want = append(want, strings.Join(strings.Fields(line), " "))
 		}
 	}
 	var got []string
-	for _, f := range cttest.List(t, table, Filter{}) {
+	for _, f := range List(t, table, Filter{}) {
 		line := f.String()
 		protocol, rest, _ := strings.Cut(line, " ")
 		_, rest, _ = strings.Cut(rest, " ") // the timeout
@@ -169,8 +169,8 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 
 func TestListingStops(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(5, 5)), 2000)...)
+	table, _ := NewTable(t)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(5, 5)), 2000)...)
 	n := 0
 	for _, err := range table.Flows(context.Background(), Filter{}) {
 		require.NoError(t, err)
@@ -201,18 +201,18 @@ func TestListingStops(t *testing.T) {
 
 func TestClosedTable(t *testing.T) {
 	t.Parallel()
-	_, ns := cttest.NewTable(t)
+	_, ns := NewTable(t)
 	table, err := Open(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	require.NoError(t, table.Close())
-	_, err = table.Delete(context.Background(), All(cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "", "")))
+	_, err = table.Delete(context.Background(), All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
 	require.ErrorIs(t, err, ErrClosed)
 }
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(6, 6)), 100)...)
+	table, _ := NewTable(t)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(6, 6)), 100)...)
 	u, err := table.Usage(context.Background())
 	require.NoError(t, err)
 	require.EqualValues(t, 100, u.Count)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/conntrack/tuning"
 )
@@ -55,11 +55,11 @@ func TestTuningOfTheMachine(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, lower.Apply(machine))
 
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	var flows []Flow
 	for i := range 200 {
-		f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
-		f.Original.Src = cttest.WithPort(f.Original.Src, i)
+		f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+		f.Original.Src = WithPort(f.Original.Src, i)
 		f.Reply.Dst = f.Original.Src
 		f.Status, f.Timeout = StatusSeenReply|StatusAssured, time.Minute
 		flows = append(flows, f)
@@ -96,15 +96,15 @@ func TestAMillionFlows(t *testing.T) {
 	require.NoError(t, p.Apply(machine))
 
 	const n, services, endpoints = 1_000_000, 100, 10
-	table, ns := cttest.NewTable(t)
+	table, ns := NewTable(t)
 	start := time.Now()
-	created, err := table.Create(context.Background(), cttest.BenchFlows(n))
+	created, err := table.Create(context.Background(), BenchFlows(n))
 	require.NoError(t, err)
 	require.Equal(t, n, created.Created)
 	t.Logf("%d flows made in %s", n, time.Since(start))
 	count := func() int {
 		// to list them takes minutes
-		n, err := strconv.Atoi(strings.TrimSpace(cttest.Run(t, ns, "conntrack", "-C")))
+		n, err := strconv.Atoi(strings.TrimSpace(Run(t, ns, "conntrack", "-C")))
 		require.NoError(t, err)
 		return n
 	}
@@ -118,10 +118,10 @@ func TestAMillionFlows(t *testing.T) {
 		}
 		m, err := NewMatcher(
 			Change{
-				Frontends: []Frontend{{Key: cttest.Key("10.96.0.4:53", UDP), Endpoints: serving,
+				Frontends: []Frontend{{Key: Key("10.96.0.4:53", UDP), Endpoints: serving,
 					Untranslated: true}}})
 		require.NoError(t, err)
-		var use cttest.Meter
+		var use Meter
 		var got CleanResult
 		use.Run(func() {
 			got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan})
@@ -134,7 +134,7 @@ func TestAMillionFlows(t *testing.T) {
 			use.Allocated, got)
 	}
 
-	var use cttest.Meter
+	var use Meter
 	var index *mirror.Mirror
 	start = time.Now()
 	use.Run(func() {
@@ -144,10 +144,10 @@ func TestAMillionFlows(t *testing.T) {
 		use.CPU)
 	m, err := NewMatcher(
 		Change{
-			Frontends: []Frontend{{Key: cttest.Key("10.96.0.8:53", UDP),
-				Removed: cttest.AddrPorts("10.244.8.3:5353")}}})
+			Frontends: []Frontend{{Key: Key("10.96.0.8:53", UDP),
+				Removed: AddrPorts("10.244.8.3:5353")}}})
 	require.NoError(t, err)
-	use = cttest.Meter{}
+	use = Meter{}
 	var got CleanResult
 	use.Run(func() { got, err = table.Clean(context.Background(), m, CleanOptions{Index: index}) })
 	require.NoError(t, err)
@@ -167,26 +167,26 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 8,000 flows: not in short mode")
 	}
-	table, ns := cttest.NewTable(t)
+	table, ns := NewTable(t)
 	r := rand.New(rand.NewPCG(30, 30))
-	m, err := NewMatcher(cttest.DNSChange())
+	m, err := NewMatcher(DNSChange())
 	require.NoError(t, err)
 	stale := 0
 	var flows []Flow
 	for i := range 8000 {
-		f := cttest.NewFlow(
-			cttest.Pick(r, UDP, UDP, UDP, TCP),
+		f := NewFlow(
+			Pick(r, UDP, UDP, UDP, TCP),
 			client,
-			cttest.Pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
+			Pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
 				"192.0.2.11:30053", "192.0.2.99:30053",
 				"10.96.0.99:53", "10.244.0.5:5353", "198.51.100.7:30053"),
-			cttest.Pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
+			Pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
 			"",
 		)
-		f.Original.Src = cttest.WithPort(f.Original.Src, i)
+		f.Original.Src = WithPort(f.Original.Src, i)
 		f.Reply.Dst = f.Original.Src
 		if r.IntN(2) == 0 {
-			f.Reply.Dst = cttest.WithPort(cttest.AddrPort("192.0.2.10:1"), i)
+			f.Reply.Dst = WithPort(AddrPort("192.0.2.10:1"), i)
 		}
 		f.Timeout = time.Hour
 		if m.Classify(&f).Stale() {
@@ -194,8 +194,8 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 		}
 		flows = append(flows, f)
 	}
-	cttest.Create(t, table, flows...)
-	count := func() int { return strings.Count(cttest.Run(t, ns, "conntrack", "-L"), "\n") }
+	Create(t, table, flows...)
+	count := func() int { return strings.Count(Run(t, ns, "conntrack", "-L"), "\n") }
 	require.Equal(t, len(flows), count())
 	got, err := table.Clean(context.Background(), m, CleanOptions{})
 	require.NoError(t, err)

@@ -8,79 +8,79 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 const client = "10.0.0.1:4000"
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	zoned := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	zoned := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	zoned.Original.Zone, zoned.Reply.Zone = 9, 9
 	for _, tc := range []struct {
 		name string
 		flow Flow
 		want Class
 	}{
-		{"an endpoint that is gone, by cluster IP", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53",
+		{"an endpoint that is gone, by cluster IP", NewFlow(UDP, Client, "10.96.0.10:53",
 			"10.244.0.5:5353", ""), Misdirected},
-		{"the same, masqueraded", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353",
+		{"the same, masqueraded", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353",
 			"192.0.2.10:1024"), Misdirected},
-		{"the same, by external IP", cttest.NewFlow(UDP, cttest.Client, "203.0.113.5:53", "10.244.0.5:5353", ""),
+		{"the same, by external IP", NewFlow(UDP, Client, "203.0.113.5:53", "10.244.0.5:5353", ""),
 			Misdirected},
-		{"the same, by node port", cttest.NewFlow(UDP, cttest.Client, "192.0.2.10:30053", "10.244.0.5:5353",
+		{"the same, by node port", NewFlow(UDP, Client, "192.0.2.10:30053", "10.244.0.5:5353",
 			"192.0.2.10:1024"), Misdirected},
-		{"the same, over IPv6", cttest.NewFlow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53",
+		{"the same, over IPv6", NewFlow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53",
 			"[fd00:244::5]:5353", ""), Misdirected},
-		{"the same, by node port over IPv6", cttest.NewFlow(UDP, "[fd00::1]:4000", "[2001:db8::10]:30053",
+		{"the same, by node port over IPv6", NewFlow(UDP, "[fd00::1]:4000", "[2001:db8::10]:30053",
 			"[fd00:244::5]:5353", ""), Misdirected},
-		{"the right address but another port", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.6:53",
+		{"the right address but another port", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.6:53",
 			""), Misdirected},
-		{"an endpoint that stays", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.6:5353", ""),
+		{"an endpoint that stays", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.6:5353", ""),
 			Current},
-		{"an endpoint that stays, by node port", cttest.NewFlow(UDP, cttest.Client, "192.0.2.10:30053",
+		{"an endpoint that stays, by node port", NewFlow(UDP, Client, "192.0.2.10:30053",
 			"10.244.0.7:5353", "192.0.2.10:1024"), Current},
 
-		{"from before there were rules", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "", ""), Untranslated},
-		{"the same, masqueraded on its way out", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "",
+		{"from before there were rules", NewFlow(UDP, Client, "10.96.0.10:53", "", ""), Untranslated},
+		{"the same, masqueraded on its way out", NewFlow(UDP, Client, "10.96.0.10:53", "",
 			"192.0.2.10:1024"), Untranslated},
-		{"a process of the node had the node port", cttest.NewFlow(UDP, cttest.Client, "192.0.2.10:30053", "", ""),
+		{"a process of the node had the node port", NewFlow(UDP, Client, "192.0.2.10:30053", "", ""),
 			Untranslated},
 
-		{"a removed frontend, translated", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:54", "10.244.0.5:5353",
+		{"a removed frontend, translated", NewFlow(UDP, Client, "10.96.0.10:54", "10.244.0.5:5353",
 			""), Misdirected},
-		{"a removed frontend, untranslated: not ours", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:54", "", ""),
+		{"a removed frontend, untranslated: not ours", NewFlow(UDP, Client, "10.96.0.10:54", "", ""),
 			Current},
 
-		{"TCP to the endpoint to be cut", cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "10.244.0.5:8080", ""),
+		{"TCP to the endpoint to be cut", NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", ""),
 			Misdirected},
-		{"TCP to the endpoint that is drained", cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80",
+		{"TCP to the endpoint that is drained", NewFlow(TCP, Client, "10.96.0.10:80",
 			"10.244.0.4:8080", ""), Current},
-		{"TCP untranslated, not asked for", cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:80", "", ""), Current},
+		{"TCP untranslated, not asked for", NewFlow(TCP, Client, "10.96.0.10:80", "", ""), Current},
 
-		{"looks alike: the same numbers over TCP", cttest.NewFlow(TCP, cttest.Client, "10.96.0.10:53",
+		{"looks alike: the same numbers over TCP", NewFlow(TCP, Client, "10.96.0.10:53",
 			"10.244.0.5:5353", ""), Unrelated},
-		{"looks alike: another service of the endpoint", cttest.NewFlow(UDP, cttest.Client, "10.96.0.99:53",
+		{"looks alike: another service of the endpoint", NewFlow(UDP, Client, "10.96.0.99:53",
 			"10.244.0.5:5353", ""), Unrelated},
-		{"looks alike: straight to the endpoint", cttest.NewFlow(UDP, cttest.Client, "10.244.0.5:5353", "", ""),
+		{"looks alike: straight to the endpoint", NewFlow(UDP, Client, "10.244.0.5:5353", "", ""),
 			Unrelated},
 		{"looks alike: a pod asks a server on the node port's number",
-			cttest.NewFlow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unrelated},
+			NewFlow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unrelated},
 		{"looks alike: a node port of another node, from here",
-			cttest.NewFlow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unrelated},
+			NewFlow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unrelated},
 		{"looks alike: the node asks from the node port's number",
-			cttest.NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
+			NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
 		{"looks alike: the endpoint asks from its port",
-			cttest.NewFlow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unrelated},
-		{"looks alike: the frontend's address asks", cttest.NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
+			NewFlow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unrelated},
+		{"looks alike: the frontend's address asks", NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
 			""), Unrelated},
-		{"looks alike: another port of the frontend", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:5353",
+		{"looks alike: another port of the frontend", NewFlow(UDP, Client, "10.96.0.10:5353",
 			"10.244.0.5:5353", ""), Unrelated},
 		{"looks alike: in another zone", zoned, Unrelated},
 		{"looks alike: another service on a node address with the node port's number",
-			cttest.NewFlow(UDP, cttest.Client, "192.0.2.11:30053", "10.244.0.5:5353", ""), Current},
+			NewFlow(UDP, Client, "192.0.2.11:30053", "10.244.0.5:5353", ""), Current},
 	} {
-		m, err := NewMatcher(cttest.DNSChange())
+		m, err := NewMatcher(DNSChange())
 		require.NoError(t, err)
 		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
 	}
@@ -89,7 +89,7 @@ func TestClassify(t *testing.T) {
 // A late answer made a flow of its own, in which the client's packets pass for answers.
 func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
-	c := cttest.DNSChange()
+	c := DNSChange()
 	for i := range c.Frontends {
 		c.Frontends[i].Backwards = c.Frontends[i].Untranslated
 	}
@@ -100,19 +100,19 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 		flow Flow
 		want Class
 	}{
-		{"from the frontend's own address and port", cttest.NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
+		{"from the frontend's own address and port", NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
 			""), Backwards},
-		{"the same, over IPv6", cttest.NewFlow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
-		{"from another port", cttest.NewFlow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unrelated},
-		{"from a frontend that was removed", cttest.NewFlow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", ""),
+		{"the same, over IPv6", NewFlow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
+		{"from another port", NewFlow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unrelated},
+		{"from a frontend that was removed", NewFlow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", ""),
 			Unrelated},
-		{"translated on its way", cttest.NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""),
+		{"translated on its way", NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""),
 			Unrelated},
 		{"the node asks from the node port's number",
-			cttest.NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
+			NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
 		{"the node asks from where another service answers",
-			cttest.NewFlow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unrelated},
-		{"of another protocol", cttest.NewFlow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
+			NewFlow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unrelated},
+		{"of another protocol", NewFlow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
 	} {
 		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
 	}
@@ -122,11 +122,11 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 
 func TestMatcherOfAZone(t *testing.T) {
 	t.Parallel()
-	c := cttest.DNSChange()
+	c := DNSChange()
 	c.Zone = 9
 	m, err := NewMatcher(c)
 	require.NoError(t, err)
-	f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	require.Equal(t, Unrelated, m.Classify(&f))
 	f.Original.Zone = 9
 	require.Equal(t, Misdirected, m.Classify(&f))
@@ -134,7 +134,7 @@ func TestMatcherOfAZone(t *testing.T) {
 
 func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 	t.Parallel()
-	vip := cttest.Key("10.96.0.10:53", UDP)
+	vip := Key("10.96.0.10:53", UDP)
 	for _, tc := range []struct {
 		name      string
 		frontends []Frontend
@@ -143,7 +143,7 @@ func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 		{"no frontends", nil, true},
 		{"only a frontend that is protected", []Frontend{{Key: vip, Removed: []netip.AddrPort{}}}, true},
 		{"a frontend of which an endpoint is removed",
-			[]Frontend{{Key: vip, Removed: cttest.AddrPorts("10.244.0.5:53")}}, false},
+			[]Frontend{{Key: vip, Removed: AddrPorts("10.244.0.5:53")}}, false},
 		{"a frontend without endpoints", []Frontend{{Key: vip}}, false},
 		{"a frontend that wants no untranslated flows",
 			[]Frontend{{Key: vip, Removed: []netip.AddrPort{}, Untranslated: true}}, false},
@@ -159,28 +159,28 @@ func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 
 func TestChangesThatMakeNoSense(t *testing.T) {
 	t.Parallel()
-	vip := cttest.Key("10.96.0.10:53", UDP)
+	vip := Key("10.96.0.10:53", UDP)
 	for _, tc := range []struct {
 		want   string
 		change Change
 	}{
 		{"NodeAddrs[1]: invalid IP is not the address of a node",
-			Change{NodeAddrs: []netip.Addr{cttest.Addr("192.0.2.1"), {}}}},
+			Change{NodeAddrs: []netip.Addr{Addr("192.0.2.1"), {}}}},
 		{"NodeAddrs[0]: :: is not the address of a node",
-			Change{NodeAddrs: []netip.Addr{cttest.Addr("::")}}},
+			Change{NodeAddrs: []netip.Addr{Addr("::")}}},
 		{"Frontends[0]: no Key.Addr", Change{Frontends: []Frontend{{}}}},
 		{"Frontends[0]: 10.96.0.10:0/udp: no Key.Port",
 			Change{Frontends: []Frontend{{Key: FrontendKey{Addr: vip.Addr, Protocol: UDP}}}}},
 		{"10.96.0.10:53/icmp: Key.Protocol is not",
-			Change{Frontends: []Frontend{{Key: cttest.Key("10.96.0.10:53", ICMP)}}}},
+			Change{Frontends: []Frontend{{Key: Key("10.96.0.10:53", ICMP)}}}},
 		{"Frontends[1]: 10.96.0.10:53/udp is there twice", Change{Frontends: []Frontend{
-			{Key: vip}, {Key: cttest.Key("[::ffff:10.96.0.10]:53", UDP)},
+			{Key: vip}, {Key: Key("[::ffff:10.96.0.10]:53", UDP)},
 		}}},
 		{"10.96.0.10:53/udp: Endpoints: [fd00::1]:53 is not an endpoint of the frontend's " +
 			"family",
-			Change{Frontends: []Frontend{{Key: vip, Endpoints: cttest.AddrPorts("10.0.0.1:53", "[fd00::1]:53")}}}},
+			Change{Frontends: []Frontend{{Key: vip, Endpoints: AddrPorts("10.0.0.1:53", "[fd00::1]:53")}}}},
 		{"10.96.0.10:53/udp: Removed: 10.0.0.1:0 is not an endpoint",
-			Change{Frontends: []Frontend{{Key: vip, Removed: cttest.AddrPorts("10.0.0.1:0")}}}},
+			Change{Frontends: []Frontend{{Key: vip, Removed: AddrPorts("10.0.0.1:0")}}}},
 	} {
 		_, err := NewMatcher(tc.change)
 		require.ErrorIs(t, err, ErrBadChange)
@@ -192,12 +192,12 @@ func TestMatcherDumps(t *testing.T) {
 	t.Parallel()
 	v4 := func(d DumpRequest) DumpRequest { d.Family = IPv4; return d }
 	v6 := func(d DumpRequest) DumpRequest { d.Family = IPv6; return d }
-	m, err := NewMatcher(cttest.DNSChange())
+	m, err := NewMatcher(DNSChange())
 	require.NoError(t, err)
 	require.Equal(t, []DumpRequest{
-		v4(DumpRequest{Protocol: TCP, DstPort: 80, Dst: cttest.Addr("10.96.0.10")}),
+		v4(DumpRequest{Protocol: TCP, DstPort: 80, Dst: Addr("10.96.0.10")}),
 		v4(DumpRequest{Protocol: UDP, DstPort: 53}), // two addresses
-		v4(DumpRequest{Protocol: UDP, DstPort: 54, Dst: cttest.Addr("10.96.0.10")}),
+		v4(DumpRequest{Protocol: UDP, DstPort: 54, Dst: Addr("10.96.0.10")}),
 		v4(DumpRequest{Protocol: UDP, DstPort: 30053}),
 		v6(DumpRequest{Protocol: UDP, DstPort: 53}), // the kernel cannot compare IPv6 addresses
 		v6(DumpRequest{Protocol: UDP, DstPort: 30053}),
@@ -216,12 +216,12 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range 300 {
-		c := cttest.RandomChange(r)
+		c := RandomChange(r)
 		m, err := NewMatcher(c)
 		require.NoError(t, err)
 		for range 100 {
-			f := cttest.RandomFlow(r)
-			want := cttest.Classify(c, &f)
+			f := RandomFlow(r)
+			want := Classify(c, &f)
 			require.Equal(t, want, m.Classify(&f), "seed %d: %+v: %s", seed, c, f)
 			for _, scan := range []Scan{ScanNarrow, ScanProtocol, ScanAll} {
 				answers := 0

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
@@ -17,19 +17,19 @@ import (
 
 func TestWithoutPermission(t *testing.T) {
 	t.Parallel()
-	_, ns := cttest.NewTable(t)
+	_, ns := NewTable(t)
 	err := ns.Do(func() error {
 		table, err := Open(nil)
 		if err != nil {
 			return err
 		}
 		defer table.Close()
-		return cttest.WithoutCapabilities(func() error {
+		return WithoutCapabilities(func() error {
 			_, listErr := CountBy(table.Flows(context.Background(), Filter{}), func(*Flow) int {
 				return 0
 			})
 			_, deleteErr := table.Delete(context.Background(),
-				All(cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "", "")))
+				All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
 			if !errors.Is(listErr, ErrPermission) || !errors.Is(deleteErr, ErrPermission) {
 				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
 			}
@@ -42,14 +42,14 @@ func TestWithoutPermission(t *testing.T) {
 func TestNodeAddrs(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: -1})
-	table := cttest.OpenTable(t, cluster.Node.NS)
+	table := OpenTable(t, cluster.Node.NS)
 	got, err := table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"),
 		netip.MustParsePrefix("::/0")})
 	require.NoError(t, err)
 	require.ElementsMatch(t, cluster.NodeAddrs(), got)
 	got, err = table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("192.0.2.11/32")})
 	require.NoError(t, err)
-	require.Equal(t, []netip.Addr{cttest.Addr("192.0.2.11")}, got)
+	require.Equal(t, []netip.Addr{Addr("192.0.2.11")}, got)
 	got, err = table.NodeAddrs(nil)
 	require.NoError(t, err)
 	require.Empty(t, got)

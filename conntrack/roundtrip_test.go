@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/nfnl"
 )
 
@@ -18,12 +18,12 @@ func TestCreateRoundTrip(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
 	for range 2000 {
-		f := cttest.RandomFlow(r)
+		f := RandomFlow(r)
 		f.Timeout = time.Duration(1+r.IntN(600)) * time.Second
-		f.Original.Zone, f.Reply.Zone = cttest.Pick(r, uint16(0), 7), cttest.Pick(r, uint16(0), 7)
+		f.Original.Zone, f.Reply.Zone = Pick(r, uint16(0), 7), Pick(r, uint16(0), 7)
 		f.Status &= StatusSeenReply | StatusAssured | StatusFixedTimeout
 		if f.Protocol == TCP {
-			f.TCP = cttest.Pick(r, TCPSynSent, TCPEstablished, TCPClose)
+			f.TCP = Pick(r, TCPSynSent, TCPEstablished, TCPClose)
 		}
 		var b, again nfnl.Batch
 		AppendCreate(&b, &f)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/mirror"
 )
 
@@ -65,7 +65,7 @@ func startMirror(t testing.TB, table *Table, cfg *mirror.Config) *mirror.Mirror 
 	t.Helper()
 	x, err := mirror.New(table, cfg)
 	require.NoError(t, err)
-	cttest.RunMirror(t, table, x)
-	cttest.WaitFor(t, func() bool { return x.Stats().Synced })
+	RunMirror(t, table, x)
+	WaitFor(t, func() bool { return x.Stats().Synced })
 	return x
 }

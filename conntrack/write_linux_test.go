@@ -9,16 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	r := rand.New(rand.NewPCG(10, 10))
-	cttest.Create(t, table, cttest.RandomFlows(r, 3000)...)
+	Create(t, table, RandomFlows(r, 3000)...)
 	var doomed, others []Flow
-	for _, f := range cttest.List(t, table, Filter{}) {
+	for _, f := range List(t, table, Filter{}) {
 		if r.IntN(2) == 0 {
 			doomed = append(doomed, f)
 		} else {
@@ -28,7 +28,7 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 	d, err := table.Delete(context.Background(), All(doomed...))
 	require.NoError(t, err)
 	require.Equal(t, DeleteResult{Deleted: len(doomed)}, d)
-	require.Equal(t, cttest.Keys(others), cttest.Keys(cttest.List(t, table, Filter{})))
+	require.Equal(t, Keys(others), Keys(List(t, table, Filter{})))
 
 	d, err = table.Delete(context.Background(), All(append(doomed[:10], others[:5]...)...))
 	require.NoError(t, err)
@@ -37,25 +37,25 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 
 func TestDeleteWhileListing(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	cttest.Create(t, table, cttest.RandomFlows(rand.New(rand.NewPCG(11, 11)), 3000)...)
+	table, _ := NewTable(t)
+	Create(t, table, RandomFlows(rand.New(rand.NewPCG(11, 11)), 3000)...)
 	d, err := table.Delete(context.Background(), table.Flows(context.Background(),
 		Filter{Protocol: UDP}))
 	require.NoError(t, err)
 	require.Positive(t, d.Deleted)
-	for _, f := range cttest.List(t, table, Filter{}) {
+	for _, f := range List(t, table, Filter{}) {
 		require.NotEqual(t, UDP, f.Protocol)
 	}
 }
 
 func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
-	f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	cttest.Create(t, table, f)
+	table, _ := NewTable(t)
+	f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+	Create(t, table, f)
 	broken := errors.New("broken")
 	d, err := table.Delete(context.Background(), func(yield func(Flow, error) bool) {
-		_ = yield(cttest.List(t, table, Filter{})[0], nil) && yield(Flow{}, broken)
+		_ = yield(List(t, table, Filter{})[0], nil) && yield(Flow{}, broken)
 	})
 	require.ErrorIs(t, err, broken)
 	require.Equal(t, DeleteResult{Deleted: 1}, d, "what came before the error is done")
@@ -65,37 +65,37 @@ func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 // listed.
 func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	for _, tc := range []struct {
 		name        string
 		old, new    Flow
 		wantDeleted bool
 	}{
-		{"to another endpoint", cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
-			cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.6:5353", ""), false},
-		{"to an endpoint at last", cttest.NewFlow(UDP, cttest.Client, "10.96.0.11:53", "", ""),
-			cttest.NewFlow(UDP, cttest.Client, "10.96.0.11:53", "10.244.0.6:5353", ""), false},
-		{"masqueraded with another port", cttest.NewFlow(UDP, cttest.Client, "10.96.0.12:53", "10.244.0.5:5353",
+		{"to another endpoint", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
+			NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.6:5353", ""), false},
+		{"to an endpoint at last", NewFlow(UDP, Client, "10.96.0.11:53", "", ""),
+			NewFlow(UDP, Client, "10.96.0.11:53", "10.244.0.6:5353", ""), false},
+		{"masqueraded with another port", NewFlow(UDP, Client, "10.96.0.12:53", "10.244.0.5:5353",
 			"192.0.2.10:1024"),
-			cttest.NewFlow(UDP, cttest.Client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
-		{"another flow has the reply tuple for its original", cttest.NewFlow(UDP, cttest.Client, "10.96.0.13:53",
+			NewFlow(UDP, Client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
+		{"another flow has the reply tuple for its original", NewFlow(UDP, Client, "10.96.0.13:53",
 			"10.244.0.5:5354", ""),
-			cttest.NewFlow(UDP, "10.244.0.5:5354", client, "", ""), false},
-		{"to the same endpoint: as stale as before", cttest.NewFlow(UDP, cttest.Client, "10.96.0.14:53",
+			NewFlow(UDP, "10.244.0.5:5354", client, "", ""), false},
+		{"to the same endpoint: as stale as before", NewFlow(UDP, Client, "10.96.0.14:53",
 			"10.244.0.5:5355", ""),
-			cttest.NewFlow(UDP, cttest.Client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},
+			NewFlow(UDP, Client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},
 	} {
-		cttest.Create(t, table, tc.old)
-		listed := cttest.List(t, table, Filter{OriginalDst: tc.old.Original.Dst.Addr()})
+		Create(t, table, tc.old)
+		listed := List(t, table, Filter{OriginalDst: tc.old.Original.Dst.Addr()})
 		require.Len(t, listed, 1, tc.name)
 		d, err := table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err, tc.name)
 		require.Equal(t, 1, d.Deleted, tc.name)
-		cttest.Create(t, table, tc.new)
+		Create(t, table, tc.new)
 
 		d, err = table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err, tc.name)
-		alive := cttest.List(t, table, Filter{OriginalDst: tc.new.Original.Dst.Addr()})
+		alive := List(t, table, Filter{OriginalDst: tc.new.Original.Dst.Addr()})
 		if !tc.wantDeleted {
 			require.Equal(t, DeleteResult{Missing: 1}, d, tc.name)
 			require.Len(t, alive, 1, tc.name)
@@ -109,26 +109,26 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 
 func TestZonesAreNotConfused(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	var flows []Flow
 	for _, zones := range [][2]uint16{{0, 0}, {3, 3}, {4, 0}, {0, 5}} {
-		f := cttest.NewFlow(UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:5353", "")
+		f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 		f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
 		// A direction without a zone of its own must differ from others in the default zone.
 		if zones[0] != zones[1] {
-			f.Original.Src = cttest.AddrPort("10.0.0.1:500" + string('0'+rune(zones[0])))
+			f.Original.Src = AddrPort("10.0.0.1:500" + string('0'+rune(zones[0])))
 			f.Reply.Dst = f.Original.Src
 		}
 		flows = append(flows, f)
 	}
-	cttest.Create(t, table, flows...)
-	require.Len(t, cttest.List(t, table, Filter{}), 4)
+	Create(t, table, flows...)
+	require.Len(t, List(t, table, Filter{}), 4)
 	for i := range flows {
-		listed := cttest.List(t, table, Filter{Zone: new(flows[i].Zone())})
+		listed := List(t, table, Filter{Zone: new(flows[i].Zone())})
 		require.Len(t, listed, 1)
 		d, err := table.Delete(context.Background(), All(listed...))
 		require.NoError(t, err)
 		require.Equal(t, DeleteResult{Deleted: 1}, d, "%s", flows[i])
-		require.Len(t, cttest.List(t, table, Filter{}), 3-i)
+		require.Len(t, List(t, table, Filter{}), 3-i)
 	}
 }

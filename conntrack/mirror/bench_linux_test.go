@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // BenchmarkMirrorClean is BenchmarkClean with the help of a mirror, and for one flow in place of
 // all that went to an endpoint.
 func BenchmarkMirrorClean(b *testing.B) {
-	table, own := cttest.BenchTable(b)
+	table, own := BenchTable(b)
 	start := time.Now()
 	x := startMirror(b, table, nil)
 	listed := time.Since(start)
-	frontend := cttest.Key("10.96.0.4:53", conntrack.UDP)
-	stale := conntrack.Filter{Protocol: conntrack.UDP, ReplySrc: cttest.Addr("10.244.4.4")}
+	frontend := Key("10.96.0.4:53", conntrack.UDP)
+	stale := conntrack.Filter{Protocol: conntrack.UDP, ReplySrc: Addr("10.244.4.4")}
 	var all []conntrack.Flow
 	for f, err := range table.Flows(context.Background(), stale) {
 		require.NoError(b, err)
 		all = append(all, f)
 	}
 	m, err := conntrack.NewMatcher(
-		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Removed: cttest.AddrPorts("10.244.4.4:5353")}}})
+		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Removed: AddrPorts("10.244.4.4:5353")}}})
 	require.NoError(b, err)
 	for _, n := range []int{len(all), 1, 0} {
 		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
@@ -38,7 +38,7 @@ func BenchmarkMirrorClean(b *testing.B) {
 		_, err = table.Create(context.Background(), conntrack.All(all[:n]...))
 		require.NoError(b, err)
 		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
-			var use cttest.Meter
+			var use Meter
 			for b.Loop() {
 				var got conntrack.CleanResult
 				use.Run(func() { got, err = table.Clean(context.Background(), m, conntrack.CleanOptions{Index: x}) })
@@ -150,12 +150,12 @@ func BenchmarkNewFlows(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			const n = 200_000
-			var m cttest.Meter
+			var m Meter
 			var took time.Duration
 			noted, losses := 0, 0
 			for b.Loop() {
-				table, ns := cttest.NewTable(b)
-				cttest.Rules(b, ns, "", "ct state new accept")
+				table, ns := NewTable(b)
+				Rules(b, ns, "", "ct state new accept")
 				require.NoError(b, ns.Do(func() error { return sendEach(1, 0) }))
 				stop := func() {}
 				var x *Mirror
@@ -163,7 +163,7 @@ func BenchmarkNewFlows(b *testing.B) {
 					var err error
 					x, err = New(table, c.config)
 					require.NoError(b, err)
-					stop = cttest.RunMirror(b, table, x)
+					stop = RunMirror(b, table, x)
 					waitSynced(b, x)
 				}
 				m.Run(func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // fakeEvents is a queue of events and errors.
@@ -41,7 +41,7 @@ func (f *fakeEvents) Close() error { f.closed = true; return nil }
 func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := mirrorOf(t, table, nil)
 	x.times.read = time.Millisecond
 	source := &fakeEvents{}
@@ -53,7 +53,7 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- x.Run(context.Background()) }()
 	waitSynced(t, x)
-	made := conntrack.Event{Type: conntrack.FlowNew, Flow: cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "", "")}
+	made := conntrack.Event{Type: conntrack.FlowNew, Flow: NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "", "")}
 	x.mu.Lock()
 	source.queue = append(source.queue, made, conntrack.Event{Type: conntrack.EventsLost})
 	x.mu.Unlock()
@@ -83,7 +83,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 	}{{"with room for all events", 4 << 20, 4}, {"with losses", 48 << 10, 1000}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			table, _ := cttest.NewTable(t)
+			table, _ := NewTable(t)
 			seed := rand.Uint64()
 			r := rand.New(rand.NewPCG(seed, 42))
 			x := mirrorOf(t, table, &Config{Protocols: []conntrack.Protocol{conntrack.TCP, conntrack.UDP, conntrack.SCTP},
@@ -95,18 +95,18 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 			for round := range rounds {
 				if round == 0 || r.IntN(tc.restart) == 0 {
 					stop()
-					stop = cttest.RunMirror(t, table, x)
+					stop = RunMirror(t, table, x)
 				}
 				churn(t, r, table)
-				c := cttest.RandomChange(r)
-				before := cttest.List(t, table, conntrack.Filter{})
+				c := RandomChange(r)
+				before := List(t, table, conntrack.Filter{})
 				want := slices.DeleteFunc(slices.Clone(before), func(f conntrack.Flow) bool {
-					return cttest.Classify(c, &f).Stale()
+					return Classify(c, &f).Stale()
 				})
 				m, err := conntrack.NewMatcher(c)
 				require.NoError(t, err)
 				got := mustClean(t, table, x, m)
-				require.Equal(t, cttest.Keys(want), cttest.Keys(cttest.List(t, table, conntrack.Filter{})), "seed %d: %+v",
+				require.Equal(t, Keys(want), Keys(List(t, table, conntrack.Filter{})), "seed %d: %+v",
 					seed, c)
 				require.Equal(t, len(before)-len(want), got.Deleted, "seed %d: %+v", seed, c)
 				if got.Dumps > 0 {
@@ -125,7 +125,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 func churn(t *testing.T, r *rand.Rand, table *conntrack.Table) {
 	t.Helper()
 	for range r.IntN(4) {
-		flows := cttest.RandomFlows(r, 1+r.IntN(60))
+		flows := RandomFlows(r, 1+r.IntN(60))
 		for i := range flows {
 			flows[i].Original.Src = netip.AddrPortFrom(flows[i].Original.Src.Addr(),
 				uint16(2000+r.IntN(200)))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // knows returns all that an index notes, through what Clean uses.
@@ -32,10 +32,10 @@ func (x *index) knows() []conntrack.Flow {
 func TestIndexFollowsEvents(t *testing.T) {
 	t.Parallel()
 	x := newIndex()
-	udp := cttest.NewFlow(conntrack.UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
-	over6 := cttest.NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "", "")
+	udp := NewFlow(conntrack.UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	over6 := NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "", "")
 	over6.Original.Zone, over6.Reply.Zone = 9, 9
-	sctp := cttest.NewFlow(conntrack.SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	sctp := NewFlow(conntrack.SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
 	sctp.Original.Zone = 9
 	udp.ID, over6.ID, sctp.ID = 1, 2, 3
 	for _, step := range []struct {
@@ -79,7 +79,7 @@ func TestIndexAgreesWithAList(t *testing.T) {
 			x.remove(&model[i])
 			model = slices.Delete(model, i, i+1)
 		default:
-			f := cttest.RandomFlow(r)
+			f := RandomFlow(r)
 			f.Reply.Dst = f.Original.Src
 			f.ID = uint32(r.IntN(100)) // IDs collide
 			switch r.IntN(4) {
@@ -99,7 +99,7 @@ func TestIndexAgreesWithAList(t *testing.T) {
 		if r.IntN(50) > 0 {
 			continue
 		}
-		c := cttest.RandomChange(r)
+		c := RandomChange(r)
 		for i := range c.Frontends {
 			c.Frontends[i].Backwards = r.IntN(2) == 0
 		}
@@ -167,7 +167,7 @@ func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 				table[b] = slices.Delete(table[b], i, i+1)
 				return
 			}
-			f := cttest.RandomFlow(r)
+			f := RandomFlow(r)
 			id++
 			f.ID = id
 			table[b] = append(table[b], f)
@@ -227,7 +227,7 @@ func FuzzIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		x := newIndex()
 		for _, b := range data {
-			e := conntrack.Event{Flow: cttest.RandomFlow(rand.New(rand.NewPCG(uint64(b&0x7f), 0)))}
+			e := conntrack.Event{Flow: RandomFlow(rand.New(rand.NewPCG(uint64(b&0x7f), 0)))}
 			if e.Flow.ID = uint32(b & 7); b&0x80 != 0 {
 				e.Type = conntrack.FlowDestroyed
 			}

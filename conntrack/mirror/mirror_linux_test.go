@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/netnstest"
 
 	"github.com/kernlb/kernlb/conntrack"
@@ -29,9 +29,9 @@ func mirrorOf(t *testing.T, table *conntrack.Table, cfg *Config) *Mirror {
 // allBut returns a matcher that finds the flows to all endpoints but one stale.
 func allBut(t *testing.T, f string, p conntrack.Protocol, endpoint string) *conntrack.Matcher {
 	t.Helper()
-	frontend := cttest.Key(f, p)
+	frontend := Key(f, p)
 	m, err := conntrack.NewMatcher(
-		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Endpoints: cttest.AddrPorts(endpoint), Untranslated: true}}})
+		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Endpoints: AddrPorts(endpoint), Untranslated: true}}})
 	require.NoError(t, err)
 	return m
 }
@@ -48,13 +48,13 @@ func mustClean(t *testing.T, table *conntrack.Table, x *Mirror, m *conntrack.Mat
 func TestMirrorNotesPackets(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
-	x := startMirror(t, cttest.OpenTable(t, cluster.Node.NS), nil)
+	x := startMirror(t, OpenTable(t, cluster.Node.NS), nil)
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
-	cttest.Rules(t, cluster.Node.NS, cttest.DNAT(conntrack.TCP, cttest.AddrPort("10.96.0.10:53"), at, "")+cttest.DNAT(conntrack.UDP, cttest.AddrPort("10.96.0.10:53"),
+	Rules(t, cluster.Node.NS, DNAT(conntrack.TCP, AddrPort("10.96.0.10:53"), at, "")+DNAT(conntrack.UDP, AddrPort("10.96.0.10:53"),
 		at, ""), "")
 	for _, p := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
 		require.NoError(t, cluster.Pods[1].Serve(p, 8080))
-		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: cttest.AddrPort("10.96.0.10:53"),
+		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: AddrPort("10.96.0.10:53"),
 			SourcePort: 4000, Timeout: 3 * time.Second}
 		require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
 	}
@@ -67,13 +67,13 @@ func TestMirrorNotesPackets(t *testing.T) {
 // Clean works in what is in the queue before it looks, though nobody has read it.
 func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := mirrorOf(t, table, nil)
-	cttest.RunMirror(t, table, x)
+	RunMirror(t, table, x)
 	waitSynced(t, x)
-	stale := cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", "")
-	right := cttest.NewFlow(conntrack.UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
-	cttest.Create(t, table, stale, right)
+	stale := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	right := NewFlow(conntrack.UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
+	Create(t, table, stale, right)
 	require.Zero(t, x.Stats().Flows)
 	m := allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")
 	require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
@@ -83,14 +83,14 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	// The same flow again, to the right endpoint and then back.
 	again := stale
 	again.Reply.Src = right.Reply.Src
-	cttest.Create(t, table, again)
+	Create(t, table, again)
 	require.Equal(t, conntrack.CleanResult{}, mustClean(t, table, x, m))
 	_, err := table.Delete(context.Background(), table.Flows(context.Background(),
-		conntrack.Filter{OriginalDst: cttest.Addr("10.96.0.10")}))
+		conntrack.Filter{OriginalDst: Addr("10.96.0.10")}))
 	require.NoError(t, err)
-	cttest.Create(t, table, stale)
+	Create(t, table, stale)
 	require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
-	require.Empty(t, cttest.List(t, table, conntrack.Filter{}))
+	require.Empty(t, List(t, table, conntrack.Filter{}))
 	require.Equal(t, 1, x.Stats().Flows, "one event is not read yet")
 	require.Equal(t, conntrack.CleanResult{}, mustClean(t, table, x, m))
 	require.Zero(t, x.Stats().Flows)
@@ -98,10 +98,10 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 
 func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := startMirror(t, table, nil)
 	for _, p := range []conntrack.Protocol{conntrack.TCP, conntrack.SCTP, conntrack.UDP} {
-		cttest.Create(t, table, cttest.NewFlow(p, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", ""))
+		Create(t, table, NewFlow(p, Client, "10.96.0.10:53", "10.244.0.5:53", ""))
 	}
 	for _, tc := range []struct {
 		protocol conntrack.Protocol
@@ -123,69 +123,69 @@ func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 // A flow that a late answer began comes from the frontend.
 func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := startMirror(t, table, nil)
-	backwards := cttest.NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.1:4000", "", "")
-	masqueraded := cttest.NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.2:4000", "", "192.0.2.1:53")
-	translated := cttest.NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.3:4000", "10.0.0.4:4000", "")
-	port := cttest.NewFlow(conntrack.UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
-	over6 := cttest.NewFlow(conntrack.UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
-	cttest.Create(t, table, backwards, masqueraded, translated, port, over6)
+	backwards := NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.1:4000", "", "")
+	masqueraded := NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.2:4000", "", "192.0.2.1:53")
+	translated := NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.3:4000", "10.0.0.4:4000", "")
+	port := NewFlow(conntrack.UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
+	over6 := NewFlow(conntrack.UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
+	Create(t, table, backwards, masqueraded, translated, port, over6)
 	m, err := conntrack.NewMatcher(conntrack.Change{Frontends: []conntrack.Frontend{
-		{Key: cttest.Key("10.96.0.10:53", conntrack.UDP), Untranslated: true, Backwards: true},
-		{Key: cttest.Key("[fd00:96::10]:53", conntrack.UDP), Untranslated: true, Backwards: true},
+		{Key: Key("10.96.0.10:53", conntrack.UDP), Untranslated: true, Backwards: true},
+		{Key: Key("[fd00:96::10]:53", conntrack.UDP), Untranslated: true, Backwards: true},
 	}})
 	require.NoError(t, err)
 	require.Equal(t, conntrack.CleanResult{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, table, x, m),
 		"the masqueraded one is looked up, too")
-	require.Equal(t, cttest.Keys([]conntrack.Flow{masqueraded, translated, port}), cttest.Keys(cttest.List(t, table, conntrack.Filter{})))
+	require.Equal(t, Keys([]conntrack.Flow{masqueraded, translated, port}), Keys(List(t, table, conntrack.Filter{})))
 }
 
 // A zone may be of both directions, or of one.
 func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := startMirror(t, table, nil)
 	var flows []conntrack.Flow
 	for i, zones := range [][2]uint16{{0, 0}, {9, 9}, {9, 0}, {0, 9}, {8, 8}, {8, 0}} {
 		for _, f := range []conntrack.Flow{
-			cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", ""),
-			cttest.NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
+			NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", ""),
+			NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
 		} {
-			f.Original.Src, f.Reply.Dst = cttest.WithPort(f.Original.Src, i), cttest.WithPort(f.Original.Src, i)
+			f.Original.Src, f.Reply.Dst = WithPort(f.Original.Src, i), WithPort(f.Original.Src, i)
 			f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
 			flows = append(flows, f)
 		}
 	}
-	cttest.Create(t, table, flows...)
+	Create(t, table, flows...)
 	for _, tc := range []struct {
 		zone    uint16
 		deleted int
 	}{{9, 6}, {0, 2}, {8, 4}} {
 		m, err := conntrack.NewMatcher(conntrack.Change{Zone: tc.zone, Frontends: []conntrack.Frontend{
-			{Key: cttest.Key("10.96.0.10:53", conntrack.UDP)},
-			{Key: cttest.Key("[fd00:96::10]:53", conntrack.UDP)},
+			{Key: Key("10.96.0.10:53", conntrack.UDP)},
+			{Key: Key("[fd00:96::10]:53", conntrack.UDP)},
 		}})
 		require.NoError(t, err)
 		require.Equal(t, conntrack.CleanResult{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted},
 			mustClean(t, table, x, m))
 	}
-	require.Empty(t, cttest.List(t, table, conntrack.Filter{}))
+	require.Empty(t, List(t, table, conntrack.Filter{}))
 }
 
 // When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table
 // again.
 func TestMirrorRecoversFromLosses(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := mirrorOf(t, table, &Config{Buffer: 4096})
 	x.times.read, x.times.pause = time.Millisecond, 100*time.Millisecond
-	cttest.RunMirror(t, table, x)
+	RunMirror(t, table, x)
 	waitSynced(t, x)
-	flows := cttest.RandomFlows(rand.New(rand.NewPCG(41, 41)), 1000)
-	cttest.Create(t, table, flows...)
-	stale := cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", "")
-	cttest.Create(t, table, stale)
+	flows := RandomFlows(rand.New(rand.NewPCG(41, 41)), 1000)
+	Create(t, table, flows...)
+	stale := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	Create(t, table, stale)
 	m := allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")
 	got := mustClean(t, table, x, m)
 	require.Equal(t, 1, got.Deleted)
@@ -195,29 +195,29 @@ func TestMirrorRecoversFromLosses(t *testing.T) {
 		s := x.Stats()
 		return s.Synced && s.Lists > 1 && s.Losses > 0
 	}, 10*time.Second, time.Millisecond)
-	cttest.Create(t, table, stale)
+	Create(t, table, stale)
 	require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
-	require.Len(t, cttest.List(t, table, conntrack.Filter{}), len(flows))
+	require.Len(t, List(t, table, conntrack.Filter{}), len(flows))
 }
 
 func TestMirrorThatDoesNotRun(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := mirrorOf(t, table, nil)
-	stale := cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	stale := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
 	m := allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")
 	pass := func(when string) {
-		cttest.Create(t, table, stale)
+		Create(t, table, stale)
 		got := mustClean(t, table, x, m)
 		require.Equal(t, 1, got.Deleted, when)
 		require.Positive(t, got.Dumps, when)
 	}
 	pass("before")
 	for range 2 {
-		stop := cttest.RunMirror(t, table, x)
+		stop := RunMirror(t, table, x)
 		waitSynced(t, x)
 		require.ErrorContains(t, x.Run(context.Background()), "it is being mirrored already")
-		cttest.Create(t, table, stale)
+		Create(t, table, stale)
 		require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
 		stop()
 		require.Equal(t, Stats{Lists: x.Stats().Lists}, x.Stats())
@@ -227,7 +227,7 @@ func TestMirrorThatDoesNotRun(t *testing.T) {
 
 func TestMirrorWithoutEvents(t *testing.T) {
 	t.Parallel()
-	table, ns := cttest.NewTable(t)
+	table, ns := NewTable(t)
 	x := mirrorOf(t, table, nil)
 	x.times.check = time.Millisecond
 	if err := x.checkEvents(context.Background()); err != nil {
@@ -239,7 +239,7 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	go func() { done <- x.Run(ctx) }()
 	waitSynced(t, x)
 	require.NoError(t, ns.SetSysctl("net/netfilter/nf_conntrack_events", "0"))
-	cttest.Create(t, table, cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", ""))
+	Create(t, table, NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", ""))
 	got := mustClean(t, table, x, allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53"))
 	require.Equal(t, 1, got.Deleted)
 	require.Positive(t, got.Dumps)
@@ -254,17 +254,17 @@ func TestMirrorWithoutEvents(t *testing.T) {
 // the kernel does not have them, and when they are many.
 func TestMirrorForgetsTheDead(t *testing.T) {
 	t.Parallel()
-	table, _ := cttest.NewTable(t)
+	table, _ := NewTable(t)
 	x := mirrorOf(t, table, nil)
-	cttest.RunMirror(t, table, x)
+	RunMirror(t, table, x)
 	waitSynced(t, x)
 	dead := func(i int) conntrack.Flow {
-		f := cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "10.244.0.5:53", "")
-		f.Original.Src, f.ID = cttest.WithPort(f.Original.Src, i), uint32(i)
+		f := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+		f.Original.Src, f.ID = WithPort(f.Original.Src, i), uint32(i)
 		return f
 	}
 	alive := dead(2)
-	cttest.Create(t, table, alive)
+	Create(t, table, alive)
 	x.mu.Lock()
 	for i := range 5 {
 		f := dead(i)
@@ -296,14 +296,14 @@ func TestConfig(t *testing.T) {
 
 func TestMirrorWithoutPermission(t *testing.T) {
 	t.Parallel()
-	_, ns := cttest.NewTable(t)
+	_, ns := NewTable(t)
 	err := ns.Do(func() error {
 		table, err := conntrack.Open(nil)
 		if err != nil {
 			return err
 		}
 		defer table.Close()
-		return cttest.WithoutCapabilities(func() error {
+		return WithoutCapabilities(func() error {
 			x, err := New(table, nil)
 			if err != nil {
 				return err
@@ -322,12 +322,12 @@ func startMirror(tb testing.TB, table *conntrack.Table, cfg *Config) *Mirror {
 	tb.Helper()
 	x, err := New(table, cfg)
 	require.NoError(tb, err)
-	cttest.RunMirror(tb, table, x)
+	RunMirror(tb, table, x)
 	waitSynced(tb, x)
 	return x
 }
 
 func waitSynced(tb testing.TB, x *Mirror) {
 	tb.Helper()
-	cttest.WaitFor(tb, func() bool { return x.Stats().Synced })
+	WaitFor(tb, func() bool { return x.Stats().Synced })
 }

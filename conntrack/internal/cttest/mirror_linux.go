@@ -11,11 +11,11 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// Mirror is what this package knows of the mirrors of package mirror, whose tests import it.
-type Mirror interface{ Run(context.Context) error }
+// Runner is what this package knows of the mirrors of package mirror, whose tests import it.
+type Runner interface{ Run(context.Context) error }
 
 // RunMirror runs a mirror of a table until the test ends, or the function it returns is called.
-func RunMirror(tb testing.TB, table *conntrack.Table, x Mirror) (stop func()) {
+func RunMirror(tb testing.TB, table *conntrack.Table, x Runner) (stop func()) {
 	tb.Helper()
 	_, err := table.Usage(context.Background()) // loads conntrack
 	if err = errors.Join(err, table.CheckEvents()); err != nil {
