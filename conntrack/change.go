@@ -61,8 +61,8 @@ type Frontend struct {
 	// flow begins with a late answer: an untranslated flow is deleted while the answer of whoever
 	// had the address is under way, and the answer makes a flow of its own, of which conntrack then
 	// takes all that the client sends for answers. So set it for another cleaning some time after
-	// one that deleted untranslated flows. It has no effect at the addresses of the node, from which
-	// other flows begin at any port.
+	// one that deleted untranslated flows. It has no effect at the addresses of the node, from
+	// which other flows begin at any port.
 	Backwards bool
 }
 

@@ -88,9 +88,8 @@ const (
 
 var statusNames = [...]string{
 	"expected", "seen-reply", "assured", "confirmed", "src-nat", "dst-nat", "seq-adjust",
-	"src-nat-done",
-	"dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper", "offload",
-	"hw-offload",
+	"src-nat-done", "dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper",
+	"offload", "hw-offload",
 }
 
 // String returns the names of the bits that are set, such as
@@ -136,12 +135,7 @@ var tcpStateNames = [...]string{
 }
 
 // String returns the name that conntrack(8) prints, and the number of an unknown state.
-func (s TCPState) String() string {
-	if int(s) < len(tcpStateNames) {
-		return tcpStateNames[s]
-	}
-	return strconv.Itoa(int(s))
-}
+func (s TCPState) String() string { return stateName(tcpStateNames[:], uint8(s)) }
 
 // Open reports whether both ends may still believe in the connection, so that ending it takes a
 // reset.
@@ -166,14 +160,15 @@ const (
 
 var sctpStateNames = [...]string{
 	"NONE", "CLOSED", "COOKIE_WAIT", "COOKIE_ECHOED", "ESTABLISHED", "SHUTDOWN_SENT",
-	"SHUTDOWN_RECD",
-	"SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT",
+	"SHUTDOWN_RECD", "SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT",
 }
 
 // String returns the name that conntrack(8) prints, and the number of an unknown state.
-func (s SCTPState) String() string {
-	if int(s) < len(sctpStateNames) {
-		return sctpStateNames[s]
+func (s SCTPState) String() string { return stateName(sctpStateNames[:], uint8(s)) }
+
+func stateName(names []string, state uint8) string {
+	if int(state) < len(names) {
+		return names[state]
 	}
-	return strconv.Itoa(int(s))
+	return strconv.Itoa(int(state))
 }

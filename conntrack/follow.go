@@ -181,9 +181,8 @@ func (f *Follower) wants(fl *Flow) bool {
 // while somebody listens.
 const eventsSetting = "nf_conntrack_events"
 
-// CheckEvents returns [ErrNoEvents] unless the kernel makes events where somebody follows. What lies
-// below /proc/sys/net is looked up in the network namespace of the thread (net_ctl_header_lookup in
-// net/sysctl_net.c); the setting is there once somebody has used conntrack in the namespace.
+// CheckEvents returns [ErrNoEvents] unless the kernel makes events where somebody follows. The
+// setting is there once somebody has used conntrack in the namespace.
 func (t *Table) CheckEvents() error {
 	return t.ns.Do(func() error {
 		text, err := os.ReadFile(filepath.Join("/proc/sys/net/netfilter", eventsSetting))

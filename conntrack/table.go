@@ -50,7 +50,8 @@ func Open(cfg *Config) (*Table, error) {
 func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.Close()) }
 
 // Do runs fn on a thread that is in the network namespace of the table: sockets that fn opens
-// belong to that, and so do the files below /proc/sys/net.
+// belong to that, and so do the files below /proc/sys/net (net_ctl_header_lookup in
+// net/sysctl_net.c).
 func (t *Table) Do(fn func() error) error { return t.ns.Do(fn) }
 
 // dial opens a connection in the table's namespace.

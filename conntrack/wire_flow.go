@@ -18,52 +18,67 @@ var errUnwanted = errors.New("unwanted")
 // the cost of looking for few flows among many.
 func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	*f = Flow{}
-	var zone uint16
-	var reply Protocol
+	p := flowParser{f: f}
 	it := nfnl.Attrs(attrs)
 	for it.Next() {
-		var err error
-		switch it.Type() {
-		case attrTupleOrig:
-			if f.Original, f.Protocol, err = parseTuple(it.Nest()); err == nil && !wants(f) {
+		if it.Type() == attrTupleOrig {
+			var err error
+			if f.Original, f.Protocol, err = parseTuple(it.Nest()); err != nil {
+				return fmt.Errorf("parse flow: %w", err)
+			}
+			if !wants(f) {
 				return errUnwanted
 			}
-		case attrTupleReply:
-			f.Reply, reply, err = parseTuple(it.Nest())
-		case attrStatus:
-			f.Status = Status(it.U32())
-		case attrProtoInfo:
-			err = f.parseProtoInfo(it.Nest())
-		case attrTimeout:
-			f.Timeout = time.Duration(it.U32()) * time.Second
-		case attrMark:
-			f.Mark = it.U32()
-		case attrCountersOrig:
-			f.OriginalCount, err = parseCount(it.Nest())
-		case attrCountersReply:
-			f.ReplyCount, err = parseCount(it.Nest())
-		case attrID:
-			f.ID = it.U32()
-		case attrZone:
-			zone = it.U16()
-		case attrTimestamp:
-			err = f.parseTimes(it.Nest())
-		}
-		if err != nil {
+		} else if err := p.parse(&it); err != nil {
 			return fmt.Errorf("parse flow: %w", err)
 		}
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("parse flow: %w", err)
 	}
-	if !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != reply {
+	if !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != p.reply {
 		return fmt.Errorf("parse flow: %w: its two directions do not belong together",
 			nfnl.ErrMalformed)
 	}
-	if zone != 0 {
-		f.Original.Zone, f.Reply.Zone = zone, zone
+	if p.zone != 0 {
+		f.Original.Zone, f.Reply.Zone = p.zone, p.zone
 	}
 	return nil
+}
+
+// flowParser parses what comes after the original tuple.
+type flowParser struct {
+	f     *Flow
+	reply Protocol // of the reply tuple
+	zone  uint16   // of both directions, 0 if each has its own
+}
+
+// parse parses one attribute.
+func (p *flowParser) parse(it *nfnl.AttrIter) (err error) {
+	f := p.f
+	switch it.Type() {
+	case attrTupleReply:
+		f.Reply, p.reply, err = parseTuple(it.Nest())
+	case attrStatus:
+		f.Status = Status(it.U32())
+	case attrProtoInfo:
+		err = f.parseProtoInfo(it.Nest())
+	case attrTimeout:
+		f.Timeout = time.Duration(it.U32()) * time.Second
+	case attrMark:
+		f.Mark = it.U32()
+	case attrCountersOrig:
+		f.OriginalCount, err = parseCount(it.Nest())
+	case attrCountersReply:
+		f.ReplyCount, err = parseCount(it.Nest())
+	case attrID:
+		f.ID = it.U32()
+	case attrZone:
+		p.zone = it.U16()
+	case attrTimestamp:
+		err = f.parseTimes(it.Nest())
+	}
+	return err
 }
 
 // appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its

@@ -131,7 +131,8 @@ func (c *changeMaker) answering(key servicemodel.FrontendKey) *servicemodel.Fron
 
 // endpointsOf returns the endpoints of a frontend, and whether packets are translated on their way
 // there.
-func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPort, translated bool) {
+func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPort,
+	translated bool) {
 	p := pools(c.services, f)
 	list, known := c.endpoints[p]
 	if !known {

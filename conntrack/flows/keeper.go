@@ -77,8 +77,8 @@ type search struct {
 }
 
 // echoTimes say when to look again, since a late answer can undo the deletion of an untranslated
-// flow ([conntrack.Frontend]): soon, and, if there were such flows, once more when no answer is under
-// way any more.
+// flow ([conntrack.Frontend.Backwards]): soon, and, if there were such flows, once more when no
+// answer is under way any more.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
 // New returns a keeper of a table. Closing the table stays with the caller.

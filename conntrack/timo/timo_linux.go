@@ -72,9 +72,9 @@ func counter(c conntrack.Count, reply bool) ct.Counter {
 
 // From returns a flow that ti-mo/conntrack read, or [ErrNoFlow].
 //
-// What this package's flows do not have is lost: helper, labels, master, security context,
-// adjustments of sequence numbers, SYN proxy, use count; of TCP the window scales and flags, of SCTP
-// the tags, of DCCP everything.
+// What [conntrack.Flow] does not have is lost: helper, labels, master, security context,
+// adjustments of sequence numbers, SYN proxy, use count; of TCP the window scales and flags, of
+// SCTP the tags, of DCCP everything.
 func From(f ct.Flow) (conntrack.Flow, error) {
 	p := conntrack.Protocol(f.TupleOrig.Proto.Protocol)
 	if reply := conntrack.Protocol(f.TupleReply.Proto.Protocol); p != reply {

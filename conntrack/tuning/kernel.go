@@ -13,8 +13,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// sysctlDir: what lies below /proc/sys/net is looked up in the network namespace of the calling
-// thread (net_ctl_header_lookup in net/sysctl_net.c).
+// sysctlDir has the settings of the network namespace of the calling thread.
 const sysctlDir = "/proc/sys/net/netfilter"
 
 // cpuList has the CPUs of the machine, which a process may be allowed fewer of.
@@ -45,7 +44,8 @@ func readSettings(t *conntrack.Table) (map[string]uint64, error) {
 // writeSetting sets one setting.
 func writeSetting(t *conntrack.Table, name string, value uint64) error {
 	return t.Do(func() error {
-		return os.WriteFile(filepath.Join(sysctlDir, name), []byte(strconv.FormatUint(value, 10)), 0)
+		text := strconv.FormatUint(value, 10)
+		return os.WriteFile(filepath.Join(sysctlDir, name), []byte(text), 0)
 	})
 }
 

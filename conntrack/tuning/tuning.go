@@ -128,8 +128,8 @@ func (p Plan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// plan compares the configuration with the settings of a kernel. Settings that the kernel does not have
-// are an error if they are wanted.
+// plan compares the configuration with the settings of a kernel. Settings that the kernel does not
+// have are an error if they are wanted.
 func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 	want, err := c.want(cmp.Or(c.Cores, cores))
 	if err != nil {
