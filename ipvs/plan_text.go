@@ -12,10 +12,11 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// String is the plan in the order in which it is sent: commands of IPVS as ipvsadm -R reads them,
-// those about the device and its addresses in the language of ip, and the transactions of the
-// companion tables in that of nft. ipvsadm has no word for the bits by which we know our virtual
-// servers.
+// String is the plan in the order in which it is sent: commands of IPVS and timeouts as ipvsadm
+// reads them, those about rules, routes, the device and its addresses in the language of ip,
+// sysctls in that of sysctl, and the transactions of the companion tables in that of nft. ipvsadm
+// has no word for the bits by which we know our virtual servers. What is restored is left as it is
+// if somebody relies on it.
 func (p *plan) String() string {
 	t := &text{}
 	t.stage(p, stageRestrict)
