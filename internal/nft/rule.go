@@ -36,13 +36,19 @@ func (r Rule) Text() string {
 }
 
 // Hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be
-// told from what should be there without understanding expressions. It is the hash of the text and
-// of the messages that make the rule.
-func (r Rule) Hash() uint64 {
-	var b nfnl.Batch
-	NewEncoder(&b, IPv4, "").rule("", r)
+// told from what should be there without understanding expressions. It is the hash of the messages
+// that make the rule, and of the text.
+func (r Rule) Hash() uint64 { return r.hash(&nfnl.Batch{}) }
+
+// hash is Hash with a batch to write the messages to.
+func (r Rule) hash(b *nfnl.Batch) uint64 {
+	b.Reset()
+	e := Encoder{b: b, f: IPv4}
+	e.rule("", r)
+	for i := range r {
+		b.Text(attrRuleUserData, r[i].text)
+	}
 	h := fnv.New64a()
-	h.Write([]byte(r.Text()))
 	h.Write(b.Bytes())
 	return h.Sum64()
 }
@@ -79,8 +85,9 @@ func (c *ProgramChain) Add(parts ...Rule) { c.Rules = append(c.Rules, Join(parts
 // Hashes returns the hashes of the rules, in their order.
 func (c *ProgramChain) Hashes() []uint64 {
 	var l []uint64
+	var b nfnl.Batch
 	for _, r := range c.Rules {
-		l = append(l, r.Hash())
+		l = append(l, r.hash(&b))
 	}
 	return l
 }
