@@ -67,7 +67,7 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*rawTable,
 	error) {
 	req := k.get(f, nft.MsgGetTable, "table", f.Name+" "+table)
-	req.Text(1, table)
+	req.Text(nft.AttrTableName, table)
 	replies, err := k.conn.Query(ctx, req)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

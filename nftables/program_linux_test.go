@@ -1,12 +1,16 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
@@ -102,3 +106,68 @@ var byteorder = regexp.MustCompile("400001000e000100" + hex.EncodeToString([]byt
 	".{94}")
 
 var setNumber = regexp.MustCompile(`__set[0-9]`)
+
+// google/nftables reads from the kernel what it reads in our messages, rule by rule.
+func TestOthersReadOurRules(t *testing.T) {
+	t.Parallel()
+	for _, tc := range programCases {
+		if len(tc.shape.affinity) > 0 {
+			continue // it cannot read the direction of ct, nor numbers of sets back
+		}
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			p := programPlan(&tc.shape, tc.rules)
+			b.kernel.gen = 0
+			_, err := b.send(t.Context(), p)
+			require.NoError(t, err)
+			kernel, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
+			require.NoError(t, err)
+			for i := range p.families {
+				fp := &p.families[i]
+				for _, c := range fp.program {
+					sent, err := nftables.New(nftables.WithTestDial(
+						func([]netlink.Message) ([]netlink.Message, error) {
+							return rulesOf(t, fp.f, c), nil
+						}))
+					require.NoError(t, err)
+					want := rulesRead(t, sent, fp.f, c.Name)
+					require.Equal(t, want, rulesRead(t, kernel, fp.f, c.Name), c.Name)
+					require.Len(t, want, len(c.Rules))
+				}
+			}
+		})
+	}
+}
+
+// rulesOf returns the messages that make the rules of a chain.
+func rulesOf(t *testing.T, f *nft.Family, c *nft.ProgramChain) (l []netlink.Message) {
+	t.Helper()
+	var b nfnl.Batch
+	nft.Program{c}.WriteRules(nft.NewEncoder(&b, f, DefaultTable))
+	for rest := b.Bytes(); len(rest) > 0; {
+		var m netlink.Message
+		n := int(binary.NativeEndian.Uint32(rest))
+		require.NoError(t, m.UnmarshalBinary(rest[:n]))
+		l = append(l, m)
+		rest = rest[n:]
+	}
+	return l
+}
+
+// rulesRead returns the expressions and user data of the rules of a chain.
+func rulesRead(t *testing.T, conn *nftables.Conn, f *nft.Family, chain string) (l [][]any) {
+	t.Helper()
+	table := &nftables.Table{Name: DefaultTable, Family: nftables.TableFamily(f.NFProto)}
+	rules, err := conn.GetRules(table, &nftables.Chain{Name: chain})
+	require.NoError(t, err)
+	for _, r := range rules {
+		for _, e := range r.Exprs {
+			if e, ok := e.(*expr.NAT); ok { // the kernel tells what follows from the rest
+				e.RegAddrMax, e.RegProtoMax, e.Specified = e.RegAddrMin, e.RegProtoMin, true
+			}
+		}
+		l = append(l, []any{r.Exprs, r.UserData})
+	}
+	return l
+}
