@@ -1,23 +1,23 @@
-package iptables_test
+package iptables
 
 import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
-	"github.com/kernlb/kernlb/iptables"
 )
 
-func open(netns int) (dataplane.Backend, error) {
-	return iptables.New(&iptables.Config{NetNS: netns})
-}
+// underTest is the backend for the tests of package dataplanetest.
+var underTest = dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
+	return New(&Config{NetNS: netns})
+}}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Run(t, open)
+	dataplanetest.Run(t, underTest)
 }
 
 func TestRandomPackets(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Random(t, open, dataplanetest.RandomOptions{})
+	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{})
 }

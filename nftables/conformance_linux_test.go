@@ -8,16 +8,17 @@ import (
 	"github.com/kernlb/kernlb/nftables"
 )
 
-func open(netns int) (dataplane.Backend, error) {
+// underTest is the backend for the tests of package dataplanetest.
+var underTest = dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
 	return nftables.New(&nftables.Config{NetNS: netns})
-}
+}}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Run(t, open)
+	dataplanetest.Run(t, underTest)
 }
 
 func TestRandomPackets(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Random(t, open, dataplanetest.RandomOptions{})
+	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{})
 }

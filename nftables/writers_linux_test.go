@@ -31,9 +31,14 @@ func randomStates(seed uint64, n int) []servicemodel.State {
 
 func TestWritersOfOneInstance(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Writers(t, open, randomStates(1, 240))
+	dataplanetest.Writers(t, underTest, randomStates(1, 240))
+}
+
+func TestWritersWithoutTurns(t *testing.T) {
+	t.Parallel()
+	dataplanetest.WritersWithoutTurns(t, underTest, randomStates(3, 120))
 }
 
 func TestKilledAtAnyMoment(t *testing.T) {
-	dataplanetest.Killed(t, open, randomStates(2, 100), dataplanetest.KilledOptions{})
+	dataplanetest.Killed(t, underTest, randomStates(2, 100), dataplanetest.KilledOptions{})
 }

@@ -2,7 +2,7 @@
 //
 // A backend passes the suite unchanged, or it is not one:
 //
-//	func TestConformance(t *testing.T) { dataplanetest.Run(t, open) }
+//	func TestConformance(t *testing.T) { dataplanetest.Run(t, dataplanetest.Backend{Open: open}) }
 //
 // The suite builds networks out of namespaces (pods on the node, pods on another node, clients
 // outside, the node itself), applies states through an engine on the backend, and sends TCP

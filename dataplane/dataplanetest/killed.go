@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -21,9 +22,17 @@ import (
 type KilledOptions struct {
 	// Kills is how often the program is killed. Zero means 200, and 30 in short mode.
 	Kills int
-	// Partial says that the backend has no transactions: after a kill, the kernel may hold a
-	// mixture of the state before and the state that was being applied.
-	Partial bool
+	// Delay is how long the program lives on average once it begins to apply. Zero means 15 ms.
+	Delay time.Duration
+	// Damage is what somebody else does to the kernel now and then, in the network namespace. What
+	// the kernel holds is not looked at then until the next apply. Nil means that the instance is
+	// removed.
+	Damage func(ns *netnstest.NS, rng *rand.Rand) error
+	// Between judges what the kernel of a namespace holds after a kill, for a backend without
+	// transactions: something between the states. Nil means that it must be one of them.
+	Between func(ns *netnstest.NS, states []servicemodel.State) error
+	// Harmless are lines of drift that a kill may leave.
+	Harmless []string
 }
 
 // killedChild is set in the process that is to be killed: to the number of the first state that it
@@ -32,66 +41,81 @@ const killedChild = "KERNLB_TEST_KILLED"
 
 // Killed starts a program that applies one state after the other, and kills it at a random moment,
 // again and again. What the kernel holds then is the state that it held before or the one that was
-// being applied. Now and then everything is flushed meanwhile, or another program applies a state.
-// After each kill, the next apply makes the kernel hold what is wanted. The test must do nothing
-// before it calls Killed, which makes it parallel.
-func Killed(t *testing.T, open Open, states []servicemodel.State, o KilledOptions) {
+// being applied. Now and then somebody else damages what is there, or another program applies a
+// state. After each kill, the next apply makes the kernel hold what is wanted. The test must do
+// nothing before it calls Killed, which makes it parallel.
+func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOptions) {
 	if first := os.Getenv(killedChild); first != "" {
-		applyUntilKilled(open, states, first)
+		applyUntilKilled(under, states, first)
 	}
 	t.Parallel()
+	under.need(t)
 	netnstest.Require(t)
 	ns, err := netnstest.NewNS(t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	k := &killing{t: t, open: open, ns: ns, states: states, rng: rand.New(rand.NewPCG(1, 2))}
 	if o.Kills == 0 {
 		if o.Kills = 200; testing.Short() {
 			o.Kills = 30
 		}
 	}
+	o.Delay = cmp.Or(o.Delay, 15*time.Millisecond)
+	k := &killing{KilledOptions: o, t: t, under: under, ns: ns, states: states,
+		rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range o.Kills {
-		possible := k.round(i)
-		if !o.Partial && !t.Failed() {
-			if _, err := holdsOne(t.Context(), open, ns, possible); err != nil {
-				t.Errorf("kill %d: %v", i, err)
-			}
-		}
-		wanted := k.any()
-		if err := k.apply(wanted); err != nil {
-			t.Errorf("kill %d: the next apply: %v", i, err)
-		} else if _, err := holdsOne(t.Context(), open, ns,
-			[]servicemodel.State{wanted}); err != nil {
-			t.Errorf("kill %d: after the next apply: %v", i, err)
-		}
-		if t.Failed() {
+		if k.kill(i); t.Failed() {
 			return
 		}
-		k.held = wanted
 	}
-	t.Logf("%d kills: %d while a state was being applied; %d flushes, %d other writers", o.Kills,
-		k.during, k.flushes, k.others)
+	t.Logf("%d kills: %d while a state was being applied; %d damages, %d other writers", o.Kills,
+		k.during, k.damages, k.others)
+}
+
+// kill kills the program once, and requires what must hold after that.
+func (k *killing) kill(i int) {
+	possible := k.round(i)
+	if possible != nil && !k.t.Failed() {
+		if err := k.judge(possible); err != nil {
+			k.t.Errorf("kill %d: %v", i, err)
+		}
+	}
+	k.held = k.any()
+	if err := k.apply(k.held); err != nil {
+		k.t.Errorf("kill %d: the next apply: %v", i, err)
+	} else if err := holdsOne(k.t.Context(), k.under, k.ns, []servicemodel.State{k.held},
+		nil); err != nil {
+		k.t.Errorf("kill %d: after the next apply: %v", i, err)
+	}
+}
+
+// judge judges what the kernel holds after a kill.
+func (k *killing) judge(possible []servicemodel.State) error {
+	if k.Between != nil {
+		return k.Between(k.ns, possible)
+	}
+	return holdsOne(k.t.Context(), k.under, k.ns, possible, k.Harmless)
 }
 
 // killing is a test by Killed.
 type killing struct {
+	KilledOptions
 	t      *testing.T
-	open   Open
+	under  Backend
 	ns     *netnstest.NS
 	states []servicemodel.State
 	rng    *rand.Rand
 	held   servicemodel.State // what the kernel holds before a round
 
-	during, flushes, others int
+	during, damages, others int
 }
 
 func (k *killing) any() servicemodel.State { return k.states[k.rng.IntN(len(k.states))] }
 
 // apply applies a state as a program that does nothing else.
 func (k *killing) apply(s servicemodel.State) error {
-	b, err := k.open(k.ns.Fd())
+	b, err := k.under.Open(k.ns.Fd())
 	if err != nil {
 		return err
 	}
@@ -101,7 +125,7 @@ func (k *killing) apply(s servicemodel.State) error {
 }
 
 // round starts the program and kills it, and returns the states that the kernel may hold after
-// that.
+// that; nil if that cannot be told.
 func (k *killing) round(i int) []servicemodel.State {
 	t := k.t
 	t.Helper()
@@ -129,35 +153,51 @@ func (k *killing) round(i int) []servicemodel.State {
 	if _, err := in.ReadString('\n'); err != nil { // it begins
 		t.Fatalf("kill %d: the program did not begin: %v", i, err)
 	}
-	var possible []servicemodel.State
-	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(15*time.Millisecond)))
-	switch k.rng.IntN(5) {
-	case 0:
-		k.flushes++
-		if err := k.cleanup(); err != nil {
-			t.Errorf("kill %d: flush: %v", i, err)
-		}
-		possible = append(possible, servicemodel.State{})
-	case 1:
-		k.others++
-		s := k.any()
-		if err := k.apply(s); err != nil {
-			t.Errorf("kill %d: the other writer: %v", i, err)
-		}
-		possible = append(possible, s)
-	}
+	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(k.Delay)))
+	possible, told := k.meanwhile(i)
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := process.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	return append(possible, k.begun(in, first)...)
+	possible = append(possible, k.begun(in, first)...)
+	if !told {
+		return nil
+	}
+	return possible
+}
+
+// meanwhile is what others do before the program is killed, and returns the states that they
+// leave, and whether that can be told.
+func (k *killing) meanwhile(i int) (possible []servicemodel.State, told bool) {
+	switch k.rng.IntN(5) {
+	case 0:
+		k.damages++
+		if k.Damage != nil {
+			if err := k.Damage(k.ns, k.rng); err != nil {
+				k.t.Errorf("kill %d: the damage: %v", i, err)
+			}
+			return nil, false
+		}
+		if err := k.cleanup(); err != nil {
+			k.t.Errorf("kill %d: cleanup: %v", i, err)
+		}
+		return []servicemodel.State{{}}, true
+	case 1:
+		k.others++
+		s := k.any()
+		if err := k.apply(s); err != nil {
+			k.t.Errorf("kill %d: the other writer: %v", i, err)
+		}
+		return []servicemodel.State{s}, true
+	}
+	return nil, true
 }
 
 // cleanup removes the instance, as another program would.
 func (k *killing) cleanup() error {
-	b, err := k.open(k.ns.Fd())
+	b, err := k.under.Open(k.ns.Fd())
 	if err != nil {
 		return err
 	}
@@ -186,7 +226,7 @@ func (k *killing) begun(in io.Reader, first int) []servicemodel.State {
 }
 
 // applyUntilKilled applies states until the process is killed.
-func applyUntilKilled(open Open, states []servicemodel.State, from string) {
+func applyUntilKilled(under Backend, states []servicemodel.State, from string) {
 	report := os.NewFile(4, "report")
 	fail := func(err error) {
 		fmt.Fprintln(os.Stderr, "the program that is to be killed:", err)
@@ -196,7 +236,7 @@ func applyUntilKilled(open Open, states []servicemodel.State, from string) {
 	if err != nil {
 		fail(err)
 	}
-	b, err := open(3)
+	b, err := under.Open(3)
 	if err != nil {
 		fail(err)
 	}

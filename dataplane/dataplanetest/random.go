@@ -34,7 +34,8 @@ const packetsPerState = 50
 // Random applies random states, one random change after the other, sends random packets, and
 // compares what becomes of each with the oracle. When they differ, it makes the state smaller while
 // they still do, and reports that.
-func Random(t *testing.T, open Open, o RandomOptions) {
+func Random(t *testing.T, under Backend, o RandomOptions) {
+	under.need(t)
 	netnstest.Require(t)
 	o.Seed = uint64(fromEnv(t, "KERNLB_RANDOM_SEED", int(o.Seed)))
 	o.Packets = fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000))
@@ -43,7 +44,7 @@ func Random(t *testing.T, open Open, o RandomOptions) {
 		seed := o.Seed + uint64(i)
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			w, err := newWorld(t.Context(), open, Options{})
+			w, err := newWorld(t.Context(), under, Options{})
 			if err != nil {
 				t.Fatalf("build the network: %v", err)
 			}

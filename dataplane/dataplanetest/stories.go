@@ -188,7 +188,7 @@ func clientForgotten(t *testing.T, w *world) {
 	timeout := time.Second
 	// which counts from when it has forgotten the last connection of the client: 10 seconds after a
 	// reset
-	if w.ipvs() {
+	if w.under.OwnConnections {
 		timeout = 12 * time.Second
 	}
 	w.apply(t, state(thisNode(), web(sticky(timeout)), eps("pod2", "pod3", "remote1", "remote2")))
@@ -238,7 +238,7 @@ func adopts(t *testing.T, w *world) {
 func repairsFlush(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(), eps("pod2"))
 	w.apply(t, s)
-	other, err := w.open(w.Node.NS.Fd())
+	other, err := w.under.Open(w.Node.NS.Fd())
 	if err != nil {
 		t.Fatal(err)
 	}

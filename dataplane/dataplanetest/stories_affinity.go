@@ -208,7 +208,7 @@ func (w *world) applyBy(t *testing.T, s servicemodel.State, process bool) {
 		w.apply(t, s)
 		return
 	}
-	b, err := w.open(w.Node.NS.Fd())
+	b, err := w.under.Open(w.Node.NS.Fd())
 	if err != nil {
 		t.Fatal(err)
 	}

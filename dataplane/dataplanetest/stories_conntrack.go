@@ -339,7 +339,7 @@ func endpointTerminates(t *testing.T, w *world) {
 	all := w.openStreams(t)
 	all.requireAll(t, serverName("pod2", flowTarget))
 	both := []string{serverName("pod2", flowTarget)}
-	if w.ipvs() { // which forgets UDP flows with their endpoint
+	if w.under.OwnConnections { // which forgets UDP flows with their endpoint
 		both = append(both, serverName("pod3", flowTarget))
 	}
 	w.apply(t, flowState(slices.Concat(each(flowEndpoints("pod2"), terminating),
@@ -371,7 +371,7 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	stale := len(all)
 	// which moves a flow itself: the next datagram ends it and is lost, the one after it begins
 	// another
-	if w.ipvs() {
+	if w.under.OwnConnections {
 		all.send(2 * streamPatience)
 		all.requireAll(t, serverName("pod2", flowTarget))
 		stale = 0

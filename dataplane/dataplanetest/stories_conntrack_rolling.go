@@ -348,7 +348,7 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	// The answer to a datagram that was on its way to the old endpoint does not find its way back.
 	// IPVS moves flows by itself, too, at the price of a datagram: nobody counts those, but a
 	// client is moved once from each endpoint that answered it, since none comes back.
-	if r.ipvs() {
+	if r.under.OwnConnections {
 		moved = max(moved, stays)
 	}
 	if lost > moved {

@@ -8,9 +8,10 @@ import (
 )
 
 // Run runs the whole suite on a backend.
-func Run(t *testing.T, open Open) {
+func Run(t *testing.T, under Backend) {
+	under.need(t)
 	netnstest.Require(t)
-	ws := newWorlds(t, open)
+	ws := newWorlds(t, under)
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
@@ -20,14 +21,14 @@ func Run(t *testing.T, open Open) {
 	for _, s := range slices.Concat(stories, affinityStories, flowStories) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			tellStory(t, open, s)
+			tellStory(t, under, s)
 		})
 	}
 }
 
 // tellStory runs a story in a network of its own.
-func tellStory(t *testing.T, open Open, s story) {
-	w, err := newWorld(t.Context(), open, Options{})
+func tellStory(t *testing.T, under Backend, s story) {
+	w, err := newWorld(t.Context(), under, Options{})
 	if err != nil {
 		t.Fatalf("build the network: %v", err)
 	}

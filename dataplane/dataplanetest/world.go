@@ -12,10 +12,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Open opens the backend under test in a network namespace, given by file descriptor. It is called
-// by many goroutines, with another namespace each time.
-type Open func(netns int) (dataplane.Backend, error)
-
 // Ports on which every host serves every protocol. A server's name is its host's and the port:
 // "pod1/8080".
 const (
@@ -26,7 +22,7 @@ const (
 // world is a network with servers everywhere and an engine on the backend under test.
 type world struct {
 	*netnstest.Cluster
-	open    Open
+	under   Backend
 	backend dataplane.Backend
 	engine  *dataplane.Engine
 	hosts   map[string]*netnstest.Host
@@ -40,13 +36,13 @@ type Options struct {
 }
 
 // newWorld builds a network.
-func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
+func newWorld(ctx context.Context, under Backend, o Options) (*world, error) {
 	c, err := netnstest.New(ctx, netnstest.Options{Bridge: o.Bridge,
 		PodInterfacePrefix: o.PodInterfacePrefix})
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Cluster: c, open: open, hosts: map[string]*netnstest.Host{}}
+	w := &world{Cluster: c, under: under, hosts: map[string]*netnstest.Host{}}
 	for _, h := range c.Hosts() {
 		w.hosts[h.Name] = h
 		if err := serve(h); err != nil {
@@ -54,7 +50,7 @@ func newWorld(ctx context.Context, open Open, o Options) (*world, error) {
 			return nil, err
 		}
 	}
-	w.backend, err = open(c.Node.NS.Fd())
+	w.backend, err = under.Open(c.Node.NS.Fd())
 	if err != nil {
 		c.Close()
 		return nil, err
@@ -115,14 +111,14 @@ func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packe
 // worlds keeps networks that scenarios take turns in: building one takes longer than most
 // scenarios.
 type worlds struct {
-	open Open
-	mu   sync.Mutex
-	free map[Options][]*world
-	all  []*world
+	under Backend
+	mu    sync.Mutex
+	free  map[Options][]*world
+	all   []*world
 }
 
-func newWorlds(t *testing.T, open Open) *worlds {
-	ws := &worlds{open: open, free: map[Options][]*world{}}
+func newWorlds(t *testing.T, under Backend) *worlds {
+	ws := &worlds{under: under, free: map[Options][]*world{}}
 	t.Cleanup(func() {
 		for _, w := range ws.all {
 			w.close()
@@ -142,7 +138,7 @@ func (ws *worlds) take(t *testing.T, o Options) *world {
 		return w
 	}
 	ws.mu.Unlock()
-	w, err := newWorld(t.Context(), ws.open, o)
+	w, err := newWorld(t.Context(), ws.under, o)
 	if err != nil {
 		t.Fatalf("build the network: %v", err)
 	}
