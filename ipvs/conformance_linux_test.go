@@ -69,14 +69,15 @@ func needIPVS(t *testing.T) {
 	b.Close()
 }
 
+// underTest is the backend for the tests of package dataplanetest.
+var underTest = dataplanetest.Backend{Open: open, Require: needIPVS, OwnConnections: true}
+
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	needIPVS(t)
-	dataplanetest.Run(t, open)
+	dataplanetest.Run(t, underTest)
 }
 
 func TestRandomPackets(t *testing.T) {
 	t.Parallel()
-	needIPVS(t)
-	dataplanetest.Random(t, open, dataplanetest.RandomOptions{Packets: 2000})
+	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{Packets: 2000})
 }
