@@ -13,7 +13,9 @@ import (
 
 // Switched switches an engine that runs from one backend to another and back, while connections are
 // open and new ones are made: none of them may notice. Nothing is left of the backend before.
-func Switched(t *testing.T, from, to Open) {
+func Switched(t *testing.T, from, to Backend) {
+	from.need(t)
+	to.need(t)
 	netnstest.Require(t)
 	w, err := newWorld(t.Context(), from, Options{})
 	if err != nil {
@@ -47,8 +49,8 @@ func Switched(t *testing.T, from, to Open) {
 		}()
 	}
 	time.Sleep(time.Second)
-	for _, open := range []Open{to, from} {
-		w.switchTo(t, open)
+	for _, under := range []Backend{to, from} {
+		w.switchTo(t, under)
 		time.Sleep(time.Second)
 	}
 	for range targets {
@@ -80,9 +82,9 @@ func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked 
 
 // switchTo switches the world's engine to another backend and requires that nothing is left of the
 // one before.
-func (w *world) switchTo(t *testing.T, open Open) {
+func (w *world) switchTo(t *testing.T, under Backend) {
 	t.Helper()
-	b, err := open(w.Node.NS.Fd())
+	b, err := under.Open(w.Node.NS.Fd())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func (w *world) switchTo(t *testing.T, open Open) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.backend = b
+	w.under, w.backend = under, b
 	o, err := before.Observe(t.Context(), nil)
 	if err != nil || o.Table.Len() > 0 || len(o.Drift) > 0 {
 		t.Errorf("left of %s: %v, %v, %v", before.Name(), o, err, r)

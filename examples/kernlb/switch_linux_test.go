@@ -10,27 +10,32 @@ import (
 	"github.com/kernlb/kernlb/nftables"
 )
 
-func openNftables(ns int) (dataplane.Backend, error) {
-	return nftables.New(&nftables.Config{NetNS: ns})
-}
+var (
+	onNftables = dataplanetest.Backend{Open: func(ns int) (dataplane.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: ns})
+	}}
+	onIPTables = dataplanetest.Backend{Open: func(ns int) (dataplane.Backend, error) {
+		return iptables.New(&iptables.Config{NetNS: ns})
+	}}
+	onIPVS = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
+		Open: func(ns int) (dataplane.Backend, error) { return ipvs.New(&ipvs.Config{NetNS: ns}) }}
+)
 
-func openIPTables(ns int) (dataplane.Backend, error) {
-	return iptables.New(&iptables.Config{NetNS: ns})
+func needIPVS(t *testing.T) {
+	t.Helper()
+	if err := ipvs.Candidate(nil).Probe(t.Context()); err != nil {
+		t.Skipf("ipvs is not supported: %v", err)
+	}
 }
-
-func openIPVS(ns int) (dataplane.Backend, error) { return ipvs.New(&ipvs.Config{NetNS: ns}) }
 
 // No packet is lost while an engine changes its backend.
 func TestSwitchOfBackends(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Switched(t, openNftables, openIPTables)
+	dataplanetest.Switched(t, onNftables, onIPTables)
 }
 
 func TestConformanceOfSwitchesToIPVS(t *testing.T) {
 	t.Parallel()
-	if err := ipvs.Candidate(nil).Probe(t.Context()); err != nil {
-		t.Skipf("ipvs is not supported: %v", err)
-	}
-	t.Run("nftables", func(t *testing.T) { dataplanetest.Switched(t, openNftables, openIPVS) })
-	t.Run("iptables", func(t *testing.T) { dataplanetest.Switched(t, openIPTables, openIPVS) })
+	t.Run("nftables", func(t *testing.T) { dataplanetest.Switched(t, onNftables, onIPVS) })
+	t.Run("iptables", func(t *testing.T) { dataplanetest.Switched(t, onIPTables, onIPVS) })
 }
