@@ -100,3 +100,54 @@ func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 		s = g.Change(s)
 	}
 }
+
+// What is not as it should be of the device and its addresses is drift, and the next plan puts it
+// right, after which there is none.
+func TestDamageOfTheDeviceIsPlannedAway(t *testing.T) {
+	t.Parallel()
+	const (
+		add = "address add 10.96.0.10/32 dev kernlb0 metric 1795224733 scope host noprefixroute"
+		not = "address 10.96.0.10 is not bound to device kernlb0"
+	)
+	a := netip.MustParseAddr("10.96.0.10")
+	for _, tc := range []struct {
+		damage func(*observed)
+		drift  []string
+		plan   []string
+	}{
+		{func(o *observed) { o.addresses.ifindex, o.addresses.bound = 0, nil },
+			[]string{"device kernlb0 is missing", not},
+			[]string{"link add kernlb0 up group 1795224733 type dummy", add}},
+		{func(o *observed) { o.addresses.up = false },
+			[]string{"device kernlb0 is down"}, []string{"link set kernlb0 up"}},
+		{func(o *observed) { o.addresses.bound = nil },
+			[]string{not}, []string{add}},
+		{func(o *observed) { o.addresses.bound = []boundAddr{{a, 9, "lo"}} },
+			[]string{"address 10.96.0.10 is bound to device lo", not},
+			[]string{"address del 10.96.0.10/32 dev lo", add}},
+		{func(o *observed) { o.addresses.others = []netip.Addr{a} },
+			[]string{"address 10.96.0.10 is bound to device kernlb0"},
+			[]string{"address del 10.96.0.10/32 dev kernlb0"}},
+		{func(o *observed) {
+			o.devices = []string{"kernlb0", "old0"}
+			o.addresses.bound = append(o.addresses.bound, boundAddr{a, 9, "old0"})
+		}, []string{"device old0 is not the one that is configured",
+			"address 10.96.0.10 is bound to device old0"},
+			[]string{"link del old0"}},
+	} {
+		b := withoutKernel(t, Config{Device: "kernlb0"})
+		commit(t, b, servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()))
+		o := &b.pl.have
+		require.Equal(t, []boundAddr{{a, 7, "kernlb0"}}, o.addresses.bound)
+		require.Empty(t, b.pl.deviceDrift(o))
+		tc.damage(o)
+		require.Equal(t, tc.drift, b.pl.deviceDrift(o))
+		o.damage.addresses = true
+		p := b.pl.plan(servicemodel.Diff(o.table, o.table))
+		require.Equal(t, tc.plan, ipLines(p))
+		require.Equal(t, p.device.len(), p.Stats().Messages-4, "and two versions")
+		b.committed(p, 7)
+		require.Empty(t, b.pl.deviceDrift(o))
+		require.Equal(t, []string{"link del kernlb0"}, ipLines(b.pl.planCleanup()))
+	}
+}
