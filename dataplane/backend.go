@@ -19,7 +19,8 @@ type Backend interface {
 	// Check reports what of the change set this backend cannot express, or cannot write since
 	// something foreign is in the way, as *[UnsupportedError] and *[CollisionError] values joined,
 	// each with the service that it is about. It looks at what changes only, may know what was
-	// observed, and touches nothing. What it does not report, Plan and Commit do not refuse.
+	// observed, and touches nothing. It is the one place that refuses: Plan and Commit are given
+	// change sets that Check has accepted, and do not check again.
 	Check(c *servicemodel.ChangeSet) error
 
 	// Observe reads what the kernel holds for this instance. want is a table that the caller
@@ -27,8 +28,9 @@ type Backend interface {
 	// may read faster, by asking for what is in it. What is in the observation does not depend on
 	// it, except that an observation with a hint may be [Observation.Unread].
 	//
-	// An error that wraps [ErrConflict] says that others were in the way. What was known before is
-	// then still what Commit begins from, unless Integrity says Broken.
+	// Observe reads once. An error that wraps [ErrConflict] says that others changed what was being
+	// read; the engine begins again. What was known before is then still what Commit begins from,
+	// unless Integrity says Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
 	// Integrity tells cheaply, in time that does not grow with the number of services, whether the

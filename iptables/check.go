@@ -83,9 +83,10 @@ var expressible = []servicemodel.Scheduler{servicemodel.SchedulerDefault, servic
 func (k *checker) pool(p *servicemodel.Pool) {
 	n := p.ID.Service
 	if !slices.Contains(expressible, p.Scheduler) {
-		k.refuse(n, "scheduler", string(p.Scheduler), "the ipvs backend can")
+		k.refuse(n, "scheduler", string(p.Scheduler),
+			"iptables chooses at random or in turn")
 	}
 	if p.Forwarding != servicemodel.ForwardNAT {
-		k.refuse(n, "forwarding", p.Forwarding.String(), "the ipvs backend can")
+		k.refuse(n, "forwarding", p.Forwarding.String(), "iptables translates addresses")
 	}
 }

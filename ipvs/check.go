@@ -58,7 +58,7 @@ func check(c *servicemodel.ChangeSet) error {
 		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault &&
 			!hasScheduler(p.Scheduler) {
 			refuse(p.ID.Service, "scheduler", string(p.Scheduler),
-				"the nftables and iptables backends can")
+				"the kernel has no such scheduler")
 		}
 	}
 	for _, r := range routedElsewhere(c) {
@@ -70,7 +70,7 @@ func check(c *servicemodel.ChangeSet) error {
 		errs = append(errs,
 			&dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts",
 				Value: "true",
-				Hint:  "the iptables backend can"})
+				Hint:  "node ports answer at addresses of the node that others can reach"})
 	}
 	return errors.Join(errs...)
 }

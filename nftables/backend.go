@@ -105,7 +105,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
-	return b.pl.plan(c)
+	return b.pl.plan(c), nil
 }
 
 // merge makes one observation of what was read of both tables, and remembers it as what the kernel

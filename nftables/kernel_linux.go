@@ -251,10 +251,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // commitPart writes a change set in one transaction.
 func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
-	p, err := b.pl.plan(c)
-	if err != nil {
-		return dataplane.Stats{}, err
-	}
+	p := b.pl.plan(c)
 	stats, err := b.send(ctx, p)
 	if err == nil {
 		b.committed(p, c)

@@ -1,13 +1,9 @@
 package nftables
 
 import (
-	"errors"
-	"fmt"
 	"math/bits"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -112,14 +108,11 @@ type planner struct {
 }
 
 // plan makes the plan for a change set.
-func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
+func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	pl.c, pl.p = c, &plan{table: pl.table}
 	pl.need, pl.miss = [2]shape{}, [2]bool{}
 	for i, f := range nft.Families {
 		pl.p.families[i] = familyPlan{f: f, next: pl.have[i], ops: map[string]*setOps{}}
-	}
-	if err := pl.check(); err != nil {
-		return nil, err
 	}
 	pl.needs()
 	for i := range nft.Families {
@@ -128,7 +121,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) (*plan, error) {
 	pl.forgetMoved()
 	pl.p.have = pl.version
 	pl.p.next = pl.version.next(pl.first, pl.version.unswept || pl.p.leavesClients())
-	return pl.p, nil
+	return pl.p
 }
 
 // needs finds out what the changes need that is not there.
@@ -362,67 +355,4 @@ func (pl *planner) sink(i int, del bool) sink {
 // has reports whether there is a set of that name after the plan.
 func (fp *familyPlan) has(set string) bool {
 	return slices.ContainsFunc(fp.sets, func(s *nft.Set) bool { return s.Name == set })
-}
-
-// check refuses what cannot be expressed.
-func (pl *planner) check() error { return check(pl.c) }
-
-func check(c *servicemodel.ChangeSet) error {
-	var errs []error
-	var about servicemodel.Name // the service being checked; zero for the node
-	refuse := func(object, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: about,
-			Object: object, Field: field, Value: value, Hint: hint})
-	}
-	for _, fc := range c.Frontends {
-		if fe := fc.New; fe != nil {
-			about = fe.Service.Name
-			checkFrontend(fe, refuse)
-		}
-	}
-	for _, pc := range c.Pools {
-		p := pc.New
-		if p == nil {
-			continue
-		}
-		about = p.ID.Service.Name
-		object := "service " + p.ID.Service.String()
-		if p.Scheduler != servicemodel.SchedulerDefault && p.Scheduler != servicemodel.Random {
-			refuse(object, "scheduler", string(p.Scheduler), "the ipvs backend can")
-		}
-		if p.Forwarding != servicemodel.ForwardNAT {
-			refuse(object, "forwarding", p.Forwarding.String(), "the ipvs backend can")
-		}
-		if n := slotCount(p); n > maxSlots {
-			refuse(object, "weights", fmt.Sprintf("sum %d", n),
-				fmt.Sprintf(
-					"the weights of a pool, divided by their greatest common divisor, add up to "+
-						"at most %d", maxSlots))
-		}
-	}
-	about = servicemodel.Name{}
-	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		refuse("node", "localhostNodePorts", "true", "the iptables backend can")
-	}
-	return errors.Join(errs...)
-}
-
-// maxSlots bounds the elements of one pool.
-const maxSlots = 1 << 16
-
-func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, hint string)) {
-	object := "service " + fe.Service.String()
-	switch fe.Masquerade {
-	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost |
-		servicemodel.FromOutside:
-	default:
-		refuse(object, "masquerade", fe.Masquerade.String(), "")
-	}
-	if fe.Sources != nil && fe.Key.NodePort() {
-		refuse(object, "sources", "on a node port", "")
-	}
-	if n := len(fe.Service.String()) - comment.MaxName; n > 0 {
-		refuse(object, "name", fe.Service.String(),
-			fmt.Sprintf("with its port it is %d bytes too long for a comment", n))
-	}
 }

@@ -30,11 +30,7 @@ func probe(ctx context.Context, cfg *Config) error {
 		return err
 	}
 	b.pl.table = probeTable
-	p, err := b.pl.plan(c)
-	if err != nil {
-		return err
-	}
 	var batch nfnl.Batch
-	p.encode(&batch)
+	b.pl.plan(c).encode(&batch)
 	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }

@@ -103,7 +103,7 @@ endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 `
 	code, _, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "nftables")
 	require.Equal(t, exitInvalid, code, errs)
-	require.Contains(t, errs, "scheduler: lc (the ipvs backend can)")
+	require.Contains(t, errs, "scheduler: lc (nftables chooses at random)")
 
 	_, probed, _ := kernlb(t, ns, "probe")
 	code, out, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "auto")

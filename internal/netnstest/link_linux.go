@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/sleep"
 )
 
 // wiring configures links, addresses, routes and neighbours of many namespaces. After its first
@@ -223,7 +225,7 @@ func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (
 			if ok, err := done(h); ok || err != nil {
 				return err
 			}
-			if err := sleep(ctx, 200*time.Microsecond); err != nil {
+			if err := sleep.For(ctx, 200*time.Microsecond); err != nil {
 				return err
 			}
 		}
@@ -236,18 +238,6 @@ func ignoreNoRoute(err error) error {
 		return nil
 	}
 	return err
-}
-
-// sleep waits for d, or returns the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // ipNet converts a prefix, keeping the bits of the host.

@@ -1,89 +1,29 @@
 package netnstest
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
 )
-
-// errEnded is the result of a function that ended its goroutine instead of returning.
-var errEnded = errors.New("the function did not return")
-
-// onOwnThread runs f on an operating system thread that no other goroutine uses meanwhile, and
-// afterwards puts the thread back into the network namespace it was in. A thread that cannot be put
-// back is not used again: the runtime ends a thread whose goroutine ends while locked to it
-// (runtime.LockOSThread).
-func onOwnThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		err := errEnded
-		defer func() { done <- err }()
-		runtime.LockOSThread()
-		home, openErr := openThreadNS()
-		if openErr != nil {
-			err = openErr
-			runtime.UnlockOSThread()
-			return
-		}
-		defer func() {
-			if setns(home) == nil {
-				runtime.UnlockOSThread()
-			}
-			home.Close() //nolint:errcheck // nothing was written
-		}()
-		err = f()
-	}()
-	return <-done
-}
-
-// openThreadNS opens the network namespace of the calling thread. (/proc/self is that of the
-// process' first thread.)
-func openThreadNS() (*os.File, error) {
-	const path = "/proc/thread-self/ns/net"
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// setns moves the calling thread into the namespace. The file cannot be closed meanwhile.
-func setns(file *os.File) error {
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	ctlErr := conn.Control(func(fd uintptr) {
-		err = os.NewSyscallError("setns", unix.Setns(int(fd), unix.CLONE_NEWNET))
-	})
-	return errors.Join(ctlErr, err)
-}
 
 // newNetNS creates a network namespace.
 func newNetNS() (file *os.File, err error) {
-	err = onOwnThread(func() error {
+	err = threadns.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
-		file, err = openThreadNS()
+		file, err = threadns.Current()
 		return err
 	})
 	return file, err
 }
 
 // inNetNS is [NS.Do].
-func inNetNS(ns *NS, f func() error) error {
-	return onOwnThread(func() error {
-		if err := setns(ns.file); err != nil {
-			return fmt.Errorf("enter namespace %s: %w", ns.name, err)
-		}
-		return f()
-	})
-}
+func inNetNS(ns *NS, f func() error) error { return threadns.In(ns.file, f) }
 
 // quiet are settings of every namespace. They keep it still (no autoconfiguration, no link-local
 // addresses, no redirects), let packets take any path, and let every refused probe have its ICMP

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // newNS returns a namespace that is closed when the test ends.
@@ -65,7 +67,7 @@ func TestDoReturnsTheError(t *testing.T) {
 	t.Parallel()
 	ns, mine := newNS(t), errors.New("mine")
 	require.Equal(t, mine, ns.Do(func() error { return mine }))
-	require.Equal(t, errEnded, ns.Do(func() error { runtime.Goexit(); return nil }))
+	require.ErrorIs(t, ns.Do(func() error { runtime.Goexit(); return nil }), threadns.ErrEnded)
 	require.NoError(t, ns.Do(func() error { return nil }))
 }
 

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // envReExecuted marks the copy that [ReExecInUserNS] starts.
@@ -26,7 +28,7 @@ const envReExecuted = "KERNLB_NETNSTEST_REEXECUTED"
 func ReExecInUserNS() (done bool, exitCode int, err error) {
 	// Also in the copy: a system may allow user namespaces, but give no rights in them.
 	if os.Getenv(envReExecuted) != "" {
-		return false, 0, errors.Join(onOwnThread(loopbackUp), usable())
+		return false, 0, errors.Join(threadns.OnThread(loopbackUp), usable())
 	}
 	reason := usable()
 	if !errors.Is(reason, os.ErrPermission) {

@@ -2,6 +2,7 @@
 package threadns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -22,13 +23,13 @@ type NS struct {
 // Open holds the network namespace of a file descriptor, or that of the calling thread for 0.
 func Open(fd int) (*NS, error) {
 	var file *os.File
+	var err error
 	switch {
 	case fd < 0:
 		return nil, fmt.Errorf("NetNS: %d is not a file descriptor", fd)
 	case fd == 0:
-		var err error
-		if file, err = os.Open(threadNetNS); err != nil {
-			return nil, fmt.Errorf("open the network namespace of the thread: %w", err)
+		if file, err = Current(); err != nil {
+			return nil, err
 		}
 	default:
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -43,6 +44,15 @@ func Open(fd int) (*NS, error) {
 		return nil, fmt.Errorf("NetNS: stat: %w", err)
 	}
 	return &NS{file: file, dev: st.Dev, ino: st.Ino}, nil
+}
+
+// Current opens the network namespace of the calling thread.
+func Current() (*os.File, error) {
+	file, err := os.Open(threadNetNS)
+	if err != nil {
+		return nil, fmt.Errorf("open the network namespace of the thread: %w", err)
+	}
+	return file, nil
 }
 
 // Close lets go of the namespace.
@@ -62,28 +72,44 @@ func (n *NS) Do(fn func() error) error {
 		return fn()
 	}
 	runtime.UnlockOSThread()
-	done := make(chan error, 1)
-	go func() { done <- n.enter(fn) }()
-	return <-done
+	return In(n.file, fn)
 }
 
-// enter is Do for a goroutine of its own: if the thread cannot be brought back, it stays locked,
-// and the runtime ends it with the goroutine.
-func (n *NS) enter(fn func() error) error {
-	runtime.LockOSThread()
-	home, err := os.Open(threadNetNS)
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("open the network namespace of the thread: %w", err)
-	}
-	defer home.Close()
-	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the network namespace: %w", err)
-	}
-	err = fn()
-	if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-		runtime.UnlockOSThread()
-	}
-	return err
+// In runs fn on a thread of its own, in the network namespace of a file.
+func In(file *os.File, fn func() error) error {
+	return OnThread(func() error {
+		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the network namespace: %w", err)
+		}
+		return fn()
+	})
+}
+
+// ErrEnded is the result of a function that ended its goroutine instead of returning.
+var ErrEnded = errors.New("the function did not return")
+
+// OnThread runs fn on a thread that nothing else uses meanwhile, so that fn may move it into
+// another network namespace, and brings the thread back. If that fails, the thread stays locked to
+// its goroutine, and the runtime ends it with the goroutine.
+func OnThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err := ErrEnded
+		defer func() { done <- err }()
+		runtime.LockOSThread()
+		home, openErr := Current()
+		if openErr != nil {
+			err = openErr
+			runtime.UnlockOSThread()
+			return
+		}
+		defer func() {
+			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+				runtime.UnlockOSThread()
+			}
+			home.Close()
+		}()
+		err = fn()
+	}()
+	return <-done
 }
