@@ -8,7 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// apply makes the kernel hold the state, as far as it was read.
+// apply makes the kernel hold the state. Where the last observation is Unread, the kernel may hold
+// more than that afterwards.
 func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	p, err := e.compare(ctx, s, true)
 	if err != nil {
@@ -36,8 +37,8 @@ func (e *Engine) count(r *Result) {
 	r.Counts = servicemodel.Diff(e.resolved, r.Changes.New.Arrange(e.resolved)).Counts()
 }
 
-// applyRest reads what an observation with a hint has left unread, and removes it. What is wanted
-// is in the kernel by then.
+// applyRest reads what an observation with a hint has left unread, and removes it. The kernel holds
+// the state by then.
 func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	if err := e.observe(ctx, nil); err != nil {
 		return err
@@ -54,8 +55,8 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// commit writes the changes and what the last observation reported as drift, and notes what the
-// kernel holds then.
+// commit writes the changes, repairs what the last observation reported as drift, and notes what
+// the kernel holds then.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	if !c.Empty() || len(e.drift) > 0 {
 		stats, err := e.backend.Commit(ctx, c)
@@ -71,7 +72,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	return nil
 }
 
-// proposal is what is to be done for a state.
+// proposal is a state as far as it is accepted, and what changes in the kernel for it.
 type proposal struct {
 	draft
 	changes  *servicemodel.ChangeSet
@@ -82,8 +83,8 @@ func (p *proposal) conflicts() []servicemodel.Conflict {
 	return slices.Collect(p.changes.New.Conflicts())
 }
 
-// compare resolves a state and compares it with the kernel. With hint, the kernel may be read only
-// as far as it is wanted.
+// compare resolves a state and compares it with what the kernel holds. With hint, a reading of the
+// kernel may be confined to what is wanted.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
 	p := &proposal{draft: draft{state: s, strict: e.strict}}
 	t, err := p.resolve(e.resolved)
@@ -94,7 +95,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if hint {
 		want = t
 	}
-	if p.observed, err = e.lookAt(ctx, want); err != nil {
+	if p.observed, err = e.ensureKnown(ctx, want); err != nil {
 		return nil, err
 	}
 	t = e.arranged(t)
@@ -109,9 +110,9 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	return p, nil
 }
 
-// accepted returns the table t of the proposal without the services that the backend refuses. A
-// service that is left out may have kept another one from an address; that is all that is new in
-// the next round. Each round leaves out at least one service.
+// accepted returns t, the table of the proposal, without the services that the backend refuses. A
+// service that is left out may have kept another one from an address, so the backend checks again
+// what is new. Each round leaves out at least one service.
 func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Table, error) {
 	for c := p.changes; ; {
 		err := e.backend.Check(c)
@@ -129,8 +130,8 @@ func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Tab
 	}
 }
 
-// arranged returns t with slots as they are in the kernel, if the kernel was read since the last
-// apply.
+// arranged returns t with endpoints in the slots that they have in the kernel. They are there
+// already unless the kernel was read since the last apply.
 func (e *Engine) arranged(t *servicemodel.Table) *servicemodel.Table {
 	if e.kernel == e.resolved {
 		return t

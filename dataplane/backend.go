@@ -19,8 +19,7 @@ type Backend interface {
 	// Check reports what of the change set this backend cannot express, or cannot write since
 	// something foreign is in the way, as *[UnsupportedError] and *[CollisionError] values joined,
 	// each with the service that it is about. It looks at what changes only, may know what was
-	// observed, and touches nothing. It is the one place that refuses: Plan and Commit are given
-	// change sets that Check has accepted, and do not check again.
+	// observed, and touches nothing. What it does not report, Plan and Commit do not refuse.
 	Check(c *servicemodel.ChangeSet) error
 
 	// Observe reads what the kernel holds for this instance. want is a table that the caller
@@ -28,29 +27,28 @@ type Backend interface {
 	// may read faster, by asking for what is in it. What is in the observation does not depend on
 	// it, except that an observation with a hint may be [Observation.Unread].
 	//
-	// Observe reads once. An error that wraps [ErrConflict] says that others changed what was being
-	// read; the engine begins again. What was known before is then still what Commit begins from,
-	// unless Integrity says Broken.
+	// An error that wraps [ErrConflict] says that others were in the way. What was known before is
+	// then still what Commit begins from, unless Integrity says Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
-	// Integrity tells cheaply, in time that does not grow with the number of services, whether the
-	// kernel still holds what the last Observe or Commit left there. A neighbour that commits, and
-	// changes nothing of ours, never makes for Broken, and does not make it fail.
+	// Integrity reports whether the kernel still holds what the last Observe or Commit left there,
+	// in time that does not grow with the number of services. A neighbour that commits, and changes
+	// nothing of ours, never causes Broken, nor an error.
 	Integrity(ctx context.Context) (Integrity, error)
 
 	// Plan renders what Commit would send, without sending it.
 	Plan(c *servicemodel.ChangeSet) (Plan, error)
 
 	// Commit writes the change set, whose Old equals the table of the last observation or commit,
-	// and what the last observation reported as drift. With one kernel transaction either all of it
-	// takes effect or none; a backend with more says so in its documentation. It returns once the
-	// kernel has it, and fails only if the kernel may not: what comes after that and can fail, such
-	// as forgetting clients, is left to [Settler].
+	// and repairs what the last observation reported as drift. With one kernel transaction either
+	// all of it takes effect or none; a backend that needs several says so in its documentation.
+	// Commit returns once the kernel has the change set, and fails only if the kernel may not have
+	// it: later work that can fail, such as forgetting clients, is left to [Settler].
 	//
 	// An error that wraps [ErrConflict] says that another writer of the instance, or somebody by
-	// hand, changed what the change set begins from, or that something foreign has come in its way
-	// since Check. A neighbour's commit alone is no conflict. After any error the kernel must be
-	// observed again before the next Commit.
+	// hand, changed what the change set begins from, or that something foreign appeared since Check
+	// where something of the change set must be. A neighbour's commit alone is no conflict. After
+	// any error the kernel must be observed again before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
 	// Cleanup removes every trace of the instance from the kernel. Nothing there is not an error.
@@ -62,28 +60,29 @@ type Backend interface {
 
 // Observation is what a backend found in the kernel.
 type Observation struct {
-	// Table is what is there, as far as it is whole. An instance that was never applied has an
-	// empty table.
+	// Table holds the objects that are whole. An instance that was never applied has an empty
+	// table.
 	Table *servicemodel.Table
 	// Drift describes, one line each, what is there but does not belong, or is there in part only.
 	// The next commit puts it right, also if its change set is empty.
 	Drift []string
-	// Unread says that the kernel holds more, which belongs to nothing in Table or in want and
-	// which only an observation without a hint finds.
+	// Unread says that the kernel holds more, which belongs to nothing in Table or in want. Only an
+	// observation without a hint finds it.
 	Unread bool
 }
 
-// Locker is a [Backend] that can keep other writers of the same instance waiting, in this process
-// and in others. It is a matter of fairness only: what commits write is right without it, but a
-// writer that reads for long would conflict again and again with one that writes often.
+// Locker is a [Backend] whose writers of one instance can take turns, in this process and in
+// others. That is a matter of fairness only: commits are right without it, but a writer that reads
+// for long would conflict again and again with one that writes often.
 type Locker interface {
-	// Lock waits for its turn, at most for a time that the backend bounds, and returns what ends
-	// the turn. After that time, it returns as if it had its turn: whoever holds it may be stuck.
-	// The error is that of the context.
+	// Lock waits for the caller's turn, at most for a time that the backend bounds, and returns the
+	// function that ends the turn. After that time it returns without the turn, since the writer
+	// that has it may be stuck. The error is that of the context.
 	Lock(ctx context.Context) (unlock func(), err error)
 }
 
-// Integrity is what can be told about the kernel's state without reading all of it.
+// Integrity says what became of the kernel's state since it was last read or written, as far as
+// that shows without reading all of it.
 type Integrity int
 
 const (

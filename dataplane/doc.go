@@ -5,14 +5,14 @@
 // when it starts, when somebody else changed something, and after an error, so that what it
 // compares with is what is really there.
 //
-// One bad service holds back nobody: what is invalid, what the backend cannot express and what
-// collides with something foreign in the kernel is left out, and the [Result] names it; see
-// [Engine.Apply]. Nor does a neighbour that commits to the same kernel all the time: see
-// [Integrity]. Writers of one instance take turns where the backend is a [Locker].
+// One bad service does not hold back the others: a service that is invalid, that the backend cannot
+// express, or that collides with something foreign in the kernel is left out, and the [Result]
+// names it; see [Engine.Apply]. Nor does a neighbour that commits to the same kernel all the time;
+// see [Integrity]. Writers of one instance take turns where the backend is a [Locker].
 //
-// Some work is left to time: endpoints are drained, flows that a change left stale are deleted,
-// what failed is tried again. [Engine.Apply] does what is due, [Engine.Run] the rest in time, and
-// programs without Run call [Engine.Settle].
+// Some work is left to a later time: endpoints drain before they are removed, stale flows are
+// deleted, what failed is tried again. [Engine.Apply] does the work that is due, [Engine.Run] does
+// the rest when it becomes due, and programs without Run call [Engine.Settle].
 //
 //	State ─resolve─► Table ─diff─► ChangeSet ─► Backend ─► kernel
 //	                   ▲                                     │

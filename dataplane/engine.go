@@ -22,13 +22,13 @@ type Config struct {
 	// Logger gets a record for each apply that changed something, for drift, and for each service
 	// that is refused. Nil means silence.
 	Logger *slog.Logger
-	// Flows is told of each change and looks after the flows that it leaves stale. Nil means nobody
-	// does.
+	// Flows is notified of each change and deletes the flows that the change leaves stale. Nil
+	// means that stale flows stay.
 	Flows Flows
 }
 
 // Engine makes the kernel hold desired states, through one backend. Its methods may be called by
-// many goroutines; they take turns.
+// several goroutines at a time; they run one after the other.
 type Engine struct {
 	log      *slog.Logger
 	flows    Flows
@@ -41,8 +41,8 @@ type Engine struct {
 	// state is what was applied last, if anything was.
 	state   servicemodel.State
 	applied bool
-	// told is the table that the flows were last told of.
-	told *servicemodel.Table
+	// notified is the table that the flows were last notified of.
+	notified *servicemodel.Table
 }
 
 // held is a backend and what is known of the kernel through it.
@@ -50,12 +50,14 @@ type held struct {
 	backend Backend
 	// resolved is the table of the last state, from which the next is resolved.
 	resolved *servicemodel.Table
-	// kernel is the table that the kernel holds; valid only if known.
+	// kernel is the table that the kernel holds, and drift what it holds besides; valid if known.
+	// This is the one place that keeps the table: a backend keeps what a table does not say, such
+	// as handles, sizes of sets and versions.
 	kernel *servicemodel.Table
-	known  bool
-	unread bool // the kernel holds more, that nobody wants
-	torn   bool // an apply failed half way: what the kernel holds may be what it left
 	drift  []string
+	known  bool
+	unread bool // the kernel holds more that nobody wants
+	torn   bool // an apply failed half way: what the kernel holds may be what it left
 	// suspect says that somebody committed since the kernel was read, and readings how often it is
 	// read for that.
 	suspect  bool
@@ -118,7 +120,7 @@ func retry(ctx context.Context, doing string, f func() error) error {
 // the kernel is not touched, and the error joins a *servicemodel.FieldError, *[UnsupportedError] or
 // *[CollisionError] for each problem.
 //
-// One error comes with a result: [ErrUnsettled]. Then the kernel holds the state.
+// [ErrUnsettled] is the one error that comes with a result: the kernel holds the state then.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	start := time.Now()
 	e.mu.Lock()
@@ -230,7 +232,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	}, nil
 }
 
-// Observe reads what the kernel holds.
+// Observe reads what the kernel holds, all of it.
 func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -256,7 +258,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	defer unlock()
-	e.held, e.told, e.applied = newHeld(e.backend), nil, false
+	e.held, e.notified, e.applied = newHeld(e.backend), nil, false
 	var stats Stats
 	err = retry(ctx, "cleanup", func() (err error) {
 		stats, err = e.backend.Cleanup(ctx)

@@ -42,7 +42,7 @@ type UnsupportedError struct {
 	Object  string            // such as "service default/web:http"
 	Field   string            // such as "scheduler"
 	Value   string            // such as "lc"
-	Hint    string            // what the backend or the kernel can do; may be empty
+	Hint    string            // what could express it, or from which kernel on; may be empty
 }
 
 // Error returns "nftables cannot express service default/web:http: scheduler: lc (hint)".

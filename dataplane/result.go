@@ -19,24 +19,24 @@ type Result struct {
 	Repaired servicemodel.Counts
 	// Changes is what was applied.
 	Changes *servicemodel.ChangeSet
-	// Rest is what was removed after that: what nobody wants, where the backend found what is
-	// wanted first. Nil if there was no such second step.
+	// Rest is what was removed in a second step, because nobody wants it: a backend that reads with
+	// a hint finds it only after Changes were committed. Nil if there was no second step.
 	Rest *servicemodel.ChangeSet
-	// Drift is what was found in the kernel that did not belong, and was put right.
+	// Drift describes what was found in the kernel that did not belong there, and was repaired.
 	Drift []string
 	// Refused are the services that were left out, in the order of their names.
 	Refused []Refusal
-	// Conflicts are the addresses and ports that several services claim, in their order. The
-	// services that lost one have all their others.
+	// Conflicts are the addresses and ports that several services claim, in their order. A service
+	// that loses one keeps its others.
 	Conflicts []servicemodel.Conflict
 	// Observed says that the kernel was read.
 	Observed bool
-	// Settle is how long until there is work to be done with [Engine.Settle]; 0: none is left.
+	// Settle is after what time [Engine.Settle] has work to do; 0 means that no work is left.
 	Settle time.Duration
-	// Stats is what was sent to the kernel by the commit; the duration is that of the whole apply.
+	// Stats is what the commits sent to the kernel; the duration is that of the whole apply.
 	Stats
 
-	state servicemodel.State // what was applied: without the refused
+	state servicemodel.State // what was applied, without the refused services
 	begun bool               // it is known what was wanted before
 	// damaged says that others had changed the table, if only in what Repaired does not count.
 	damaged bool
@@ -61,7 +61,7 @@ type Totals struct {
 
 // Preview is what an apply would do.
 type Preview struct {
-	// Changes is what would change, and Drift what would be put right.
+	// Changes is what would change, and Drift what would be repaired.
 	Changes *servicemodel.ChangeSet
 	Drift   []string
 	// Plan is what would be sent to the kernel.

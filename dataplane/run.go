@@ -32,10 +32,10 @@ type RunOptions struct {
 	// negative never. Where others undo it again and again, repairs take no more than a tenth of
 	// the time, and a second one of the same kind waits at least a second once five came in a row.
 	Look time.Duration
-	// Done, if not nil, is told of each apply: its result, or its error, or both if the error is
-	// [ErrUnsettled]; and of each Settle or [Watcher] that failed, with a nil result. Services that
-	// an apply refused are in its result; they are tried again with the next apply, at the latest
-	// with the next Resync.
+	// Done, if not nil, is called after each apply with its result, or its error, or both if the
+	// error is [ErrUnsettled]; and with a nil result after each Settle or [Watcher] that failed.
+	// Services that an apply refused are in its result; the next apply tries them again, at the
+	// latest with the next Resync.
 	Done func(*Result, error)
 }
 
@@ -64,13 +64,13 @@ func (o *RunOptions) withDefaults() RunOptions {
 	return r
 }
 
-// Run applies the states it receives, the newest first where several wait, until the channel is
-// closed or the context is done. A failed apply is tried again, with the newest state. Work that
-// applies left to time is done when it is due. If the backend is a [Watcher], the state is applied
-// again when what it watches changed. Run works in the caller's goroutine; one that watches ends
-// before Run returns. It returns nil when the channel was closed and the last state applied,
-// otherwise the context's error. What is not due by then is left undone: to see it through, call
-// [Engine.Settle] until it returns 0.
+// Run applies the states that it receives until the channel is closed or the context is done. Where
+// several states wait, it applies the newest and skips the others. It tries a failed apply again,
+// with the newest state, and does the work that applies leave to a later time when it is due. If
+// the backend is a [Watcher], Run applies the state again when what it watches has changed. Run
+// works in the caller's goroutine; the goroutine that watches ends before Run returns. Run returns
+// nil when the channel was closed and the last state was applied, otherwise the context's error.
+// Work that is not due by then is left: to finish it, call [Engine.Settle] until it returns 0.
 func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State,
 	opts *RunOptions) error {
 	l := &loop{engine: e, opts: opts.withDefaults(), states: states}
@@ -237,7 +237,7 @@ func (l *loop) pay() {
 // jitter returns d, or up to a quarter more.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// settleNow does what is due.
+// settleNow does the work that is due.
 func (l *loop) settleNow(ctx context.Context) {
 	next, err := l.engine.Settle(ctx)
 	l.settleIn(next, err)

@@ -9,40 +9,39 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Settler does work that commits leave to time, such as draining an endpoint before it is removed.
-// A [Backend] may be one.
+// Settler does the work that commits leave to a later time, such as removing an endpoint once it
+// has drained. A [Backend] may be one.
 type Settler interface {
-	// Settle does what has become due of the work that earlier commits left to time, and returns
-	// how long until it is worth calling again; 0: nothing is left. It is called after each apply,
-	// so it must be cheap when nothing is due. A backend is asked only while the engine knows what
-	// the kernel holds, and is observed again after an error. What failed stays due.
+	// Settle does the work that is due, and returns after what time to call it again; 0 means that
+	// no work is left. The engine calls it after each apply, so it must be cheap when nothing is
+	// due. A backend's Settle is called only while the engine knows what the kernel holds; after an
+	// error, the kernel is observed again. Work that failed stays due.
 	Settle(ctx context.Context) (next time.Duration, err error)
 }
 
-// Flows looks after what the kernel remembers of connections: conntrack decides once where a flow
-// goes, so a change of services can leave some that go to endpoints that are gone. Package
-// conntrack/flows has one that works with every backend.
+// Flows deletes the flows that a change of services leaves stale: conntrack decides once where a
+// flow goes, so flows to an endpoint outlive the endpoint. Package conntrack/flows has an
+// implementation that works with every backend.
 //
-// An [Engine] calls its methods one at a time, and none while it commits.
+// An [Engine] calls the methods of Flows one at a time, and none while it commits.
 type Flows interface {
-	// Changed notes that the kernel has come to hold c.New, which is what s means, and held c.Old
-	// before. It is called after each apply, also if nothing differs in the kernel; and a second
-	// time for the same New after a commit of which it is not known how far it got. It does no work
-	// that can fail: that is left to Settle, which the engine calls at once.
+	// Changed notes that the kernel has come to hold c.New, the table of the state s, and held
+	// c.Old before. The engine calls it after each apply, also if nothing differs in the kernel,
+	// and twice for the same New if it does not know how far an earlier commit got. Changed does no
+	// work that can fail: Settle does, which the engine calls right after.
 	Changed(s servicemodel.State, c *servicemodel.ChangeSet)
 	Settler
 }
 
-// ErrUnsettled says that the kernel holds what it should, but that work left over by this or an
-// earlier commit failed: stale flows are still there, or endpoints that should have been drained by
-// now. [Engine.Apply] then returns a result and an error. The work is tried again by the next Apply
-// or [Engine.Settle].
+// ErrUnsettled says that the kernel holds the state, but that work which this or an earlier commit
+// left to a later time failed: stale flows are still there, or endpoints that have drained.
+// [Engine.Apply] then returns a result and an error. The next Apply or [Engine.Settle] tries again.
 var ErrUnsettled = errors.New("applied, but not settled")
 
-// Settle does what has become due of the work that earlier applies left to time: draining, and what
-// failed then. It returns how long until it is worth calling again; 0: nothing is left.
-// [Engine.Run] calls it when it is due; programs without Run call it themselves, or leave it to the
-// next Apply. Errors match [ErrUnsettled].
+// Settle does the work that earlier applies left to a later time and that is due: removing drained
+// endpoints, and whatever failed before. It returns after what time to call it again; 0 means that
+// no work is left. [Engine.Run] calls it when work is due; programs without Run call it themselves,
+// or leave the work to the next Apply. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,7 +70,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	return next, nil
 }
 
-// settleBackend lets the backend settle what is due, from what the kernel is known to hold.
+// settleBackend calls Settle of the backend, with the kernel read before if that must be.
 func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
 	unlock, err := e.lock(ctx)
 	if err != nil {
@@ -90,16 +89,16 @@ func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Durati
 	return next, err
 }
 
-// changed tells the flows of what the kernel holds now. They must learn of every step that the
-// kernel took: what they were told last may not be where this commit began, if one in between
-// failed half way or somebody else changed the kernel.
+// changed notifies the flows of what the kernel holds now. They must learn of every step that the
+// kernel took. If a commit failed half way, or somebody else changed the kernel, this commit does
+// not begin where the last notification ended: then they get both differences.
 func (e *Engine) changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	if e.flows == nil {
 		return
 	}
-	if e.told != nil && e.told != c.Old {
-		e.flows.Changed(s, servicemodel.Diff(e.told, c.New))
+	if e.notified != nil && e.notified != c.Old {
+		e.flows.Changed(s, servicemodel.Diff(e.notified, c.New))
 	}
 	e.flows.Changed(s, c)
-	e.told = c.New
+	e.notified = c.New
 }

@@ -12,10 +12,9 @@ import (
 // Watcher follows what a backend's kernel state depends on and others change, such as the addresses
 // of the node. A [Backend] may be one; [Engine.Run] watches as long as it runs.
 type Watcher interface {
-	// Watch calls changed each time that applying the same state again may give another result,
-	// until ctx is done, which is not an error. It may call more often, and must not wait for
-	// anything else in changed's way: changed returns at once. It is called while other methods
-	// run.
+	// Watch calls changed whenever applying the same state again may give another result, until ctx
+	// is done, which is not an error. It may call changed more often than that; changed returns at
+	// once. Watch runs while other methods of the backend are called.
 	Watch(ctx context.Context, changed func()) error
 }
 
@@ -27,8 +26,8 @@ type watch struct {
 	ended   sync.WaitGroup
 }
 
-// newWatch begins to watch, if the backend is a Watcher. After an error it begins again after a
-// time, and counts that as a change: what happened meanwhile is not known.
+// newWatch begins to watch, if the backend is a Watcher. After an error it begins again once the
+// time again has passed, and counts that as a change, since changes may have been missed.
 func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
 	w := &watch{changed: make(chan struct{}, 1), failed: make(chan error)}
 	watcher, ok := b.(Watcher)
@@ -59,7 +58,7 @@ func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
 	return w
 }
 
-// note notes a change; several become one.
+// note notes a change. Changes that nobody has received become one.
 func (w *watch) note() {
 	select {
 	case w.changed <- struct{}{}:

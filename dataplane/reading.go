@@ -16,9 +16,9 @@ const (
 	readShare = 200
 )
 
-// lookAt makes sure that what the kernel holds is known, and reports whether it was read for that.
-// want is the table that the kernel is to hold; nil reads all.
-func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, error) {
+// ensureKnown reads the kernel unless it is known what that holds, and reports whether it did. want
+// is the table that the kernel is to hold; nil reads all.
+func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
 	if !e.known || e.unread {
 		return true, e.observe(ctx, want)
 	}
@@ -37,7 +37,8 @@ func (e *Engine) lookAt(ctx context.Context, want *servicemodel.Table) (bool, er
 	return false, nil
 }
 
-// integrity asks the backend, and says whether a suspicion is reason to read now.
+// integrity returns the integrity that the backend reports, and whether a suspicion is reason to
+// read now.
 func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err error) {
 	if i, err = e.backend.Integrity(ctx); err != nil {
 		return i, false, err
@@ -46,9 +47,8 @@ func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err erro
 	return i, e.suspect && e.readings.Allow(time.Now()), nil
 }
 
-// intact reports whether an apply of the same state would find nothing to do, as far as that can
-// be told without reading the kernel. What is not known, after something failed, is read by
-// whoever tries that again.
+// intact reports whether an apply of the same state would find nothing to do, as far as that shows
+// without reading the kernel. After something failed, the next try reads the kernel anyway.
 func (e *Engine) intact(ctx context.Context) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -59,15 +59,15 @@ func (e *Engine) intact(ctx context.Context) (bool, error) {
 	return i != Broken && !due, err
 }
 
-// verify reads the kernel for a suspicion that may be unfounded. A reading that finds something
-// was worth its time. Where others are in the way of it, what is known is good enough until the
-// next one, unless it is broken by now.
-func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (bool, error) {
+// verify reads the kernel for a suspicion that may be unfounded. Only a reading that finds nothing
+// is counted in the ration. If the reading has a conflict, what is known stays until the next one,
+// unless it is broken by now.
+func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
 	before, start := e.kernel, time.Now()
-	err := e.observe(ctx, want)
+	err = e.observe(ctx, want)
 	switch {
 	case errors.Is(err, ErrConflict):
-		if i, errLook := e.backend.Integrity(ctx); errLook != nil || i == Broken {
+		if i, integrityErr := e.backend.Integrity(ctx); integrityErr != nil || i == Broken {
 			return true, err
 		}
 		e.known, e.suspect = true, true
@@ -80,7 +80,7 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (bool, er
 	return err == nil, nil
 }
 
-// observe reads the kernel, given what it is about to hold, if that is known.
+// observe reads the kernel. want is the table that it is about to hold; nil if that is not known.
 func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	e.known = false
 	o, err := e.backend.Observe(ctx, want)
