@@ -1,8 +1,12 @@
 package kube
 
-//lint:file-ignore SA1019 Endpoints are deprecated, yet all that some clusters have
+//revive:disable:line-length-limit
+//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
+//revive:enable:line-length-limit
 
 import (
+	"net/netip"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -19,104 +23,100 @@ const (
 	kindServiceCIDR   = "ServiceCIDR"
 )
 
+// set takes the newest version of an object. It translates the object, keeps and returns its
+// problems, and puts what the object means: the zero T if the object cannot be used.
+func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T)) []Problem {
+	r := newReport(k, t.config.Strict)
+	meaning := translate(r)
+	if r.failed() {
+		meaning = *new(T)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(meaning)
+	return t.conclude(k, r)
+}
+
+// forget notes that an object is gone: it puts the zero T.
+func forget[T any](t *Tracker, k objectKey, put func(T)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.problems, k)
+	put(*new(T))
+}
+
 // SetService takes a Service.
 func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
-	k := objectKey{kindService, n}
-	r := newReport(k, t.config.Strict)
-	service := translateService(s, r)
-	annotate(service, s.Annotations, t.config.Annotations, r)
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	problems, ok := t.conclude(k, r)
-	t.putService(n, service, ok)
-	return problems
+	return set(t, objectKey{kindService, n}, func(r *report) *servicemodel.Service {
+		service := translateService(s, r)
+		annotate(service, s.Annotations, t.config.Annotations, r)
+		return service
+	}, t.putService(n))
 }
 
 // DeleteService says that a Service is gone.
 func (t *Tracker) DeleteService(n servicemodel.Name) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.problems, objectKey{kindService, n})
-	t.putService(n, nil, false)
+	forget(t, objectKey{kindService, n}, t.putService(n))
 }
 
-func (t *Tracker) putService(n servicemodel.Name, service *servicemodel.Service, ok bool) {
-	if service != nil && ok {
-		t.services[n] = service
-	} else {
-		delete(t.services, n)
+func (t *Tracker) putService(n servicemodel.Name) func(*servicemodel.Service) {
+	return func(service *servicemodel.Service) {
+		if service != nil {
+			t.services[n] = service
+		} else {
+			delete(t.services, n)
+		}
+		t.dirty[n] = struct{}{}
 	}
-	t.dirty[n] = struct{}{}
 }
 
 // SetEndpointSlice takes an EndpointSlice.
 func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
-	k := objectKey{kindEndpointSlice, n}
-	r := newReport(k, t.config.Strict)
-	translated := translateSlice(s, r)
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	problems, ok := t.conclude(k, r)
-	t.putSlice(n, translated, ok)
-	return problems
+	translate := func(r *report) *slice { return translateSlice(s, r) }
+	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice(n))
 }
 
 // DeleteEndpointSlice says that an EndpointSlice is gone. The name is its own, not that of its
 // service.
 func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.problems, objectKey{kindEndpointSlice, n})
-	t.putSlice(n, nil, false)
+	forget(t, objectKey{kindEndpointSlice, n}, t.putSlice(n))
 }
 
-func (t *Tracker) putSlice(n servicemodel.Name, s *slice, ok bool) {
-	if owner, known := t.owners[n]; known { // it may have been of another service
-		delete(t.owners, n)
-		b := t.backends[owner]
-		delete(b.slices, n.Name)
-		t.tidy(owner, b)
+func (t *Tracker) putSlice(n servicemodel.Name) func(*slice) {
+	return func(s *slice) {
+		if owner, known := t.owners[n]; known { // it may have been of another service
+			delete(t.owners, n)
+			b := t.backends[owner]
+			delete(b.slices, n.Name)
+			t.tidy(owner, b)
+		}
+		if s != nil {
+			t.owners[n] = s.service
+			t.backendsOf(s.service).slices[n.Name] = s
+		}
 	}
-	if s == nil || !ok {
-		return
-	}
-	t.owners[n] = s.service
-	t.backendsOf(s.service).slices[n.Name] = s
 }
 
 // SetEndpoints takes an Endpoints object. It counts while its service has no valid EndpointSlice.
 func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	n := servicemodel.Name{Namespace: e.Namespace, Name: e.Name}
-	k := objectKey{kindEndpoints, n}
-	r := newReport(k, t.config.Strict)
-	translated := translateEndpoints(e, r)
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	problems, ok := t.conclude(k, r)
-	t.putEndpoints(n, translated, ok)
-	return problems
+	translate := func(r *report) *slice { return translateEndpoints(e, r) }
+	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints(n))
 }
 
 // DeleteEndpoints says that an Endpoints object is gone.
 func (t *Tracker) DeleteEndpoints(n servicemodel.Name) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.problems, objectKey{kindEndpoints, n})
-	t.putEndpoints(n, nil, false)
+	forget(t, objectKey{kindEndpoints, n}, t.putEndpoints(n))
 }
 
-func (t *Tracker) putEndpoints(n servicemodel.Name, s *slice, ok bool) {
-	b := t.backendsOf(n)
-	b.legacy = nil
-	if ok {
+func (t *Tracker) putEndpoints(n servicemodel.Name) func(*slice) {
+	return func(s *slice) {
+		b := t.backendsOf(n)
 		b.legacy = s
+		t.tidy(n, b)
 	}
-	t.tidy(n, b)
 }
 
 // backendsOf returns the backends of a service, to be changed.
@@ -143,20 +143,13 @@ func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 	if n.Name == "" || n.Name != t.config.Node.Name {
 		return nil
 	}
-	k := objectKey{kindNode, servicemodel.Name{Name: n.Name}}
-	r := newReport(k, t.config.Strict)
-	translated := translateNode(n, r)
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	problems, ok := t.conclude(k, r)
-	if ok {
-		t.node = *translated
-	} else {
-		t.node = node{}
-	}
-	t.dirtyNode = true
-	return problems
+	translate := func(r *report) *node { return translateNode(n, r) }
+	return set(t, objectKey{kindNode, servicemodel.Name{Name: n.Name}}, translate, func(n *node) {
+		if t.node = (node{}); n != nil {
+			t.node = *n
+		}
+		t.dirtyNode = true
+	})
 }
 
 // DeleteNode says that a Node is gone, which changes nothing: while the program runs, so does the
@@ -165,27 +158,26 @@ func (t *Tracker) DeleteNode(string) {}
 
 // SetServiceCIDR takes a ServiceCIDR.
 func (t *Tracker) SetServiceCIDR(c *networkingv1.ServiceCIDR) []Problem {
-	k := objectKey{kindServiceCIDR, servicemodel.Name{Name: c.Name}}
-	r := newReport(k, t.config.Strict)
-	cidrs := translateServiceCIDR(c, r)
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	problems, ok := t.conclude(k, r)
-	if ok {
-		t.serviceCIDRs[c.Name] = cidrs
-	} else {
-		delete(t.serviceCIDRs, c.Name)
-	}
-	t.dirtyNode = true
-	return problems
+	translate := func(r *report) []netip.Prefix { return translateServiceCIDR(c, r) }
+	return set(t, cidrKey(c.Name), translate, t.putServiceCIDR(c.Name))
 }
 
 // DeleteServiceCIDR says that a ServiceCIDR is gone.
 func (t *Tracker) DeleteServiceCIDR(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.problems, objectKey{kindServiceCIDR, servicemodel.Name{Name: name}})
-	delete(t.serviceCIDRs, name)
-	t.dirtyNode = true
+	forget(t, cidrKey(name), t.putServiceCIDR(name))
+}
+
+func cidrKey(name string) objectKey {
+	return objectKey{kindServiceCIDR, servicemodel.Name{Name: name}}
+}
+
+func (t *Tracker) putServiceCIDR(name string) func([]netip.Prefix) {
+	return func(cidrs []netip.Prefix) {
+		if cidrs != nil {
+			t.serviceCIDRs[name] = cidrs
+		} else {
+			delete(t.serviceCIDRs, name)
+		}
+		t.dirtyNode = true
+	}
 }

@@ -113,13 +113,12 @@ func (t *Tracker) Problems() []Problem {
 	return all
 }
 
-// conclude ends the translation of an object: it keeps what was wrong and returns it, with whether
-// the object can be used.
-func (t *Tracker) conclude(k objectKey, r *report) ([]Problem, bool) {
+// conclude keeps and returns the problems of an object.
+func (t *Tracker) conclude(k objectKey, r *report) []Problem {
 	if len(r.problems) == 0 {
 		delete(t.problems, k)
-		return nil, true
+		return nil
 	}
 	t.problems[k] = r.problems
-	return slices.Clone(r.problems), !r.failed()
+	return slices.Clone(r.problems)
 }
