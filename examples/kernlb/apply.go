@@ -153,20 +153,3 @@ func (p *program) printPlan(v *dataplane.Preview, refused []reason) error {
 		counts.Added, counts.Changed, counts.Removed, stats.Messages, v.Plan)
 	return err
 }
-
-func (p *program) cleanup(ctx context.Context) error {
-	return p.withEngine(ctx, servicemodel.State{},
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err := e.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			stats, err := e.Cleanup(ctx)
-			if err != nil {
-				return err
-			}
-			return p.summarize(summary{Backend: p.opts.backend, Removed: o.Table.Len(),
-				Messages: stats.Messages, Bytes: stats.Bytes,
-				Micros: stats.Duration.Microseconds()})
-		})
-}

@@ -19,7 +19,6 @@ type flowOptions struct {
 	service     string
 	bench       int
 	tuning      tuning.Config
-	planOnly    bool
 }
 
 func (o *flowOptions) define(fs *flag.FlagSet) {
@@ -30,7 +29,6 @@ func (o *flowOptions) define(fs *flag.FlagSet) {
 	fs.BoolVar(&o.watch, "watch", false, "flows: print what happens to flows, until interrupted")
 	fs.StringVar(&o.service, "service", "", "flows: only those of the service `NAMESPACE/NAME`")
 	fs.IntVar(&o.bench, "flows", 0, "bench: measure with `N` flows what cleaning them up takes")
-	fs.BoolVar(&o.planOnly, "plan", false, "tune: print what would change, and change nothing")
 
 	t := tuning.KubeProxy()
 	o.tuning = t

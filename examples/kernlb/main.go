@@ -5,7 +5,7 @@
 //	kernlb watch   -f DIR      keeps the kernel equal to a directory of manifests
 //	kernlb plan    -f FILE …   prints what apply would change, and touches nothing
 //	kernlb show                prints what the kernel holds now
-//	kernlb cleanup             removes every trace
+//	kernlb cleanup             removes every trace; with -of kube-proxy, what that left
 //	kernlb probe               prints which backends this kernel supports, and why not the others
 //	kernlb flows               prints the flows of services
 //	kernlb tune                sets the limits and timeouts of conntrack

@@ -24,6 +24,8 @@ type options struct {
 	output   string
 	goOn     bool // where a service is refused
 	copies   string
+	of       string // cleanup: of what other program
+	planOnly bool   // tune, cleanup -of: print what would be done
 	node     servicemodel.Node
 	services int
 	endpoint int
@@ -41,7 +43,7 @@ commands:
   watch    keep the kernel equal to a directory of manifests (-f) until interrupted
   plan     print what apply would change; touches nothing
   show     print what the kernel holds now
-  cleanup  remove every trace
+  cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
   probe    print which backends this kernel supports, and why not the others
   flows    print the flows of services, counts, and how full the table is
   tune     set the limits and timeouts of conntrack
@@ -78,10 +80,26 @@ func (o *options) parse(args []string, stderr io.Writer) (string, error) {
 	if needsFile != (len(o.files) > 0) {
 		return "", fmt.Errorf("-f is for apply, plan and watch, and they need it")
 	}
-	if name == "cleanup" && o.backend == auto {
+	if name == "cleanup" && o.of == "" && o.backend == auto {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
 	}
+	if err := o.checkCleanup(name); err != nil {
+		return "", err
+	}
 	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check())
+}
+
+// checkCleanup checks the flags that cleanup alone has.
+func (o *options) checkCleanup(command string) error {
+	switch {
+	case o.of != "" && o.of != ofKubeProxy:
+		return fmt.Errorf("-of: %q: want %s", o.of, ofKubeProxy)
+	case o.of != "" && command != "cleanup":
+		return errors.New("-of is for cleanup")
+	case command == "cleanup" && o.planOnly && o.of == "":
+		return errors.New("-plan is for tune, and for cleanup with -of")
+	}
+	return nil
 }
 
 // nodeFlags are the flags that describe the node, as given.
@@ -115,6 +133,11 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.StringVar(&o.copies, "copies", "",
 		"watch: `DIR` for the last whole version of each manifest, in case that one is broken "+
 			"when the program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
+	fs.StringVar(&o.of, "of", "",
+		"cleanup: delete what another `PROGRAM` left, which must be "+ofKubeProxy+
+			" (default: what the instance has)")
+	fs.BoolVar(&o.planOnly, "plan", false,
+		"tune, cleanup with -of: print what would be done, and change nothing")
 	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
 	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
 	fs.Var(&n.ips, "node-ip",

@@ -30,7 +30,7 @@ func (p *program) tune(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	if err := p.printTuning(plan); err != nil || p.opts.flow.planOnly {
+	if err := p.printTuning(plan); err != nil || p.opts.planOnly {
 		return err
 	}
 	return plan.Apply(table)

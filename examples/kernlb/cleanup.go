@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/kubeproxy"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// ofKubeProxy is what -of names kube-proxy by.
+const ofKubeProxy = "kube-proxy"
+
+// cleanup removes what the instance has in the kernel, or what kube-proxy left there.
+func (p *program) cleanup(ctx context.Context) error {
+	if p.opts.of == ofKubeProxy {
+		return p.cleanupKubeProxy(ctx)
+	}
+	return p.withEngine(ctx, servicemodel.State{},
+		func(ctx context.Context, e *dataplane.Engine) error {
+			o, err := e.Observe(ctx)
+			if err != nil {
+				return err
+			}
+			stats, err := e.Cleanup(ctx)
+			if err != nil {
+				return err
+			}
+			return p.summarize(summary{Backend: p.opts.backend, Removed: o.Table.Len(),
+				Messages: stats.Messages, Bytes: stats.Bytes,
+				Micros: stats.Duration.Microseconds()})
+		})
+}
+
+// cleanupKubeProxy deletes what kube-proxy left, or says what it would delete, and prints the list.
+func (p *program) cleanupKubeProxy(ctx context.Context) error {
+	act := kubeproxy.Cleanup
+	if p.opts.planOnly {
+		act = kubeproxy.Find
+	}
+	plan, err := act(ctx, &kubeproxy.Config{Logger: p.log})
+	if plan == nil {
+		return err
+	}
+	if printErr := p.printLeftovers(plan); err == nil {
+		err = printErr
+	}
+	return err
+}
+
+// printLeftovers prints what was found of kube-proxy.
+func (p *program) printLeftovers(plan *kubeproxy.Plan) error {
+	if p.opts.output == "json" {
+		enc := json.NewEncoder(p.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(plan)
+	}
+	text := plan.String()
+	if plan.Empty() {
+		text += "nothing of kube-proxy to delete\n"
+	}
+	_, err := fmt.Fprint(p.stdout, text)
+	return err
+}

@@ -1,0 +1,231 @@
+package kubeproxy
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+func cleanup(t *testing.T, ns *netnstest.NS) *Plan {
+	t.Helper()
+	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	return done
+}
+
+func find(t *testing.T, ns *netnstest.NS) *Plan {
+	t.Helper()
+	p, err := Find(t.Context(), &Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	return p
+}
+
+// What each version made goes, in both families, and everything else is the same, byte for byte.
+func TestCleanupLeavesWhatWasThereBefore(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"iptables-1.28.rules", "iptables-1.30.rules",
+		"iptables-1.36.rules", "ipvs-1.28.rules", "ipvs-1.36.rules", "nftables-1.29.nft",
+		"nftables-1.36.nft"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			ns := newNS(t)
+			before := others(t, ns)
+			require.Equal(t, &Plan{}, find(t, ns), "nothing of kube-proxy's")
+			load(t, ns, version)
+			with := saved(t, ns)
+			require.NotEqual(t, before, with)
+
+			plan := find(t, ns)
+			require.False(t, plan.Empty())
+			require.Equal(t, with, saved(t, ns), "a plan changes nothing")
+			require.Equal(t, plan, cleanup(t, ns), "what was planned is done")
+			require.Equal(t, before, saved(t, ns))
+			require.Equal(t, &Plan{}, cleanup(t, ns), "there is nothing left to do")
+		})
+	}
+}
+
+// load loads what a version of kube-proxy made.
+func load(t *testing.T, ns *netnstest.NS, version string) {
+	t.Helper()
+	text := recorded(t, version)
+	switch {
+	case strings.HasPrefix(version, "nftables"):
+		run(t, ns, text, "nft", "-f", "-")
+		run(t, ns, "add table ip6 kube-proxy; add chain ip6 kube-proxy services", "nft", "-f", "-")
+		return
+	case strings.HasPrefix(version, "ipvs"):
+		makeSets(t, ns)
+	case strings.Contains(text, "nfacct") && !makeCounters(t, ns):
+		t.Skip("the kernel has no nfnetlink_acct")
+	}
+	restore(t, ns, text)
+}
+
+// A chain that somebody else's rule leads to cannot be deleted. It stays, with what it leads to.
+func TestChainsThatOthersUseStay(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	load(t, ns, "iptables-1.28.rules")
+	restore(t, ns, `*nat
+:CNI-DN-1 - [0:0]
+-A CNI-DN-1 -p tcp --dport 80 -j KUBE-MARK-MASQ
+-A PREROUTING -p udp -j KUBE-EXT-4SW47YFZTEDKD3PK
+COMMIT
+`)
+	done := cleanup(t, ns)
+	after := saved(t, ns)
+	for _, stays := range []string{"-A KUBE-MARK-MASQ -j MARK", "-A CNI-DN-1",
+		"-A PREROUTING -p udp -j KUBE-EXT-4SW47YFZTEDKD3PK", "-A KUBE-SVC-4SW47YFZTEDKD3PK",
+		"-A KUBE-SEP-UKSFD7AGPMPPLUHC"} {
+		require.Contains(t, after, stays)
+	}
+	for _, gone := range []string{"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS",
+		"KUBE-SVC-XPGD46QRK7WJZT7O"} {
+		require.NotContains(t, after, gone)
+	}
+	require.Contains(t, done.String(), "# left: chain ip nat KUBE-MARK-MASQ: a rule of chain "+
+		"CNI-DN-1, which is not kube-proxy's or stays, leads to it\n")
+	require.Contains(t, done.String(), "# left: chain ip6 nat KUBE-SEP-UKSFD7AGPMPPLUHC: ")
+	require.True(t, cleanup(t, ns).Empty())
+}
+
+// Chains that kernlb or an old kubelet has as well stay, and the result says so.
+func TestSharedChainsStay(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, sign, stays, gone, left string }{
+		{"kernlb", "KUBE-VERSION-0a1b2c3d", "-A KUBE-SERVICES", "KUBE-PROXY-CANARY",
+			"an instance of kernlb's iptables backend has taken them over"},
+		{"kubelet 1.26", "KUBE-MARK-DROP", "-A POSTROUTING -m comment", "KUBE-SERVICES",
+			"KUBE-MARK-DROP shows that a kubelet before 1.27 makes them, too"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ns := newNS(t)
+			load(t, ns, "iptables-1.28.rules")
+			restore(t, ns, "*nat\n:"+tt.sign+" - [0:0]\nCOMMIT\n")
+			done := cleanup(t, ns)
+			after := saved(t, ns)
+			require.Contains(t, after, tt.sign)
+			require.Contains(t, after, tt.stays)
+			require.NotContains(t, after, tt.gone)
+			require.Contains(t, done.String(), tt.left)
+		})
+	}
+}
+
+// A table of somebody else that is called like kube-proxy's stays.
+func TestATableThatIsNotKubeProxysStays(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	run(t, ns, "add table ip kube-proxy; add chain ip kube-proxy mine", "nft", "-f", "-")
+	before := saved(t, ns)
+	p := cleanup(t, ns)
+	require.True(t, p.Empty())
+	require.Equal(t, "# left: table ip kube-proxy: it has no chain \"services\", so that it is "+
+		"not kube-proxy's\n", p.String())
+	require.Equal(t, before, saved(t, ns))
+}
+
+// An IP set that rules of others refer to stays, the error names it, and all others go.
+func TestASetThatOthersUseStays(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	load(t, ns, "ipvs-1.36.rules")
+	run(t, ns, "", "iptables-nft", "-A", "INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP",
+		"dst,dst", "-j", "ACCEPT")
+	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
+	require.ErrorContains(t, err, "destroy IP set KUBE-CLUSTER-IP")
+	require.ErrorContains(t, err, "rules of others refer to it")
+	require.Len(t, done.Sets, len(setNames())-1)
+	require.Equal(t, []string{"KUBE-CLUSTER-IP"}, find(t, ns).Sets)
+	run(t, ns, "", "iptables-nft", "-F", "INPUT")
+	require.Equal(t, []string{"KUBE-CLUSTER-IP"}, cleanup(t, ns).Sets)
+}
+
+// A writer who commits now and then is in the way of some transactions; one who never stops is a
+// conflict, and nothing is deleted then.
+func TestOtherWritersAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	load(t, ns, "iptables-1.28.rules")
+	c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	defer c.Close()
+	commit := func() {
+		var b nfnl.Batch
+		b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_NEWTABLE, nfnl.FlagCreate, unix.NFPROTO_INET, 0,
+			nfnl.Object{Verb: "add", Kind: "table"})
+		b.Text(unix.NFTA_TABLE_NAME, "neighbour")
+		b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, unix.NFPROTO_INET, 0,
+			nfnl.Object{Verb: "delete", Kind: "table"})
+		b.Text(unix.NFTA_TABLE_NAME, "neighbour")
+		_ = c.Commit(t.Context(), &b, 0)
+	}
+	k, err := open(&Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	defer k.close()
+	p, gen, err := k.plan(t.Context())
+	require.NoError(t, err)
+	commit()
+	with := saved(t, ns)
+	require.ErrorIs(t, k.commit(t.Context(), p, gen), nfnl.ErrGenerationChanged)
+	require.Equal(t, with, saved(t, ns))
+
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				commit()
+			}
+		}
+	}()
+	require.False(t, cleanup(t, ns).Empty())
+	close(stop)
+	<-stopped
+	require.True(t, find(t, ns).Empty())
+}
+
+// Legacy tables are looked for, not changed.
+func TestLegacyTablesAreNamed(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	rules := recorded(t, "iptables-1.28.rules")
+	run(t, ns, rules, "iptables-legacy-restore", "--noflush")
+	run(t, ns, rules6(rules), "ip6tables-legacy-restore", "--noflush")
+	load(t, ns, "nftables-1.29.nft")
+	before := run(t, ns, "", "iptables-legacy-save", "-t", "nat")
+	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
+	require.ErrorIs(t, err, ErrLegacy)
+	require.ErrorContains(t, err, "table filter of ip6tables-legacy: ")
+	require.Len(t, done.Tables, 2, "the rest is done")
+	require.Contains(t, done.String(), "# left: table nat of iptables-legacy: it is a legacy "+
+		"table, which kernlb does not change: kube-proxy --cleanup deletes its 21 chains there, ")
+	after := run(t, ns, "", "iptables-legacy-save", "-t", "nat")
+	lines := func(s string) []string { return strings.Split(s, "\n")[1:20] }
+	require.Equal(t, lines(before), lines(after))
+}
+
+func TestPlansAreJSON(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	load(t, ns, "iptables-1.28.rules")
+	p := find(t, ns)
+	text, err := json.Marshal(p)
+	require.NoError(t, err)
+	var read Plan
+	require.NoError(t, json.Unmarshal(text, &read))
+	require.Equal(t, *p, read)
+	require.Contains(t, string(text), `{"family":"ip","table":"nat","chain":"KUBE-SERVICES"}`)
+}

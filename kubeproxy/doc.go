@@ -1,0 +1,54 @@
+// Package kubeproxy deletes what kube-proxy left in the kernel, in each of its Linux modes, and
+// touches nothing else. It knows the versions 1.28 to 1.36 of Kubernetes. [Find] says what there
+// is, [Cleanup] deletes it.
+//
+// # Handing over
+//
+// The new comes before the old goes, so that services work all the time:
+//
+//  1. Stop kube-proxy, or it makes everything again.
+//  2. Apply the services with a backend of kernlb. Both sets of rules are in place then; each new
+//     connection is balanced by one of them.
+//  3. Call [Cleanup].
+//
+// Established connections go on: conntrack knows where they go, whoever has made the rules. In the
+// ipvs mode they end with their virtual servers, since IPVS itself moves their packets. kernlb's
+// ipvs backend refuses services at addresses where kube-proxy has virtual servers; between these
+// two, clean up first and apply after it.
+//
+// kernlb's iptables backend takes over kube-proxy's chains if it has the same prefix, which is its
+// default. Then these chains are kernlb's: they stay, and only those go that kernlb does not have.
+//
+// # What is kube-proxy's
+//
+//   - iptables mode: the chains KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS,
+//     KUBE-POSTROUTING, KUBE-MARK-MASQ, KUBE-FORWARD, KUBE-PROXY-FIREWALL and KUBE-PROXY-CANARY,
+//     each in the tables where kube-proxy has it, and those of services and endpoints:
+//     KUBE-SVC-, KUBE-SVL-, KUBE-EXT-, KUBE-FW- and KUBE-SEP- with a hash; the rules with
+//     kube-proxy's comments that lead there from base chains; and the counters
+//     ct_state_invalid_dropped_pkts and localhost_nps_accepted_pkts of nfnetlink_acct.
+//   - nftables mode: the tables ip kube-proxy and ip6 kube-proxy.
+//   - ipvs mode: further chains, the IP sets KUBE-… and KUBE-6-…, the device kube-ipvs0, and those
+//     virtual servers that the sets list, or that are at an address of the device.
+//
+// Both families are looked at, and all modes, since a node may have had several.
+//
+// # What stays
+//
+// Tables and base chains of iptables are nobody's, and stay. So do all other chains: kubelet's
+// (KUBE-FIREWALL, which kube-proxy makes as well and does not delete either, KUBE-KUBELET-CANARY,
+// KUBE-IPTABLES-HINT, KUBE-MARK-DROP), those of network policies (KUBE-ROUTER-…, KUBE-NWPLCY-…),
+// and virtual servers and IP sets of others. [Plan.Left] names what stays for a reason that is not
+// its name:
+//
+//   - chains that rules of others lead to, with the chains that they lead to: the plugin portmap
+//     of CNI can be told to use KUBE-MARK-MASQ
+//   - KUBE-MARK-MASQ and KUBE-POSTROUTING, where KUBE-MARK-DROP tells of a kubelet before 1.27,
+//     which makes them, too
+//   - chains that kernlb has taken over, and a device kube-ipvs0 that kernlb has addresses on
+//   - chains in legacy tables of iptables, which are looked for only; [ErrLegacy]
+//   - sysctls that kube-proxy has set, such as net.ipv4.conf.all.route_localnet and
+//     net.ipv4.vs.conntrack: what they were before is not known
+//
+// The package needs Linux 5.10 or newer, with nf_tables.
+package kubeproxy

@@ -1,0 +1,53 @@
+package kubeproxy_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/kubeproxy"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The new backend applies first, then what kube-proxy left goes. kube-proxy has been stopped.
+func Example() {
+	handOver := func(ctx context.Context, services servicemodel.State) error {
+		backend, err := nftables.New(nil)
+		if err != nil {
+			return err
+		}
+		defer backend.Close()
+		if _, err := dataplane.New(backend, nil).Apply(ctx, services); err != nil {
+			return err // kube-proxy's rules still serve
+		}
+		done, err := kubeproxy.Cleanup(ctx, nil)
+		fmt.Print(done)
+		return err
+	}
+	_ = handOver // it takes privileges
+}
+
+// A plan prints as the commands that would do the same.
+func ExamplePlan() {
+	nat := kubeproxy.Table{Family: "ip", Name: "nat"}
+	services := kubeproxy.Chain{Table: nat, Chain: "KUBE-SERVICES"}
+	p := kubeproxy.Plan{
+		Rules: []kubeproxy.Rule{{Chain: kubeproxy.Chain{Table: nat, Chain: "PREROUTING"},
+			Handle: 7, Target: services.Chain}},
+		Chains: []kubeproxy.Chain{services},
+		VirtualServers: []kubeproxy.VirtualServer{{Protocol: "TCP",
+			Address: netip.MustParseAddrPort("10.96.0.1:443")}},
+		Device: "kube-ipvs0",
+		Sets:   []string{"KUBE-CLUSTER-IP"},
+	}
+	fmt.Print(&p)
+	// Output:
+	// nft delete rule ip nat PREROUTING handle 7 # jump KUBE-SERVICES
+	// nft flush chain ip nat KUBE-SERVICES
+	// nft delete chain ip nat KUBE-SERVICES
+	// ipvsadm -D -t 10.96.0.1:443
+	// ip link delete kube-ipvs0
+	// ipset destroy KUBE-CLUSTER-IP
+}

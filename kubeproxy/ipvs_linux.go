@@ -1,0 +1,148 @@
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// Marks of kernlb's ipvs backend: bits of the flags of its virtual servers, of which the kernel
+// uses the low half only, and the group of devices that it made (ipvs/layout.go).
+const (
+	kernlbFlags     = 0xffff0000
+	kernlbGroup     = 0x6b000000
+	kernlbGroupMask = 0xffff0000
+)
+
+// readVirtual reads the objects of the ipvs mode.
+func (k *kernel) readVirtual(ctx context.Context) (*virtual, error) {
+	v := &virtual{sets: map[string]map[VirtualServer]bool{}, local: map[netip.Addr]bool{}}
+	if err := k.readSets(ctx, v); err != nil {
+		return nil, err
+	}
+	if err := k.readDevice(v); err != nil {
+		return nil, err
+	}
+	var err error
+	v.servers, err = k.readServers(ctx)
+	return v, err
+}
+
+// readServers returns the virtual servers at addresses, but for those of kernlb.
+func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err error) {
+	err = k.withIPVS(ctx, func(c *ipvsnl.Client) error {
+		services, err := c.Services(ctx)
+		for _, s := range services {
+			if s.FWMark == 0 && s.Flags&kernlbFlags == 0 {
+				servers = append(servers, VirtualServer{s.Protocol.String(),
+					netip.AddrPortFrom(s.Addr, s.Port)})
+			}
+		}
+		return err
+	})
+	return servers, err
+}
+
+// withIPVS calls fn with a client of IPVS, if the kernel has it loaded.
+func (k *kernel) withIPVS(ctx context.Context, fn func(*ipvsnl.Client) error) error {
+	err := k.ns.Do(func() error {
+		_, err := os.Stat("/proc/thread-self/net/ip_vs")
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for IPVS: %w", err)
+	}
+	c, err := ipvsnl.Dial(ctx, &nfnl.Config{NetNS: k.ns.FD(), Logger: k.log})
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(c), c.Close())
+}
+
+// readDevice reads the addresses of the node, and the device. kube-proxy binds addresses without
+// any flags; those that have IFA_F_NOPREFIXROUTE are kernlb's. The kernel gives a device that is up
+// a link-local address.
+func (k *kernel) readDevice(v *virtual) error {
+	index := 0
+	link, err := k.links.LinkByName(device)
+	switch {
+	case err == nil:
+		a := link.Attrs()
+		index = a.Index
+		v.device = &dummy{kind: link.Type(), kernlb: a.Group&kernlbGroupMask == kernlbGroup,
+			addresses: map[netip.Addr]bool{}}
+	case !errors.As(err, &netlink.LinkNotFoundError{}):
+		return fmt.Errorf("look for device %s: %w", device, err)
+	}
+	addrs, err := k.links.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		addr = addr.Unmap()
+		switch {
+		case a.LinkIndex != index:
+			v.local[addr] = true
+		case a.Flags&unix.IFA_F_NOPREFIXROUTE != 0:
+			v.device.foreign = addr
+		case a.Scope != unix.RT_SCOPE_LINK:
+			v.device.addresses[addr] = true
+		}
+	}
+	return nil
+}
+
+// deleteServers deletes the virtual servers of a plan, and takes from it those that are still there.
+// Servers that somebody else has deleted meanwhile are no error.
+func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
+	if len(p.VirtualServers) == 0 {
+		return nil
+	}
+	var b ipvsnl.Batch
+	protocols := map[string]ipvsnl.Protocol{"TCP": ipvsnl.TCP, "UDP": ipvsnl.UDP,
+		"SCTP": ipvsnl.SCTP}
+	for _, s := range p.VirtualServers {
+		b.DelService(ipvsnl.AddressService(protocols[s.Protocol], s.Address))
+	}
+	err := k.withIPVS(ctx, func(c *ipvsnl.Client) error {
+		return nfnl.Except(c.Submit(ctx, &b), unix.ESRCH)
+	})
+	if err == nil {
+		return nil
+	}
+	left, readErr := k.readServers(context.WithoutCancel(ctx))
+	p.VirtualServers = slices.DeleteFunc(p.VirtualServers, func(s VirtualServer) bool {
+		return readErr != nil || slices.Contains(left, s)
+	})
+	return err
+}
+
+// deleteDevice deletes the device of a plan, with its addresses.
+func (k *kernel) deleteDevice(p *Plan) error {
+	if p.Device == "" {
+		return nil
+	}
+	link, err := k.links.LinkByName(p.Device)
+	if err == nil {
+		err = k.links.LinkDel(link)
+	}
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		p.Device = ""
+		return fmt.Errorf("delete device %s: %w", device, err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/threadns"
+)
+
+// How often the ruleset is read before others who change it are a conflict, and the longest pause
+// between two readings. The first pause is a millisecond, and each is twice as long as the last.
+const (
+	maxReadings = 20
+	maxPause    = 100 * time.Millisecond
+)
+
+// kernel is the network namespace that is looked at.
+type kernel struct {
+	ns    *threadns.NS
+	nf    *nfnl.Conn
+	links *netlink.Handle // links, addresses and IP sets
+	log   *slog.Logger
+}
+
+// open opens the sockets.
+func open(cfg *Config) (*kernel, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	k := &kernel{log: cfg.Logger}
+	var err error
+	if k.ns, err = threadns.Open(cfg.NetNS); err != nil {
+		return nil, err
+	}
+	if k.nf, err = nfnl.Dial(&nfnl.Config{NetNS: k.ns.FD(), Logger: cfg.Logger}); err != nil {
+		k.close()
+		return nil, err
+	}
+	k.links, err = netlink.NewHandleAt(netns.NsHandle(k.ns.FD()), unix.NETLINK_ROUTE,
+		unix.NETLINK_NETFILTER)
+	if err != nil {
+		k.close()
+		return nil, fmt.Errorf("open netlink sockets: %w", err)
+	}
+	return k, nil
+}
+
+// close closes what is open.
+func (k *kernel) close() {
+	if k.links != nil {
+		k.links.Close()
+	}
+	if k.nf != nil {
+		k.nf.Close() //nolint:errcheck // nothing is under way
+	}
+	k.ns.Close() //nolint:errcheck // nothing was written
+}
+
+// plan reads everything and returns the plan, and the generation of the ruleset it was made for.
+func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
+	p := &Plan{}
+	gen, err := k.nf.GenID(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := k.planRuleset(ctx, p); err != nil {
+		return nil, 0, err
+	}
+	v, err := k.readVirtual(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	p.planVirtual(v)
+	if p.Counters, err = k.readCounters(ctx); err != nil {
+		return nil, 0, err
+	}
+	if err := k.ns.Do(func() error { return p.planLegacy() }); err != nil {
+		return nil, 0, err
+	}
+	if !p.Empty() {
+		p.leave("sysctls", "what they were before kube-proxy set them is not known")
+	}
+	return p, gen.ID, nil
+}
+
+// cleanup makes plans and deletes what they list, until nobody was in the way.
+func (k *kernel) cleanup(ctx context.Context) (*Plan, error) {
+	pause := time.Millisecond
+	for range maxReadings {
+		p, gen, err := k.plan(ctx)
+		if err != nil {
+			return &Plan{}, err
+		}
+		err = k.commit(ctx, p, gen)
+		if !errors.Is(err, nfnl.ErrGenerationChanged) {
+			return k.rest(ctx, p, err)
+		}
+		if err := sleep.For(ctx, pause); err != nil {
+			return &Plan{}, err
+		}
+		pause = min(2*pause, maxPause)
+	}
+	return &Plan{}, ErrConflict
+}
+
+// rest deletes what is not of nf_tables, after the transaction of a plan has ended with err. It
+// takes from the plan what was not deleted.
+func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
+	errs := []error{err}
+	if err != nil {
+		p.Rules, p.Chains, p.Tables = nil, nil, nil
+	}
+	errs = append(errs, k.deleteServers(ctx, p), k.deleteDevice(p),
+		k.deleteNamed(ctx, &p.Sets, destroySet), k.deleteNamed(ctx, &p.Counters, deleteCounter))
+	for _, l := range p.Left {
+		if l.legacy {
+			errs = append(errs, fmt.Errorf("%s: %w", l.Object, ErrLegacy))
+		}
+	}
+	return p, errors.Join(errs...)
+}

@@ -1,0 +1,165 @@
+package kubeproxy
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// newNS returns a network namespace of a test's own.
+func newNS(t *testing.T) *netnstest.NS {
+	t.Helper()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS(t.Name())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ns.Close()) })
+	return ns
+}
+
+// run runs a tool in a namespace and returns what it prints.
+func run(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("%s is not installed", name)
+	}
+	var stdout, stderr bytes.Buffer
+	err := ns.Do(func() error {
+		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), name, args...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+		return cmd.Run()
+	})
+	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), &stderr)
+	return stdout.String()
+}
+
+// recorded returns a file of testdata.
+func recorded(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// restore loads rules for IPv4 and the same for IPv6.
+func restore(t *testing.T, ns *netnstest.NS, rules string) {
+	t.Helper()
+	run(t, ns, rules, "iptables-nft-restore", "--noflush")
+	run(t, ns, rules6(rules), "ip6tables-nft-restore", "--noflush")
+}
+
+// setOf finds the names of IP sets, and addr4 addresses with a length or a port.
+var (
+	setOf = regexp.MustCompile(`--match-set KUBE-`)
+	addr4 = regexp.MustCompile(`\b(\d+)\.(\d+)\.(\d+)\.(\d+)(?:/(\d+)|:(\d+))?`)
+)
+
+// rules6 makes IPv6 rules of rules for IPv4.
+func rules6(rules string) string {
+	rules = setOf.ReplaceAllString(rules, "--match-set KUBE-6-")
+	return addr4.ReplaceAllStringFunc(rules, func(s string) string {
+		m := addr4.FindStringSubmatch(s)
+		addr := "2001:db8:" + strings.Join(m[1:5], ":") + "::"
+		switch {
+		case m[5] != "":
+			return addr + "/64"
+		case m[6] != "":
+			return "[" + addr + "]:" + m[6]
+		}
+		return addr
+	})
+}
+
+// ruleset is what nft and iptables print of all rules.
+func saved(t *testing.T, ns *netnstest.NS) string {
+	t.Helper()
+	all := run(t, ns, "", "nft", "list", "ruleset")
+	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save"} {
+		for line := range strings.Lines(run(t, ns, "", tool)) {
+			if !strings.HasPrefix(line, "#") {
+				all += line
+			}
+		}
+	}
+	return all
+}
+
+// others loads what is not kube-proxy's, and returns what there is then.
+func others(t *testing.T, ns *netnstest.NS) string {
+	t.Helper()
+	restore(t, ns, recorded(t, "others.rules"))
+	run(t, ns, recorded(t, "others.nft"), "nft", "-f", "-")
+	return saved(t, ns)
+}
+
+// makeSets makes the IP sets of kube-proxy, and skips the test where the kernel has none.
+func makeSets(t *testing.T, ns *netnstest.NS) {
+	t.Helper()
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER)
+	require.NoError(t, err)
+	defer h.Close()
+	make := func(name, kind string, family uint8) {
+		o := netlink.IpsetCreateOptions{Family: family}
+		if kind == "bitmap:port" {
+			o.PortTo = 65535
+		}
+		err := h.IpsetCreate(name, kind, o)
+		if err == unix.EINVAL || err == unix.EPROTONOSUPPORT {
+			t.Skip("the kernel has no ip_set")
+		}
+		require.NoError(t, err, name)
+	}
+	for _, name := range setNames() {
+		family, base := uint8(unix.AF_INET), name
+		if strings.HasPrefix(name, "KUBE-6-") {
+			family, base = unix.AF_INET6, strings.Replace(name, "KUBE-6-", "KUBE-", 1)
+		}
+		make(name, kindOfSet(base), family)
+	}
+	make("others", "hash:ip,port", unix.AF_INET)
+}
+
+// kindOfSet is the type of an IP set (ipsetInfo in pkg/proxy/ipvs/proxier.go).
+func kindOfSet(name string) string {
+	switch name {
+	case "KUBE-LOOP-BACK", "KUBE-LOAD-BALANCER-SOURCE-IP":
+		return "hash:ip,port,ip"
+	case "KUBE-LOAD-BALANCER-SOURCE-CIDR":
+		return "hash:ip,port,net"
+	case "KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-TCP",
+		"KUBE-NODE-PORT-LOCAL-UDP", "KUBE-HEALTH-CHECK-NODE-PORT":
+		return "bitmap:port"
+	case "KUBE-IPVS-IPS":
+		return "hash:ip"
+	}
+	return "hash:ip,port"
+}
+
+// makeCounters makes the counters of kube-proxy. It reports whether the kernel has any.
+func makeCounters(t *testing.T, ns *netnstest.NS) bool {
+	t.Helper()
+	c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	defer c.Close()
+	for _, name := range counters {
+		if _, err := c.SendAll(t.Context(), counterRequest(0, "add", name)); err != nil {
+			require.ErrorIs(t, err, unix.EINVAL)
+			return false
+		}
+	}
+	return true
+}

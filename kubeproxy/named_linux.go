@@ -1,0 +1,103 @@
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/sleep"
+)
+
+// IP sets and counters have names, and cannot be deleted while rules refer to them.
+
+// Messages and attributes of nfnetlink_acct (include/uapi/linux/netfilter/nfnetlink_acct.h).
+const (
+	subsysAcct   uint8  = 7 // NFNL_SUBSYS_ACCT
+	msgAcctGet   uint8  = 1 // NFNL_MSG_ACCT_GET
+	msgAcctDel   uint8  = 3 // NFNL_MSG_ACCT_DEL
+	attrAcctName uint16 = 1 // NFACCT_NAME
+)
+
+// errSetBusy is what the kernel says of a set that rules refer to (IPSET_ERR_BUSY,
+// include/uapi/linux/netfilter/ipset/ip_set.h).
+const errSetBusy = unix.Errno(nl.IPSET_ERR_BUSY)
+
+// How often, and how long apart, it is tried to delete an object that rules refer to. The kernel
+// lets go of what was in deleted rules some time after their transaction
+// (nf_tables_trans_destroy_work).
+const (
+	busyTries = 50
+	busyPause = 20 * time.Millisecond
+)
+
+// counterRequest is a request about a counter.
+func counterRequest(msg uint8, verb, name string) *nfnl.Batch {
+	b := &nfnl.Batch{}
+	b.Message(subsysAcct, msg, 0, unix.NFPROTO_UNSPEC, 0,
+		nfnl.Object{Verb: verb, Kind: "counter", Name: name})
+	b.Text(attrAcctName, name)
+	return b
+}
+
+// readCounters returns the counters that there are. A kernel without nfnetlink_acct says that it
+// knows no such request.
+func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
+	var found []string
+	for _, name := range counters {
+		_, err := k.nf.Query(ctx, counterRequest(msgAcctGet, "get", name))
+		switch {
+		case err == nil:
+			found = append(found, name)
+		case errors.Is(err, unix.EINVAL):
+			return nil, nil
+		case !errors.Is(err, unix.ENOENT):
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func deleteCounter(name string) *nfnl.Batch { return counterRequest(msgAcctDel, "delete", name) }
+
+func destroySet(name string) *nfnl.Batch {
+	return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
+}
+
+// deleteNamed deletes objects, and takes those from names that it could not delete.
+func (k *kernel) deleteNamed(ctx context.Context, names *[]string,
+	request func(name string) *nfnl.Batch) error {
+	var errs []error
+	var deleted []string
+	for _, name := range *names {
+		if err := k.deleteBusy(ctx, request(name)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		deleted = append(deleted, name)
+	}
+	*names = deleted
+	return errors.Join(errs...)
+}
+
+// deleteBusy deletes an object as soon as no rule refers to it.
+func (k *kernel) deleteBusy(ctx context.Context, request *nfnl.Batch) error {
+	var err error
+	for range busyTries {
+		_, err = k.nf.SendAll(ctx, request)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, errSetBusy) && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		if err := sleep.For(ctx, busyPause); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("rules of others refer to it: %w", err)
+}

@@ -1,0 +1,138 @@
+package kubeproxy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Plan lists objects of kube-proxy in one network namespace: what [Cleanup] would delete, or has
+// deleted, each list in order; and what stays although it is kube-proxy's, or looks like it. It is
+// a value of its own: it can be printed, and encoded as JSON.
+type Plan struct {
+	// Rules lead from chains of others to chains of kube-proxy.
+	Rules []Rule `json:"rules,omitempty"`
+	// Chains are chains of iptables, with the rules in them.
+	Chains []Chain `json:"chains,omitempty"`
+	// Tables are tables of nf_tables, with all that is in them.
+	Tables []Table `json:"tables,omitempty"`
+	// VirtualServers are virtual servers of IPVS.
+	VirtualServers []VirtualServer `json:"virtualServers,omitempty"`
+	// Device is the dummy device with the addresses of services, or "".
+	Device string `json:"device,omitempty"`
+	// Sets are IP sets (ipset(8)).
+	Sets []string `json:"sets,omitempty"`
+	// Counters are accounting objects of nfnetlink_acct (nfacct(8)).
+	Counters []string `json:"counters,omitempty"`
+	// Left is what stays, and why.
+	Left []Left `json:"left,omitempty"`
+}
+
+// Table is a table of nf_tables.
+type Table struct {
+	Family string `json:"family"` // "ip" or "ip6"
+	Name   string `json:"table"`
+}
+
+// String returns the table as nft writes it.
+func (t Table) String() string { return t.Family + " " + t.Name }
+
+// compare orders tables.
+func (t Table) compare(o Table) int {
+	return cmp.Or(cmp.Compare(t.Family, o.Family), cmp.Compare(t.Name, o.Name))
+}
+
+// Chain is a chain of a table.
+type Chain struct {
+	Table
+	Chain string `json:"chain"`
+}
+
+// String returns the chain as nft writes it.
+func (c Chain) String() string { return c.Table.String() + " " + c.Chain }
+
+// compare orders chains.
+func (c Chain) compare(o Chain) int {
+	return cmp.Or(c.Table.compare(o.Table), cmp.Compare(c.Chain, o.Chain))
+}
+
+// Rule is a rule that leads to another chain of its table.
+type Rule struct {
+	Chain
+	Handle  uint64 `json:"handle"` // the kernel's number of the rule in its table
+	Target  string `json:"target"` // the chain that the rule leads to
+	Comment string `json:"comment,omitempty"`
+}
+
+// compare orders rules.
+func (r Rule) compare(o Rule) int {
+	return cmp.Or(r.Chain.compare(o.Chain), cmp.Compare(r.Handle, o.Handle))
+}
+
+// VirtualServer is a virtual server of IPVS at an address and port.
+type VirtualServer struct {
+	Protocol string         `json:"protocol"` // "TCP", "UDP" or "SCTP"
+	Address  netip.AddrPort `json:"address"`
+}
+
+// compare orders virtual servers.
+func (v VirtualServer) compare(o VirtualServer) int {
+	return cmp.Or(v.Address.Compare(o.Address), cmp.Compare(v.Protocol, o.Protocol))
+}
+
+// Left is an object that stays.
+type Left struct {
+	Object string `json:"object"`
+	Reason string `json:"reason"`
+
+	legacy bool // chains in a legacy table
+}
+
+// Empty reports whether there is nothing to delete.
+func (p *Plan) Empty() bool {
+	return len(p.Rules)+len(p.Chains)+len(p.Tables)+len(p.VirtualServers) == 0 &&
+		len(p.Sets)+len(p.Counters)+len(p.Device) == 0
+}
+
+// String returns the plan as commands of nft, ipvsadm, ip, ipset and nfacct in the order in which
+// [Cleanup] works, one a line, and what stays as comments.
+func (p *Plan) String() string {
+	var s strings.Builder
+	for _, r := range p.Rules {
+		fmt.Fprintf(&s, "nft delete rule %v handle %d # jump %s\n", r.Chain, r.Handle, r.Target)
+	}
+	for _, c := range p.Chains {
+		fmt.Fprintf(&s, "nft flush chain %v\n", c)
+	}
+	for _, c := range p.Chains {
+		fmt.Fprintf(&s, "nft delete chain %v\n", c)
+	}
+	for _, t := range p.Tables {
+		fmt.Fprintf(&s, "nft delete table %v\n", t)
+	}
+	for _, v := range p.VirtualServers {
+		fmt.Fprintf(&s, "ipvsadm -D %s %v\n", protocolFlags[v.Protocol], v.Address)
+	}
+	if p.Device != "" {
+		fmt.Fprintf(&s, "ip link delete %s\n", p.Device)
+	}
+	for _, name := range p.Sets {
+		fmt.Fprintf(&s, "ipset destroy %s\n", name)
+	}
+	for _, name := range p.Counters {
+		fmt.Fprintf(&s, "nfacct delete %s\n", name)
+	}
+	for _, l := range p.Left {
+		fmt.Fprintf(&s, "# left: %s: %s\n", l.Object, l.Reason)
+	}
+	return s.String()
+}
+
+// protocolFlags are ipvsadm's flags for protocols.
+var protocolFlags = map[string]string{"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
+
+// leave adds an object that stays.
+func (p *Plan) leave(object, format string, args ...any) {
+	p.Left = append(p.Left, Left{Object: object, Reason: fmt.Sprintf(format, args...)})
+}
