@@ -117,7 +117,8 @@ func BenchmarkClassify(b *testing.B) {
 	c := Change{NodeAddrs: []netip.Addr{Addr("192.0.2.10")}}
 	for i := range 10_000 {
 		c.Frontends = append(c.Frontends, Frontend{
-			Key:       FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 53, Protocol: UDP},
+			Key: KeyOf(netip.AddrPortFrom(
+				netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 53), UDP),
 			Endpoints: AddrPorts("10.244.0.5:5353", "10.244.0.6:5353"),
 		})
 	}

@@ -150,15 +150,19 @@ func kernelMatch(d DumpRequest, f *Flow) bool {
 	if d.Reply {
 		tuple = f.Reply
 	}
-	ports := f.Protocol == TCP || f.Protocol == UDP
 	return (d.Family == AnyFamily || d.Family == f.Family()) &&
 		(d.Zone == nil || *d.Zone == f.Zone()) &&
-		(!d.Src.IsValid() || d.Src == tuple.Src.Addr()) &&
-		(!d.Dst.IsValid() || d.Dst == tuple.Dst.Addr()) &&
-		(d.Protocol == 0 || d.Protocol == f.Protocol) &&
-		(!ports || d.SrcPort == 0 || d.SrcPort == tuple.Src.Port()) &&
-		(!ports || d.DstPort == 0 || d.DstPort == tuple.Dst.Port()) &&
+		(d.Protocol == 0 || d.Protocol == f.Protocol) && kernelMatchTuple(d, f.Protocol, tuple) &&
 		f.Mark&d.MarkMask == d.Mark && f.Status&d.StatusMask == d.Status
+}
+
+// kernelMatchTuple is ctnetlink_filter_match_tuple, in Go.
+func kernelMatchTuple(d DumpRequest, p Protocol, tuple Tuple) bool {
+	ports := p == TCP || p == UDP
+	return (!d.Src.IsValid() || d.Src == tuple.Src.Addr()) &&
+		(!d.Dst.IsValid() || d.Dst == tuple.Dst.Addr()) &&
+		(!ports || d.SrcPort == 0 || d.SrcPort == tuple.Src.Port()) &&
+		(!ports || d.DstPort == 0 || d.DstPort == tuple.Dst.Port())
 }
 
 func randomFilter(r *rand.Rand) Filter {

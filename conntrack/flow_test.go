@@ -60,7 +60,8 @@ func TestWhereAndCountBy(t *testing.T) {
 	udp := Where(All(a, b, c), func(f *Flow) bool { return f.Protocol == UDP })
 	counts, err := CountBy(udp, func(f *Flow) netip.AddrPort { return f.Reply.Src })
 	require.NoError(t, err)
-	require.Equal(t, map[netip.AddrPort]int{AddrPort("10.244.0.5:5353"): 1, AddrPort("10.244.0.6:5353"): 1},
+	require.Equal(t, map[netip.AddrPort]int{
+		AddrPort("10.244.0.5:5353"): 1, AddrPort("10.244.0.6:5353"): 1},
 		counts)
 
 	broken := errors.New("broken")

@@ -33,28 +33,34 @@ func TestTuningOfTheMachine(t *testing.T) {
 	require.NoError(t, err)
 	limit := int(usage.Max)
 	defer func() {
-		p, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 1, Min: limit,
-			Cores: 1, Lower: true})
-		require.NoError(t, err)
+		p := plan(t, machine, tuning.Config{MaxPerCore: 1, Min: limit, Cores: 1, Lower: true})
 		require.NoError(t, p.Apply(machine))
 	}()
 
-	higher, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 2 * limit, Cores: 1})
-	require.NoError(t, err)
+	higher := plan(t, machine, tuning.Config{MaxPerCore: 2 * limit, Cores: 1})
 	require.False(t, higher.Empty(), higher.String())
 	require.NoError(t, higher.Apply(machine))
-	again, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 2 * limit, Cores: 1})
-	require.NoError(t, err)
+	again := plan(t, machine, tuning.Config{MaxPerCore: 2 * limit, Cores: 1})
 	require.True(t, again.Empty(), again.String())
 
-	kept, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 100, Cores: 1})
-	require.NoError(t, err)
+	kept := plan(t, machine, tuning.Config{MaxPerCore: 100, Cores: 1})
 	require.True(t, kept.Empty(), kept.String())
-	lower, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 100, Cores: 1,
-		Lower: true})
-	require.NoError(t, err)
+	lower := plan(t, machine, tuning.Config{MaxPerCore: 100, Cores: 1, Lower: true})
 	require.NoError(t, lower.Apply(machine))
 
+	testFullTable(t)
+}
+
+// plan compares the settings of the machine.
+func plan(t *testing.T, machine *Table, want tuning.Config) tuning.Plan {
+	t.Helper()
+	p, err := tuning.NewPlan(context.Background(), machine, want)
+	require.NoError(t, err)
+	return p
+}
+
+// testFullTable fills a table that holds a hundred flows.
+func testFullTable(t *testing.T) {
 	table, _ := NewTable(t)
 	var flows []Flow
 	for i := range 200 {
@@ -67,7 +73,7 @@ func TestTuningOfTheMachine(t *testing.T) {
 	c, err := table.Create(context.Background(), All(flows...))
 	require.ErrorIs(t, err, ErrTableFull)
 	require.Less(t, c.Created, 200)
-	usage, err = table.Usage(context.Background())
+	usage, err := table.Usage(context.Background())
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, usage.Fraction(), 1.0)
 
@@ -83,19 +89,16 @@ var million = flag.Bool("million", false, "test with a million flows; needs a VM
 // that takes is printed.
 func TestAMillionFlows(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" || !*million {
-		t.Skip(
-			"fills the table of the machine: needs a VM made for tests (KERNLB_VM) and the flag " +
-				"-million")
+		t.Skip("fills the table of the machine: needs a VM made for tests (KERNLB_VM), -million")
 	}
 	machine, err := Open(nil)
 	require.NoError(t, err)
 	defer machine.Close()
-	p, err := tuning.NewPlan(context.Background(), machine, tuning.Config{MaxPerCore: 1 << 20,
-		Min: 1_100_000, Cores: 1})
-	require.NoError(t, err)
+	p := plan(t, machine, tuning.Config{MaxPerCore: 1 << 20, Min: 1_100_000, Cores: 1})
 	require.NoError(t, p.Apply(machine))
 
 	const n, services, endpoints = 1_000_000, 100, 10
+	const stale = n / services / endpoints
 	table, ns := NewTable(t)
 	start := time.Now()
 	created, err := table.Create(context.Background(), BenchFlows(n))
@@ -109,29 +112,16 @@ func TestAMillionFlows(t *testing.T) {
 		return n
 	}
 	require.Equal(t, n, count())
-	left := n
 	for i, scan := range []Scan{ScanAll, ScanProtocol, ScanNarrow} {
 		var serving []netip.AddrPort
 		for j := i + 1; j < endpoints; j++ {
 			serving = append(serving,
 				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(j)}), 5353))
 		}
-		m, err := NewMatcher(
-			Change{
-				Frontends: []Frontend{{Key: Key("10.96.0.4:53", UDP), Endpoints: serving,
-					Untranslated: true}}})
-		require.NoError(t, err)
-		var use Meter
-		var got CleanResult
-		use.Run(func() {
-			got, err = table.Clean(context.Background(), m, CleanOptions{Scan: scan})
-		})
-		require.NoError(t, err)
-		require.Equal(t, n/services/endpoints, got.Deleted)
-		left -= got.Deleted
-		require.Equal(t, left, count())
-		t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", scan, got.Duration, use.CPU,
-			use.Allocated, got)
+		got := cleanLogged(t, table, Frontend{Key: Key("10.96.0.4:53", UDP), Endpoints: serving,
+			Untranslated: true}, CleanOptions{Scan: scan})
+		require.Equal(t, stale, got.Deleted)
+		require.Equal(t, n-(i+1)*stale, count())
 	}
 
 	var use Meter
@@ -142,20 +132,25 @@ func TestAMillionFlows(t *testing.T) {
 	})
 	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", index.Stats().Flows, time.Since(start),
 		use.CPU)
-	m, err := NewMatcher(
-		Change{
-			Frontends: []Frontend{{Key: Key("10.96.0.8:53", UDP),
-				Removed: AddrPorts("10.244.8.3:5353")}}})
-	require.NoError(t, err)
-	use = Meter{}
-	var got CleanResult
-	use.Run(func() { got, err = table.Clean(context.Background(), m, CleanOptions{Index: index}) })
-	require.NoError(t, err)
-	require.Equal(t, n/services/endpoints, got.Deleted)
+	got := cleanLogged(t, table, Frontend{Key: Key("10.96.0.8:53", UDP),
+		Removed: AddrPorts("10.244.8.3:5353")}, CleanOptions{Index: index})
+	require.Equal(t, stale, got.Deleted)
 	require.Zero(t, got.Dumps)
-	require.Equal(t, left-got.Deleted, count())
-	t.Logf("mirror: %s, %.0f ms of CPU, %.1f MB allocated: %+v", got.Duration, use.CPU,
-		use.Allocated, got)
+	require.Equal(t, n-4*stale, count())
+}
+
+// cleanLogged cleans after a frontend changed, and logs what it takes.
+func cleanLogged(t *testing.T, table *Table, f Frontend, opts CleanOptions) CleanResult {
+	t.Helper()
+	m, err := NewMatcher(Change{Frontends: []Frontend{f}})
+	require.NoError(t, err)
+	var use Meter
+	var got CleanResult
+	use.Run(func() { got, err = table.Clean(context.Background(), m, opts) })
+	require.NoError(t, err)
+	t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", opts.Scan, got.Duration,
+		use.CPU, use.Allocated, got)
+	return got
 }
 
 // Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.
@@ -176,7 +171,7 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	for i := range 8000 {
 		f := NewFlow(
 			Pick(r, UDP, UDP, UDP, TCP),
-			client,
+			Client,
 			Pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
 				"192.0.2.11:30053", "192.0.2.99:30053",
 				"10.96.0.99:53", "10.244.0.5:5353", "198.51.100.7:30053"),

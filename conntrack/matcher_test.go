@@ -11,77 +11,80 @@ import (
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
-const client = "10.0.0.1:4000"
+// classified are flows and what they are after the change dns.
+var classified = []struct {
+	name string
+	flow Flow
+	want Class
+}{
+	{"an endpoint that is gone, by cluster IP",
+		udpTo("10.96.0.10:53", "10.244.0.5:5353", ""), Misdirected},
+	{"the same, masqueraded",
+		udpTo("10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:1024"), Misdirected},
+	{"the same, by external IP", udpTo("203.0.113.5:53", "10.244.0.5:5353", ""), Misdirected},
+	{"the same, by node port",
+		udpTo("192.0.2.10:30053", "10.244.0.5:5353", "192.0.2.10:1024"), Misdirected},
+	{"the same, over IPv6",
+		NewFlow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:5353", ""), Misdirected},
+	{"the same, by node port over IPv6",
+		NewFlow(UDP, "[fd00::1]:4000", "[2001:db8::10]:30053", "[fd00:244::5]:5353", ""),
+		Misdirected},
+	{"the right address but another port",
+		udpTo("10.96.0.10:53", "10.244.0.6:53", ""), Misdirected},
+	{"an endpoint that stays", udpTo("10.96.0.10:53", "10.244.0.6:5353", ""), Current},
+	{"an endpoint that stays, by node port",
+		udpTo("192.0.2.10:30053", "10.244.0.7:5353", "192.0.2.10:1024"), Current},
+
+	{"from before there were rules", udpTo("10.96.0.10:53", "", ""), Untranslated},
+	{"the same, masqueraded on its way out",
+		udpTo("10.96.0.10:53", "", "192.0.2.10:1024"), Untranslated},
+	{"a process of the node had the node port", udpTo("192.0.2.10:30053", "", ""), Untranslated},
+
+	{"a removed frontend, translated", udpTo("10.96.0.10:54", "10.244.0.5:5353", ""), Misdirected},
+	{"a removed frontend, untranslated: not ours", udpTo("10.96.0.10:54", "", ""), Current},
+
+	{"TCP to the endpoint to be cut",
+		NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", ""), Misdirected},
+	{"TCP to the endpoint that is drained",
+		NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.4:8080", ""), Current},
+	{"TCP untranslated, not asked for", NewFlow(TCP, Client, "10.96.0.10:80", "", ""), Current},
+
+	{"looks alike: the same numbers over TCP",
+		NewFlow(TCP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""), Unrelated},
+	{"looks alike: another service of the endpoint",
+		udpTo("10.96.0.99:53", "10.244.0.5:5353", ""), Unrelated},
+	{"looks alike: straight to the endpoint", udpTo("10.244.0.5:5353", "", ""), Unrelated},
+	{"looks alike: a pod asks a server on the node port's number",
+		NewFlow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unrelated},
+	{"looks alike: a node port of another node, from here",
+		NewFlow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unrelated},
+	{"looks alike: the node asks from the node port's number",
+		NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
+	{"looks alike: the endpoint asks from its port",
+		NewFlow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unrelated},
+	{"looks alike: the frontend's address asks",
+		NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
+	{"looks alike: another port of the frontend",
+		udpTo("10.96.0.10:5353", "10.244.0.5:5353", ""), Unrelated},
+	{"looks alike: in another zone", inZone(9), Unrelated},
+	{"looks alike: another service on a node address with the node port's number",
+		udpTo("192.0.2.11:30053", "10.244.0.5:5353", ""), Current},
+}
+
+// udpTo is a UDP flow of the usual client.
+func udpTo(dst, endpoint, seen string) Flow { return NewFlow(UDP, Client, dst, endpoint, seen) }
+
+func inZone(zone uint16) Flow {
+	f := udpTo("10.96.0.10:53", "10.244.0.5:5353", "")
+	f.Original.Zone, f.Reply.Zone = zone, zone
+	return f
+}
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	zoned := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	zoned.Original.Zone, zoned.Reply.Zone = 9, 9
-	for _, tc := range []struct {
-		name string
-		flow Flow
-		want Class
-	}{
-		{"an endpoint that is gone, by cluster IP", NewFlow(UDP, Client, "10.96.0.10:53",
-			"10.244.0.5:5353", ""), Misdirected},
-		{"the same, masqueraded", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353",
-			"192.0.2.10:1024"), Misdirected},
-		{"the same, by external IP", NewFlow(UDP, Client, "203.0.113.5:53", "10.244.0.5:5353", ""),
-			Misdirected},
-		{"the same, by node port", NewFlow(UDP, Client, "192.0.2.10:30053", "10.244.0.5:5353",
-			"192.0.2.10:1024"), Misdirected},
-		{"the same, over IPv6", NewFlow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53",
-			"[fd00:244::5]:5353", ""), Misdirected},
-		{"the same, by node port over IPv6", NewFlow(UDP, "[fd00::1]:4000", "[2001:db8::10]:30053",
-			"[fd00:244::5]:5353", ""), Misdirected},
-		{"the right address but another port", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.6:53",
-			""), Misdirected},
-		{"an endpoint that stays", NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.6:5353", ""),
-			Current},
-		{"an endpoint that stays, by node port", NewFlow(UDP, Client, "192.0.2.10:30053",
-			"10.244.0.7:5353", "192.0.2.10:1024"), Current},
-
-		{"from before there were rules", NewFlow(UDP, Client, "10.96.0.10:53", "", ""), Untranslated},
-		{"the same, masqueraded on its way out", NewFlow(UDP, Client, "10.96.0.10:53", "",
-			"192.0.2.10:1024"), Untranslated},
-		{"a process of the node had the node port", NewFlow(UDP, Client, "192.0.2.10:30053", "", ""),
-			Untranslated},
-
-		{"a removed frontend, translated", NewFlow(UDP, Client, "10.96.0.10:54", "10.244.0.5:5353",
-			""), Misdirected},
-		{"a removed frontend, untranslated: not ours", NewFlow(UDP, Client, "10.96.0.10:54", "", ""),
-			Current},
-
-		{"TCP to the endpoint to be cut", NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", ""),
-			Misdirected},
-		{"TCP to the endpoint that is drained", NewFlow(TCP, Client, "10.96.0.10:80",
-			"10.244.0.4:8080", ""), Current},
-		{"TCP untranslated, not asked for", NewFlow(TCP, Client, "10.96.0.10:80", "", ""), Current},
-
-		{"looks alike: the same numbers over TCP", NewFlow(TCP, Client, "10.96.0.10:53",
-			"10.244.0.5:5353", ""), Unrelated},
-		{"looks alike: another service of the endpoint", NewFlow(UDP, Client, "10.96.0.99:53",
-			"10.244.0.5:5353", ""), Unrelated},
-		{"looks alike: straight to the endpoint", NewFlow(UDP, Client, "10.244.0.5:5353", "", ""),
-			Unrelated},
-		{"looks alike: a pod asks a server on the node port's number",
-			NewFlow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unrelated},
-		{"looks alike: a node port of another node, from here",
-			NewFlow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unrelated},
-		{"looks alike: the node asks from the node port's number",
-			NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
-		{"looks alike: the endpoint asks from its port",
-			NewFlow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unrelated},
-		{"looks alike: the frontend's address asks", NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
-			""), Unrelated},
-		{"looks alike: another port of the frontend", NewFlow(UDP, Client, "10.96.0.10:5353",
-			"10.244.0.5:5353", ""), Unrelated},
-		{"looks alike: in another zone", zoned, Unrelated},
-		{"looks alike: another service on a node address with the node port's number",
-			NewFlow(UDP, Client, "192.0.2.11:30053", "10.244.0.5:5353", ""), Current},
-	} {
-		m, err := NewMatcher(DNSChange())
-		require.NoError(t, err)
+	m, err := NewMatcher(DNSChange())
+	require.NoError(t, err)
+	for _, tc := range classified {
 		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
 	}
 }
@@ -100,14 +103,15 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 		flow Flow
 		want Class
 	}{
-		{"from the frontend's own address and port", NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "",
-			""), Backwards},
-		{"the same, over IPv6", NewFlow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
+		{"from the frontend's own address and port",
+			NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Backwards},
+		{"the same, over IPv6",
+			NewFlow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
 		{"from another port", NewFlow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unrelated},
 		{"from a frontend that was removed", NewFlow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", ""),
 			Unrelated},
-		{"translated on its way", NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""),
-			Unrelated},
+		{"translated on its way",
+			NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""), Unrelated},
 		{"the node asks from the node port's number",
 			NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
 		{"the node asks from where another service answers",
@@ -141,7 +145,8 @@ func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
 		want      bool
 	}{
 		{"no frontends", nil, true},
-		{"only a frontend that is protected", []Frontend{{Key: vip, Removed: []netip.AddrPort{}}}, true},
+		{"only a frontend that is protected",
+			[]Frontend{{Key: vip, Removed: []netip.AddrPort{}}}, true},
 		{"a frontend of which an endpoint is removed",
 			[]Frontend{{Key: vip, Removed: AddrPorts("10.244.0.5:53")}}, false},
 		{"a frontend without endpoints", []Frontend{{Key: vip}}, false},
@@ -178,7 +183,8 @@ func TestChangesThatMakeNoSense(t *testing.T) {
 		}}},
 		{"10.96.0.10:53/udp: Endpoints: [fd00::1]:53 is not an endpoint of the frontend's " +
 			"family",
-			Change{Frontends: []Frontend{{Key: vip, Endpoints: AddrPorts("10.0.0.1:53", "[fd00::1]:53")}}}},
+			Change{Frontends: []Frontend{
+				{Key: vip, Endpoints: AddrPorts("10.0.0.1:53", "[fd00::1]:53")}}}},
 		{"10.96.0.10:53/udp: Removed: 10.0.0.1:0 is not an endpoint",
 			Change{Frontends: []Frontend{{Key: vip, Removed: AddrPorts("10.0.0.1:0")}}}},
 	} {

@@ -123,8 +123,9 @@ func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
 
 // The bytes of conntrack 1.4.7, without the flag that asks for an acknowledgement:
 //
-//	conntrack -I -p udp -s 10.0.0.1 -d 10.96.0.10 --sport 4000 --dport 53 -r 10.96.0.10 -q 10.0.0.1
-//	  --reply-port-src 53 --reply-port-dst 4000 --dst-nat 10.244.0.5:5353 -t 60 -m 7
+//	conntrack -I -p udp -s 10.0.0.1 -d 10.96.0.10 --sport 4000 --dport 53
+//	  -r 10.96.0.10 -q 10.0.0.1 --reply-port-src 53 --reply-port-dst 4000
+//	  --dst-nat 10.244.0.5:5353 -t 60 -m 7
 func TestCreateIsWhatConntrackSends(t *testing.T) {
 	t.Parallel()
 	f := translated()

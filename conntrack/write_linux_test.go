@@ -80,7 +80,7 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 			NewFlow(UDP, Client, "10.96.0.12:53", "10.244.0.6:5353", "192.0.2.10:1025"), false},
 		{"another flow has the reply tuple for its original", NewFlow(UDP, Client, "10.96.0.13:53",
 			"10.244.0.5:5354", ""),
-			NewFlow(UDP, "10.244.0.5:5354", client, "", ""), false},
+			NewFlow(UDP, "10.244.0.5:5354", Client, "", ""), false},
 		{"to the same endpoint: as stale as before", NewFlow(UDP, Client, "10.96.0.14:53",
 			"10.244.0.5:5355", ""),
 			NewFlow(UDP, Client, "10.96.0.14:53", "10.244.0.5:5355", ""), true},

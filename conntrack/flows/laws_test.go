@@ -53,20 +53,27 @@ func walk(t *testing.T, rng *rand.Rand) {
 		anew.apply(t, s)
 		left, leftAnew := set(runs.list()), set(anew.list())
 		for f := range set(before) {
-			lingers := serves(s, parse(f).Reply.Src)
-			switch stale, wrong := madeStale(was, is, parse(f)), misplaced(is, parse(f)); {
-			case lingers:
-			case stale && (left[f] || leftAnew[f]):
-				t.Fatalf("%s was made stale and is left (%t, %t) by\n%s", f, left[f], leftAnew[f],
-					sm.Diff(was, is))
-			case !stale && wrong && leftAnew[f]:
-				t.Fatalf("%s is stale and not found by a new keeper after\n%s", f, sm.Diff(was, is))
-			case !stale && !wrong && !gone(is, parse(f)) && !(left[f] && leftAnew[f]):
-				t.Fatalf("%s is right and was deleted (%t, %t) by\n%s", f, !left[f], !leftAnew[f],
-					sm.Diff(was, is))
+			if !serves(s, parse(f).Reply.Src) { // else it lingers
+				requireLaws(t, was, is, f, left[f], leftAnew[f])
 			}
 		}
 		runs.flows = slices.Clone(anew.flows)
+	}
+}
+
+// requireLaws looks at what a keeper that ran all along and a new one left of a flow.
+func requireLaws(t *testing.T, was, is *sm.Table, f string, left, leftAnew bool) {
+	t.Helper()
+	stale, wrong := madeStale(was, is, parse(f)), misplaced(is, parse(f))
+	switch {
+	case stale && (left || leftAnew):
+		t.Fatalf("%s was made stale and is left (%t, %t) by\n%s", f, left, leftAnew,
+			sm.Diff(was, is))
+	case !stale && wrong && leftAnew:
+		t.Fatalf("%s is stale and not found by a new keeper after\n%s", f, sm.Diff(was, is))
+	case !stale && !wrong && !gone(is, parse(f)) && !(left && leftAnew):
+		t.Fatalf("%s is right and was deleted (%t, %t) by\n%s", f, !left, !leftAnew,
+			sm.Diff(was, is))
 	}
 }
 

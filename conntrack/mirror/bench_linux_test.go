@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/conntrack"
+	ct "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
@@ -22,31 +22,32 @@ func BenchmarkMirrorClean(b *testing.B) {
 	start := time.Now()
 	x := startMirror(b, table, nil)
 	listed := time.Since(start)
-	frontend := Key("10.96.0.4:53", conntrack.UDP)
-	stale := conntrack.Filter{Protocol: conntrack.UDP, ReplySrc: Addr("10.244.4.4")}
-	var all []conntrack.Flow
+	frontend := Key("10.96.0.4:53", ct.UDP)
+	stale := ct.Filter{Protocol: ct.UDP, ReplySrc: Addr("10.244.4.4")}
+	var all []ct.Flow
 	for f, err := range table.Flows(context.Background(), stale) {
 		require.NoError(b, err)
 		all = append(all, f)
 	}
-	m, err := conntrack.NewMatcher(
-		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Removed: AddrPorts("10.244.4.4:5353")}}})
+	m, err := ct.NewMatcher(
+		ct.Change{Frontends: []ct.Frontend{{Key: frontend, Removed: AddrPorts("10.244.4.4:5353")}}})
 	require.NoError(b, err)
 	for _, n := range []int{len(all), 1, 0} {
 		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
 		require.NoError(b, err)
-		_, err = table.Create(context.Background(), conntrack.All(all[:n]...))
+		_, err = table.Create(context.Background(), ct.All(all[:n]...))
 		require.NoError(b, err)
 		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
 			var use Meter
+			opts := ct.CleanOptions{Index: x}
 			for b.Loop() {
-				var got conntrack.CleanResult
-				use.Run(func() { got, err = table.Clean(context.Background(), m, conntrack.CleanOptions{Index: x}) })
+				var got ct.CleanResult
+				use.Run(func() { got, err = table.Clean(b.Context(), m, opts) })
 				b.StopTimer()
 				require.NoError(b, err)
 				require.Equal(b, n, got.Deleted)
 				require.Zero(b, got.Dumps)
-				_, err = table.Create(context.Background(), conntrack.All(all[:n]...))
+				_, err = table.Create(context.Background(), ct.All(all[:n]...))
 				require.NoError(b, err)
 				b.StartTimer()
 			}
@@ -63,15 +64,15 @@ func BenchmarkMirrorIndex(b *testing.B) {
 	const n = 1_000_000
 	for _, c := range []struct {
 		name string
-		flow func(i int) conntrack.Flow
+		flow func(i int) ct.Flow
 	}{
-		{"IPv4, 100 frontends of 10 endpoints", func(i int) conntrack.Flow {
+		{"IPv4, 100 frontends of 10 endpoints", func(i int) ct.Flow {
 			return indexed(i, 10, 96, byte(i%100), i/100%10)
 		}},
-		{"IPv4, all to different places", func(i int) conntrack.Flow {
+		{"IPv4, all to different places", func(i int) ct.Flow {
 			return indexed(i, byte(20+i>>16), byte(i>>8), byte(i), -1)
 		}},
-		{"IPv6, 100 frontends of 10 endpoints", func(i int) conntrack.Flow {
+		{"IPv6, 100 frontends of 10 endpoints", func(i int) ct.Flow {
 			return over6(indexed(i, 10, 96, byte(i%100), i/100%10))
 		}},
 	} {
@@ -111,15 +112,15 @@ func BenchmarkMirrorIndex(b *testing.B) {
 
 // indexed returns a UDP flow to 10.96.0.0 and so on; to an endpoint, or to nobody's if that is
 // negative.
-func indexed(i int, a, b, c byte, endpoint int) conntrack.Flow {
-	f := conntrack.Flow{Protocol: conntrack.UDP, ID: uint32(i) * 0x9e3779b1}
+func indexed(i int, a, b, c byte, endpoint int) ct.Flow {
+	f := ct.Flow{Protocol: ct.UDP, ID: uint32(i) * 0x9e3779b1}
 	f.Original.Src = netip.AddrPortFrom(
 		netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)}), uint16(1024+i&0xff))
 	f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{a, b, 0, c}), 53)
 	if endpoint < 0 {
 		f.Original.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, a, b, c}), 53)
 	}
-	f.Reply = conntrack.Tuple{Src: f.Original.Dst, Dst: f.Original.Src}
+	f.Reply = ct.Tuple{Src: f.Original.Dst, Dst: f.Original.Src}
 	if endpoint >= 0 {
 		f.Reply.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, c, byte(endpoint)}), 5353)
 	}
@@ -127,7 +128,7 @@ func indexed(i int, a, b, c byte, endpoint int) conntrack.Flow {
 }
 
 // over6 returns a flow with IPv6 addresses that end in those of f.
-func over6(f conntrack.Flow) conntrack.Flow {
+func over6(f ct.Flow) ct.Flow {
 	for _, a := range []*netip.AddrPort{&f.Original.Src, &f.Original.Dst, &f.Reply.Src,
 		&f.Reply.Dst} {
 		b := a.Addr().As16()
@@ -146,7 +147,7 @@ func BenchmarkNewFlows(b *testing.B) {
 	}{
 		{"nobody listens", nil},
 		{"mirror of UDP", &Config{}},
-		{"mirror of SCTP", &Config{Protocols: []conntrack.Protocol{conntrack.SCTP}}},
+		{"mirror of SCTP", &Config{Protocols: []ct.Protocol{ct.SCTP}}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			const n = 200_000

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack"
+	ct "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
@@ -21,14 +21,14 @@ type fakeEvents struct {
 	closed bool
 }
 
-func (f *fakeEvents) Drain(each func(*conntrack.Event) error) error {
+func (f *fakeEvents) Drain(each func(*ct.Event) error) error {
 	for len(f.queue) > 0 {
 		next := f.queue[0]
 		f.queue = f.queue[1:]
 		if err, ok := next.(error); ok {
 			return err
 		}
-		e := next.(conntrack.Event)
+		e := next.(ct.Event)
 		if err := each(&e); err != nil {
 			return err
 		}
@@ -45,17 +45,17 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 	x := mirrorOf(t, table, nil)
 	x.times.read = time.Millisecond
 	source := &fakeEvents{}
-	x.follow = func(o conntrack.FollowOptions) (follower, error) {
-		require.Equal(t, conntrack.FollowOptions{Types: []conntrack.EventType{conntrack.FlowNew, conntrack.FlowDestroyed},
-			Protocols: []conntrack.Protocol{conntrack.UDP}, Buffer: defaultBuffer}, o)
+	x.follow = func(o ct.FollowOptions) (follower, error) {
+		require.Equal(t, ct.FollowOptions{Types: []ct.EventType{ct.FlowNew, ct.FlowDestroyed},
+			Protocols: []ct.Protocol{ct.UDP}, Buffer: defaultBuffer}, o)
 		return source, nil
 	}
 	done := make(chan error, 1)
 	go func() { done <- x.Run(context.Background()) }()
 	waitSynced(t, x)
-	made := conntrack.Event{Type: conntrack.FlowNew, Flow: NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "", "")}
+	made := ct.Event{Type: ct.FlowNew, Flow: NewFlow(ct.UDP, Client, "10.96.0.10:53", "", "")}
 	x.mu.Lock()
-	source.queue = append(source.queue, made, conntrack.Event{Type: conntrack.EventsLost})
+	source.queue = append(source.queue, made, ct.Event{Type: ct.EventsLost})
 	x.mu.Unlock()
 	require.Eventually(t, func() bool {
 		return x.Stats().Lists == 2
@@ -86,7 +86,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 			table, _ := NewTable(t)
 			seed := rand.Uint64()
 			r := rand.New(rand.NewPCG(seed, 42))
-			x := mirrorOf(t, table, &Config{Protocols: []conntrack.Protocol{conntrack.TCP, conntrack.UDP, conntrack.SCTP},
+			x := mirrorOf(t, table, &Config{Protocols: []ct.Protocol{ct.TCP, ct.UDP, ct.SCTP},
 				Buffer: tc.buffer})
 			x.times = times{read: time.Millisecond, check: 5 * time.Millisecond,
 				pause: 5 * time.Millisecond}
@@ -99,14 +99,14 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 				}
 				churn(t, r, table)
 				c := RandomChange(r)
-				before := List(t, table, conntrack.Filter{})
-				want := slices.DeleteFunc(slices.Clone(before), func(f conntrack.Flow) bool {
+				before := List(t, table, ct.Filter{})
+				want := slices.DeleteFunc(slices.Clone(before), func(f ct.Flow) bool {
 					return Classify(c, &f).Stale()
 				})
-				m, err := conntrack.NewMatcher(c)
+				m, err := ct.NewMatcher(c)
 				require.NoError(t, err)
 				got := mustClean(t, table, x, m)
-				require.Equal(t, Keys(want), Keys(List(t, table, conntrack.Filter{})), "seed %d: %+v",
+				require.Equal(t, Keys(want), Keys(List(t, table, ct.Filter{})), "seed %d: %+v",
 					seed, c)
 				require.Equal(t, len(before)-len(want), got.Deleted, "seed %d: %+v", seed, c)
 				if got.Dumps > 0 {
@@ -122,7 +122,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 }
 
 // churn makes and deletes flows, again and again with the same tuples.
-func churn(t *testing.T, r *rand.Rand, table *conntrack.Table) {
+func churn(t *testing.T, r *rand.Rand, table *ct.Table) {
 	t.Helper()
 	for range r.IntN(4) {
 		flows := RandomFlows(r, 1+r.IntN(60))
@@ -131,9 +131,10 @@ func churn(t *testing.T, r *rand.Rand, table *conntrack.Table) {
 				uint16(2000+r.IntN(200)))
 			flows[i].Reply.Dst = flows[i].Original.Src
 		}
-		_, err := table.Create(context.Background(), conntrack.All(flows...)) // as far as they are not there
+		// as far as they are not there
+		_, err := table.Create(context.Background(), ct.All(flows...))
 		require.NoError(t, err)
-		gone := conntrack.Where(table.Flows(context.Background(), conntrack.Filter{}), func(*conntrack.Flow) bool {
+		gone := ct.Where(table.Flows(context.Background(), ct.Filter{}), func(*ct.Flow) bool {
 			return r.IntN(3) == 0
 		})
 		_, err = table.Delete(context.Background(), gone)

@@ -10,7 +10,8 @@ import (
 
 // A program that runs for long cleans up without passes over the table.
 func Example() {
-	clean := func(ctx context.Context, table *conntrack.Table, changes <-chan conntrack.Change) error {
+	clean := func(ctx context.Context, table *conntrack.Table,
+		changes <-chan conntrack.Change) error {
 		index, err := mirror.New(table, nil)
 		if err != nil {
 			return err

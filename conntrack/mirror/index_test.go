@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack"
+	ct "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 )
 
 // knows returns all that an index notes, through what Clean uses.
-func (x *index) knows() []conntrack.Flow {
-	var all []conntrack.Flow
+func (x *index) knows() []ct.Flow {
+	var all []ct.Flow
 	for i := uint32(1); i <= max(x.v4.flows.used, x.v6.flows.used); i++ {
 		if i <= x.v4.flows.used {
 			if f, ok := x.v4.flow(i); ok {
@@ -32,22 +32,22 @@ func (x *index) knows() []conntrack.Flow {
 func TestIndexFollowsEvents(t *testing.T) {
 	t.Parallel()
 	x := newIndex()
-	udp := NewFlow(conntrack.UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
-	over6 := NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "", "")
+	udp := NewFlow(ct.UDP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	over6 := NewFlow(ct.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "", "")
 	over6.Original.Zone, over6.Reply.Zone = 9, 9
-	sctp := NewFlow(conntrack.SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
+	sctp := NewFlow(ct.SCTP, "10.0.0.1:4000", "10.96.0.10:53", "10.244.0.5:5353", "")
 	sctp.Original.Zone = 9
 	udp.ID, over6.ID, sctp.ID = 1, 2, 3
 	for _, step := range []struct {
-		event conntrack.Event
-		want  []conntrack.Flow
+		event ct.Event
+		want  []ct.Flow
 	}{
-		{conntrack.Event{Type: conntrack.FlowNew, Flow: udp}, []conntrack.Flow{udp}},
-		{conntrack.Event{Type: conntrack.FlowNew, Flow: over6}, []conntrack.Flow{udp, over6}},
-		{conntrack.Event{Type: conntrack.FlowNew, Flow: sctp}, []conntrack.Flow{udp, over6, sctp}},
-		{conntrack.Event{Type: conntrack.FlowDestroyed, Flow: sctp}, []conntrack.Flow{udp, over6}},
-		{conntrack.Event{Type: conntrack.FlowDestroyed, Flow: udp}, []conntrack.Flow{over6}},
-		{conntrack.Event{Type: conntrack.FlowDestroyed, Flow: over6}, []conntrack.Flow{}},
+		{ct.Event{Type: ct.FlowNew, Flow: udp}, []ct.Flow{udp}},
+		{ct.Event{Type: ct.FlowNew, Flow: over6}, []ct.Flow{udp, over6}},
+		{ct.Event{Type: ct.FlowNew, Flow: sctp}, []ct.Flow{udp, over6, sctp}},
+		{ct.Event{Type: ct.FlowDestroyed, Flow: sctp}, []ct.Flow{udp, over6}},
+		{ct.Event{Type: ct.FlowDestroyed, Flow: udp}, []ct.Flow{over6}},
+		{ct.Event{Type: ct.FlowDestroyed, Flow: over6}, []ct.Flow{}},
 	} {
 		x.apply(&step.event)
 		require.ElementsMatch(t, step.want, x.knows())
@@ -57,11 +57,11 @@ func TestIndexFollowsEvents(t *testing.T) {
 
 	// Twice is once; the end of another flow with the same tuple ends nothing.
 	for range 2 {
-		x.apply(&conntrack.Event{Type: conntrack.FlowNew, Flow: udp})
+		x.apply(&ct.Event{Type: ct.FlowNew, Flow: udp})
 	}
 	other := udp
 	other.ID++
-	x.apply(&conntrack.Event{Type: conntrack.FlowDestroyed, Flow: other})
+	x.apply(&ct.Event{Type: ct.FlowDestroyed, Flow: other})
 	require.Equal(t, 1, x.len())
 }
 
@@ -71,24 +71,15 @@ func TestIndexAgreesWithAList(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 50))
 	x := newIndex()
-	var model []conntrack.Flow
+	var model []ct.Flow
 	for range 3000 {
-		switch {
-		case len(model) > 0 && r.IntN(20) < 9:
+		if len(model) > 0 && r.IntN(20) < 9 {
 			i := r.IntN(len(model))
 			x.remove(&model[i])
 			model = slices.Delete(model, i, i+1)
-		default:
-			f := RandomFlow(r)
-			f.Reply.Dst = f.Original.Src
-			f.ID = uint32(r.IntN(100)) // IDs collide
-			switch r.IntN(4) {
-			case 0:
-				f.Original.Zone = 0
-			case 1:
-				f.Reply.Zone = 0
-			}
-			if !slices.ContainsFunc(model, func(o conntrack.Flow) bool {
+		} else {
+			f := flowToNote(r)
+			if !slices.ContainsFunc(model, func(o ct.Flow) bool {
 				return o.ID == f.ID && sameNote(&o, &f)
 			}) {
 				model = append(model, f)
@@ -96,28 +87,9 @@ func TestIndexAgreesWithAList(t *testing.T) {
 			x.add(&f)
 		}
 		require.Equal(t, len(model), x.len(), "seed %d", seed)
-		if r.IntN(50) > 0 {
-			continue
+		if r.IntN(50) == 0 {
+			requireSuspects(t, r, model, x, seed)
 		}
-		c := RandomChange(r)
-		for i := range c.Frontends {
-			c.Frontends[i].Backwards = r.IntN(2) == 0
-		}
-		m, err := conntrack.NewMatcher(c)
-		require.NoError(t, err)
-		covers := func(p conntrack.Protocol) bool { return p != conntrack.SCTP }
-		var want, got []string
-		for _, f := range model {
-			if covers(f.Protocol) && m.Classify(&f).Stale() {
-				want = append(want, note(&f))
-			}
-		}
-		for _, s := range x.suspects(m, covers) {
-			f, ok := x.flow(s)
-			require.True(t, ok)
-			got = append(got, note(&f))
-		}
-		require.ElementsMatch(t, want, got, "seed %d: %+v", seed, c)
 	}
 	for i := range model {
 		x.remove(&model[i])
@@ -126,15 +98,53 @@ func TestIndexAgreesWithAList(t *testing.T) {
 	require.Empty(t, x.knows())
 }
 
+// flowToNote returns a flow whose ID others have, too.
+func flowToNote(r *rand.Rand) ct.Flow {
+	f := RandomFlow(r)
+	f.Reply.Dst = f.Original.Src
+	f.ID = uint32(r.IntN(100))
+	switch r.IntN(4) {
+	case 0:
+		f.Original.Zone = 0
+	case 1:
+		f.Reply.Zone = 0
+	}
+	return f
+}
+
+// requireSuspects makes a change, and compares what of the model is stale with the suspects.
+func requireSuspects(t *testing.T, r *rand.Rand, model []ct.Flow, x *index, seed uint64) {
+	t.Helper()
+	c := RandomChange(r)
+	for i := range c.Frontends {
+		c.Frontends[i].Backwards = r.IntN(2) == 0
+	}
+	m, err := ct.NewMatcher(c)
+	require.NoError(t, err)
+	covers := func(p ct.Protocol) bool { return p != ct.SCTP }
+	var want, got []string
+	for _, f := range model {
+		if covers(f.Protocol) && m.Classify(&f).Stale() {
+			want = append(want, note(&f))
+		}
+	}
+	for _, s := range x.suspects(m, covers) {
+		f, ok := x.flow(s)
+		require.True(t, ok)
+		got = append(got, note(&f))
+	}
+	require.ElementsMatch(t, want, got, "seed %d: %+v", seed, c)
+}
+
 // sameNote reports whether two flows with the same ID are one to an index.
-func sameNote(a, b *conntrack.Flow) bool {
+func sameNote(a, b *ct.Flow) bool {
 	return a.Protocol == b.Protocol && a.Original.Src == b.Original.Src &&
 		a.Original.Dst == b.Original.Dst && a.Reply.Src == b.Reply.Src &&
 		a.Original.Zone == b.Original.Zone && a.Reply.Zone == b.Reply.Zone
 }
 
-func note(f *conntrack.Flow) string {
-	g := conntrack.Flow{Protocol: f.Protocol, Original: f.Original, Reply: f.Reply}
+func note(f *ct.Flow) string {
+	g := ct.Flow{Protocol: f.Protocol, Original: f.Original, Reply: f.Reply}
 	g.Reply.Dst = g.Original.Src
 	g.Mark = f.ID
 	return g.String()
@@ -148,76 +158,84 @@ func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 51))
 	for range 200 {
-		const buckets = 20
-		type event struct {
-			made bool
-			flow conntrack.Flow
-		}
-		var table [buckets][]conntrack.Flow
-		var queue []event
-		var parts [][]conntrack.Flow
-		id := uint32(0)
-		happen := func(silent bool) {
-			b := r.IntN(buckets)
-			if n := len(table[b]); n > 0 && r.IntN(2) == 0 {
-				i := r.IntN(n)
-				if !silent {
-					queue = append(queue, event{false, table[b][i]})
-				}
-				table[b] = slices.Delete(table[b], i, i+1)
-				return
-			}
-			f := RandomFlow(r)
-			id++
-			f.ID = id
-			table[b] = append(table[b], f)
-			if !silent {
-				queue = append(queue, event{true, f})
-			}
-		}
+		k := listedTable{r: r}
 		for range 100 { // before anybody listened
-			happen(true)
+			k.change()
 		}
+		k.queue = nil
 		x := newIndex()
-		for next := 0; next < buckets || len(parts) > 0; {
+		for !k.listed() {
 			switch r.IntN(4) {
 			case 0:
-				happen(false)
+				k.change()
 			case 1:
-				if next < buckets {
-					parts = append(parts, slices.Clone(table[next]))
-					next++
-				}
+				k.list()
 			case 2:
-				if len(parts) > 0 {
-					for i := range parts[0] {
-						x.add(&parts[0][i])
-					}
-					parts = parts[1:]
-				}
+				k.takePart(x)
 			case 3:
-				if len(queue) > 0 {
-					if e := queue[0]; e.made {
-						x.add(&e.flow)
-					} else {
-						x.remove(&e.flow)
-					}
-					queue = queue[1:]
-				}
+				k.takeEvent(x)
 			}
 		}
-		for _, e := range queue {
-			if e.made {
-				x.add(&e.flow)
-			} else {
-				x.remove(&e.flow)
-			}
+		for len(k.queue) > 0 {
+			k.takeEvent(x)
 		}
-		for _, bucket := range table {
+		for _, bucket := range k.buckets {
 			for i := range bucket {
 				require.True(t, x.has(&bucket[i]), "seed %d: %s", seed, bucket[i])
 			}
 		}
+	}
+}
+
+// listedTable is a table in the course of a list.
+type listedTable struct {
+	r       *rand.Rand
+	buckets [20][]ct.Flow
+	queue   []ct.Event
+	parts   [][]ct.Flow // of the list, that are not read yet
+	next    int         // bucket to be listed
+	id      uint32
+}
+
+// change makes a flow or ends one.
+func (k *listedTable) change() {
+	bucket := &k.buckets[k.r.IntN(len(k.buckets))]
+	if n := len(*bucket); n > 0 && k.r.IntN(2) == 0 {
+		i := k.r.IntN(n)
+		k.queue = append(k.queue, ct.Event{Type: ct.FlowDestroyed, Flow: (*bucket)[i]})
+		*bucket = slices.Delete(*bucket, i, i+1)
+		return
+	}
+	f := RandomFlow(k.r)
+	k.id++
+	f.ID = k.id
+	*bucket = append(*bucket, f)
+	k.queue = append(k.queue, ct.Event{Type: ct.FlowNew, Flow: f})
+}
+
+// list makes the next part of the list.
+func (k *listedTable) list() {
+	if k.next < len(k.buckets) {
+		k.parts = append(k.parts, slices.Clone(k.buckets[k.next]))
+		k.next++
+	}
+}
+
+func (k *listedTable) listed() bool { return k.next == len(k.buckets) && len(k.parts) == 0 }
+
+func (k *listedTable) takePart(x *index) {
+	if len(k.parts) > 0 {
+		for i := range k.parts[0] {
+			x.add(&k.parts[0][i])
+		}
+		k.parts = k.parts[1:]
+	}
+}
+
+func (k *listedTable) takeEvent(x *index) {
+	if len(k.queue) > 0 {
+		x.apply(&k.queue[0])
+		k.queue = k.queue[1:]
 	}
 }
 
@@ -227,9 +245,9 @@ func FuzzIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		x := newIndex()
 		for _, b := range data {
-			e := conntrack.Event{Flow: RandomFlow(rand.New(rand.NewPCG(uint64(b&0x7f), 0)))}
+			e := ct.Event{Flow: RandomFlow(rand.New(rand.NewPCG(uint64(b&0x7f), 0)))}
 			if e.Flow.ID = uint32(b & 7); b&0x80 != 0 {
-				e.Type = conntrack.FlowDestroyed
+				e.Type = ct.FlowDestroyed
 			}
 			x.apply(&e)
 		}

@@ -14,11 +14,11 @@ import (
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/netnstest"
 
-	"github.com/kernlb/kernlb/conntrack"
+	ct "github.com/kernlb/kernlb/conntrack"
 )
 
 // mirrorOf returns a mirror that does nothing by itself soon, unless the times are set.
-func mirrorOf(t *testing.T, table *conntrack.Table, cfg *Config) *Mirror {
+func mirrorOf(t *testing.T, table *ct.Table, cfg *Config) *Mirror {
 	t.Helper()
 	x, err := New(table, cfg)
 	require.NoError(t, err)
@@ -27,18 +27,21 @@ func mirrorOf(t *testing.T, table *conntrack.Table, cfg *Config) *Mirror {
 }
 
 // allBut returns a matcher that finds the flows to all endpoints but one stale.
-func allBut(t *testing.T, f string, p conntrack.Protocol, endpoint string) *conntrack.Matcher {
+func allBut(t *testing.T, f string, p ct.Protocol, endpoint string) *ct.Matcher {
 	t.Helper()
-	frontend := Key(f, p)
-	m, err := conntrack.NewMatcher(
-		conntrack.Change{Frontends: []conntrack.Frontend{{Key: frontend, Endpoints: AddrPorts(endpoint), Untranslated: true}}})
+	m, err := ct.NewMatcher(ct.Change{Frontends: []ct.Frontend{
+		{Key: Key(f, p), Endpoints: AddrPorts(endpoint), Untranslated: true},
+	}})
 	require.NoError(t, err)
 	return m
 }
 
-func mustClean(t *testing.T, table *conntrack.Table, x *Mirror, m *conntrack.Matcher) conntrack.CleanResult {
+// foundByMirror is what cleaning one flow comes to without a pass.
+var foundByMirror = ct.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}
+
+func mustClean(t *testing.T, table *ct.Table, x *Mirror, m *ct.Matcher) ct.CleanResult {
 	t.Helper()
-	got, err := table.Clean(context.Background(), m, conntrack.CleanOptions{Index: x, KeepOpen: true})
+	got, err := table.Clean(context.Background(), m, ct.CleanOptions{Index: x, KeepOpen: true})
 	require.NoError(t, err)
 	got.Duration = 0
 	return got
@@ -50,8 +53,8 @@ func TestMirrorNotesPackets(t *testing.T) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	x := startMirror(t, OpenTable(t, cluster.Node.NS), nil)
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
-	Rules(t, cluster.Node.NS, DNAT(conntrack.TCP, AddrPort("10.96.0.10:53"), at, "")+DNAT(conntrack.UDP, AddrPort("10.96.0.10:53"),
-		at, ""), "")
+	vip := AddrPort("10.96.0.10:53")
+	Rules(t, cluster.Node.NS, DNAT(ct.TCP, vip, at, "")+DNAT(ct.UDP, vip, at, ""), "")
 	for _, p := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
 		require.NoError(t, cluster.Pods[1].Serve(p, 8080))
 		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: AddrPort("10.96.0.10:53"),
@@ -71,28 +74,28 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	x := mirrorOf(t, table, nil)
 	RunMirror(t, table, x)
 	waitSynced(t, x)
-	stale := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
-	right := NewFlow(conntrack.UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
+	stale := NewFlow(ct.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	right := NewFlow(ct.UDP, "10.0.0.1:4001", "10.96.0.10:53", "10.244.0.6:53", "")
 	Create(t, table, stale, right)
 	require.Zero(t, x.Stats().Flows)
-	m := allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")
-	require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
-	require.Equal(t, conntrack.CleanResult{}, mustClean(t, table, x, m))
+	m := allBut(t, "10.96.0.10:53", ct.UDP, "10.244.0.6:53")
+	require.Equal(t, foundByMirror, mustClean(t, table, x, m))
+	require.Equal(t, ct.CleanResult{}, mustClean(t, table, x, m))
 	require.Equal(t, 1, x.Stats().Flows)
 
 	// The same flow again, to the right endpoint and then back.
 	again := stale
 	again.Reply.Src = right.Reply.Src
 	Create(t, table, again)
-	require.Equal(t, conntrack.CleanResult{}, mustClean(t, table, x, m))
+	require.Equal(t, ct.CleanResult{}, mustClean(t, table, x, m))
 	_, err := table.Delete(context.Background(), table.Flows(context.Background(),
-		conntrack.Filter{OriginalDst: Addr("10.96.0.10")}))
+		ct.Filter{OriginalDst: Addr("10.96.0.10")}))
 	require.NoError(t, err)
 	Create(t, table, stale)
-	require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
-	require.Empty(t, List(t, table, conntrack.Filter{}))
+	require.Equal(t, foundByMirror, mustClean(t, table, x, m))
+	require.Empty(t, List(t, table, ct.Filter{}))
 	require.Equal(t, 1, x.Stats().Flows, "one event is not read yet")
-	require.Equal(t, conntrack.CleanResult{}, mustClean(t, table, x, m))
+	require.Equal(t, ct.CleanResult{}, mustClean(t, table, x, m))
 	require.Zero(t, x.Stats().Flows)
 }
 
@@ -100,20 +103,20 @@ func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	x := startMirror(t, table, nil)
-	for _, p := range []conntrack.Protocol{conntrack.TCP, conntrack.SCTP, conntrack.UDP} {
+	for _, p := range []ct.Protocol{ct.TCP, ct.SCTP, ct.UDP} {
 		Create(t, table, NewFlow(p, Client, "10.96.0.10:53", "10.244.0.5:53", ""))
 	}
 	for _, tc := range []struct {
-		protocol conntrack.Protocol
-		want     conntrack.CleanResult
+		protocol ct.Protocol
+		want     ct.CleanResult
 	}{
-		{conntrack.UDP, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}},
-		{conntrack.TCP, conntrack.CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
-		{conntrack.SCTP, conntrack.CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
+		{ct.UDP, ct.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}},
+		{ct.TCP, ct.CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
+		{ct.SCTP, ct.CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
 	} {
 		m := allBut(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53")
-		got, err := table.Clean(context.Background(), m, conntrack.CleanOptions{Index: x, Scan: conntrack.ScanProtocol,
-			KeepOpen: true})
+		got, err := table.Clean(context.Background(), m, ct.CleanOptions{Index: x,
+			Scan: ct.ScanProtocol, KeepOpen: true})
 		require.NoError(t, err)
 		got.Duration = 0
 		require.Equal(t, tc.want, got, tc.protocol)
@@ -125,20 +128,21 @@ func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	x := startMirror(t, table, nil)
-	backwards := NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.1:4000", "", "")
-	masqueraded := NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.2:4000", "", "192.0.2.1:53")
-	translated := NewFlow(conntrack.UDP, "10.96.0.10:53", "10.0.0.3:4000", "10.0.0.4:4000", "")
-	port := NewFlow(conntrack.UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
-	over6 := NewFlow(conntrack.UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
+	backwards := NewFlow(ct.UDP, "10.96.0.10:53", "10.0.0.1:4000", "", "")
+	masqueraded := NewFlow(ct.UDP, "10.96.0.10:53", "10.0.0.2:4000", "", "192.0.2.1:53")
+	translated := NewFlow(ct.UDP, "10.96.0.10:53", "10.0.0.3:4000", "10.0.0.4:4000", "")
+	port := NewFlow(ct.UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
+	over6 := NewFlow(ct.UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
 	Create(t, table, backwards, masqueraded, translated, port, over6)
-	m, err := conntrack.NewMatcher(conntrack.Change{Frontends: []conntrack.Frontend{
-		{Key: Key("10.96.0.10:53", conntrack.UDP), Untranslated: true, Backwards: true},
-		{Key: Key("[fd00:96::10]:53", conntrack.UDP), Untranslated: true, Backwards: true},
+	m, err := ct.NewMatcher(ct.Change{Frontends: []ct.Frontend{
+		{Key: Key("10.96.0.10:53", ct.UDP), Untranslated: true, Backwards: true},
+		{Key: Key("[fd00:96::10]:53", ct.UDP), Untranslated: true, Backwards: true},
 	}})
 	require.NoError(t, err)
-	require.Equal(t, conntrack.CleanResult{Lookups: 3, Untranslated: 2, Deleted: 2}, mustClean(t, table, x, m),
-		"the masqueraded one is looked up, too")
-	require.Equal(t, Keys([]conntrack.Flow{masqueraded, translated, port}), Keys(List(t, table, conntrack.Filter{})))
+	require.Equal(t, ct.CleanResult{Lookups: 3, Untranslated: 2, Deleted: 2},
+		mustClean(t, table, x, m), "the masqueraded one is looked up, too")
+	require.Equal(t, Keys([]ct.Flow{masqueraded, translated, port}),
+		Keys(List(t, table, ct.Filter{})))
 }
 
 // A zone may be of both directions, or of one.
@@ -146,11 +150,11 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	x := startMirror(t, table, nil)
-	var flows []conntrack.Flow
+	var flows []ct.Flow
 	for i, zones := range [][2]uint16{{0, 0}, {9, 9}, {9, 0}, {0, 9}, {8, 8}, {8, 0}} {
-		for _, f := range []conntrack.Flow{
-			NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", ""),
-			NewFlow(conntrack.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
+		for _, f := range []ct.Flow{
+			NewFlow(ct.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", ""),
+			NewFlow(ct.UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53", ""),
 		} {
 			f.Original.Src, f.Reply.Dst = WithPort(f.Original.Src, i), WithPort(f.Original.Src, i)
 			f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
@@ -162,15 +166,16 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 		zone    uint16
 		deleted int
 	}{{9, 6}, {0, 2}, {8, 4}} {
-		m, err := conntrack.NewMatcher(conntrack.Change{Zone: tc.zone, Frontends: []conntrack.Frontend{
-			{Key: Key("10.96.0.10:53", conntrack.UDP)},
-			{Key: Key("[fd00:96::10]:53", conntrack.UDP)},
+		m, err := ct.NewMatcher(ct.Change{Zone: tc.zone, Frontends: []ct.Frontend{
+			{Key: Key("10.96.0.10:53", ct.UDP)},
+			{Key: Key("[fd00:96::10]:53", ct.UDP)},
 		}})
 		require.NoError(t, err)
-		require.Equal(t, conntrack.CleanResult{Lookups: tc.deleted, Misdirected: tc.deleted, Deleted: tc.deleted},
-			mustClean(t, table, x, m))
+		want := ct.CleanResult{Lookups: tc.deleted, Misdirected: tc.deleted,
+			Deleted: tc.deleted}
+		require.Equal(t, want, mustClean(t, table, x, m))
 	}
-	require.Empty(t, List(t, table, conntrack.Filter{}))
+	require.Empty(t, List(t, table, ct.Filter{}))
 }
 
 // When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table
@@ -184,9 +189,9 @@ func TestMirrorRecoversFromLosses(t *testing.T) {
 	waitSynced(t, x)
 	flows := RandomFlows(rand.New(rand.NewPCG(41, 41)), 1000)
 	Create(t, table, flows...)
-	stale := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	stale := NewFlow(ct.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
 	Create(t, table, stale)
-	m := allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")
+	m := allBut(t, "10.96.0.10:53", ct.UDP, "10.244.0.6:53")
 	got := mustClean(t, table, x, m)
 	require.Equal(t, 1, got.Deleted)
 	require.Positive(t, got.Dumps, "it fell back")
@@ -196,16 +201,16 @@ func TestMirrorRecoversFromLosses(t *testing.T) {
 		return s.Synced && s.Lists > 1 && s.Losses > 0
 	}, 10*time.Second, time.Millisecond)
 	Create(t, table, stale)
-	require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
-	require.Len(t, List(t, table, conntrack.Filter{}), len(flows))
+	require.Equal(t, foundByMirror, mustClean(t, table, x, m))
+	require.Len(t, List(t, table, ct.Filter{}), len(flows))
 }
 
 func TestMirrorThatDoesNotRun(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	x := mirrorOf(t, table, nil)
-	stale := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
-	m := allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")
+	stale := NewFlow(ct.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	m := allBut(t, "10.96.0.10:53", ct.UDP, "10.244.0.6:53")
 	pass := func(when string) {
 		Create(t, table, stale)
 		got := mustClean(t, table, x, m)
@@ -218,7 +223,7 @@ func TestMirrorThatDoesNotRun(t *testing.T) {
 		waitSynced(t, x)
 		require.ErrorContains(t, x.Run(context.Background()), "it is being mirrored already")
 		Create(t, table, stale)
-		require.Equal(t, conntrack.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}, mustClean(t, table, x, m))
+		require.Equal(t, foundByMirror, mustClean(t, table, x, m))
 		stop()
 		require.Equal(t, Stats{Lists: x.Stats().Lists}, x.Stats())
 		pass("after")
@@ -239,15 +244,15 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	go func() { done <- x.Run(ctx) }()
 	waitSynced(t, x)
 	require.NoError(t, ns.SetSysctl("net/netfilter/nf_conntrack_events", "0"))
-	Create(t, table, NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", ""))
-	got := mustClean(t, table, x, allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53"))
+	Create(t, table, NewFlow(ct.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", ""))
+	got := mustClean(t, table, x, allBut(t, "10.96.0.10:53", ct.UDP, "10.244.0.6:53"))
 	require.Equal(t, 1, got.Deleted)
 	require.Positive(t, got.Dumps)
 	require.False(t, x.Stats().Synced)
 	err := <-done
-	require.ErrorIs(t, err, conntrack.ErrNoEvents)
+	require.ErrorIs(t, err, ct.ErrNoEvents)
 	require.ErrorContains(t, err, "nf_conntrack_events is 0")
-	require.ErrorIs(t, x.Run(ctx), conntrack.ErrNoEvents)
+	require.ErrorIs(t, x.Run(ctx), ct.ErrNoEvents)
 }
 
 // Flows that were there before anybody listened may end without an event. They are forgotten when
@@ -258,8 +263,8 @@ func TestMirrorForgetsTheDead(t *testing.T) {
 	x := mirrorOf(t, table, nil)
 	RunMirror(t, table, x)
 	waitSynced(t, x)
-	dead := func(i int) conntrack.Flow {
-		f := NewFlow(conntrack.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
+	dead := func(i int) ct.Flow {
+		f := NewFlow(ct.UDP, Client, "10.96.0.10:53", "10.244.0.5:53", "")
 		f.Original.Src, f.ID = WithPort(f.Original.Src, i), uint32(i)
 		return f
 	}
@@ -271,9 +276,10 @@ func TestMirrorForgetsTheDead(t *testing.T) {
 		x.index.add(&f) // of the third, the kernel has one with another ID
 	}
 	x.mu.Unlock()
-	require.Equal(t, conntrack.CleanResult{Lookups: 6, Misdirected: 1, Deleted: 1},
-		mustClean(t, table, x, allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")))
-	require.Equal(t, conntrack.CleanResult{}, mustClean(t, table, x, allBut(t, "10.96.0.10:53", conntrack.UDP, "10.244.0.6:53")))
+	require.Equal(t, ct.CleanResult{Lookups: 6, Misdirected: 1, Deleted: 1},
+		mustClean(t, table, x, allBut(t, "10.96.0.10:53", ct.UDP, "10.244.0.6:53")))
+	require.Equal(t, ct.CleanResult{}, mustClean(t, table, x,
+		allBut(t, "10.96.0.10:53", ct.UDP, "10.244.0.6:53")))
 	require.Zero(t, x.Stats().Flows)
 
 	require.NoError(t, x.check(context.Background()))
@@ -288,7 +294,7 @@ func TestMirrorForgetsTheDead(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	_, err := New(nil, &Config{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.ICMP}})
+	_, err := New(nil, &Config{Protocols: []ct.Protocol{ct.UDP, ct.ICMP}})
 	require.ErrorContains(t, err, "Protocols: icmp is not tcp, udp or sctp")
 	_, err = New(nil, &Config{Buffer: -1})
 	require.ErrorContains(t, err, "Buffer: -1 bytes")
@@ -298,7 +304,7 @@ func TestMirrorWithoutPermission(t *testing.T) {
 	t.Parallel()
 	_, ns := NewTable(t)
 	err := ns.Do(func() error {
-		table, err := conntrack.Open(nil)
+		table, err := ct.Open(nil)
 		if err != nil {
 			return err
 		}
@@ -308,7 +314,7 @@ func TestMirrorWithoutPermission(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := x.Run(context.Background()); !errors.Is(err, conntrack.ErrPermission) {
+			if err := x.Run(context.Background()); !errors.Is(err, ct.ErrPermission) {
 				return fmt.Errorf("want a permission error, got %w", err)
 			}
 			return nil
@@ -318,7 +324,7 @@ func TestMirrorWithoutPermission(t *testing.T) {
 }
 
 // startMirror returns a mirror that knows all flows, and runs until the test ends.
-func startMirror(tb testing.TB, table *conntrack.Table, cfg *Config) *Mirror {
+func startMirror(tb testing.TB, table *ct.Table, cfg *Config) *Mirror {
 	tb.Helper()
 	x, err := New(table, cfg)
 	require.NoError(tb, err)

@@ -97,9 +97,13 @@ func TestFromRefusesWhatIsNoFlow(t *testing.T) {
 	t.Parallel()
 	good := timo.To(cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "", ""))
 	for name, spoil := range map[string]func(*ct.Flow){
-		"zero":                     func(f *ct.Flow) { *f = ct.Flow{} },
-		"no address":               func(f *ct.Flow) { f.TupleReply.IP.SourceAddress = netip.Addr{} },
-		"mixed families":           func(f *ct.Flow) { f.TupleOrig.IP.SourceAddress = netip.IPv6Loopback() },
+		"zero": func(f *ct.Flow) { *f = ct.Flow{} },
+		"no address": func(f *ct.Flow) {
+			f.TupleReply.IP.SourceAddress = netip.Addr{}
+		},
+		"mixed families": func(f *ct.Flow) {
+			f.TupleOrig.IP.SourceAddress = netip.IPv6Loopback()
+		},
 		"two different directions": func(f *ct.Flow) { f.TupleReply.Proto.Protocol = 6 },
 	} {
 		bad := good

@@ -132,7 +132,8 @@ func Classify(c Change, f *Flow) Class {
 		return Current
 	case !f.Translated() && frontend.Untranslated:
 		return Untranslated
-	case f.Translated() && (frontend.Removed == nil || slices.Contains(frontend.Removed, f.Reply.Src)):
+	case f.Translated() && (frontend.Removed == nil ||
+		slices.Contains(frontend.Removed, f.Reply.Src)):
 		return Misdirected
 	}
 	return Current
@@ -150,8 +151,8 @@ func RandomChange(r *rand.Rand) Change {
 				if Addr(a).Is6() {
 					own = AddrPorts("[fd00::1]:53", "[fd00::2]:54")
 				}
-				frontend := Frontend{Key: FrontendKey{Addr: Addr(a), Port: port, Protocol: p}, Endpoints: own[:r.IntN(3)],
-					Untranslated: r.IntN(2) == 0}
+				frontend := Frontend{Key: KeyOf(netip.AddrPortFrom(Addr(a), port), p),
+					Endpoints: own[:r.IntN(3)], Untranslated: r.IntN(2) == 0}
 				if r.IntN(2) == 0 {
 					frontend.Removed = append([]netip.AddrPort{}, own[r.IntN(3):]...)
 				}
