@@ -2,6 +2,7 @@ package servicemodel
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -155,6 +156,13 @@ const (
 	Overflow         Scheduler = "ovf"
 )
 
+// schedulers are those of IPVS that take no options, and hashing those that do.
+var (
+	schedulers = []Scheduler{RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC, LocalityLCR,
+		DestHash, ShortestDelay, NeverQueue, Failover, Overflow}
+	hashing = []Scheduler{SourceHash, Maglev}
+)
+
 // Options of the schedulers that hash the client, [SourceHash] and [Maglev], to be appended in this
 // order: SourceHash + HashPort is "sh+port" (IP_VS_SVC_F_SCHED_SH_PORT,
 // IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h).
@@ -171,10 +179,20 @@ func ParseScheduler(s string) (Scheduler, error) {
 	if r := Scheduler(s); r != SchedulerDefault && r.known() {
 		return r, nil
 	}
-	return SchedulerDefault,
-		errors.New(
-			"must be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, " +
-				"fo, ovf; sh or mh, with +port, +fallback or both")
+	return SchedulerDefault, fmt.Errorf("must be random or a scheduler of IPVS: %s; %s, with +port, "+
+		"+fallback or both", list(schedulers, ", "), list(hashing, " or "))
+}
+
+// list returns the names of schedulers as text.
+func list(l []Scheduler, separator string) string {
+	var b strings.Builder
+	for i, s := range l {
+		if i > 0 {
+			b.WriteString(separator)
+		}
+		b.WriteString(string(s))
+	}
+	return b.String()
 }
 
 // Split returns the scheduler without options, and which it has.

@@ -2,6 +2,7 @@ package servicemodel
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -111,15 +112,10 @@ func (p *problems) checkAffinity(a SessionAffinity) {
 func (s Scheduler) known() bool {
 	name, port, fallback := s.Split()
 	if port || fallback {
-		return name == SourceHash || name == Maglev
+		return slices.Contains(hashing, name)
 	}
-	switch s {
-	case SchedulerDefault, Random, RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC,
-		LocalityLCR,
-		SourceHash, DestHash, ShortestDelay, NeverQueue, Maglev, Failover, Overflow:
-		return true
-	}
-	return false
+	return s == SchedulerDefault || s == Random || slices.Contains(schedulers, s) ||
+		slices.Contains(hashing, s)
 }
 
 // checkEndpoints checks a service's endpoints, and the name if nobody else does.
