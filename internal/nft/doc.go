@@ -1,5 +1,5 @@
-// Package nft is what is known of nf_tables: families, tables, sets with their elements, chains, and
-// rules with their expressions.
+// Package nft is what is known of nf_tables: families, tables, sets with their elements, chains,
+// and rules with their expressions.
 //
 // The tables of the nftables and the ipvs backend are written in two ways, as messages to the
 // kernel by an [Encoder] and as commands of nft by a [Text]. Their rules are made of matches and

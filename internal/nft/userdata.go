@@ -102,33 +102,67 @@ func byteOrder(fs []Field) uint32 {
 	return orderNetwork
 }
 
-// typeofFields describes a concatenation of the expressions that load the fields (enum expr_types
-// in include/expression.h of nftables, and the numbers of protocols and header fields in
-// src/proto.c).
+// What nft writes of the expression that a typeof names: its kind and its parameters (enum
+// expr_types in include/expression.h of nftables, and the udata functions of each expression in
+// src).
+const (
+	udTypeofKind = 0 // NFTNL_UDATA_SET_TYPEOF_EXPR
+	udTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA
+
+	typeofPayload = 7  // EXPR_PAYLOAD
+	typeofMeta    = 9  // EXPR_META
+	typeofConcat  = 13 // EXPR_CONCAT
+	typeofNumgen  = 23 // EXPR_NUMGEN
+)
+
+// Protocols, and their fields (enum proto_desc_id and the enums of headers in include/proto.h of
+// nftables).
+const (
+	protoTH      = 11 // PROTO_DESC_TH
+	protoIP      = 12 // PROTO_DESC_IP
+	protoIP6     = 13 // PROTO_DESC_IP6
+	fieldTHDPort = 2  // THDR_DPORT
+	fieldIPDst   = 12 // IPHDR_DADDR
+	fieldIP6Dst  = 9  // IP6HDR_DADDR
+)
+
+// typeofFields describes a concatenation of the expressions that load the fields.
 func typeofFields(fs []Field) []byte {
 	var l []byte
 	for i, f := range fs {
-		var one []byte
-		switch f {
-		case fieldIPv4Addr:
-			one = typeofPayload(12, 12) // ip, daddr
-		case fieldIPv6Addr:
-			one = typeofPayload(13, 9) // ip6, daddr
-		case FieldProto:
-			one = udTLV(udU32(nil, 0, 9), 1, udU32(nil, 0, MetaL4Proto)) // EXPR_META
-		case FieldPort:
-			one = typeofPayload(11, 2) // the transport header, dport
-		case FieldSlot:
-			// EXPR_NUMGEN random mod 2 offset 0
-			one = udTLV(udU32(nil, 0, 23), 1, udU32(udU32(udU32(nil, 0, 1), 1, 2), 2, 0))
-		}
-		l = udTLV(l, byte(i), one)
+		l = udTLV(l, byte(i), f.typeof())
 	}
-	return udTLV(udU32(nil, 0, 13), 1, l) // EXPR_CONCAT
+	return typeof(typeofConcat, l)
 }
 
-func typeofPayload(proto, field uint32) []byte {
-	return udTLV(udU32(nil, 0, 7), 1, udU32(udU32(nil, 0, proto), 1, field)) // EXPR_PAYLOAD
+// typeof describes the expression that loads a field: "ip daddr", "numgen random mod 2".
+func (f Field) typeof() []byte {
+	switch f {
+	case fieldIPv4Addr:
+		return typeof(typeofPayload, udNumbers(protoIP, fieldIPDst))
+	case fieldIPv6Addr:
+		return typeof(typeofPayload, udNumbers(protoIP6, fieldIP6Dst))
+	case FieldProto:
+		return typeof(typeofMeta, udNumbers(MetaL4Proto))
+	case FieldPort:
+		return typeof(typeofPayload, udNumbers(protoTH, fieldTHDPort))
+	case FieldSlot:
+		return typeof(typeofNumgen, udNumbers(numgenRandom, 2, 0)) // type, modulus, offset
+	}
+	return nil
+}
+
+func typeof(kind uint32, data []byte) []byte {
+	return udTLV(udU32(nil, udTypeofKind, kind), udTypeofData, data)
+}
+
+// udNumbers returns numbers of types 0, 1 and so on.
+func udNumbers(numbers ...uint32) []byte {
+	var b []byte
+	for i, n := range numbers {
+		b = udU32(b, byte(i), n)
+	}
+	return b
 }
 
 func udTLV(b []byte, typ byte, v []byte) []byte {
