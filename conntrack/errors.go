@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // Errors that callers act on. They are found with [errors.Is].
@@ -27,6 +28,11 @@ var (
 	// ErrClosed: the table is closed.
 	ErrClosed = errors.New("the conntrack table is closed")
 )
+
+// OpError is one refusal by the kernel, found with errors.As. It says what was being done (Op) to what
+// (Object), with which error (Errno) and explanation (ExtAck, the text of the extended
+// acknowledgement).
+type OpError = refusal.OpError
 
 // explain says in the words of this package what went wrong. The cause stays in the chain.
 func explain(err error) error {

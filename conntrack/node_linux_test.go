@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/netnstest"
@@ -32,6 +33,10 @@ func TestWithoutPermission(t *testing.T) {
 				All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
 			if !errors.Is(listErr, ErrPermission) || !errors.Is(deleteErr, ErrPermission) {
 				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
+			}
+			var refused *OpError
+			if !errors.As(listErr, &refused) || refused.Errno != unix.EPERM {
+				return fmt.Errorf("want what the kernel refused, got %w", listErr)
 			}
 			return nil
 		})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kernlb/kernlb/internal/refusal"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,6 +20,12 @@ var (
 	// must be. It is matched by every [CollisionError].
 	ErrCollision = errors.New("something foreign is in the way")
 )
+
+// OpError is one refusal by the kernel, found with errors.As in what backends return. It says what
+// was being done (Op) to which kernel object (Object), with which error (Errno) and explanation
+// (ExtAck, the text of the extended acknowledgement). It matches its errno, so that
+// errors.Is(err, fs.ErrPermission) tells that permission is missing.
+type OpError = refusal.OpError
 
 // CollisionError names a kernel object that is in the way of a service and is not the instance's.
 type CollisionError struct {

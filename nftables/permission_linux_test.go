@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
@@ -40,4 +41,8 @@ func TestNewSaysThatThePermissionIsMissing(t *testing.T) {
 	})
 	require.ErrorIs(t, err, fs.ErrPermission)
 	require.ErrorContains(t, err, "nftables: open: ")
+	var refused *dataplane.OpError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, unix.EPERM, refused.Errno)
+	require.NotEmpty(t, refused.Op+refused.Object)
 }

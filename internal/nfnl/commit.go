@@ -104,11 +104,11 @@ func whole(seq, first uint32, v verdict) bool {
 // outcome joins what the kernel refused and what else went wrong.
 func outcome(op string, errs OpErrors, err error) error {
 	if err == nil {
-		return errs.err()
+		return errs.Err()
 	}
 	err = fmt.Errorf("%s: %w", op, err)
 	if len(errs) == 0 {
 		return err
 	}
-	return errors.Join(errs.err(), err)
+	return errors.Join(errs.Err(), err)
 }

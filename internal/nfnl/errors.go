@@ -3,8 +3,9 @@ package nfnl
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
+
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // Errors that callers act on. They are found with [errors.Is].
@@ -32,102 +33,11 @@ var (
 	ErrNotSupported = errors.New("netlink is not supported on this operating system")
 )
 
-// OpError is one refusal by the kernel. It is its errno, so that errors.Is(err, fs.ErrPermission)
-// works, and it is its Meaning.
-type OpError struct {
-	// Op is what was being done: the Verb of the message's [Object], or "commit" when the kernel
-	// refused a transaction as a whole.
-	Op string
-	// Object is what it was being done to, as said by the message's [Object].
-	Object string
-	// Index is the position of the message in its batch, from 0; -1 means the transaction as a
-	// whole.
-	Index int
-	// Errno is the kernel's error.
-	Errno syscall.Errno
-	// Meaning is the sentinel that the errno stands for here, for example [ErrGenerationChanged].
-	// It is nil where the errno says all there is to say.
-	Meaning error
-	// ExtAck is the kernel's own explanation (NLMSGERR_ATTR_MSG), often empty.
-	ExtAck string
-	// Offset is where in the message the attribute at fault begins (NLMSGERR_ATTR_OFFS), headers
-	// included; 0 means that the kernel did not say.
-	Offset int
-}
-
-// transactionError is a refusal that is about no message of the transaction b.
-func transactionError(b *Batch, v verdict) *OpError {
-	what := "transaction of 1 message"
-	if b.Len() != 1 {
-		what = fmt.Sprintf("transaction of %d messages", b.Len())
-	}
-	e := &OpError{Op: "commit", Object: what, Index: -1, Errno: v.errno, ExtAck: v.text}
-	if v.errno == errRestart { // only a wrong generation id makes the kernel say that
-		e.Meaning = ErrGenerationChanged
-	}
-	return e
-}
-
-// messageError is a refusal of message i of b.
-func messageError(b *Batch, i int, v verdict) *OpError {
-	obj := b.msgs[i].obj
-	e := &OpError{Op: obj.Verb, Object: obj.blame(b.message(i), v.offset), Index: i,
-		Errno: v.errno, ExtAck: v.text, Offset: v.offset}
-	if e.Op == "" && e.Object == "" {
-		e.Object = obj.label(i)
-	}
-	if x, ok := obj.Part.(Explainer); ok {
-		e.Meaning = x.Explain(v.errno)
-	}
-	return e
-}
-
-// Error returns one line: what was being done to which object, and the kernel's reasons.
-func (e *OpError) Error() string {
-	reason := e.Errno.Error()
-	if e.Meaning != nil {
-		reason = e.Meaning.Error()
-	}
-	if e.ExtAck != "" {
-		reason += " (" + e.ExtAck + ")"
-	}
-	return strings.TrimSpace(e.Op+" "+e.Object) + ": " + reason
-}
-
-// Unwrap returns the errno, so that errors.Is(err, unix.ENOENT) works.
-func (e *OpError) Unwrap() error { return e.Errno }
-
-// Is reports whether target is what the errno means.
-func (e *OpError) Is(target error) bool { return e.Meaning != nil && target == e.Meaning }
-
-// OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
-// few.
-type OpErrors []*OpError
-
-// Error returns the first few errors and how many more there are.
-func (e OpErrors) Error() string {
-	const shown = 3
-	var s strings.Builder
-	for i, err := range e[:min(shown, len(e))] {
-		if i > 0 {
-			s.WriteString("; ")
-		}
-		s.WriteString(err.Error())
-	}
-	if len(e) > shown {
-		fmt.Fprintf(&s, "; and %d more", len(e)-shown)
-	}
-	return s.String()
-}
-
-// Unwrap returns all of them, for [errors.Is] and [errors.As].
-func (e OpErrors) Unwrap() []error {
-	errs := make([]error, len(e))
-	for i, err := range e {
-		errs[i] = err
-	}
-	return errs
-}
+// What the kernel refuses: one message, or several of a batch.
+type (
+	OpError  = refusal.OpError
+	OpErrors = refusal.OpErrors
+)
 
 // Refusals returns what the kernel refused, as an error of a [Conn] says it: none if that is about
 // something else.
@@ -158,16 +68,32 @@ func Except(err error, errno syscall.Errno) error {
 			rest = append(rest, e)
 		}
 	}
-	return rest.err()
+	return rest.Err()
 }
 
-// err returns e as simply as it can be said.
-func (e OpErrors) err() error {
-	switch len(e) {
-	case 0:
-		return nil
-	case 1:
-		return e[0]
+// transactionError is a refusal that is about no message of the transaction b.
+func transactionError(b *Batch, v verdict) *OpError {
+	what := "transaction of 1 message"
+	if b.Len() != 1 {
+		what = fmt.Sprintf("transaction of %d messages", b.Len())
+	}
+	e := &OpError{Op: "commit", Object: what, Index: -1, Errno: v.errno, ExtAck: v.text}
+	if v.errno == errRestart { // only a wrong generation id makes the kernel say that
+		e.Meaning = ErrGenerationChanged
+	}
+	return e
+}
+
+// messageError is a refusal of message i of b.
+func messageError(b *Batch, i int, v verdict) *OpError {
+	obj := b.msgs[i].obj
+	e := &OpError{Op: obj.Verb, Object: obj.blame(b.message(i), v.offset), Index: i,
+		Errno: v.errno, ExtAck: v.text, Offset: v.offset}
+	if e.Op == "" && e.Object == "" {
+		e.Object = obj.label(i)
+	}
+	if x, ok := obj.Part.(Explainer); ok {
+		e.Meaning = x.Explain(v.errno)
 	}
 	return e
 }

@@ -184,13 +184,9 @@ func (f *listenerFile) receive(p []byte, wait bool) (int, error) {
 func readDatagram(fd int, p []byte) (int, error) {
 	for {
 		switch n, err := unix.Read(fd, p); err {
-		case nil:
-			return n, nil
+		case nil, errEmpty, errOverrun:
+			return n, err
 		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, errEmpty
-		case unix.ENOBUFS:
-			return 0, errOverrun
 		default:
 			return 0, os.NewSyscallError("read", err)
 		}

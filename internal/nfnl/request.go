@@ -45,7 +45,7 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 		}
 		done = end
 	}
-	return done, errs.err()
+	return done, errs.Err()
 }
 
 // chunk returns where the messages from begin on that go into one datagram end: at least one, and

@@ -1,0 +1,91 @@
+// Package refusal has the errors that say what the kernel refused. Package nfnl makes them, and
+// public packages name them for their users.
+package refusal
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// OpError is one refusal by the kernel. It is its errno, so that errors.Is(err, fs.ErrPermission)
+// works, and it is its Meaning.
+type OpError struct {
+	// Op is what was being done, such as "add", or "commit" when the kernel refused a transaction
+	// as a whole.
+	Op string
+	// Object is what it was being done to, such as "element 10.0.0.1 . tcp . 80 in map endpoints-3
+	// of table ip kernlb".
+	Object string
+	// Index is the position of the message in its batch, from 0; -1 means the transaction as a
+	// whole.
+	Index int
+	// Errno is the kernel's error.
+	Errno syscall.Errno
+	// Meaning is the sentinel that the errno stands for here, for example that the ruleset changed.
+	// It is nil where the errno says all there is to say.
+	Meaning error
+	// ExtAck is the kernel's own explanation (NLMSGERR_ATTR_MSG), often empty.
+	ExtAck string
+	// Offset is where in the message the attribute at fault begins (NLMSGERR_ATTR_OFFS), headers
+	// included; 0 means that the kernel did not say.
+	Offset int
+}
+
+// Error returns one line: what was being done to which object, and the kernel's reasons.
+func (e *OpError) Error() string {
+	reason := e.Errno.Error()
+	if e.Meaning != nil {
+		reason = e.Meaning.Error()
+	}
+	if e.ExtAck != "" {
+		reason += " (" + e.ExtAck + ")"
+	}
+	return strings.TrimSpace(e.Op+" "+e.Object) + ": " + reason
+}
+
+// Unwrap returns the errno, so that errors.Is(err, unix.ENOENT) works.
+func (e *OpError) Unwrap() error { return e.Errno }
+
+// Is reports whether target is what the errno means.
+func (e *OpError) Is(target error) bool { return e.Meaning != nil && target == e.Meaning }
+
+// OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
+// few.
+type OpErrors []*OpError
+
+// Error returns the first few errors and how many more there are.
+func (e OpErrors) Error() string {
+	const shown = 3
+	var s strings.Builder
+	for i, err := range e[:min(shown, len(e))] {
+		if i > 0 {
+			s.WriteString("; ")
+		}
+		s.WriteString(err.Error())
+	}
+	if len(e) > shown {
+		fmt.Fprintf(&s, "; and %d more", len(e)-shown)
+	}
+	return s.String()
+}
+
+// Unwrap returns all of them, for [errors.Is] and [errors.As].
+func (e OpErrors) Unwrap() []error {
+	errs := make([]error, len(e))
+	for i, err := range e {
+		errs[i] = err
+	}
+	return errs
+}
+
+// Err returns e as simply as it can be said: nil, the one, or all.
+func (e OpErrors) Err() error {
+	switch len(e) {
+	case 0:
+		return nil
+	case 1:
+		return e[0]
+	}
+	return e
+}
