@@ -1,3 +1,5 @@
+//revive:disable:line-length-limit a rule cannot be wrapped
+
 // Package iptables is the iptables backend of kernlb: it holds services as rules that iptables-save
 // and iptables -L show, and that administrators know from kube-proxy. It never runs iptables: the
 // rules are written through nf_tables' netlink interface, with the expressions and the x_tables

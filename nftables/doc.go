@@ -1,3 +1,5 @@
+//revive:disable:line-length-limit a rule cannot be wrapped
+
 // Package nftables is the nftables backend of kernlb: it holds services in nf_tables over raw
 // netlink.
 //

@@ -9,66 +9,80 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-func TestChangeSetAsText(t *testing.T) {
-	t.Parallel()
-	dns := webService(func(s *sm.Service) {
+var (
+	beforeChange = sm.State{}.WithNode(thisNode).WithService(webService()).
+			WithEndpoints(web, []sm.Endpoint{oneEndpoint})
+	oneEndpoint = endpoint("10.64.0.1", here)
+	twoWeight3  = endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 3 })
+)
+
+// dnsService has the same protocol and port in both families.
+func dnsService() *sm.Service {
+	return webService(func(s *sm.Service) {
 		s.Name = sm.Name{Namespace: "kube-system", Name: "dns"}
 		s.ClusterIPs = addrs("10.96.0.10", "fd96::10")
 		s.Ports = []sm.ServicePort{{Name: "dns", Protocol: sm.UDP, Port: 53}}
 	})
-	full := webService(everywhere, externalLocal, func(s *sm.Service) {
+}
+
+// fullService is the web service with all that a service can have.
+func fullService() *sm.Service {
+	return webService(everywhere, externalLocal, func(s *sm.Service) {
 		s.SessionAffinity.ClientIP = true
 		s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8", "198.51.100.0/24")
 		s.HealthCheckNodePort = 32000
 		s.Scheduler, s.Forwarding = sm.WeightedRR, sm.ForwardDirect
 	})
-	one, two := endpoint("10.64.0.1", here), endpoint("10.64.0.2", func(e *sm.Endpoint) {
-		e.Weight = 3
-	})
-	before := sm.State{}.WithNode(thisNode).WithService(webService()).WithEndpoints(web,
-		[]sm.Endpoint{one})
-	otherNode := thisNode
-	otherNode.MasqueradeMark, otherNode.ServiceCIDRs = 1<<15, prefixes("10.96.0.0/12")
-	otherNode.LocalPods = sm.PodDetector{InterfacePrefix: "veth"}
-	otherNode.NodePortAddresses.Primary = true
+}
 
-	tests := []struct {
-		name          string
-		before, after sm.State
-		counts        sm.Counts
-		want          string
-	}{
-		{"a service comes", before, before.WithService(dns), sm.Counts{Added: 2}, `
+func otherNode() sm.Node {
+	n := thisNode
+	n.MasqueradeMark, n.ServiceCIDRs = 1<<15, prefixes("10.96.0.0/12")
+	n.LocalPods = sm.PodDetector{InterfacePrefix: "veth"}
+	n.NodePortAddresses.Primary = true
+	return n
+}
+
+//revive:disable:line-length-limit a line of a change set cannot be wrapped
+
+// changesAsText are changes of states, and what is printed of them.
+var changesAsText = []struct {
+	name          string
+	before, after sm.State
+	counts        sm.Counts
+	want          string
+}{
+	{"a service comes", beforeChange, beforeChange.WithService(dnsService()), sm.Counts{Added: 2}, `
 + frontend 10.96.0.10:53/udp kube-system/dns:dns cluster-ip -> reject; masquerade host,outside
 + frontend [fd96::10]:53/udp kube-system/dns:dns cluster-ip -> reject; masquerade host,outside
 + cluster-ip 10.96.0.10
 + cluster-ip fd96::10
 `},
-		{"a service goes", before, before.WithoutService(web), sm.Counts{Removed: 2}, `
+	{"a service goes", beforeChange, beforeChange.WithoutService(web), sm.Counts{Removed: 2}, `
 - frontend *4:30080/tcp default/web:http node-port -> cluster; masquerade all
 - frontend 10.96.0.1:80/tcp default/web:http cluster-ip -> cluster; masquerade host,outside
 - pool default/web:http/tcp IPv4 cluster: 10.64.0.1:8080
 - cluster-ip 10.96.0.1
 - hairpin 10.64.0.1
 `},
-		{"an endpoint is replaced", before, before.WithEndpoints(web, []sm.Endpoint{two}),
-			sm.Counts{Changed: 1}, `
+	{"an endpoint is replaced", beforeChange, beforeChange.WithEndpoints(web, []sm.Endpoint{twoWeight3}),
+		sm.Counts{Changed: 1}, `
 ~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080 weight 3
 - hairpin 10.64.0.1
 `},
-		{"an endpoint comes", before, before.WithEndpoints(web, []sm.Endpoint{one, two}),
-			sm.Counts{Added: 1}, `
+	{"an endpoint comes", beforeChange, beforeChange.WithEndpoints(web, []sm.Endpoint{oneEndpoint, twoWeight3}),
+		sm.Counts{Added: 1}, `
 ~ pool default/web:http/tcp IPv4 cluster: slot 1: none -> 10.64.0.2:8080 weight 3
 `},
-		{"the last endpoint goes", before, before.WithEndpoints(web, nil), sm.Counts{Changed: 2}, `
+	{"the last endpoint goes", beforeChange, beforeChange.WithEndpoints(web, nil), sm.Counts{Changed: 2}, `
 ~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> reject
 ~ frontend 10.96.0.1:80/tcp default/web:http cluster-ip: verdict cluster -> reject
 - pool default/web:http/tcp IPv4 cluster: 10.64.0.1:8080
 - hairpin 10.64.0.1
 `},
-		{"everything about a service changes",
-			before, before.WithService(full).WithEndpoints(web, []sm.Endpoint{two}),
-			sm.Counts{Added: 2, Changed: 4}, `
+	{"everything about a service changes",
+		beforeChange, beforeChange.WithService(fullService()).WithEndpoints(web, []sm.Endpoint{twoWeight3}),
+		sm.Counts{Added: 2, Changed: 4}, `
 ~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> cluster, from outside drop; masquerade all -> host; affinity none -> 3h0m0s
 ~ frontend 10.96.0.1:80/tcp default/web:http cluster-ip: affinity none -> 3h0m0s
 + frontend 198.51.100.1:80/tcp default/web:http external-ip -> cluster, from outside drop; masquerade host; affinity 3h0m0s
@@ -78,21 +92,26 @@ func TestChangeSetAsText(t *testing.T) {
 - hairpin 10.64.0.1
 + health-check default/web port 32000: 0 local endpoints
 `},
-		{"an address goes from one service to another",
-			before, before.WithoutService(web).WithService(webService(named("app"))),
-			sm.Counts{Changed: 2}, `
+	{"an address goes from one service to another",
+		beforeChange, beforeChange.WithoutService(web).WithService(webService(named("app"))),
+		sm.Counts{Changed: 2}, `
 ~ frontend *4:30080/tcp default/app:http node-port: service default/web:http -> default/app:http; verdict cluster -> reject
 ~ frontend 10.96.0.1:80/tcp default/app:http cluster-ip: service default/web:http -> default/app:http; verdict cluster -> reject
 - pool default/web:http/tcp IPv4 cluster: 10.64.0.1:8080
 - hairpin 10.64.0.1
 `},
-		{"the node changes", sm.State{}.WithNode(thisNode), sm.State{}.WithNode(otherNode),
-			sm.Counts{}, `
+	{"the node changes", sm.State{}.WithNode(thisNode), sm.State{}.WithNode(otherNode()),
+		sm.Counts{}, `
 ~ rules: masquerade mark 0x4000 -> 0x8000; pods 10.64.0.0/16, fd64::/16 -> interfaces veth*; node ports 0.0.0.0/0, ::/0 -> 192.0.2.1/32, 2001:db8::1/128; service CIDRs none -> 10.96.0.0/12
 `},
-		{"nothing changes", before, before, sm.Counts{}, "\n"},
-	}
-	for _, tt := range tests {
+	{"nothing changes", beforeChange, beforeChange, sm.Counts{}, "\n"},
+}
+
+//revive:enable:line-length-limit
+
+func TestChangeSetAsText(t *testing.T) {
+	t.Parallel()
+	for _, tt := range changesAsText {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			a := mustResolve(t, nil, tt.before)

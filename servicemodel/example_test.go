@@ -52,6 +52,7 @@ func Example() {
 	// ~ pool default/shop:http/tcp IPv4 cluster: slot 1: 10.64.2.6:8080 -> 10.64.3.7:8080
 }
 
+//revive:disable:line-length-limit a line of output cannot be wrapped
 func ExampleTable_Decide() {
 	table, err := servicemodel.Resolve(nil, shop().WithNode(servicemodel.Node{
 		Name: "n1",
@@ -78,6 +79,8 @@ func ExampleTable_Decide() {
 	// balanced over 10.64.1.5:8080 masqueraded, 10.64.2.6:8080 masqueraded: node-port of default/shop:http, from outside
 	// rejected: no service has this port of the cluster IP
 }
+
+//revive:enable:line-length-limit
 
 func ExampleState_Validate() {
 	bad := servicemodel.State{}.WithService(&servicemodel.Service{

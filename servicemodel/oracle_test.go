@@ -38,103 +38,132 @@ func packet(edits ...func(*sm.Packet)) sm.Packet {
 	return p
 }
 
+const (
+	overBoth            = "balanced over 10.64.0.1:8080, 10.64.0.2:8080 weight 2"
+	overBothMasqueraded = "balanced over 10.64.0.1:8080 masqueraded, " +
+		"10.64.0.2:8080 weight 2 masqueraded"
+)
+
+var (
+	localEndpoint  = endpoint("10.64.0.1", here)
+	remoteEndpoint = endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 2 })
+
+	fromPod, fromOutside = from("10.64.0.9"), from("198.51.100.7")
+	fromHost             = from("192.0.2.1", sentHere)
+)
+
+func sourcesRestricted(s *sm.Service) {
+	s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
+}
+
+// decisions are packets to the web service, and what becomes of them.
+var decisions = []struct {
+	name      string
+	service   func(*sm.Service)
+	endpoints []sm.Endpoint
+	from, to  func(*sm.Packet)
+	want      string
+}{
+	{"pod to cluster IP",
+		everywhere, []sm.Endpoint{localEndpoint, remoteEndpoint}, fromPod, to("10.96.0.1:80"),
+		overBoth + ": cluster-ip of default/web:http, from pods"},
+	{"outside to cluster IP",
+		everywhere, []sm.Endpoint{localEndpoint, remoteEndpoint}, fromOutside, to("10.96.0.1:80"),
+		overBothMasqueraded + ": cluster-ip of default/web:http, from outside"},
+	{"host to cluster IP",
+		everywhere, []sm.Endpoint{localEndpoint, remoteEndpoint}, fromHost, to("10.96.0.1:80"),
+		overBothMasqueraded + ": cluster-ip of default/web:http, from host"},
+	{"a pod that is its own endpoint is masqueraded to itself only",
+		everywhere, []sm.Endpoint{localEndpoint, remoteEndpoint}, from("10.64.0.1"), to("10.96.0.1:80"),
+		"balanced over 10.64.0.1:8080 masqueraded, 10.64.0.2:8080 weight 2: cluster-ip of " +
+			"default/web:http, from pods"},
+	{"an endpoint elsewhere does not come back to itself through here",
+		everywhere, []sm.Endpoint{localEndpoint, remoteEndpoint}, from("10.64.0.2"), to("10.96.0.1:80"),
+		overBoth + ": cluster-ip of default/web:http, from pods"},
+	{"pod to node port",
+		everywhere, []sm.Endpoint{localEndpoint, remoteEndpoint}, fromPod, to("192.0.2.1:30080"),
+		overBothMasqueraded + ": node-port of default/web:http, from pods"},
+	{"pod to node port, external Local",
+		externalLocal, []sm.Endpoint{localEndpoint, remoteEndpoint}, fromPod, to("192.0.2.1:30080"),
+		overBoth + ": node-port of default/web:http, from pods"},
+	{"host to node port, external Local",
+		externalLocal, []sm.Endpoint{localEndpoint, remoteEndpoint}, fromHost, to("192.0.2.1:30080"),
+		overBothMasqueraded + ": node-port of default/web:http, from host"},
+	{
+		"outside to node port, external Local",
+		externalLocal,
+		[]sm.Endpoint{localEndpoint, remoteEndpoint},
+		fromOutside,
+		to("192.0.2.1:30080"),
+		"balanced over 10.64.0.1:8080: node-port of default/web:http, from outside",
+	},
+	{"outside to load balancer, external Local, none here", externalLocal,
+		[]sm.Endpoint{remoteEndpoint}, fromOutside, to("203.0.113.1:80"),
+		"dropped: load-balancer of default/web:http, from outside, no endpoint on this node"},
+	{"outside to external IP, no endpoint",
+		everywhere, nil, fromOutside, to("198.51.100.1:80"),
+		"rejected: external-ip of default/web:http, from outside, no endpoint anywhere"},
+	{"a source that may not",
+		sourcesRestricted, []sm.Endpoint{localEndpoint}, fromPod, to("203.0.113.1:80"),
+		"dropped: load-balancer of default/web:http, from pods, source not allowed"},
+	{"a source that may not, without endpoints",
+		sourcesRestricted, nil, fromPod, to("203.0.113.1:80"),
+		"dropped: load-balancer of default/web:http, from pods, source not allowed"},
+	{
+		"a source that may",
+		sourcesRestricted,
+		[]sm.Endpoint{localEndpoint},
+		fromOutside,
+		to("203.0.113.1:80"),
+		"balanced over 10.64.0.1:8080 masqueraded: load-balancer of default/web:http, from " +
+			"outside",
+	},
+	{
+		"external IPs and node ports are not restricted",
+		sourcesRestricted,
+		[]sm.Endpoint{localEndpoint},
+		fromPod,
+		to("192.0.2.1:30080"),
+		"balanced over 10.64.0.1:8080 masqueraded: node-port of default/web:http, from pods",
+	},
+
+	{"another port of the cluster IP", everywhere, nil, fromPod, to("10.96.0.1:81"),
+		"rejected: no service has this port of the cluster IP"},
+	{"another protocol to the cluster IP",
+		everywhere, nil, fromPod, func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) },
+		"rejected: no service has this port of the cluster IP"},
+	{"an address of the service CIDR that nobody has",
+		everywhere, nil, fromPod, to("10.97.0.1:80"),
+		"dropped: no service has this address of the service CIDR"},
+	{"another port of an external IP", everywhere, nil, fromOutside, to("198.51.100.1:81"),
+		"untouched: no service answers there"},
+	{"another port of the node", everywhere, nil, fromOutside, to("192.0.2.1:22"),
+		"untouched: no service answers there"},
+	{"a node port at loopback",
+		everywhere, []sm.Endpoint{localEndpoint}, from("127.0.0.1", sentHere), to("127.0.0.1:30080"),
+		"untouched: no service answers there"},
+	{"a node port at an address that is not the node's",
+		everywhere, []sm.Endpoint{localEndpoint}, fromOutside, to("192.0.2.9:30080"),
+		"untouched: no service answers there"},
+	{"a node port over the wrong protocol",
+		everywhere, []sm.Endpoint{localEndpoint}, fromOutside, func(p *sm.Packet) {
+			to("192.0.2.1:30080")(p)
+			over(sm.UDP)(p)
+		},
+		"untouched: no service answers there"},
+	{"a node port of the family without cluster IP",
+		everywhere, []sm.Endpoint{localEndpoint}, from("2001:db8::7"), to("[2001:db8::1]:30080"),
+		"untouched: no service answers there"},
+	{"the unspecified address is no node port",
+		everywhere, []sm.Endpoint{localEndpoint}, fromOutside, to("0.0.0.0:30080"),
+		"untouched: no service answers there"},
+}
+
 func TestDecisions(t *testing.T) {
 	t.Parallel()
 	node := thisNode
 	node.ServiceCIDRs = prefixes("10.96.0.0/12")
-	local, remote := endpoint("10.64.0.1", here), endpoint("10.64.0.2", func(e *sm.Endpoint) {
-		e.Weight = 2
-	})
-	restricted := func(s *sm.Service) { s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24") }
-	pod, outside, host := from("10.64.0.9"), from("198.51.100.7"), from("192.0.2.1", sentHere)
-	const both = "balanced over 10.64.0.1:8080, 10.64.0.2:8080 weight 2"
-	const bothMasqueraded = "balanced over 10.64.0.1:8080 masqueraded, 10.64.0.2:8080 weight 2 masqueraded"
-	tests := []struct {
-		name      string
-		service   func(*sm.Service)
-		endpoints []sm.Endpoint
-		from, to  func(*sm.Packet)
-		want      string
-	}{
-		{"pod to cluster IP",
-			everywhere, []sm.Endpoint{local, remote}, pod, to("10.96.0.1:80"),
-			both + ": cluster-ip of default/web:http, from pods"},
-		{"outside to cluster IP",
-			everywhere, []sm.Endpoint{local, remote}, outside, to("10.96.0.1:80"),
-			bothMasqueraded + ": cluster-ip of default/web:http, from outside"},
-		{"host to cluster IP",
-			everywhere, []sm.Endpoint{local, remote}, host, to("10.96.0.1:80"),
-			bothMasqueraded + ": cluster-ip of default/web:http, from host"},
-		{"a pod that is its own endpoint is masqueraded to itself only",
-			everywhere, []sm.Endpoint{local, remote}, from("10.64.0.1"), to("10.96.0.1:80"),
-			"balanced over 10.64.0.1:8080 masqueraded, 10.64.0.2:8080 weight 2: cluster-ip of " +
-				"default/web:http, from pods"},
-		{"an endpoint elsewhere does not come back to itself through here",
-			everywhere, []sm.Endpoint{local, remote}, from("10.64.0.2"), to("10.96.0.1:80"),
-			both + ": cluster-ip of default/web:http, from pods"},
-		{"pod to node port",
-			everywhere, []sm.Endpoint{local, remote}, pod, to("192.0.2.1:30080"),
-			bothMasqueraded + ": node-port of default/web:http, from pods"},
-		{"pod to node port, external Local",
-			externalLocal, []sm.Endpoint{local, remote}, pod, to("192.0.2.1:30080"),
-			both + ": node-port of default/web:http, from pods"},
-		{"host to node port, external Local",
-			externalLocal, []sm.Endpoint{local, remote}, host, to("192.0.2.1:30080"),
-			bothMasqueraded + ": node-port of default/web:http, from host"},
-		{"outside to node port, external Local", externalLocal, []sm.Endpoint{local, remote},
-			outside, to("192.0.2.1:30080"),
-			"balanced over 10.64.0.1:8080: node-port of default/web:http, from outside"},
-		{"outside to load balancer, external Local, none here", externalLocal,
-			[]sm.Endpoint{remote}, outside, to("203.0.113.1:80"),
-			"dropped: load-balancer of default/web:http, from outside, no endpoint on this node"},
-		{"outside to external IP, no endpoint",
-			everywhere, nil, outside, to("198.51.100.1:80"),
-			"rejected: external-ip of default/web:http, from outside, no endpoint anywhere"},
-		{"a source that may not",
-			restricted, []sm.Endpoint{local}, pod, to("203.0.113.1:80"),
-			"dropped: load-balancer of default/web:http, from pods, source not allowed"},
-		{"a source that may not, without endpoints",
-			restricted, nil, pod, to("203.0.113.1:80"),
-			"dropped: load-balancer of default/web:http, from pods, source not allowed"},
-		{"a source that may", restricted, []sm.Endpoint{local}, outside, to("203.0.113.1:80"),
-			"balanced over 10.64.0.1:8080 masqueraded: load-balancer of default/web:http, from " +
-				"outside"},
-		{"external IPs and node ports are not restricted", restricted, []sm.Endpoint{local}, pod,
-			to("192.0.2.1:30080"),
-			"balanced over 10.64.0.1:8080 masqueraded: node-port of default/web:http, from pods"},
-
-		{"another port of the cluster IP", everywhere, nil, pod, to("10.96.0.1:81"),
-			"rejected: no service has this port of the cluster IP"},
-		{"another protocol to the cluster IP",
-			everywhere, nil, pod, func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) },
-			"rejected: no service has this port of the cluster IP"},
-		{"an address of the service CIDR that nobody has",
-			everywhere, nil, pod, to("10.97.0.1:80"),
-			"dropped: no service has this address of the service CIDR"},
-		{"another port of an external IP", everywhere, nil, outside, to("198.51.100.1:81"),
-			"untouched: no service answers there"},
-		{"another port of the node", everywhere, nil, outside, to("192.0.2.1:22"),
-			"untouched: no service answers there"},
-		{"a node port at loopback",
-			everywhere, []sm.Endpoint{local}, from("127.0.0.1", sentHere), to("127.0.0.1:30080"),
-			"untouched: no service answers there"},
-		{"a node port at an address that is not the node's",
-			everywhere, []sm.Endpoint{local}, outside, to("192.0.2.9:30080"),
-			"untouched: no service answers there"},
-		{"a node port over the wrong protocol",
-			everywhere, []sm.Endpoint{local}, outside, func(p *sm.Packet) {
-				to("192.0.2.1:30080")(p)
-				over(sm.UDP)(p)
-			},
-			"untouched: no service answers there"},
-		{"a node port of the family without cluster IP",
-			everywhere, []sm.Endpoint{local}, from("2001:db8::7"), to("[2001:db8::1]:30080"),
-			"untouched: no service answers there"},
-		{"the unspecified address is no node port",
-			everywhere, []sm.Endpoint{local}, outside, to("0.0.0.0:30080"),
-			"untouched: no service answers there"},
-	}
-	for _, tt := range tests {
+	for _, tt := range decisions {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, node, webService(everywhere, tt.service), tt.endpoints...)

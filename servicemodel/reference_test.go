@@ -32,43 +32,19 @@ type hit struct {
 }
 
 func (r reference) decide(p sm.Packet) string {
-	dst, f := p.Dst.Addr(), sm.FamilyOf(p.Dst.Addr())
-	pod := r.fromPod(p)
-	host := !pod && (r.local.Local(p.Src.Addr()))
+	f := sm.FamilyOf(p.Dst.Addr())
 	h, found := r.find(p)
 	if !found {
-		isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs,
-			func(c netip.Prefix) bool { return c.Contains(dst) })
-		for svc := range r.state.Services() {
-			isClusterIP = isClusterIP || len(svc.Ports) > 0 && slices.Contains(svc.ClusterIPs, dst)
-		}
-		switch {
-		case r.local.Local(dst) && !p.FromThisNode:
-			return "untouched"
-		case isClusterIP:
-			return "rejected"
-		case inRange:
-			return "dropped"
-		}
-		return "untouched"
+		return r.unserved(p)
 	}
 	if h.kind == sm.LoadBalancer && !r.allowed(h.svc, p.Src.Addr(), f) {
 		return "dropped"
 	}
 	cluster, local, hasAny := r.endpoints(h, f)
-	use, masquerade := cluster, false
-	if h.kind == sm.ClusterIP {
-		if h.svc.InternalTrafficPolicy == sm.PolicyLocal {
-			use = local
-		}
-		masquerade = r.node.MasqueradeAll || r.detects(f) && !pod
-	} else if h.svc.ExternalTrafficPolicy == sm.PolicyLocal {
-		masquerade = host
-		if !pod && !host {
-			use = local
-		}
-	} else {
-		masquerade = true
+	useLocal, masquerade := r.policy(h, p)
+	use := cluster
+	if useLocal {
+		use = local
 	}
 	switch {
 	case !hasAny:
@@ -77,6 +53,39 @@ func (r reference) decide(p sm.Packet) string {
 		return "dropped"
 	}
 	return r.balanced(p, use, masquerade)
+}
+
+// unserved is what becomes of a packet for no service port.
+func (r reference) unserved(p sm.Packet) string {
+	dst := p.Dst.Addr()
+	isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs,
+		func(c netip.Prefix) bool { return c.Contains(dst) })
+	for svc := range r.state.Services() {
+		isClusterIP = isClusterIP || len(svc.Ports) > 0 && slices.Contains(svc.ClusterIPs, dst)
+	}
+	switch {
+	case r.local.Local(dst) && !p.FromThisNode:
+		return "untouched"
+	case isClusterIP:
+		return "rejected"
+	case inRange:
+		return "dropped"
+	}
+	return "untouched"
+}
+
+// policy says whether a packet may reach endpoints on this node only, and is masqueraded.
+func (r reference) policy(h hit, p sm.Packet) (useLocal, masquerade bool) {
+	pod := r.fromPod(p)
+	host := !pod && r.local.Local(p.Src.Addr())
+	switch {
+	case h.kind == sm.ClusterIP:
+		return h.svc.InternalTrafficPolicy == sm.PolicyLocal,
+			r.node.MasqueradeAll || r.detects(sm.FamilyOf(p.Dst.Addr())) && !pod
+	case h.svc.ExternalTrafficPolicy == sm.PolicyLocal:
+		return !pod && !host, host
+	}
+	return false, true
 }
 
 func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint,
@@ -128,14 +137,8 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 				continue
 			}
 			if port.Port == p.Dst.Port() {
-				if slices.Contains(svc.ClusterIPs, dst) {
-					consider(hit{svc, port, sm.ClusterIP})
-				}
-				if slices.Contains(svc.LoadBalancerIPs, sm.LoadBalancerIP{Addr: dst}) {
-					consider(hit{svc, port, sm.LoadBalancer})
-				}
-				if slices.Contains(svc.ExternalIPs, dst) {
-					consider(hit{svc, port, sm.ExternalIP})
+				for _, k := range kindsAt(svc, dst) {
+					consider(hit{svc, port, k})
 				}
 			}
 			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(dst) &&
@@ -145,6 +148,20 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 		}
 	}
 	return best, found
+}
+
+// kindsAt are the kinds of addresses of a service that an address is.
+func kindsAt(svc *sm.Service, dst netip.Addr) (kinds []sm.Kind) {
+	if slices.Contains(svc.ClusterIPs, dst) {
+		kinds = append(kinds, sm.ClusterIP)
+	}
+	if slices.Contains(svc.LoadBalancerIPs, sm.LoadBalancerIP{Addr: dst}) {
+		kinds = append(kinds, sm.LoadBalancer)
+	}
+	if slices.Contains(svc.ExternalIPs, dst) {
+		kinds = append(kinds, sm.ExternalIP)
+	}
+	return kinds
 }
 
 func (r reference) takesNodePorts(dst netip.Addr) bool {

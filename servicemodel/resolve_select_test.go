@@ -8,83 +8,109 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
+const addrA, addrB, addrC = "10.64.0.1", "10.64.0.2", "10.64.0.3"
+
+// selections are endpoints, and those that a node chooses, of the cluster and of its own.
+var selections = []struct {
+	name           string
+	endpoints      []sm.Endpoint
+	cluster, local []string
+}{
+	{"no endpoints", nil, nil, nil},
+	{"ready ones, wherever they are",
+		[]sm.Endpoint{
+			endpoint(addrB),
+			endpoint(addrA, here),
+			endpoint(addrC, anywhere),
+		}, []string{addrA, addrB, addrC},
+		[]string{addrA}},
+	{"not those that are not ready", []sm.Endpoint{endpoint(addrA, notReady), endpoint(addrB)},
+		[]string{addrB}, nil},
+	{"not those that serve but are neither ready nor terminating",
+		[]sm.Endpoint{endpoint(addrA, servingOnly, here)}, nil, nil},
+	{"not those that terminate and no longer serve", []sm.Endpoint{endpoint(addrA, dying, here)},
+		nil, nil},
+	{"terminating ones that serve if no other is ready",
+		[]sm.Endpoint{
+			endpoint(addrA, terminating),
+			endpoint(addrB, notReady),
+		}, []string{addrA}, nil},
+	{"no terminating ones beside ready ones", []sm.Endpoint{endpoint(addrA, terminating),
+		endpoint(addrB)}, []string{addrB}, nil},
+	{"the local fallback is apart from the cluster's",
+		[]sm.Endpoint{
+			endpoint(addrA, terminating, here),
+			endpoint(addrB),
+		}, []string{addrB}, []string{addrA}},
+	{"a ready one that terminates counts as ready (publish not ready)",
+		[]sm.Endpoint{endpoint(addrA, func(e *sm.Endpoint) {
+			e.Terminating = true
+		}), endpoint(addrB, terminating)}, []string{addrA}, nil},
+
+	{"zone hints choose the zone", []sm.Endpoint{endpoint(addrA, zones("z1")),
+		endpoint(addrB, zones("z2"))}, []string{addrA}, nil},
+	{"one of several zones in a hint is enough",
+		[]sm.Endpoint{endpoint(addrA, zones("z3", "z1")), endpoint(addrB, zones("z2"))},
+		[]string{addrA}, nil},
+	{"one endpoint without hint switches zone hints off",
+		[]sm.Endpoint{endpoint(addrA, zones("z1")), endpoint(addrB)}, []string{addrA, addrB}, nil},
+	{"an unready endpoint without hint does not",
+		[]sm.Endpoint{endpoint(addrA, zones("z1")), endpoint(addrB, notReady),
+			endpoint(addrC, zones("z2"))}, []string{addrA}, nil},
+	{"zone hints that name this zone nowhere are ignored",
+		[]sm.Endpoint{
+			endpoint(addrA, zones("z2")),
+			endpoint(addrB, zones("z3")),
+		}, []string{addrA, addrB}, nil},
+	{"a zone named by an unready endpoint only is not named",
+		[]sm.Endpoint{endpoint(addrA, zones("z1"), notReady), endpoint(addrB, zones("z2"))},
+		[]string{addrB}, nil},
+	{"topology does not limit local endpoints",
+		[]sm.Endpoint{
+			endpoint(addrA, zones("z1")),
+			endpoint(addrB, zones("z2"), here),
+		}, []string{addrA},
+		[]string{addrB}},
+	{"topology does not limit terminating endpoints",
+		[]sm.Endpoint{endpoint(addrA, zones("z1"), terminating),
+			endpoint(addrB, zones("z2"), terminating)}, []string{addrA, addrB}, nil},
+
+	{"node hints come before zone hints",
+		[]sm.Endpoint{endpoint(addrA, nodes("here"), zones("z2")),
+			endpoint(addrB, nodes("there"), zones("z1"))}, []string{addrA}, nil},
+	{"node hints that do not name this node leave it to the zone hints",
+		[]sm.Endpoint{endpoint(addrA, nodes("x"), zones("z1")),
+			endpoint(addrB, nodes("y"), zones("z2"))}, []string{addrA}, nil},
+	{"one endpoint without node hint leaves it to the zone hints",
+		[]sm.Endpoint{endpoint(addrA, nodes("here"), zones("z2")), endpoint(addrB, zones("z1"))},
+		[]string{addrB}, nil},
+	{"the place of an endpoint is not a hint",
+		[]sm.Endpoint{endpoint(addrA, here, nodes("there")), endpoint(addrB, nodes("here"))},
+		[]string{addrB}, []string{addrA}},
+
+	{"an address given twice counts once", []sm.Endpoint{endpoint(addrA), endpoint(addrA)},
+		[]string{addrA}, nil},
+	{"of an address given twice, the ready one counts",
+		[]sm.Endpoint{
+			endpoint(addrA, notReady),
+			endpoint(addrA, here),
+		}, []string{addrA}, []string{addrA}},
+	{
+		"in any order",
+		[]sm.Endpoint{endpoint(addrA, here), endpoint(addrA, terminating)},
+		[]string{addrA},
+		[]string{addrA},
+	},
+	{"of two ready ones, that which stays",
+		[]sm.Endpoint{endpoint(addrA, func(e *sm.Endpoint) {
+			e.Terminating = true
+		}), endpoint(addrA, here)}, []string{addrA}, []string{addrA}},
+	{"else the first", []sm.Endpoint{endpoint(addrA), endpoint(addrA, here)}, []string{addrA}, nil},
+}
+
 func TestEndpointsChosenForANode(t *testing.T) {
 	t.Parallel()
-	const a, b, c = "10.64.0.1", "10.64.0.2", "10.64.0.3"
-	tests := []struct {
-		name           string
-		endpoints      []sm.Endpoint
-		cluster, local []string
-	}{
-		{"no endpoints", nil, nil, nil},
-		{"ready ones, wherever they are",
-			[]sm.Endpoint{endpoint(b), endpoint(a, here), endpoint(c, anywhere)}, []string{a, b, c},
-			[]string{a}},
-		{"not those that are not ready", []sm.Endpoint{endpoint(a, notReady), endpoint(b)},
-			[]string{b}, nil},
-		{"not those that serve but are neither ready nor terminating",
-			[]sm.Endpoint{endpoint(a, servingOnly, here)}, nil, nil},
-		{"not those that terminate and no longer serve", []sm.Endpoint{endpoint(a, dying, here)},
-			nil, nil},
-		{"terminating ones that serve if no other is ready",
-			[]sm.Endpoint{endpoint(a, terminating), endpoint(b, notReady)}, []string{a}, nil},
-		{"no terminating ones beside ready ones", []sm.Endpoint{endpoint(a, terminating),
-			endpoint(b)}, []string{b}, nil},
-		{"the local fallback is apart from the cluster's",
-			[]sm.Endpoint{endpoint(a, terminating, here), endpoint(b)}, []string{b}, []string{a}},
-		{"a ready one that terminates counts as ready (publish not ready)",
-			[]sm.Endpoint{endpoint(a, func(e *sm.Endpoint) {
-				e.Terminating = true
-			}), endpoint(b, terminating)}, []string{a}, nil},
-
-		{"zone hints choose the zone", []sm.Endpoint{endpoint(a, zones("z1")),
-			endpoint(b, zones("z2"))}, []string{a}, nil},
-		{"one of several zones in a hint is enough",
-			[]sm.Endpoint{endpoint(a, zones("z3", "z1")), endpoint(b, zones("z2"))},
-			[]string{a}, nil},
-		{"one endpoint without hint switches zone hints off",
-			[]sm.Endpoint{endpoint(a, zones("z1")), endpoint(b)}, []string{a, b}, nil},
-		{"an unready endpoint without hint does not",
-			[]sm.Endpoint{endpoint(a, zones("z1")), endpoint(b, notReady),
-				endpoint(c, zones("z2"))}, []string{a}, nil},
-		{"zone hints that name this zone nowhere are ignored",
-			[]sm.Endpoint{endpoint(a, zones("z2")), endpoint(b, zones("z3"))}, []string{a, b}, nil},
-		{"a zone named by an unready endpoint only is not named",
-			[]sm.Endpoint{endpoint(a, zones("z1"), notReady), endpoint(b, zones("z2"))},
-			[]string{b}, nil},
-		{"topology does not limit local endpoints",
-			[]sm.Endpoint{endpoint(a, zones("z1")), endpoint(b, zones("z2"), here)}, []string{a},
-			[]string{b}},
-		{"topology does not limit terminating endpoints",
-			[]sm.Endpoint{endpoint(a, zones("z1"), terminating),
-				endpoint(b, zones("z2"), terminating)}, []string{a, b}, nil},
-
-		{"node hints come before zone hints",
-			[]sm.Endpoint{endpoint(a, nodes("here"), zones("z2")),
-				endpoint(b, nodes("there"), zones("z1"))}, []string{a}, nil},
-		{"node hints that do not name this node leave it to the zone hints",
-			[]sm.Endpoint{endpoint(a, nodes("x"), zones("z1")),
-				endpoint(b, nodes("y"), zones("z2"))}, []string{a}, nil},
-		{"one endpoint without node hint leaves it to the zone hints",
-			[]sm.Endpoint{endpoint(a, nodes("here"), zones("z2")), endpoint(b, zones("z1"))},
-			[]string{b}, nil},
-		{"the place of an endpoint is not a hint",
-			[]sm.Endpoint{endpoint(a, here, nodes("there")), endpoint(b, nodes("here"))},
-			[]string{b}, []string{a}},
-
-		{"an address given twice counts once", []sm.Endpoint{endpoint(a), endpoint(a)},
-			[]string{a}, nil},
-		{"of an address given twice, the ready one counts",
-			[]sm.Endpoint{endpoint(a, notReady), endpoint(a, here)}, []string{a}, []string{a}},
-		{"in any order", []sm.Endpoint{endpoint(a, here), endpoint(a, terminating)}, []string{a},
-			[]string{a}},
-		{"of two ready ones, that which stays",
-			[]sm.Endpoint{endpoint(a, func(e *sm.Endpoint) {
-				e.Terminating = true
-			}), endpoint(a, here)}, []string{a}, []string{a}},
-		{"else the first", []sm.Endpoint{endpoint(a), endpoint(a, here)}, []string{a}, nil},
-	}
-	for _, tt := range tests {
+	for _, tt := range selections {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, thisNode, webService(externalLocal), tt.endpoints...)

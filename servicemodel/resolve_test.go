@@ -21,56 +21,68 @@ var (
 	externalAddrs = []string{"203.0.113.1:80", "198.51.100.1:80", "0.0.0.0:30080"}
 )
 
+// verdicts are those for pods and the host, and for clients outside.
+type verdicts struct{ internal, external sm.Verdict }
+
+func sameVerdict(v sm.Verdict) verdicts { return verdicts{v, v} }
+
+func bothLocal(s *sm.Service) {
+	internalLocal(s)
+	externalLocal(s)
+}
+
+var remotePlain = endpoint("10.64.0.2")
+
+// verdictCases are policies and endpoints, and the verdicts that follow from them.
+var verdictCases = []struct {
+	name                     string
+	policy                   func(*sm.Service)
+	endpoints                []sm.Endpoint
+	clusterIPs, externalOnes verdicts
+}{
+	{"both Cluster, local and remote", everywhere, []sm.Endpoint{localEndpoint, remotePlain},
+		sameVerdict(sm.BalanceCluster), sameVerdict(sm.BalanceCluster)},
+	{
+		"both Cluster, remote only",
+		everywhere,
+		[]sm.Endpoint{remotePlain},
+		sameVerdict(sm.BalanceCluster),
+		sameVerdict(sm.BalanceCluster),
+	},
+	{"both Cluster, none", everywhere, nil, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+	{"both Cluster, none ready", everywhere,
+		[]sm.Endpoint{
+			endpoint("10.64.0.1", notReady, here),
+		}, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+
+	{"external Local, local and remote", externalLocal, []sm.Endpoint{localEndpoint, remotePlain},
+		sameVerdict(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
+	{"external Local, remote only: outside is dropped, pods and host are not", externalLocal,
+		[]sm.Endpoint{remotePlain},
+		sameVerdict(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.Drop}},
+	{"external Local, none", externalLocal, nil, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+	{"external Local, terminating ones here, ready ones elsewhere",
+		externalLocal, []sm.Endpoint{endpoint("10.64.0.1", here, terminating), remotePlain},
+		sameVerdict(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
+
+	{"internal Local, local and remote", internalLocal, []sm.Endpoint{localEndpoint, remotePlain},
+		sameVerdict(sm.BalanceLocal), sameVerdict(sm.BalanceCluster)},
+	{"internal Local, remote only", internalLocal, []sm.Endpoint{remotePlain}, sameVerdict(sm.Drop),
+		sameVerdict(sm.BalanceCluster)},
+	{"internal Local, remote and terminating only",
+		internalLocal, []sm.Endpoint{endpoint("10.64.0.2", terminating)}, sameVerdict(sm.Drop),
+		sameVerdict(sm.BalanceCluster)},
+	{"internal Local, none", internalLocal, nil, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+
+	{"both Local, remote only", bothLocal, []sm.Endpoint{remotePlain},
+		sameVerdict(sm.Drop), verdicts{sm.BalanceCluster, sm.Drop}},
+	{"both Local, local only", bothLocal, []sm.Endpoint{localEndpoint},
+		sameVerdict(sm.BalanceLocal), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
+}
+
 func TestVerdictsByPolicyAndEndpoints(t *testing.T) {
 	t.Parallel()
-	local, remote := endpoint("10.64.0.1", here), endpoint("10.64.0.2")
-	type verdicts struct{ internal, external sm.Verdict } // for pods and host, and for outside
-	both := func(v sm.Verdict) verdicts { return verdicts{v, v} }
-	tests := []struct {
-		name                     string
-		policy                   func(*sm.Service)
-		endpoints                []sm.Endpoint
-		clusterIPs, externalOnes verdicts
-	}{
-		{"both Cluster, local and remote", everywhere, []sm.Endpoint{local, remote},
-			both(sm.BalanceCluster), both(sm.BalanceCluster)},
-		{"both Cluster, remote only", everywhere, []sm.Endpoint{remote}, both(sm.BalanceCluster),
-			both(sm.BalanceCluster)},
-		{"both Cluster, none", everywhere, nil, both(sm.Reject), both(sm.Reject)},
-		{"both Cluster, none ready", everywhere,
-			[]sm.Endpoint{endpoint("10.64.0.1", notReady, here)}, both(sm.Reject), both(sm.Reject)},
-
-		{"external Local, local and remote", externalLocal, []sm.Endpoint{local, remote},
-			both(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
-		{"external Local, remote only: outside is dropped, pods and host are not", externalLocal,
-			[]sm.Endpoint{remote},
-			both(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.Drop}},
-		{"external Local, none", externalLocal, nil, both(sm.Reject), both(sm.Reject)},
-		{"external Local, terminating ones here, ready ones elsewhere",
-			externalLocal, []sm.Endpoint{endpoint("10.64.0.1", here, terminating), remote},
-			both(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
-
-		{"internal Local, local and remote", internalLocal, []sm.Endpoint{local, remote},
-			both(sm.BalanceLocal), both(sm.BalanceCluster)},
-		{"internal Local, remote only", internalLocal, []sm.Endpoint{remote}, both(sm.Drop),
-			both(sm.BalanceCluster)},
-		{"internal Local, remote and terminating only",
-			internalLocal, []sm.Endpoint{endpoint("10.64.0.2", terminating)}, both(sm.Drop),
-			both(sm.BalanceCluster)},
-		{"internal Local, none", internalLocal, nil, both(sm.Reject), both(sm.Reject)},
-
-		{"both Local, remote only", func(s *sm.Service) {
-			internalLocal(s)
-			externalLocal(s)
-		}, []sm.Endpoint{remote},
-			both(sm.Drop), verdicts{sm.BalanceCluster, sm.Drop}},
-		{"both Local, local only", func(s *sm.Service) {
-			internalLocal(s)
-			externalLocal(s)
-		}, []sm.Endpoint{local},
-			both(sm.BalanceLocal), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
-	}
-	for _, tt := range tests {
+	for _, tt := range verdictCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, thisNode, webService(everywhere, tt.policy), tt.endpoints...)

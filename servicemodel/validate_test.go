@@ -15,158 +15,161 @@ func ports(list ...sm.ServicePort) func(*sm.Service) {
 	return func(s *sm.Service) { s.Ports = list }
 }
 
+var longName = strings.Repeat("a", 254)
+
+// invalidServices are services, and what is wrong with them.
+var invalidServices = []struct {
+	name string
+	edit func(*sm.Service)
+	want []string
+}{
+	{"nothing wrong", func(*sm.Service) {}, nil},
+	{"a name at its longest", func(s *sm.Service) { s.Name.Name = longName[1:] }, nil},
+	{"no namespace", func(s *sm.Service) {
+		s.Name.Namespace = ""
+	}, []string{"service /web: name.namespace: required"}},
+	{"no name", func(s *sm.Service) {
+		s.Name.Name = ""
+	}, []string{"service default/: name.name: required"}},
+	{"a name too long",
+		func(s *sm.Service) {
+			s.Name.Name = longName
+		}, []string{"service default/" + longName + `: name.name: "` + longName +
+			`": longer than 253 bytes`}},
+	{"characters that names must not have",
+		func(s *sm.Service) {
+			s.Name = sm.Name{Namespace: "a b", Name: "c/d"}
+			s.Ports[0].Name = "e\"f"
+		}, []string{
+			`service a b/c/d: name.namespace: "a b": only printable ASCII without spaces, ` +
+				`"/", ":" and quotes is allowed`,
+			`service a b/c/d: name.name: "c/d": only printable ASCII without spaces, "/", ":" ` +
+				`and quotes is allowed`,
+			`service a b/c/d: ports[0].name: "e\"f": only printable ASCII without spaces, ` +
+				`"/", ":" and quotes is allowed`,
+		}},
+	{"a port of everything zero", ports(sm.ServicePort{}), []string{
+		"service default/web: ports[0].protocol: 0: must be TCP, UDP or SCTP",
+		"service default/web: ports[0].port: 0: must not be zero",
+	}},
+	{"no ports at all", ports(), nil},
+	{"one nameless port", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53}), nil},
+	{"two nameless ports", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53},
+		sm.ServicePort{Protocol: sm.TCP, Port: 53}), []string{
+		"service default/web: ports[0].name: required if there is more than one port",
+		"service default/web: ports[1].name: required if there is more than one port",
+	}},
+	{"repeated names, ports and node ports", ports(
+		sm.ServicePort{Name: "a", Protocol: sm.TCP, Port: 1, NodePort: 30001},
+		sm.ServicePort{Name: "a", Protocol: sm.UDP, Port: 1, NodePort: 30001},
+		sm.ServicePort{Name: "b", Protocol: sm.TCP, Port: 1, NodePort: 30001},
+		sm.ServicePort{Name: "c", Protocol: sm.TCP, Port: 2}), []string{
+		`service default/web: ports[1].name: "a": is also the name of ports[0]`,
+		"service default/web: ports[2].port: 1: is also the port of ports[0], with the same " +
+			"protocol",
+		"service default/web: ports[2].nodePort: 30001: is also the node port of ports[0], " +
+			"with the same protocol",
+	}},
+	{"two cluster IPs of a family", func(s *sm.Service) {
+		s.ClusterIPs = addrs("10.96.0.1", "fd96::1", "10.96.0.2")
+	},
+		[]string{
+			"service default/web: clusterIPs[2]: 10.96.0.2: is of the same family as " +
+				"clusterIPs[0]; at most one is allowed"}},
+	{"cluster IPs of the wrong kind", func(s *sm.Service) {
+		s.ClusterIPs = append(addrs("127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255",
+			"::ffff:10.0.0.1", "fe80::1%eth0"), netip.Addr{})
+	}, []string{
+		"service default/web: clusterIPs[0]: 127.0.0.1: must not be a loopback address",
+		"service default/web: clusterIPs[1]: 224.0.0.1: must not be a multicast address",
+		"service default/web: clusterIPs[2]: 0.0.0.0: must not be the unspecified address",
+		"service default/web: clusterIPs[3]: 255.255.255.255: must not be the broadcast " +
+			"address",
+		"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is an IPv4-mapped IPv6 address; " +
+			"give the IPv4 address",
+		"service default/web: clusterIPs[5]: fe80::1%eth0: must not have a zone",
+		"service default/web: clusterIPs[6]: required",
+		"service default/web: clusterIPs[1]: 224.0.0.1: is of the same family as " +
+			"clusterIPs[0]; at most one is allowed",
+		"service default/web: clusterIPs[2]: 0.0.0.0: is of the same family as clusterIPs[0]; " +
+			"at most one is allowed",
+		"service default/web: clusterIPs[3]: 255.255.255.255: is of the same family as " +
+			"clusterIPs[0]; at most one is allowed",
+		"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is of the same family as " +
+			"clusterIPs[0]; at most one is allowed",
+	}},
+	{"link-local cluster and load balancer IPs are fine", func(s *sm.Service) {
+		s.ClusterIPs = addrs("169.254.20.10")
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: ip("169.254.20.11")}}
+	}, nil},
+	{"external and load balancer IPs of the wrong kind", func(s *sm.Service) {
+		s.ExternalIPs = addrs("169.254.0.1", "fe80::1", "::1")
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Mode: 7}}
+	}, []string{
+		"service default/web: externalIPs[0]: 169.254.0.1: must not be a link-local address",
+		"service default/web: externalIPs[1]: fe80::1: must not be a link-local address",
+		"service default/web: externalIPs[2]: ::1: must not be a loopback address",
+		"service default/web: loadBalancerIPs[0].addr: required",
+		"service default/web: loadBalancerIPs[0].mode: 7: unknown load balancer IP mode",
+	}},
+	{"source ranges", func(s *sm.Service) {
+		s.LoadBalancerSourceRanges = append(prefixes("10.0.0.1/8", "::ffff:0:0/96"),
+			netip.Prefix{})
+	}, []string{
+		"service default/web: loadBalancerSourceRanges[1]: ::ffff:0.0.0.0/96: is a range of " +
+			"IPv4-mapped IPv6 addresses; give the IPv4 range",
+		"service default/web: loadBalancerSourceRanges[2]: not a valid range",
+	}},
+	{"affinity too short", func(s *sm.Service) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Millisecond}
+	},
+		[]string{
+			"service default/web: sessionAffinity.timeout: 1ms: must be between 1s and 24h0m0s"}},
+	{"affinity too long", func(s *sm.Service) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 24*time.Hour + 1}
+	},
+		[]string{
+			"service default/web: sessionAffinity.timeout: 24h0m0.000000001s: must be between " +
+				"1s and 24h0m0s"}},
+	{"affinity in fractions of a second", func(s *sm.Service) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 1500 * time.Millisecond}
+	}, []string{"service default/web: sessionAffinity.timeout: 1.5s: must be whole seconds"}},
+	{"affinity that is off may say anything", func(s *sm.Service) {
+		s.SessionAffinity.Timeout = -1
+	}, nil},
+	{"unknown words", func(s *sm.Service) {
+		s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = 2, 3,
+			"fast", 4
+	}, []string{
+		"service default/web: internalTrafficPolicy: 2: unknown traffic policy",
+		"service default/web: externalTrafficPolicy: 3: unknown traffic policy",
+		`service default/web: scheduler: "fast": unknown scheduler`,
+		"service default/web: forwarding: 4: unknown forwarding method",
+	}},
+	{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
+		[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
+	{"draining in no time", func(s *sm.Service) {
+		s.Connections = sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Millisecond}
+	},
+		[]string{"service default/web: connections.drain: 1ms: must be at least 1s"}},
+	{"a time to drain that does not count", func(s *sm.Service) {
+		s.Connections = sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: -1}
+	}, nil},
+	{"a health check at its own node port", func(s *sm.Service) {
+		externalLocal(s)
+		s.HealthCheckNodePort = 30080
+	},
+		[]string{
+			"service default/web: healthCheckNodePort: 30080: is also the node port of " +
+				"ports[0]"}},
+	{"which does not matter while it does not count", func(s *sm.Service) {
+		s.HealthCheckNodePort = 30080
+	}, nil},
+}
+
 func TestInvalidServices(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("a", 254)
-	tests := []struct {
-		name string
-		edit func(*sm.Service)
-		want []string
-	}{
-		{"nothing wrong", func(*sm.Service) {}, nil},
-		{"a name at its longest", func(s *sm.Service) { s.Name.Name = long[1:] }, nil},
-		{"no namespace", func(s *sm.Service) {
-			s.Name.Namespace = ""
-		}, []string{"service /web: name.namespace: required"}},
-		{"no name", func(s *sm.Service) {
-			s.Name.Name = ""
-		}, []string{"service default/: name.name: required"}},
-		{"a name too long",
-			func(s *sm.Service) {
-				s.Name.Name = long
-			}, []string{"service default/" + long + `: name.name: "` + long +
-				`": longer than 253 bytes`}},
-		{"characters that names must not have",
-			func(s *sm.Service) {
-				s.Name = sm.Name{Namespace: "a b", Name: "c/d"}
-				s.Ports[0].Name = "e\"f"
-			}, []string{
-				`service a b/c/d: name.namespace: "a b": only printable ASCII without spaces, ` +
-					`"/", ":" and quotes is allowed`,
-				`service a b/c/d: name.name: "c/d": only printable ASCII without spaces, "/", ":" ` +
-					`and quotes is allowed`,
-				`service a b/c/d: ports[0].name: "e\"f": only printable ASCII without spaces, ` +
-					`"/", ":" and quotes is allowed`,
-			}},
-		{"a port of everything zero", ports(sm.ServicePort{}), []string{
-			"service default/web: ports[0].protocol: 0: must be TCP, UDP or SCTP",
-			"service default/web: ports[0].port: 0: must not be zero",
-		}},
-		{"no ports at all", ports(), nil},
-		{"one nameless port", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53}), nil},
-		{"two nameless ports", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53},
-			sm.ServicePort{Protocol: sm.TCP, Port: 53}), []string{
-			"service default/web: ports[0].name: required if there is more than one port",
-			"service default/web: ports[1].name: required if there is more than one port",
-		}},
-		{"repeated names, ports and node ports", ports(
-			sm.ServicePort{Name: "a", Protocol: sm.TCP, Port: 1, NodePort: 30001},
-			sm.ServicePort{Name: "a", Protocol: sm.UDP, Port: 1, NodePort: 30001},
-			sm.ServicePort{Name: "b", Protocol: sm.TCP, Port: 1, NodePort: 30001},
-			sm.ServicePort{Name: "c", Protocol: sm.TCP, Port: 2}), []string{
-			`service default/web: ports[1].name: "a": is also the name of ports[0]`,
-			"service default/web: ports[2].port: 1: is also the port of ports[0], with the same " +
-				"protocol",
-			"service default/web: ports[2].nodePort: 30001: is also the node port of ports[0], " +
-				"with the same protocol",
-		}},
-		{"two cluster IPs of a family", func(s *sm.Service) {
-			s.ClusterIPs = addrs("10.96.0.1", "fd96::1", "10.96.0.2")
-		},
-			[]string{
-				"service default/web: clusterIPs[2]: 10.96.0.2: is of the same family as " +
-					"clusterIPs[0]; at most one is allowed"}},
-		{"cluster IPs of the wrong kind", func(s *sm.Service) {
-			s.ClusterIPs = append(addrs("127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255",
-				"::ffff:10.0.0.1", "fe80::1%eth0"), netip.Addr{})
-		}, []string{
-			"service default/web: clusterIPs[0]: 127.0.0.1: must not be a loopback address",
-			"service default/web: clusterIPs[1]: 224.0.0.1: must not be a multicast address",
-			"service default/web: clusterIPs[2]: 0.0.0.0: must not be the unspecified address",
-			"service default/web: clusterIPs[3]: 255.255.255.255: must not be the broadcast " +
-				"address",
-			"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is an IPv4-mapped IPv6 address; " +
-				"give the IPv4 address",
-			"service default/web: clusterIPs[5]: fe80::1%eth0: must not have a zone",
-			"service default/web: clusterIPs[6]: required",
-			"service default/web: clusterIPs[1]: 224.0.0.1: is of the same family as " +
-				"clusterIPs[0]; at most one is allowed",
-			"service default/web: clusterIPs[2]: 0.0.0.0: is of the same family as clusterIPs[0]; " +
-				"at most one is allowed",
-			"service default/web: clusterIPs[3]: 255.255.255.255: is of the same family as " +
-				"clusterIPs[0]; at most one is allowed",
-			"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is of the same family as " +
-				"clusterIPs[0]; at most one is allowed",
-		}},
-		{"link-local cluster and load balancer IPs are fine", func(s *sm.Service) {
-			s.ClusterIPs = addrs("169.254.20.10")
-			s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: ip("169.254.20.11")}}
-		}, nil},
-		{"external and load balancer IPs of the wrong kind", func(s *sm.Service) {
-			s.ExternalIPs = addrs("169.254.0.1", "fe80::1", "::1")
-			s.LoadBalancerIPs = []sm.LoadBalancerIP{{Mode: 7}}
-		}, []string{
-			"service default/web: externalIPs[0]: 169.254.0.1: must not be a link-local address",
-			"service default/web: externalIPs[1]: fe80::1: must not be a link-local address",
-			"service default/web: externalIPs[2]: ::1: must not be a loopback address",
-			"service default/web: loadBalancerIPs[0].addr: required",
-			"service default/web: loadBalancerIPs[0].mode: 7: unknown load balancer IP mode",
-		}},
-		{"source ranges", func(s *sm.Service) {
-			s.LoadBalancerSourceRanges = append(prefixes("10.0.0.1/8", "::ffff:0:0/96"),
-				netip.Prefix{})
-		}, []string{
-			"service default/web: loadBalancerSourceRanges[1]: ::ffff:0.0.0.0/96: is a range of " +
-				"IPv4-mapped IPv6 addresses; give the IPv4 range",
-			"service default/web: loadBalancerSourceRanges[2]: not a valid range",
-		}},
-		{"affinity too short", func(s *sm.Service) {
-			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Millisecond}
-		},
-			[]string{
-				"service default/web: sessionAffinity.timeout: 1ms: must be between 1s and 24h0m0s"}},
-		{"affinity too long", func(s *sm.Service) {
-			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 24*time.Hour + 1}
-		},
-			[]string{
-				"service default/web: sessionAffinity.timeout: 24h0m0.000000001s: must be between " +
-					"1s and 24h0m0s"}},
-		{"affinity in fractions of a second", func(s *sm.Service) {
-			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 1500 * time.Millisecond}
-		}, []string{"service default/web: sessionAffinity.timeout: 1.5s: must be whole seconds"}},
-		{"affinity that is off may say anything", func(s *sm.Service) {
-			s.SessionAffinity.Timeout = -1
-		}, nil},
-		{"unknown words", func(s *sm.Service) {
-			s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = 2, 3,
-				"fast", 4
-		}, []string{
-			"service default/web: internalTrafficPolicy: 2: unknown traffic policy",
-			"service default/web: externalTrafficPolicy: 3: unknown traffic policy",
-			`service default/web: scheduler: "fast": unknown scheduler`,
-			"service default/web: forwarding: 4: unknown forwarding method",
-		}},
-		{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
-			[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
-		{"draining in no time", func(s *sm.Service) {
-			s.Connections = sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Millisecond}
-		},
-			[]string{"service default/web: connections.drain: 1ms: must be at least 1s"}},
-		{"a time to drain that does not count", func(s *sm.Service) {
-			s.Connections = sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: -1}
-		}, nil},
-		{"a health check at its own node port", func(s *sm.Service) {
-			externalLocal(s)
-			s.HealthCheckNodePort = 30080
-		},
-			[]string{
-				"service default/web: healthCheckNodePort: 30080: is also the node port of " +
-					"ports[0]"}},
-		{"which does not matter while it does not count", func(s *sm.Service) {
-			s.HealthCheckNodePort = 30080
-		}, nil},
-	}
-	for _, tt := range tests {
+	for _, tt := range invalidServices {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			requireProblems(t, tt.want, sm.State{}.WithService(webService(tt.edit)).Validate())
@@ -229,8 +232,8 @@ func TestInvalidNodes(t *testing.T) {
 		"node: addresses[1]: 127.0.0.1: must not be a loopback address",
 		"node: nodePortAddresses.cidrs[0]: not a valid range",
 		"node: nodePortAddresses.primary: true: excludes CIDRs; give one or the other",
-		"node: localPods.cidrs[0]: ::ffff:10.0.0.0/104: is a range of IPv4-mapped IPv6 addresses; " +
-			"give the IPv4 range",
+		"node: localPods.cidrs[0]: ::ffff:10.0.0.0/104: is a range of IPv4-mapped IPv6 " +
+			"addresses; give the IPv4 range",
 		`node: localPods.bridge: "a/b": only printable ASCII without spaces, "/", ":" and quotes ` +
 			`is allowed`,
 		`node: localPods.interfacePrefix: "xxxxxxxxxxxxxxxx": longer than 15 bytes`,
