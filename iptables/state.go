@@ -247,21 +247,19 @@ func (s *stepper) remove(i int, t treeID, key string) {
 
 // addresses steps through the cluster IPs and hairpins.
 func (s *stepper) addresses() {
-	change := func(t treeID, l []servicemodel.AddrChange, rule func(netip.Addr) rule) {
+	change := func(t treeID, l []servicemodel.AddrChange, of func(netip.Addr) rule) {
 		for _, a := range l {
 			i, key := familyIndex(servicemodel.FamilyOf(a.Addr)), string(a.Addr.AsSlice())
 			if !a.Added {
 				s.remove(i, t, key)
 				continue
 			}
-			s.set(i, t, key, rules1(rule(a.Addr)))
+			s.set(i, t, key, []rule{of(a.Addr)})
 		}
 	}
 	change(filterClusterIPs, s.c.ClusterIPs, clusterIPRule)
 	change(natHairpins, s.c.Hairpins, hairpinRule)
 }
-
-func rules1(r rule) []rule { return []rule{r} }
 
 // trees finds the chains of the trees that differ.
 func (s *stepper) trees(i int) {

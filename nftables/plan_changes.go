@@ -12,7 +12,7 @@ import (
 func (pl *planner) changes(i int) {
 	f := nft.Families[i]
 	del, add := pl.sink(i, true), pl.sink(i, false)
-	pl.undrift(i)
+	pl.deleteDrift(i)
 	pl.frontends(i, del, add)
 	pl.poolChanges(f, del, add)
 	pl.addresses(i, setClusterIPs, pl.c.ClusterIPs, del, add)
@@ -27,8 +27,8 @@ func (pl *planner) changes(i int) {
 	}
 }
 
-// undrift deletes what was found and does not belong.
-func (pl *planner) undrift(i int) {
+// deleteDrift plans to delete the elements that were found and do not belong.
+func (pl *planner) deleteDrift(i int) {
 	del := pl.sink(i, true)
 	for _, name := range sortedKeys(pl.drift[i]) {
 		pl.drift[i][name].Each(func(e nft.Elem) { del(name, e) })

@@ -57,9 +57,9 @@ func arrange(like, want *Pool) *Pool {
 
 func compareSlot(s Slot, a netip.AddrPort) int { return s.Endpoint.Compare(a) }
 
-// Arrange returns t with the slots of its pools rearranged so that endpoints which like also has in
-// the pool of the same identity stand where like has them. It is how a table resolved from scratch
-// is brought near to one read back from the kernel.
+// Arrange returns t with the slots of its pools rearranged: an endpoint that the table like has in
+// the same pool gets the slot that it has there. A table that was resolved from scratch then
+// differs in few slots from one that was read back from the kernel.
 func (t *Table) Arrange(like *Table) *Table {
 	if t == nil || like == nil {
 		return t

@@ -6,8 +6,8 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// Diff returns what leads from old to new. Equal tables give an empty change set. What the tables
-// share is not looked at.
+// Diff returns the changes that lead from old to new. Equal tables give an empty change set. Diff
+// skips what the tables share, so it costs as much as they differ.
 func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
 	a, b := old.orEmpty(), new.orEmpty()
@@ -49,7 +49,7 @@ func diffAddrs(a, b addrCounts) (changes []AddrChange) {
 	return changes
 }
 
-// same and always tell values of a key in two maps apart: by content, and not at all.
+// same compares two values of a key; always takes any two values for the same.
 func same[V comparable](a, b V) bool { return a == b }
 func always[V any](V, V) bool        { return true }
 

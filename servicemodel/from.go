@@ -2,9 +2,9 @@ package servicemodel
 
 import "net/netip"
 
-// From returns what leads from old to c.New, of the objects that c changes: a part of Diff(old,
-// c.New) that costs as much as c is large. It is for looking at what is new in one of several
-// attempts to leave the same table.
+// From returns the part of Diff(old, c.New) that is about the objects that c changes, at a cost
+// that depends on the size of c. An engine uses it to check only what is new in another attempt to
+// change the table old.
 func (c *ChangeSet) From(old *Table) *ChangeSet {
 	a, b := old.orEmpty(), c.New.orEmpty()
 	part := &ChangeSet{Old: old, New: c.New}
@@ -50,7 +50,7 @@ func either[T any](old, new *T) *T {
 	return new
 }
 
-// addrsFrom returns the changes of the addresses that are named in changes.
+// addrsFrom returns how the addresses named in changes differ between was and is.
 func addrsFrom(changes []AddrChange, was, is func(netip.Addr) bool) (part []AddrChange) {
 	for _, c := range changes {
 		if now := is(c.Addr); now != was(c.Addr) {

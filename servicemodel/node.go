@@ -18,7 +18,7 @@ type Node struct {
 	// NodePortAddresses says at which of the node's addresses node ports answer.
 	NodePortAddresses NodePortAddresses
 
-	// LocalPods says how packets of pods are told from others.
+	// LocalPods says which packets come from pods.
 	LocalPods PodDetector
 
 	// ServiceCIDRs are the ranges cluster IPs are taken from: an address in them that no

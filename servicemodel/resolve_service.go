@@ -163,7 +163,7 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 	return d
 }
 
-// health returns what the load balancer in front of svc is told: how many addresses on this node
+// health returns what the health check node port of svc answers: how many addresses on this node
 // are ready, of both families together, over all ports. Nil if it does not ask.
 func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	if svc.HealthCheckNodePort == 0 || svc.ExternalTrafficPolicy != PolicyLocal {

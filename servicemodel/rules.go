@@ -10,7 +10,7 @@ import (
 type Rules struct {
 	// MasqueradeMark is the bit of the packet mark that asks for masquerading. Never zero.
 	MasqueradeMark uint32
-	// LocalPods is how packets from pods are told, [FromPods]. Its CIDRs are sorted, not nested.
+	// LocalPods says which packets come from pods ([FromPods]). Its CIDRs are sorted, not nested.
 	LocalPods PodDetector
 	// NodePorts are, by family, the ranges in which addresses of the node take node ports; the
 	// address must also be one of the node's, and not loopback. An unrestricted family has the

@@ -2,10 +2,10 @@ package servicemodel
 
 import "net/netip"
 
-// Split divides a change set that is too large to be written at once. The first part adds half of
-// the service ports that are new, with the addresses that go with them, and changes the rules of
-// the node; the rest begins where the first part ends, and leads to c.New. So each part leaves
-// service ports that are whole. Both are nil if c adds fewer than two service ports.
+// Split divides a change set that is too large to be written at once. The first part changes the
+// rules of the node and adds half of the new service ports, with their addresses. The rest begins
+// where the first part ends, and leads to c.New. Each part leaves only whole service ports. Both
+// are nil if c adds fewer than two service ports.
 func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 	half := c.halfOfNew()
 	if half == nil {
@@ -70,7 +70,7 @@ func (c *ChangeSet) halfOfNew() map[PortName]bool {
 	return half
 }
 
-// addedAmong returns the addresses of a list that are added and among others.
+// addedAmong returns the changes of a list that add one of the given addresses.
 func addedAmong(l []AddrChange, others map[netip.Addr]bool) []AddrChange {
 	var some []AddrChange
 	for _, a := range l {

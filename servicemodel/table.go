@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/internal/persist"
 )
 
-// Table is what services mean on one node: frontends, pools, and what goes with them. Tables are
+// Table says what services mean on one node: frontends, pools, and what goes with them. Tables are
 // immutable and share what they have in common. [Resolve] makes them from a state, [NewTable] from
 // what a backend found in the kernel. The nil *Table is an empty table.
 type Table struct {

@@ -1,5 +1,5 @@
-// Package ration bounds how often something is done that costs time: some times at once, and then
-// so that it takes a small share of the time.
+// Package ration bounds how often something that costs time is done: a few times at once, and after
+// that for a small share of the time.
 package ration
 
 import "time"

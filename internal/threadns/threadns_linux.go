@@ -1,4 +1,5 @@
-// Package threadns does something in another network namespace: a thread goes there and comes back.
+// Package threadns runs functions in another network namespace, and lets the writers of a namespace
+// take turns.
 package threadns
 
 import (

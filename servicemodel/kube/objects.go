@@ -1,8 +1,6 @@
 package kube
 
-//revive:disable:line-length-limit
-//lint:file-ignore SA1019 Endpoints are deprecated, yet there are clusters that have nothing else for some services
-//revive:enable:line-length-limit
+//lint:file-ignore SA1019 Endpoints are deprecated, yet all that some clusters have
 
 import (
 	"net/netip"
