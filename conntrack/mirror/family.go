@@ -87,13 +87,14 @@ type flowItem[A addrBytes] struct {
 // familyIndex notes the flows of one family. The zero value is not ready for use, see
 // [newFamilyIndex].
 type familyIndex[A addrBytes] struct {
+	seed  maphash.Seed
 	paths hashTable[pathItem[A]]
 	flows hashTable[flowItem[A]]
 }
 
 func newFamilyIndex[A addrBytes]() familyIndex[A] {
 	seed := maphash.MakeSeed()
-	var x familyIndex[A]
+	x := familyIndex[A]{seed: seed}
 	x.paths.hash = func(p *pathItem[A]) uint32 { return uint32(maphash.Comparable(seed, p.path)) }
 	x.flows.hash = func(f *flowItem[A]) uint32 { return f.id } // which is a hash already
 	return x
@@ -101,9 +102,8 @@ func newFamilyIndex[A addrBytes]() familyIndex[A] {
 
 // findPath returns the number of a path, 0 if there is none.
 func (x *familyIndex[A]) findPath(p path[A]) uint32 {
-	return x.paths.find(x.paths.hash(&pathItem[A]{path: p}), func(i *pathItem[A]) bool {
-		return i.path == p
-	})
+	hash := uint32(maphash.Comparable(x.seed, p))
+	return x.paths.find(hash, func(i *pathItem[A]) bool { return i.path == p })
 }
 
 // findFlow returns the number of a flow, 0 if there is none.
