@@ -10,9 +10,9 @@
 // embedded halves can be compared with ==, and equal means that there is nothing to change.
 //
 // Changes are collected in a [Batch] and sent by [Client.Submit]. IPVS has no transactions: each
-// command succeeds or fails by itself, and the error tells which did. They are pipelined: one system
-// call carries hundreds of commands and one answer acknowledges them all, so that a batch costs what
-// the kernel's work costs.
+// command succeeds or fails by itself, and the error tells which did. They are pipelined: one
+// system call carries hundreds of commands and one answer acknowledges them all, so that a batch
+// costs what the kernel's work costs.
 //
 // Reading is by [Client.Services] and [Client.AllDestinations]; the lists are sorted by key.
 //

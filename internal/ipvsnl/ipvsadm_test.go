@@ -201,7 +201,8 @@ func TestIpvsadmCanTalkToTheFake(t *testing.T) {
 		"set service TCP 10.96.0.1:80: wlc flags none timeout 0s netmask 255.255.255.255",
 		"new destination 10.244.1.1:8080 of TCP 10.96.0.1:80: weight 5 masquerade thresholds 50 " +
 			"100",
-		"new destination 10.244.1.2:80 of TCP 10.96.0.1:80: weight 1 tunnel type 1 port 6080 flags 0x1",
+		"new destination 10.244.1.2:80 of TCP 10.96.0.1:80: weight 1 tunnel type 1 " +
+			"port 6080 flags 0x1",
 		"new destination [2001:db8::2]:80 of TCP 10.96.0.1:80: weight 1 tunnel",
 		"new destination 10.244.1.3:0 of FWM 7 IPv4: weight 0 direct route",
 		"set destination 10.244.1.1:8080 of TCP 10.96.0.1:80: weight 6 masquerade",

@@ -88,7 +88,8 @@ func TestKernelListsInParts(t *testing.T) {
 
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
-	c, err := Dial(t.Context(), &nfnl.Config{NetNS: ns.Fd(), Limit: 1 << 30}) // only the queue limits
+	// Nothing but the queue limits what is sent at once.
+	c, err := Dial(t.Context(), &nfnl.Config{NetNS: ns.Fd(), Limit: 1 << 30})
 	require.NoError(t, err)
 	defer c.Close()
 	const n = 20_000 // some times what the queue has room for
@@ -129,9 +130,9 @@ func TestKernelClientsCanBeClosed(t *testing.T) {
 }
 
 // BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with
-// windows of different sizes in bytes. The smallest is one round trip for each command. It must be a new
-// namespace, because a destination that was removed stays in the kernel's trash for two minutes,
-// and each new one is looked for there.
+// windows of different sizes in bytes. The smallest is one round trip for each command. It must be
+// a new namespace, because a destination that was removed stays in the kernel's trash for two
+// minutes, and each new one is looked for there.
 func BenchmarkKernelSubmit(b *testing.B) {
 	add, _ := Many(1000, 10)
 	for _, window := range []int{140, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10} {

@@ -270,43 +270,47 @@ func testRefusals(t *testing.T, dial func(t *testing.T) *Client) {
 	}
 }
 
+// services are services of all kinds.
+var services = []Service{
+	Wanted(Web),
+	{ServiceKey: AddressService(TCP, AddrPort("10.96.0.2:0")), Scheduler: "wlc",
+		Flags: FlagPersistent, Timeout: 3 * time.Hour},
+	{ServiceKey: AddressService(SCTP, AddrPort("10.96.0.2:80")), Scheduler: "lc",
+		Timeout: MaxPersistence},
+	OPS, SIP,
+	{ServiceKey: DNS6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
+		Netmask: Mask(FamilyIPv6, 64)},
+	{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: Mask(FamilyIPv4, 0)},
+	{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none",
+		Flags: FlagSchedulerThree},
+}
+
+// destinationsOf are destinations of all kinds, of some of services.
+var destinationsOf = map[ServiceKey][]Destination{
+	Web: {
+		{DestinationKey: DestKey("10.244.1.1:8080")},
+		{DestinationKey: DestKey("10.244.1.1:8081"), Weight: MaxWeight,
+			UpperThreshold: MaxWeight, LowerThreshold: 1},
+		{DestinationKey: DestKey("10.244.1.2:80"), Weight: 1, Forward: ForwardTunnel},
+		{DestinationKey: DestKey("10.244.1.3:80"), Weight: 1, Forward: ForwardLocal},
+		{DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel},
+	},
+	DNS6: {
+		{DestinationKey: DestKey("10.244.1.4:53"), Weight: 1, Forward: ForwardTunnel},
+		{DestinationKey: DestKey("[2001:db8::3]:53"), Weight: 2},
+	},
+	Marks: {{DestinationKey: DestKey("10.244.1.5:0"), Weight: 1, Forward: ForwardDirectRoute}},
+}
+
 // testReadback writes services and destinations of all kinds and reads them again.
 func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)
 	ctx := t.Context()
-	services := []Service{
-		Wanted(Web),
-		{ServiceKey: AddressService(TCP, AddrPort("10.96.0.2:0")), Scheduler: "wlc",
-			Flags: FlagPersistent, Timeout: 3 * time.Hour},
-		{ServiceKey: AddressService(SCTP, AddrPort("10.96.0.2:80")), Scheduler: "lc",
-			Timeout: MaxPersistence},
-		OPS, SIP,
-		{ServiceKey: DNS6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
-			Netmask: Mask(FamilyIPv6, 64)},
-		{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: Mask(FamilyIPv4, 0)},
-		{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none",
-			Flags: FlagSchedulerThree},
-	}
-	all := map[ServiceKey][]Destination{
-		Web: {
-			{DestinationKey: DestKey("10.244.1.1:8080")},
-			{DestinationKey: DestKey("10.244.1.1:8081"), Weight: MaxWeight,
-				UpperThreshold: MaxWeight, LowerThreshold: 1},
-			{DestinationKey: DestKey("10.244.1.2:80"), Weight: 1, Forward: ForwardTunnel},
-			{DestinationKey: DestKey("10.244.1.3:80"), Weight: 1, Forward: ForwardLocal},
-			{DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel},
-		},
-		DNS6: {
-			{DestinationKey: DestKey("10.244.1.4:53"), Weight: 1, Forward: ForwardTunnel},
-			{DestinationKey: DestKey("[2001:db8::3]:53"), Weight: 2},
-		},
-		Marks: {{DestinationKey: DestKey("10.244.1.5:0"), Weight: 1, Forward: ForwardDirectRoute}},
-	}
 	destinations := make([][]Destination, len(services))
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		for i, s := range services {
-			destinations[i] = all[s.ServiceKey]
+			destinations[i] = destinationsOf[s.ServiceKey]
 			b.NewService(s)
 			for _, d := range destinations[i] {
 				b.NewDestination(s.ServiceKey, d)
@@ -344,13 +348,19 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 		require.NoError(t, err)
 		require.Equal(t, ObservedService{Service: s, Hashed: true}, o)
 	}
+	requireMissing(t, c)
+}
 
+// requireMissing asks for a service that is not there.
+func requireMissing(t *testing.T, c *Client) {
+	t.Helper()
+	ctx := t.Context()
 	missing := AddressService(TCP, AddrPort("10.96.9.9:80"))
-	_, err = c.Service(ctx, missing)
+	_, err := c.Service(ctx, missing)
 	require.ErrorIs(t, err, ErrNoService)
 	_, err = c.Destinations(ctx, missing)
 	require.ErrorIs(t, err, ErrNoService)
-	lists, err = c.AllDestinations(ctx, []ServiceKey{missing, Marks})
+	lists, err := c.AllDestinations(ctx, []ServiceKey{missing, Marks})
 	require.NoError(t, err)
 	require.Empty(t, lists[0])
 	require.Len(t, lists[1], 1)

@@ -119,74 +119,80 @@ func TestResetGivesTheSameBytesFromDirtyMemory(t *testing.T) {
 	require.Equal(t, want, b.Bytes())
 }
 
+// big is too long for an attribute.
+var big = make([]byte, MaxAttr)
+
+// message begins a message about testObject.
+func message(b *Batch) { b.Message(SubsysNFTables, 9, 0, 2, 0, testObject) }
+
+// mistakes are batches that are written wrongly, and what the batch says of them.
+var mistakes = []struct {
+	name  string
+	write func(b *Batch)
+	want  string
+}{
+	{"an attribute before any message", func(b *Batch) { b.U32(1, 1) },
+		"malformed batch: before the first message: data comes before any message"},
+	{"raw data before any message", func(b *Batch) { b.RawU32(1) },
+		"malformed batch: before the first message: data comes before any message"},
+	{"an attribute that is too long", func(b *Batch) { message(b); b.Attr(3, big) },
+		"malformed batch: add set s of table ip t: attribute 3 would be 65539 bytes long, " +
+			"more than 65535"},
+	{"a string that is too long", func(b *Batch) {
+		message(b)
+		b.Text(3, string(big[:MaxAttr-attrHeaderLen]))
+	},
+		"malformed batch: add set s of table ip t: attribute 3 would be 65536 bytes long, " +
+			"more than 65535"},
+	{"a nested attribute that grew too long", func(b *Batch) {
+		message(b)
+		m := b.Nest(3)
+		b.Attr(1, big[:60000])
+		b.Attr(1, big[:6000])
+		b.End(m)
+	},
+		"malformed batch: add set s of table ip t: attribute 3 is 66012 bytes long, " +
+			"more than 65535"},
+	{"a nested attribute that is not closed", func(b *Batch) { message(b); b.Nest(3) },
+		"malformed batch: add set s of table ip t: attribute 3 was not closed"},
+	{"a nested attribute that the next message cuts off", func(b *Batch) {
+		message(b)
+		b.Nest(3)
+		message(b)
+	},
+		"malformed batch: add set s of table ip t: attribute 3 was not closed"},
+	{"the wrong order of ends", func(b *Batch) {
+		message(b)
+		outer := b.Nest(1)
+		b.Nest(2)
+		b.End(outer)
+	},
+		"malformed batch: add set s of table ip t: attributes are not closed in the order in " +
+			"which they were begun"},
+	{"an end too many", func(b *Batch) {
+		message(b)
+		m := b.Nest(1)
+		b.End(m)
+		b.End(m)
+	},
+		"malformed batch: add set s of table ip t: attributes are not closed in the order in " +
+			"which they were begun"},
+	{"too deep", func(b *Batch) {
+		message(b)
+		for range maxNest + 1 {
+			b.Nest(1)
+		}
+	}, "malformed batch: add set s of table ip t: attributes are nested more than 16 deep"},
+	{"an object without a name", func(b *Batch) {
+		b.Message(SubsysNFTables, 9, 0, 2, 0, Object{})
+		b.Nest(3)
+	},
+		"malformed batch: message 0: attribute 3 was not closed"},
+}
+
 func TestMistakesStickToTheBatch(t *testing.T) {
 	t.Parallel()
-	big := make([]byte, MaxAttr)
-	message := func(b *Batch) { b.Message(SubsysNFTables, 9, 0, 2, 0, testObject) }
-	tests := []struct {
-		name  string
-		write func(b *Batch)
-		want  string
-	}{
-		{"an attribute before any message", func(b *Batch) { b.U32(1, 1) },
-			"malformed batch: before the first message: data comes before any message"},
-		{"raw data before any message", func(b *Batch) { b.RawU32(1) },
-			"malformed batch: before the first message: data comes before any message"},
-		{"an attribute that is too long", func(b *Batch) { message(b); b.Attr(3, big) },
-			"malformed batch: add set s of table ip t: attribute 3 would be 65539 bytes long, " +
-				"more than 65535"},
-		{"a string that is too long", func(b *Batch) {
-			message(b)
-			b.Text(3, string(big[:MaxAttr-attrHeaderLen]))
-		},
-			"malformed batch: add set s of table ip t: attribute 3 would be 65536 bytes long, " +
-				"more than 65535"},
-		{"a nested attribute that grew too long", func(b *Batch) {
-			message(b)
-			m := b.Nest(3)
-			b.Attr(1, big[:60000])
-			b.Attr(1, big[:6000])
-			b.End(m)
-		},
-			"malformed batch: add set s of table ip t: attribute 3 is 66012 bytes long, more than " +
-				"65535"},
-		{"a nested attribute that is not closed", func(b *Batch) { message(b); b.Nest(3) },
-			"malformed batch: add set s of table ip t: attribute 3 was not closed"},
-		{"a nested attribute that the next message cuts off", func(b *Batch) {
-			message(b)
-			b.Nest(3)
-			message(b)
-		},
-			"malformed batch: add set s of table ip t: attribute 3 was not closed"},
-		{"the wrong order of ends", func(b *Batch) {
-			message(b)
-			outer := b.Nest(1)
-			b.Nest(2)
-			b.End(outer)
-		},
-			"malformed batch: add set s of table ip t: attributes are not closed in the order in " +
-				"which they were begun"},
-		{"an end too many", func(b *Batch) {
-			message(b)
-			m := b.Nest(1)
-			b.End(m)
-			b.End(m)
-		},
-			"malformed batch: add set s of table ip t: attributes are not closed in the order in " +
-				"which they were begun"},
-		{"too deep", func(b *Batch) {
-			message(b)
-			for range maxNest + 1 {
-				b.Nest(1)
-			}
-		}, "malformed batch: add set s of table ip t: attributes are nested more than 16 deep"},
-		{"an object without a name", func(b *Batch) {
-			b.Message(SubsysNFTables, 9, 0, 2, 0, Object{})
-			b.Nest(3)
-		},
-			"malformed batch: message 0: attribute 3 was not closed"},
-	}
-	for _, tt := range tests {
+	for _, tt := range mistakes {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var b Batch

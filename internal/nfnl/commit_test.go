@@ -8,64 +8,67 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// strange are messages that answer nothing.
+var strange = []any{answer(1<<31, syscall.EIO, "", 0), reply(0, 0, 0), []byte{}}
+
+// judgements are answers to a commit of three messages, between begin and end, and the error.
+var judgements = []struct {
+	name   string
+	answer func(r messages) []any
+	want   string // the error, "" for none
+	left   int    // datagrams that need not be read
+}{
+	{"the last message is acknowledged", func(r messages) []any {
+		return []any{answer(r[3].Seq, 0, "", 0)}
+	}, "", 0},
+	{"answers to others are skipped", func(r messages) []any {
+		return append(strange, answer(r[3].Seq, 0, "", 0))
+	}, "", 0},
+	{"other acknowledgements are skipped", func(r messages) []any {
+		return []any{append(answer(r[0].Seq, 0, "", 0), answer(r[1].Seq, 0, "", 0)...),
+			answer(r[3].Seq, 0, "", 0)}
+	}, "", 0},
+	{"the transaction is refused", func(r messages) []any {
+		return []any{answer(r[0].Seq, syscall.EPERM, "", 0)}
+	}, "commit transaction of 3 messages: operation not permitted", 0},
+	{"the generation is not the same", func(r messages) []any {
+		return []any{answer(r[0].Seq, errRestart, "", 0)}
+	}, "commit transaction of 3 messages: the ruleset changed since it was read", 0},
+	{"a message is refused", func(r messages) []any {
+		return []any{answer(r[2].Seq, syscall.EBUSY, "in use", 20), answer(r[3].Seq, 0, "", 0)}
+	}, "add set b: device or resource busy (in use)", 0},
+	{"two messages are refused, the last of them", func(r messages) []any {
+		return []any{answer(r[1].Seq, syscall.EBUSY, "", 0), answer(r[3].Seq, syscall.ENOENT,
+			"", 0)}
+	}, "add set a: device or resource busy; add set c: no such file or directory", 0},
+	{"memory runs out", func(r messages) []any {
+		return []any{answer(r[1].Seq, syscall.ENOMEM, "", 0)}
+	}, "commit transaction of 3 messages: cannot allocate memory", 0},
+	{"the commit itself fails", func(r messages) []any {
+		return []any{answer(r[1].Seq, syscall.ENOMEM, "", 0), answer(r[3].Seq, 0, "", 0)}
+	}, "commit transaction of 3 messages: cannot allocate memory", 0},
+	{"there is no answer", func(messages) []any { return nil },
+		"commit: answers of the kernel are missing", 0},
+	{"the queue overflows", func(r messages) []any {
+		return []any{errOverrun, answer(r[1].Seq, syscall.EBUSY, "", 0)}
+	}, "add set a: device or resource busy\ncommit: answers of the kernel are missing", 0},
+	{"an answer is lost, the last is not", func(r messages) []any {
+		return []any{errOverrun, answer(r[3].Seq, 0, "", 0)}
+	}, "commit: answers of the kernel are missing", 0},
+	{"the answer is malformed", func(r messages) []any {
+		return []any{answer(r[3].Seq, 0, "", 0)[:30], "unread"}
+	}, "commit: malformed netlink message: it claims 36 bytes, 30 are there", 1},
+	{"the answer is too long", func(r messages) []any {
+		return []any{make([]byte, receiveSize+1)}
+	},
+		"commit: malformed netlink message: a datagram of 65537 bytes, more than 65536", 0},
+	{"the socket fails", func(r messages) []any { return []any{syscall.EIO} },
+		"commit: input/output error", 0},
+}
+
 func TestCommitJudgesTheAnswers(t *testing.T) {
 	t.Parallel()
-	strange := []any{answer(1<<31, syscall.EIO, "", 0), reply(0, 0, 0), []byte{}}
-	// The request is begin, three messages, end.
-	tests := []struct {
-		name   string
-		answer func(r messages) []any
-		want   string // the error, "" for none
-		left   int    // datagrams that need not be read
-	}{
-		{"the last message is acknowledged", func(r messages) []any {
-			return []any{answer(r[3].Seq, 0, "", 0)}
-		}, "", 0},
-		{"answers to others are skipped", func(r messages) []any {
-			return append(strange, answer(r[3].Seq, 0, "", 0))
-		}, "", 0},
-		{"other acknowledgements are skipped", func(r messages) []any {
-			return []any{append(answer(r[0].Seq, 0, "", 0), answer(r[1].Seq, 0, "", 0)...),
-				answer(r[3].Seq, 0, "", 0)}
-		}, "", 0},
-		{"the transaction is refused", func(r messages) []any {
-			return []any{answer(r[0].Seq, syscall.EPERM, "", 0)}
-		}, "commit transaction of 3 messages: operation not permitted", 0},
-		{"the generation is not the same", func(r messages) []any {
-			return []any{answer(r[0].Seq, errRestart, "", 0)}
-		}, "commit transaction of 3 messages: the ruleset changed since it was read", 0},
-		{"a message is refused", func(r messages) []any {
-			return []any{answer(r[2].Seq, syscall.EBUSY, "in use", 20), answer(r[3].Seq, 0, "", 0)}
-		}, "add set b: device or resource busy (in use)", 0},
-		{"two messages are refused, the last of them", func(r messages) []any {
-			return []any{answer(r[1].Seq, syscall.EBUSY, "", 0), answer(r[3].Seq, syscall.ENOENT,
-				"", 0)}
-		}, "add set a: device or resource busy; add set c: no such file or directory", 0},
-		{"memory runs out", func(r messages) []any {
-			return []any{answer(r[1].Seq, syscall.ENOMEM, "", 0)}
-		}, "commit transaction of 3 messages: cannot allocate memory", 0},
-		{"the commit itself fails", func(r messages) []any {
-			return []any{answer(r[1].Seq, syscall.ENOMEM, "", 0), answer(r[3].Seq, 0, "", 0)}
-		}, "commit transaction of 3 messages: cannot allocate memory", 0},
-		{"there is no answer", func(messages) []any { return nil },
-			"commit: answers of the kernel are missing", 0},
-		{"the queue overflows", func(r messages) []any {
-			return []any{errOverrun, answer(r[1].Seq, syscall.EBUSY, "", 0)}
-		}, "add set a: device or resource busy\ncommit: answers of the kernel are missing", 0},
-		{"an answer is lost, the last is not", func(r messages) []any {
-			return []any{errOverrun, answer(r[3].Seq, 0, "", 0)}
-		}, "commit: answers of the kernel are missing", 0},
-		{"the answer is malformed", func(r messages) []any {
-			return []any{answer(r[3].Seq, 0, "", 0)[:30], "unread"}
-		}, "commit: malformed netlink message: it claims 36 bytes, 30 are there", 1},
-		{"the answer is too long", func(r messages) []any {
-			return []any{make([]byte, receiveSize+1)}
-		},
-			"commit: malformed netlink message: a datagram of 65537 bytes, more than 65536", 0},
-		{"the socket fails", func(r messages) []any { return []any{syscall.EIO} },
-			"commit: input/output error", 0},
-	}
-	for _, tt := range tests {
+	for _, tt := range judgements {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, kernel := dialFake(t, tt.answer)

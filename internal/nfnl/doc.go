@@ -1,6 +1,6 @@
-// Package nfnl is the netlink transport of kernlb, for nfnetlink ([Dial]) and for families of generic
-// netlink ([DialGeneric]): it frames messages, sends them over a socket and makes sense of the
-// answers. It knows nlmsghdr, nfgenmsg, genlmsghdr, attributes, batches, acknowledgements with
+// Package nfnl is the netlink transport of kernlb, for nfnetlink ([Dial]) and for families of
+// generic netlink ([DialGeneric]): it frames messages, sends them over a socket and makes sense of
+// the answers. It knows nlmsghdr, nfgenmsg, genlmsghdr, attributes, batches, acknowledgements with
 // extended text, and dumps. It knows no object of any subsystem: what goes into a set or a rule is
 // the business of the packages that append to a [Batch].
 //
@@ -32,10 +32,10 @@
 //
 // Everything in these protocols happens inside the system call that asks for it: when sendmsg
 // returns, the kernel has done the work and its answers are in the receive queue, and each part of
-// a dump is made by the read of the part before it. So nothing here ever waits for the kernel, and there is
-// no poller: reads do not block, and an empty queue means that there are no more answers. A context
-// is looked at before each system call and while waiting for another user of the connection; a
-// transaction that the kernel has begun cannot be taken back.
+// a dump is made by the read of the part before it. So nothing here ever waits for the kernel, and
+// there is no poller: reads do not block, and an empty queue means that there are no more answers.
+// A context is looked at before each system call and while waiting for another user of the
+// connection; a transaction that the kernel has begun cannot be taken back.
 //
 // # Errors
 //
@@ -45,6 +45,6 @@
 //
 // # Tests
 //
-// A [Socket] given in [Config] takes the place of the kernel. Package nfnltest has one whose answers
-// are made by a function.
+// A [Socket] given in [Config] takes the place of the kernel. Package nfnltest has one whose
+// answers are made by a function.
 package nfnl

@@ -9,52 +9,55 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// errEnough is what a reader says that wants no more.
+var errEnough = errors.New("enough")
+
+// dumps are answers to a dump, how many replies of them are told of, and the error.
+var dumps = []struct {
+	name   string
+	answer func(seq uint32) []any
+	want   int
+	err    error
+}{
+	{"all of it", func(seq uint32) []any {
+		return []any{append(reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7)...),
+			reply(seq-1, 0, 3), done(seq, 0, 0)}
+	}, 2, nil},
+	{"nothing there", func(seq uint32) []any { return []any{done(seq, 0, 0)} }, 0, nil},
+	{"refused", func(seq uint32) []any {
+		return []any{answer(seq, syscall.ENOENT, "", 0)}
+	}, 0, syscall.ENOENT},
+	{"fails on the way", func(seq uint32) []any {
+		return []any{reply(seq, FlagMulti, 7), done(seq, 0, syscall.ENOENT)}
+	}, 1, syscall.ENOENT},
+	{"interrupted, says a message", func(seq uint32) []any {
+		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7),
+			done(seq, 0, 0)}
+	}, 1, ErrDumpInterrupted},
+	{"interrupted, says the end", func(seq uint32) []any {
+		return []any{reply(seq, FlagMulti, 7), done(seq, FlagIntr, 0)}
+	}, 1, ErrDumpInterrupted},
+	{"interrupted, as the generation shows", func(seq uint32) []any {
+		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8), done(seq, 0, 0)}
+	}, 1, ErrDumpInterrupted},
+	{"breaks off", func(seq uint32) []any {
+		return []any{reply(seq, FlagMulti, 7)}
+	}, 1, ErrAnswersLost},
+	{"runs out of memory", func(seq uint32) []any {
+		return []any{errOverrun}
+	}, 0, ErrAnswersLost},
+	{"the reader has enough", func(seq uint32) []any {
+		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7),
+			reply(seq, FlagMulti, 7), done(seq, 0, 0)}
+	}, 2, errEnough},
+	{"malformed", func(seq uint32) []any {
+		return []any{[]byte{1}, done(seq, 0, 0)}
+	}, 0, ErrMalformed},
+}
+
 func TestDumpsReadToTheEnd(t *testing.T) {
 	t.Parallel()
-	stop := errors.New("enough")
-	// Each test answers the request, then fn is called for the replies it can trust.
-	tests := []struct {
-		name   string
-		answer func(seq uint32) []any
-		want   int
-		err    error
-	}{
-		{"all of it", func(seq uint32) []any {
-			return []any{append(reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7)...),
-				reply(seq-1, 0, 3), done(seq, 0, 0)}
-		}, 2, nil},
-		{"nothing there", func(seq uint32) []any { return []any{done(seq, 0, 0)} }, 0, nil},
-		{"refused", func(seq uint32) []any {
-			return []any{answer(seq, syscall.ENOENT, "", 0)}
-		}, 0, syscall.ENOENT},
-		{"fails on the way", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), done(seq, 0, syscall.ENOENT)}
-		}, 1, syscall.ENOENT},
-		{"interrupted, says a message", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 7),
-				done(seq, 0, 0)}
-		}, 1, ErrDumpInterrupted},
-		{"interrupted, says the end", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), done(seq, FlagIntr, 0)}
-		}, 1, ErrDumpInterrupted},
-		{"interrupted, as the generation shows", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 8), done(seq, 0, 0)}
-		}, 1, ErrDumpInterrupted},
-		{"breaks off", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7)}
-		}, 1, ErrAnswersLost},
-		{"runs out of memory", func(seq uint32) []any {
-			return []any{errOverrun}
-		}, 0, ErrAnswersLost},
-		{"the reader has enough", func(seq uint32) []any {
-			return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti, 7),
-				reply(seq, FlagMulti, 7), done(seq, 0, 0)}
-		}, 2, stop},
-		{"malformed", func(seq uint32) []any {
-			return []any{[]byte{1}, done(seq, 0, 0)}
-		}, 0, ErrMalformed},
-	}
-	for _, tt := range tests {
+	for _, tt := range dumps {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, kernel := dialFake(t, func(r messages) []any {
@@ -63,8 +66,8 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 			})
 			n := 0
 			err := c.Dump(t.Context(), numbered(1), func(Message) error {
-				if n++; n == 2 && tt.err == stop {
-					return stop
+				if n++; n == 2 && tt.err == errEnough {
+					return errEnough
 				}
 				return nil
 			})

@@ -3,7 +3,6 @@ package nfnl
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -194,53 +193,59 @@ func TestLookupAsksForLess(t *testing.T) {
 	done()
 }
 
+// silent answers nothing.
+func silent(messages) []any { return nil }
+
+// replying answers with what make makes.
+func replying(make func(seq uint32) any) func(messages) []any {
+	return func(r messages) []any { return []any{make(r[0].Seq)} }
+}
+
+// failingLookups are answers to a lookup, and the error.
+var failingLookups = map[string]struct {
+	answer func(messages) []any
+	b      *Batch
+	err    error
+}{
+	"refused": {
+		(&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).answer,
+		asking([]uint32{2, 4}), syscall.EPERM},
+	"no answer": {silent, asking([]uint32{2}), ErrAnswersLost},
+	"no room": {replying(func(uint32) any {
+		return errOverrun
+	}), asking([]uint32{2}), ErrAnswersLost},
+	"no room, it says": {replying(func(seq uint32) any {
+		return answer(seq, syscall.ENOBUFS, "", 0)
+	}), asking([]uint32{2}), ErrAnswersLost},
+	"try again": {replying(func(seq uint32) any {
+		return answer(seq, syscall.EAGAIN, "", 0)
+	}), asking([]uint32{2}), ErrAnswersLost},
+	"malformed": {replying(func(uint32) any {
+		return []byte{1}
+	}), asking([]uint32{2}), ErrMalformed},
+	"without nfgenmsg": {replying(func(seq uint32) any {
+		return reply(seq, 0, 0)[:headerLen]
+	}), asking([]uint32{2}), ErrMalformed},
+	"too large": {replying(func(seq uint32) any {
+		return append(reply(seq, 0, 2), make([]byte, manySize)...)
+	}), asking([]uint32{2}), ErrMalformed},
+	"a short error": {replying(func(seq uint32) any {
+		return done(seq, 0, 0)[:headerLen]
+	}), asking([]uint32{2}), ErrMalformed},
+	"the receiver's": {replying(func(uint32) any { return errEnough }), asking([]uint32{2}), errEnough},
+	"the caller":     {(&lister{room: 100}).answer, asking([]uint32{8, 2}), errEnough},
+	"the context":    {(&lister{room: 100}).answer, asking([]uint32{1, 2}), context.Canceled},
+	"not a list":     {silent, numbered(1), ErrBadBatch},
+	"a bad batch": {silent, func() *Batch {
+		b := asking([]uint32{2})
+		b.Nest(3)
+		return b
+	}(), ErrBadBatch},
+}
+
 func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 	t.Parallel()
-	stop := errors.New("stop")
-	silent := func(messages) []any { return nil }
-	replying := func(make func(seq uint32) any) func(messages) []any {
-		return func(r messages) []any { return []any{make(r[0].Seq)} }
-	}
-	for name, tt := range map[string]struct {
-		answer func(messages) []any
-		b      *Batch
-		err    error
-	}{
-		"refused": {
-			(&lister{room: 100, errnos: map[uint32]syscall.Errno{4: syscall.EPERM}}).answer,
-			asking([]uint32{2, 4}), syscall.EPERM},
-		"no answer": {silent, asking([]uint32{2}), ErrAnswersLost},
-		"no room": {replying(func(uint32) any {
-			return errOverrun
-		}), asking([]uint32{2}), ErrAnswersLost},
-		"no room, it says": {replying(func(seq uint32) any {
-			return answer(seq, syscall.ENOBUFS, "", 0)
-		}), asking([]uint32{2}), ErrAnswersLost},
-		"try again": {replying(func(seq uint32) any {
-			return answer(seq, syscall.EAGAIN, "", 0)
-		}), asking([]uint32{2}), ErrAnswersLost},
-		"malformed": {replying(func(uint32) any {
-			return []byte{1}
-		}), asking([]uint32{2}), ErrMalformed},
-		"without nfgenmsg": {replying(func(seq uint32) any {
-			return reply(seq, 0, 0)[:headerLen]
-		}), asking([]uint32{2}), ErrMalformed},
-		"too large": {replying(func(seq uint32) any {
-			return append(reply(seq, 0, 2), make([]byte, manySize)...)
-		}), asking([]uint32{2}), ErrMalformed},
-		"a short error": {replying(func(seq uint32) any {
-			return done(seq, 0, 0)[:headerLen]
-		}), asking([]uint32{2}), ErrMalformed},
-		"the receiver's": {replying(func(uint32) any { return stop }), asking([]uint32{2}), stop},
-		"the caller":     {(&lister{room: 100}).answer, asking([]uint32{8, 2}), stop},
-		"the context":    {(&lister{room: 100}).answer, asking([]uint32{1, 2}), context.Canceled},
-		"not a list":     {silent, numbered(1), ErrBadBatch},
-		"a bad batch": {silent, func() *Batch {
-			b := asking([]uint32{2})
-			b.Nest(3)
-			return b
-		}(), ErrBadBatch},
-	} {
+	for name, tt := range failingLookups {
 		ctx, cancel := context.WithCancel(t.Context())
 		c, _ := dialFake(t, tt.answer)
 		err := c.Lookup(ctx, tt.b, func(_, _ int, m Message, found bool) error {
@@ -248,7 +253,7 @@ func TestLookupEndsWhereItCannotGoOn(t *testing.T) {
 				cancel()
 			}
 			if m.ResID == 8 {
-				return stop
+				return errEnough
 			}
 			return nil
 		})
