@@ -2,50 +2,16 @@ package iptables
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
-
-// endingContext fails one request to the kernel: the one before which it was asked so many times.
-type endingContext struct {
-	context.Context
-	left *atomic.Int64
-}
-
-func (c endingContext) Err() error {
-	if c.left.Add(-1) == -1 {
-		return context.Canceled
-	}
-	return nil
-}
-
-// requireFails runs an operation that ends before each of its requests in turn: every time it
-// must say so.
-func requireFails(t *testing.T, prepare func(), operation func(context.Context) error) {
-	t.Helper()
-	run := func(n int64) (asked int64, err error) {
-		prepare()
-		c := endingContext{t.Context(), &atomic.Int64{}}
-		c.left.Store(n)
-		err = operation(c)
-		return n - c.left.Load(), err
-	}
-	const many = 1 << 20
-	requests, err := run(many)
-	require.NoError(t, err)
-	require.NotZero(t, requests)
-	for n := range requests {
-		_, err := run(n)
-		require.ErrorIs(t, err, context.Canceled, "request %d of %d fails", n, requests)
-	}
-}
 
 // withLocalhost is the service, on a node whose node ports answer at localhost.
 func withLocalhost() sm.State {
@@ -132,7 +98,8 @@ func TestEveryFailureIsTold(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b, ns, _ := opened(t, Config{})
-			requireFails(t, func() { c.prepare(t, b, ns) }, func(ctx context.Context) error {
+			nfnltest.FailEach(t, c.name, func(ctx context.Context) error {
+				c.prepare(t, b, ns)
 				return c.run(ctx, t, b)
 			})
 		})

@@ -3,47 +3,16 @@ package ipvs
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// countdown is a context that has ended for the one who looks at it after so many others, and for
-// nobody else: one request fails, and those after it do not.
-type countdown struct {
-	context.Context
-	left atomic.Int64
-}
-
-func (c *countdown) Err() error {
-	if c.left.Add(-1) == -1 {
-		return context.Canceled
-	}
-	return nil
-}
-
-// requireErrors calls what takes a context, so that it fails a little later each time, until it
-// succeeds. Each failure is told.
-func requireErrors(t *testing.T, what string, f func(context.Context) error) {
-	t.Helper()
-	for n := int64(0); ; n++ {
-		ctx := &countdown{Context: t.Context()}
-		ctx.left.Store(n)
-		err := f(ctx)
-		if ctx.left.Load() >= 0 {
-			require.NoError(t, err, what)
-			require.Positive(t, n, what)
-			return
-		}
-		require.ErrorIs(t, err, context.Canceled, "%s: %d", what, n)
-	}
-}
 
 // Whatever request fails, Observe, Integrity, Commit, Settle and Cleanup say so, and the next
 // attempt begins at what is there.
@@ -51,7 +20,7 @@ func TestEachFailureIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	b := r.backend()
-	requireErrors(t, "observe nothing", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "observe nothing", func(ctx context.Context) error {
 		o, err := b.Observe(ctx, nil)
 		require.Equal(t, err == nil, o != nil)
 		require.Equal(t, err == nil, b.observed)
@@ -64,14 +33,14 @@ func TestEachFailureIsTold(t *testing.T) {
 			restrictedTo("198.51.100.0/24"))
 	}
 	for range 2 { // from nothing, and to other endpoints
-		requireErrors(t, "commit", func(ctx context.Context) error {
+		nfnltest.FailEach(t, "commit", func(ctx context.Context) error {
 			b, c := r.change(state())
 			_, err := b.Commit(ctx, c)
 			require.Equal(t, err == nil, b.observed)
 			return err
 		})
 	}
-	requireErrors(t, "observe", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "observe", func(ctx context.Context) error {
 		_, err := b.Observe(ctx, nil)
 		return err
 	})
@@ -85,14 +54,14 @@ func TestEachFailureIsTold(t *testing.T) {
 func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
 	state func() servicemodel.State) {
 	t.Helper()
-	requireErrors(t, "look", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "look", func(ctx context.Context) error {
 		b.kernel.gen--
 		b.looks = ration.New(8, 20)
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err == nil, i == dataplane.Intact)
 		return err
 	})
-	requireErrors(t, "settle", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "settle", func(ctx context.Context) error {
 		b, c := r.change(state())
 		_, err := b.Commit(t.Context(), c)
 		require.NoError(t, err)
@@ -101,7 +70,7 @@ func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
 		require.Equal(t, err == nil, b.observed)
 		return err
 	})
-	requireErrors(t, "clean up", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "clean up", func(ctx context.Context) error {
 		b, c := r.change(state())
 		_, err := b.Commit(t.Context(), c)
 		require.NoError(t, err)

@@ -10,57 +10,11 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// blip is a context that is over once: when it is asked for the n-th time. So whatever is done with
-// it fails at one place, and would go on if that place were to swallow the error.
-type blip struct {
-	context.Context
-	n, asked int
-	over     bool
-	told     bool // somebody was told why it is over
-}
-
-func (c *blip) Done() <-chan struct{} {
-	c.asked++
-	if c.over = c.asked == c.n; !c.over {
-		return nil
-	}
-	done := make(chan struct{})
-	close(done)
-	return done
-}
-
-func (c *blip) Err() error {
-	if !c.over {
-		if c.asked++; c.asked != c.n {
-			return nil
-		}
-	}
-	c.told = true
-	return context.Canceled
-}
-
-// requireNoErrorIsSwallowed requires that do fails whichever of its requests fails.
-func requireNoErrorIsSwallowed(t *testing.T, name string, do func(context.Context) error) {
-	t.Helper()
-	for n := 1; ; n++ {
-		ctx := &blip{Context: t.Context(), n: n}
-		err := do(ctx)
-		if ctx.told {
-			require.ErrorIs(t, err, context.Canceled, "%s: request %d", name, n)
-			continue
-		}
-		require.NoError(t, err)
-		if ctx.asked < n {
-			require.Greater(t, n, 1, name)
-			return
-		}
-	}
-}
 
 // No error of the kernel or of the connection is swallowed, whatever was wanted and whatever is
 // there.
@@ -78,13 +32,13 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		"some": mustResolve(t, some), "none": mustResolve(t, servicemodel.State{})} {
 		reader := newBackend(t, ns, nil)
 		reader.kernel.chunk = 1
-		requireNoErrorIsSwallowed(t, "observe "+name, func(ctx context.Context) error {
+		nfnltest.FailEach(t, "observe "+name, func(ctx context.Context) error {
 			_, err := reader.Observe(ctx, wanted)
 			require.Equal(t, err == nil, reader.observed)
 			return err
 		})
 	}
-	requireNoErrorIsSwallowed(t, "integrity", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "integrity", func(ctx context.Context) error {
 		b.kernel.gen = 0
 		b.looks = ration.New(8, 20)
 		i, err := b.Integrity(ctx)
@@ -93,7 +47,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		}
 		return err
 	})
-	requireNoErrorIsSwallowed(t, "cleanup", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "cleanup", func(ctx context.Context) error {
 		_, err := b.Cleanup(ctx)
 		require.False(t, b.observed)
 		return err
@@ -114,7 +68,7 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 		require.NoError(t, err)
 		table = next
 	}
-	requireNoErrorIsSwallowed(t, "settle", func(ctx context.Context) error {
+	nfnltest.FailEach(t, "settle", func(ctx context.Context) error {
 		_, err := b.Settle(ctx)
 		if err != nil {
 			require.False(t, b.observed)

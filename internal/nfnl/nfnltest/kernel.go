@@ -1,5 +1,6 @@
 // Package nfnltest plays the kernel at the other end of a netlink connection, for tests: a socket
-// whose answers are made by a function, and the messages that the kernel answers with.
+// whose answers are made by a function, and the messages that the kernel answers with. [FailEach]
+// fails each request to a real kernel in turn.
 package nfnltest
 
 import (
