@@ -29,8 +29,8 @@ var (
 	ErrClosed = errors.New("the conntrack table is closed")
 )
 
-// OpError is one refusal by the kernel, found with errors.As. It says what was being done (Op) to what
-// (Object), with which error (Errno) and explanation (ExtAck, the text of the extended
+// OpError is one refusal by the kernel, found with errors.As. It says what was being done (Op) to
+// what (Object), with which error (Errno) and explanation (ExtAck, the text of the extended
 // acknowledgement).
 type OpError = refusal.OpError
 

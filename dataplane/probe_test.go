@@ -68,51 +68,54 @@ func TestProbeAsksEachInTheirOrder(t *testing.T) {
 	require.Empty(t, dataplane.Probe(t.Context()))
 }
 
+// choices are lists of candidates, and which of them is chosen.
+var choices = []struct {
+	name   string
+	list   []*fakeCandidate
+	want   string // the backend chosen, "" for none
+	errors []error
+	cfg    dataplane.Config
+}{
+	{name: "all can", list: []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}},
+		want: "nftables"},
+	{name: "the first cannot be opened",
+		list: []*fakeCandidate{{name: "nftables", broken: errRefused}, {name: "ipvs"}},
+		want: "ipvs"},
+	{name: "none can be opened", list: []*fakeCandidate{{name: "nftables", broken: errRefused}},
+		errors: []error{errRefused}},
+	{name: "the kernel lacks something of the first",
+		list: []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}},
+		want: "iptables"},
+	{name: "only the last can express the state",
+		list: []*fakeCandidate{{name: "nftables", cannot: errOne},
+			{name: "iptables", cannot: errCannot}, {name: "ipvs"}}, want: "ipvs"},
+	{name: "none can express all of it: the one that refuses the fewest",
+		list: []*fakeCandidate{{name: "nftables", cannot: errTwo},
+			{name: "iptables", cannot: errOne}, {name: "ipvs", cannot: errOne}},
+		want: "iptables"},
+	{name: "the first refuses the fewest",
+		list: []*fakeCandidate{{name: "nftables", cannot: errOne},
+			{name: "ipvs", cannot: errTwo}, {name: "iptables", err: errModule}},
+		want: "nftables"},
+	{name: "none can express all of it, for a strict engine",
+		list: []*fakeCandidate{{name: "nftables", cannot: errOne},
+			{name: "ipvs", err: dataplane.ErrNoPermission}},
+		errors: []error{errOne, dataplane.ErrUnsupported, dataplane.ErrNoPermission},
+		cfg:    dataplane.Config{Strict: true}},
+	{name: "the node is what cannot be expressed",
+		list: []*fakeCandidate{{name: "nftables", cannot: errCannot},
+			{name: "ipvs", err: dataplane.ErrNoPermission}},
+		errors: []error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
+	{name: "none is supported",
+		list: []*fakeCandidate{{name: "nftables", err: errModule},
+			{name: "iptables", err: dataplane.ErrKernelTooOld}},
+		errors: []error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
+	{name: "there is none"},
+}
+
 func TestTheFirstThatCanIsChosen(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name   string
-		list   []*fakeCandidate
-		want   string // the backend chosen, "" for none
-		errors []error
-		cfg    dataplane.Config
-	}{
-		{name: "all can", list: []*fakeCandidate{{name: "nftables"}, {name: "ipvs"}},
-			want: "nftables"},
-		{name: "the first cannot be opened",
-			list: []*fakeCandidate{{name: "nftables", broken: errRefused}, {name: "ipvs"}},
-			want: "ipvs"},
-		{name: "none can be opened", list: []*fakeCandidate{{name: "nftables", broken: errRefused}},
-			errors: []error{errRefused}},
-		{name: "the kernel lacks something of the first",
-			list: []*fakeCandidate{{name: "nftables", err: errModule}, {name: "iptables"}},
-			want: "iptables"},
-		{name: "only the last can express the state",
-			list: []*fakeCandidate{{name: "nftables", cannot: errOne},
-				{name: "iptables", cannot: errCannot}, {name: "ipvs"}}, want: "ipvs"},
-		{name: "none can express all of it: the one that refuses the fewest",
-			list: []*fakeCandidate{{name: "nftables", cannot: errTwo},
-				{name: "iptables", cannot: errOne}, {name: "ipvs", cannot: errOne}},
-			want: "iptables"},
-		{name: "the first refuses the fewest",
-			list: []*fakeCandidate{{name: "nftables", cannot: errOne},
-				{name: "ipvs", cannot: errTwo}, {name: "iptables", err: errModule}},
-			want: "nftables"},
-		{name: "none can express all of it, for a strict engine",
-			list: []*fakeCandidate{{name: "nftables", cannot: errOne},
-				{name: "ipvs", err: dataplane.ErrNoPermission}},
-			errors: []error{errOne, dataplane.ErrUnsupported, dataplane.ErrNoPermission},
-			cfg:    dataplane.Config{Strict: true}},
-		{name: "the node is what cannot be expressed",
-			list: []*fakeCandidate{{name: "nftables", cannot: errCannot},
-				{name: "ipvs", err: dataplane.ErrNoPermission}},
-			errors: []error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
-		{name: "none is supported",
-			list: []*fakeCandidate{{name: "nftables", err: errModule},
-				{name: "iptables", err: dataplane.ErrKernelTooOld}},
-			errors: []error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
-		{name: "there is none"},
-	} {
+	for _, tt := range choices {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var candidates []dataplane.Candidate

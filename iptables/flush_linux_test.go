@@ -27,25 +27,28 @@ COMMIT
 COMMIT
 `
 
+// flushes are commands of others that remove what is ours.
+var flushes = []struct {
+	name    string
+	command string
+	// all says that services are gone, so that they are written anew.
+	all bool
+}{
+	{"filter is flushed", "iptables -F", false},
+	{"nat is flushed", "iptables -t nat -F", true},
+	{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X",
+		true},
+	{"filter of IPv6 is flushed", "ip6tables -F; ip6tables -X", false},
+	{"a table is deleted", "nft delete table ip nat", true},
+	{"everything is deleted", "nft flush ruleset", true},
+	{"one base chain is flushed", "iptables -t nat -F PREROUTING", false},
+}
+
 // Whoever flushes what, the next apply finds out without being asked to look, and puts back what is
 // missing and no more. Connections live on.
 func TestAFlushIsRepaired(t *testing.T) {
 	t.Parallel()
-	for _, flush := range []struct {
-		name    string
-		command string
-		// all says that services are gone, so that they are written anew.
-		all bool
-	}{
-		{"filter is flushed", "iptables -F", false},
-		{"nat is flushed", "iptables -t nat -F", true},
-		{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X",
-			true},
-		{"filter of IPv6 is flushed", "ip6tables -F; ip6tables -X", false},
-		{"a table is deleted", "nft delete table ip nat", true},
-		{"everything is deleted", "nft flush ruleset", true},
-		{"one base chain is flushed", "iptables -t nat -F PREROUTING", false},
-	} {
+	for _, flush := range flushes {
 		t.Run(flush.name, func(t *testing.T) {
 			t.Parallel()
 			c, b := clusterOf(t)

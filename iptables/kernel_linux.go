@@ -96,7 +96,8 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 // what people do by hand, at most every twentieth of the time: whether the fixed chains, our
 // jumps among them, are as they should be, and whether there are as many chains and rules as
 // there should be. Only a rule in a chain of a service that took the place of another is not
-// seen by that, so that it is Touched. Where node ports answer at localhost, the sysctl counts, too.
+// seen by that, so that it is Touched. Where node ports answer at localhost, the sysctl counts,
+// too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {

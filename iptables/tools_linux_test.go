@@ -288,7 +288,8 @@ func TestIptablesLegacyBeside(t *testing.T) {
 		t.Skip("iptables-legacy-restore is not installed (Debian package iptables)")
 	}
 	const rules = "*filter\n-A FORWARD -p tcp -m tcp --dport 9 -j DROP\nCOMMIT\n" +
-		"*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -p tcp -m tcp --dport 9 -j RETURN\nCOMMIT\n"
+		"*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n" +
+		"-A KUBE-SERVICES -p tcp -m tcp --dport 9 -j RETURN\nCOMMIT\n"
 	legacy(rules, "iptables-legacy-restore")
 	e := dataplane.New(b, nil)
 	s := podService(c, 3, nil)

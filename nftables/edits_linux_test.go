@@ -54,9 +54,11 @@ var handEdits = []handEdit{
 	{"an endpoint is deleted",
 		"delete element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 1 }"},
 	{"an endpoint is added",
-		"add element ip kernlb service-endpoints { 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080 }"},
+		"add element ip kernlb service-endpoints " +
+			"{ 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080 }"},
 	{"an endpoint of nobody is added",
-		"add element ip kernlb service-endpoints { 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
+		"add element ip kernlb service-endpoints " +
+			"{ 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
 	{"a membership is deleted",
 		"delete element ip kernlb service-size-2 { 10.96.0.10 . tcp . 80 }"},
 	{"a membership is added", "add element ip kernlb service-drop { 10.96.0.10 . tcp . 80 }"},

@@ -70,8 +70,8 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 	return table, keeper
 }
 
-// mirrored returns a mirror of the table, which runs, if the variable KERNLB_TEST_MIRROR is set, else
-// nil: the outcome is the same.
+// mirrored returns a mirror of the table, which runs, if the variable KERNLB_TEST_MIRROR is set,
+// else nil: the outcome is the same.
 func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
 	t.Helper()
 	if os.Getenv("KERNLB_TEST_MIRROR") == "" {
