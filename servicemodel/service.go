@@ -179,8 +179,8 @@ func ParseScheduler(s string) (Scheduler, error) {
 	if r := Scheduler(s); r != SchedulerDefault && r.known() {
 		return r, nil
 	}
-	return SchedulerDefault, fmt.Errorf("must be random or a scheduler of IPVS: %s; %s, with +port, "+
-		"+fallback or both", list(schedulers, ", "), list(hashing, " or "))
+	return SchedulerDefault, fmt.Errorf("must be random or a scheduler of IPVS: %s; %s, with "+
+		"+port, +fallback or both", list(schedulers, ", "), list(hashing, " or "))
 }
 
 // list returns the names of schedulers as text.
