@@ -147,6 +147,8 @@ func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) er
 }
 
 // readLearnt reads how often a client was remembered: only rules that learn have counters.
+// Where somebody changes the rules meanwhile, the number is another one the next time, so that the
+// maps are read once more.
 func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
 	req := k.get(f, nft.MsgGetRule, "counters of table", f.Name+" "+table)

@@ -48,16 +48,10 @@ const (
 	FamilyIPv6 Family = 10 // AF_INET6
 )
 
+var familyNames = [...]string{FamilyIPv4: "IPv4", FamilyIPv6: "IPv6"}
+
 // String returns "IPv4", "IPv6" or the number.
-func (f Family) String() string {
-	switch f {
-	case FamilyIPv4:
-		return "IPv4"
-	case FamilyIPv6:
-		return "IPv6"
-	}
-	return fmt.Sprintf("family %d", uint16(f))
-}
+func (f Family) String() string { return name(familyNames[:], "family", uint32(f)) }
 
 // Protocol is a transport protocol (IPPROTO_*, include/uapi/linux/in.h).
 type Protocol uint16
@@ -69,18 +63,10 @@ const (
 	SCTP Protocol = 132 // IPPROTO_SCTP
 )
 
+var protocolNames = [...]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
+
 // String returns the name as ipvsadm prints it, or the number.
-func (p Protocol) String() string {
-	switch p {
-	case TCP:
-		return "TCP"
-	case UDP:
-		return "UDP"
-	case SCTP:
-		return "SCTP"
-	}
-	return fmt.Sprintf("protocol %d", uint16(p))
-}
+func (p Protocol) String() string { return name(protocolNames[:], "protocol", uint32(p)) }
 
 // ForwardingMethod is how packets reach a destination (IP_VS_CONN_F_*, include/uapi/linux/ip_vs.h).
 type ForwardingMethod uint32
@@ -99,9 +85,6 @@ const (
 	ForwardBypass
 )
 
-// forwardMask is what the kernel keeps of a forwarding method (IP_VS_CONN_F_FWD_MASK).
-const forwardMask = 0x7
-
 var forwardNames = [...]string{"masquerade", "local", "tunnel", "direct route", "bypass"}
 
 // String returns the name of the method, for example "direct route".
@@ -111,7 +94,7 @@ func (m ForwardingMethod) String() string {
 
 // name returns names[v], or kind and the number of a value that has no name.
 func name(names []string, kind string, v uint32) string {
-	if int64(v) < int64(len(names)) {
+	if int64(v) < int64(len(names)) && names[v] != "" {
 		return names[v]
 	}
 	return fmt.Sprintf("%s %d", kind, v)

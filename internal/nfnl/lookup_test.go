@@ -232,10 +232,12 @@ var failingLookups = map[string]struct {
 	"a short error": {replying(func(seq uint32) any {
 		return done(seq, 0, 0)[:headerLen]
 	}), asking([]uint32{2}), ErrMalformed},
-	"the receiver's": {replying(func(uint32) any { return errEnough }), asking([]uint32{2}), errEnough},
-	"the caller":     {(&lister{room: 100}).answer, asking([]uint32{8, 2}), errEnough},
-	"the context":    {(&lister{room: 100}).answer, asking([]uint32{1, 2}), context.Canceled},
-	"not a list":     {silent, numbered(1), ErrBadBatch},
+	"the receiver's": {replying(func(uint32) any {
+		return errEnough
+	}), asking([]uint32{2}), errEnough},
+	"the caller":  {(&lister{room: 100}).answer, asking([]uint32{8, 2}), errEnough},
+	"the context": {(&lister{room: 100}).answer, asking([]uint32{1, 2}), context.Canceled},
+	"not a list":  {silent, numbered(1), ErrBadBatch},
 	"a bad batch": {silent, func() *Batch {
 		b := asking([]uint32{2})
 		b.Nest(3)
