@@ -69,7 +69,13 @@ func forgotten(h *held, s servicemodel.State) (*memoryBackend, []string) {
 func TestWhoseClientsAreForgotten(t *testing.T) {
 	t.Parallel()
 	name := goldenService().Name
-	state := unitsState()
+	plain := goldenService(func(s *servicemodel.Service) { // outside clients have others, too
+		s.Name.Name, s.Ports[0].NodePort = "plain", 30081
+		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.30")}
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	})
+	state := unitsState().WithService(plain).WithEndpoints(plain.Name,
+		goldenEndpoints("10.244.5.1"))
 	without := func(service string) servicemodel.State {
 		return state.WithoutService(servicemodel.Name{Namespace: "default", Name: service})
 	}

@@ -334,3 +334,22 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) {
 	require.Empty(t, again.Drift, what)
 	requireHolds(t, again.Table, want)
 }
+
+// A slot that no pool can have, and data that is not an endpoint, are read as none.
+func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
+	t.Parallel()
+	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
+		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
+	raw := newRawTable(DefaultTable)
+	add := func(slot int, data []byte) {
+		raw.add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
+			Data: data})
+	}
+	add(0, []byte{1})
+	add(1, nft.AppendEndpoint(nil, podOne))
+	add(maxSlots, nft.AppendEndpoint(nil, podTwo))
+	raw.add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
+	r := &reading{f: nft.IPv4, elems: raw.elems}
+	require.Equal(t, map[string][]netip.AddrPort{string(key): {{}, podOne}},
+		r.readSlots("service-endpoints"))
+}

@@ -1,0 +1,27 @@
+package iptables
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// A description counts the rules that are missing and those that are surplus, and shows the first;
+// a rule in place of another is one of each.
+func TestDifferencesAreDescribed(t *testing.T) {
+	t.Parallel()
+	one := clusterIPRule(netip.MustParseAddr("10.96.0.1"))
+	two := clusterIPRule(netip.MustParseAddr("10.96.0.2"))
+	three := clusterIPRule(netip.MustParseAddr("10.96.0.3"))
+	for want, lists := range map[string][2][]rule{
+		"lacks 1 and has 1 surplus rules; not: " + one.text(sm.IPv4): {{one}, {two}},
+		"lacks 1 and has 0 surplus rules; missing: " + two.text(sm.IPv4): {{one, three},
+			{one, two, three}},
+		"lacks 0 and has 2 surplus rules; surplus: " + one.text(sm.IPv4): {{one, two}, {}},
+	} {
+		require.Equal(t, want, describeDifference(lists[0], lists[1], sm.IPv4))
+	}
+}
