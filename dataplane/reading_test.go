@@ -94,7 +94,15 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		r := b.apply(t, s)
 		require.True(t, r.Observed, "and is tried again after its share of time")
 		require.Equal(t, servicemodel.Counts{Added: 1}, r.Repaired)
+	})
+}
 
+func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		s := services(2).WithEndpoints(serviceName(1), endpoints(9))
+		b.apply(t, s)
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
 		b.Before(dataplanetest.CallObserve, func(context.Context) error {
@@ -102,7 +110,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 			newBench(b.Kernel()).apply(t, services(1)) // another writer
 			return dataplane.ErrConflict
 		})
-		r = b.apply(t, s)
+		r := b.apply(t, s)
 		require.True(t, r.Observed, "what is known is not good enough if it is broken")
 		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Repaired)
 

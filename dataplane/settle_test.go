@@ -179,6 +179,17 @@ func TestAnUnsettledApplyIsAnErrorWithAResult(t *testing.T) {
 	require.Equal(t, 2, f.settled)
 }
 
+// take returns what the flows were told since the last call: changes that lead to one table.
+func (f *told) take(t *testing.T) (texts []string) {
+	t.Helper()
+	for _, c := range f.changes {
+		require.True(t, c.New.Equal(f.changes[0].New))
+		texts = append(texts, c.String())
+	}
+	f.changes, f.states = nil, nil
+	return texts
+}
+
 func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	t.Parallel()
 	m, f := dataplanetest.NewMemory(nil), &told{}
@@ -187,14 +198,7 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 		_, err := e.Apply(t.Context(), services(n))
 		require.NoError(t, err)
 	}
-	changes := func() (texts []string) {
-		for _, c := range f.changes {
-			require.True(t, c.New.Equal(f.changes[0].New))
-			texts = append(texts, c.String())
-		}
-		f.changes, f.states = nil, nil
-		return texts
-	}
+	changes := func() []string { return f.take(t) }
 	apply(2)
 	require.Len(t, f.changes, 1)
 	require.Equal(t, 2, f.states[0].Len())

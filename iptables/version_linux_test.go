@@ -148,6 +148,25 @@ func TestAForeignCommitAsksForAReading(t *testing.T) {
 	}
 }
 
+// localnetGuard is the rule of somebody else who relies on the sysctl.
+const localnetGuard = "*filter\n:OTHER-FIREWALL - [0:0]\n" +
+	"-A OTHER-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 " +
+	"-m comment --comment \"block incoming localnet connections\" " +
+	"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nCOMMIT\n"
+
+// localnets are what the sysctl is before, and after the node ports no longer need it.
+var localnets = []struct {
+	name          string
+	before        string
+	guards, later bool // another guard is there before, or comes later
+	record, after string
+}{
+	{"it was off", "0", false, false, "0", "0"},
+	{"it was on", "1", false, false, "1", "1"},
+	{"it was on with a guard", "1", true, false, "0", "1"},
+	{"a guard comes later", "0", false, true, "0", "1"},
+}
+
 // The sysctl is as it was before once node ports no longer answer at localhost, whichever
 // process ends it; where others rely on it, it stays on.
 func TestRouteLocalnetIsRestored(t *testing.T) {
@@ -155,23 +174,10 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 	node := testNode()
 	node.LocalhostNodePorts = true
 	with, without := webService().WithNode(node), webService()
-	const guard = "*filter\n:OTHER-FIREWALL - [0:0]\n-A OTHER-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 " +
-		"-m comment --comment \"block incoming localnet connections\" " +
-		"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nCOMMIT\n"
 	set := func(t *testing.T, ns *netnstest.NS, v string) {
 		require.NoError(t, ns.SetSysctl("net/ipv4/conf/all/route_localnet", v))
 	}
-	for _, c := range []struct {
-		name          string
-		before        string
-		guards, later bool // another guard is there before, or comes later
-		record, after string
-	}{
-		{"it was off", "0", false, false, "0", "0"},
-		{"it was on", "1", false, false, "1", "1"},
-		{"it was on with a guard", "1", true, false, "0", "1"},
-		{"a guard comes later", "0", false, true, "0", "1"},
-	} {
+	for _, c := range localnets {
 		for _, how := range []string{"apply", "cleanup", "another process"} {
 			t.Run(c.name+", "+how, func(t *testing.T) {
 				t.Parallel()
@@ -181,7 +187,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				require.NoError(t, err)
 				set(t, ns, c.before) // after it was observed
 				if c.guards {
-					runTool(t, ns, guard, "iptables-restore", "--noflush")
+					runTool(t, ns, localnetGuard, "iptables-restore", "--noflush")
 				}
 				_, err = e.Apply(t.Context(), with)
 				require.NoError(t, err)
@@ -189,7 +195,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				require.Contains(t, save(t, ns, nft.IPv4),
 					`"route-localnet-before `+c.record+`"`)
 				if c.later {
-					runTool(t, ns, guard, "iptables-restore", "--noflush")
+					runTool(t, ns, localnetGuard, "iptables-restore", "--noflush")
 				}
 				switch how {
 				case "apply":

@@ -120,6 +120,86 @@ func randomRule(rng *rand.Rand, f *nft.Family) rule {
 	return r
 }
 
+var (
+	payload [sizeLargest]byte // to encode to
+	to      = netip.MustParseAddrPort("10.180.0.1:8080")
+	to6     = netip.MustParseAddrPort("[fd00::1]:80")
+)
+
+func zeros(n int) string { return strings.Repeat("00", n) }
+
+// xtPayloads are rules, and what we encode and iptables writes for them.
+var xtPayloads = []struct{ rule, got, want string }{
+	{
+		"-m addrtype --src-type LOCAL",
+		hex.EncodeToString(encodeAddrtype(payload[:], &rule{srcLocal: true})),
+		"0400" + "0000" + "00000000",
+	},
+	{
+		"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT",
+		hex.EncodeToString(
+			encodeConntrack(payload[:], stateMatch{ctRelated | ctEstablished | ctDNAT, true})),
+		zeros(146) + "0100" + "0100" + "8600" + zeros(16),
+	},
+	{
+		"-m statistic --mode random --probability 0.5",
+		hex.EncodeToString(
+			encodeStatistic(payload[:], statMatch{kind: statRandom, prob: certain / 2})),
+		"0000" + "0000" + "00000040" + zeros(4) + "00000040" + zeros(8),
+	},
+	{
+		"-m statistic --mode nth --every 3 --packet 0",
+		hex.EncodeToString(encodeStatistic(payload[:], statMatch{kind: statNth, every: 3})),
+		"0100" + "0000" + "02000000" + "00000000" + "02000000" + zeros(8),
+	},
+	{
+		"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
+		hex.EncodeToString(
+			encodeRecent(payload[:], nft.IPv4, recentMatch{recentUpdate, "AB", 10800})),
+		"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" +
+			strings.Repeat("ff", 4) + zeros(16),
+	},
+	{
+		"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource " +
+			"(ip6tables)",
+		hex.EncodeToString(
+			encodeRecent(payload[:], nft.IPv6, recentMatch{kind: recentSet, name: "AB"})),
+		"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
+			strings.Repeat("ff", 16) + zeros(4),
+	},
+	{
+		"-p sctp -m sctp --dport 80:90",
+		hex.EncodeToString(encodeSCTP(payload[:], portRange{80, 90})),
+		"5000" + "5a00" + "0000" + "0000" + zeros(256) + zeros(4) + "ff0000ff0000ff0000ff0000" +
+			zeros(4) + "02000000" + zeros(4) + zeros(4),
+	},
+	{
+		"-j DNAT --to-destination 10.180.0.1:8080", hex.EncodeToString(encodeDNAT(payload[:], to)),
+		"03000000" + "0ab40001" + zeros(12) + "0ab40001" + zeros(12) + "1f90" + "1f90" +
+			"0000" + zeros(6),
+	},
+	{
+		"-j DNAT --to-destination [fd00::1]:80", hex.EncodeToString(encodeDNAT(payload[:], to6)),
+		"03000000" + "fd00" + zeros(13) + "01" + "fd00" + zeros(13) + "01" + "0050" + "0050" +
+			"0000" + zeros(6),
+	},
+	{
+		"-j MASQUERADE --random-fully", hex.EncodeToString(encodeMasquerade(payload[:], nft.IPv4)),
+		"01000000" + "10000000" + zeros(16),
+	},
+	{
+		"-j MASQUERADE --random-fully (ip6tables)",
+		hex.EncodeToString(encodeMasquerade(payload[:], nft.IPv6)),
+		"10000000" + zeros(36),
+	},
+	{"-j MARK --set-xmark 0x4000/0x4000",
+		hex.EncodeToString(encodeMARK(payload[:], markSet{0x4000, 0x4000})),
+		"00400000" + "00400000"},
+	{"-j REJECT", hex.EncodeToString(encodeREJECT(payload[:], nft.IPv4)), "03000000" + zeros(4)},
+	{"-j REJECT (ip6tables)", hex.EncodeToString(encodeREJECT(payload[:], nft.IPv6)),
+		"04000000" + zeros(4)},
+}
+
 // The payloads of x_tables, byte for byte on a little-endian machine, as iptables 1.8.9 writes them
 // for the rule in the comment.
 func TestPayloadsOfXTables(t *testing.T) {
@@ -127,80 +207,7 @@ func TestPayloadsOfXTables(t *testing.T) {
 	if native.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
-	var buf [sizeLargest]byte
-	zeros := func(n int) string { return strings.Repeat("00", n) }
-	to := netip.MustParseAddrPort("10.180.0.1:8080")
-	to6 := netip.MustParseAddrPort("[fd00::1]:80")
-	for _, p := range []struct{ rule, got, want string }{
-		{
-			"-m addrtype --src-type LOCAL",
-			hex.EncodeToString(encodeAddrtype(buf[:], &rule{srcLocal: true})),
-			"0400" + "0000" + "00000000",
-		},
-		{
-			"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT",
-			hex.EncodeToString(
-				encodeConntrack(buf[:], stateMatch{ctRelated | ctEstablished | ctDNAT, true})),
-			zeros(146) + "0100" + "0100" + "8600" + zeros(16),
-		},
-		{
-			"-m statistic --mode random --probability 0.5",
-			hex.EncodeToString(
-				encodeStatistic(buf[:], statMatch{kind: statRandom, prob: certain / 2})),
-			"0000" + "0000" + "00000040" + zeros(4) + "00000040" + zeros(8),
-		},
-		{
-			"-m statistic --mode nth --every 3 --packet 0",
-			hex.EncodeToString(encodeStatistic(buf[:], statMatch{kind: statNth, every: 3})),
-			"0100" + "0000" + "02000000" + "00000000" + "02000000" + zeros(8),
-		},
-		{
-			"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
-			hex.EncodeToString(
-				encodeRecent(buf[:], nft.IPv4, recentMatch{recentUpdate, "AB", 10800})),
-			"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" +
-				strings.Repeat("ff", 4) + zeros(16),
-		},
-		{
-			"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource " +
-				"(ip6tables)",
-			hex.EncodeToString(
-				encodeRecent(buf[:], nft.IPv6, recentMatch{kind: recentSet, name: "AB"})),
-			"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
-				strings.Repeat("ff", 16) + zeros(4),
-		},
-		{
-			"-p sctp -m sctp --dport 80:90",
-			hex.EncodeToString(encodeSCTP(buf[:], portRange{80, 90})),
-			"5000" + "5a00" + "0000" + "0000" + zeros(256) + zeros(4) + "ff0000ff0000ff0000ff0000" +
-				zeros(4) + "02000000" + zeros(4) + zeros(4),
-		},
-		{
-			"-j DNAT --to-destination 10.180.0.1:8080", hex.EncodeToString(encodeDNAT(buf[:], to)),
-			"03000000" + "0ab40001" + zeros(12) + "0ab40001" + zeros(12) + "1f90" + "1f90" +
-				"0000" + zeros(6),
-		},
-		{
-			"-j DNAT --to-destination [fd00::1]:80", hex.EncodeToString(encodeDNAT(buf[:], to6)),
-			"03000000" + "fd00" + zeros(13) + "01" + "fd00" + zeros(13) + "01" + "0050" + "0050" +
-				"0000" + zeros(6),
-		},
-		{
-			"-j MASQUERADE --random-fully", hex.EncodeToString(encodeMasquerade(buf[:], nft.IPv4)),
-			"01000000" + "10000000" + zeros(16),
-		},
-		{
-			"-j MASQUERADE --random-fully (ip6tables)",
-			hex.EncodeToString(encodeMasquerade(buf[:], nft.IPv6)),
-			"10000000" + zeros(36),
-		},
-		{"-j MARK --set-xmark 0x4000/0x4000",
-			hex.EncodeToString(encodeMARK(buf[:], markSet{0x4000, 0x4000})),
-			"00400000" + "00400000"},
-		{"-j REJECT", hex.EncodeToString(encodeREJECT(buf[:], nft.IPv4)), "03000000" + zeros(4)},
-		{"-j REJECT (ip6tables)", hex.EncodeToString(encodeREJECT(buf[:], nft.IPv6)),
-			"04000000" + zeros(4)},
-	} {
+	for _, p := range xtPayloads {
 		require.Equal(t, p.want, p.got, p.rule)
 	}
 }
