@@ -18,16 +18,17 @@ type Config struct {
 
 // Errors that callers act on. They are found with [errors.Is].
 var (
-	// ErrConflict: others kept changing the ruleset while it was read. Nothing was deleted by the
-	// call that returns it.
+	// ErrConflict: others kept changing the ruleset while it was read. The call that returns it has
+	// deleted nothing.
 	ErrConflict = errors.New("the ruleset was changed by others each time that it was read")
 	// ErrLegacy: the legacy tables of iptables, which are not those of nf_tables, have chains of
 	// kube-proxy. They were left. "kube-proxy --cleanup" or iptables-legacy delete them.
 	ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")
 )
 
-// Find returns what [Cleanup] would delete now, and changes nothing. It needs CAP_NET_ADMIN, and
-// CAP_SYS_ADMIN to enter another network namespace.
+// Find returns what [Cleanup] would delete now, and changes nothing. It needs CAP_NET_ADMIN, for
+// IPVS in the initial user namespace, and CAP_SYS_ADMIN to enter another network namespace. While
+// others change the ruleset it reads again, as [Cleanup] does.
 //
 // To answer, the kernel may load the modules nf_tables, ip_set and nfnetlink_acct. It does not load
 // IPVS: without the module there are no virtual servers.
@@ -37,7 +38,7 @@ func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 		return nil, fmt.Errorf("look for kube-proxy: %w", err)
 	}
 	defer k.close()
-	p, _, err := k.plan(ctx)
+	p, err := k.find(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look for kube-proxy: %w", err)
 	}

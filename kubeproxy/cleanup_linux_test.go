@@ -1,10 +1,10 @@
 package kubeproxy
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -150,16 +150,13 @@ func TestASetThatOthersUseStays(t *testing.T) {
 	require.Equal(t, []string{"KUBE-CLUSTER-IP"}, cleanup(t, ns).Sets)
 }
 
-// A writer who commits now and then is in the way of some transactions; one who never stops is a
-// conflict, and nothing is deleted then.
-func TestOtherWritersAreWaitedFor(t *testing.T) {
-	t.Parallel()
-	ns := newNS(t)
-	load(t, ns, "iptables-1.28.rules")
+// neighbour returns a function that commits a transaction of somebody else.
+func neighbour(t *testing.T, ns *netnstest.NS) func() {
+	t.Helper()
 	c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
-	defer c.Close()
-	commit := func() {
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return func() {
 		var b nfnl.Batch
 		b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_NEWTABLE, nfnl.FlagCreate, unix.NFPROTO_INET, 0,
 			nfnl.Object{Verb: "add", Kind: "table"})
@@ -167,33 +164,39 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 		b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, unix.NFPROTO_INET, 0,
 			nfnl.Object{Verb: "delete", Kind: "table"})
 		b.Text(unix.NFTA_TABLE_NAME, "neighbour")
-		_ = c.Commit(t.Context(), &b, 0)
+		_ = c.Commit(context.WithoutCancel(t.Context()), &b, 0)
 	}
+}
+
+// A writer who is in the way now and then is waited for. One who always is is a conflict, and
+// nothing is deleted then.
+func TestOtherWritersAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	load(t, ns, "iptables-1.28.rules")
+	with, commit := saved(t, ns), neighbour(t, ns)
 	k, err := open(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer k.close()
-	p, gen, err := k.plan(t.Context())
-	require.NoError(t, err)
-	commit()
-	with := saved(t, ns)
-	require.ErrorIs(t, k.commit(t.Context(), p, gen), nfnl.ErrGenerationChanged)
-	require.Equal(t, with, saved(t, ns))
-
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
+	attempts := 0
+	until := func(end int) func(*Plan, uint32) error {
+		attempts = 0
+		return func(p *Plan, gen uint32) error {
+			if attempts++; attempts < end {
 				commit()
 			}
+			return k.commit(t.Context(), p, gen)
 		}
-	}()
-	require.False(t, cleanup(t, ns).Empty())
-	close(stop)
-	<-stopped
+	}
+	p, err := k.retry(t.Context(), until(maxReadings+1))
+	require.ErrorIs(t, err, ErrConflict)
+	require.Nil(t, p)
+	require.Equal(t, maxReadings, attempts)
+	require.Equal(t, with, saved(t, ns))
+	p, err = k.retry(t.Context(), until(3))
+	require.NoError(t, err)
+	require.False(t, p.Empty())
+	require.Equal(t, 3, attempts)
 	require.True(t, find(t, ns).Empty())
 }
 

@@ -106,7 +106,7 @@ func (k *kernel) readDevice(v *virtual) error {
 	return nil
 }
 
-// deleteServers deletes the virtual servers of a plan, and takes from it those that are still
+// deleteServers deletes the virtual servers of a plan. It takes from the plan those that are still
 // there. Servers that somebody else has deleted meanwhile are no error.
 func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {

@@ -92,24 +92,44 @@ func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
 	return p, gen.ID, nil
 }
 
+// find makes plans until nobody has changed the ruleset while it was read.
+func (k *kernel) find(ctx context.Context) (*Plan, error) {
+	return k.retry(ctx, func(_ *Plan, gen uint32) error {
+		now, err := k.nf.GenID(ctx)
+		if err == nil && now.ID != gen {
+			err = nfnl.ErrGenerationChanged
+		}
+		return err
+	})
+}
+
 // cleanup makes plans and deletes what they list, until nobody was in the way.
 func (k *kernel) cleanup(ctx context.Context) (*Plan, error) {
+	p, err := k.retry(ctx, func(p *Plan, gen uint32) error { return k.commit(ctx, p, gen) })
+	if p == nil {
+		return &Plan{}, err
+	}
+	return k.rest(ctx, p, err)
+}
+
+// retry makes a plan and gives it to act, again while that finds that the ruleset has changed. It
+// returns the last plan with the error of act, or no plan.
+func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Plan, error) {
 	pause := time.Millisecond
 	for range maxReadings {
 		p, gen, err := k.plan(ctx)
 		if err != nil {
-			return &Plan{}, err
+			return nil, err
 		}
-		err = k.commit(ctx, p, gen)
-		if !errors.Is(err, nfnl.ErrGenerationChanged) {
-			return k.rest(ctx, p, err)
+		if err = act(p, gen); !errors.Is(err, nfnl.ErrGenerationChanged) {
+			return p, err
 		}
 		if err := sleep.For(ctx, pause); err != nil {
-			return &Plan{}, err
+			return nil, err
 		}
 		pause = min(2*pause, maxPause)
 	}
-	return &Plan{}, ErrConflict
+	return nil, ErrConflict
 }
 
 // rest deletes what is not of nf_tables, after the transaction of a plan has ended with err. It
@@ -119,8 +139,10 @@ func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
 	if err != nil {
 		p.Rules, p.Chains, p.Tables = nil, nil, nil
 	}
-	errs = append(errs, k.deleteServers(ctx, p), k.deleteDevice(p),
-		k.deleteNamed(ctx, &p.Sets, destroySet), k.deleteNamed(ctx, &p.Counters, deleteCounter))
+	errs = append(errs, k.deleteServers(ctx, p), k.deleteDevice(p))
+	limit := time.Now().Add(busyLimit)
+	errs = append(errs, k.deleteNamed(ctx, &p.Sets, limit, destroySet),
+		k.deleteNamed(ctx, &p.Counters, limit, deleteCounter))
 	for _, l := range p.Left {
 		if l.legacy {
 			errs = append(errs, fmt.Errorf("%s: %w", l.Object, ErrLegacy))

@@ -18,6 +18,6 @@ func open(*Config) (*kernel, error) { return nil, errNotSupported }
 
 func (k *kernel) close() {}
 
-func (k *kernel) plan(context.Context) (*Plan, uint32, error) { return nil, 0, errNotSupported }
+func (k *kernel) find(context.Context) (*Plan, error) { return nil, errNotSupported }
 
 func (k *kernel) cleanup(context.Context) (*Plan, error) { return &Plan{}, errNotSupported }

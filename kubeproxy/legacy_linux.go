@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of raw sockets, the same in both families, and the structs that they fill in: the name of
-// the table comes first.
+// Socket options, the same in both families, and the structs that they fill in: the name of the
+// table comes first.
 const (
 	getInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	getEntries = 65 // IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES
@@ -54,7 +54,8 @@ func (f *legacyFamily) read(table string) ([]string, error) {
 	if f.ipv6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	// iptables uses a raw socket, which takes CAP_NET_RAW; the options work on any.
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}

@@ -27,11 +27,11 @@ const (
 // include/uapi/linux/netfilter/ipset/ip_set.h).
 const errSetBusy = unix.Errno(nl.IPSET_ERR_BUSY)
 
-// How often, and how long apart, it is tried to delete an object that rules refer to. The kernel
-// lets go of what was in deleted rules some time after their transaction
+// How long all objects together are waited for that rules refer to, and how often it is tried to
+// delete them. The kernel lets go of what was in deleted rules some time after their transaction
 // (nf_tables_trans_destroy_work).
 const (
-	busyTries = 50
+	busyLimit = time.Second
 	busyPause = 20 * time.Millisecond
 )
 
@@ -68,13 +68,13 @@ func destroySet(name string) *nfnl.Batch {
 	return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
 }
 
-// deleteNamed deletes objects, and takes those from names that it could not delete.
-func (k *kernel) deleteNamed(ctx context.Context, names *[]string,
+// deleteNamed deletes objects, and takes those from names that it could not delete before limit.
+func (k *kernel) deleteNamed(ctx context.Context, names *[]string, limit time.Time,
 	request func(name string) *nfnl.Batch) error {
 	var errs []error
 	var deleted []string
 	for _, name := range *names {
-		if err := k.deleteBusy(ctx, request(name)); err != nil {
+		if err := k.deleteBusy(ctx, request(name), limit); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -84,20 +84,20 @@ func (k *kernel) deleteNamed(ctx context.Context, names *[]string,
 	return errors.Join(errs...)
 }
 
-// deleteBusy deletes an object as soon as no rule refers to it.
-func (k *kernel) deleteBusy(ctx context.Context, request *nfnl.Batch) error {
-	var err error
-	for range busyTries {
-		_, err = k.nf.SendAll(ctx, request)
-		if err == nil || errors.Is(err, unix.ENOENT) {
+// deleteBusy deletes an object as soon as no rule refers to it. It gives up at limit.
+func (k *kernel) deleteBusy(ctx context.Context, request *nfnl.Batch, limit time.Time) error {
+	for {
+		_, err := k.nf.SendAll(ctx, request)
+		switch {
+		case err == nil || errors.Is(err, unix.ENOENT):
 			return nil
-		}
-		if !errors.Is(err, errSetBusy) && !errors.Is(err, unix.EBUSY) {
+		case !errors.Is(err, errSetBusy) && !errors.Is(err, unix.EBUSY):
 			return err
+		case time.Now().After(limit):
+			return fmt.Errorf("rules of others refer to it: %w", err)
 		}
 		if err := sleep.For(ctx, busyPause); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("rules of others refer to it: %w", err)
 }
