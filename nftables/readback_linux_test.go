@@ -110,66 +110,106 @@ func (v *vandal) strike() {
 	if len(sets) == 0 {
 		return
 	}
-	s := sets[v.r.IntN(len(sets))]
-	keys := sortedKeys(raw.elems[s.Name])
-	e := raw.elems[s.Name][keys[v.r.IntN(len(keys))]].Elem
-	var b nfnl.Batch
-	enc := nft.NewEncoder(&b, f, DefaultTable)
-	one := func(e nft.Elem) *nft.ElemList {
-		l := &nft.ElemList{}
-		l.Add(e)
-		return l
-	}
-	other := cloneElem(e)
-	switch v.r.IntN(7) {
-	case 0: // an element goes
-		enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
-	case 1: // another key
-		other.Key[v.r.IntN(len(other.Key))] ^= 1
-		enc.AddElements(s, one(other))
-	case 2: // other data, or another comment
-		enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
-		if other.Data != nil {
-			other.Data[v.r.IntN(len(other.Data))] ^= 1
-		} else if c := nft.CommentOf(e.UserData); c != "" {
-			if name, _, _ := strings.Cut(c, " "); strings.Contains(name, "/") {
-				c = name + []string{" cluster IP", " node port verdict=drop", " external IP",
-					" loadbalancer IP internal=cluster external=local affinity=60",
-					""}[v.r.IntN(5)]
-			}
-			other.UserData = nft.AppendComment(nil, c)
-		}
-		enc.AddElements(s, one(other))
-	case 3, 4: // the element is also in, or only in, another set
-		like := slices.DeleteFunc(slices.Clone(setsOf(f, &sh)), func(o *nft.Set) bool {
-			return o.Name == s.Name || !slices.Equal(o.Key, s.Key) ||
-				!slices.Equal(o.Data, s.Data) || !isRead(o.Name)
-		})
-		if len(like) == 0 {
-			return
-		}
-		if v.r.IntN(2) == 0 {
-			enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
-		}
-		enc.AddElements(like[v.r.IntN(len(like))], one(e))
-	case 5: // a set is emptied
-		l := &nft.ElemList{}
-		for _, k := range keys {
-			x := raw.elems[s.Name][k]
-			l.Add(nft.Elem{Key: x.Key, KeyEnd: x.KeyEnd})
-		}
-		enc.DeleteElements(s, l)
-	case 6: // the comment of one frontend is given to another
-		x := raw.elems[s.Name][keys[v.r.IntN(len(keys))]]
-		if bytes.Equal(x.Key, e.Key) || len(x.UserData) == 0 {
-			return
-		}
-		enc.DeleteElements(s, one(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
-		other.UserData = x.UserData
-		enc.AddElements(s, one(other))
-	}
+	b := &blow{r: v.r, set: sets[v.r.IntN(len(sets))], sets: setsOf(f, &sh)}
+	b.elems = raw.elems[b.set.Name]
+	b.keys = sortedKeys(b.elems)
+	b.elem = b.any()
+	var batch nfnl.Batch
+	b.enc = nft.NewEncoder(&batch, f, DefaultTable)
+	b.strike()
 	// the kernel may refuse it: it is there already, for example
-	_ = v.b.kernel.conn.Commit(v.t.Context(), &b, 0)
+	_ = v.b.kernel.conn.Commit(v.t.Context(), &batch, 0)
+}
+
+// blow is one thing that is done to a table.
+type blow struct {
+	r     *rand.Rand
+	enc   *nft.Encoder
+	sets  []*nft.Set // all of the table
+	set   *nft.Set   // the one that is struck
+	elems map[string]*found
+	keys  []string
+	elem  nft.Elem // the one that is struck
+}
+
+// any returns any element of the set.
+func (b *blow) any() nft.Elem { return b.elems[b.keys[b.r.IntN(len(b.keys))]].Elem }
+
+func (b *blow) delete(elems ...nft.Elem) {
+	l := &nft.ElemList{}
+	for _, e := range elems {
+		l.Add(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd})
+	}
+	b.enc.DeleteElements(b.set, l)
+}
+
+func (b *blow) add(to *nft.Set, e nft.Elem) {
+	l := &nft.ElemList{}
+	l.Add(e)
+	b.enc.AddElements(to, l)
+}
+
+func (b *blow) strike() {
+	other := cloneElem(b.elem)
+	switch b.r.IntN(7) {
+	case 0: // an element goes
+		b.delete(b.elem)
+	case 1: // another key
+		other.Key[b.r.IntN(len(other.Key))] ^= 1
+		b.add(b.set, other)
+	case 2: // other data, or another comment
+		b.delete(b.elem)
+		b.change(&other)
+		b.add(b.set, other)
+	case 3, 4: // the element is also in, or only in, another set
+		b.move()
+	case 5: // a set is emptied
+		var all []nft.Elem
+		for _, k := range b.keys {
+			all = append(all, b.elems[k].Elem)
+		}
+		b.delete(all...)
+	case 6: // the comment of one frontend is given to another
+		x := b.any()
+		if bytes.Equal(x.Key, b.elem.Key) || len(x.UserData) == 0 {
+			return
+		}
+		b.delete(b.elem)
+		other.UserData = x.UserData
+		b.add(b.set, other)
+	}
+}
+
+// change changes the data of an element, or else its comment.
+func (b *blow) change(e *nft.Elem) {
+	if e.Data != nil {
+		e.Data[b.r.IntN(len(e.Data))] ^= 1
+		return
+	}
+	c := nft.CommentOf(e.UserData)
+	if c == "" {
+		return
+	}
+	if name, _, _ := strings.Cut(c, " "); strings.Contains(name, "/") {
+		c = name + []string{" cluster IP", " node port verdict=drop", " external IP",
+			" loadbalancer IP internal=cluster external=local affinity=60", ""}[b.r.IntN(5)]
+	}
+	e.UserData = nft.AppendComment(nil, c)
+}
+
+// move adds the element to another set of the same type, and may delete it from its own.
+func (b *blow) move() {
+	like := slices.DeleteFunc(slices.Clone(b.sets), func(o *nft.Set) bool {
+		return o.Name == b.set.Name || !slices.Equal(o.Key, b.set.Key) ||
+			!slices.Equal(o.Data, b.set.Data) || !isRead(o.Name)
+	})
+	if len(like) == 0 {
+		return
+	}
+	if b.r.IntN(2) == 0 {
+		b.delete(b.elem)
+	}
+	b.add(like[b.r.IntN(len(like))], b.elem)
 }
 
 // requireSame requires that two observations say the same, and leave their backends with the same
