@@ -196,6 +196,14 @@ func (k *kernel) readWanted(ctx context.Context, s *sift) error {
 	if err := k.readHairpins(ctx, s); err != nil {
 		return err
 	}
+	if err := k.readLarge(ctx, s); err != nil {
+		return err
+	}
+	return k.readDoubtful(ctx, s)
+}
+
+// readLarge reads what else the large sets hold, or notes that it is unread.
+func (k *kernel) readLarge(ctx context.Context, s *sift) error {
 	for i, set := range s.sets {
 		if !isRead(set.Name) || !isLarge(set.Name) || s.complete(i) {
 			continue
@@ -208,7 +216,7 @@ func (k *kernel) readWanted(ctx context.Context, s *sift) error {
 			return err
 		}
 	}
-	return k.readDoubtful(ctx, s)
+	return nil
 }
 
 // readDoubtful reads again the units that are no longer to count as whole.

@@ -46,9 +46,14 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	return l
 }
 
-// A story of states, and the plan that leads from each to the next, in nft's language.
-func TestPlansAreGolden(t *testing.T) {
-	t.Parallel()
+// goldenStep is a state, and the name of the plan that leads to it.
+type goldenStep struct {
+	name  string
+	state servicemodel.State
+}
+
+// goldenSteps are a story of states.
+func goldenSteps() []goldenStep {
 	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(
 		goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	name := goldenService().Name
@@ -59,10 +64,7 @@ func TestPlansAreGolden(t *testing.T) {
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 	}
 	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
-	steps := []struct {
-		name  string
-		state servicemodel.State
-	}{
+	return []goldenStep{
 		{"1-first", base},
 		{"2-one-endpoint-replaced",
 			base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.3"))},
@@ -79,9 +81,14 @@ func TestPlansAreGolden(t *testing.T) {
 		{"8-no-endpoints", base.WithEndpoints(name, nil)},
 		{"9-gone", base.WithoutService(name)},
 	}
+}
+
+// A story of states, and the plan that leads from each to the next, in nft's language.
+func TestPlansAreGolden(t *testing.T) {
+	t.Parallel()
 	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 41}
 	var table *servicemodel.Table
-	for _, step := range steps {
+	for _, step := range goldenSteps() {
 		next, err := servicemodel.Resolve(table, step.state)
 		require.NoError(t, err)
 		p := pl.plan(servicemodel.Diff(table, next))

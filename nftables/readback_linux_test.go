@@ -304,6 +304,15 @@ func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source,
 	}
 }
 
+// strayEndpoint is an endpoint in a slot that the service of editedState does not have.
+func strayEndpoint() (l nft.ElemList) {
+	of := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"),
+		Protocol: servicemodel.TCP, Port: 80}
+	l.Add(nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, of), 2),
+		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
+	return l
+}
+
 // A map that is too large to be dumped may have endpoints that belong to nothing: a reading that
 // knows what is wanted says that there is more, one that does not names it, and the next commit
 // puts it right. A kernel that does not tell how many elements the map has leaves it open whether
@@ -328,11 +337,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
-	stray := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"),
-		Protocol: servicemodel.TCP, Port: 80}
-	var l nft.ElemList
-	l.Add(nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, stray), 2),
-		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
+	l := strayEndpoint()
 	var batch nfnl.Batch
 	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(
 		&nft.Set{Name: "service-endpoints"}, &l)
