@@ -1,0 +1,131 @@
+package kubeproxy
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/internal/nfnl"
+)
+
+// ipvsMode is a namespace with what the ipvs mode makes there.
+type ipvsMode struct {
+	t     *testing.T
+	ns    *netnstest.NS
+	ipvs  *ipvsnl.Client
+	links *netlink.Handle
+}
+
+// newIPVSMode returns a namespace with the device and the IP sets, or skips the test.
+func newIPVSMode(t *testing.T) *ipvsMode {
+	t.Helper()
+	m := &ipvsMode{t: t, ns: newNS(t)}
+	var err error
+	m.ipvs, err = ipvsnl.Dial(t.Context(), &nfnl.Config{NetNS: m.ns.Fd()})
+	if errors.Is(err, ipvsnl.ErrNotSupported) {
+		t.Skip("the kernel has no IPVS")
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.ipvs.Close()) })
+	m.links, err = netlink.NewHandleAt(netns.NsHandle(m.ns.Fd()), unix.NETLINK_ROUTE,
+		unix.NETLINK_NETFILTER)
+	require.NoError(t, err)
+	t.Cleanup(m.links.Close)
+	makeSets(t, m.ns)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = device
+	require.NoError(t, m.links.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}))
+	m.bind(device, "10.96.0.1")
+	m.bind("lo", "192.0.2.10")
+	return m
+}
+
+// bind binds an address as kube-proxy does.
+func (m *ipvsMode) bind(link, addr string) {
+	m.t.Helper()
+	l, err := m.links.LinkByName(link)
+	require.NoError(m.t, err)
+	a := &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(addr))}
+	require.NoError(m.t, m.links.AddrAdd(l, a))
+}
+
+// serve makes a virtual server.
+func (m *ipvsMode) serve(k ipvsnl.ServiceKey, flags ipvsnl.ServiceFlags) {
+	m.t.Helper()
+	var b ipvsnl.Batch
+	b.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr", Flags: flags})
+	require.NoError(m.t, m.ipvs.Submit(m.t.Context(), &b), k)
+}
+
+func tcp(addr string) ipvsnl.ServiceKey {
+	return ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort(addr))
+}
+
+// These tests take turns: where two ask for the module dummy at once, the kernel refuses one.
+
+// The virtual servers of kube-proxy go, with its device and sets; those of keepalived and of kernlb
+// stay, also where they are at an address of the node.
+func TestKernelVirtualServers(t *testing.T) {
+	m := newIPVSMode(t)
+	k, err := open(&Config{NetNS: m.ns.Fd()})
+	require.NoError(t, err)
+	defer k.close()
+	addPort(t, k, "KUBE-NODE-PORT-TCP", 30080)
+	port, protocol := uint16(80), uint8(unix.IPPROTO_TCP)
+	require.NoError(t, m.links.IpsetAdd("KUBE-LOAD-BALANCER", &netlink.IPSetEntry{
+		IP: net.ParseIP("203.0.113.1"), Port: &port, Protocol: &protocol}))
+	m.serve(tcp("10.96.0.1:443"), 0)
+	m.serve(tcp("192.0.2.10:30080"), ipvsnl.FlagPersistent)
+	m.serve(tcp("203.0.113.1:80"), 0)
+	others := []ipvsnl.ServiceKey{tcp("192.0.2.10:443"), tcp("203.0.113.1:8080"),
+		tcp("198.51.100.9:30080"), ipvsnl.MarkService(ipvsnl.FamilyIPv4, 7)}
+	for _, k := range others {
+		m.serve(k, 0)
+	}
+	ours := tcp("10.96.0.1:80")
+	m.serve(ours, 0x12340000)
+
+	plan := find(t, m.ns)
+	require.Equal(t, []VirtualServer{server("TCP", "10.96.0.1:443"),
+		server("TCP", "192.0.2.10:30080"), server("TCP", "203.0.113.1:80")}, plan.VirtualServers)
+	require.Equal(t, device, plan.Device)
+	require.Equal(t, setNames(), plan.Sets)
+	require.Equal(t, plan, cleanup(t, m.ns))
+	require.True(t, cleanup(t, m.ns).Empty())
+
+	services, err := m.ipvs.Services(t.Context())
+	require.NoError(t, err)
+	var left []ipvsnl.ServiceKey
+	for _, s := range services {
+		left = append(left, s.ServiceKey)
+	}
+	require.ElementsMatch(t, append(others, ours), left)
+	_, err = m.links.LinkByName(device)
+	require.ErrorAs(t, err, &netlink.LinkNotFoundError{})
+	_, err = m.links.IpsetList("others")
+	require.NoError(t, err)
+}
+
+// A device that kernlb made, or has an address on, stays.
+func TestKernelDeviceOfKernlb(t *testing.T) {
+	m := newIPVSMode(t)
+	l, err := m.links.LinkByName(device)
+	require.NoError(t, err)
+	require.NoError(t, m.links.AddrAdd(l, &netlink.Addr{Scope: unix.RT_SCOPE_HOST,
+		IPNet: netlink.NewIPNet(net.ParseIP("10.96.0.7")), Flags: unix.IFA_F_NOPREFIXROUTE}))
+	require.Contains(t, find(t, m.ns).String(),
+		"# left: device kube-ipvs0: it has the address 10.96.0.7, which kube-proxy did not bind\n")
+	require.NoError(t, m.links.LinkSetGroup(l, 0x6b001234))
+	require.Contains(t, cleanup(t, m.ns).String(),
+		"# left: device kube-ipvs0: an instance of kernlb's ipvs backend made it\n")
+	_, err = m.links.LinkByName(device)
+	require.NoError(t, err)
+}
