@@ -66,7 +66,7 @@ func (t *Table) follow(opts FollowOptions) (*Follower, error) {
 		return nil, err
 	}
 	if opts.Buffer < 0 {
-		return nil, fmt.Errorf("Buffer: %d bytes", opts.Buffer)
+		return nil, fmt.Errorf("buffer of %d bytes", opts.Buffer)
 	} else if opts.Buffer == 0 {
 		opts.Buffer = followBuffer
 	}

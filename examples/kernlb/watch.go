@@ -40,7 +40,6 @@ type watcher struct {
 	broken map[string]bool // files that were last found broken
 
 	addrs  []netip.Addr // of the node, if no flag and no Node object says
-	sent   servicemodel.State
 	states chan servicemodel.State
 }
 

@@ -1,5 +1,7 @@
 package cttest
 
+//lint:file-ignore ST1001 helpers read like the tests that they serve, which import the package so
+
 import (
 	"context"
 	"iter"
