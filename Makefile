@@ -91,6 +91,7 @@ peers-build: vmtools
 peers: peers-build
 	bin/peers bench -n 1000
 	bin/peers compare
+	bin/peers handover
 
 # The parts of the suite that must run: where they are skipped, the run fails.
 NETNS_TESTS = nftables.TestConformance iptables.TestConformance \

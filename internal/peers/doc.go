@@ -3,7 +3,8 @@
 //
 //	peers bench   [-n 1000] [-endpoints 10] [-runs 5] [PEER …]
 //	peers compare [-v] [PEER …]
-//	peers vm      [-kernel 6.1] bench|compare …
+//	peers handover [PEER …]
+//	peers vm      [-kernel 6.1] bench|compare|handover …
 //
 // bench measures how long a sync takes, and a connection to be set up; compare says which packets
 // have another outcome than with kernlb; vm does the same in a virtual machine, which has IPVS.
