@@ -1,13 +1,14 @@
 // Peers runs kube-proxy 1.36.3 and kernlb side by side: the same Services and EndpointSlices, each
 // in a network of namespaces of its own.
 //
-//	peers bench   [-n 1000] [-endpoints 10] [-runs 5] [PEER …]
-//	peers compare [-v] [PEER …]
+//	peers bench    [-n 1000] [-endpoints 10] [-runs 5] [PEER …]
+//	peers compare  [-v] [PEER …]
 //	peers handover [PEER …]
-//	peers vm      [-kernel 6.1] bench|compare|handover …
+//	peers vm       [-kernel 6.1] bench|compare|handover …
 //
 // bench measures how long a sync takes, and a connection to be set up; compare says which packets
-// have another outcome than with kernlb; vm does the same in a virtual machine, which has IPVS.
+// have another outcome than with kernlb; handover cleans up after kube-proxy and says what is not
+// as it was before; vm does the same in a virtual machine, which has IPVS.
 //
 // The peers are kube-proxy's own proxiers, taken from k8s.io/kubernetes as a library and run by
 // their own commands (kube-proxy-nftables, kube-proxy-iptables with iptables-nft,
@@ -18,6 +19,6 @@
 // for IPv4 only, while kernlb always serves both families.
 //
 // It is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and runs
-// both commands; it needs root and the programs nft, iptables, ipset and conntrack. README.md has
+// all three; it needs root and the programs nft, iptables, ipset and conntrack. README.md has
 // figures.
 package main
