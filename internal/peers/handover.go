@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/kubeproxy"
 )
 
 // handoverCommand lets each mode of kube-proxy make what it makes, on a node that has rules and

@@ -112,45 +112,39 @@ type recorder struct {
 	objects map[key]object
 }
 
+// keep notes an object.
+func (r recorder) keep(kind, namespace, name string, set func(*kube.Tracker),
+	remove func(*kube.Tracker, servicemodel.Name)) {
+	k := key{kind, servicemodel.Name{Namespace: namespace, Name: name}}
+	r.objects[k] = object{set: set, remove: func(t *kube.Tracker) { remove(t, k.name) }}
+}
+
 func (r recorder) SetService(v *corev1.Service) []kube.Problem {
-	n := servicemodel.Name{Namespace: v.Namespace, Name: v.Name}
-	r.objects[key{"Service", n}] = object{
-		set:    func(t *kube.Tracker) { t.SetService(v) },
-		remove: func(t *kube.Tracker) { t.DeleteService(n) },
-	}
+	r.keep("Service", v.Namespace, v.Name, func(t *kube.Tracker) { t.SetService(v) },
+		(*kube.Tracker).DeleteService)
 	return r.Tracker.SetService(v)
 }
 
 func (r recorder) SetEndpoints(v *corev1.Endpoints) []kube.Problem {
-	n := servicemodel.Name{Namespace: v.Namespace, Name: v.Name}
-	r.objects[key{"Endpoints", n}] = object{
-		set:    func(t *kube.Tracker) { t.SetEndpoints(v) },
-		remove: func(t *kube.Tracker) { t.DeleteEndpoints(n) },
-	}
+	r.keep("Endpoints", v.Namespace, v.Name, func(t *kube.Tracker) { t.SetEndpoints(v) },
+		(*kube.Tracker).DeleteEndpoints)
 	return r.Tracker.SetEndpoints(v)
 }
 
 func (r recorder) SetEndpointSlice(v *discoveryv1.EndpointSlice) []kube.Problem {
-	n := servicemodel.Name{Namespace: v.Namespace, Name: v.Name}
-	r.objects[key{"EndpointSlice", n}] = object{
-		set:    func(t *kube.Tracker) { t.SetEndpointSlice(v) },
-		remove: func(t *kube.Tracker) { t.DeleteEndpointSlice(n) },
-	}
+	r.keep("EndpointSlice", v.Namespace, v.Name, func(t *kube.Tracker) { t.SetEndpointSlice(v) },
+		(*kube.Tracker).DeleteEndpointSlice)
 	return r.Tracker.SetEndpointSlice(v)
 }
 
 func (r recorder) SetNode(v *corev1.Node) []kube.Problem {
-	r.objects[key{"Node", servicemodel.Name{Name: v.Name}}] = object{
-		set:    func(t *kube.Tracker) { t.SetNode(v) },
-		remove: func(t *kube.Tracker) { t.DeleteNode(v.Name) },
-	}
+	r.keep("Node", "", v.Name, func(t *kube.Tracker) { t.SetNode(v) },
+		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteNode(n.Name) })
 	return r.Tracker.SetNode(v)
 }
 
 func (r recorder) SetServiceCIDR(v *networkingv1.ServiceCIDR) []kube.Problem {
-	r.objects[key{"ServiceCIDR", servicemodel.Name{Name: v.Name}}] = object{
-		set:    func(t *kube.Tracker) { t.SetServiceCIDR(v) },
-		remove: func(t *kube.Tracker) { t.DeleteServiceCIDR(v.Name) },
-	}
+	r.keep("ServiceCIDR", "", v.Name, func(t *kube.Tracker) { t.SetServiceCIDR(v) },
+		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteServiceCIDR(n.Name) })
 	return r.Tracker.SetServiceCIDR(v)
 }
