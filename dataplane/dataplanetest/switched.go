@@ -12,7 +12,9 @@ import (
 )
 
 // Switched switches an engine that runs from one backend to another and back, while connections are
-// open and new ones are made: none of them may notice. Nothing is left of the backend before.
+// open and new ones are made: none of them may notice. Where a backend knows connections that
+// conntrack does not ([Backend.OwnConnections]), new ones are required to be answered once the
+// switch is done. Nothing is left of the backend before.
 func Switched(t *testing.T, from, to Backend) {
 	from.need(t)
 	to.need(t)
@@ -31,10 +33,16 @@ func Switched(t *testing.T, from, to Backend) {
 		"outside1": netip.AddrPortFrom(lbIP[1], servicePort),
 		"outside2": netip.AddrPortFrom(nodeIP[0], nodePort),
 		"node":     netip.AddrPortFrom(clusterIP[1], servicePort)}
+	if from.OwnConnections || to.OwnConnections {
+		for _, under := range []Backend{to, from} {
+			w.switchTo(t, under)
+			w.askAll(t, targets, time.Second)()
+		}
+		return
+	}
+	opened := make(chan netnstest.ConnsReport, len(targets))
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
-	opened, asked := make(chan netnstest.ConnsReport, 4), make(chan []string, 4)
-	var total atomic.Int64
 	for host, addr := range targets {
 		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, 25)
 		if err != nil {
@@ -42,27 +50,45 @@ func Switched(t *testing.T, from, to Backend) {
 		}
 		defer conns.Close()
 		go func() { opened <- conns.Watch(ctx, 100*time.Millisecond, 5*time.Second) }()
+	}
+	wait := w.askAll(t, targets, 4*time.Second)
+	time.Sleep(time.Second)
+	for _, under := range []Backend{to, from} {
+		w.switchTo(t, under)
+		time.Sleep(time.Second)
+	}
+	wait()
+	for range targets {
+		if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
+			t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
+				r.Reset, r.Closed, r.Silent, r.Errors)
+		}
+	}
+}
+
+// askAll has hosts open connections to targets for some time. What it returns waits for the end,
+// and requires that all of them were answered.
+func (w *world) askAll(t *testing.T, targets map[string]netip.AddrPort,
+	during time.Duration) (wait func()) {
+	ctx, cancel := context.WithTimeout(t.Context(), during)
+	asked := make(chan []string, len(targets))
+	var total atomic.Int64
+	for host, addr := range targets {
 		go func() {
 			n, bad := w.ask(ctx, host, addr)
 			total.Add(int64(n))
 			asked <- bad
 		}()
 	}
-	time.Sleep(time.Second)
-	for _, under := range []Backend{to, from} {
-		w.switchTo(t, under)
-		time.Sleep(time.Second)
-	}
-	for range targets {
-		if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
-			t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
-				r.Reset, r.Closed, r.Silent, r.Errors)
+	return func() {
+		defer cancel()
+		for range targets {
+			for _, o := range <-asked {
+				t.Errorf("a new connection: %s", o)
+			}
 		}
-		for _, o := range <-asked {
-			t.Errorf("a new connection: %s", o)
-		}
+		t.Logf("%d new connections and datagrams", total.Load())
 	}
-	t.Logf("%d new connections beside 100 open ones", total.Load())
 }
 
 // ask opens connections and sends datagrams without a pause until ctx is done, and returns those
