@@ -20,7 +20,7 @@ SEED     ?= 1
 
 KERNEL   ?= 6.1
 KERNELS  ?= all
-PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/nfnl ./internal/ipvsnl
+PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal/ipvsnl
 
 # What must run in a virtual machine: the development kernels of many machines have no IPVS.
 VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
@@ -81,7 +81,7 @@ fuzz:
 
 bench:
 	$(GO) run ./examples/kernlb bench
-	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./internal/nfnl ./nftables
+	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./internal/rawnl ./nftables
 
 # A module of its own, since it depends on Kubernetes. Building it the first time takes minutes.
 peers-build: vmtools
@@ -95,7 +95,7 @@ peers: peers-build
 
 # The parts of the suite that must run: where they are skipped, the run fails.
 NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
-	internal/nfnl.TestKernelAppliesOneTransaction internal/netnstest.TestRulesDecideOutcomes \
+	internal/rawnl.TestKernelAppliesOneTransaction internal/netnstest.TestRulesDecideOutcomes \
 	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint
 VM_TESTS    = internal/vmtest.TestGuestIsWhatProgramsArePromised
 REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'vm=$(VM_TESTS)'

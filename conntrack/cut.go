@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 const (
@@ -123,7 +123,7 @@ const (
 // which a packet made a flow before there was a tombstone for what clients send.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
 	stones := make([]tombstones, len(targets))
-	var b nfnl.Batch
+	var b rawnl.Batch
 	var parts []part
 	for i := range targets {
 		appendDelete(&b, &targets[i].now)
@@ -170,7 +170,7 @@ type part struct{ target, side int }
 // was not there any more needs no tombstone: it is taken away again.
 func (c *cutting) finish(ctx context.Context, targets []target, stones []tombstones,
 	missing []bool) error {
-	var undo nfnl.Batch
+	var undo rawnl.Batch
 	for i := range stones {
 		s := &stones[i]
 		switch {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/refusal"
 )
 
@@ -41,10 +41,10 @@ func explain(err error) error {
 		{syscall.EACCES, ErrPermission},
 		{syscall.EROFS, ErrPermission},
 		{syscall.ENOMEM, ErrTableFull},
-		{nfnl.ErrDumpInterrupted, ErrInterrupted},
-		{nfnl.ErrNotSupported, ErrNotSupported},
+		{rawnl.ErrDumpInterrupted, ErrInterrupted},
+		{rawnl.ErrNotSupported, ErrNotSupported},
 		{syscall.EPROTONOSUPPORT, ErrNotSupported},
-		{nfnl.ErrClosed, ErrClosed},
+		{rawnl.ErrClosed, ErrClosed},
 	} {
 		if errors.Is(err, known.cause) && !errors.Is(err, known.meaning) {
 			return fmt.Errorf("%w: %w", known.meaning, err)

@@ -3,7 +3,7 @@ package conntrack
 import (
 	"fmt"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // EventType says what happened to a flow.
@@ -63,14 +63,14 @@ func eventGroups(types []EventType) ([]uint32, error) {
 
 // parseEvent parses a message of the multicast groups into e. It returns errUnwanted if wants turns
 // the flow down, see parseFlow.
-func parseEvent(m nfnl.Message, e *Event, wants func(*Flow) bool) error {
+func parseEvent(m rawnl.Message, e *Event, wants func(*Flow) bool) error {
 	switch {
-	case m.Subsys != nfnl.SubsysConntrack || m.Type != msgNew && m.Type != msgDelete:
-		return fmt.Errorf("%w: an event of type %d of subsystem %d", nfnl.ErrMalformed, m.Type,
+	case m.Subsys != rawnl.SubsysConntrack || m.Type != msgNew && m.Type != msgDelete:
+		return fmt.Errorf("%w: an event of type %d of subsystem %d", rawnl.ErrMalformed, m.Type,
 			m.Subsys)
 	case m.Type == msgDelete:
 		e.Type = FlowDestroyed
-	case m.Flags&nfnl.FlagCreate != 0:
+	case m.Flags&rawnl.FlagCreate != 0:
 		e.Type = FlowNew
 	default:
 		e.Type = FlowUpdated

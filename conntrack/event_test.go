@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/bpf"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // recordedEvents returns the events of testdata/events.txt.
@@ -27,7 +27,7 @@ func recordedEvents(tb testing.TB) (all [][]byte) {
 
 // parseEvents returns the events of a datagram.
 func parseEvents(data []byte, wants func(*Flow) bool) (all []Event, err error) {
-	err = nfnl.Messages(data, func(m nfnl.Message) error {
+	err = rawnl.Messages(data, func(m rawnl.Message) error {
 		var e Event
 		err := parseEvent(m, &e, wants)
 		if err == nil {
@@ -57,7 +57,7 @@ func TestParseRecordedEvents(t *testing.T) {
 	}
 	data := recordedEvents(t)[0]
 	_, err := parseEvents(data[:50], wantAll)
-	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	require.ErrorIs(t, err, rawnl.ErrMalformed)
 	_, err = parseEvents(data, func(f *Flow) bool { return f.Protocol == TCP })
 	require.Equal(t, errUnwanted, err)
 }
@@ -65,7 +65,7 @@ func TestParseRecordedEvents(t *testing.T) {
 func TestParseEvent(t *testing.T) {
 	t.Parallel()
 	event := func(typ uint8, flags uint16) (e Event, err error) {
-		m := nfnl.Message{Subsys: nfnl.SubsysConntrack, Type: typ, Flags: flags,
+		m := rawnl.Message{Subsys: rawnl.SubsysConntrack, Type: typ, Flags: flags,
 			Attrs: recordings(t)[0].attrs}
 		return e, parseEvent(m, &e, wantAll)
 	}
@@ -74,7 +74,7 @@ func TestParseEvent(t *testing.T) {
 		flags uint16
 		want  EventType
 	}{
-		{0, nfnl.FlagCreate | nfnl.FlagExcl, FlowNew}, {0, 0, FlowUpdated}, {2, 0, FlowDestroyed},
+		{0, rawnl.FlagCreate | rawnl.FlagExcl, FlowNew}, {0, 0, FlowUpdated}, {2, 0, FlowDestroyed},
 	} {
 		e, err := event(tc.typ, tc.flags)
 		require.NoError(t, err)
@@ -82,10 +82,10 @@ func TestParseEvent(t *testing.T) {
 		require.Equal(t, ap("10.96.0.10:80"), e.Flow.Original.Dst)
 	}
 	_, err := event(1, 0)
-	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	require.ErrorIs(t, err, rawnl.ErrMalformed)
 	var e Event
-	require.ErrorIs(t, parseEvent(nfnl.Message{Subsys: nfnl.SubsysNFTables}, &e, wantAll),
-		nfnl.ErrMalformed)
+	require.ErrorIs(t, parseEvent(rawnl.Message{Subsys: rawnl.SubsysNFTables}, &e, wantAll),
+		rawnl.ErrMalformed)
 }
 
 func FuzzParseEvents(f *testing.F) {

@@ -3,7 +3,7 @@ package conntrack
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // What the tests outside of the package know of its inside: they share their helpers with the tests
@@ -27,7 +27,7 @@ func (m *Matcher) Dumps(s Scan, except ...Protocol) []DumpRequest { return m.dum
 // Datagrams empties the queue and returns how many there were.
 func (f *Follower) Datagrams() (n int, err error) {
 	for ; ; n++ {
-		if _, err := f.listener.Receive(f.buf[:]); err == nfnl.ErrEmpty {
+		if _, err := f.listener.Receive(f.buf[:]); err == rawnl.ErrEmpty {
 			return n, nil
 		} else if err != nil {
 			return n, err

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 
 	. "github.com/kernlb/kernlb/conntrack"
 )
@@ -87,8 +87,8 @@ func TestExplainKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[error]error{
 		syscall.EPERM: ErrPermission, syscall.ENOMEM: ErrTableFull,
-		nfnl.ErrDumpInterrupted: ErrInterrupted,
-		nfnl.ErrClosed:          ErrClosed, nfnl.ErrNotSupported: ErrNotSupported,
+		rawnl.ErrDumpInterrupted: ErrInterrupted,
+		rawnl.ErrClosed:          ErrClosed, rawnl.ErrNotSupported: ErrNotSupported,
 	} {
 		err := Explain(Explain(fmt.Errorf("send: %w", cause)))
 		require.ErrorIs(t, err, want)

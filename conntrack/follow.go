@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // FollowOptions say which events are wanted. The zero value wants all.
@@ -40,7 +40,7 @@ const (
 // Follower receives events from the moment it was made. What happens before they are read waits in
 // its buffer. Events and Drain are for one goroutine at a time; Close may be called at any time.
 type Follower struct {
-	listener *nfnl.Listener
+	listener *rawnl.Listener
 	opts     FollowOptions
 	buf      [eventSize]byte
 	event    Event // that Drain gives out
@@ -81,7 +81,7 @@ func (t *Table) follow(opts FollowOptions) (*Follower, error) {
 	}
 	f := &Follower{opts: opts}
 	err = t.ns.Do(func() (err error) {
-		f.listener, err = nfnl.Listen(nfnl.ListenConfig{Groups: groups, Filter: filter,
+		f.listener, err = rawnl.Listen(rawnl.ListenConfig{Groups: groups, Filter: filter,
 			Buffer: opts.Buffer})
 		return err
 	})
@@ -140,7 +140,7 @@ func (f *Follower) Drain(each func(*Event) error) error {
 	// More than the queue holds cannot have been there when it began.
 	for range max(followBuffer, 2*f.opts.Buffer) / eventSpace {
 		n, err := f.listener.Receive(f.buf[:])
-		if err == nfnl.ErrEmpty {
+		if err == rawnl.ErrEmpty {
 			return nil
 		}
 		if err := f.give(n, err, each); err != nil {
@@ -152,14 +152,14 @@ func (f *Follower) Drain(each func(*Event) error) error {
 
 // give calls each with the events of one datagram, of which n bytes were received.
 func (f *Follower) give(n int, err error, each func(*Event) error) error {
-	if err == nfnl.ErrOverflow {
+	if err == rawnl.ErrOverflow {
 		f.event = Event{Type: EventsLost}
 		return each(&f.event)
 	}
 	if err != nil {
 		return err
 	}
-	return nfnl.Messages(f.buf[:n], func(m nfnl.Message) error {
+	return rawnl.Messages(f.buf[:n], func(m rawnl.Message) error {
 		err := parseEvent(m, &f.event, f.wants)
 		if err == errUnwanted || err == nil && !f.opts.Filter.Match(&f.event.Flow) {
 			return nil

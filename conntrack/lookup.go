@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Lookup asks the kernel for single flows. For each of those given it returns the one that has the
@@ -22,12 +22,12 @@ func (t *Table) Lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
 }
 
 func (t *Table) lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	for i := range flows {
 		appendGet(&b, &flows[i])
 	}
 	now, found := make([]Flow, len(flows)), make([]*Flow, len(flows))
-	err := t.conn.QueryAll(ctx, &b, func(i int, m nfnl.Message) error {
+	err := t.conn.QueryAll(ctx, &b, func(i int, m rawnl.Message) error {
 		if err := parseFlow(m.Attrs, &now[i], wantAll); err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // What is written can be read, up to what only the kernel knows.
@@ -25,7 +25,7 @@ func TestCreateRoundTrip(t *testing.T) {
 		if f.Protocol == TCP {
 			f.TCP = Pick(r, TCPSynSent, TCPEstablished, TCPClose)
 		}
-		var b, again nfnl.Batch
+		var b, again rawnl.Batch
 		AppendCreate(&b, &f)
 		AppendCreate(&again, &f)
 		require.NoError(t, b.Err())

@@ -7,7 +7,7 @@ import (
 	"iter"
 	"log/slog"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
@@ -24,7 +24,7 @@ type Config struct {
 // goroutines.
 type Table struct {
 	ns   *threadns.NS
-	conn *nfnl.Conn // for requests; each dump has a connection of its own
+	conn *rawnl.Conn // for requests; each dump has a connection of its own
 	log  *slog.Logger
 }
 
@@ -55,9 +55,9 @@ func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.Close())
 func (t *Table) Do(fn func() error) error { return t.ns.Do(fn) }
 
 // dial opens a connection in the table's namespace.
-func (t *Table) dial() (conn *nfnl.Conn, err error) {
+func (t *Table) dial() (conn *rawnl.Conn, err error) {
 	err = t.ns.Do(func() (err error) {
-		conn, err = nfnl.Dial(&nfnl.Config{Logger: t.log})
+		conn, err = rawnl.Dial(&rawnl.Config{Logger: t.log})
 		return err
 	})
 	return conn, err
@@ -111,11 +111,11 @@ func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Fl
 	}
 	defer conn.Close()
 	var f Flow
-	var b nfnl.Batch
+	var b rawnl.Batch
 	for _, request := range requests {
 		b.Reset()
 		appendDump(&b, request)
-		err := conn.Dump(ctx, &b, func(m nfnl.Message) error {
+		err := conn.Dump(ctx, &b, func(m rawnl.Message) error {
 			switch err := parseFlow(m.Attrs, &f, wants); err {
 			case nil:
 				return each(&f)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Usage is how full the table is, and what came of that.
@@ -59,9 +59,9 @@ func (t *Table) Usage(ctx context.Context) (Usage, error) {
 }
 
 func (t *Table) usage(ctx context.Context) (u Usage, err error) {
-	var b nfnl.Batch
-	b.Message(nfnl.SubsysConntrack, msgGetStats, 0, 0, 0,
-		nfnl.Object{Verb: "get", Kind: "table usage"})
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysConntrack, msgGetStats, 0, 0, 0,
+		rawnl.Object{Verb: "get", Kind: "table usage"})
 	replies, err := t.conn.Query(ctx, &b)
 	if err != nil {
 		return u, err
@@ -73,9 +73,9 @@ func (t *Table) usage(ctx context.Context) (u Usage, err error) {
 		return u, err
 	}
 	b.Reset()
-	b.Message(nfnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0,
-		nfnl.Object{Verb: "dump", Kind: "conntrack statistics"})
-	return u, t.conn.Dump(ctx, &b, func(m nfnl.Message) error {
+	b.Message(rawnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0,
+		rawnl.Object{Verb: "dump", Kind: "conntrack statistics"})
+	return u, t.conn.Dump(ctx, &b, func(m rawnl.Message) error {
 		return u.Stats.parseStats(m.Attrs)
 	})
 }

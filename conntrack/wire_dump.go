@@ -1,11 +1,11 @@
 package conntrack
 
-import "github.com/kernlb/kernlb/internal/nfnl"
+import "github.com/kernlb/kernlb/internal/rawnl"
 
 // appendDump appends the request for a dump of the table.
-func appendDump(b *nfnl.Batch, d dumpRequest) {
-	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(d.Family), 0,
-		nfnl.Object{Verb: "dump", Kind: "flows"})
+func appendDump(b *rawnl.Batch, d dumpRequest) {
+	b.Message(rawnl.SubsysConntrack, msgGet, 0, uint8(d.Family), 0,
+		rawnl.Object{Verb: "dump", Kind: "flows"})
 	if d.StatusMask != 0 {
 		b.U32(attrStatus, uint32(d.Status))
 		b.U32(attrStatusMask, uint32(d.StatusMask))
@@ -32,7 +32,7 @@ func appendDump(b *nfnl.Batch, d dumpRequest) {
 
 // appendTupleFilter appends the tuple to compare with and returns the flags that say what of it
 // counts.
-func appendTupleFilter(b *nfnl.Batch, typ uint16, d dumpRequest) (flags uint32) {
+func appendTupleFilter(b *rawnl.Batch, typ uint16, d dumpRequest) (flags uint32) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)
 	appendAddrs(b, d.Src, d.Dst)

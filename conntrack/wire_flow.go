@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // errUnwanted says that a flow was not parsed to its end.
@@ -19,7 +19,7 @@ var errUnwanted = errors.New("unwanted")
 func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	*f = Flow{}
 	p := flowParser{f: f}
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() == attrTupleOrig {
 			var err error
@@ -38,7 +38,7 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	}
 	if !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != p.reply {
 		return fmt.Errorf("parse flow: %w: its two directions do not belong together",
-			nfnl.ErrMalformed)
+			rawnl.ErrMalformed)
 	}
 	if p.zone != 0 {
 		f.Original.Zone, f.Reply.Zone = p.zone, p.zone
@@ -54,7 +54,7 @@ type flowParser struct {
 }
 
 // parse parses one attribute.
-func (p *flowParser) parse(it *nfnl.AttrIter) (err error) {
+func (p *flowParser) parse(it *rawnl.AttrIter) (err error) {
 	f := p.f
 	switch it.Type() {
 	case attrTupleReply:
@@ -85,9 +85,9 @@ func (p *flowParser) parse(it *nfnl.AttrIter) (err error) {
 // reply tuple, which names the endpoint: a flow that the same client made again meanwhile, to
 // another endpoint, has another one. The ID then tells it from a flow that the endpoint began
 // itself, whose original tuple is this reply tuple.
-func appendDelete(b *nfnl.Batch, f *Flow) {
-	b.Message(nfnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0,
-		nfnl.Object{Verb: "delete", Kind: "flow"})
+func appendDelete(b *rawnl.Batch, f *Flow) {
+	b.Message(rawnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0,
+		rawnl.Object{Verb: "delete", Kind: "flow"})
 	zoned := f.Original.Zone == f.Reply.Zone
 	appendTuple(b, attrTupleReply, f.Protocol, f.Reply, !zoned && f.Reply.Zone != 0)
 	appendZone(b, f)
@@ -97,9 +97,9 @@ func appendDelete(b *nfnl.Batch, f *Flow) {
 }
 
 // appendGet appends a request for the flow with f's original tuple.
-func appendGet(b *nfnl.Batch, f *Flow) {
-	b.Message(nfnl.SubsysConntrack, msgGet, 0, uint8(f.Family()), 0,
-		nfnl.Object{Verb: "get", Kind: "flow"})
+func appendGet(b *rawnl.Batch, f *Flow) {
+	b.Message(rawnl.SubsysConntrack, msgGet, 0, uint8(f.Family()), 0,
+		rawnl.Object{Verb: "get", Kind: "flow"})
 	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, f.Original.Zone != f.Reply.Zone &&
 		f.Original.Zone != 0)
 	appendZone(b, f)
@@ -110,9 +110,9 @@ func appendGet(b *nfnl.Batch, f *Flow) {
 // Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It
 // has to be given the inverse of the original tuple, and told how to translate (CTA_NAT_DST,
 // CTA_NAT_SRC), from which it makes the reply tuple itself.
-func appendCreate(b *nfnl.Batch, f *Flow) {
-	b.Message(nfnl.SubsysConntrack, msgNew, nfnl.FlagCreate|nfnl.FlagExcl, uint8(f.Family()), 0,
-		nfnl.Object{Verb: "create", Kind: "flow"})
+func appendCreate(b *rawnl.Batch, f *Flow) {
+	b.Message(rawnl.SubsysConntrack, msgNew, rawnl.FlagCreate|rawnl.FlagExcl, uint8(f.Family()), 0,
+		rawnl.Object{Verb: "create", Kind: "flow"})
 	zoned := f.Original.Zone == f.Reply.Zone
 	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, !zoned && f.Original.Zone != 0)
 	inverse := Tuple{
@@ -141,14 +141,14 @@ func appendCreate(b *nfnl.Batch, f *Flow) {
 
 // appendZone appends the zone, if it is one and the same for both directions. Else it is in the
 // tuples.
-func appendZone(b *nfnl.Batch, f *Flow) {
+func appendZone(b *rawnl.Batch, f *Flow) {
 	if f.Original.Zone != 0 && f.Original.Zone == f.Reply.Zone {
 		b.U16(attrZone, f.Original.Zone)
 	}
 }
 
 // appendNAT appends a translation to one address and port.
-func appendNAT(b *nfnl.Batch, typ uint16, p Protocol, to netip.AddrPort) {
+func appendNAT(b *rawnl.Batch, typ uint16, p Protocol, to netip.AddrPort) {
 	nat := b.Nest(typ)
 	if addr := to.Addr(); addr.Is4() {
 		v := addr.As4()

@@ -3,7 +3,7 @@ package conntrack
 import (
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Flags of one direction of a TCP connection (IP_CT_TCP_FLAG_*,
@@ -16,7 +16,7 @@ const (
 // appendProtoInfo appends the state of f. Whoever makes a flow does not know its sequence numbers,
 // so they must not be checked. Those of SCTP, its tags, cannot be left out (sctp_nlattr_to): it
 // begins without a state.
-func appendProtoInfo(b *nfnl.Batch, f *Flow) {
+func appendProtoInfo(b *rawnl.Batch, f *Flow) {
 	if f.Protocol != TCP {
 		return
 	}
@@ -34,7 +34,7 @@ func appendProtoInfo(b *nfnl.Batch, f *Flow) {
 	b.End(info)
 }
 
-func (f *Flow) parseProtoInfo(it nfnl.AttrIter) error {
+func (f *Flow) parseProtoInfo(it rawnl.AttrIter) error {
 	for it.Next() {
 		typ := it.Type()
 		if typ != attrProtoInfoTCP && typ != attrProtoInfoSCTP {
@@ -56,7 +56,7 @@ func (f *Flow) parseProtoInfo(it nfnl.AttrIter) error {
 	return it.Err()
 }
 
-func (f *Flow) parseTimes(it nfnl.AttrIter) error {
+func (f *Flow) parseTimes(it rawnl.AttrIter) error {
 	for it.Next() {
 		switch it.Type() {
 		case attrTimeStart:
@@ -68,7 +68,7 @@ func (f *Flow) parseTimes(it nfnl.AttrIter) error {
 	return it.Err()
 }
 
-func parseCount(it nfnl.AttrIter) (c Count, err error) {
+func parseCount(it rawnl.AttrIter) (c Count, err error) {
 	for it.Next() {
 		switch it.Type() {
 		case attrCountPackets:

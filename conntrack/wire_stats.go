@@ -1,10 +1,10 @@
 package conntrack
 
-import "github.com/kernlb/kernlb/internal/nfnl"
+import "github.com/kernlb/kernlb/internal/rawnl"
 
 // parseStats adds the counters of one CPU (IPCTNL_MSG_CT_GET_STATS_CPU) to s.
 func (s *Stats) parseStats(attrs []byte) error {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if counter := s.counter(it.Type()); counter != nil {
 			*counter += uint64(it.U32())
@@ -42,7 +42,7 @@ func (s *Stats) counter(typ uint16) *uint64 {
 // parseEntries parses the answer to IPCTNL_MSG_CT_GET_STATS. The maximum is there since Linux 4.19,
 // else 0.
 func parseEntries(attrs []byte) (entries, limit uint32, err error) {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case attrStatsEntries:

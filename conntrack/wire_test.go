@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
@@ -80,9 +80,9 @@ func TestParseFlowStopsWhereNobodyIsInterested(t *testing.T) {
 
 func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
 	t.Parallel()
-	attrs := func(write func(b *nfnl.Batch)) []byte {
-		var b nfnl.Batch
-		b.Message(nfnl.SubsysConntrack, msgNew, 0, 0, 0, nfnl.Object{})
+	attrs := func(write func(b *rawnl.Batch)) []byte {
+		var b rawnl.Batch
+		b.Message(rawnl.SubsysConntrack, msgNew, 0, 0, 0, rawnl.Object{})
 		write(&b)
 		require.NoError(t, b.Err())
 		return b.Bytes()[20:]
@@ -90,25 +90,25 @@ func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
 	tuple := Tuple{Src: ap("10.0.0.1:1"), Dst: ap("10.0.0.2:2")}
 	for name, data := range map[string][]byte{
 		"nothing": nil,
-		"no reply": attrs(func(b *nfnl.Batch) {
+		"no reply": attrs(func(b *rawnl.Batch) {
 			appendTuple(b, attrTupleOrig, UDP, tuple, false)
 		}),
-		"no addresses": attrs(func(b *nfnl.Batch) { b.End(b.Nest(attrTupleOrig)) }),
-		"another protocol": attrs(func(b *nfnl.Batch) {
+		"no addresses": attrs(func(b *rawnl.Batch) { b.End(b.Nest(attrTupleOrig)) }),
+		"another protocol": attrs(func(b *rawnl.Batch) {
 			appendTuple(b, attrTupleOrig, UDP, tuple, false)
 			appendTuple(b, attrTupleReply, TCP, tuple, false)
 		}),
-		"families mixed": attrs(func(b *nfnl.Batch) {
+		"families mixed": attrs(func(b *rawnl.Batch) {
 			appendTuple(b, attrTupleOrig, UDP, Tuple{Src: ap("10.0.0.1:1"), Dst: ap("[fd00::1]:1")},
 				false)
 		}),
-		"a short address": attrs(func(b *nfnl.Batch) {
+		"a short address": attrs(func(b *rawnl.Batch) {
 			tuple, ip := b.Nest(attrTupleOrig), b.Nest(attrTupleIP)
 			b.Attr(attrIPv4Src, []byte{1, 2, 3})
 			b.End(ip)
 			b.End(tuple)
 		}),
-		"a long IPv6 address": attrs(func(b *nfnl.Batch) {
+		"a long IPv6 address": attrs(func(b *rawnl.Batch) {
 			tuple, ip := b.Nest(attrTupleOrig), b.Nest(attrTupleIP)
 			b.Attr(attrIPv6Dst, make([]byte, 20))
 			b.End(ip)
@@ -117,7 +117,7 @@ func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
 		"cut short": recordings(t)[0].attrs[:50],
 	} {
 		var f Flow
-		require.ErrorIs(t, parseFlow(data, &f, wantAll), nfnl.ErrMalformed, name)
+		require.ErrorIs(t, parseFlow(data, &f, wantAll), rawnl.ErrMalformed, name)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestCreateIsWhatConntrackSends(t *testing.T) {
 	t.Parallel()
 	f := translated()
 	f.Timeout, f.Mark = time.Minute, 7
-	var b nfnl.Batch
+	var b rawnl.Batch
 	appendCreate(&b, &f)
 	require.NoError(t, b.Err())
 	// nlmsghdr, nfgenmsg
@@ -151,7 +151,7 @@ func TestDeleteNamesReplyTupleAndID(t *testing.T) {
 	t.Parallel()
 	f := translated()
 	f.ID = 0x01020304
-	var b nfnl.Batch
+	var b rawnl.Batch
 	appendDelete(&b, &f)
 	require.NoError(t, b.Err())
 	requireMessage(t, "50000000"+"0201"+"0100"+"00000000"+"00000000"+"02000000"+
@@ -165,7 +165,7 @@ func TestDumpAsksForWhatTheFilterWants(t *testing.T) {
 	var native [4]byte
 	binary.NativeEndian.PutUint32(native[:], 0b101010)
 	vip := dumpRequest{Family: IPv4, Protocol: UDP, Dst: ap("10.96.0.10:0").Addr(), DstPort: 53}
-	var b nfnl.Batch
+	var b rawnl.Batch
 	appendDump(&b, vip)
 	require.NoError(t, b.Err())
 	requireMessage(t, "44000000"+"0101"+"0100"+"00000000"+"00000000"+"02000000"+
@@ -183,7 +183,7 @@ func TestDumpAsksForWhatTheFilterWants(t *testing.T) {
 
 // requireMessage compares the one message of b, whose length and type are in the machine's byte
 // order.
-func requireMessage(t *testing.T, want string, b *nfnl.Batch) {
+func requireMessage(t *testing.T, want string, b *rawnl.Batch) {
 	t.Helper()
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the bytes were recorded on a little-endian machine")
@@ -193,8 +193,8 @@ func requireMessage(t *testing.T, want string, b *nfnl.Batch) {
 
 func TestParseStats(t *testing.T) {
 	t.Parallel()
-	var b nfnl.Batch
-	b.Message(nfnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0, nfnl.Object{})
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysConntrack, msgGetStatsCPU, 0, 0, 0, rawnl.Object{})
 	for typ := attrStatsFound; typ <= attrStatsChainTooLong; typ++ {
 		b.U32(typ, uint32(typ))
 	}
@@ -221,7 +221,7 @@ func FuzzParseFlow(f *testing.F) {
 		}
 		require.NotEqual(t, AnyFamily, fl.Family())
 		require.False(t, strings.Contains(fl.String(), "invalid"), fl.String())
-		var b nfnl.Batch
+		var b rawnl.Batch
 		appendDelete(&b, &fl)
 		require.NoError(t, b.Err(), "every flow can be named")
 	})

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not
 // part of it, see appendZone.
-func appendTuple(b *nfnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
+func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)
 	appendAddrs(b, t.Src.Addr(), t.Dst.Addr())
@@ -37,7 +37,7 @@ func appendTuple(b *nfnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 }
 
 // appendAddrs appends those of the two addresses that are valid.
-func appendAddrs(b *nfnl.Batch, src, dst netip.Addr) {
+func appendAddrs(b *rawnl.Batch, src, dst netip.Addr) {
 	for _, a := range [2]struct {
 		addr   netip.Addr
 		v4, v6 uint16
@@ -54,7 +54,7 @@ func appendAddrs(b *nfnl.Batch, src, dst netip.Addr) {
 }
 
 // parseTuple parses CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
-func parseTuple(it nfnl.AttrIter) (t Tuple, p Protocol, err error) {
+func parseTuple(it rawnl.AttrIter) (t Tuple, p Protocol, err error) {
 	var src, dst netip.Addr
 	var sport, dport uint16
 	for it.Next() {
@@ -74,25 +74,25 @@ func parseTuple(it nfnl.AttrIter) (t Tuple, p Protocol, err error) {
 		return t, p, err
 	}
 	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {
-		return t, p, fmt.Errorf("%w: a tuple from %s to %s", nfnl.ErrMalformed, src, dst)
+		return t, p, fmt.Errorf("%w: a tuple from %s to %s", rawnl.ErrMalformed, src, dst)
 	}
 	t.Src, t.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	return t, p, nil
 }
 
-func parseAddrs(it nfnl.AttrIter) (src, dst netip.Addr, err error) {
+func parseAddrs(it rawnl.AttrIter) (src, dst netip.Addr, err error) {
 	for it.Next() {
 		var addr netip.Addr
 		switch d := it.Data(); {
 		case it.Type() == attrIPv4Src || it.Type() == attrIPv4Dst:
 			if len(d) != 4 {
-				return src, dst, fmt.Errorf("%w: an IPv4 address of %d bytes", nfnl.ErrMalformed,
+				return src, dst, fmt.Errorf("%w: an IPv4 address of %d bytes", rawnl.ErrMalformed,
 					len(d))
 			}
 			addr = netip.AddrFrom4([4]byte(d))
 		case it.Type() == attrIPv6Src || it.Type() == attrIPv6Dst:
 			if len(d) != 16 {
-				return src, dst, fmt.Errorf("%w: an IPv6 address of %d bytes", nfnl.ErrMalformed,
+				return src, dst, fmt.Errorf("%w: an IPv6 address of %d bytes", rawnl.ErrMalformed,
 					len(d))
 			}
 			addr = netip.AddrFrom16([16]byte(d))
@@ -108,7 +108,7 @@ func parseAddrs(it nfnl.AttrIter) (src, dst netip.Addr, err error) {
 	return src, dst, it.Err()
 }
 
-func parsePorts(it nfnl.AttrIter, t *Tuple) (p Protocol, sport, dport uint16, err error) {
+func parsePorts(it rawnl.AttrIter, t *Tuple) (p Protocol, sport, dport uint16, err error) {
 	for it.Next() {
 		switch it.Type() {
 		case attrProtoNum:

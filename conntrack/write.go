@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // batchFlows is how many flows are changed with one system call.
@@ -47,7 +47,7 @@ func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (Delet
 
 // deleteBatch deletes the flows and returns how many were not there.
 func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing int, err error) {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	for i := range flows {
 		appendDelete(&b, &flows[i])
 	}
@@ -75,7 +75,7 @@ type CreateResult struct {
 func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (CreateResult, error) {
 	var total CreateResult
 	err := inBatches(flows, func(batch []Flow) error {
-		var b nfnl.Batch
+		var b rawnl.Batch
 		for i := range batch {
 			if err := checkFlow(&batch[i]); err != nil {
 				return err
@@ -148,7 +148,7 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 
 // send sends the requests of b, one for each flow. It tells which of them failed with the errno
 // expected; any other failure is an error.
-func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno, flows []Flow) (
+func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno, flows []Flow) (
 	[]bool, error) {
 	failed := make([]bool, len(flows))
 	refusals, err := t.sendAll(ctx, b)
@@ -165,17 +165,17 @@ func (t *Table) send(ctx context.Context, b *nfnl.Batch, expected syscall.Errno,
 }
 
 // sendAll sends the requests of b and returns the kernel's refusals apart from other errors.
-func (t *Table) sendAll(ctx context.Context, b *nfnl.Batch) (nfnl.OpErrors, error) {
+func (t *Table) sendAll(ctx context.Context, b *rawnl.Batch) (rawnl.OpErrors, error) {
 	_, err := t.conn.SendAll(ctx, b)
 	return refusals(err)
 }
 
 // refusals tells the kernel's refusals of single requests from other errors.
-func refusals(err error) (nfnl.OpErrors, error) {
+func refusals(err error) (rawnl.OpErrors, error) {
 	switch e := err.(type) {
-	case *nfnl.OpError:
-		return nfnl.OpErrors{e}, nil
-	case nfnl.OpErrors:
+	case *rawnl.OpError:
+		return rawnl.OpErrors{e}, nil
+	case rawnl.OpErrors:
 		return e, nil
 	}
 	return nil, err

@@ -13,15 +13,15 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // neighbour is another program that commits to nf_tables, without end until the test is over.
 type neighbour struct {
-	conn    *nfnl.Conn
+	conn    *rawnl.Conn
 	commits atomic.Int64
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -33,7 +33,7 @@ func startNeighbour(
 	tb testing.TB, ns *netnstest.NS, every time.Duration, change func(e *encoder, odd bool),
 ) *neighbour {
 	tb.Helper()
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	ctx, stop := context.WithCancel(context.Background())
 	n := &neighbour{conn: conn, stop: stop, done: make(chan struct{})}
@@ -49,7 +49,7 @@ func (n *neighbour) run(
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for odd := false; ctx.Err() == nil; odd = !odd {
-		var batch nfnl.Batch
+		var batch rawnl.Batch
 		change(newEncoder(&batch), odd)
 		err := n.conn.Commit(context.Background(), &batch, 0)
 		assert.NoError(tb, err, "the neighbour is not disturbed")
@@ -129,7 +129,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 // INPUT, and then deletes it again, by its handle as iptables does.
 func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *neighbour {
 	tb.Helper()
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = conn.Close() })
 	rd := newReader(conn)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -80,7 +80,7 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 			b.found.versions = []uint32{r.next}
 			return nil
 		}
-		if !errors.Is(err, nfnl.ErrGenerationChanged) {
+		if !errors.Is(err, rawnl.ErrGenerationChanged) {
 			return err
 		}
 	}
@@ -140,9 +140,9 @@ func (b *Backend) transact(ctx context.Context, p *plan) (dataplane.Stats, error
 	}
 	// If anybody else committed as well, the generation is a later one, and the next look finds
 	// out.
-	k.gen = nfnl.NextGenID(k.gen)
+	k.gen = rawnl.NextGenID(k.gen)
 	if k.batch.Size() > keepBatch {
-		k.batch = nfnl.Batch{}
+		k.batch = rawnl.Batch{}
 	}
 	return stats, nil
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -56,7 +56,7 @@ func cutBytes(b []byte, sep string) (before, after []byte, found bool) {
 
 func TestErrorsShowTheRule(t *testing.T) {
 	t.Parallel()
-	var b nfnl.Batch
+	var b rawnl.Batch
 	e := newEncoder(&b)
 	id := chainID{1, filter, "KUBE-SERVICES"}
 	e.rule(id, nft.Last, 0, &rule{dst: prefixes("fd00::1/128")[0],

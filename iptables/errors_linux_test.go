@@ -8,8 +8,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -98,7 +98,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b, ns, _ := opened(t, Config{})
-			nfnltest.FailEach(t, c.name, func(ctx context.Context) error {
+			rawnltest.FailEach(t, c.name, func(ctx context.Context) error {
 				c.prepare(t, b, ns)
 				return c.run(ctx, t, b)
 			})

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
@@ -45,8 +45,8 @@ func (k *kernel) probeExtension(ctx context.Context, f *nft.Family, x extension,
 	target bool) error {
 	req := &k.reader.req
 	req.Reset()
-	object := nfnl.Object{Verb: "find", Kind: "extension", Name: x.name}
-	req.Message(nfnl.SubsysNFTCompat, 0, nfnl.FlagAck, f.NFProto, 0, object)
+	object := rawnl.Object{Verb: "find", Kind: "extension", Name: x.name}
+	req.Message(rawnl.SubsysNFTCompat, 0, rawnl.FlagAck, f.NFProto, 0, object)
 	req.Text(1, x.name)    // NFTA_COMPAT_NAME
 	req.U32(2, x.revision) // NFTA_COMPAT_REV
 	typ := uint32(0)

@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // kernel is the connection to nf_tables: the only part of the package that has a socket.
 type kernel struct {
-	conn   *nfnl.Conn
+	conn   *rawnl.Conn
 	reader *reader
-	batch  nfnl.Batch // what is being committed
+	batch  rawnl.Batch // what is being committed
 	// gen is the generation of the ruleset up to which it is known that nobody changed anything
 	// of ours.
 	gen    uint32
@@ -32,11 +32,11 @@ type kernel struct {
 }
 
 func (k *kernel) open(cfg *Config) error {
-	var c nfnl.Config
+	var c rawnl.Config
 	if cfg != nil {
 		c.NetNS = cfg.NetNS
 	}
-	conn, err := nfnl.Dial(&c)
+	conn, err := rawnl.Dial(&c)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Reading needs no quiet kernel. What belongs to the instance changes only with its version,
@@ -26,12 +26,12 @@ import (
 
 // reader asks for chains and rules, over a connection of its own.
 type reader struct {
-	conn     *nfnl.Conn
-	req      nfnl.Batch
+	conn     *rawnl.Conn
+	req      rawnl.Batch
 	decoders [2]*decoder
 }
 
-func newReader(conn *nfnl.Conn) *reader {
+func newReader(conn *rawnl.Conn) *reader {
 	rd := &reader{conn: conn}
 	for i, f := range nft.Families {
 		rd.decoders[i] = newDecoder(f)
@@ -42,8 +42,8 @@ func newReader(conn *nfnl.Conn) *reader {
 func (rd *reader) request(i uint8, msg uint8, verb, kind string) {
 	rd.req.Reset()
 	f := nft.Families[i]
-	object := nfnl.Object{Verb: verb, Kind: kind, Within: "family " + f.Name}
-	rd.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
+	object := rawnl.Object{Verb: verb, Kind: kind, Within: "family " + f.Name}
+	rd.req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 }
 
 // hasTable reports whether a table is there.
@@ -75,7 +75,7 @@ func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
 	case err != nil:
 		return nil, err
 	case len(replies) == 0:
-		return nil, fmt.Errorf("get %s: %w: no reply", id, nfnl.ErrMalformed)
+		return nil, fmt.Errorf("get %s: %w: no reply", id, rawnl.ErrMalformed)
 	}
 	c, err := nft.DecodeChain(replies[0].Attrs)
 	return &rawChain{ChainInfo: c}, err
@@ -92,7 +92,7 @@ const listTries = 3
 func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, err error) {
 	for range listTries {
 		rd.request(i, nft.MsgGetChain, "list", "chains")
-		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
+		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {
 			c, err := nft.DecodeChain(m.Attrs)
 			if t, ok := tableNamed(c.Table); err == nil && ok {
 				r.put(chainID{i, t, c.Name}, &rawChain{ChainInfo: c})
@@ -144,7 +144,7 @@ func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule))
 	rd.req.Text(nft.AttrRuleTable, id.table.String())
 	rd.req.Text(nft.AttrRuleChain, id.name)
 	d := rd.decoders[id.family]
-	torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m nfnl.Message) error {
+	torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {
 		found, err := d.decodeRuleMessage(m.Attrs)
 		if err == nil {
 			fn(found)
@@ -312,7 +312,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	var group sync.WaitGroup
 	for i := range errs[1:] {
 		group.Go(func() {
-			conn, err := nfnl.Dial(&nfnl.Config{NetNS: k.sysctl.ns.FD()})
+			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.sysctl.ns.FD()})
 			if err == nil { // otherwise, the one that is open does it all
 				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
 			}

@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // What cannot be sent at once comes in parts, and is the same in the end.
 func TestALargeLoadComesInParts(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd(), Limit: 200_000})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Limit: 200_000})
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	b.kernel.conn = conn // the readers have connections of their own

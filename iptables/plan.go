@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // kernelState is what the kernel holds beside what a state stands for.
@@ -124,7 +124,7 @@ const (
 )
 
 // grow makes room for the plan in a batch.
-func (p *plan) grow(b *nfnl.Batch) {
+func (p *plan) grow(b *rawnl.Batch) {
 	messages, bytes := 0, 0
 	for _, x := range p.chains {
 		messages += 1 + len(x.after)
@@ -137,7 +137,7 @@ func (p *plan) grow(b *nfnl.Batch) {
 }
 
 // encode appends the plan to a batch.
-func (p *plan) encode(b *nfnl.Batch, known map[chainID]handles) {
+func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) {
 	p.grow(b)
 	e := newEncoder(b)
 	for i := range p.tables {
@@ -251,7 +251,7 @@ func (p *plan) stats() dataplane.Stats {
 	for _, x := range p.edited() {
 		known[x.id] = handles{rules: slices.Repeat([]uint64{1}, len(x.before))}
 	}
-	var b nfnl.Batch
+	var b rawnl.Batch
 	p.encode(&b, known)
 	return dataplane.Stats{Messages: b.Len(), Bytes: b.Size()}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -122,7 +122,7 @@ func encoded(p *plan) []byte {
 		}
 		known[x.id] = h
 	}
-	var b nfnl.Batch
+	var b rawnl.Batch
 	p.encode(&b, known)
 	return append([]byte{}, b.Bytes()...)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
@@ -43,7 +43,7 @@ func probe(ctx context.Context, cfg *Config) error {
 	if _, err := b.adopt(&raw{}); err != nil {
 		return err
 	}
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	b.plan(c).encode(&batch, nil)
 	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }

@@ -5,7 +5,7 @@ package iptables
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-func (k *kernel) check(context.Context, *nfnl.Batch) error { return notSupported("probe") }
+func (k *kernel) check(context.Context, *rawnl.Batch) error { return notSupported("probe") }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -273,11 +273,11 @@ func TestTheLongestNames(t *testing.T) {
 func TestOtherTablesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer conn.Close()
 	for _, f := range nft.Families {
-		var batch nfnl.Batch
+		var batch rawnl.Batch
 		table := nft.NewEncoder(&batch, f, "other")
 		table.EnsureTable()
 		for _, name := range []string{"KUBE-SERVICES", "KUBE-SETTINGS", "KUBE-VERSION-00000001"} {

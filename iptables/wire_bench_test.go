@@ -5,13 +5,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // BenchmarkEncodeRules encodes one rule of each kind, as each rule of a full sync is.
 func BenchmarkEncodeRules(b *testing.B) {
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	e := newEncoder(&batch)
 	id := chainID{0, nat, "KUBE-SERVICES"}
 	rules := sampleRules(nft.IPv4)
@@ -28,7 +28,7 @@ func BenchmarkEncodeRules(b *testing.B) {
 
 // BenchmarkDecodeRules decodes one rule of each kind.
 func BenchmarkDecodeRules(b *testing.B) {
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	e := newEncoder(&batch)
 	id := chainID{0, nat, "KUBE-SERVICES"}
 	var messages [][]byte

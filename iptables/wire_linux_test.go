@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // payloads returns the structs of x_tables in a rule, in their order; comments, which iptables
@@ -68,7 +68,7 @@ func requireOurBytes(t *testing.T, p toolset) {
 			rd.request(uint8(i), nft.MsgGetRule, "list rules of", "chain")
 			rd.req.Text(nft.AttrRuleTable, table.String())
 			rd.req.Text(nft.AttrRuleChain, "CHAIN")
-			require.NoError(t, rd.conn.Dump(t.Context(), &rd.req, func(m nfnl.Message) error {
+			require.NoError(t, rd.conn.Dump(t.Context(), &rd.req, func(m rawnl.Message) error {
 				info, err := nft.DecodeRule(m.Attrs)
 				raw = append(raw, append([]byte{}, info.Exprs...))
 				return err
@@ -93,7 +93,7 @@ func TestTheKernelKeepsRules(t *testing.T) {
 		for _, table := range tables {
 			b, _, _ := opened(t, Config{})
 			rules := usable(f, table)
-			var batch nfnl.Batch
+			var batch rawnl.Batch
 			e := newEncoder(&batch)
 			id := chainID{uint8(i), table, "CHAIN"}
 			e.of(id).EnsureTable()

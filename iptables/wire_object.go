@@ -1,19 +1,19 @@
 package iptables
 
 import (
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // encoder appends messages about the objects of the tables.
 type encoder struct {
-	batch   *nfnl.Batch
+	batch   *rawnl.Batch
 	tables  [2][len(tables)]*nft.Encoder
 	f       *nft.Family // of the rule that is being appended
 	scratch [sizeLargest]byte
 }
 
-func newEncoder(b *nfnl.Batch) *encoder {
+func newEncoder(b *rawnl.Batch) *encoder {
 	e := &encoder{batch: b}
 	for i, f := range nft.Families {
 		for _, t := range tables {
@@ -28,7 +28,7 @@ func newEncoder(b *nfnl.Batch) *encoder {
 func (e *encoder) of(id chainID) *nft.Encoder { return e.tables[id.family][id.table] }
 
 // ruleOf names the rule that a message is about, for errors.
-var ruleOf = nfnl.DescribeFunc(func(msg []byte, _ int) string {
+var ruleOf = rawnl.DescribeFunc(func(msg []byte, _ int) string {
 	const header, familyAt = 20, 16 // struct nlmsghdr and struct nfgenmsg; nfgen_family
 	if len(msg) < header {
 		return "rule"

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -367,7 +367,7 @@ type attrs [8][]byte
 // parse reads the attributes in data.
 func (a *attrs) parse(data []byte) bool {
 	*a = attrs{}
-	it := nfnl.Attrs(data)
+	it := rawnl.Attrs(data)
 	for it.Next() {
 		if t := it.Type(); int(t) < len(a) {
 			a[t] = it.Data()

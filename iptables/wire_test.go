@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -65,7 +65,7 @@ func sampleRules(f *nft.Family) []rule {
 // encodeRule returns the expressions and user data of a rule.
 func encodeRule(t testing.TB, f *nft.Family, r *rule) (exprs, udata []byte) {
 	t.Helper()
-	var b nfnl.Batch
+	var b rawnl.Batch
 	e := newEncoder(&b)
 	e.rule(chainID{uint8(familyIndex(f.Model)), nat, "CHAIN"}, nft.Last, 0, r)
 	msg := b.Bytes()
@@ -218,7 +218,7 @@ func TestTheMessageOfARule(t *testing.T) {
 	if native.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
-	var b nfnl.Batch
+	var b rawnl.Batch
 	e := newEncoder(&b)
 	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
 		target: targetGoto, chain: "C"}
@@ -260,8 +260,8 @@ func TestWhatIsNotUnderstoodEqualsNothing(t *testing.T) {
 	r := rule{opaque: true}
 	require.False(t, r.same(&r))
 	exprs, _ := encodeRule(t, nft.IPv4, &rule{target: targetJump, chain: "KUBE-SERVICES"})
-	var b nfnl.Batch
-	b.Message(0, 0, 0, 0, 0, nfnl.Object{})
+	var b rawnl.Batch
+	b.Message(0, 0, 0, 0, 0, rawnl.Object{})
 	elem := b.Nest(1)  // NFTA_LIST_ELEM
 	b.Text(1, "quota") // NFTA_EXPR_NAME
 	b.End(elem)
@@ -291,7 +291,7 @@ func FuzzDecodeRule(f *testing.F) {
 }
 
 func FuzzDecodeMessages(f *testing.F) {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	e := newEncoder(&b)
 	e.rule(chainID{0, nat, "KUBE-SERVICES"}, nft.Last, 0, &rule{target: targetAccept})
 	f.Add(append([]byte{}, b.Bytes()[20:]...))
@@ -300,12 +300,12 @@ func FuzzDecodeMessages(f *testing.F) {
 	f.Add(append([]byte{}, b.Bytes()[20:]...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if c, err := nft.DecodeChain(data); err != nil {
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 		} else {
 			require.LessOrEqual(t, len(c.Name), len(data))
 		}
 		if r, err := newDecoder(nft.IPv6).decodeRuleMessage(data); err != nil {
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 		} else {
 			require.LessOrEqual(t, len(r.chain), len(data))
 		}

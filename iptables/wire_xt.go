@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // The matches and targets of x_tables that the rules use, and how their structs lie in memory. Each
@@ -19,11 +19,11 @@ type extension struct {
 	revision uint32
 }
 
-func (x extension) appendMatch(b *nfnl.Batch, info []byte) {
+func (x extension) appendMatch(b *rawnl.Batch, info []byte) {
 	nft.AppendMatch(b, x.name, x.revision, info)
 }
 
-func (x extension) appendTarget(b *nfnl.Batch, info []byte) {
+func (x extension) appendTarget(b *rawnl.Batch, info []byte) {
 	nft.AppendTarget(b, x.name, x.revision, info)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Our addresses are known by their metric (IFA_RT_PRIORITY, since Linux 4.18), of which
@@ -171,7 +171,7 @@ func decodeAddress(b []byte) (l listedAddr, err error) {
 	}
 	l.ifindex = int(binary.NativeEndian.Uint32(b[4:]))
 	var addr, local []byte
-	it := nfnl.Attrs(b[unix.SizeofIfAddrmsg:])
+	it := rawnl.Attrs(b[unix.SizeofIfAddrmsg:])
 	for it.Next() {
 		switch it.Type() {
 		case unix.IFA_ADDRESS:

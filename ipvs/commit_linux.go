@@ -9,7 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
@@ -62,7 +62,7 @@ func (b *Backend) run(ctx context.Context, steps []step) error {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
-	for _, conflict := range []error{errTaken, nfnl.ErrGenerationChanged, ipvsnl.ErrExists,
+	for _, conflict := range []error{errTaken, rawnl.ErrGenerationChanged, ipvsnl.ErrExists,
 		ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved} {
 		if errors.Is(err, conflict) {
 			return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
@@ -103,7 +103,7 @@ func (k *kernel) commitStage(ctx context.Context, p *plan, s int) error {
 	}
 	// If somebody else has committed since the generation was read, this is not the one that the
 	// kernel has, and Integrity will look.
-	k.gen = nfnl.NextGenID(k.gen)
+	k.gen = rawnl.NextGenID(k.gen)
 	return nil
 }
 
@@ -111,7 +111,7 @@ func (k *kernel) commitStage(ctx context.Context, p *plan, s int) error {
 // gone that was there: the version or, after somebody's edit, other elements. A rule that the
 // kernel lacks a module for fails with ENOENT as well.
 func changedByOthers(err error) bool {
-	var e *nfnl.OpError
+	var e *rawnl.OpError
 	if !errors.As(err, &e) || strings.HasPrefix(e.Object, "rule ") {
 		return false
 	}
@@ -138,7 +138,7 @@ func (k *kernel) commitFirst(ctx context.Context) error {
 		if v.exists {
 			return errTaken
 		}
-		if err = k.nf.Commit(ctx, &k.batch, gen.ID); !errors.Is(err, nfnl.ErrGenerationChanged) {
+		if err = k.nf.Commit(ctx, &k.batch, gen.ID); !errors.Is(err, rawnl.ErrGenerationChanged) {
 			return err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -20,7 +20,7 @@ func TestEachFailureIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	b := r.backend()
-	nfnltest.FailEach(t, "observe nothing", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "observe nothing", func(ctx context.Context) error {
 		o, err := b.Observe(ctx, nil)
 		require.Equal(t, err == nil, o != nil)
 		require.Equal(t, err == nil, b.observed)
@@ -33,14 +33,14 @@ func TestEachFailureIsTold(t *testing.T) {
 			restrictedTo("198.51.100.0/24"))
 	}
 	for range 2 { // from nothing, and to other endpoints
-		nfnltest.FailEach(t, "commit", func(ctx context.Context) error {
+		rawnltest.FailEach(t, "commit", func(ctx context.Context) error {
 			b, c := r.change(state())
 			_, err := b.Commit(ctx, c)
 			require.Equal(t, err == nil, b.observed)
 			return err
 		})
 	}
-	nfnltest.FailEach(t, "observe", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "observe", func(ctx context.Context) error {
 		_, err := b.Observe(ctx, nil)
 		return err
 	})
@@ -54,14 +54,14 @@ func TestEachFailureIsTold(t *testing.T) {
 func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
 	state func() servicemodel.State) {
 	t.Helper()
-	nfnltest.FailEach(t, "look", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "look", func(ctx context.Context) error {
 		b.kernel.gen--
 		b.looks = ration.New(8, 20)
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err == nil, i == dataplane.Intact)
 		return err
 	})
-	nfnltest.FailEach(t, "settle", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
 		b, c := r.change(state())
 		_, err := b.Commit(t.Context(), c)
 		require.NoError(t, err)
@@ -70,7 +70,7 @@ func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
 		require.Equal(t, err == nil, b.observed)
 		return err
 	})
-	nfnltest.FailEach(t, "clean up", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "clean up", func(ctx context.Context) error {
 		b, c := r.change(state())
 		_, err := b.Commit(t.Context(), c)
 		require.NoError(t, err)

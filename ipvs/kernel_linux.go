@@ -13,7 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -23,8 +23,8 @@ type kernel struct {
 	table    string // the name of the companion tables
 	instance uint32
 	vs       *ipvsnl.Client // IPVS
-	nf       *nfnl.Conn     // nf_tables
-	batch    nfnl.Batch     // what is being committed
+	nf       *rawnl.Conn    // nf_tables
+	batch    rawnl.Batch    // what is being committed
 	// gen is the generation of the ruleset when the companion was known to be what it is known as.
 	gen  uint32
 	ns   *threadns.NS
@@ -40,7 +40,7 @@ type kernel struct {
 
 // open opens the sockets in the network namespace of the configuration.
 func (k *kernel) open(c *Config) (err error) {
-	k.vs, err = ipvsnl.Dial(context.Background(), &nfnl.Config{NetNS: c.NetNS})
+	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: c.NetNS})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
@@ -57,7 +57,7 @@ func (k *kernel) open(c *Config) (err error) {
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
 	k.sysctls = sysctlFiles{}
-	if k.nf, err = nfnl.Dial(&nfnl.Config{NetNS: c.NetNS}); err != nil {
+	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: c.NetNS}); err != nil {
 		return err
 	}
 	if k.ns, err = threadns.Open(c.NetNS); err != nil {
@@ -121,7 +121,7 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 }
 
 // check has the kernel judge a transaction that does not take place.
-func (k *kernel) check(ctx context.Context, b *nfnl.Batch) error { return k.nf.Check(ctx, b) }
+func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.Check(ctx, b) }
 
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
 // timeouts. What others commit to nf_tables meanwhile does not matter; if another writer of the

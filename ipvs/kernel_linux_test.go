@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -42,7 +42,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 		k.pods[h.Name] = h
 	}
 	k.restart(cfg)
-	k.vs, err = ipvsnl.Dial(t.Context(), &nfnl.Config{NetNS: c.Node.NS.Fd()})
+	k.vs, err = ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { k.vs.Close() })
 	return k

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -21,8 +21,8 @@ func notSupported(what string) error {
 		errors.ErrUnsupported)
 }
 
-func (k *kernel) open(*Config) error                       { return notSupported("open") }
-func (k *kernel) check(context.Context, *nfnl.Batch) error { return notSupported("probe") }
+func (k *kernel) open(*Config) error                        { return notSupported("open") }
+func (k *kernel) check(context.Context, *rawnl.Batch) error { return notSupported("probe") }
 
 // Observe is not supported on this operating system.
 func (b *Backend) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {

@@ -9,8 +9,8 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,7 +18,7 @@ import (
 func interrupted(err error) bool {
 	// nfnetlink says EINVAL while the module of nf_tables is being loaded for somebody else, as it
 	// does where there is none; ENOENT is a table that went while it was being read.
-	for _, e := range []error{errTaken, errMisread, nfnl.ErrDumpInterrupted,
+	for _, e := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted,
 		syscall.ENOENT, syscall.EINVAL} {
 		if errors.Is(err, e) {
 			return true
@@ -137,10 +137,10 @@ func (k *kernel) readNetwork(ctx context.Context, o *observed,
 var errMisread = errors.New("the dump showed an element twice")
 
 // ask appends a request about a table of a family to a batch.
-func ask(req *nfnl.Batch, f *nft.Family, msg uint8, table, kind, name string) {
-	object := nfnl.Object{Verb: "read", Kind: kind, Name: name,
+func ask(req *rawnl.Batch, f *nft.Family, msg uint8, table, kind, name string) {
+	object := rawnl.Object{Verb: "read", Kind: kind, Name: name,
 		Within: "table " + f.Name + " " + table}
-	req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
+	req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 	req.Text(nft.AttrTableName, table)
 }
 
@@ -178,7 +178,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error
 
 // readHead reads what the table is, and reports whether it is there.
 func (k *kernel) readHead(ctx context.Context, f *nft.Family, raw *rawTable) (bool, error) {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	ask(&req, f, nft.MsgGetTable, k.table, "table", k.table)
 	replies, err := k.nf.Query(ctx, &req)
 	if errors.Is(err, syscall.ENOENT) {
@@ -197,23 +197,23 @@ func (k *kernel) readHead(ctx context.Context, f *nft.Family, raw *rawTable) (bo
 
 // readChains asks for our chains, each by its name: the kernel can list only those of all tables.
 func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) error {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	for _, name := range chainNames() {
 		ask(&req, f, nft.MsgGetChain, k.table, "chain", name)
 		req.Text(nft.AttrChainName, name)
 	}
-	err := k.nf.QueryAll(ctx, &req, func(_ int, m nfnl.Message) error {
+	err := k.nf.QueryAll(ctx, &req, func(_ int, m rawnl.Message) error {
 		c, err := nft.DecodeChain(m.Attrs)
 		raw.chains[c.Name] = c
 		return err
 	})
-	return nfnl.Except(err, syscall.ENOENT)
+	return rawnl.Except(err, syscall.ENOENT)
 }
 
 func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) error {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	ask(&req, f, nft.MsgGetRule, k.table, "rules", "")
-	return k.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
+	return k.nf.DumpOwn(ctx, &req, func(m rawnl.Message) error {
 		r, err := nft.DecodeRule(m.Attrs)
 		if err == nil && string(r.Table) == k.table {
 			chain := string(r.Chain)
@@ -224,9 +224,9 @@ func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) er
 }
 
 func (k *kernel) readSets(ctx context.Context, f *nft.Family, raw *rawTable) error {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	ask(&req, f, nft.MsgGetSet, k.table, "sets", "")
-	return k.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
+	return k.nf.DumpOwn(ctx, &req, func(m rawnl.Message) error {
 		s, err := nft.DecodeSet(m.Attrs)
 		if err == nil {
 			raw.sets[s.Name] = s
@@ -238,12 +238,12 @@ func (k *kernel) readSets(ctx context.Context, f *nft.Family, raw *rawTable) err
 // readElements reads the elements of a set, by key and end of range.
 func (k *kernel) readElements(ctx context.Context, f *nft.Family, table,
 	set string) (map[string]nft.Elem, error) {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	ask(&req, f, nft.MsgGetSetElem, table, "elements of set", set)
 	req.Text(2, set) // NFTA_SET_ELEM_LIST_SET
 	elems := map[string]nft.Elem{}
 	err := k.nf.DumpOwn(ctx, &req,
-		func(m nfnl.Message) error { return elementsOf(m.Attrs, elems) })
+		func(m rawnl.Message) error { return elementsOf(m.Attrs, elems) })
 	if err != nil {
 		return nil, err
 	}

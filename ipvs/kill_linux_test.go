@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -110,7 +110,7 @@ func between(ns *netnstest.NS, states []servicemodel.State) error {
 // heldIn returns the endpoints of each virtual server of IPv4.
 func heldIn(ns *netnstest.NS) (map[string][]string, error) {
 	ctx := context.Background()
-	vs, err := ipvsnl.Dial(ctx, &nfnl.Config{NetNS: ns.Fd()})
+	vs, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: ns.Fd()})
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -166,7 +166,7 @@ func requireCounted(t *testing.T, p *plan) {
 	t.Helper()
 	messages := len(p.up) + len(p.down) + p.device.len()
 	for s := range p.stages {
-		var one, two nfnl.Batch
+		var one, two rawnl.Batch
 		p.encode(&one, s)
 		p.encode(&two, s)
 		require.NoError(t, one.Err())

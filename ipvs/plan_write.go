@@ -2,12 +2,12 @@ package ipvs
 
 import (
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // encode appends the messages about the companion tables in one of the transactions.
-func (p *plan) encode(b *nfnl.Batch, s int) {
+func (p *plan) encode(b *rawnl.Batch, s int) {
 	for i, f := range nft.Families {
 		p.stages[s][i].write(nft.NewEncoder(b, f, p.name), f)
 	}
@@ -46,7 +46,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 
 // Stats counts what the plan sends.
 func (p *plan) Stats() dataplane.Stats {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	commands := len(p.up) + len(p.down)
 	var s dataplane.Stats
 	for i := range p.stages {

@@ -12,13 +12,13 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // probeKernel looks for the generic netlink family, which anybody may, and asks for its version,
 // which shows whether more is permitted.
 func probeKernel(ctx context.Context, netns int) error {
-	c, err := ipvsnl.Dial(ctx, &nfnl.Config{NetNS: netns})
+	c, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: netns})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		return noModule("ip_vs", err)
 	}

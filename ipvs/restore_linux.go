@@ -10,8 +10,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // restore sets tunables to what they were, unless that may take away what somebody else relies on.
@@ -84,12 +84,12 @@ func (k *kernel) reliedOn(ctx context.Context, name string, others map[string]st
 
 // othersTunables returns what other instances have recorded that tunables were.
 func (k *kernel) othersTunables(ctx context.Context) (map[string]string, error) {
-	var req nfnl.Batch
-	req.Message(nfnl.SubsysNFTables, nft.MsgGetTable, 0, nft.IPv4.NFProto, 0,
-		nfnl.Object{Verb: "read", Kind: "tables"})
+	var req rawnl.Batch
+	req.Message(rawnl.SubsysNFTables, nft.MsgGetTable, 0, nft.IPv4.NFProto, 0,
+		rawnl.Object{Verb: "read", Kind: "tables"})
 	var tables []string
-	err := k.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
-		it := nfnl.Attrs(m.Attrs)
+	err := k.nf.DumpOwn(ctx, &req, func(m rawnl.Message) error {
+		it := rawnl.Attrs(m.Attrs)
 		for it.Next() {
 			if it.Type() == nft.AttrTableName && it.Text() != k.table {
 				tables = append(tables, it.Text())
@@ -128,11 +128,11 @@ func (k *kernel) othersForward(ctx context.Context) (bool, error) {
 	if k.usesIptables() {
 		return true, nil
 	}
-	var req nfnl.Batch
-	req.Message(nfnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,
-		nfnl.Object{Verb: "read", Kind: "chains"})
+	var req rawnl.Batch
+	req.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,
+		rawnl.Object{Verb: "read", Kind: "chains"})
 	found := false
-	err := k.nf.DumpOwn(ctx, &req, func(m nfnl.Message) error {
+	err := k.nf.DumpOwn(ctx, &req, func(m rawnl.Message) error {
 		c, err := nft.DecodeChain(m.Attrs)
 		ip := m.Family == protoInet || m.Family == protoIPv4 || m.Family == protoIPv6
 		if err == nil && ip && c.Table != k.table && c.Type != "" && c.Hook == nft.HookForward {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -200,12 +200,12 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 
 func TestRefusalsOfTheKernel(t *testing.T) {
 	t.Parallel()
-	missing := &nfnl.OpError{Object: "set version", Errno: syscall.ENOENT}
-	there := &nfnl.OpError{Object: "table ip x", Errno: syscall.EEXIST}
-	rule := &nfnl.OpError{Object: "rule admit", Errno: syscall.ENOENT}
-	denied := &nfnl.OpError{Object: "set version", Errno: syscall.EPERM}
+	missing := &rawnl.OpError{Object: "set version", Errno: syscall.ENOENT}
+	there := &rawnl.OpError{Object: "table ip x", Errno: syscall.EEXIST}
+	rule := &rawnl.OpError{Object: "rule admit", Errno: syscall.ENOENT}
+	denied := &rawnl.OpError{Object: "set version", Errno: syscall.EPERM}
 	require.True(t, changedByOthers(missing))
-	require.True(t, changedByOthers(nfnl.OpErrors{there, missing}))
+	require.True(t, changedByOthers(rawnl.OpErrors{there, missing}))
 	require.False(t, changedByOthers(rule))
 	require.False(t, changedByOthers(denied))
 	require.False(t, changedByOthers(nil))

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
@@ -120,7 +120,7 @@ func routingTable(body []byte) (table uint32) {
 	if len(body) < unix.SizeofRtMsg {
 		return 0
 	}
-	it := nfnl.Attrs(body[unix.SizeofRtMsg:])
+	it := rawnl.Attrs(body[unix.SizeofRtMsg:])
 	for it.Next() {
 		if it.Type() == unix.RTA_TABLE {
 			table = it.NativeU32()

@@ -12,9 +12,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -39,7 +39,7 @@ func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
 	t.Helper()
 	b := newBackend(t, ns, nil)
 	counter := &dumpCounter{}
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
 	require.NoError(t, err)
 	require.NoError(t, b.kernel.conn.Close())
 	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
@@ -100,7 +100,7 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	_, err := dataplane.New(b, nil).Apply(t.Context(), s)
 	require.NoError(t, err)
 	require.True(t, b.pl.have[1].exists)
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	enc, set := nft.NewEncoder(&batch, nft.IPv6, DefaultTable),
 		&nft.Set{Name: setSettings}
 	var old, other nft.ElemList

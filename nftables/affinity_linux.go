@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rcu"
 	"github.com/kernlb/kernlb/internal/sleep"
 )
@@ -184,7 +184,7 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 		}
 		return nil
 	}
-	err = b.kernel.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+	err = b.kernel.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
 		return nft.DecodeElements(m.Attrs, one)
 	})
 	return keys, len(hashes), twice, err

@@ -13,9 +13,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -208,7 +208,7 @@ func TestLooksAreRationed(t *testing.T) {
 	}
 	require.Equal(t, afterElements, look(t, b))
 
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddSet(
 		&nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}})
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
@@ -229,7 +229,7 @@ func editSet(t *testing.T, b *Backend, name string) error {
 	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"),
 		Protocol: servicemodel.TCP, Port: 80}
 	l.Add(nft.Elem{Key: nft.AppendFrontend(nil, k)})
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(&nft.Set{Name: name}, &l)
 	return b.kernel.conn.Commit(t.Context(), &batch, 0)
 }

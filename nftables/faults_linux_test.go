@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,13 +32,13 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		"some": mustResolve(t, some), "none": mustResolve(t, servicemodel.State{})} {
 		reader := newBackend(t, ns, nil)
 		reader.kernel.chunk = 1
-		nfnltest.FailEach(t, "observe "+name, func(ctx context.Context) error {
+		rawnltest.FailEach(t, "observe "+name, func(ctx context.Context) error {
 			_, err := reader.Observe(ctx, wanted)
 			require.Equal(t, err == nil, reader.observed)
 			return err
 		})
 	}
-	nfnltest.FailEach(t, "integrity", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "integrity", func(ctx context.Context) error {
 		b.kernel.gen = 0
 		b.looks = ration.New(8, 20)
 		i, err := b.Integrity(ctx)
@@ -47,7 +47,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		}
 		return err
 	})
-	nfnltest.FailEach(t, "cleanup", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "cleanup", func(ctx context.Context) error {
 		_, err := b.Cleanup(ctx)
 		require.False(t, b.observed)
 		return err
@@ -68,7 +68,7 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 		require.NoError(t, err)
 		table = next
 	}
-	nfnltest.FailEach(t, "settle", func(ctx context.Context) error {
+	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
 		_, err := b.Settle(ctx)
 		if err != nil {
 			require.False(t, b.observed)
@@ -94,7 +94,7 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	b.looks = ration.New(1, 20)
 	set := &nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}}
 	edit := func(do func(e *nft.Encoder)) {
-		var batch nfnl.Batch
+		var batch rawnl.Batch
 		do(nft.NewEncoder(&batch, nft.IPv4, DefaultTable))
 		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -104,7 +104,7 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
 	_, err = b.Observe(t.Context(), nil)
-	require.ErrorIs(t, err, nfnl.ErrClosed)
+	require.ErrorIs(t, err, rawnl.ErrClosed)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 }
 

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,8 +25,8 @@ const (
 
 // asker asks for elements, through a connection of its own.
 type asker struct {
-	conn  *nfnl.Conn
-	req   nfnl.Batch
+	conn  *rawnl.Conn
+	req   rawnl.Batch
 	list  nft.ElemList
 	order []int   // elements of the chunk, by set
 	asked [][]int // by message, the elements that it asks for
@@ -49,7 +49,7 @@ func (a *asker) ask(ctx context.Context, s *sift, c *chunk) error {
 		a.asked = append(a.asked, a.order[from:to])
 		from = to
 	}
-	return a.conn.Lookup(ctx, &a.req, func(i, entry int, m nfnl.Message, found bool) error {
+	return a.conn.Lookup(ctx, &a.req, func(i, entry int, m rawnl.Message, found bool) error {
 		if !found {
 			return nil
 		}
@@ -140,7 +140,7 @@ func addrJobs(f *nft.Family, want *servicemodel.Table) []job {
 }
 
 // run does jobs, in parallel. The kernel answers two that ask at the same time in half the time:
-// readers hold no lock (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
+// readers hold no lock (rawnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *kernel) run(ctx context.Context, s *sift, jobs []job, force bool) (*findings, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // kernel is the connection to nf_tables: the only part of the package that has a socket.
 type kernel struct {
-	conn  *nfnl.Conn
-	batch nfnl.Batch // what is being committed
-	req   nfnl.Batch // requests that read
+	conn  *rawnl.Conn
+	batch rawnl.Batch // what is being committed
+	req   rawnl.Batch // requests that read
 	// gen is the generation of the ruleset that was last looked at or made.
 	gen  uint32
 	turn *threadns.Turn
@@ -37,11 +37,11 @@ type kernel struct {
 const dumpable = 1 << 14
 
 func (k *kernel) open(cfg *Config) error {
-	var c nfnl.Config
+	var c rawnl.Config
 	if cfg != nil {
 		c.NetNS = cfg.NetNS
 	}
-	conn, err := nfnl.Dial(&c)
+	conn, err := rawnl.Dial(&c)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (k *kernel) open(cfg *Config) error {
 	if _, err := conn.GenID(context.Background()); errors.Is(err, unix.EPERM) {
 		return errors.Join(err, conn.Close())
 	}
-	second, err := nfnl.Dial(&c)
+	second, err := rawnl.Dial(&c)
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -95,7 +95,7 @@ func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 
 // interrupted reports whether a reading failed since others changed what was being read.
 func interrupted(err error) bool {
-	return errors.Is(err, nfnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
+	return errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
 		errors.Is(err, errRehashed)
 }
 
@@ -116,7 +116,7 @@ func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.T
 	}
 	after, err := k.readVersion(ctx, table)
 	if err == nil && after != v {
-		err = nfnl.ErrDumpInterrupted
+		err = rawnl.ErrDumpInterrupted
 	}
 	k.gen = gen.ID
 	return o, v, err
@@ -205,7 +205,7 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return dataplane.Broken, nil
-		case errors.Is(err, nfnl.ErrDumpInterrupted):
+		case errors.Is(err, rawnl.ErrDumpInterrupted):
 			return dataplane.Touched, nil
 		case err != nil:
 			return dataplane.Broken, err
@@ -276,11 +276,11 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 func (k *kernel) commit(ctx context.Context) error {
 	err := k.conn.Commit(ctx, &k.batch, 0)
 	if k.batch.Size() > keptBatch {
-		k.batch = nfnl.Batch{}
+		k.batch = rawnl.Batch{}
 	}
 	// if somebody else committed since we last looked, the generation is another, and we look
 	if err == nil {
-		k.gen = nfnl.NextGenID(k.gen)
+		k.gen = rawnl.NextGenID(k.gen)
 	}
 	return err
 }

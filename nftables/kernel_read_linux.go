@@ -6,15 +6,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // get begins a request about the table.
-func (k *kernel) get(f *nft.Family, msg uint8, kind, name string) *nfnl.Batch {
+func (k *kernel) get(f *nft.Family, msg uint8, kind, name string) *rawnl.Batch {
 	k.req.Reset()
-	k.req.Message(nfnl.SubsysNFTables, msg, 0, f.NFProto, 0, nfnl.Object{Verb: "read", Kind: kind,
+	k.req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, rawnl.Object{Verb: "read", Kind: kind,
 		Name: name})
 	return &k.req
 }
@@ -98,7 +98,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 func (k *kernel) readSets(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	req := k.get(f, nft.MsgGetSet, "sets of table", f.Name+" "+raw.name)
 	req.Text(nft.AttrSetTable, raw.name)
-	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
 		s, err := nft.DecodeSet(m.Attrs)
 		if err != nil {
 			return err
@@ -117,28 +117,28 @@ func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) e
 	k.req.Reset()
 	// Which chains there are does not depend on the node-wide rules.
 	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) {
-		k.req.Message(nfnl.SubsysNFTables, nft.MsgGetChain, 0, f.NFProto, 0,
-			nfnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
+		k.req.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, f.NFProto, 0,
+			rawnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
 		k.req.Text(nft.AttrChainTable, raw.name)
 		k.req.Text(nft.AttrChainName, c.Name)
 	}
-	err := k.conn.QueryAll(ctx, &k.req, func(_ int, m nfnl.Message) error {
+	err := k.conn.QueryAll(ctx, &k.req, func(_ int, m rawnl.Message) error {
 		return raw.addChain(m.Attrs)
 	})
-	return nfnl.Except(err, unix.ENOENT)
+	return rawnl.Except(err, unix.ENOENT)
 }
 
 // readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may
 // skip some while others commit: those are found by the next look.
 func (k *kernel) readAllChains(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	req := k.get(f, nft.MsgGetChain, "chains of table", f.Name+" "+raw.name)
-	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error { return raw.addChain(m.Attrs) })
+	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error { return raw.addChain(m.Attrs) })
 }
 
 func (k *kernel) readRules(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	req := k.get(f, nft.MsgGetRule, "rules of table", f.Name+" "+raw.name)
 	req.Text(nft.AttrRuleTable, raw.name)
-	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
 		r, err := nft.DecodeRule(m.Attrs)
 		c := string(r.Chain)
 		raw.hashes[c] = append(raw.hashes[c], r.Hash())
@@ -153,7 +153,7 @@ func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n
 	err error) {
 	req := k.get(f, nft.MsgGetRule, "counters of table", f.Name+" "+table)
 	req.Text(nft.AttrRuleTable, table)
-	err = k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+	err = k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
 		r, err := nft.DecodeRule(m.Attrs)
 		if err != nil {
 			return err
@@ -184,7 +184,7 @@ func (k *kernel) dumpElements(ctx context.Context, f *nft.Family, table, set str
 	req := k.get(f, nft.MsgGetSetElem, "elements of set", set)
 	req.Text(nft.AttrElemsTable, table)
 	req.Text(nft.AttrElemsSet, set)
-	return k.conn.DumpOwn(ctx, req, func(m nfnl.Message) error {
+	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
 		return nft.DecodeElements(m.Attrs, fn)
 	})
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -50,11 +50,11 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 // often it did.
 func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func() int64) {
 	tb.Helper()
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	set := &nft.Set{Name: "blocked", Key: []nft.Field{nft.IPv4.Addr}}
 	commit := func(write func(e *nft.Encoder)) error {
-		var b nfnl.Batch
+		var b rawnl.Batch
 		write(nft.NewEncoder(&b, nft.IPv4, "neighbour"))
 		return conn.Commit(context.Background(), &b, 0)
 	}

@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // limited makes a backend send no more than a number of bytes at once.
 func limited(t *testing.T, b *Backend, netns, limit int) {
 	t.Helper()
-	conn, err := nfnl.Dial(&nfnl.Config{NetNS: netns, Limit: limit})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns, Limit: limit})
 	require.NoError(t, err)
 	require.NoError(t, b.kernel.conn.Close())
 	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
@@ -51,7 +51,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 	svc.Name, svc.ClusterIPs = name, svc.ClusterIPs[:0:0]
 	svc.ClusterIPs = append(svc.ClusterIPs, goldenService().ClusterIPs[0].Next().Next())
 	_, err = e.Apply(t.Context(), manyServices(2).WithService(&svc).WithEndpoints(name, eps))
-	require.ErrorIs(t, err, nfnl.ErrBatchTooLarge)
+	require.ErrorIs(t, err, rawnl.ErrBatchTooLarge)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 	requireAdopts(t, newBackend(t, ns, nil), more, mustResolve(t, more))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -95,7 +95,7 @@ func TestPlansAreGolden(t *testing.T) {
 		golden(t, step.name, p.String())
 
 		// The same plan is the same bytes.
-		var one, two nfnl.Batch
+		var one, two rawnl.Batch
 		p.encode(&one)
 		p.encode(&two)
 		require.NoError(t, one.Err())

@@ -5,15 +5,15 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
 
 // Stats counts what the plan sends.
 func (p *plan) Stats() dataplane.Stats {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	p.encode(&b)
 	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: p.elements()}
 }
@@ -46,7 +46,7 @@ func (p *plan) size() int {
 }
 
 // encode appends the plan to a batch.
-func (p *plan) encode(b *nfnl.Batch) {
+func (p *plan) encode(b *rawnl.Batch) {
 	if n := p.size(); n > keptBatch {
 		b.Grow(0, n+n/64) // of messages there are few
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
@@ -30,7 +30,7 @@ func probe(ctx context.Context, cfg *Config) error {
 		return err
 	}
 	b.pl.table = probeTable
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	b.pl.plan(c).encode(&batch)
 	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestProgramIsWhatItsTextSays(t *testing.T) {
@@ -85,8 +85,8 @@ func dumpRules(t *testing.T, b *Backend, f *nft.Family) []string {
 	var l []string
 	req := b.kernel.get(f, nft.MsgGetRule, "rules", "")
 	req.Text(1, DefaultTable)
-	require.NoError(t, b.kernel.conn.Dump(t.Context(), req, func(m nfnl.Message) error {
-		it := nfnl.Attrs(m.Attrs)
+	require.NoError(t, b.kernel.conn.Dump(t.Context(), req, func(m rawnl.Message) error {
+		it := rawnl.Attrs(m.Attrs)
 		for it.Next() {
 			if it.Type() == 4 { // NFTA_RULE_EXPRESSIONS
 				l = append(l,
@@ -143,7 +143,7 @@ func TestOthersReadOurRules(t *testing.T) {
 // rulesOf returns the messages that make the rules of a chain.
 func rulesOf(t *testing.T, f *nft.Family, c *nft.ProgramChain) (l []netlink.Message) {
 	t.Helper()
-	var b nfnl.Batch
+	var b rawnl.Batch
 	nft.Program{c}.WriteRules(nft.NewEncoder(&b, f, DefaultTable))
 	for rest := b.Bytes(); len(rest) > 0; {
 		var m netlink.Message

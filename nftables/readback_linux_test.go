@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -114,7 +114,7 @@ func (v *vandal) strike() {
 	b.elems = raw.elems[b.set.Name]
 	b.keys = sortedKeys(b.elems)
 	b.elem = b.any()
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	b.enc = nft.NewEncoder(&batch, f, DefaultTable)
 	b.strike()
 	// the kernel may refuse it: it is there already, for example
@@ -338,7 +338,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
 	l := strayEndpoint()
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(
 		&nft.Set{Name: "service-endpoints"}, &l)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
@@ -423,7 +423,7 @@ func addTo(t *testing.T, b *Backend, set string, e nft.Elem) {
 	t.Helper()
 	var l nft.ElemList
 	l.Add(e)
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(&nft.Set{Name: set}, &l)
 	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
 }
@@ -466,7 +466,7 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 		slot := nft.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
 		var l nft.ElemList
 		l.Add(nft.Elem{Key: slot})
-		var batch nfnl.Batch
+		var batch rawnl.Batch
 		nft.NewEncoder(&batch, nft.IPv4, DefaultTable).DeleteElements(
 			&nft.Set{Name: "service-endpoints"}, &l)
 		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/settings"
 )
 
@@ -25,7 +25,7 @@ func FuzzDecode(f *testing.F) {
 	elems.Add(nft.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0},
 		UserData: nft.AppendComment(nil, "a/b cluster IP")})
 	f.Add(elems.Bytes())
-	var b nfnl.Batch
+	var b rawnl.Batch
 	programPlan(&programCases[1].shape, programCases[1].rules).encode(&b)
 	f.Add(b.Bytes()[:2000])
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Config says what a mirror notes. A nil *Config is the zero Config, which is what most programs
@@ -150,7 +150,7 @@ func (x *Mirror) Find(ctx context.Context, m *conntrack.Matcher,
 	for some := range slices.Chunk(suspects, lookups) {
 		flows, asked, err := x.ask(ctx, index, some)
 		found.Lookups += asked
-		if errors.Is(err, nfnl.ErrAnswersLost) {
+		if errors.Is(err, rawnl.ErrAnswersLost) {
 			return found, nil
 		}
 		for _, f := range flows {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
@@ -77,7 +77,7 @@ func (x *Mirror) checkEvents(ctx context.Context) error {
 // retryable reports whether a new list helps.
 func retryable(err error) bool {
 	for _, e := range []error{errEventsLost, errDeadFlows, conntrack.ErrInterrupted,
-		nfnl.ErrAnswersLost} {
+		rawnl.ErrAnswersLost} {
 		if errors.Is(err, e) {
 			return true
 		}

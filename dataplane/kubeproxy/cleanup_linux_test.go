@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func cleanup(t *testing.T, ns *netnstest.NS) *Plan {
@@ -153,16 +153,16 @@ func TestASetThatOthersUseStays(t *testing.T) {
 // neighbour returns a function that commits a transaction of somebody else.
 func neighbour(t *testing.T, ns *netnstest.NS) func() {
 	t.Helper()
-	c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return func() {
-		var b nfnl.Batch
-		b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_NEWTABLE, nfnl.FlagCreate, unix.NFPROTO_INET, 0,
-			nfnl.Object{Verb: "add", Kind: "table"})
+		var b rawnl.Batch
+		b.Message(rawnl.SubsysNFTables, unix.NFT_MSG_NEWTABLE, rawnl.FlagCreate,
+			unix.NFPROTO_INET, 0, rawnl.Object{Verb: "add", Kind: "table"})
 		b.Text(unix.NFTA_TABLE_NAME, "neighbour")
-		b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, unix.NFPROTO_INET, 0,
-			nfnl.Object{Verb: "delete", Kind: "table"})
+		b.Message(rawnl.SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, unix.NFPROTO_INET, 0,
+			rawnl.Object{Verb: "delete", Kind: "table"})
 		b.Text(unix.NFTA_TABLE_NAME, "neighbour")
 		_ = c.Commit(context.WithoutCancel(t.Context()), &b, 0)
 	}

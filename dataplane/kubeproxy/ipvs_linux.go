@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Marks of kernlb's ipvs backend: bits of the flags of its virtual servers, of which the kernel
@@ -65,7 +65,7 @@ func (k *kernel) withIPVS(ctx context.Context, fn func(*ipvsnl.Client) error) er
 	if err != nil {
 		return fmt.Errorf("look for IPVS: %w", err)
 	}
-	c, err := ipvsnl.Dial(ctx, &nfnl.Config{NetNS: k.ns.FD(), Logger: k.log})
+	c, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: k.ns.FD(), Logger: k.log})
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 		b.DelService(ipvsnl.AddressService(protocols[s.Protocol], s.Address))
 	}
 	err := k.withIPVS(ctx, func(c *ipvsnl.Client) error {
-		return nfnl.Except(c.Submit(ctx, &b), unix.ESRCH)
+		return rawnl.Except(c.Submit(ctx, &b), unix.ESRCH)
 	})
 	if err == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // ipvsMode is a namespace with what the ipvs mode makes there.
@@ -29,7 +29,7 @@ func newIPVSMode(t *testing.T) *ipvsMode {
 	t.Helper()
 	m := &ipvsMode{t: t, ns: newNS(t)}
 	var err error
-	m.ipvs, err = ipvsnl.Dial(t.Context(), &nfnl.Config{NetNS: m.ns.Fd()})
+	m.ipvs, err = ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: m.ns.Fd()})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		t.Skip("the kernel has no IPVS")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
@@ -26,7 +26,7 @@ const (
 // kernel is the network namespace that is looked at.
 type kernel struct {
 	ns    *threadns.NS
-	nf    *nfnl.Conn
+	nf    *rawnl.Conn
 	links *netlink.Handle // links, addresses and IP sets
 	log   *slog.Logger
 }
@@ -41,7 +41,7 @@ func open(cfg *Config) (*kernel, error) {
 	if k.ns, err = threadns.Open(cfg.NetNS); err != nil {
 		return nil, err
 	}
-	if k.nf, err = nfnl.Dial(&nfnl.Config{NetNS: k.ns.FD(), Logger: cfg.Logger}); err != nil {
+	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD(), Logger: cfg.Logger}); err != nil {
 		k.close()
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (k *kernel) find(ctx context.Context) (*Plan, error) {
 	return k.retry(ctx, func(_ *Plan, gen uint32) error {
 		now, err := k.nf.GenID(ctx)
 		if err == nil && now.ID != gen {
-			err = nfnl.ErrGenerationChanged
+			err = rawnl.ErrGenerationChanged
 		}
 		return err
 	})
@@ -121,7 +121,7 @@ func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Pla
 		if err != nil {
 			return nil, err
 		}
-		if err = act(p, gen); !errors.Is(err, nfnl.ErrGenerationChanged) {
+		if err = act(p, gen); !errors.Is(err, rawnl.ErrGenerationChanged) {
 			return p, err
 		}
 		if err := sleep.For(ctx, pause); err != nil {

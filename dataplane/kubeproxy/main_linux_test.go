@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -152,7 +152,7 @@ func kindOfSet(name string) string {
 // makeCounters makes the counters of kube-proxy. It reports whether the kernel has any.
 func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	t.Helper()
-	c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+	c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer c.Close()
 	for _, name := range counters {

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/sleep"
 )
 
@@ -36,10 +36,10 @@ const (
 )
 
 // counterRequest is a request about a counter.
-func counterRequest(msg uint8, verb, name string) *nfnl.Batch {
-	b := &nfnl.Batch{}
+func counterRequest(msg uint8, verb, name string) *rawnl.Batch {
+	b := &rawnl.Batch{}
 	b.Message(subsysAcct, msg, 0, unix.NFPROTO_UNSPEC, 0,
-		nfnl.Object{Verb: verb, Kind: "counter", Name: name})
+		rawnl.Object{Verb: verb, Kind: "counter", Name: name})
 	b.Text(attrAcctName, name)
 	return b
 }
@@ -62,15 +62,15 @@ func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-func deleteCounter(name string) *nfnl.Batch { return counterRequest(msgAcctDel, "delete", name) }
+func deleteCounter(name string) *rawnl.Batch { return counterRequest(msgAcctDel, "delete", name) }
 
-func destroySet(name string) *nfnl.Batch {
+func destroySet(name string) *rawnl.Batch {
 	return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
 }
 
 // deleteNamed deletes objects, and takes those from names that it could not delete before limit.
 func (k *kernel) deleteNamed(ctx context.Context, names *[]string, limit time.Time,
-	request func(name string) *nfnl.Batch) error {
+	request func(name string) *rawnl.Batch) error {
 	var errs []error
 	var deleted []string
 	for _, name := range *names {
@@ -85,7 +85,7 @@ func (k *kernel) deleteNamed(ctx context.Context, names *[]string, limit time.Ti
 }
 
 // deleteBusy deletes an object as soon as no rule refers to it. It gives up at limit.
-func (k *kernel) deleteBusy(ctx context.Context, request *nfnl.Batch, limit time.Time) error {
+func (k *kernel) deleteBusy(ctx context.Context, request *rawnl.Batch, limit time.Time) error {
 	for {
 		_, err := k.nf.SendAll(ctx, request)
 		switch {

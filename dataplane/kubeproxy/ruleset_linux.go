@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // nfproto are the numbers of the families.
@@ -27,13 +27,13 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 
 // readChains adds the chains of a family.
 func (k *kernel) readChains(ctx context.Context, family string, chains map[Table][]chain) error {
-	var b nfnl.Batch
-	b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_GETCHAIN, 0, nfproto[family], 0,
-		nfnl.Object{Verb: "list", Kind: "chains", Within: "family " + family})
-	_, err := k.nf.DumpThrough(ctx, &b, func(m nfnl.Message) error {
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysNFTables, unix.NFT_MSG_GETCHAIN, 0, nfproto[family], 0,
+		rawnl.Object{Verb: "list", Kind: "chains", Within: "family " + family})
+	_, err := k.nf.DumpThrough(ctx, &b, func(m rawnl.Message) error {
 		t := Table{Family: family}
 		var c chain
-		it := nfnl.Attrs(m.Attrs)
+		it := rawnl.Attrs(m.Attrs)
 		for it.Next() {
 			switch it.Type() {
 			case unix.NFTA_CHAIN_TABLE:
@@ -52,13 +52,13 @@ func (k *kernel) readChains(ctx context.Context, family string, chains map[Table
 
 // readRules returns the rules of a chain that lead to other chains.
 func (k *kernel) readRules(ctx context.Context, c Chain) ([]Rule, error) {
-	var b nfnl.Batch
-	b.Message(nfnl.SubsysNFTables, unix.NFT_MSG_GETRULE, 0, nfproto[c.Family], 0,
-		nfnl.Object{Verb: "list", Kind: "rules", Within: "chain " + c.String()})
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysNFTables, unix.NFT_MSG_GETRULE, 0, nfproto[c.Family], 0,
+		rawnl.Object{Verb: "list", Kind: "rules", Within: "chain " + c.String()})
 	b.Text(unix.NFTA_RULE_TABLE, c.Name)
 	b.Text(unix.NFTA_RULE_CHAIN, c.Chain)
 	var rules []Rule
-	_, err := k.nf.DumpThrough(ctx, &b, func(m nfnl.Message) error {
+	_, err := k.nf.DumpThrough(ctx, &b, func(m rawnl.Message) error {
 		r := Rule{Chain: c}
 		err := r.decode(m.Attrs)
 		if r.Target != "" {
@@ -71,7 +71,7 @@ func (k *kernel) readRules(ctx context.Context, c Chain) ([]Rule, error) {
 
 // decode reads of a rule where it leads to, and its comment: all that it takes to know it.
 func (r *Rule) decode(attrs []byte) error {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case unix.NFTA_RULE_HANDLE:
@@ -109,8 +109,8 @@ func userComment(data []byte) string {
 // decodeExpr reads an expression, if it is a verdict or the comment match of xtables.
 func (r *Rule) decodeExpr(attrs []byte) error {
 	var name string
-	var data nfnl.AttrIter
-	it := nfnl.Attrs(attrs)
+	var data rawnl.AttrIter
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case unix.NFTA_EXPR_NAME:
@@ -132,7 +132,7 @@ func (r *Rule) decodeExpr(attrs []byte) error {
 }
 
 // nested returns the text of the attribute at a path of types, "" if there is none.
-func nested(it nfnl.AttrIter, path ...uint16) string {
+func nested(it rawnl.AttrIter, path ...uint16) string {
 	for it.Next() {
 		switch {
 		case it.Type() != path[0]:
@@ -149,10 +149,10 @@ func nested(it nfnl.AttrIter, path ...uint16) string {
 // commit deletes what a plan has of nf_tables, if the ruleset is of the generation gen. Chains are
 // flushed before the first is deleted, since their rules lead to one another.
 func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	message := func(typ uint8, t Table, kind, name string) {
-		b.Message(nfnl.SubsysNFTables, typ, 0, nfproto[t.Family], 0,
-			nfnl.Object{Verb: "delete", Kind: kind, Name: name})
+		b.Message(rawnl.SubsysNFTables, typ, 0, nfproto[t.Family], 0,
+			rawnl.Object{Verb: "delete", Kind: kind, Name: name})
 	}
 	for _, r := range p.Rules {
 		message(unix.NFT_MSG_DELRULE, r.Table, "rule to "+r.Target+" in chain", r.Chain.String())

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // IP sets go through our own transport: the methods for them of github.com/vishvananda/netlink
 // v1.3.1 panic on errors that are not an errno, and print attributes that they do not know.
 
 // setRequest is a request about an IP set.
-func setRequest(cmd uint8, verb, name string) *nfnl.Batch {
-	b := &nfnl.Batch{}
-	b.Message(nfnl.SubsysIPSet, cmd, 0, unix.NFPROTO_IPV4, 0,
-		nfnl.Object{Verb: verb, Kind: "IP set", Name: name})
+func setRequest(cmd uint8, verb, name string) *rawnl.Batch {
+	b := &rawnl.Batch{}
+	b.Message(rawnl.SubsysIPSet, cmd, 0, unix.NFPROTO_IPV4, 0,
+		rawnl.Object{Verb: verb, Kind: "IP set", Name: name})
 	b.U8(nl.IPSET_ATTR_PROTOCOL, nl.IPSET_PROTOCOL)
 	b.Text(nl.IPSET_ATTR_SETNAME, name)
 	return b
@@ -30,7 +30,7 @@ func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 	for _, name := range setNames() {
 		entries := map[VirtualServer]bool{}
 		err := k.nf.Dump(ctx, setRequest(nl.IPSET_CMD_LIST, "list", name),
-			func(m nfnl.Message) error { return readEntries(m.Attrs, entries) })
+			func(m rawnl.Message) error { return readEntries(m.Attrs, entries) })
 		switch {
 		case err == nil:
 			v.sets[name] = entries
@@ -45,7 +45,7 @@ func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 
 // readEntries adds the entries of a part of a set.
 func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != nl.IPSET_ATTR_ADT {
 			continue
@@ -66,7 +66,7 @@ func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
 }
 
 // readEntry reads an entry: protocol, address and port, as far as it has them.
-func readEntry(it nfnl.AttrIter) (VirtualServer, error) {
+func readEntry(it rawnl.AttrIter) (VirtualServer, error) {
 	var s VirtualServer
 	var addr netip.Addr
 	var port uint16

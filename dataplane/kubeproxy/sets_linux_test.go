@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Sets are read as ipset fills them: addresses of both families, ports, and protocols.
@@ -49,7 +49,7 @@ func addPort(t *testing.T, k *kernel, set string, port uint16) {
 	t.Helper()
 	b := setRequest(nl.IPSET_CMD_ADD, "add to", set)
 	data := b.Nest(nl.IPSET_ATTR_DATA)
-	b.U16(nl.IPSET_ATTR_PORT|nfnl.AttrNetByteOrder, port)
+	b.U16(nl.IPSET_ATTR_PORT|rawnl.AttrNetByteOrder, port)
 	b.End(data)
 	_, err := k.nf.SendAll(t.Context(), b)
 	require.NoError(t, err, set)

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // neighbourPause is the time between two commits of the neighbour: 50 in a second.
@@ -16,7 +16,7 @@ const neighbourPause = 20 * time.Millisecond
 // neighbour is another program that commits to a table of its own, in this network namespace, all
 // the time.
 type neighbour struct {
-	conn    *nfnl.Conn
+	conn    *rawnl.Conn
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 	commits int
@@ -25,7 +25,7 @@ type neighbour struct {
 
 // newNeighbour starts a neighbour. It must be closed.
 func newNeighbour(ctx context.Context) (*neighbour, error) {
-	conn, err := nfnl.Dial(nil)
+	conn, err := rawnl.Dial(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func newNeighbour(ctx context.Context) (*neighbour, error) {
 func (n *neighbour) run(ctx context.Context) error {
 	tick := time.NewTicker(neighbourPause)
 	defer tick.Stop()
-	var batch nfnl.Batch
+	var batch rawnl.Batch
 	e := nft.NewEncoder(&batch, nft.IPv4, "neighbour")
 	e.AddTable()
 	for ; ; n.commits++ {

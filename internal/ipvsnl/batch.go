@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 // What is added is validated. The first mistake sticks to the batch: [Client.Submit] returns it and
 // sends nothing.
 type Batch struct {
-	wire    nfnl.Batch
+	wire    rawnl.Batch
 	modules []string // those to load before the batch is sent; see module
 	err     error
 }
@@ -143,6 +143,6 @@ func (b *Batch) accept(cmd Command, err error) bool {
 }
 
 // begin begins a message with a command.
-func begin(b *nfnl.Batch, cmd Command) {
-	b.Command(uint8(cmd), version, 0, nfnl.Object{Verb: cmd.String(), Part: cmd})
+func begin(b *rawnl.Batch, cmd Command) {
+	b.Command(uint8(cmd), version, 0, rawnl.Object{Verb: cmd.String(), Part: cmd})
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // familyName is the name of the generic netlink family of IPVS (IPVS_GENL_NAME).
@@ -21,7 +21,7 @@ const window = 32 << 10
 //
 // A context is looked at before each system call and while waiting for a turn. What the kernel has
 // begun cannot be taken back or hurried.
-type Client struct{ conn *nfnl.Conn }
+type Client struct{ conn *rawnl.Conn }
 
 // Dial opens a client in the namespace of cfg. It returns [ErrNotSupported] if the kernel has no
 // IPVS. A kernel that has it as a module loads that by itself when asked, and the modules of
@@ -32,15 +32,15 @@ type Client struct{ conn *nfnl.Conn }
 // Dial itself needs CAP_SYS_ADMIN to enter another network namespace. Every other request, reading
 // too, needs CAP_NET_ADMIN in the initial user namespace (GENL_ADMIN_PERM): root of a user
 // namespace is refused with EPERM.
-func Dial(ctx context.Context, cfg *nfnl.Config) (*Client, error) {
-	var c nfnl.Config
+func Dial(ctx context.Context, cfg *rawnl.Config) (*Client, error) {
+	var c rawnl.Config
 	if cfg != nil {
 		c = *cfg
 	}
 	if c.Limit == 0 {
 		c.Limit = window
 	}
-	conn, err := nfnl.DialGeneric(ctx, familyName, "ip_vs", &c)
+	conn, err := rawnl.DialGeneric(ctx, familyName, "ip_vs", &c)
 	if errors.Is(err, syscall.ENOENT) {
 		err = fmt.Errorf("%w: %w", ErrNotSupported, err)
 	}
@@ -50,12 +50,12 @@ func Dial(ctx context.Context, cfg *nfnl.Config) (*Client, error) {
 	return &Client{conn}, nil
 }
 
-// Close closes the client. A request in progress ends first, or with [nfnl.ErrClosed].
+// Close closes the client. A request in progress ends first, or with [rawnl.ErrClosed].
 func (c *Client) Close() error { return c.conn.Close() }
 
 // Submit sends the commands of b, which the kernel carries out in their order. One that fails does
 // not stop the others, for IPVS has no transactions: the error says which did, as that of
-// [nfnl.Conn.SendAll] does, and how many were answered if not all were. An invalid batch is not
+// [rawnl.Conn.SendAll] does, and how many were answered if not all were. An invalid batch is not
 // sent at all. Commands are pipelined; ctx is looked at after every few hundred.
 func (c *Client) Submit(ctx context.Context, b *Batch) error {
 	if b.err != nil {
@@ -76,7 +76,7 @@ func (c *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("%v: %w", CommandSetConfig, err)
 	}
-	var req nfnl.Batch
+	var req rawnl.Batch
 	begin(&req, CommandSetConfig)
 	PutTimeouts(&req, t)
 	_, err := c.conn.Query(ctx, &req)

@@ -14,8 +14,8 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 func TestAKernelWithoutIPVSSaysSo(t *testing.T) {
@@ -26,17 +26,17 @@ func TestAKernelWithoutIPVSSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotSupported)
 	require.ErrorContains(t, err, "open an IPVS client: the kernel has no IPVS (module ip_vs): ")
 
-	_, err = Dial(t.Context(), &nfnl.Config{NetNS: -1})
+	_, err = Dial(t.Context(), &rawnl.Config{NetNS: -1})
 	require.ErrorContains(t, err, "NetNS: -1 is not a file descriptor")
 }
 
 func TestTheModuleIsLoadedWhereTheKernelDoesNot(t *testing.T) {
 	t.Parallel()
 	k := ipvsfake.New()
-	sock := &nfnltest.Kernel{}
-	sock.Answer = func(request []nfnltest.Message) []any {
+	sock := &rawnltest.Kernel{}
+	sock.Answer = func(request []rawnltest.Message) []any {
 		if len(sock.Loaded) == 0 {
-			return []any{nfnltest.Error(request[0], syscall.ENOENT, "", 0)}
+			return []any{rawnltest.Error(request[0], syscall.ENOENT, "", 0)}
 		}
 		return k.Answer(request)
 	}
@@ -46,8 +46,8 @@ func TestTheModuleIsLoadedWhereTheKernelDoesNot(t *testing.T) {
 
 func TestModulesThatMustNotBeLoadedUnderTheKernelsLockAreLoadedBefore(t *testing.T) {
 	t.Parallel()
-	c, sock := dialScripted(t, func(m nfnltest.Message) []any {
-		return []any{nfnltest.Error(m, 0, "", 0)}
+	c, sock := dialScripted(t, func(m rawnltest.Message) []any {
+		return []any{rawnltest.Error(m, 0, "", 0)}
 	})
 	for _, scheduler := range []string{"rr", "lblc", "lblcr", "lblc"} {
 		require.NoError(t, submit(t, c, func(b *Batch) {
@@ -73,9 +73,9 @@ func TestEachCommandOfABatchSucceedsOrFailsByItself(t *testing.T) {
 	b.NewDestination(Web, Dest("10.244.1.2:8080"))
 	err := c.Submit(t.Context(), &b)
 
-	var failed nfnl.OpErrors
+	var failed rawnl.OpErrors
 	require.ErrorAs(t, err, &failed)
-	require.Equal(t, nfnl.OpErrors{
+	require.Equal(t, rawnl.OpErrors{
 		{Index: 1, Op: "new service", Object: "TCP 10.96.0.1:80", Errno: syscall.EEXIST,
 			Meaning: ErrExists},
 		{Index: 3, Op: "delete destination", Object: "10.244.1.9:8080 of TCP 10.96.0.1:80",
@@ -97,8 +97,8 @@ func TestEachCommandOfABatchSucceedsOrFailsByItself(t *testing.T) {
 
 func TestARefusalIsItsErrnoAndSaysWhatTheKernelSaid(t *testing.T) {
 	t.Parallel()
-	c, _ := dialScripted(t, func(m nfnltest.Message) []any {
-		return []any{nfnltest.Error(m, syscall.EPERM, "no way", 0)}
+	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
+		return []any{rawnltest.Error(m, syscall.EPERM, "no way", 0)}
 	})
 	err := c.SetTimeouts(t.Context(), Timeouts{})
 	require.EqualError(t, err, "set config: operation not permitted (no way)")
@@ -111,7 +111,7 @@ func TestABatchGoesInWindows(t *testing.T) {
 	for _, window := range []int{140, 1000, 10_000} {
 		k := ipvsfake.New()
 		sock := k.Socket()
-		c, err := Dial(t.Context(), &nfnl.Config{Socket: sock, Limit: window})
+		c, err := Dial(t.Context(), &rawnl.Config{Socket: sock, Limit: window})
 		require.NoError(t, err)
 		add, remove := Many(10, 10)
 		add.DelService(DNS6)
@@ -121,7 +121,7 @@ func TestABatchGoesInWindows(t *testing.T) {
 		for _, request := range sock.Sent {
 			require.LessOrEqual(t, len(request), window)
 		}
-		var failed *nfnl.OpError
+		var failed *rawnl.OpError
 		require.ErrorAs(t, err, &failed)
 		require.Equal(t, 110, failed.Index)
 		require.NoError(t, c.Submit(t.Context(), remove))
@@ -133,7 +133,7 @@ func TestARequestIsNoLargerThanTheTransportTakes(t *testing.T) {
 	t.Parallel()
 	k := ipvsfake.New()
 	k.SetQueue(100_000)
-	c, err := k.Dial(t.Context(), &nfnl.Config{Limit: 1 << 30})
+	c, err := k.Dial(t.Context(), &rawnl.Config{Limit: 1 << 30})
 	require.NoError(t, err)
 	add, _ := Many(1000, 1)
 	require.Greater(t, len(add.Wire().Bytes()), 2*ipvsfake.RequestLimit)
@@ -149,8 +149,8 @@ func TestAWindowFitsTheReceiveQueueEvenIfAllFails(t *testing.T) {
 	require.NoError(t, err)
 	_, remove := Many(100, 0)
 	err = c.Submit(t.Context(), remove)
-	require.NotErrorIs(t, err, nfnl.ErrAnswersLost)
-	require.Len(t, nfnl.Refusals(err), 100)
+	require.NotErrorIs(t, err, rawnl.ErrAnswersLost)
+	require.Len(t, rawnl.Refusals(err), 100)
 }
 
 func TestLostAnswersAreReported(t *testing.T) {
@@ -161,29 +161,29 @@ func TestLostAnswersAreReported(t *testing.T) {
 	k.SetQueue(10) // the client still believes in 128
 	_, remove := Many(100, 0)
 	err = c.Submit(t.Context(), remove)
-	require.ErrorIs(t, err, nfnl.ErrAnswersLost)
-	require.Len(t, nfnl.Refusals(err), 10)
+	require.ErrorIs(t, err, rawnl.ErrAnswersLost)
+	require.Len(t, rawnl.Refusals(err), 10)
 	require.ErrorContains(t, err,
 		"0 of 100 messages were answered: answers of the kernel are missing")
 }
 
 func TestASilentKernelIsAnError(t *testing.T) {
 	t.Parallel()
-	c, _ := dialScripted(t, func(nfnltest.Message) []any { return nil })
+	c, _ := dialScripted(t, func(rawnltest.Message) []any { return nil })
 	require.ErrorIs(t, submit(t, c, func(b *Batch) { b.NewService(Wanted(Web)) }),
-		nfnl.ErrAnswersLost)
+		rawnl.ErrAnswersLost)
 	_, err := c.Services(t.Context())
-	require.ErrorIs(t, err, nfnl.ErrAnswersLost)
-	require.ErrorIs(t, c.SetTimeouts(t.Context(), Timeouts{}), nfnl.ErrAnswersLost)
+	require.ErrorIs(t, err, rawnl.ErrAnswersLost)
+	require.ErrorIs(t, c.SetTimeouts(t.Context(), Timeouts{}), rawnl.ErrAnswersLost)
 }
 
 func TestAnswersToOthersAreIgnored(t *testing.T) {
 	t.Parallel()
-	c, _ := dialScripted(t, func(m nfnltest.Message) []any {
+	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
 		other := m
 		other.Seq += 1000
-		refusal := nfnltest.Error(other, syscall.EIO, "", 0)
-		return []any{refusal, append(refusal, nfnltest.Error(m, 0, "", 0)...)}
+		refusal := rawnltest.Error(other, syscall.EIO, "", 0)
+		return []any{refusal, append(refusal, rawnltest.Error(m, 0, "", 0)...)}
 	})
 	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(Wanted(Web)) }))
 	require.NoError(t, c.SetTimeouts(t.Context(), Timeouts{}))
@@ -191,29 +191,29 @@ func TestAnswersToOthersAreIgnored(t *testing.T) {
 
 func TestMalformedAnswersAreErrors(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(m nfnltest.Message) []byte{
-		"half a message": func(nfnltest.Message) []byte { return []byte{1, 2, 3} },
-		"an error without number": func(m nfnltest.Message) []byte {
-			return nfnltest.Reply(2, 0, m.Seq, nil) // NLMSG_ERROR
+	for name, answer := range map[string]func(m rawnltest.Message) []byte{
+		"half a message": func(rawnltest.Message) []byte { return []byte{1, 2, 3} },
+		"an error without number": func(m rawnltest.Message) []byte {
+			return rawnltest.Reply(2, 0, m.Seq, nil) // NLMSG_ERROR
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, _ := dialScripted(t, func(m nfnltest.Message) []any { return []any{answer(m)} })
+			c, _ := dialScripted(t, func(m rawnltest.Message) []any { return []any{answer(m)} })
 			require.ErrorIs(t, submit(t, c, func(b *Batch) {
 				b.NewService(Wanted(Web))
-			}), nfnl.ErrMalformed)
-			require.ErrorIs(t, c.SetTimeouts(t.Context(), Timeouts{}), nfnl.ErrMalformed)
+			}), rawnl.ErrMalformed)
+			require.ErrorIs(t, c.SetTimeouts(t.Context(), Timeouts{}), rawnl.ErrMalformed)
 			_, err := c.Service(t.Context(), Web)
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 		})
 	}
 }
 
 func TestAQueryWithoutReplyIsAnError(t *testing.T) {
 	t.Parallel()
-	c, _ := dialScripted(t, func(m nfnltest.Message) []any {
-		return []any{nfnltest.Error(m, 0, "", 0)}
+	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
+		return []any{rawnltest.Error(m, 0, "", 0)}
 	})
 	_, err := c.Info(t.Context())
 	require.EqualError(t, err, "get info: malformed netlink message: 0 replies")
@@ -225,10 +225,10 @@ func TestSubmitStopsBetweenWindows(t *testing.T) {
 	sock := k.Socket()
 	add, _ := Many(100, 0)
 	window := len(add.Wire().Bytes()) / 10
-	c, err := Dial(t.Context(), &nfnl.Config{Socket: sock, Limit: window})
+	c, err := Dial(t.Context(), &rawnl.Config{Socket: sock, Limit: window})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	sock.Answer = func(request []nfnltest.Message) []any {
+	sock.Answer = func(request []rawnltest.Message) []any {
 		if len(sock.Sent) == 4 { // the first asked for the family
 			cancel()
 		}
@@ -266,7 +266,7 @@ func TestACancelledContextStopsEverything(t *testing.T) {
 	require.NoError(t, c.Close())
 	ctx = t.Context()
 	for name, call := range calls {
-		require.ErrorIs(t, call(), nfnl.ErrClosed, name)
+		require.ErrorIs(t, call(), rawnl.ErrClosed, name)
 	}
 	require.NoError(t, c.Close(), "closing twice is not an error")
 	require.Empty(t, k.Log())
@@ -327,7 +327,7 @@ func TestRequestsAreLogged(t *testing.T) {
 			return a
 		},
 	}))
-	c, err := ipvsfake.New().Dial(t.Context(), &nfnl.Config{Logger: log})
+	c, err := ipvsfake.New().Dial(t.Context(), &rawnl.Config{Logger: log})
 	require.NoError(t, err)
 	text.Reset()
 	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(Wanted(Web)) }))

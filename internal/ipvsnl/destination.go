@@ -6,7 +6,7 @@ import (
 	"math"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // MaxWeight is the greatest weight and the greatest threshold of a destination (INT_MAX).
@@ -143,7 +143,7 @@ const (
 
 // putDestinationKey appends the attributes that name a destination. Without a family the kernel
 // would take the address for one of the service's family.
-func putDestinationKey(b *nfnl.Batch, k DestinationKey) {
+func putDestinationKey(b *rawnl.Batch, k DestinationKey) {
 	b.NativeU16(DestAttrFamily, uint16(k.Family()))
 	putAddr(b, DestAttrAddr, k.Addr)
 	b.U16(DestAttrPort, k.Port)
@@ -151,7 +151,7 @@ func putDestinationKey(b *nfnl.Batch, k DestinationKey) {
 
 // PutDestination appends the attributes of d, which belong into [CmdAttrDestination]. What it
 // leaves out the kernel takes as zero, also when it changes a destination: the tunnel.
-func PutDestination(b *nfnl.Batch, d Destination) {
+func PutDestination(b *rawnl.Batch, d Destination) {
 	putDestinationKey(b, d.DestinationKey)
 	b.NativeU32(DestAttrForward, uint32(d.Forward))
 	b.NativeU32(DestAttrWeight, d.Weight)
@@ -191,7 +191,7 @@ func (w *WireDestination) number(typ uint16) *uint32 {
 
 // parseDestination parses the attributes inside IPVS_CMD_ATTR_DEST.
 func parseDestination(attrs []byte) (w WireDestination, err error) {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	var narrow, wide []byte
 	for it.Next() {
 		w.present = w.present.with(it.Type())
@@ -231,7 +231,7 @@ func (w WireDestination) Full() bool {
 	return w.present.has(DestAttrForward, DestAttrWeight, DestAttrUpper, DestAttrLower)
 }
 
-// Key returns the key of a destination of a service of the family f, or an [nfnl.ErrMalformed].
+// Key returns the key of a destination of a service of the family f, or an [rawnl.ErrMalformed].
 func (w WireDestination) Key(f Family) (DestinationKey, error) {
 	if !w.Named() {
 		return DestinationKey{}, malformed("destination: no address or no port")
@@ -246,7 +246,7 @@ func (w WireDestination) Key(f Family) (DestinationKey, error) {
 	return DestinationKey{Addr: a, Port: w.dest.Port}, nil
 }
 
-// Observed returns the whole destination, of a service of the family f, or an [nfnl.ErrMalformed].
+// Observed returns the whole destination, of a service of the family f, or an [rawnl.ErrMalformed].
 func (w WireDestination) Observed(f Family) (ObservedDestination, error) {
 	key, err := w.Key(f)
 	if err != nil {

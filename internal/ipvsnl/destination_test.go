@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestDestinationsHaveTheKernelsBytes(t *testing.T) {
@@ -144,12 +144,12 @@ func TestDestinationKeys(t *testing.T) {
 
 // DestinationKeyAttr returns k as IPVS_CMD_DEL_DEST has it.
 func DestinationKeyAttr(k DestinationKey) []byte {
-	return Inside(CmdAttrDestination, func(b *nfnl.Batch) { putDestinationKey(b, k) })
+	return Inside(CmdAttrDestination, func(b *rawnl.Batch) { putDestinationKey(b, k) })
 }
 
 // DestinationAttr returns d as a request has it, with more attributes.
-func DestinationAttr(d Destination, more ...func(b *nfnl.Batch)) []byte {
-	return Inside(CmdAttrDestination, func(b *nfnl.Batch) {
+func DestinationAttr(d Destination, more ...func(b *rawnl.Batch)) []byte {
+	return Inside(CmdAttrDestination, func(b *rawnl.Batch) {
 		PutDestination(b, d)
 		for _, put := range more {
 			put(b)
@@ -159,7 +159,7 @@ func DestinationAttr(d Destination, more ...func(b *nfnl.Batch)) []byte {
 
 func TestADestinationWithoutFamilyIsOfItsServices(t *testing.T) {
 	t.Parallel()
-	d, err := parseDestinationReply(Inside(CmdAttrDestination, func(b *nfnl.Batch) {
+	d, err := parseDestinationReply(Inside(CmdAttrDestination, func(b *rawnl.Batch) {
 		putAddr(b, DestAttrAddr, DestKey("10.0.0.1:80").Addr)
 		b.U16(DestAttrPort, 80)
 		for _, typ := range []uint16{DestAttrForward, DestAttrWeight, DestAttrUpper,
@@ -181,18 +181,18 @@ func TestDestinationsThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 		{"nothing", nil, "no address or no port"},
 		{"a destination without settings", DestinationKeyAttr(DestKey("10.0.0.1:80")),
 			"not all attributes are there"},
-		{"a destination without port", Inside(CmdAttrDestination, func(b *nfnl.Batch) {
+		{"a destination without port", Inside(CmdAttrDestination, func(b *rawnl.Batch) {
 			putAddr(b, DestAttrAddr, Web.Addr)
 		}), "no address or no port"},
 		{"a destination of an unknown family",
-			DestinationAttr(Dest("10.0.0.1:80"), func(b *nfnl.Batch) {
+			DestinationAttr(Dest("10.0.0.1:80"), func(b *rawnl.Batch) {
 				b.NativeU16(DestAttrFamily, 1)
 			}), "an address of family 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := parseDestinationReply(tt.data, FamilyIPv4)
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			require.ErrorContains(t, err, tt.want)
 		})
 	}

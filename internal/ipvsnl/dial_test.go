@@ -7,14 +7,14 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // dial returns a client that uses the socket.
-func dial(tb testing.TB, sock nfnl.Socket) *Client {
+func dial(tb testing.TB, sock rawnl.Socket) *Client {
 	tb.Helper()
-	c, err := Dial(tb.Context(), &nfnl.Config{Socket: sock})
+	c, err := Dial(tb.Context(), &rawnl.Config{Socket: sock})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, c.Close()) })
 	return c
@@ -28,13 +28,13 @@ func fakeClient(tb testing.TB) (*Client, *ipvsfake.Kernel) {
 }
 
 // dialScripted returns a client whose kernel knows the family and leaves the rest to answer.
-func dialScripted(t *testing.T, answer func(m nfnltest.Message) []any) (*Client,
-	*nfnltest.Kernel) {
+func dialScripted(t *testing.T, answer func(m rawnltest.Message) []any) (*Client,
+	*rawnltest.Kernel) {
 	t.Helper()
 	k := ipvsfake.New()
-	sock := &nfnltest.Kernel{Answer: k.Answer}
+	sock := &rawnltest.Kernel{Answer: k.Answer}
 	c := dial(t, sock)
-	sock.Answer = func(request []nfnltest.Message) (answers []any) {
+	sock.Answer = func(request []rawnltest.Message) (answers []any) {
 		for _, m := range request {
 			answers = append(answers, answer(m)...)
 		}

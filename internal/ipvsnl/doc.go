@@ -16,7 +16,7 @@
 //
 // Reading is by [Client.Services] and [Client.AllDestinations]; the lists are sorted by key.
 //
-// Messages, attributes, sockets and the kernel's refusals are those of package nfnl. Package
+// Messages, attributes, sockets and the kernel's refusals are those of package rawnl. Package
 // ipvsfake is an IPVS in memory that speaks the same messages, for tests on kernels without it.
 //
 // # Errors of the kernel

@@ -8,7 +8,7 @@ import (
 )
 
 // Errors that callers act on. They are found with [errors.Is]. What the kernel refuses is an
-// [nfnl.OpError], whose Meaning is one of them where the errno stands for it.
+// [rawnl.OpError], whose Meaning is one of them where the errno stands for it.
 var (
 	// ErrNotSupported: the running kernel has no IPVS, neither built in nor as a module that it
 	// could load.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // A service with two destinations is made in one request, and read again. On a kernel with IPVS, it
@@ -63,7 +63,7 @@ func ExampleClient_Submit() {
 	b.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 2),
 		Scheduler: "best"})
 	err = c.Submit(ctx, &b)
-	for _, refusal := range nfnl.Refusals(err) {
+	for _, refusal := range rawnl.Refusals(err) {
 		fmt.Println("command", refusal.Index, "of", b.Len(), "failed:", refusal)
 	}
 	fmt.Println(errors.Is(err, ipvsnl.ErrNoModule))

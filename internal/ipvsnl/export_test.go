@@ -1,6 +1,6 @@
 package ipvsnl
 
-import "github.com/kernlb/kernlb/internal/nfnl"
+import "github.com/kernlb/kernlb/internal/rawnl"
 
 // What the tests in package ipvsnl_test see of this one: they use ipvsfake, which imports it.
 var (
@@ -21,13 +21,13 @@ const (
 var NoPrefix = Netmask{ignored: 128}
 
 // Conn returns the connection of a client.
-func (c *Client) Conn() *nfnl.Conn { return c.conn }
+func (c *Client) Conn() *rawnl.Conn { return c.conn }
 
 // Wire returns the messages of a batch.
-func (b *Batch) Wire() *nfnl.Batch { return &b.wire }
+func (b *Batch) Wire() *rawnl.Batch { return &b.wire }
 
 // Raw adds a command without looking at what put appends.
-func (b *Batch) Raw(cmd Command, put func(b *nfnl.Batch)) {
+func (b *Batch) Raw(cmd Command, put func(b *rawnl.Batch)) {
 	begin(&b.wire, cmd)
 	put(&b.wire)
 }

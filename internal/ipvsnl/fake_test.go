@@ -8,8 +8,8 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 func TestTheFakeMixesFlagsAsTheKernelDoes(t *testing.T) {
@@ -19,7 +19,7 @@ func TestTheFakeMixesFlagsAsTheKernelDoes(t *testing.T) {
 	s.Flags = FlagPersistent | FlagHashPort
 	require.NoError(t, submit(t, c, func(b *Batch) { b.NewService(s) }))
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.Raw(CommandSetService, func(w *nfnl.Batch) {
+		b.Raw(CommandSetService, func(w *rawnl.Batch) {
 			m := w.Nest(CmdAttrService)
 			PutService(w, Wanted(Web))
 			flags := w.Begin(SvcAttrFlags) // the last one counts
@@ -89,13 +89,13 @@ func TestTwoClientsSeeTheSameFake(t *testing.T) {
 }
 
 // listed returns the keys of the objects that the fake lists, in the order in which it does.
-func listedKeys[T any](t *testing.T, k *ipvsfake.Kernel, cmd Command, put func(w *nfnl.Batch),
+func listedKeys[T any](t *testing.T, k *ipvsfake.Kernel, cmd Command, put func(w *rawnl.Batch),
 	key func(attrs []byte) T) (keys []T) {
 	t.Helper()
 	c := dial(t, k.Socket())
 	var b Batch
 	b.Raw(cmd, put)
-	require.NoError(t, c.Conn().Dump(t.Context(), b.Wire(), func(m nfnl.Message) error {
+	require.NoError(t, c.Conn().Dump(t.Context(), b.Wire(), func(m rawnl.Message) error {
 		keys = append(keys, key(m.Attrs))
 		return nil
 	}))
@@ -107,7 +107,7 @@ func TestTheFakeListsInNoUsefulOrder(t *testing.T) {
 	c, k := fakeClient(t)
 	add, _ := Many(20, 3)
 	require.NoError(t, c.Submit(t.Context(), add))
-	services := listedKeys(t, k, CommandGetService, func(*nfnl.Batch) {},
+	services := listedKeys(t, k, CommandGetService, func(*rawnl.Batch) {},
 		func(attrs []byte) ServiceKey {
 			s, err := ParseServiceReply(attrs)
 			require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestTheFakeListsInNoUsefulOrder(t *testing.T) {
 	require.ElementsMatch(t, k.Keys(), services)
 	require.NotEqual(t, k.Keys(), services)
 	dests := listedKeys(t, k, CommandGetDestination,
-		func(w *nfnl.Batch) { PutServiceKey(w, services[0]) },
+		func(w *rawnl.Batch) { PutServiceKey(w, services[0]) },
 		func(attrs []byte) DestinationKey {
 			d, err := ParseDestinationReply(attrs, FamilyIPv4)
 			require.NoError(t, err)
@@ -130,30 +130,30 @@ func TestTheFakeAnswersOnlyRequests(t *testing.T) {
 	k := ipvsfake.New()
 	refused := func(typ, flags uint16, body []byte) any {
 		t.Helper()
-		m := nfnltest.Message{Type: typ, Flags: flags, Seq: 7, Body: body}
-		answer := k.Answer([]nfnltest.Message{m})
+		m := rawnltest.Message{Type: typ, Flags: flags, Seq: 7, Body: body}
+		answer := k.Answer([]rawnltest.Message{m})
 		if len(answer) == 0 {
 			return "silence"
 		}
 		for errno := range syscall.Errno(200) {
-			if string(nfnltest.Error(m, errno, "", 0)) == string(answer[0].([]byte)) {
+			if string(rawnltest.Error(m, errno, "", 0)) == string(answer[0].([]byte)) {
 				return errno
 			}
 		}
 		return answer[0]
 	}
 	const (
-		request    = nfnl.FlagRequest
+		request    = rawnl.FlagRequest
 		controller = 0x10 // GENL_ID_CTRL
 	)
 	command := func(cmd Command) []byte { return []byte{uint8(cmd), 1, 0, 0} }
 	require.Equal(t, "silence", refused(ipvsfake.Family, request, command(CommandFlush)))
-	require.Equal(t, "silence", refused(ipvsfake.Family, nfnl.FlagAck, command(CommandFlush)))
+	require.Equal(t, "silence", refused(ipvsfake.Family, rawnl.FlagAck, command(CommandFlush)))
 	require.Equal(t, syscall.EINVAL, refused(ipvsfake.Family, request, nil))
 	require.Equal(t, syscall.ENOENT,
 		refused(ipvsfake.Family+1, request, command(CommandNewService)))
 	require.Equal(t, syscall.EOPNOTSUPP,
-		refused(ipvsfake.Family, request|nfnl.FlagDump, command(CommandNewService)))
+		refused(ipvsfake.Family, request|rawnl.FlagDump, command(CommandNewService)))
 	require.Equal(t, syscall.EOPNOTSUPP, refused(controller, request, []byte{1, 1, 0, 0}))
 	require.Equal(t, syscall.EOPNOTSUPP, refused(ipvsfake.Family, request,
 		append(command(CommandGetDestination), KeyAttr(Web)...)))
@@ -194,7 +194,7 @@ func FuzzFake(f *testing.F) {
 			b.NewService(Wanted(Web))
 			b.NewDestination(Web, Dest("10.0.0.1:80"))
 		}))
-		messages, _ := nfnltest.Split(request) // as far as they are whole
+		messages, _ := rawnltest.Split(request) // as far as they are whole
 		for i := range messages {
 			messages[i].Type = ipvsfake.Family
 		}

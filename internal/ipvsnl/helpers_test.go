@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Keys that many tests use.
@@ -179,16 +179,16 @@ func Recordings(tb testing.TB) (list []Recorded) {
 }
 
 // Attrs returns the attributes that put appends.
-func Attrs(put func(b *nfnl.Batch)) []byte {
-	var b nfnl.Batch
+func Attrs(put func(b *rawnl.Batch)) []byte {
+	var b rawnl.Batch
 	begin(&b, CommandUnspec)
 	put(&b)
 	return b.Bytes()[headersLen:]
 }
 
 // Inside returns the attribute typ, which holds those that put appends.
-func Inside(typ uint16, put func(b *nfnl.Batch)) []byte {
-	return Attrs(func(b *nfnl.Batch) {
+func Inside(typ uint16, put func(b *rawnl.Batch)) []byte {
+	return Attrs(func(b *rawnl.Batch) {
 		m := b.Nest(typ)
 		put(b)
 		b.End(m)

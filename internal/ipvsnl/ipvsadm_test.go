@@ -8,8 +8,8 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // What the commands of testdata/ipvsadm.txt mean. ipvsadm names a service by all its settings, so
@@ -179,10 +179,10 @@ func TestIpvsadmCanTalkToTheFake(t *testing.T) {
 			if Command(body[0]) == CommandGetService || Command(body[0]) == CommandGetDestination {
 				continue
 			}
-			m := nfnltest.Message{Type: ipvsfake.Family, Flags: nfnl.FlagRequest | nfnl.FlagAck,
+			m := rawnltest.Message{Type: ipvsfake.Family, Flags: rawnl.FlagRequest | rawnl.FlagAck,
 				Seq: uint32(i), Body: body}
-			answer := k.Answer([]nfnltest.Message{m})
-			require.Equal(t, nfnltest.Error(m, 0, "", 0), answer[len(answer)-1], r.Command)
+			answer := k.Answer([]rawnltest.Message{m})
+			require.Equal(t, rawnltest.Error(m, 0, "", 0), answer[len(answer)-1], r.Command)
 		}
 		if r.Command == "ipvsadm -Ln" {
 			require.Len(t, k.Keys(), 5)

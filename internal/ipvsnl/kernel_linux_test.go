@@ -11,7 +11,7 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -25,7 +25,7 @@ func kernelClient(tb testing.TB) (*Client, *netnstest.NS) {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
 
-	c, err := Dial(tb.Context(), &nfnl.Config{NetNS: ns.Fd()})
+	c, err := Dial(tb.Context(), &rawnl.Config{NetNS: ns.Fd()})
 	if errors.Is(err, ErrNotSupported) {
 		tb.Skipf("needs a kernel with IPVS: %v", err)
 	}
@@ -89,14 +89,14 @@ func TestKernelListsInParts(t *testing.T) {
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
 	// Nothing but the queue limits what is sent at once.
-	c, err := Dial(t.Context(), &nfnl.Config{NetNS: ns.Fd(), Limit: 1 << 30})
+	c, err := Dial(t.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: 1 << 30})
 	require.NoError(t, err)
 	defer c.Close()
 	const n = 20_000 // some times what the queue has room for
 	_, remove := Many(n, 0)
 	err = c.Submit(t.Context(), remove)
-	require.NotErrorIs(t, err, nfnl.ErrAnswersLost)
-	refused := nfnl.Refusals(err)
+	require.NotErrorIs(t, err, rawnl.ErrAnswersLost)
+	refused := rawnl.Refusals(err)
 	require.Len(t, refused, n, "each command fails, and none of the answers is lost")
 	for i, f := range refused {
 		require.Equal(t, i, f.Index)
@@ -110,8 +110,8 @@ func TestKernelDumpsCanBeGivenUp(t *testing.T) {
 	require.NoError(t, c.Submit(t.Context(), add))
 	ctx, cancel := context.WithCancel(t.Context())
 	var b Batch
-	b.Raw(CommandGetService, func(*nfnl.Batch) {})
-	err := c.Conn().Dump(ctx, b.Wire(), func(nfnl.Message) error {
+	b.Raw(CommandGetService, func(*rawnl.Batch) {})
+	err := c.Conn().Dump(ctx, b.Wire(), func(rawnl.Message) error {
 		cancel()
 		return nil
 	})
@@ -125,7 +125,7 @@ func TestKernelClientsCanBeClosed(t *testing.T) {
 	c, _ := kernelClient(t)
 	require.NoError(t, c.Close())
 	_, err := c.Services(t.Context())
-	require.ErrorIs(t, err, nfnl.ErrClosed)
+	require.ErrorIs(t, err, rawnl.ErrClosed)
 	require.NoError(t, c.Close(), "closing a closed client is no error")
 }
 
@@ -140,7 +140,7 @@ func BenchmarkKernelSubmit(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				_, ns := kernelClient(b)
-				c, err := Dial(b.Context(), &nfnl.Config{NetNS: ns.Fd(), Limit: window})
+				c, err := Dial(b.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: window})
 				require.NoError(b, err)
 				b.StartTimer()
 				require.NoError(b, c.Submit(context.Background(), add))

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Netmask says how many bits of a client's address count for persistence: clients that agree in
@@ -56,7 +56,7 @@ func (m Netmask) valid(f Family) bool { return f != FamilyIPv6 || m.ignored < 12
 
 // putNetmask appends m for the family f: an IPv4 mask in network byte order, an IPv6 prefix length
 // in the byte order of the machine.
-func putNetmask(b *nfnl.Batch, typ uint16, f Family, m Netmask) {
+func putNetmask(b *rawnl.Batch, typ uint16, f Family, m Netmask) {
 	if f == FamilyIPv6 {
 		b.NativeU32(typ, 128-m.ignored)
 	} else {

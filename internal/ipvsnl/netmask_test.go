@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestNetmasks(t *testing.T) {
@@ -38,7 +38,7 @@ func TestNetmasks(t *testing.T) {
 				require.Equal(t, tt.bits, n)
 			}
 			require.Equal(t, tt.text, tt.mask.Text(tt.family))
-			wire := Attrs(func(b *nfnl.Batch) { putNetmask(b, 9, tt.family, tt.mask) })
+			wire := Attrs(func(b *rawnl.Batch) { putNetmask(b, 9, tt.family, tt.mask) })
 			require.Equal(t, Unhex(t, "0800 0900"+tt.wire), wire)
 			back, err := wireNetmask(wire[4:]).in(tt.family)
 			require.NoError(t, err)
@@ -57,5 +57,5 @@ func TestNetmasksThatDoNotExistAreRefused(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid, "%v /%d", tt.family, tt.bits)
 	}
 	_, err := wireNetmask{0xff, 0xff, 0xff, 0xff}.in(FamilyIPv6)
-	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	require.ErrorIs(t, err, rawnl.ErrMalformed)
 }

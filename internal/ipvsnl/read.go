@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // dumpAttempts is how often a dump is tried that is interrupted each time.
@@ -17,10 +17,10 @@ const dumpAttempts = 5
 // The kernel hands them out in parts, and counts them to know where it was, so a change by somebody
 // else between two parts may hide a service or show it twice. It does not flag that. A dump that
 // shows a service twice, or that a kernel flags after all, is repeated, and in the end
-// [nfnl.ErrDumpInterrupted] returned; what is hidden cannot be noticed. One part holds about 50
+// [rawnl.ErrDumpInterrupted] returned; what is hidden cannot be noticed. One part holds about 50
 // services.
 func (c *Client) Services(ctx context.Context) ([]ObservedService, error) {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	begin(&req, CommandGetService)
 	list, err := dump(ctx, c, &req, parseServiceReply,
 		func(a, b ObservedService) int { return a.Compare(b.ServiceKey) })
@@ -32,7 +32,7 @@ func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, 
 	if err := k.encodable(); err != nil {
 		return ObservedService{}, fmt.Errorf("%v: %w", CommandGetService, err)
 	}
-	var req nfnl.Batch
+	var req rawnl.Batch
 	begin(&req, CommandGetService)
 	putServiceKey(&req, k)
 	return query(ctx, c, &req, CommandGetService, parseServiceReply)
@@ -64,7 +64,7 @@ func (c *Client) AllDestinations(ctx context.Context, services []ServiceKey) (
 		}
 	}
 	lists := make([][]ObservedDestination, len(services))
-	var req nfnl.Batch
+	var req rawnl.Batch
 	for i, k := range services {
 		req.Reset()
 		begin(&req, CommandGetDestination)
@@ -84,20 +84,20 @@ func (c *Client) AllDestinations(ctx context.Context, services []ServiceKey) (
 
 // Info returns what the kernel says of its IPVS.
 func (c *Client) Info(ctx context.Context) (Info, error) {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	begin(&req, CommandGetInfo)
 	return query(ctx, c, &req, CommandGetInfo, parseInfo)
 }
 
 // Timeouts returns the timeouts of the network namespace.
 func (c *Client) Timeouts(ctx context.Context) (Timeouts, error) {
-	var req nfnl.Batch
+	var req rawnl.Batch
 	begin(&req, CommandGetConfig)
 	return query(ctx, c, &req, CommandGetConfig, ParseTimeouts)
 }
 
 // query sends a request that is answered by one object.
-func query[T any](ctx context.Context, c *Client, req *nfnl.Batch, cmd Command,
+func query[T any](ctx context.Context, c *Client, req *rawnl.Batch, cmd Command,
 	parse func(attrs []byte) (T, error)) (object T, err error) {
 	replies, err := c.conn.Query(ctx, req)
 	if err == nil && len(replies) != 1 {
@@ -112,7 +112,7 @@ func query[T any](ctx context.Context, c *Client, req *nfnl.Batch, cmd Command,
 // reading puts what was being read before an error, unless the kernel refused it: that error says
 // so itself.
 func reading(err error, format string, args ...any) error {
-	if err == nil || nfnl.Refusals(err) != nil {
+	if err == nil || rawnl.Refusals(err) != nil {
 		return err
 	}
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
@@ -120,17 +120,17 @@ func reading(err error, format string, args ...any) error {
 
 // dump sends a request to list objects and returns them in the order of compare, which is that of
 // their keys. It starts again while the dump is interrupted, or shows an object twice.
-func dump[T any](ctx context.Context, c *Client, req *nfnl.Batch,
+func dump[T any](ctx context.Context, c *Client, req *rawnl.Batch,
 	parse func(attrs []byte) (T, error), compare func(a, b T) int,
 ) ([]T, error) {
 	for range dumpAttempts {
 		var list []T
-		err := c.conn.Dump(ctx, req, func(m nfnl.Message) error {
+		err := c.conn.Dump(ctx, req, func(m rawnl.Message) error {
 			object, err := parse(m.Attrs)
 			list = append(list, object)
 			return err
 		})
-		if err != nil && !errors.Is(err, nfnl.ErrDumpInterrupted) {
+		if err != nil && !errors.Is(err, rawnl.ErrDumpInterrupted) {
 			return nil, err
 		}
 		slices.SortFunc(list, compare)
@@ -138,7 +138,7 @@ func dump[T any](ctx context.Context, c *Client, req *nfnl.Batch,
 			return list, nil
 		}
 	}
-	return nil, fmt.Errorf("%d attempts: %w", dumpAttempts, nfnl.ErrDumpInterrupted)
+	return nil, fmt.Errorf("%d attempts: %w", dumpAttempts, rawnl.ErrDumpInterrupted)
 }
 
 // repeats reports whether two neighbours in list are equal.

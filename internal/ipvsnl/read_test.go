@@ -8,13 +8,13 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // shown makes the part of the answer to m that shows a service.
-func shown(m nfnltest.Message, s ObservedService) []byte {
-	return nfnltest.Reply(m.Type, nfnl.FlagMulti, m.Seq, ipvsfake.ServiceBody(s))
+func shown(m rawnltest.Message, s ObservedService) []byte {
+	return rawnltest.Reply(m.Type, rawnl.FlagMulti, m.Seq, ipvsfake.ServiceBody(s))
 }
 
 func TestAnInterruptedDumpIsRepeated(t *testing.T) {
@@ -35,10 +35,10 @@ func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 
 	k.InterruptDumps(DumpAttempts)
 	_, err = c.Services(t.Context())
-	require.ErrorIs(t, err, nfnl.ErrDumpInterrupted)
+	require.ErrorIs(t, err, rawnl.ErrDumpInterrupted)
 	k.InterruptDumps(DumpAttempts)
 	_, err = c.Destinations(t.Context(), Web)
-	require.ErrorIs(t, err, nfnl.ErrDumpInterrupted)
+	require.ErrorIs(t, err, rawnl.ErrDumpInterrupted)
 	require.ErrorContains(t, err,
 		"list destinations of TCP 10.96.0.1:80: 5 attempts: the dump was interrupted")
 }
@@ -46,14 +46,14 @@ func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
 	t.Parallel()
 	dumps := 0
-	c, _ := dialScripted(t, func(m nfnltest.Message) []any {
+	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
 		dumps++
 		part := shown(m, ObservedService{Service: Wanted(Web), Hashed: true})
 		parts := []any{part}
 		if dumps < 3 {
 			parts = append(parts, part)
 		}
-		return append(parts, nfnltest.Done(m.Seq, 0, 0))
+		return append(parts, rawnltest.Done(m.Seq, 0, 0))
 	})
 	services, err := c.Services(t.Context())
 	require.NoError(t, err)
@@ -89,14 +89,14 @@ func TestADumpCanBeGivenUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	parts := 0
-	c, _ := dialScripted(t, func(m nfnltest.Message) (answer []any) {
+	c, _ := dialScripted(t, func(m rawnltest.Message) (answer []any) {
 		for range 3 {
 			parts++
 			s := Wanted(MarkService(FamilyIPv4, uint32(parts)))
 			answer = append(answer, shown(m, ObservedService{Service: s}))
 		}
 		cancel()
-		return append(answer, nfnltest.Done(m.Seq, 0, 0))
+		return append(answer, rawnltest.Done(m.Seq, 0, 0))
 	})
 	_, err := c.Services(ctx)
 	require.ErrorIs(t, err, context.Canceled)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // refusals are requests and the kernel's answers to them, each in a network namespace with the
@@ -175,7 +175,7 @@ var refusals = []struct {
 	},
 	{
 		name: "a service that is not named", send: func(b *Batch) {
-			b.Raw(CommandDelService, func(*nfnl.Batch) {})
+			b.Raw(CommandDelService, func(*rawnl.Batch) {})
 		}, errno: syscall.EINVAL,
 	},
 	{
@@ -187,7 +187,7 @@ var refusals = []struct {
 	{
 		name: "a destination without settings",
 		send: func(b *Batch) {
-			b.Raw(CommandNewDestination, func(w *nfnl.Batch) {
+			b.Raw(CommandNewDestination, func(w *rawnl.Batch) {
 				PutServiceKey(w, Web)
 				m := w.Nest(CmdAttrDestination)
 				PutDestinationKey(w, DestKey("10.0.0.1:1"))
@@ -220,7 +220,7 @@ var refusals = []struct {
 
 // raw adds a command about a destination without looking at it.
 func raw(b *Batch, cmd Command, k ServiceKey, d Destination) {
-	b.Raw(cmd, func(w *nfnl.Batch) {
+	b.Raw(cmd, func(w *rawnl.Batch) {
 		PutServiceKey(w, k)
 		m := w.Nest(CmdAttrDestination)
 		PutDestination(w, d)
@@ -230,7 +230,7 @@ func raw(b *Batch, cmd Command, k ServiceKey, d Destination) {
 
 // rawService adds a command about a whole service without looking at it.
 func rawService(b *Batch, cmd Command, s Service) {
-	b.Raw(cmd, func(w *nfnl.Batch) {
+	b.Raw(cmd, func(w *rawnl.Batch) {
 		m := w.Nest(CmdAttrService)
 		PutService(w, s)
 		w.End(m)
@@ -239,7 +239,7 @@ func rawService(b *Batch, cmd Command, s Service) {
 
 // rawKey adds a command with nothing but the key of a service.
 func rawKey(b *Batch, cmd Command, k ServiceKey) {
-	b.Raw(cmd, func(w *nfnl.Batch) { PutServiceKey(w, k) })
+	b.Raw(cmd, func(w *rawnl.Batch) { PutServiceKey(w, k) })
 }
 
 // testRefusals tries all refusals, each with a client of its own.
@@ -259,7 +259,7 @@ func testRefusals(t *testing.T, dial func(t *testing.T) *Client) {
 				require.NoError(t, err)
 				return
 			}
-			var refusal *nfnl.OpError
+			var refusal *rawnl.OpError
 			require.ErrorAs(t, err, &refusal)
 			require.Equal(t, tt.errno.Error(), refusal.Errno.Error())
 			for _, sentinel := range []error{ErrExists, ErrNoService, ErrNoDestination,

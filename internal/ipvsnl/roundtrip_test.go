@@ -7,7 +7,7 @@ import (
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // genHeader is the length of struct genlmsghdr, with which the bodies of ipvsfake begin.
@@ -60,7 +60,7 @@ func FuzzParseService(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := ParseServiceReply(data)
 		if err != nil {
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			return
 		}
 		back, err := ParseServiceReply(ipvsfake.ServiceBody(s)[genHeader:])
@@ -82,7 +82,7 @@ func FuzzParseDestination(f *testing.F) {
 		}
 		d, err := ParseDestinationReply(data, family)
 		if err != nil {
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			return
 		}
 		back, err := ParseDestinationReply(ipvsfake.DestinationBody(d)[genHeader:], family)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Limits of a service.
@@ -200,14 +200,14 @@ const (
 const allFlags = ^uint32(0)
 
 // putServiceKey appends k as the service of a request about something that exists.
-func putServiceKey(b *nfnl.Batch, k ServiceKey) {
+func putServiceKey(b *rawnl.Batch, k ServiceKey) {
 	m := b.Nest(CmdAttrService)
 	putKey(b, k)
 	b.End(m)
 }
 
 // putKey appends the attributes that name a service.
-func putKey(b *nfnl.Batch, k ServiceKey) {
+func putKey(b *rawnl.Batch, k ServiceKey) {
 	b.NativeU16(SvcAttrFamily, uint16(k.Family))
 	if k.FWMark != 0 {
 		b.NativeU32(SvcAttrFWMark, k.FWMark)
@@ -222,7 +222,7 @@ func putKey(b *nfnl.Batch, k ServiceKey) {
 // mask that says which to set:
 //
 //	struct ip_vs_flags { __u32 flags; __u32 mask; };
-func PutService(b *nfnl.Batch, s Service) {
+func PutService(b *rawnl.Batch, s Service) {
 	putKey(b, s.ServiceKey)
 	b.Text(SvcAttrScheduler, s.Scheduler)
 	if s.PersistenceEngine != "" {
@@ -255,7 +255,7 @@ type WireService struct {
 
 // parseService parses the attributes inside IPVS_CMD_ATTR_SERVICE.
 func parseService(attrs []byte) (w WireService, err error) {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	var narrow, wide []byte
 	for it.Next() {
 		w.present = w.present.with(it.Type())
@@ -304,7 +304,7 @@ func (w WireService) Named() bool {
 		(w.present.has(SvcAttrFWMark) || w.present.has(SvcAttrPort, SvcAttrProtocol, SvcAttrAddr))
 }
 
-// Key returns the key of the service, or an [nfnl.ErrMalformed].
+// Key returns the key of the service, or an [rawnl.ErrMalformed].
 func (w WireService) Key() (ServiceKey, error) {
 	if !w.Named() {
 		return ServiceKey{}, malformed("service: neither a mark nor protocol, address and port")
@@ -319,7 +319,7 @@ func (w WireService) Key() (ServiceKey, error) {
 	return ServiceKey{Family: w.Family, Protocol: w.protocol, Addr: a, Port: w.port}, nil
 }
 
-// Observed returns the whole service, or an [nfnl.ErrMalformed].
+// Observed returns the whole service, or an [rawnl.ErrMalformed].
 func (w WireService) Observed() (ObservedService, error) {
 	key, err := w.Key()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // servicesAsBytes are services and the attributes that the kernel gets of them.
@@ -203,12 +203,12 @@ func TestServiceKeys(t *testing.T) {
 
 // KeyAttr returns k as a request about something that exists has it.
 func KeyAttr(k ServiceKey) []byte {
-	return Attrs(func(b *nfnl.Batch) { putServiceKey(b, k) })
+	return Attrs(func(b *rawnl.Batch) { putServiceKey(b, k) })
 }
 
 // ServiceAttr returns s as a request has it, with more attributes.
-func ServiceAttr(s Service, more ...func(b *nfnl.Batch)) []byte {
-	return Inside(CmdAttrService, func(b *nfnl.Batch) {
+func ServiceAttr(s Service, more ...func(b *rawnl.Batch)) []byte {
+	return Inside(CmdAttrService, func(b *rawnl.Batch) {
 		PutService(b, s)
 		for _, put := range more {
 			put(b)
@@ -232,17 +232,17 @@ func TestServicesThatTheKernelWouldNotSendAreRefused(t *testing.T) {
 			Unhex(t, "2800 0180 0600 0100 0200 0000 0600 0200 0600 0000"+
 				"0600 0300 0a00 0000 0600 0400 0050 0000 0400 ff00"),
 			"an address of IPv4 has 2 bytes"},
-		{"an attribute that is cut off", Inside(CmdAttrService, func(b *nfnl.Batch) {
+		{"an attribute that is cut off", Inside(CmdAttrService, func(b *rawnl.Batch) {
 			b.Raw([]byte{9, 0, 1, 0})
 		}), "claims 9 bytes"},
-		{"an IPv6 prefix that is too long", ServiceAttr(Wanted(DNS6), func(b *nfnl.Batch) {
+		{"an IPv6 prefix that is too long", ServiceAttr(Wanted(DNS6), func(b *rawnl.Batch) {
 			b.NativeU32(SvcAttrNetmask, 129)
 		}), "an IPv6 prefix length of 129"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := parseServiceReply(tt.data)
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
@@ -252,8 +252,8 @@ func TestUnknownAttributesOfAServiceAreIgnored(t *testing.T) {
 	t.Parallel()
 	want := Wanted(Web)
 	want.Flags |= FlagHashed
-	data := ServiceAttr(want, func(b *nfnl.Batch) { b.NativeU64(99, 1) })
-	got, err := parseServiceReply(append(data, Attrs(func(b *nfnl.Batch) { b.U32(77, 1) })...))
+	data := ServiceAttr(want, func(b *rawnl.Batch) { b.NativeU64(99, 1) })
+	got, err := parseServiceReply(append(data, Attrs(func(b *rawnl.Batch) { b.U32(77, 1) })...))
 	require.NoError(t, err)
 	require.Equal(t, ObservedService{Service: Wanted(Web), Hashed: true}, got)
 }

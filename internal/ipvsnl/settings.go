@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Timeouts are how long idle connections of all services of the network namespace are kept
@@ -46,12 +46,14 @@ func wholeSeconds(d, limit time.Duration) error {
 }
 
 // putSeconds appends d, which is a whole number of seconds.
-func putSeconds(b *nfnl.Batch, typ uint16, d time.Duration) {
+func putSeconds(b *rawnl.Batch, typ uint16, d time.Duration) {
 	b.NativeU32(typ, uint32(d/time.Second))
 }
 
 // seconds returns the data as a number of seconds.
-func seconds(it *nfnl.AttrIter) time.Duration { return time.Duration(it.NativeU32()) * time.Second }
+func seconds(it *rawnl.AttrIter) time.Duration {
+	return time.Duration(it.NativeU32()) * time.Second
+}
 
 // field returns the timeout that an attribute has, nil if none.
 func (t *Timeouts) field(typ uint16) *time.Duration {
@@ -67,7 +69,7 @@ func (t *Timeouts) field(typ uint16) *time.Duration {
 }
 
 // PutTimeouts appends the attributes of t, without those that are zero.
-func PutTimeouts(b *nfnl.Batch, t Timeouts) {
+func PutTimeouts(b *rawnl.Batch, t Timeouts) {
 	for typ := CmdAttrTimeoutTCP; typ <= CmdAttrTimeoutUDP; typ++ {
 		if d := *t.field(typ); d != 0 {
 			putSeconds(b, typ, d)
@@ -78,7 +80,7 @@ func PutTimeouts(b *nfnl.Batch, t Timeouts) {
 // ParseTimeouts parses the attributes of IPVS_CMD_SET_CONFIG. A kernel without TCP or UDP in IPVS
 // (CONFIG_IP_VS_PROTO_TCP) leaves theirs out.
 func ParseTimeouts(attrs []byte) (t Timeouts, err error) {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if d := t.field(it.Type()); d != nil {
 			*d = seconds(&it)
@@ -114,7 +116,7 @@ const (
 
 // parseInfo parses the attributes of IPVS_CMD_SET_INFO.
 func parseInfo(attrs []byte) (i Info, err error) {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case InfoAttrVersion:

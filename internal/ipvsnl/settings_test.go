@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestTimeouts(t *testing.T) {
@@ -26,7 +26,7 @@ func TestTimeouts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			require.NoError(t, tt.timeouts.Validate())
-			b := Attrs(func(b *nfnl.Batch) { PutTimeouts(b, tt.timeouts) })
+			b := Attrs(func(b *rawnl.Batch) { PutTimeouts(b, tt.timeouts) })
 			require.Equal(t, len(Unhex(t, tt.want)), len(b))
 			require.Equal(t, string(Unhex(t, tt.want)), string(b))
 			back, err := ParseTimeouts(b)
@@ -61,18 +61,18 @@ func TestTheKernelsInfo(t *testing.T) {
 }
 
 func FuzzParseSettings(f *testing.F) {
-	f.Add(Attrs(func(b *nfnl.Batch) {
+	f.Add(Attrs(func(b *rawnl.Batch) {
 		PutTimeouts(b, Timeouts{TCP: time.Second, TCPFin: time.Second, UDP: time.Second})
 	}))
 	f.Add([]byte("\x08\x00\x01\x00\x01\x02\x01\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if timeouts, err := ParseTimeouts(data); err == nil {
-			back, err := ParseTimeouts(Attrs(func(b *nfnl.Batch) { PutTimeouts(b, timeouts) }))
+			back, err := ParseTimeouts(Attrs(func(b *rawnl.Batch) { PutTimeouts(b, timeouts) }))
 			require.NoError(t, err)
 			require.Equal(t, timeouts, back)
 		}
 		if _, err := parseInfo(data); err != nil {
-			require.ErrorIs(t, err, nfnl.ErrMalformed)
+			require.ErrorIs(t, err, rawnl.ErrMalformed)
 		}
 	})
 }

@@ -3,7 +3,7 @@ package ipvsnl
 import (
 	"fmt"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Stats are the counters of a service or a destination (IPVS_STATS_ATTR_*,
@@ -52,9 +52,9 @@ func (s *Stats) Counter(typ uint16) *uint64 {
 // parseStats parses the attributes inside one of the two attributes of statistics: those of 64 bits
 // (Linux 4.1) if they are there.
 func parseStats(narrow, wide []byte) (s Stats, err error) {
-	it := nfnl.Attrs(narrow)
+	it := rawnl.Attrs(narrow)
 	if wide != nil {
-		it = nfnl.Attrs(wide)
+		it = rawnl.Attrs(wide)
 	}
 	for it.Next() {
 		if p := s.Counter(it.Type()); p != nil {
@@ -69,7 +69,7 @@ func parseStats(narrow, wide []byte) (s Stats, err error) {
 
 // finish ends the walk over the attributes of an object, which says what it is, with those of its
 // statistics.
-func finish(it *nfnl.AttrIter, what string, narrow, wide []byte) (s Stats, err error) {
+func finish(it *rawnl.AttrIter, what string, narrow, wide []byte) (s Stats, err error) {
 	if err = it.Err(); err == nil {
 		s, err = parseStats(narrow, wide)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 var SomeStats = Stats{
@@ -14,14 +14,14 @@ var SomeStats = Stats{
 }
 
 // putStats appends s with 32 bits for each number.
-func putStats(b *nfnl.Batch, s Stats) {
+func putStats(b *rawnl.Batch, s Stats) {
 	for typ := StatsAttrConns; typ <= StatsAttrOutBPS; typ++ {
 		b.NativeU32(typ, uint32(*s.Counter(typ)))
 	}
 }
 
 // putStats64 appends s with 64 bits for each number.
-func putStats64(b *nfnl.Batch, s Stats) {
+func putStats64(b *rawnl.Batch, s Stats) {
 	for typ := StatsAttrConns; typ <= StatsAttrOutBPS; typ++ {
 		b.NativeU64(typ, *s.Counter(typ))
 	}
@@ -31,8 +31,8 @@ func TestStatisticsOf64BitsWin(t *testing.T) {
 	t.Parallel()
 	big := SomeStats
 	big.InPackets = 1 << 40
-	narrow := Attrs(func(b *nfnl.Batch) { putStats(b, big) })
-	wide := Attrs(func(b *nfnl.Batch) { putStats64(b, big) })
+	narrow := Attrs(func(b *rawnl.Batch) { putStats(b, big) })
+	wide := Attrs(func(b *rawnl.Batch) { putStats64(b, big) })
 
 	got, err := parseStats(narrow, nil)
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestStatisticsOf64BitsWin(t *testing.T) {
 
 func TestStatisticsIgnoreWhatTheyDoNotKnow(t *testing.T) {
 	t.Parallel()
-	got, err := parseStats(nil, Attrs(func(b *nfnl.Batch) {
+	got, err := parseStats(nil, Attrs(func(b *rawnl.Batch) {
 		b.Flag(11) // IPVS_STATS_ATTR_PAD, and one to come
 		b.NativeU64(200, 1)
 		b.NativeU64(StatsAttrConns, 3)
@@ -55,5 +55,5 @@ func TestStatisticsIgnoreWhatTheyDoNotKnow(t *testing.T) {
 	require.Equal(t, Stats{Connections: 3}, got)
 
 	_, err = parseStats([]byte("not attributes"), nil)
-	require.ErrorIs(t, err, nfnl.ErrMalformed)
+	require.ErrorIs(t, err, rawnl.ErrMalformed)
 }

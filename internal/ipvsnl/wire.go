@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Attributes of the first level of a message, in the kernel's order.
@@ -25,7 +25,7 @@ type Wire struct {
 
 // Parse parses the attributes of a message about a service or a destination.
 func Parse(attrs []byte) (w Wire, err error) {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() && err == nil {
 		switch it.Type() {
 		case CmdAttrService:
@@ -43,7 +43,7 @@ func Parse(attrs []byte) (w Wire, err error) {
 const addrLen = 16 // union nf_inet_addr, for IPv4 too
 
 // putAddr appends addr as a union nf_inet_addr: 16 bytes, of which IPv4 uses the first 4.
-func putAddr(b *nfnl.Batch, typ uint16, addr netip.Addr) {
+func putAddr(b *rawnl.Batch, typ uint16, addr netip.Addr) {
 	var u [addrLen]byte
 	if addr.Is4() {
 		a := addr.As4()
@@ -61,7 +61,7 @@ type wireAddr struct {
 }
 
 // addr returns the data as the beginning of a union nf_inet_addr.
-func addr(it *nfnl.AttrIter) (u wireAddr) {
+func addr(it *rawnl.AttrIter) (u wireAddr) {
 	if n := len(it.Data()); n > addrLen {
 		it.Fail("has %d bytes of data, want at most %d", n, addrLen)
 		return u
@@ -85,7 +85,7 @@ func (u wireAddr) in(f Family) (netip.Addr, error) {
 
 // count returns a number of 4 or 8 bytes. The kernel puts a padding attribute before numbers of 8
 // bytes where they would not be aligned otherwise.
-func count(it *nfnl.AttrIter) uint64 {
+func count(it *rawnl.AttrIter) uint64 {
 	if len(it.Data()) == 4 {
 		return uint64(it.NativeU32())
 	}
@@ -93,7 +93,7 @@ func count(it *nfnl.AttrIter) uint64 {
 }
 
 // text returns a NUL-terminated string of at most limit bytes.
-func text(it *nfnl.AttrIter, limit int) string {
+func text(it *rawnl.AttrIter, limit int) string {
 	n := len(it.Data()) - 1
 	switch {
 	case n < 0 || it.Data()[n] != 0:
@@ -106,9 +106,9 @@ func text(it *nfnl.AttrIter, limit int) string {
 	return ""
 }
 
-// malformed returns an [nfnl.ErrMalformed].
+// malformed returns an [rawnl.ErrMalformed].
 func malformed(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", nfnl.ErrMalformed, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", rawnl.ErrMalformed, fmt.Sprintf(format, args...))
 }
 
 // attrSet is a set of attribute types below 32.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestAddressesHaveTheKernelsLayout(t *testing.T) {
@@ -16,7 +16,7 @@ func TestAddressesHaveTheKernelsLayout(t *testing.T) {
 		"10.96.0.1":   "1400 0300 0a600001 00000000 00000000 00000000", // in 16 bytes, too
 		"2001:db8::1": "1400 0300 20010db8 00000000 00000000 00000001",
 	} {
-		got := Attrs(func(b *nfnl.Batch) { putAddr(b, 3, netip.MustParseAddr(addr)) })
+		got := Attrs(func(b *rawnl.Batch) { putAddr(b, 3, netip.MustParseAddr(addr)) })
 		require.Equal(t, Unhex(t, want), got, addr)
 	}
 }
@@ -26,26 +26,26 @@ func TestAttributesThatAreNotWhatTheyMustBeAreRefused(t *testing.T) {
 	LittleEndian(t)
 	for _, tt := range []struct {
 		name, data, want string
-		read             func(it *nfnl.AttrIter)
+		read             func(it *rawnl.AttrIter)
 	}{
 		{"a counter of neither 4 nor 8 bytes", "0600 0100 0000 0000", "has 2 bytes of data, want 8",
-			func(it *nfnl.AttrIter) { count(it) }},
+			func(it *rawnl.AttrIter) { count(it) }},
 		{"a string without NUL", "0600 0600 7272 0000", "attribute 6 is not a terminated string",
-			func(it *nfnl.AttrIter) { text(it, 15) }},
+			func(it *rawnl.AttrIter) { text(it, 15) }},
 		{"a string of no bytes", "0400 0600", "is not a terminated string",
-			func(it *nfnl.AttrIter) { text(it, 15) }},
+			func(it *rawnl.AttrIter) { text(it, 15) }},
 		{"a string that is too long", "0800 0600 77777700", "string of 3 bytes, want at most 2",
-			func(it *nfnl.AttrIter) { text(it, 2) }},
+			func(it *rawnl.AttrIter) { text(it, 2) }},
 		{"an address that is too long", "1800 0300 " + "0000000000000000000000000000000000000000",
-			"has 20 bytes of data, want at most 16", func(it *nfnl.AttrIter) { addr(it) }},
+			"has 20 bytes of data, want at most 16", func(it *rawnl.AttrIter) { addr(it) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			it := nfnl.Attrs(Unhex(t, tt.data))
+			it := rawnl.Attrs(Unhex(t, tt.data))
 			for it.Next() {
 				tt.read(&it)
 			}
-			require.ErrorIs(t, it.Err(), nfnl.ErrMalformed)
+			require.ErrorIs(t, it.Err(), rawnl.ErrMalformed)
 			require.ErrorContains(t, it.Err(), tt.want)
 		})
 	}
@@ -74,7 +74,7 @@ func TestAnAddressNeedsTheBytesOfItsFamily(t *testing.T) {
 			t.Parallel()
 			got, err := tt.addr.in(tt.in)
 			if tt.fail != "" {
-				require.ErrorIs(t, err, nfnl.ErrMalformed)
+				require.ErrorIs(t, err, rawnl.ErrMalformed)
 				require.ErrorContains(t, err, tt.fail)
 				return
 			}

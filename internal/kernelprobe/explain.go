@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Oldest is the oldest kernel that the backends are tested on.
@@ -19,8 +19,8 @@ var Oldest = Release{5, 10}
 // backend with b nil, into an error that says what is missing: one of the sentinels of package
 // dataplane where that can be told. That objects are there already is no error: it says nothing of
 // what the kernel can do.
-func Explain(err error, b *nfnl.Batch, running Release) error {
-	err = nfnl.Except(err, syscall.EEXIST)
+func Explain(err error, b *rawnl.Batch, running Release) error {
+	err = rawnl.Except(err, syscall.EEXIST)
 	switch {
 	case err == nil:
 		return nil
@@ -55,12 +55,12 @@ func lacking(err error) bool {
 }
 
 // modules names the modules that the kernel did not find, sorted.
-func modules(err error, b *nfnl.Batch) []string {
+func modules(err error, b *rawnl.Batch) []string {
 	if errors.Is(err, syscall.EPROTONOSUPPORT) {
 		return []string{"nfnetlink"}
 	}
 	var l []string
-	for _, e := range nfnl.Refusals(err) {
+	for _, e := range rawnl.Refusals(err) {
 		switch {
 		case e.Index < 0 && e.Errno == syscall.EOPNOTSUPP:
 			l = append(l, "nf_tables")

@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at
 // is where the latter begins in its message.
-func transaction() (b *nfnl.Batch, at int) {
-	b = &nfnl.Batch{}
-	b.Message(nfnl.SubsysNFTables, msgNewChain, 0, 2, 0, nfnl.Object{Verb: "add", Kind: "chain",
+func transaction() (b *rawnl.Batch, at int) {
+	b = &rawnl.Batch{}
+	b.Message(rawnl.SubsysNFTables, msgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain",
 		Name: "c"})
 	b.Text(attrChainType, "nat")
-	b.Message(nfnl.SubsysNFTables, msgNewRule, 0, 10, 0, nfnl.Object{Verb: "add", Kind: "rule"})
+	b.Message(rawnl.SubsysNFTables, msgNewRule, 0, 10, 0, rawnl.Object{Verb: "add", Kind: "rule"})
 	exprs := b.Nest(attrRuleExprs)
 	for _, name := range []string{"lookup", "numgen"} {
 		at = b.MessageLen()
@@ -39,7 +39,7 @@ var (
 
 // refused is the kernel's answer to a message, which points to an attribute of it.
 func refused(index int, errno syscall.Errno, offset int) error {
-	return fmt.Errorf("check: %w", &nfnl.OpError{Op: "add", Object: "x", Index: index,
+	return fmt.Errorf("check: %w", &rawnl.OpError{Op: "add", Object: "x", Index: index,
 		Errno: errno, Offset: offset})
 }
 
@@ -114,10 +114,10 @@ func TestObjectsThatAreThereAreNoRefusal(t *testing.T) {
 	t.Parallel()
 	b, _ := transaction()
 	now := Release{6, 1}
-	there, denied := &nfnl.OpError{Errno: syscall.EEXIST}, &nfnl.OpError{Errno: syscall.EPERM}
+	there, denied := &rawnl.OpError{Errno: syscall.EEXIST}, &rawnl.OpError{Errno: syscall.EPERM}
 	require.NoError(t, Explain(there, b, now))
-	require.NoError(t, Explain(nfnl.OpErrors{there, there}, b, now))
-	err := Explain(nfnl.OpErrors{there, denied, there}, b, now)
+	require.NoError(t, Explain(rawnl.OpErrors{there, there}, b, now))
+	err := Explain(rawnl.OpErrors{there, denied, there}, b, now)
 	require.ErrorIs(t, err, dataplane.ErrNoPermission)
 	require.NotErrorIs(t, err, syscall.EEXIST)
 	other := errors.New("socket")

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/netnstest"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 )
@@ -40,7 +40,7 @@ func candidates() []dataplane.Candidate {
 func TestProbingLeavesNothingBehind(t *testing.T) {
 	ns := newNS(t)
 	generation := func() uint32 {
-		c, err := nfnl.Dial(&nfnl.Config{NetNS: ns.Fd()})
+		c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 		require.NoError(t, err)
 		defer c.Close()
 		g, err := c.GenID(t.Context())

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Messages and attributes of nf_tables (include/uapi/linux/netfilter/nf_tables.h,
@@ -21,7 +21,7 @@ const (
 )
 
 // message returns message i of a batch, headers included; nil if it has no such message.
-func message(b *nfnl.Batch, i int) []byte {
+func message(b *rawnl.Batch, i int) []byte {
 	p := b.Bytes()
 	for len(p) >= 4 {
 		n := int(binary.NativeEndian.Uint32(p))
@@ -55,7 +55,7 @@ func module(msg []byte, offset int) string {
 			return "nft_chain_" + t
 		}
 	case msgNewRule:
-		path := nfnl.AttrPath(msg, offset)
+		path := rawnl.AttrPath(msg, offset)
 		if len(path) == 0 || path[0].Type != attrRuleExprs {
 			return ""
 		}
@@ -83,7 +83,7 @@ func expression(name, ext, ip string) string {
 
 // find returns the data of the first attribute of a type.
 func find(attrs []byte, typ uint16) []byte {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() == typ {
 			return it.Data()

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // TableInfo is what the kernel says of a table.
@@ -19,7 +19,7 @@ type TableInfo struct {
 // DecodeTable decodes the attributes of a table.
 func DecodeTable(attrs []byte) (TableInfo, error) {
 	var t TableInfo
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case attrTableFlags:
@@ -43,7 +43,7 @@ type SetInfo struct {
 // DecodeSet decodes the attributes of a set.
 func DecodeSet(attrs []byte) (SetInfo, error) {
 	s := SetInfo{Count: -1}
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case AttrSetName:
@@ -67,7 +67,7 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 
 // DecodeElements calls fn for each element in the attributes of a message about elements of a set.
 func DecodeElements(attrs []byte, fn func(Elem) error) error {
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != AttrElemsList {
 			continue
@@ -89,7 +89,7 @@ type ChainInfo struct {
 // DecodeChain decodes the attributes of a chain.
 func DecodeChain(attrs []byte) (ChainInfo, error) {
 	var c ChainInfo
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case AttrChainTable:
@@ -111,7 +111,7 @@ func DecodeChain(attrs []byte) (ChainInfo, error) {
 	return c, it.Err()
 }
 
-func (c *Chain) decodeHook(it nfnl.AttrIter) error {
+func (c *Chain) decodeHook(it rawnl.AttrIter) error {
 	for it.Next() {
 		switch it.Type() {
 		case attrHookNumber:
@@ -134,7 +134,7 @@ type RuleInfo struct {
 // DecodeRule decodes the attributes of a rule.
 func DecodeRule(attrs []byte) (RuleInfo, error) {
 	var r RuleInfo
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		switch it.Type() {
 		case AttrRuleTable:
@@ -171,7 +171,7 @@ type ExprInfo struct {
 // EachExpr calls fn for each expression of a rule, until it returns false. It reports whether all
 // of the list could be read and fn never returned false.
 func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
-	it := nfnl.Attrs(list)
+	it := rawnl.Attrs(list)
 	for it.Next() {
 		var e ExprInfo
 		sub := it.Nest()
@@ -196,7 +196,7 @@ func (r *RuleInfo) Counted() (packets uint64, err error) {
 		if string(e.Name) != "counter" {
 			return true
 		}
-		it := nfnl.Attrs(e.Attrs)
+		it := rawnl.Attrs(e.Attrs)
 		for it.Next() {
 			if it.Type() == attrCounterPackets {
 				packets += it.U64()
@@ -205,7 +205,7 @@ func (r *RuleInfo) Counted() (packets uint64, err error) {
 		return it.Err() == nil
 	})
 	if !whole {
-		return 0, fmt.Errorf("counters of a rule: %w", nfnl.ErrMalformed)
+		return 0, fmt.Errorf("counters of a rule: %w", rawnl.ErrMalformed)
 	}
 	return packets, nil
 }

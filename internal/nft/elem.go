@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -68,7 +68,7 @@ func appendElem(b []byte, e Elem) []byte {
 	if e.UserData != nil {
 		b = appendAttr(b, elemUserData, e.UserData)
 	}
-	putAttrHeader(b[start:], len(b)-start, listElem|nfnl.AttrNested)
+	putAttrHeader(b[start:], len(b)-start, listElem|rawnl.AttrNested)
 	return b
 }
 
@@ -116,7 +116,7 @@ func appendData(b []byte, typ uint16, value []byte) []byte {
 	n := len(value)
 	pad := (n + 3) &^ 3
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
-	putAttrHeader(b[len(b)-8:], 8+pad, typ|nfnl.AttrNested)
+	putAttrHeader(b[len(b)-8:], 8+pad, typ|rawnl.AttrNested)
 	putAttrHeader(b[len(b)-4:], 4+n, DataValue)
 	b = append(b, value...)
 	return append(b, zeros[:pad-n]...)
@@ -140,7 +140,7 @@ func putAttrHeader(b []byte, length int, typ uint16) {
 // decodeElem decodes the data of one NFTA_LIST_ELEM. The slices point into it.
 func decodeElem(data []byte) (Elem, error) {
 	var e Elem
-	it := nfnl.Attrs(data)
+	it := rawnl.Attrs(data)
 	for it.Next() {
 		switch it.Type() {
 		case elemKey:
@@ -159,7 +159,7 @@ func decodeElem(data []byte) (Elem, error) {
 }
 
 // dataOf returns the NFTA_DATA_VALUE inside the current attribute; nil if there is none.
-func dataOf(it *nfnl.AttrIter) []byte {
+func dataOf(it *rawnl.AttrIter) []byte {
 	in := it.Nest()
 	for in.Next() {
 		if in.Type() == DataValue {
@@ -171,7 +171,7 @@ func dataOf(it *nfnl.AttrIter) []byte {
 
 // DecodeElems calls fn for every element in a list as it goes on the wire.
 func DecodeElems(list []byte, fn func(Elem) error) error {
-	it := nfnl.Attrs(list)
+	it := rawnl.Attrs(list)
 	for it.Next() {
 		e, err := decodeElem(it.Data())
 		if err != nil {

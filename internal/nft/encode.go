@@ -4,14 +4,14 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // AppendLookup appends a request for the elements of a set that have the keys of l, for
-// [nfnl.Conn.Lookup]. l must be short enough for one message.
-func AppendLookup(b *nfnl.Batch, f *Family, table string, s *Set, l *ElemList) {
-	b.Message(nfnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
-		nfnl.Object{Verb: "read elements of", Kind: s.kind(), Name: s.Name, Within: table,
+// [rawnl.Conn.Lookup]. l must be short enough for one message.
+func AppendLookup(b *rawnl.Batch, f *Family, table string, s *Set, l *ElemList) {
+	b.Message(rawnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
+		rawnl.Object{Verb: "read elements of", Kind: s.kind(), Name: s.Name, Within: table,
 			Part: describeElem})
 	b.Text(AttrElemsTable, table)
 	b.Text(AttrElemsSet, s.Name)
@@ -41,44 +41,44 @@ type Writer interface {
 // Encoder appends the messages about one table to a batch. What is added must not be there, except
 // for chains.
 type Encoder struct {
-	b      *nfnl.Batch
+	b      *rawnl.Batch
 	f      *Family
 	table  string
 	within string
 
-	ids       uint32    // of the sets so far
-	anonymous uint32    // of the anonymous sets so far
-	exprs     nfnl.Mark // what BeginRule began
+	ids       uint32     // of the sets so far
+	anonymous uint32     // of the anonymous sets so far
+	exprs     rawnl.Mark // what BeginRule began
 
 	// DescribeRule names the rule of a message that [Encoder.BeginRule] began, for errors.
-	DescribeRule nfnl.Describer
+	DescribeRule rawnl.Describer
 }
 
 var _ Writer = (*Encoder)(nil)
 
 // NewEncoder returns an encoder for a table of a family.
-func NewEncoder(b *nfnl.Batch, f *Family, table string) *Encoder {
+func NewEncoder(b *rawnl.Batch, f *Family, table string) *Encoder {
 	return &Encoder{b: b, f: f, table: table, within: "table " + f.Name + " " + table,
 		anonymous: uint32(f.NFProto) << 16}
 }
 
 func (e *Encoder) message(typ uint8, flags uint16, verb, kind, name string) {
-	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
-		nfnl.Object{Verb: verb, Kind: kind, Name: name, Within: e.within, Part: describeElem})
+	e.b.Message(rawnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
+		rawnl.Object{Verb: verb, Kind: kind, Name: name, Within: e.within, Part: describeElem})
 	e.b.Text(AttrTableName, e.table) // in each message, the table is this attribute
 }
 
 func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
-	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
-		nfnl.Object{Verb: verb, Kind: e.within})
+	e.b.Message(rawnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,
+		rawnl.Object{Verb: verb, Kind: e.within})
 	e.b.Text(AttrTableName, e.table)
 }
 
 // AddTable makes the table.
-func (e *Encoder) AddTable() { e.newTable(nfnl.FlagCreate | nfnl.FlagExcl) }
+func (e *Encoder) AddTable() { e.newTable(rawnl.FlagCreate | rawnl.FlagExcl) }
 
 // EnsureTable makes the table. One that is there stays as it is.
-func (e *Encoder) EnsureTable() { e.newTable(nfnl.FlagCreate) }
+func (e *Encoder) EnsureTable() { e.newTable(rawnl.FlagCreate) }
 
 func (e *Encoder) newTable(flags uint16) {
 	e.tableMessage(MsgNewTable, flags, "add")
@@ -89,11 +89,11 @@ func (e *Encoder) newTable(flags uint16) {
 func (e *Encoder) DeleteTable() { e.tableMessage(MsgDelTable, 0, "delete") }
 
 // DeleteEmptyTable deletes the table if nothing is in it. EBUSY says that there is.
-func (e *Encoder) DeleteEmptyTable() { e.tableMessage(MsgDelTable, nfnl.FlagNonRec, "delete") }
+func (e *Encoder) DeleteEmptyTable() { e.tableMessage(MsgDelTable, rawnl.FlagNonRec, "delete") }
 
 // AddSet makes a set.
 func (e *Encoder) AddSet(s *Set) {
-	e.message(MsgNewSet, nfnl.FlagCreate|nfnl.FlagExcl, "add", s.kind(), s.Name)
+	e.message(MsgNewSet, rawnl.FlagCreate|rawnl.FlagExcl, "add", s.kind(), s.Name)
 	b := e.b
 	b.Text(AttrSetName, s.Name)
 	b.U32(attrSetFlags, s.Flags)
@@ -139,7 +139,7 @@ func (e *Encoder) DeleteSet(s *Set) {
 
 // AddElements adds elements to a set, in as many messages as they need.
 func (e *Encoder) AddElements(s *Set, l *ElemList) {
-	e.elements(MsgNewSetElem, nfnl.FlagCreate|nfnl.FlagExcl, "add", s, l)
+	e.elements(MsgNewSetElem, rawnl.FlagCreate|rawnl.FlagExcl, "add", s, l)
 }
 
 // DeleteElements deletes elements of a set, which must be there.
@@ -158,10 +158,10 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 }
 
 // AddChain makes a chain, which may be there.
-func (e *Encoder) AddChain(c *Chain) { e.chain(nfnl.FlagCreate, c) }
+func (e *Encoder) AddChain(c *Chain) { e.chain(rawnl.FlagCreate, c) }
 
 // CreateChain makes a chain, which must not be there.
-func (e *Encoder) CreateChain(c *Chain) { e.chain(nfnl.FlagCreate|nfnl.FlagExcl, c) }
+func (e *Encoder) CreateChain(c *Chain) { e.chain(rawnl.FlagCreate|rawnl.FlagExcl, c) }
 
 func (e *Encoder) chain(flags uint16, c *Chain) {
 	e.message(MsgNewChain, flags, "add", "chain", c.Name)
@@ -188,7 +188,7 @@ func (e *Encoder) DeleteChain(name string) { e.deleteChain(0, name) }
 
 // DeleteUnusedChain deletes a chain that has no rules and that no rule leads to. EBUSY says that it
 // has, or that one does.
-func (e *Encoder) DeleteUnusedChain(name string) { e.deleteChain(nfnl.FlagNonRec, name) }
+func (e *Encoder) DeleteUnusedChain(name string) { e.deleteChain(rawnl.FlagNonRec, name) }
 
 func (e *Encoder) deleteChain(flags uint16, name string) {
 	e.message(MsgDelChain, flags, "delete", "chain", name)
@@ -209,7 +209,7 @@ func (e *Encoder) rule(chain string, r Rule) {
 			e.anonymousSet(r[i].set)
 		}
 	}
-	e.message(MsgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "add", "rule", chain)
+	e.message(MsgNewRule, rawnl.FlagCreate|rawnl.FlagAppend, "add", "rule", chain)
 	e.b.Text(AttrRuleChain, chain)
 	l := e.b.Nest(attrRuleExpressions)
 	for i := range r {
@@ -227,7 +227,7 @@ func (e *Encoder) rule(chain string, r Rule) {
 func (e *Encoder) anonymousSet(a *AnonymousSet) {
 	e.anonymous++
 	e.newAnonymous(a)
-	e.message(MsgNewSetElem, nfnl.FlagCreate, "add", "set", a.name())
+	e.message(MsgNewSetElem, rawnl.FlagCreate, "add", "set", a.name())
 	e.b.Text(AttrElemsSet, a.name())
 	e.b.U32(attrElemsSetID, e.anonymous)
 	l := e.b.Nest(AttrElemsList)
@@ -250,7 +250,7 @@ func (e *Encoder) newAnonymous(a *AnonymousSet) {
 	if a.isMap() {
 		key, flags, size = FieldSlot, flags|SetMap, len(a.Verdicts)
 	}
-	e.message(MsgNewSet, nfnl.FlagCreate, "add", "set", a.name())
+	e.message(MsgNewSet, rawnl.FlagCreate, "add", "set", a.name())
 	e.b.Text(AttrSetName, a.name())
 	e.b.U32(attrSetFlags, flags)
 	e.b.U32(attrSetKeyType, fieldTypes[key].typ)
@@ -269,8 +269,8 @@ func (e *Encoder) newAnonymous(a *AnonymousSet) {
 }
 
 // describeElem names the element that the kernel complained about, for errors.
-var describeElem = nfnl.DescribeFunc(func(msg []byte, offset int) string {
-	path := nfnl.AttrPath(msg, offset)
+var describeElem = rawnl.DescribeFunc(func(msg []byte, offset int) string {
+	path := rawnl.AttrPath(msg, offset)
 	for _, step := range path {
 		if step.Type != listElem {
 			continue

@@ -1,6 +1,6 @@
 package nft
 
-import "github.com/kernlb/kernlb/internal/nfnl"
+import "github.com/kernlb/kernlb/internal/rawnl"
 
 // Place is where in a chain a rule goes. All but the first are told by the handle of another rule.
 type Place uint8
@@ -18,17 +18,17 @@ const (
 func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
 	switch at {
 	case Last:
-		e.ruleMessage(MsgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "add", chain)
+		e.ruleMessage(MsgNewRule, rawnl.FlagCreate|rawnl.FlagAppend, "add", chain)
 	case Before:
-		e.ruleMessage(MsgNewRule, nfnl.FlagCreate, "insert", chain)
+		e.ruleMessage(MsgNewRule, rawnl.FlagCreate, "insert", chain)
 		if handle != 0 {
 			e.b.U64(attrRulePosition, handle)
 		}
 	case After:
-		e.ruleMessage(MsgNewRule, nfnl.FlagCreate|nfnl.FlagAppend, "insert", chain)
+		e.ruleMessage(MsgNewRule, rawnl.FlagCreate|rawnl.FlagAppend, "insert", chain)
 		e.b.U64(attrRulePosition, handle)
 	case InPlaceOf:
-		e.ruleMessage(MsgNewRule, nfnl.FlagReplace, "replace", chain)
+		e.ruleMessage(MsgNewRule, rawnl.FlagReplace, "replace", chain)
 		e.b.U64(attrRuleHandle, handle)
 	}
 	e.exprs = e.b.Nest(attrRuleExpressions)
@@ -57,7 +57,7 @@ func (e *Encoder) DeleteRule(chain string, handle uint64) {
 }
 
 func (e *Encoder) ruleMessage(typ uint8, flags uint16, verb, chain string) {
-	e.b.Message(nfnl.SubsysNFTables, typ, flags, e.f.NFProto, 0, nfnl.Object{Verb: verb,
+	e.b.Message(rawnl.SubsysNFTables, typ, flags, e.f.NFProto, 0, rawnl.Object{Verb: verb,
 		Kind: "chain", Name: chain, Within: e.within, Part: e.DescribeRule})
 	e.b.Text(AttrRuleTable, e.table)
 	e.b.Text(AttrRuleChain, chain)

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // The expressions of nf_tables. Each function appends one, as an element of
@@ -20,26 +20,26 @@ import (
 // as the methods of expr.Any are not exported.
 
 // beginExpr begins an expression; its attributes follow, then endExpr.
-func beginExpr(b *nfnl.Batch, name string) (elem, data nfnl.Mark) {
+func beginExpr(b *rawnl.Batch, name string) (elem, data rawnl.Mark) {
 	elem = b.Nest(listElem)
 	b.Text(exprName, name)
 	return elem, b.Nest(exprData)
 }
 
-func endExpr(b *nfnl.Batch, elem, data nfnl.Mark) {
+func endExpr(b *rawnl.Batch, elem, data rawnl.Mark) {
 	b.End(data)
 	b.End(elem)
 }
 
 // appendValue appends attribute typ with the value of a register.
-func appendValue(b *nfnl.Batch, typ uint16, v []byte) {
+func appendValue(b *rawnl.Batch, typ uint16, v []byte) {
 	m := b.Nest(typ)
 	b.Attr(DataValue, v)
 	b.End(m)
 }
 
 // appendVerdict appends attribute typ with a verdict; chain is empty if it leads to none.
-func appendVerdict(b *nfnl.Batch, typ uint16, code int32, chain string) {
+func appendVerdict(b *rawnl.Batch, typ uint16, code int32, chain string) {
 	m := b.Nest(typ)
 	v := b.Nest(DataVerdict)
 	b.U32(AttrVerdictCode, uint32(code))
@@ -60,7 +60,7 @@ func register(offset int) uint32 {
 }
 
 // AppendPayload loads bytes of a header into a register.
-func AppendPayload(b *nfnl.Batch, reg, base, offset, length uint32) {
+func AppendPayload(b *rawnl.Batch, reg, base, offset, length uint32) {
 	elem, data := beginExpr(b, "payload")
 	b.U32(AttrPayloadDReg, reg)
 	b.U32(AttrPayloadBase, base)
@@ -70,7 +70,7 @@ func AppendPayload(b *nfnl.Batch, reg, base, offset, length uint32) {
 }
 
 // AppendMeta loads what the kernel knows of the packet into a register.
-func AppendMeta(b *nfnl.Batch, reg, key uint32) {
+func AppendMeta(b *rawnl.Batch, reg, key uint32) {
 	elem, data := beginExpr(b, "meta")
 	b.U32(AttrMetaKey, key)
 	b.U32(AttrMetaDReg, reg)
@@ -78,7 +78,7 @@ func AppendMeta(b *nfnl.Batch, reg, key uint32) {
 }
 
 // appendMetaSet sets what the kernel knows of the packet from Reg1.
-func appendMetaSet(b *nfnl.Batch, key uint32) {
+func appendMetaSet(b *rawnl.Batch, key uint32) {
 	elem, data := beginExpr(b, "meta")
 	b.U32(AttrMetaKey, key)
 	b.U32(attrMetaSReg, Reg1)
@@ -86,7 +86,7 @@ func appendMetaSet(b *nfnl.Batch, key uint32) {
 }
 
 // appendCT loads what conntrack knows of the flow into a register.
-func appendCT(b *nfnl.Batch, reg, key uint32) {
+func appendCT(b *rawnl.Batch, reg, key uint32) {
 	elem, data := beginExpr(b, "ct")
 	b.U32(attrCTKey, key)
 	b.U32(attrCTDReg, reg)
@@ -94,7 +94,7 @@ func appendCT(b *nfnl.Batch, reg, key uint32) {
 }
 
 // appendCTOriginal loads what conntrack knows of the original direction of the flow.
-func appendCTOriginal(b *nfnl.Batch, reg, key uint32) {
+func appendCTOriginal(b *rawnl.Batch, reg, key uint32) {
 	elem, data := beginExpr(b, "ct")
 	b.U32(attrCTKey, key)
 	b.U32(attrCTDReg, reg)
@@ -103,7 +103,7 @@ func appendCTOriginal(b *nfnl.Batch, reg, key uint32) {
 }
 
 // AppendCmp compares Reg1 with a value; op is CmpEq or one of its kin.
-func AppendCmp(b *nfnl.Batch, op uint32, v []byte) {
+func AppendCmp(b *rawnl.Batch, op uint32, v []byte) {
 	elem, data := beginExpr(b, "cmp")
 	b.U32(AttrCmpSReg, Reg1)
 	b.U32(AttrCmpOp, op)
@@ -113,7 +113,7 @@ func AppendCmp(b *nfnl.Batch, op uint32, v []byte) {
 
 // AppendBitwise makes Reg1 (Reg1 & mask) ^ xor. Both have the same length, at most 16 bytes; a nil
 // xor is zero.
-func AppendBitwise(b *nfnl.Batch, mask, xor []byte) {
+func AppendBitwise(b *rawnl.Batch, mask, xor []byte) {
 	var zero [16]byte
 	if xor == nil {
 		xor = zero[:len(mask)]
@@ -128,7 +128,7 @@ func AppendBitwise(b *nfnl.Batch, mask, xor []byte) {
 }
 
 // AppendRange matches if Reg1 is in a range, both ends included.
-func AppendRange(b *nfnl.Batch, from, to []byte) {
+func AppendRange(b *rawnl.Batch, from, to []byte) {
 	elem, data := beginExpr(b, "range")
 	b.U32(AttrRangeSReg, Reg1)
 	b.U32(AttrRangeOp, RangeEq)
@@ -138,7 +138,7 @@ func AppendRange(b *nfnl.Batch, from, to []byte) {
 }
 
 // AppendCounter counts packets and bytes, from zero.
-func AppendCounter(b *nfnl.Batch) {
+func AppendCounter(b *rawnl.Batch) {
 	elem, data := beginExpr(b, "counter")
 	b.U64(attrCounterBytes, 0)
 	b.U64(attrCounterPackets, 0)
@@ -147,7 +147,7 @@ func AppendCounter(b *nfnl.Batch) {
 
 // AppendVerdict ends the rule with a verdict: VerdictDrop or one of its kin. chain is empty if it
 // leads to none.
-func AppendVerdict(b *nfnl.Batch, code int32, chain string) {
+func AppendVerdict(b *rawnl.Batch, code int32, chain string) {
 	elem, data := beginExpr(b, "immediate")
 	b.U32(AttrImmediateDReg, RegVerdict)
 	appendVerdict(b, AttrImmediateData, code, chain)
@@ -155,16 +155,16 @@ func AppendVerdict(b *nfnl.Batch, code int32, chain string) {
 }
 
 // AppendMatch is a match of x_tables, through nft_compat; info is its struct.
-func AppendMatch(b *nfnl.Batch, name string, revision uint32, info []byte) {
+func AppendMatch(b *rawnl.Batch, name string, revision uint32, info []byte) {
 	appendExtension(b, "match", name, revision, info)
 }
 
 // AppendTarget is a target of x_tables, through nft_compat; info is its struct.
-func AppendTarget(b *nfnl.Batch, name string, revision uint32, info []byte) {
+func AppendTarget(b *rawnl.Batch, name string, revision uint32, info []byte) {
 	appendExtension(b, "target", name, revision, info)
 }
 
-func appendExtension(b *nfnl.Batch, kind, name string, revision uint32, info []byte) {
+func appendExtension(b *rawnl.Batch, kind, name string, revision uint32, info []byte) {
 	elem, data := beginExpr(b, kind)
 	b.Text(AttrExtensionName, name)
 	b.U32(AttrExtensionRev, revision)
@@ -173,7 +173,7 @@ func appendExtension(b *nfnl.Batch, kind, name string, revision uint32, info []b
 }
 
 // appendLookup matches if the key in Reg1 is in the set; with inverted, if it is not.
-func appendLookup(b *nfnl.Batch, set string, inverted bool) {
+func appendLookup(b *rawnl.Batch, set string, inverted bool) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
 	b.Text(attrLookupSet, set)
@@ -184,7 +184,7 @@ func appendLookup(b *nfnl.Batch, set string, inverted bool) {
 }
 
 // appendLookupMap replaces the key in Reg1 by what the map has for it; no entry, no match.
-func appendLookupMap(b *nfnl.Batch, name string) {
+func appendLookupMap(b *rawnl.Batch, name string) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
 	b.U32(attrLookupDReg, Reg1)
@@ -193,7 +193,7 @@ func appendLookupMap(b *nfnl.Batch, name string) {
 }
 
 // appendLookupAnonymous looks up an anonymous set of the same transaction. A map gives the verdict.
-func appendLookupAnonymous(b *nfnl.Batch, a *AnonymousSet, id uint32) {
+func appendLookupAnonymous(b *rawnl.Batch, a *AnonymousSet, id uint32) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
 	if a.isMap() {
@@ -208,7 +208,7 @@ func appendLookupAnonymous(b *nfnl.Batch, a *AnonymousSet, id uint32) {
 const hashed = 16
 
 // appendJHash hashes what is at hashed, of a length, into a number below mod in Reg1.
-func appendJHash(b *nfnl.Batch, length, mod, seed uint32) {
+func appendJHash(b *rawnl.Batch, length, mod, seed uint32) {
 	elem, data := beginExpr(b, "hash")
 	b.U32(attrHashSReg, register(hashed))
 	b.U32(attrHashDReg, Reg1)
@@ -221,7 +221,7 @@ func appendJHash(b *nfnl.Batch, length, mod, seed uint32) {
 }
 
 // appendNumgen draws a number below mod.
-func appendNumgen(b *nfnl.Batch, reg, mod uint32) {
+func appendNumgen(b *rawnl.Batch, reg, mod uint32) {
 	elem, data := beginExpr(b, "numgen")
 	b.U32(attrNumgenDReg, reg)
 	b.U32(attrNumgenModulus, mod)
@@ -231,7 +231,7 @@ func appendNumgen(b *nfnl.Batch, reg, mod uint32) {
 }
 
 // appendDNAT translates the destination to the address that begins in Reg1, and the port after it.
-func appendDNAT(b *nfnl.Batch, f *Family) {
+func appendDNAT(b *rawnl.Batch, f *Family) {
 	elem, data := beginExpr(b, "nat")
 	b.U32(attrNATType, natDNAT)
 	b.U32(attrNATFamily, uint32(f.NFProto))
@@ -241,14 +241,14 @@ func appendDNAT(b *nfnl.Batch, f *Family) {
 }
 
 // appendMasquerade translates the source to an address of the interface, with random ports.
-func appendMasquerade(b *nfnl.Batch) {
+func appendMasquerade(b *rawnl.Batch) {
 	elem, data := beginExpr(b, "masq")
 	b.U32(attrMasqFlags, natFullyRandom)
 	endExpr(b, elem, data)
 }
 
 // appendReject answers with ICMP unreachable of a code.
-func appendReject(b *nfnl.Batch, code uint8) {
+func appendReject(b *rawnl.Batch, code uint8) {
 	elem, data := beginExpr(b, "reject")
 	b.U32(attrRejectType, rejectICMPUnreach)
 	b.U8(attrRejectCode, code)
@@ -256,14 +256,14 @@ func appendReject(b *nfnl.Batch, code uint8) {
 }
 
 // appendResetTCP answers a segment with a reset, as if this machine had no such connection.
-func appendResetTCP(b *nfnl.Batch) {
+func appendResetTCP(b *rawnl.Batch) {
 	elem, data := beginExpr(b, "reject")
 	b.U32(attrRejectType, rejectTCPReset)
 	endExpr(b, elem, data)
 }
 
 // appendFIBType loads the type of an address of the packet into Reg1.
-func appendFIBType(b *nfnl.Batch, which uint32) {
+func appendFIBType(b *rawnl.Batch, which uint32) {
 	elem, data := beginExpr(b, "fib")
 	b.U32(attrFIBFlags, which)
 	b.U32(attrFIBResult, fibAddrType)
@@ -273,7 +273,7 @@ func appendFIBType(b *nfnl.Batch, which uint32) {
 
 // appendUpdate puts the data into the map under the key in Reg1, or renews the timeout of a key
 // that is there, whose data it leaves alone.
-func appendUpdate(b *nfnl.Batch, name string, dataReg uint32, timeout time.Duration) {
+func appendUpdate(b *rawnl.Batch, name string, dataReg uint32, timeout time.Duration) {
 	elem, data := beginExpr(b, "dynset")
 	b.U32(attrDynsetKeyReg, Reg1)
 	b.U32(attrDynsetDataReg, dataReg)

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // exprsOf returns the expressions of a rule as they are sent.
 func exprsOf(t *testing.T, f *Family, r Rule) []ExprInfo {
 	t.Helper()
-	var b nfnl.Batch
+	var b rawnl.Batch
 	NewEncoder(&b, f, "lb").rule("chain", r)
 	rules := attributes(t, &b, MsgNewRule)
 	require.Len(t, rules, 1)
@@ -203,7 +203,7 @@ func requireSame(t *testing.T, f *Family, want expr.Any, sent ExprInfo) {
 func attributesByType(t *testing.T, data []byte) map[uint16][]byte {
 	t.Helper()
 	m := map[uint16][]byte{}
-	it := nfnl.Attrs(data)
+	it := rawnl.Attrs(data)
 	for it.Next() {
 		m[it.Type()] = it.Data()
 	}
@@ -242,17 +242,17 @@ func TestExpressionsOfIptables(t *testing.T) {
 	t.Parallel()
 	info := xt.Unknown{1, 2, 3, 4, 5, 6, 7, 8}
 	for _, tc := range []struct {
-		write func(b *nfnl.Batch)
+		write func(b *rawnl.Batch)
 		want  expr.Any
 	}{
-		{func(b *nfnl.Batch) { AppendRange(b, []byte{1, 2}, []byte{3, 4}) },
+		{func(b *rawnl.Batch) { AppendRange(b, []byte{1, 2}, []byte{3, 4}) },
 			&expr.Range{Register: 1, FromData: []byte{1, 2}, ToData: []byte{3, 4}}},
-		{func(b *nfnl.Batch) { AppendCmp(b, CmpLte, []byte{1}) }, cmp(expr.CmpOpLte, 1)},
-		{func(b *nfnl.Batch) { AppendVerdict(b, VerdictReturn, "") },
+		{func(b *rawnl.Batch) { AppendCmp(b, CmpLte, []byte{1}) }, cmp(expr.CmpOpLte, 1)},
+		{func(b *rawnl.Batch) { AppendVerdict(b, VerdictReturn, "") },
 			verdict(expr.VerdictReturn, "")},
-		{func(b *nfnl.Batch) { AppendMatch(b, "other", 1, info) },
+		{func(b *rawnl.Batch) { AppendMatch(b, "other", 1, info) },
 			&expr.Match{Name: "other", Rev: 1, Info: &info}},
-		{func(b *nfnl.Batch) { AppendTarget(b, "OTHER", 2, info) },
+		{func(b *rawnl.Batch) { AppendTarget(b, "OTHER", 2, info) },
 			&expr.Target{Name: "OTHER", Rev: 2, Info: &info}},
 	} {
 		requireSame(t, IPv4, tc.want, exprsOf(t, IPv4, rule("", tc.write))[0])
@@ -277,7 +277,7 @@ func TestHashesCoverTextAndExpressions(t *testing.T) {
 		require.NotContains(t, seen, r.Hash(), "%s and %s", r.Text(), seen[r.Hash()])
 		seen[r.Hash()] = r.Text()
 	}
-	var b nfnl.Batch
+	var b rawnl.Batch
 	e := NewEncoder(&b, IPv6, "lb")
 	sets := CTProtocol(servicemodel.TCP)
 	e.AddRule("one", sets)

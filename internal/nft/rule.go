@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -15,11 +15,11 @@ type Rule []statement
 // statement is a match or a statement, as nft writes it and as the kernel takes it.
 type statement struct {
 	text  string
-	exprs func(b *nfnl.Batch) // appends its expressions
-	set   *AnonymousSet       // that is looked up after them, if any
+	exprs func(b *rawnl.Batch) // appends its expressions
+	set   *AnonymousSet        // that is looked up after them, if any
 }
 
-func rule(text string, exprs func(b *nfnl.Batch)) Rule {
+func rule(text string, exprs func(b *rawnl.Batch)) Rule {
 	return Rule{{text: text, exprs: exprs}}
 }
 
@@ -38,10 +38,10 @@ func (r Rule) Text() string {
 // Hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be
 // told from what should be there without understanding expressions. It is the hash of the messages
 // that make the rule, and of the text.
-func (r Rule) Hash() uint64 { return r.hash(&nfnl.Batch{}) }
+func (r Rule) Hash() uint64 { return r.hash(&rawnl.Batch{}) }
 
 // hash is Hash with a batch to write the messages to.
-func (r Rule) hash(b *nfnl.Batch) uint64 {
+func (r Rule) hash(b *rawnl.Batch) uint64 {
 	b.Reset()
 	e := Encoder{b: b, f: IPv4}
 	e.rule("", r)
@@ -85,7 +85,7 @@ func (c *ProgramChain) Add(parts ...Rule) { c.Rules = append(c.Rules, Join(parts
 // Hashes returns the hashes of the rules, in their order.
 func (c *ProgramChain) Hashes() []uint64 {
 	var l []uint64
-	var b nfnl.Batch
+	var b rawnl.Batch
 	for _, r := range c.Rules {
 		l = append(l, r.hash(&b))
 	}

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -14,15 +14,15 @@ import (
 type Selector struct {
 	text string
 	len  int // bytes
-	load func(b *nfnl.Batch, reg uint32)
+	load func(b *rawnl.Batch, reg uint32)
 }
 
 // Selectors that are the same in both families; [Family] has the others.
 var (
-	L4Proto = Selector{"meta l4proto", protocolLen, func(b *nfnl.Batch, reg uint32) {
+	L4Proto = Selector{"meta l4proto", protocolLen, func(b *rawnl.Batch, reg uint32) {
 		AppendMeta(b, reg, MetaL4Proto)
 	}}
-	DPort = Selector{"th dport", portLen, func(b *nfnl.Batch, reg uint32) {
+	DPort = Selector{"th dport", portLen, func(b *rawnl.Batch, reg uint32) {
 		AppendPayload(b, reg, TransportHeader, dportOffset, portLen)
 	}}
 	CTOriginalProtocol = ctOriginal("protocol", protocolLen, ctProtocol)
@@ -31,7 +31,7 @@ var (
 
 // ctOriginal selects what conntrack knows of the original direction.
 func ctOriginal(name string, length int, key uint32) Selector {
-	return Selector{"ct original " + name, length, func(b *nfnl.Batch, reg uint32) {
+	return Selector{"ct original " + name, length, func(b *rawnl.Batch, reg uint32) {
 		appendCTOriginal(b, reg, key)
 	}}
 }
@@ -39,7 +39,7 @@ func ctOriginal(name string, length int, key uint32) Selector {
 // NumgenRandom draws a number below mod.
 func NumgenRandom(mod int) Selector {
 	return Selector{fmt.Sprintf("numgen random mod %d", mod), 4,
-		func(b *nfnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod)) }}
+		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod)) }}
 }
 
 // Frontend selects the key of a frontend, as [AppendFrontend] writes it.
@@ -69,7 +69,7 @@ func (c Concat) text() string {
 
 // load loads the selectors one after the other, each at a multiple of four bytes from the offset
 // on, and returns the offset after them.
-func (c Concat) load(b *nfnl.Batch, offset int) int {
+func (c Concat) load(b *rawnl.Batch, offset int) int {
 	for i := range c {
 		c[i].load(b, register(offset))
 		offset += (c[i].len + 3) &^ 3
@@ -84,7 +84,7 @@ func (c Concat) In(set string) Rule { return c.lookup(" @", set, false) }
 func (c Concat) NotIn(set string) Rule { return c.lookup(" != @", set, true) }
 
 func (c Concat) lookup(sign, set string, inverted bool) Rule {
-	return rule(c.text()+sign+set, func(b *nfnl.Batch) {
+	return rule(c.text()+sign+set, func(b *rawnl.Batch) {
 		c.load(b, 0)
 		appendLookup(b, set, inverted)
 	})
@@ -102,14 +102,14 @@ func (c Concat) Map(name string) Mapped { return Mapped{c, name} }
 func (m Mapped) text() string { return m.key.text() + " map @" + m.in }
 
 // load loads what the map has into Reg1.
-func (m Mapped) load(b *nfnl.Batch) {
+func (m Mapped) load(b *rawnl.Batch) {
 	m.key.load(b, 0)
 	appendLookupMap(b, m.in)
 }
 
 // address selects an address in the network header.
 func address(text string, offset uint32, length int) Selector {
-	return Selector{text, length, func(b *nfnl.Batch, reg uint32) {
+	return Selector{text, length, func(b *rawnl.Batch, reg uint32) {
 		AppendPayload(b, reg, NetworkHeader, offset, uint32(length))
 	}}
 }
@@ -131,12 +131,12 @@ func (f *Family) DaddrNotWithin(p netip.Prefix) Rule {
 
 func (f *Family) within(text string, offset, op uint32, p netip.Prefix) Rule {
 	text += strings.TrimSuffix(p.Masked().String(), fmt.Sprintf("/%d", f.AddrLen*8))
-	return rule(f.Name+" "+text, func(b *nfnl.Batch) { AppendPrefix(b, offset, op, p) })
+	return rule(f.Name+" "+text, func(b *rawnl.Batch) { AppendPrefix(b, offset, op, p) })
 }
 
 // AppendPrefix compares an address in the network header with a prefix. As nft and iptables do, it
 // loads only the bytes that the prefix has, if it ends at one.
-func AppendPrefix(b *nfnl.Batch, offset, op uint32, p netip.Prefix) {
+func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 	p = p.Masked()
 	addr := p.Addr().As16()
 	bytes := addr[16-p.Addr().BitLen()/8:]

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,7 +25,7 @@ var (
 
 // ctBits compares bits of what conntrack knows of the flow with zero.
 func ctBits(text string, key, bits, op uint32) Rule {
-	return rule(text, func(b *nfnl.Batch) {
+	return rule(text, func(b *rawnl.Batch) {
 		appendCT(b, Reg1, key)
 		AppendBitwise(b, Native32(bits), nil)
 		AppendCmp(b, op, Native32(0))
@@ -33,7 +33,7 @@ func ctBits(text string, key, bits, op uint32) Rule {
 }
 
 func ctDirectionIs(name string, direction byte) Rule {
-	return rule("ct direction "+name, func(b *nfnl.Batch) {
+	return rule("ct direction "+name, func(b *rawnl.Batch) {
 		appendCT(b, Reg1, ctDirection)
 		AppendCmp(b, CmpEq, []byte{direction})
 	})
@@ -47,7 +47,7 @@ func CTProtocol(protocols ...servicemodel.Protocol) Rule {
 	}
 	return Rule{{
 		text:  "ct protocol { " + strings.Join(l, ", ") + " }",
-		exprs: func(b *nfnl.Batch) { appendCT(b, Reg1, ctProtocol) },
+		exprs: func(b *rawnl.Batch) { appendCT(b, Reg1, ctProtocol) },
 		set:   &AnonymousSet{Protocols: protocols},
 	}}
 }
@@ -58,7 +58,7 @@ var (
 	FIBSaddrNotLocal = fibLocal("saddr type != local", fibSaddr, CmpNeq)
 	FIBDaddrLocal    = fibLocal("daddr type local", fibDaddr, CmpEq)
 	FIBDaddrNotLocal = fibLocal("daddr type != local", fibDaddr, CmpNeq)
-	L4ProtoTCP       = rule("meta l4proto tcp", func(b *nfnl.Batch) {
+	L4ProtoTCP       = rule("meta l4proto tcp", func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaL4Proto)
 		AppendCmp(b, CmpEq, []byte{byte(servicemodel.TCP)})
 	})
@@ -66,7 +66,7 @@ var (
 
 // fibLocal matches if an address of the packet is one of this machine, or is not.
 func fibLocal(text string, which, op uint32) Rule {
-	return rule("fib "+text, func(b *nfnl.Batch) {
+	return rule("fib "+text, func(b *rawnl.Batch) {
 		appendFIBType(b, which)
 		AppendCmp(b, op, Native32(rtnLocal))
 	})
@@ -75,7 +75,7 @@ func fibLocal(text string, which, op uint32) Rule {
 // IIFNameNot matches if the packet came in through another interface. With "*" at its end, the name
 // is that of all interfaces that begin so.
 func IIFNameNot(name string) Rule {
-	return rule(fmt.Sprintf("iifname != %q", name), func(b *nfnl.Batch) {
+	return rule(fmt.Sprintf("iifname != %q", name), func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaIIFName)
 		value, prefix := strings.CutSuffix(name, "*")
 		v := []byte(value)
@@ -88,7 +88,7 @@ func IIFNameNot(name string) Rule {
 
 // MarkIs matches if the mark has these bits in the mask.
 func MarkIs(mask, bits uint32) Rule {
-	return rule(fmt.Sprintf("meta mark & 0x%08x == 0x%08x", mask, bits), func(b *nfnl.Batch) {
+	return rule(fmt.Sprintf("meta mark & 0x%08x == 0x%08x", mask, bits), func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaMark)
 		AppendBitwise(b, Native32(mask), nil)
 		AppendCmp(b, CmpEq, Native32(bits))
@@ -117,7 +117,7 @@ func MarkAndOr(keep, set uint32) Rule {
 
 // setMark makes the mark (mark & mask) ^ xor.
 func setMark(text string, mask, xor uint32) Rule {
-	return rule("meta mark set "+text, func(b *nfnl.Batch) {
+	return rule("meta mark set "+text, func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaMark)
 		AppendBitwise(b, Native32(mask), Native32(xor))
 		appendMetaSet(b, MetaMark)
@@ -126,7 +126,7 @@ func setMark(text string, mask, xor uint32) Rule {
 
 // SetMark makes the mark what a map has.
 func SetMark(to Mapped) Rule {
-	return rule("meta mark set "+to.text(), func(b *nfnl.Batch) {
+	return rule("meta mark set "+to.text(), func(b *rawnl.Batch) {
 		to.load(b)
 		appendMetaSet(b, MetaMark)
 	})
@@ -134,7 +134,7 @@ func SetMark(to Mapped) Rule {
 
 // DNAT translates the destination to the address and port that a map has.
 func (f *Family) DNAT(to Mapped) Rule {
-	return rule("dnat "+f.Name+" to "+to.text(), func(b *nfnl.Batch) {
+	return rule("dnat "+f.Name+" to "+to.text(), func(b *rawnl.Batch) {
 		to.load(b)
 		appendDNAT(b, f)
 	})
@@ -142,7 +142,7 @@ func (f *Family) DNAT(to Mapped) Rule {
 
 // Reject answers with ICMP port unreachable.
 func (f *Family) Reject() Rule {
-	return rule("reject with "+f.icmp+" port-unreachable", func(b *nfnl.Batch) {
+	return rule("reject with "+f.icmp+" port-unreachable", func(b *rawnl.Batch) {
 		appendReject(b, f.portUnreachable)
 	})
 }
@@ -175,7 +175,7 @@ func (v Verdict) text() string {
 }
 
 func (v Verdict) rule() Rule {
-	return rule(v.text(), func(b *nfnl.Batch) { AppendVerdict(b, v.Code, v.Chain) })
+	return rule(v.text(), func(b *rawnl.Batch) { AppendVerdict(b, v.Code, v.Chain) })
 }
 
 // Jump goes on in a chain, and comes back at its end.
@@ -194,7 +194,7 @@ func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
 	return Rule{{
 		text: fmt.Sprintf("jhash %s mod %d seed 0x%x vmap { %s }", s.text, n, seed,
 			strings.Join(l, ", ")),
-		exprs: func(b *nfnl.Batch) {
+		exprs: func(b *rawnl.Batch) {
 			s.load(b, register(hashed))
 			appendJHash(b, uint32(s.len), n, seed)
 		},
@@ -207,7 +207,7 @@ func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
 func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s : %s }", name, key.text(), duration(timeout),
 		data.text())
-	return rule(text, func(b *nfnl.Batch) {
+	return rule(text, func(b *rawnl.Batch) {
 		end := key.load(b, 0)
 		data.load(b, end)
 		appendUpdate(b, name, register(end), timeout)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -98,14 +98,14 @@ func TestSetBytes(t *testing.T) {
 	if Native32(1)[0] != 1 {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
-	var b nfnl.Batch
+	var b rawnl.Batch
 	NewEncoder(&b, IPv4, "lb").AddSet(plainSet)
 	require.NoError(t, b.Err())
 	require.Equal(t, setBytes, hex.EncodeToString(b.Bytes()[4:]))
 }
 
 // attributes returns the attributes of the messages of a type in a batch.
-func attributes(t *testing.T, b *nfnl.Batch, typ uint8) (l [][]byte) {
+func attributes(t *testing.T, b *rawnl.Batch, typ uint8) (l [][]byte) {
 	t.Helper()
 	require.NoError(t, b.Err())
 	for rest := b.Bytes(); len(rest) > 0; {
@@ -120,7 +120,7 @@ func attributes(t *testing.T, b *nfnl.Batch, typ uint8) (l [][]byte) {
 
 func TestWhatIsEncodedDecodes(t *testing.T) {
 	t.Parallel()
-	var b nfnl.Batch
+	var b rawnl.Batch
 	everything(NewEncoder(&b, IPv4, "lb"))
 
 	sets := attributes(t, &b, MsgNewSet)
@@ -172,7 +172,7 @@ func TestAddressesBelongToFamilies(t *testing.T) {
 }
 
 func FuzzDecodeObjects(f *testing.F) {
-	var b nfnl.Batch
+	var b rawnl.Batch
 	everything(NewEncoder(&b, IPv4, "lb"))
 	for rest := b.Bytes(); len(rest) > 0; {
 		n := int(binary.NativeEndian.Uint32(rest))

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -14,7 +14,7 @@ import (
 func Commit(c *servicemodel.ChangeSet, write func(*servicemodel.ChangeSet) (dataplane.Stats,
 	error)) (dataplane.Stats, error) {
 	stats, err := write(c)
-	if !errors.Is(err, nfnl.ErrBatchTooLarge) {
+	if !errors.Is(err, rawnl.ErrBatchTooLarge) {
 		return stats, err
 	}
 	first, rest := c.Split()

@@ -1,4 +1,4 @@
-// Package refusal has the errors that say what the kernel refused. Package nfnl makes them, and
+// Package refusal has the errors that say what the kernel refused. Package rawnl makes them, and
 // public packages name them for their users.
 package refusal
 

@@ -4,8 +4,8 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // The part of the generic netlink controller that is needed to find a family
@@ -26,7 +26,7 @@ const (
 
 // Answer carries out a request and returns the datagrams of the answer, as many as the receive
 // queue holds. The parts of a dump are made as they are read, so they always fit.
-func (k *Kernel) Answer(request []nfnltest.Message) (queue []any) {
+func (k *Kernel) Answer(request []rawnltest.Message) (queue []any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	queued := 0
@@ -46,12 +46,12 @@ func (k *Kernel) Answer(request []nfnltest.Message) (queue []any) {
 }
 
 // handle carries out one message and returns its answer: what genl_rcv_msg and netlink_rcv_skb do.
-func (k *Kernel) handle(m nfnltest.Message) (replies [][]byte, isDump bool) {
-	if m.Flags&nfnl.FlagRequest == 0 {
+func (k *Kernel) handle(m rawnltest.Message) (replies [][]byte, isDump bool) {
+	if m.Flags&rawnl.FlagRequest == 0 {
 		return nil, false
 	}
 	if len(m.Body) < genHeaderLen {
-		return [][]byte{nfnltest.Error(m, syscall.EINVAL, "", 0)}, false
+		return [][]byte{rawnltest.Error(m, syscall.EINVAL, "", 0)}, false
 	}
 	cmd, attrs := m.Body[0], m.Body[genHeaderLen:]
 	var body []byte
@@ -61,7 +61,7 @@ func (k *Kernel) handle(m nfnltest.Message) (replies [][]byte, isDump bool) {
 		body, errno = k.control(cmd, attrs)
 	case m.Type != Family || k.unloaded:
 		errno = syscall.ENOENT
-	case m.Flags&nfnl.FlagDump == nfnl.FlagDump:
+	case m.Flags&rawnl.FlagDump == rawnl.FlagDump:
 		if objects, ok := k.list(ipvsnl.Command(cmd), attrs); ok {
 			return k.dump(m, objects), true
 		}
@@ -70,19 +70,19 @@ func (k *Kernel) handle(m nfnltest.Message) (replies [][]byte, isDump bool) {
 		body, errno = k.do(ipvsnl.Command(cmd), attrs)
 	}
 	if body != nil {
-		replies = append(replies, nfnltest.Reply(m.Type, 0, m.Seq, body))
+		replies = append(replies, rawnltest.Reply(m.Type, 0, m.Seq, body))
 	}
-	if errno != 0 || m.Flags&nfnl.FlagAck != 0 {
-		replies = append(replies, nfnltest.Error(m, errno, "", 0))
+	if errno != 0 || m.Flags&rawnl.FlagAck != 0 {
+		replies = append(replies, rawnltest.Error(m, errno, "", 0))
 	}
 	return replies, false
 }
 
 // Body makes what comes after the nlmsghdr of a message: a genlmsghdr with the command, and the
 // attributes that put appends.
-func Body(cmd uint8, put func(b *nfnl.Batch)) []byte {
-	var b nfnl.Batch
-	b.Command(cmd, 1, 0, nfnl.Object{})
+func Body(cmd uint8, put func(b *rawnl.Batch)) []byte {
+	var b rawnl.Batch
+	b.Command(cmd, 1, 0, rawnl.Object{})
 	put(&b)
 	return b.Bytes()[headerLen:]
 }
@@ -92,10 +92,10 @@ func (k *Kernel) control(cmd uint8, attrs []byte) ([]byte, syscall.Errno) {
 	if cmd != getFamily {
 		return nil, syscall.EOPNOTSUPP
 	}
-	it := nfnl.Attrs(attrs)
+	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() == attrFamilyName && it.Text() == "IPVS" && !k.unloaded {
-			return Body(newFamily, func(b *nfnl.Batch) {
+			return Body(newFamily, func(b *rawnl.Batch) {
 				b.Text(attrFamilyName, it.Text())
 				b.NativeU16(attrFamilyID, Family)
 			}), 0
@@ -109,7 +109,7 @@ func ServiceBody(s ipvsnl.ObservedService) []byte {
 	if s.Hashed {
 		s.Flags |= ipvsnl.FlagHashed
 	}
-	return Body(uint8(ipvsnl.CommandNewService), func(b *nfnl.Batch) {
+	return Body(uint8(ipvsnl.CommandNewService), func(b *rawnl.Batch) {
 		m := b.Nest(ipvsnl.CmdAttrService)
 		ipvsnl.PutService(b, s.Service)
 		putStats(b, ipvsnl.SvcAttrStats, ipvsnl.SvcAttrStats64, s.Stats)
@@ -119,7 +119,7 @@ func ServiceBody(s ipvsnl.ObservedService) []byte {
 
 // DestinationBody makes the message that shows a destination.
 func DestinationBody(d ipvsnl.ObservedDestination) []byte {
-	return Body(uint8(ipvsnl.CommandNewDestination), func(b *nfnl.Batch) {
+	return Body(uint8(ipvsnl.CommandNewDestination), func(b *rawnl.Batch) {
 		m := b.Nest(ipvsnl.CmdAttrDestination)
 		ipvsnl.PutDestination(b, d.Destination)
 		b.U8(ipvsnl.DestAttrTunnelType, d.Tunnel.Type)
@@ -134,7 +134,7 @@ func DestinationBody(d ipvsnl.ObservedDestination) []byte {
 }
 
 // putStats appends s twice: with 32 bits for all but the bytes so far, and with 64 bits.
-func putStats(b *nfnl.Batch, narrow, wide uint16, s ipvsnl.Stats) {
+func putStats(b *rawnl.Batch, narrow, wide uint16, s ipvsnl.Stats) {
 	m := b.Nest(narrow)
 	for typ := ipvsnl.StatsAttrConns; typ <= ipvsnl.StatsAttrOutBPS; typ++ {
 		if typ == ipvsnl.StatsAttrInBytes || typ == ipvsnl.StatsAttrOutBytes {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // request is a request about a service, and maybe a destination, taken apart.
@@ -43,12 +43,12 @@ func (k *Kernel) knows(f ipvsnl.Family) bool {
 func (k *Kernel) do(cmd ipvsnl.Command, attrs []byte) (body []byte, errno syscall.Errno) {
 	switch cmd {
 	case ipvsnl.CommandGetInfo:
-		return Body(uint8(ipvsnl.CommandSetInfo), func(b *nfnl.Batch) {
+		return Body(uint8(ipvsnl.CommandSetInfo), func(b *rawnl.Batch) {
 			b.NativeU32(ipvsnl.InfoAttrVersion, version)
 			b.NativeU32(ipvsnl.InfoAttrConnTableSize, 1<<connBits)
 		}), 0
 	case ipvsnl.CommandGetConfig:
-		return Body(uint8(ipvsnl.CommandSetConfig), func(b *nfnl.Batch) {
+		return Body(uint8(ipvsnl.CommandSetConfig), func(b *rawnl.Batch) {
 			ipvsnl.PutTimeouts(b, k.timeouts)
 		}), 0
 	case ipvsnl.CommandSetConfig:

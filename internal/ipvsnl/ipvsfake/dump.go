@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // list returns the objects of a dump, each as the body of a message. It is false for commands
@@ -33,15 +33,15 @@ func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte, ok boo
 }
 
 // dump packs the objects into parts, and the end into a part of its own.
-func (k *Kernel) dump(m nfnltest.Message, bodies [][]byte) (parts [][]byte) {
-	flags := nfnl.FlagMulti
+func (k *Kernel) dump(m rawnltest.Message, bodies [][]byte) (parts [][]byte) {
+	flags := rawnl.FlagMulti
 	if k.interrupt > 0 {
 		k.interrupt--
-		flags |= nfnl.FlagIntr
+		flags |= rawnl.FlagIntr
 	}
 	var part []byte
 	for _, body := range bodies {
-		r := nfnltest.Reply(m.Type, flags, m.Seq, body)
+		r := rawnltest.Reply(m.Type, flags, m.Seq, body)
 		if len(part)+len(r) > partSize && len(part) > 0 {
 			parts = append(parts, part)
 			part = nil
@@ -51,7 +51,7 @@ func (k *Kernel) dump(m nfnltest.Message, bodies [][]byte) (parts [][]byte) {
 	if len(part) > 0 {
 		parts = append(parts, part)
 	}
-	return append(parts, nfnltest.Done(m.Seq, flags, 0))
+	return append(parts, rawnltest.Done(m.Seq, flags, 0))
 }
 
 // inHashOrder returns the services as ip_vs_genl_dump_services of Linux before 7.1 walks them:

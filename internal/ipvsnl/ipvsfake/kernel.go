@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nfnl"
-	"github.com/kernlb/kernlb/internal/nfnl/nfnltest"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // Kernel is the IPVS of one network namespace. It works on the bytes of the messages, refuses what
@@ -78,8 +78,8 @@ func New() *Kernel {
 }
 
 // Dial returns a client of k. The NetNS of cfg is ignored.
-func (k *Kernel) Dial(ctx context.Context, cfg *nfnl.Config) (*ipvsnl.Client, error) {
-	var c nfnl.Config
+func (k *Kernel) Dial(ctx context.Context, cfg *rawnl.Config) (*ipvsnl.Client, error) {
+	var c rawnl.Config
 	if cfg != nil {
 		c = *cfg
 	}
@@ -88,10 +88,10 @@ func (k *Kernel) Dial(ctx context.Context, cfg *nfnl.Config) (*ipvsnl.Client, er
 }
 
 // Socket returns a socket with small buffers.
-func (k *Kernel) Socket() *nfnltest.Kernel {
+func (k *Kernel) Socket() *rawnltest.Kernel {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return &nfnltest.Kernel{Answer: k.Answer, Size: RequestLimit, Queue: k.queue * answerSize}
+	return &rawnltest.Kernel{Answer: k.Answer, Size: RequestLimit, Queue: k.queue * answerSize}
 }
 
 // Unload makes k a kernel without IPVS.

@@ -1,0 +1,236 @@
+package rawnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+const (
+	headerLen = 16            // struct nlmsghdr
+	genLen    = 4             // struct nfgenmsg, and struct genlmsghdr
+	frameLen  = 20            // both
+	beginLen  = frameLen + 8  // NFNL_MSG_BATCH_BEGIN with NFNL_BATCH_GENID
+	maxNest   = 16            // nf_tables nests six deep
+	maxBuffer = 1<<31 - 1<<16 // where the lengths of the kernel's int end
+)
+
+// native is the byte order of netlink's own headers.
+var native = binary.NativeEndian
+
+// Batch is an append-only buffer of messages. The zero value is ready for use. Reset empties it and
+// keeps the memory. A Batch must not be used by two goroutines at once.
+//
+// The buffer begins with room for the message that begins a transaction, so that a batch is sent as
+// it lies, in one piece.
+type Batch struct {
+	buf   []byte
+	msgs  []entry
+	open  [maxNest]Mark // the attributes that are open, outermost first
+	depth int
+	err   error
+}
+
+// entry is what the batch remembers about a message.
+type entry struct {
+	at  int // where it begins in buf
+	obj Object
+}
+
+// Reset makes the batch empty and keeps its memory. To give the memory back, drop the batch.
+func (b *Batch) Reset() {
+	clear(b.msgs) // objects may hold on to something large
+	*b = Batch{buf: b.buf[:0], msgs: b.msgs[:0]}
+}
+
+// Grow makes room for so many messages and bytes more, so that those before are not copied as they
+// are written. It is an estimate: they may be fewer or more.
+func (b *Batch) Grow(messages, bytes int) {
+	b.msgs = slices.Grow(b.msgs, messages)
+	b.buf = slices.Grow(b.buf, bytes)
+}
+
+// Message ends the message before it, if any, and begins a new one. FlagRequest is added to flags.
+// The sequence number is filled in when the batch is sent.
+func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16,
+	obj Object) {
+	putFrame(b.begin(obj), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family, resID)
+}
+
+// Command ends the message before it, if any, and begins a message of generic netlink with the
+// command and the version of its family (struct genlmsghdr). It is for connections of
+// [DialGeneric], which fill in the number of the family: each kernel has its own. FlagRequest is
+// added to flags.
+func (b *Batch) Command(cmd, version uint8, flags uint16, obj Object) {
+	p := b.begin(obj)
+	putFrame(p, 0, flags|FlagRequest, cmd, 0)
+	p[headerLen+1] = version
+}
+
+// begin begins a message and returns the place for its headers.
+func (b *Batch) begin(obj Object) []byte {
+	b.finish()
+	if len(b.msgs) == 0 {
+		b.buf = b.buf[:0]
+		b.extend(beginLen) // transaction writes what goes there
+	}
+	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
+	return b.extend(frameLen)
+}
+
+// putFrame writes both headers with a length of no attributes and sequence number 0.
+func putFrame(p []byte, typ, flags uint16, family uint8, resID uint16) {
+	_ = p[frameLen-1]
+	native.PutUint32(p, frameLen)
+	native.PutUint16(p[4:], typ)
+	native.PutUint16(p[6:], flags)
+	native.PutUint64(p[8:], 0) // nlmsg_seq, nlmsg_pid: the kernel fills in the latter
+	p[16] = family
+	p[17] = 0 // NFNETLINK_V0
+	binary.BigEndian.PutUint16(p[18:], resID)
+}
+
+// finish ends the last message.
+func (b *Batch) finish() {
+	if b.depth > 0 {
+		at := b.open[b.depth-1]
+		b.fail("attribute %d was not closed", native.Uint16(b.buf[at+2:])&attrTypeMask)
+		b.depth = 0
+	}
+	b.putLength()
+}
+
+// putLength writes the length of the last message.
+func (b *Batch) putLength() {
+	if len(b.msgs) > 0 {
+		native.PutUint32(b.buf[b.msgs[len(b.msgs)-1].at:], uint32(b.MessageLen()))
+	}
+}
+
+// extend makes the buffer n bytes longer and returns those. They hold garbage: every byte of
+// them must be written.
+func (b *Batch) extend(n int) []byte {
+	at := len(b.buf)
+	if cap(b.buf)-at < n {
+		b.buf = slices.Grow(b.buf, n)
+	}
+	b.buf = b.buf[:at+n]
+	return b.buf[at:]
+}
+
+// fail remembers the first mistake.
+func (b *Batch) fail(format string, args ...any) {
+	if b.err != nil {
+		return
+	}
+	where := "before the first message"
+	if len(b.msgs) > 0 {
+		where = b.msgs[len(b.msgs)-1].obj.label(len(b.msgs) - 1)
+	}
+	b.err = fmt.Errorf("%w: %s: %s", ErrBadBatch, where, fmt.Sprintf(format, args...))
+}
+
+// Len returns the number of messages.
+func (b *Batch) Len() int { return len(b.msgs) }
+
+// Size returns the number of bytes that a Commit of the batch sends, begin and end messages
+// included. It is what [Conn.MaxBatch] limits.
+func (b *Batch) Size() int {
+	if len(b.msgs) == 0 {
+		return 0
+	}
+	return len(b.buf) + frameLen
+}
+
+// MessageLen returns the present length of the last message, headers included.
+func (b *Batch) MessageLen() int {
+	if len(b.msgs) == 0 {
+		return 0
+	}
+	return len(b.buf) - b.msgs[len(b.msgs)-1].at
+}
+
+// Bytes returns the messages as they are, without the begin and end messages of a transaction. It
+// is valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
+func (b *Batch) Bytes() []byte {
+	if len(b.msgs) == 0 {
+		return nil
+	}
+	b.putLength()
+	return b.buf[beginLen:]
+}
+
+// Err returns the first mistake made in writing the batch so far, an [ErrBadBatch]: an attribute
+// that is too long, was not closed, or is in no message.
+func (b *Batch) Err() error { return b.err }
+
+// seal ends the last message and returns the first mistake in the batch.
+func (b *Batch) seal() error {
+	b.finish()
+	if len(b.buf) > maxBuffer {
+		b.fail("the batch has %d bytes, more than netlink can carry", len(b.buf))
+	}
+	return b.err
+}
+
+// endOf returns where message i ends in the buffer.
+func (b *Batch) endOf(i int) int {
+	if i+1 < len(b.msgs) {
+		return b.msgs[i+1].at
+	}
+	return len(b.buf)
+}
+
+// message returns the bytes of message i.
+func (b *Batch) message(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
+
+// setType makes the messages from begin to end of a type.
+func (b *Batch) setType(begin, end int, typ uint16) {
+	for _, m := range b.msgs[begin:end] {
+		native.PutUint16(b.buf[m.at+4:], typ)
+	}
+}
+
+// number gives the messages from begin to end the sequence numbers first, first + 1, ….
+func (b *Batch) number(begin, end int, first uint32) {
+	for i, m := range b.msgs[begin:end] {
+		native.PutUint32(b.buf[m.at+8:], first+uint32(i))
+	}
+}
+
+// setFlags adds flags to message i and returns what its flags were.
+func (b *Batch) setFlags(i int, flags uint16) (old uint16) {
+	p := b.buf[b.msgs[i].at+6:]
+	old = native.Uint16(p)
+	native.PutUint16(p, old|flags)
+	return old
+}
+
+// restoreFlags undoes setFlags, so that a batch has the same bytes before and after it was sent.
+func (b *Batch) restoreFlags(i int, old uint16) {
+	native.PutUint16(b.buf[b.msgs[i].at+6:], old)
+}
+
+// transaction returns the batch between its begin and end messages. genID 0 means any generation.
+func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {
+	begin := b.buf[:beginLen]
+	if genID == 0 {
+		begin = begin[beginLen-frameLen:]
+	}
+	putFrame(begin, msgBatchBegin, FlagRequest, 0, uint16(SubsysNFTables))
+	native.PutUint32(begin, uint32(len(begin)))
+	native.PutUint32(begin[8:], beginSeq)
+	if genID != 0 {
+		attr := begin[frameLen:]
+		native.PutUint16(attr, 8)
+		native.PutUint16(attr[2:], attrBatchGenID)
+		binary.BigEndian.PutUint32(attr[4:], genID)
+	}
+	size := len(b.buf)
+	end := b.extend(frameLen)
+	putFrame(end, msgBatchEnd, FlagRequest, 0, uint16(SubsysNFTables))
+	native.PutUint32(end[8:], endSeq)
+	wire := b.buf[beginLen-len(begin):]
+	b.buf = b.buf[:size]
+	return wire
+}

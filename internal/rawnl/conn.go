@@ -1,0 +1,321 @@
+package rawnl
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as
+// the largest read so far, up to 32 KiB less its own overhead (netlink_recvmsg and netlink_dump in
+// net/netlink/af_netlink.c), and walks a set from its beginning for each part.
+const receiveSize = 64 << 10
+
+// ackSize is what one answer takes of the receive queue, with room for a long text: an sk_buff and
+// its data, as the kernel accounts them.
+const ackSize = 2 << 10
+
+// manySize is how large a datagram can be where many are received at once: elements of sets, with
+// names and user data, have less than 700 bytes, errors with text little more than 100.
+const manySize = 1 << 10
+
+// Config says where and how to open a connection. A nil *Config is the zero Config.
+type Config struct {
+	// NetNS is a file descriptor of a network namespace (an open /proc/…/ns/net or a bind mount of
+	// one), used only during Dial. 0 means the network namespace of the calling thread: a caller
+	// that changes namespaces itself must have locked its goroutine to the thread.
+	NetNS int
+	// Logger gets a debug record for each request. Nil means silence.
+	Logger *slog.Logger
+	// Limit is the greatest number of bytes that is sent at once, where the socket can send more.
+	// Zero means what it can.
+	Limit int
+	// Socket is used instead of a socket of the kernel, and NetNS ignored. It is for tests.
+	Socket Socket
+}
+
+// Conn is a connection to nfnetlink, or to one family of generic netlink, in one network namespace.
+// Its methods may be called by many goroutines; they take turns.
+type Conn struct {
+	sock   Socket
+	log    *slog.Logger
+	limit  int           // see Config
+	family uint16        // of generic netlink; 0 for nfnetlink
+	turn   chan struct{} // holds a token while nobody uses what follows
+	closed atomic.Bool
+
+	seq     uint32 // the next sequence number
+	dumpSeq uint32 // the dump that is not over, 0 if none; the kernel may have more of it
+	rx      []byte
+	sizes   [receiveSize / manySize]int // of the datagrams in rx, where each has a part of it
+	wire    []byte                      // what a Lookup sends
+	own     Batch                       // for requests that Conn makes itself
+	loaded  []string                    // modules that the kernel was asked to load
+}
+
+// Socket is the kernel's side of a connection. Tests put a fake one in its place.
+type Socket interface {
+	// Send sends one datagram, which the kernel has worked on when Send returns.
+	Send(p []byte) error
+	// Receive takes a datagram out of the receive queue and returns its size; what exceeds p is
+	// cut off. The error is EAGAIN if there is none, and ENOBUFS if the kernel could not queue one.
+	Receive(p []byte) (int, error)
+	// ReceiveMany is Receive of one datagram or more, each to a part of p with
+	// len(p)/len(sizes) bytes. It sets the sizes of as many as it returns.
+	ReceiveMany(p []byte, sizes []int) (int, error)
+	// Limits returns the sizes in bytes of the largest datagram and of the receive queue.
+	Limits() (send, queue int)
+	// LoadModule makes the kernel load a module, if it has it and this process may.
+	LoadModule(name string)
+	// Close closes the socket.
+	Close() error
+}
+
+// What a socket says of its receive queue.
+const (
+	errEmpty   = syscall.EAGAIN  // nothing is in it
+	errOverrun = syscall.ENOBUFS // an answer had no room
+)
+
+// Dial opens a NETLINK_NETFILTER socket in the namespace of cfg. It needs CAP_SYS_ADMIN to enter
+// another network namespace; what is sent later needs CAP_NET_ADMIN in the user namespace that owns
+// it.
+func Dial(cfg *Config) (*Conn, error) {
+	c, err := dial(protocolNetfilter, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open a netfilter connection: %w", err)
+	}
+	return c, nil
+}
+
+// dial opens a connection of a netlink protocol.
+func dial(protocol int, cfg *Config) (*Conn, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	if cfg.NetNS < 0 {
+		return nil, fmt.Errorf("NetNS: %d is not a file descriptor", cfg.NetNS)
+	}
+	sock := cfg.Socket
+	if sock == nil {
+		var err error
+		if sock, err = openSocket(protocol, cfg.NetNS); err != nil {
+			return nil, err
+		}
+	}
+	c := &Conn{sock: sock, log: cfg.Logger, limit: cfg.Limit, turn: make(chan struct{}, 1), seq: 1,
+		rx: make([]byte, receiveSize)}
+	c.turn <- struct{}{}
+	return c, nil
+}
+
+// Close closes the connection, as soon as the system call in progress returns. A request in
+// progress ends with [ErrClosed], unless that was its last.
+func (c *Conn) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	<-c.turn
+	defer c.end()
+	return c.sock.Close()
+}
+
+// MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send:
+// the largest transaction. With CAP_NET_ADMIN in the initial user namespace it is 2 GiB. Without,
+// as in an unprivileged user namespace, SO_SNDBUFFORCE fails and the limit is twice
+// net.core.wmem_max, less 32 bytes. That is 425,952 bytes as Linux 5.10 to 6.12 come, and was
+// 8,388,576 on a 6.18. Nothing inside such a namespace can raise it: what is larger has to be split
+// into several transactions.
+func (c *Conn) MaxBatch() int {
+	return min(c.sendLimit(), maxBuffer)
+}
+
+// sendLimit returns how many bytes can be sent at once.
+func (c *Conn) sendLimit() int {
+	size, _ := c.sock.Limits()
+	if c.limit > 0 {
+		return min(size, c.limit)
+	}
+	return size
+}
+
+// begin waits for its turn to use the connection. Each successful begin is followed by an end.
+func (c *Conn) begin(ctx context.Context) error {
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := c.proceed(ctx)
+	if err == nil {
+		err = c.settle(ctx)
+	}
+	if err != nil {
+		c.end()
+	}
+	return err
+}
+
+// end lets the next one use the connection.
+func (c *Conn) end() { c.turn <- struct{}{} }
+
+// proceed reports why the next system call should not be made.
+func (c *Conn) proceed(ctx context.Context) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// settle reads the rest of a dump that was left unfinished: until then the kernel refuses another
+// one. This waits until the next request, so that whoever gives up a dump can go on at once.
+func (c *Conn) settle(ctx context.Context) error {
+	for c.dumpSeq != 0 {
+		if err := c.proceed(ctx); err != nil {
+			return err
+		}
+		data, err := c.receive()
+		switch err {
+		case nil:
+			if endsDump(data, c.dumpSeq) {
+				c.dumpSeq = 0
+			}
+		case errOverrun:
+		case errEmpty:
+			c.dumpSeq = 0
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// endsDump reports whether data has the end of the dump seq.
+func endsDump(data []byte, seq uint32) bool {
+	for len(data) > 0 {
+		p, rest, err := nextPacket(data)
+		if err != nil {
+			return false
+		}
+		if p.seq == seq && (p.typ == msgDone || p.typ == msgError) {
+			return true
+		}
+		data = rest
+	}
+	return false
+}
+
+// reserve returns the first of n sequence numbers that no answer still in the queue can have. 0 is
+// the number of notifications.
+func (c *Conn) reserve(n int) uint32 {
+	if uint64(c.seq)+uint64(n) > math.MaxUint32 {
+		c.seq = 1
+	}
+	first := c.seq
+	c.seq += uint32(n)
+	return first
+}
+
+// LoadModule makes the kernel load a module, if it has it and this process may. Each is asked for
+// once.
+func (c *Conn) LoadModule(ctx context.Context, name string) error {
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("load the module %s: %w", name, err)
+	}
+	defer c.end()
+	if !slices.Contains(c.loaded, name) {
+		c.sock.LoadModule(name)
+		c.loaded = append(c.loaded, name)
+	}
+	return nil
+}
+
+// number gives the messages of b from begin to end sequence numbers that no answer still in the
+// queue can have, and those of generic netlink their family. It returns the first.
+func (c *Conn) number(b *Batch, begin, end int) (first uint32) {
+	first = c.reserve(end - begin)
+	b.number(begin, end, first)
+	if c.family != 0 {
+		b.setType(begin, end, c.family)
+	}
+	return first
+}
+
+// send sends one datagram of at most the socket's limit.
+func (c *Conn) send(p []byte) error {
+	if limit := c.sendLimit(); len(p) > limit {
+		return &TooLargeError{Size: len(p), Limit: limit}
+	}
+	return c.sock.Send(p)
+}
+
+// receive returns the next datagram. It is valid until the next call.
+func (c *Conn) receive() ([]byte, error) {
+	n, err := c.sock.Receive(c.rx)
+	if err != nil {
+		return nil, err
+	}
+	if n > len(c.rx) {
+		return nil, fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n,
+			len(c.rx))
+	}
+	return c.rx[:n], nil
+}
+
+// collect reads the answers to the requests numbered from first to last and gives them to take.
+// What the kernel says of last comes after all others, so there it stops, and returns true. If it
+// does not find that, it stops when there are no more answers. Answers to anybody else are skipped.
+func (c *Conn) collect(first, last uint32, take func(packet) error) (found bool, err error) {
+	lost := false
+	for !found {
+		data, err := c.receive()
+		switch {
+		case err == errOverrun:
+			lost = true
+			continue
+		case err == errEmpty && lost:
+			return false, ErrAnswersLost
+		case err == errEmpty:
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		for len(data) > 0 {
+			var p packet
+			if p, data, err = nextPacket(data); err != nil {
+				return false, err
+			}
+			if p.seq-first > last-first {
+				continue
+			}
+			if err := take(p); err != nil {
+				return false, err
+			}
+			found = found || p.seq == last && (p.typ == msgError || p.typ == msgDone)
+		}
+	}
+	if lost {
+		return true, ErrAnswersLost
+	}
+	return true, nil
+}
+
+// debug logs one request.
+func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time, err error) {
+	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.Int("messages", b.Len()), slog.Int("bytes", b.Size()),
+		slog.Duration("took", time.Since(start)),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
+}

@@ -1,0 +1,112 @@
+package rawnl
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/kernlb/kernlb/internal/refusal"
+)
+
+// Errors that callers act on. They are found with [errors.Is].
+var (
+	// ErrGenerationChanged: the transaction was refused because somebody else committed one after
+	// the generation id it was made for (the kernel says ERESTART). Read again, compare again, try
+	// again.
+	ErrGenerationChanged = errors.New("the ruleset changed since it was read")
+	// ErrDumpInterrupted: what was being dumped changed meanwhile, so the dump shows neither the
+	// old state nor the new one.
+	ErrDumpInterrupted = errors.New("the dump was interrupted by a change")
+	// ErrBatchTooLarge: the batch does not fit into one sendmsg. A [TooLargeError] holds the limit.
+	ErrBatchTooLarge = errors.New("the batch is too large for the socket's send buffer")
+	// ErrAnswersLost: answers of the kernel are missing, because the receive buffer overflowed or
+	// the kernel had no memory for them. Whether a Commit took place is then unknown, unless there
+	// are refusals beside this error: read back.
+	ErrAnswersLost = errors.New("answers of the kernel are missing")
+	// ErrBadBatch: the batch was not written properly; nothing was sent.
+	ErrBadBatch = errors.New("malformed batch")
+	// ErrMalformed: bytes of the kernel do not parse.
+	ErrMalformed = errors.New("malformed netlink message")
+	// ErrClosed: the connection is closed.
+	ErrClosed = errors.New("the netlink connection is closed")
+	// ErrNotSupported: there is no netlink on this operating system.
+	ErrNotSupported = errors.New("netlink is not supported on this operating system")
+)
+
+// What the kernel refuses: one message, or several of a batch.
+type (
+	OpError  = refusal.OpError
+	OpErrors = refusal.OpErrors
+)
+
+// Refusals returns what the kernel refused, as an error of a [Conn] says it: none if that is about
+// something else.
+func Refusals(err error) OpErrors {
+	var all OpErrors
+	var one *OpError
+	switch {
+	case errors.As(err, &all):
+		return all
+	case errors.As(err, &one):
+		return OpErrors{one}
+	}
+	return nil
+}
+
+// Except returns the error of a [Conn] without the refusals that have the errno; nil if there is
+// nothing else. An error that is not about refusals alone it returns as it is.
+func Except(err error, errno syscall.Errno) error {
+	all, several := err.(OpErrors)
+	if one, ok := err.(*OpError); ok {
+		all = OpErrors{one}
+	} else if !several {
+		return err
+	}
+	var rest OpErrors
+	for _, e := range all {
+		if e.Errno != errno {
+			rest = append(rest, e)
+		}
+	}
+	return rest.Err()
+}
+
+// transactionError is a refusal that is about no message of the transaction b.
+func transactionError(b *Batch, v verdict) *OpError {
+	what := "transaction of 1 message"
+	if b.Len() != 1 {
+		what = fmt.Sprintf("transaction of %d messages", b.Len())
+	}
+	e := &OpError{Op: "commit", Object: what, Index: -1, Errno: v.errno, ExtAck: v.text}
+	if v.errno == errRestart { // only a wrong generation id makes the kernel say that
+		e.Meaning = ErrGenerationChanged
+	}
+	return e
+}
+
+// messageError is a refusal of message i of b.
+func messageError(b *Batch, i int, v verdict) *OpError {
+	obj := b.msgs[i].obj
+	e := &OpError{Op: obj.Verb, Object: obj.blame(b.message(i), v.offset), Index: i,
+		Errno: v.errno, ExtAck: v.text, Offset: v.offset}
+	if e.Op == "" && e.Object == "" {
+		e.Object = obj.label(i)
+	}
+	if x, ok := obj.Part.(Explainer); ok {
+		e.Meaning = x.Explain(v.errno)
+	}
+	return e
+}
+
+// TooLargeError says how large a batch is and how large it may be. It is an [ErrBatchTooLarge].
+type TooLargeError struct {
+	Size, Limit int // bytes
+}
+
+// Error returns both sizes.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%v: %d bytes, the limit is %d", ErrBatchTooLarge, e.Size, e.Limit)
+}
+
+// Is reports whether target is [ErrBatchTooLarge].
+func (e *TooLargeError) Is(target error) bool { return target == ErrBatchTooLarge }

@@ -1,0 +1,54 @@
+package rawnl
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+)
+
+var _ Socket = (*rawnltest.Kernel)(nil)
+
+// messages are the messages of a datagram.
+type messages = []rawnltest.Message
+
+// dialFake returns a connection to a fake kernel.
+func dialFake(t testing.TB, answer func(r messages) []any) (*Conn, *rawnltest.Kernel) {
+	t.Helper()
+	k := &rawnltest.Kernel{Answer: answer}
+	c, err := Dial(&Config{Socket: k})
+	require.NoError(t, err)
+	return c, k
+}
+
+// answer makes an NLMSG_ERROR for the request seq.
+func answer(seq uint32, errno syscall.Errno, text string, offset uint32) []byte {
+	m := rawnltest.Message{Seq: seq, Body: make([]byte, 5000)} // longer than what is quoted
+	return rawnltest.Error(m, errno, text, offset)
+}
+
+// reply makes a reply of nf_tables.
+func reply(seq uint32, flags, generation uint16) []byte {
+	p := make([]byte, frameLen)
+	putFrame(p, uint16(SubsysNFTables)<<8|12, flags, 2, generation)
+	native.PutUint32(p[8:], seq)
+	return p
+}
+
+// done makes the end of a dump.
+func done(seq uint32, flags uint16, errno syscall.Errno) []byte {
+	return rawnltest.Done(seq, flags, errno)
+}
+
+// numbered writes n messages about the objects 0, 1, ….
+func numbered(n int) *Batch {
+	var b Batch
+	for i := range n {
+		b.Message(SubsysNFTables, 9, 0, 2, 0, Object{Verb: "add", Kind: "set",
+			Name: string(rune('a' + i))})
+		b.Text(1, "t")
+	}
+	return &b
+}

@@ -1,0 +1,156 @@
+package rawnl
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestDialTakesTheThreadsNamespace(t *testing.T) {
+	t.Parallel()
+	ns := newNetNS(t)
+	commitNumbers(t, dialIn(t, ns), 1)
+	names := make(chan []string)
+	go func() {
+		defer close(names)
+		runtime.LockOSThread() // the thread ends with this goroutine
+		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+			t.Errorf("enter the namespace: %v", err)
+			return
+		}
+		c, err := Dial(nil)
+		if err != nil {
+			t.Errorf("dial: %v", err)
+			return
+		}
+		defer c.Close()
+		names <- tables(t, c)
+	}()
+	require.Equal(t, []string{"t"}, <-names)
+}
+
+func TestDialLeavesTheThreadWhereItWas(t *testing.T) {
+	t.Parallel()
+	ns := newNetNS(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := os.Readlink("/proc/thread-self/ns/net")
+	require.NoError(t, err)
+	for range 10 {
+		dialIn(t, ns)
+	}
+	after, err := os.Readlink("/proc/thread-self/ns/net")
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
+	t.Parallel()
+	c := dialNew(t)
+	sock := c.sock.(*kernelSocket)
+	var err error
+	sock.queue, err = sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF)
+	require.NoError(t, err)
+	n := sock.queue / 256 // an answer takes more than that
+	commitNumbers(t, c, 1)
+	before := generation(t, c)
+
+	var b Batch
+	for range n {
+		appendNumbers(&b, FlagExcl, 0)
+	}
+	err = c.Commit(t.Context(), &b, 0)
+	require.ErrorIs(t, err, ErrAnswersLost)
+	require.ErrorIs(t, err, unix.EEXIST, "what did arrive is told")
+	require.Less(t, len(err.Error()), 500)
+	require.Equal(t, before, generation(t, c), "the next request is not confused")
+
+	done, err := c.SendAll(t.Context(), requestNowhere(n))
+	require.Equal(t, n, done)
+	require.NotErrorIs(t, err, ErrAnswersLost,
+		"independent requests are sent so that it holds all answers")
+	require.Len(t, refused(err), n)
+}
+
+// requestNowhere writes n requests for a table that does not exist.
+func requestNowhere(n int) *Batch {
+	var b Batch
+	for range n {
+		b.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, familyIPv4, 0,
+			Object{Verb: "get", Kind: "table", Name: "nowhere"})
+		b.Text(unix.NFTA_TABLE_NAME, "nowhere")
+	}
+	return &b
+}
+
+// inUserNamespace marks the test binary that runs as the root of an unprivileged user namespace.
+const inUserNamespace = "NFNL_IN_USER_NAMESPACE"
+
+// TestUserNamespace runs tests of the kernel again, without CAP_NET_ADMIN in the initial user
+// namespace.
+func TestUserNamespace(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(inUserNamespace) != "" {
+		t.Skip("this is the inner run")
+	}
+	again := "BatchesAreLimited|KernelApplies.*|KernelRefuses.*|MoreErrors.*|IPSet.*|Conntrack.*"
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^Test("+again+")$")
+	cmd.Env = append(os.Environ(), inUserNamespace+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	out, err := cmd.CombinedOutput()
+	if _, ran := err.(*exec.ExitError); err != nil && !ran {
+		t.Skipf("making a user namespace is not allowed here: %v", err)
+	}
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: TestBatchesAreLimited")
+}
+
+func TestBatchesAreLimited(t *testing.T) {
+	t.Parallel()
+	c := dialNew(t)
+	if os.Getenv(inUserNamespace) == "" {
+		sock := c.sock.(*kernelSocket)
+		n, err := sock.buffer(200<<10, unix.SO_SNDBUF, unix.SO_SNDBUF)
+		require.NoError(t, err)
+		sock.size = n - sendOverhead
+	}
+	limit := c.MaxBatch()
+	require.Less(t, limit, 1<<30)
+	t.Logf("the limit is %d bytes", limit)
+	var b Batch
+	fill := func(size int) {
+		b.Reset()
+		appendTable(&b, 0)
+		appendSet(&b)
+		rest := func() int { return size - b.Size() }
+		for begin := uint32(0); rest() > 200; begin += 1000 {
+			appendRange(&b, begin, begin+uint32(min(1000, (rest()-100)/16)))
+		}
+		appendTable(&b, 0)
+		b.Attr(tableUserData, make([]byte, rest()-attrHeaderLen))
+		require.Equal(t, size, b.Size())
+	}
+	fill(limit / 4 * 4)
+	require.NoError(t, c.Commit(t.Context(), &b, generation(t, c)), "exactly as large as can be")
+	fill(limit/4*4 + 4)
+	gen := generation(t, c)
+	require.EqualValues(t, 2, gen, "it was applied")
+	err := c.Commit(t.Context(), &b, gen)
+	require.ErrorIs(t, err, ErrBatchTooLarge)
+	var large *TooLargeError
+	require.ErrorAs(t, err, &large)
+	require.Equal(t, TooLargeError{Size: b.Size(), Limit: limit}, *large)
+	require.Equal(t, gen, generation(t, c))
+
+	require.ErrorIs(t, c.sock.Send(make([]byte, limit+1)), unix.EMSGSIZE,
+		"the kernel would have refused it")
+}

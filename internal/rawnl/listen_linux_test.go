@@ -1,0 +1,47 @@
+package rawnl
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/netnstest"
+)
+
+// A listener is asked without waiting, waits until a deadline or until it is closed.
+func TestListener(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS("listener")
+	require.NoError(t, err)
+	defer ns.Close()
+	var l *Listener
+	require.NoError(t, ns.Do(func() (err error) {
+		l, err = Listen(ListenConfig{Groups: []uint32{1}, Buffer: 1 << 16}) // NFNLGRP_CONNTRACK_NEW
+		return err
+	}))
+	buf := make([]byte, 8<<10)
+	_, err = l.Receive(buf)
+	require.Equal(t, ErrEmpty, err)
+	require.NoError(t, l.SetDeadline(time.Now().Add(time.Millisecond)))
+	_, err = l.Wait(buf)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	_, err = l.Receive(buf)
+	require.Equal(t, ErrEmpty, err, "the deadline is that of Wait")
+
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	waited := make(chan error, 1)
+	go func() {
+		_, err := l.Wait(buf)
+		waited <- err
+	}()
+	time.Sleep(5 * time.Millisecond)
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, <-waited, ErrClosed)
+	_, err = l.Receive(buf)
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, l.SetDeadline(time.Time{}), ErrClosed)
+	require.NoError(t, l.Close())
+}

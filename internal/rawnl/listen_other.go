@@ -1,0 +1,23 @@
+//go:build !linux
+
+package rawnl
+
+import "time"
+
+// Listener receives messages of multicast groups. There are none here.
+type Listener struct{}
+
+// Listen returns [ErrNotSupported].
+func Listen(ListenConfig) (*Listener, error) { return nil, ErrNotSupported }
+
+// Receive returns [ErrNotSupported].
+func (l *Listener) Receive([]byte) (int, error) { return 0, ErrNotSupported }
+
+// Wait returns [ErrNotSupported].
+func (l *Listener) Wait([]byte) (int, error) { return 0, ErrNotSupported }
+
+// SetDeadline returns [ErrNotSupported].
+func (l *Listener) SetDeadline(time.Time) error { return ErrNotSupported }
+
+// Close does nothing.
+func (l *Listener) Close() error { return nil }

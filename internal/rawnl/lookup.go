@@ -1,0 +1,269 @@
+package rawnl
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// lookupWindow is how many entries one datagram asks for. More save nothing: a datagram and its
+// answers should fit into the processor's caches.
+const lookupWindow = 256
+
+// Lookup asks for entries of lists, such as elements of sets (NFT_MSG_GETSETELEM). Each message of
+// b ends with a nested attribute, and each attribute in that is an entry to ask for. fn is told of
+// every entry, those of one message in their order: the message's position in b, the entry's in the
+// message, the kernel's reply, and whether there is one. Without, the entry, or the list itself, is
+// not there. The reply is valid until fn returns; fn must not use the connection, and its error
+// ends the work.
+//
+// The kernel answers each entry with a datagram of its own and stops at the first that it does not
+// have (nf_tables_getsetelem in net/netfilter/nf_tables_api.c): then Lookup asks for those after
+// it. It also asks again for what the receive queue had no room for, less at a time.
+func (c *Conn) Lookup(ctx context.Context, b *Batch,
+	fn func(i, entry int, m Message, found bool) error) error {
+	if err := b.seal(); err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	err := c.lookup(ctx, b, fn)
+	c.debug(ctx, "lookup", b, start, err)
+	return err
+}
+
+// lookup is Lookup when it is its turn.
+func (c *Conn) lookup(ctx context.Context, b *Batch,
+	fn func(i, entry int, m Message, found bool) error) error {
+	l := lookup{b: b, fn: fn, wire: c.wire}
+	defer func() { c.wire = l.wire }()
+	_, queue := c.sock.Limits()
+	window := max(1, min(lookupWindow, queue/ackSize))
+	for i := range b.msgs {
+		list, err := listOf(b, i)
+		if err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		if list.next < list.end {
+			l.lists = append(l.lists, list)
+		}
+	}
+	for len(l.lists) > 0 {
+		if err := c.proceed(ctx); err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		l.fill(window, c.sendLimit())
+		first := c.reserve(len(l.parts))
+		l.number(first)
+		if err := c.send(l.wire); err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		if err := c.replies(&l, first); err != nil {
+			return err
+		}
+		if l.lost {
+			if window == 1 && l.told == 0 {
+				return fmt.Errorf("look up: %w", ErrAnswersLost)
+			}
+			window = max(1, window/2)
+		}
+		l.rest()
+	}
+	return nil
+}
+
+// lookup is the work of one Lookup.
+type lookup struct {
+	b     *Batch
+	fn    func(i, entry int, m Message, found bool) error
+	lists []entryList // those with entries to ask for, in the order of their messages
+	wire  []byte      // the datagram under way
+	parts []part      // its messages, about the first lists
+	open  int         // how many of them the kernel has not done with, as far as was seen
+	told  int         // how many entries of the datagram fn was told of
+	lost  bool        // some answers had no room in the receive queue
+}
+
+// entryList is the list of one message.
+type entryList struct {
+	msg   int // position in the batch
+	head  int // length of the message without the entries
+	next  int // where the next entry to ask for begins in the message
+	end   int // where the last one ends
+	entry int // the number of the next one
+}
+
+// part is a message of a datagram.
+type part struct {
+	at   int // where it begins in the datagram
+	left int // entries that are not answered
+	done bool
+}
+
+// listOf finds the list of message i: its last attribute.
+func listOf(b *Batch, i int) (entryList, error) {
+	msg := b.message(i)
+	it := Attrs(msg[frameLen:])
+	at := -1
+	for begin := frameLen; it.Next(); begin = frameLen + it.offset() {
+		at = begin
+	}
+	if at < 0 || it.typ&AttrNested == 0 {
+		return entryList{}, fmt.Errorf("%w: %s: no list at its end", ErrBadBatch,
+			b.msgs[i].obj.label(i))
+	}
+	head := at + attrHeaderLen
+	return entryList{msg: i, head: head, next: head, end: at + attrHeaderLen + len(it.Data())}, nil
+}
+
+// entryLen returns the length of the entry at the beginning of p.
+func entryLen(p []byte) int { return max(attrHeaderLen, align(int(native.Uint16(p)))) }
+
+// fill makes a datagram of at most window entries and, unless one is larger, of at most size bytes.
+func (l *lookup) fill(window, size int) {
+	l.wire, l.parts, l.told, l.lost = l.wire[:0], l.parts[:0], 0, false
+	for i := range l.lists {
+		list := &l.lists[i]
+		msg := l.b.message(list.msg)
+		end, n := list.next, 0
+		for end < list.end && n < window {
+			to := min(end+entryLen(msg[end:]), list.end)
+			full := len(l.wire)+list.head+to-list.next > size
+			if full && (n > 0 || len(l.parts) > 0) {
+				break
+			}
+			end, n = to, n+1
+		}
+		if n == 0 {
+			break
+		}
+		window -= n
+		at := len(l.wire)
+		l.wire = append(l.wire, msg[:list.head]...)
+		l.wire = append(l.wire, msg[list.next:end]...)
+		native.PutUint32(l.wire[at:], uint32(len(l.wire)-at))
+		native.PutUint16(l.wire[at+list.head-attrHeaderLen:], uint16(attrHeaderLen+end-list.next))
+		l.parts = append(l.parts, part{at: at, left: n})
+	}
+	l.open = len(l.parts)
+}
+
+// number gives the messages of the datagram sequence numbers.
+func (l *lookup) number(first uint32) {
+	for i, p := range l.parts {
+		native.PutUint32(l.wire[p.at+8:], first+uint32(i))
+	}
+}
+
+// rest forgets the lists that are done with.
+func (l *lookup) rest() {
+	n := 0
+	for _, list := range l.lists[:len(l.parts)] {
+		if list.next < list.end {
+			l.lists[n] = list
+			n++
+		}
+	}
+	l.lists = append(l.lists[:n], l.lists[len(l.parts):]...)
+}
+
+// replies reads the answers to a datagram: until there is one to everything or the queue is empty.
+func (c *Conn) replies(l *lookup, first uint32) error {
+	for l.open > 0 {
+		n, err := c.sock.ReceiveMany(c.rx, c.sizes[:])
+		if err == errOverrun {
+			l.lost = true
+			continue
+		}
+		if err == errEmpty {
+			l.lost = true
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		for i, size := range c.sizes[:n] {
+			slot := c.rx[i*manySize : (i+1)*manySize]
+			if size > len(slot) {
+				return fmt.Errorf("look up: %w: a datagram of %d bytes, more than %d",
+					ErrMalformed, size, len(slot))
+			}
+			if err := l.take(slot[:size], first); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// take works on one datagram of the kernel.
+func (l *lookup) take(data []byte, first uint32) (err error) {
+	for len(data) > 0 {
+		var p packet
+		if p, data, err = nextPacket(data); err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		i := p.seq - first
+		if uint64(i) >= uint64(len(l.parts)) || l.parts[i].done {
+			continue
+		}
+		switch {
+		case p.typ == msgError:
+			err = l.refused(int(i), p)
+		case p.typ >= minType:
+			err = l.reply(int(i), p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reply works on the answer to the next entry of a part.
+func (l *lookup) reply(i int, p packet) error {
+	m, err := p.message()
+	if err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
+	return l.tell(i, m, true)
+}
+
+// refused works on the end of a part: its next entry is not there, or had no room.
+func (l *lookup) refused(i int, p packet) error {
+	v, err := p.verdict()
+	if err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
+	switch v.errno {
+	case syscall.ENOENT:
+		err = l.tell(i, Message{}, false)
+	case syscall.EAGAIN, syscall.ENOBUFS:
+		l.lost = true
+	default:
+		err = messageError(l.b, l.lists[i].msg, v)
+	}
+	if !l.parts[i].done {
+		l.parts[i].done = true
+		l.open--
+	}
+	return err
+}
+
+// tell tells fn of the next entry of a part.
+func (l *lookup) tell(i int, m Message, found bool) error {
+	list, part := &l.lists[i], &l.parts[i]
+	entry := list.entry
+	list.next += entryLen(l.b.message(list.msg)[list.next:])
+	list.entry++
+	l.told++
+	if part.left--; part.left == 0 {
+		part.done = true
+		l.open--
+	}
+	return l.fn(list.msg, entry, m, found)
+}

@@ -1,0 +1,252 @@
+package rawnl
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+)
+
+// SendAll sends the messages of b as independent requests: one that fails does not stop the others.
+// It returns how many the kernel has worked on, and the failures as an [OpError] or [OpErrors],
+// whose Index says which message each belongs to. Replies other than errors are skipped. It sends
+// as much at a time as the send buffer takes and the receive buffer can hold answers to; ctx is
+// looked at in between.
+func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
+	if err := b.seal(); err != nil {
+		return 0, fmt.Errorf("send: %w", err)
+	}
+	if b.Len() == 0 {
+		return 0, nil
+	}
+	if err := c.begin(ctx); err != nil {
+		return 0, fmt.Errorf("send: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	done, err = c.sendAll(ctx, b, func(int, Message) error { return nil })
+	c.debug(ctx, "requests", b, start, err)
+	return done, err
+}
+
+// sendAll is SendAll and QueryAll when it is their turn.
+func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (done int,
+	err error) {
+	var errs OpErrors
+	for done < b.Len() {
+		end := c.chunk(b, done)
+		err := c.proceed(ctx)
+		if err == nil {
+			err = c.sendChunk(b, done, end, &errs, reply)
+		}
+		if err != nil {
+			err = fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(), err)
+			return done, outcome("send", errs, err)
+		}
+		done = end
+	}
+	return done, errs.Err()
+}
+
+// chunk returns where the messages from begin on that go into one datagram end: at least one, and
+// no more than the receive queue has room for errors about.
+func (c *Conn) chunk(b *Batch, begin int) int {
+	size := c.sendLimit()
+	_, queue := c.sock.Limits()
+	end := begin + 1
+	for end < b.Len() && end-begin < queue/ackSize && b.endOf(end)-b.msgs[begin].at <= size {
+		end++
+	}
+	return end
+}
+
+// sendChunk sends the messages from begin to end and collects their errors. Errors come also
+// unasked; the acknowledgement of the last message shows that the kernel came so far. Replies go to
+// reply.
+func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
+	reply func(i int, m Message) error) error {
+	first := c.number(b, begin, end)
+	last := first + uint32(end-begin-1)
+	flags := b.setFlags(end-1, FlagAck)
+	err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)])
+	b.restoreFlags(end-1, flags)
+	if err != nil {
+		return err
+	}
+	found, err := c.collect(first, last, func(p packet) error {
+		i := begin + int(p.seq-first)
+		if p.typ >= minType {
+			m, err := p.message()
+			if err != nil {
+				return err
+			}
+			return reply(i, m)
+		}
+		if p.typ != msgError {
+			return nil
+		}
+		v, err := p.verdict()
+		if err == nil && v.errno != 0 {
+			*errs = append(*errs, messageError(b, i, v))
+		}
+		return err
+	})
+	if err == nil && !found {
+		return ErrAnswersLost
+	}
+	return err
+}
+
+// QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each
+// reply and the position of its request in b. A reply is valid until fn returns; fn must not use
+// the connection, and its error ends the work. Requests that the kernel refuses are told of as by
+// [Conn.SendAll]. Replies must be small, as those about one object are.
+func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
+	if err := b.seal(); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	_, err := c.sendAll(ctx, b, fn)
+	c.debug(ctx, "queries", b, start, err)
+	return err
+}
+
+// Query sends the one message of req and returns the replies, which may be none. They are copies.
+// To ask for everything of a kind, use [Conn.Dump].
+func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
+	if err := req.single(); err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	if err := c.begin(ctx); err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	defer c.end()
+	start := time.Now()
+	replies, err := c.query(req)
+	c.debug(ctx, "query", req, start, err)
+	return replies, err
+}
+
+// query is Query when it is its turn.
+func (c *Conn) query(req *Batch) ([]Message, error) {
+	seq := c.number(req, 0, 1)
+	flags := req.setFlags(0, FlagAck)
+	err := c.send(req.buf[beginLen:])
+	req.restoreFlags(0, flags)
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	var errs OpErrors
+	var replies []Message
+	found, err := c.collect(seq, seq, func(p packet) error {
+		switch {
+		case p.typ == msgError || p.typ == msgDone:
+			v, err := p.verdict()
+			if err == nil && v.errno != 0 {
+				errs = append(errs, messageError(req, 0, v))
+			}
+			return err
+		case p.typ < minType:
+			return nil
+		}
+		m, err := p.message()
+		m.Attrs = bytes.Clone(m.Attrs)
+		replies = append(replies, m)
+		return err
+	})
+	if err == nil && !found {
+		err = ErrAnswersLost
+	}
+	if err := outcome("query", errs, err); err != nil {
+		return nil, err
+	}
+	return replies, nil
+}
+
+// single seals a batch that must have exactly one message.
+func (b *Batch) single() error {
+	if err := b.seal(); err != nil {
+		return err
+	}
+	if b.Len() != 1 {
+		return fmt.Errorf("%w: it has %d messages, want 1", ErrBadBatch, b.Len())
+	}
+	return nil
+}
+
+// GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
+type GenInfo struct {
+	ID uint32 // never 0
+	// the thread that asks, in the initial pid namespace: not the one that committed
+	ProcPID  uint32
+	ProcName string // its name
+}
+
+// NextGenID returns the generation that follows id: what a successful Commit leaves behind. A
+// transaction that changes nothing, such as adding an element that is there already, makes no new
+// generation.
+func NextGenID(id uint32) uint32 { return max(id+1, 1) }
+
+// Message and attributes of a generation (include/uapi/linux/netfilter/nf_tables.h).
+const (
+	msgNewGen uint8 = 15 // NFT_MSG_NEWGEN
+	msgGetGen uint8 = 16 // NFT_MSG_GETGEN
+
+	attrGenID       uint16 = 1 // NFTA_GEN_ID
+	attrGenProcPID  uint16 = 2 // NFTA_GEN_PROC_PID
+	attrGenProcName uint16 = 3 // NFTA_GEN_PROC_NAME
+)
+
+// GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
+func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
+	if err := c.begin(ctx); err != nil {
+		return GenInfo{}, fmt.Errorf("query: %w", err)
+	}
+	defer c.end()
+	c.own.Reset()
+	c.own.Message(SubsysNFTables, msgGetGen, 0, 0, 0,
+		Object{Verb: "get", Kind: "generation of the ruleset"})
+	if err := c.own.seal(); err != nil {
+		return GenInfo{}, fmt.Errorf("query: %w", err)
+	}
+	replies, err := c.query(&c.own)
+	if err != nil {
+		return GenInfo{}, err
+	}
+	for _, m := range replies {
+		if m.Subsys == SubsysNFTables && m.Type == msgNewGen {
+			return parseGen(m.Attrs)
+		}
+	}
+	return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
+}
+
+// parseGen parses the attributes of NFT_MSG_NEWGEN.
+func parseGen(attrs []byte) (GenInfo, error) {
+	var g GenInfo
+	it := Attrs(attrs)
+	for it.Next() {
+		switch it.Type() {
+		case attrGenID:
+			g.ID = it.U32()
+		case attrGenProcPID:
+			g.ProcPID = it.U32()
+		case attrGenProcName:
+			g.ProcName = it.Text()
+		}
+	}
+	if err := it.Err(); err != nil {
+		return GenInfo{}, fmt.Errorf("parse generation of the ruleset: %w", err)
+	}
+	if g.ID == 0 {
+		return GenInfo{}, fmt.Errorf("parse generation of the ruleset: %w: no id", ErrMalformed)
+	}
+	return g, nil
+}
