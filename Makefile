@@ -95,7 +95,7 @@ peers: peers-build
 
 # The parts of the suite that must run: where they are skipped, the run fails.
 NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
-	internal/rawnl.TestKernelAppliesOneTransaction internal/netnstest.TestRulesDecideOutcomes \
+	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
 	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint
 VM_TESTS    = internal/vmtest.TestGuestIsWhatProgramsArePromised
 REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'vm=$(VM_TESTS)'

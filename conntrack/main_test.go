@@ -3,7 +3,7 @@ package conntrack_test
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }

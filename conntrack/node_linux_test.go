@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -23,7 +23,7 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(3))
 		others := 3
-		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			if others--; others >= 0 {
 				newBench(b.Kernel()).apply(t, services(others))
 			}
@@ -43,7 +43,7 @@ func TestReadingIsTriedAgain(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		var others int
-		b.Before(dataplanetest.CallObserve, func(context.Context) error {
+		b.Before(memory.CallObserve, func(context.Context) error {
 			if others--; others >= 0 {
 				return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
 			}
@@ -72,7 +72,7 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
-		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			return fmt.Errorf("the version is another: %w", dataplane.ErrConflict)
 		})
 		_, err := b.engine.Apply(t.Context(), services(2))
@@ -81,11 +81,11 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		b.requireCalls(t, 16, 17)
 		requireHolds(t, b.Kernel(), services(1))
 
-		b.Before(dataplanetest.CallCommit, nil)
+		b.Before(memory.CallCommit, nil)
 		require.True(t, b.apply(t, services(2)).Observed)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
 			return dataplane.ErrConflict
 		})
@@ -98,12 +98,12 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 func TestAfterAnErrorTheKernelIsRead(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
-	b.Fail(dataplanetest.CallObserve, 1, errRefused)
+	b.Fail(memory.CallObserve, 1, errRefused)
 	_, err := b.engine.Apply(t.Context(), services(1))
 	require.ErrorIs(t, err, errRefused)
 	require.True(t, b.apply(t, services(1)).Observed)
 
-	b.Fail(dataplanetest.CallCommit, 2, errRefused)
+	b.Fail(memory.CallCommit, 2, errRefused)
 	for range 2 {
 		_, err = b.engine.Apply(t.Context(), services(2))
 		require.ErrorIs(t, err, errRefused)
@@ -120,7 +120,7 @@ func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Before(dataplanetest.CallCommit, func(context.Context) error {
+	b.Before(memory.CallCommit, func(context.Context) error {
 		newBench(b.Kernel()).apply(t, services(2)) // stands for what took effect
 		return errRefused
 	})
@@ -136,17 +136,17 @@ func TestAFailedIntegrityIsAnErrorAndIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Fail(dataplanetest.CallIntegrity, 1, errRefused)
+	b.Fail(memory.CallIntegrity, 1, errRefused)
 	_, err := b.engine.Apply(t.Context(), services(2))
 	require.ErrorIs(t, err, errRefused)
 	requireHolds(t, b.Kernel(), services(1))
 	b.apply(t, services(2))
-	require.Equal(t, 2, b.Calls(dataplanetest.CallIntegrity))
+	require.Equal(t, 2, b.Calls(memory.CallIntegrity))
 }
 
 // slowReads makes each observation take d.
 func slowReads(b *bench, d time.Duration) {
-	b.Before(dataplanetest.CallObserve, func(context.Context) error {
+	b.Before(memory.CallObserve, func(context.Context) error {
 		time.Sleep(d)
 		return nil
 	})
@@ -234,7 +234,7 @@ func TestDriftIsCommittedWithAnEmptyChangeSet(t *testing.T) {
 	b.apply(t, s)
 	b.Kernel().AddDrift("an element of nobody", "half a frontend")
 	b.engine.Resync()
-	b.Fail(dataplanetest.CallCommit, 1, errRefused)
+	b.Fail(memory.CallCommit, 1, errRefused)
 	_, err := b.engine.Apply(t.Context(), s)
 	require.ErrorIs(t, err, errRefused)
 	require.Len(t, b.Kernel().Drift(), 2)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -171,7 +171,7 @@ func TestPlanTouchesNothingAndSaysWhatApplyDoes(t *testing.T) {
 func TestAPlanThatFailsIsAnError(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
-	b.Fail(dataplanetest.CallPlan, 1, errRefused)
+	b.Fail(memory.CallPlan, 1, errRefused)
 	_, err := b.engine.Plan(t.Context(), services(1))
 	require.ErrorIs(t, err, errRefused)
 }
@@ -214,7 +214,7 @@ func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {
 	require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
 
 	failure := errors.New("no memory")
-	b.Fail(dataplanetest.CallCleanup, 1, failure)
+	b.Fail(memory.CallCleanup, 1, failure)
 	_, err = b.engine.Cleanup(t.Context())
 	require.ErrorIs(t, err, failure)
 	r = b.apply(t, s)
@@ -254,13 +254,13 @@ func TestConcurrentAppliesEndInOneOfTheStates(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
 	requireHolds(t, b.Kernel(), services(b.Kernel().Table().Len()))
-	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
+	require.Equal(t, 1, b.Calls(memory.CallObserve))
 }
 
 func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	t.Parallel()
 	var buf bytes.Buffer
-	m := dataplanetest.NewMemory(nil)
+	m := memory.New(nil)
 	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(slog.NewTextHandler(&buf, nil))})
 	for range 2 {
 		_, err := e.Apply(t.Context(), services(1))

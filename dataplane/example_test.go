@@ -6,14 +6,14 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // A program hands the services it wants to an engine. Here the kernel is one in memory; a real one
 // is nftables.New(nil).
 func Example() {
-	backend := dataplanetest.NewMemory(nil)
+	backend := memory.New(nil)
 	defer backend.Close()
 	engine := dataplane.New(backend, nil)
 

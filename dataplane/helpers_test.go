@@ -9,26 +9,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // bench is an engine on a backend in memory.
 type bench struct {
-	*dataplanetest.Memory
+	*memory.Backend
 	engine *dataplane.Engine
 }
 
 // newBench returns an engine and a backend that remember nothing, on the kernel k; nil is a new
 // one.
-func newBench(k *dataplanetest.Kernel) *bench {
-	m := dataplanetest.NewMemory(k)
+func newBench(k *memory.Kernel) *bench {
+	m := memory.New(k)
 	return &bench{m, dataplane.New(m, nil)}
 }
 
 // newStrictBench returns a strict engine on a kernel of its own.
 func newStrictBench() *bench {
-	m := dataplanetest.NewMemory(nil)
+	m := memory.New(nil)
 	return &bench{m, dataplane.New(m, &dataplane.Config{Strict: true})}
 }
 
@@ -56,13 +56,13 @@ func (b *bench) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 }
 
 // requireHolds requires that a kernel holds a state, whatever the order of slots.
-func requireHolds(t *testing.T, k *dataplanetest.Kernel, s servicemodel.State) {
+func requireHolds(t *testing.T, k *memory.Kernel, s servicemodel.State) {
 	t.Helper()
 	require.Empty(t, missing(k, s), "what the kernel lacks")
 }
 
 // missing returns what is to be changed in a kernel for it to hold a state, as text.
-func missing(k *dataplanetest.Kernel, s servicemodel.State) string {
+func missing(k *memory.Kernel, s servicemodel.State) string {
 	want, err := servicemodel.Resolve(nil, s)
 	if err != nil {
 		return err.Error()
@@ -75,8 +75,8 @@ func missing(k *dataplanetest.Kernel, s servicemodel.State) string {
 // requireCalls requires how often the kernel was read and written since the engine was made.
 func (b *bench) requireCalls(t *testing.T, observe, commit int) {
 	t.Helper()
-	require.Equal(t, observe, b.Calls(dataplanetest.CallObserve), "observations")
-	require.Equal(t, commit, b.Calls(dataplanetest.CallCommit), "commits")
+	require.Equal(t, observe, b.Calls(memory.CallObserve), "observations")
+	require.Equal(t, commit, b.Calls(memory.CallCommit), "commits")
 }
 
 func serviceName(i int) servicemodel.Name {
@@ -124,7 +124,7 @@ func services(n int) servicemodel.State {
 }
 
 // slots are the endpoints of service i in the kernel, in the order of their slots.
-func slots(k *dataplanetest.Kernel, i int) []string {
+func slots(k *memory.Kernel, i int) []string {
 	var l []string
 	for p := range k.Table().Pools() {
 		if p.ID.Service.Name == serviceName(i) {

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // fakeCandidate is a candidate on a kernel in memory that answers the probe with err.
 type fakeCandidate struct {
-	*dataplanetest.Memory
+	*memory.Backend
 	name   string
 	err    error // of the probe
 	cannot error // what Check says
@@ -27,7 +27,7 @@ type fakeCandidate struct {
 func (f *fakeCandidate) Name() string { return f.name }
 
 func (f *fakeCandidate) candidate() dataplane.Candidate {
-	f.Memory = dataplanetest.NewMemory(nil)
+	f.Backend = memory.New(nil)
 	f.Refuse(func(*servicemodel.ChangeSet) error { return f.cannot })
 	return dataplane.Candidate{
 		Name:  f.name,
@@ -134,10 +134,10 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 			}
 			for _, f := range tt.list {
 				if f.opened > 0 && f.name != tt.want {
-					require.Equal(t, 1, f.Calls(dataplanetest.CallClose), "%s was closed", f.name)
+					require.Equal(t, 1, f.Calls(memory.CallClose), "%s was closed", f.name)
 				}
-				require.Zero(t, f.Calls(dataplanetest.CallCommit)+f.Calls(
-					dataplanetest.CallObserve))
+				require.Zero(t, f.Calls(memory.CallCommit)+f.Calls(
+					memory.CallObserve))
 			}
 		})
 	}

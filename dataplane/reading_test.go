@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -42,7 +42,7 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 		b.apply(t, services(1).WithEndpoints(serviceName(1), endpoints(9)))
 		require.Equal(t, seconds(1, 199, 399, 599, 799, 999), besideANeighbour(t, b,
 			20*time.Minute)[:6], "at once, and then 200 times the reading later")
-		b.requireCalls(t, 1+7, b.Calls(dataplanetest.CallCommit))
+		b.requireCalls(t, 1+7, b.Calls(memory.CallCommit))
 
 		// A reading that finds something was worth its time.
 		b.Kernel().AddDrift("a chain of nobody")
@@ -59,13 +59,13 @@ func TestShortReadingsComeOnceASecond(t *testing.T) {
 		b := newBench(nil)
 		slowReads(b, time.Millisecond)
 		b.apply(t, services(1))
-		reads := b.Calls(dataplanetest.CallObserve)
+		reads := b.Calls(memory.CallObserve)
 		for range 1000 {
 			b.Kernel().Touch()
 			b.apply(t, services(1))
 			time.Sleep(10 * time.Millisecond)
 		}
-		require.InDelta(t, 3+10, b.Calls(dataplanetest.CallObserve)-reads, 1)
+		require.InDelta(t, 3+10, b.Calls(memory.CallObserve)-reads, 1)
 	})
 }
 
@@ -76,7 +76,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		slowReads(b, time.Second)
 		b.apply(t, services(2))
 		require.True(t, b.Kernel().Lose(frontendKey(2)))
-		b.Before(dataplanetest.CallObserve, func(context.Context) error {
+		b.Before(memory.CallObserve, func(context.Context) error {
 			time.Sleep(2 * time.Second)
 			return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
 		})
@@ -105,8 +105,8 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 		b.apply(t, s)
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		b.Before(dataplanetest.CallObserve, func(context.Context) error {
-			b.Before(dataplanetest.CallObserve, nil)
+		b.Before(memory.CallObserve, func(context.Context) error {
+			b.Before(memory.CallObserve, nil)
 			newBench(b.Kernel()).apply(t, services(1)) // another writer
 			return dataplane.ErrConflict
 		})
@@ -116,20 +116,20 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		reads := b.Calls(dataplanetest.CallObserve)
-		b.Fail(dataplanetest.CallObserve, 1, dataplane.ErrConflict)
-		b.Before(dataplanetest.CallIntegrity, func(context.Context) error {
-			if b.Calls(dataplanetest.CallObserve) == reads {
+		reads := b.Calls(memory.CallObserve)
+		b.Fail(memory.CallObserve, 1, dataplane.ErrConflict)
+		b.Before(memory.CallIntegrity, func(context.Context) error {
+			if b.Calls(memory.CallObserve) == reads {
 				return nil
 			}
 			return errRefused
 		})
 		require.True(t, b.apply(t, s).Observed, "nor if that cannot be told")
-		b.Before(dataplanetest.CallIntegrity, nil)
+		b.Before(memory.CallIntegrity, nil)
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		b.Fail(dataplanetest.CallObserve, 1, errRefused)
+		b.Fail(memory.CallObserve, 1, errRefused)
 		_, err := b.engine.Apply(t.Context(), s)
 		require.ErrorIs(t, err, errRefused, "any other failure is one")
 		require.True(t, b.apply(t, s).Observed)
@@ -142,7 +142,7 @@ func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
 		newBench(b.Kernel()).apply(t, services(1)) // another writer
-		b.Fail(dataplanetest.CallObserve, 3, dataplane.ErrConflict)
+		b.Fail(memory.CallObserve, 3, dataplane.ErrConflict)
 		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Repaired)
 		b.requireCalls(t, 5, 2)
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -220,7 +220,7 @@ func TestConflictsAreInTheResult(t *testing.T) {
 
 func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
 	t.Parallel()
-	m, f := dataplanetest.NewMemory(nil), &told{}
+	m, f := memory.New(nil), &told{}
 	e := dataplane.New(m, &dataplane.Config{Flows: f})
 	_, err := e.Apply(t.Context(), services(3).WithService(invalid(2)))
 	require.NoError(t, err)
@@ -233,7 +233,7 @@ func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
 func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 	t.Parallel()
 	var buf bytes.Buffer
-	m := dataplanetest.NewMemory(nil)
+	m := memory.New(nil)
 	m.Refuse(refusePort81)
 	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(slog.NewTextHandler(&buf, nil))})
 	s := services(3).WithService(at81(2))
@@ -289,10 +289,10 @@ func (l *turns) Lock(ctx context.Context) (func(), error) {
 func TestWritersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &turns{settling: &settling{Memory: dataplanetest.NewMemory(nil)}}
+		l := &turns{settling: &settling{Backend: memory.New(nil)}}
 		e := dataplane.New(l, nil)
-		for _, c := range []dataplanetest.Call{
-			dataplanetest.CallObserve, dataplanetest.CallCommit, dataplanetest.CallCleanup,
+		for _, c := range []memory.Call{
+			memory.CallObserve, memory.CallCommit, memory.CallCleanup,
 		} {
 			l.Before(c, func(context.Context) error {
 				require.Equal(t, 1, l.held, c)
@@ -304,23 +304,23 @@ func TestWritersTakeTurns(t *testing.T) {
 		require.Equal(t, 2, l.taken, "one for the apply, one for what the backend settles")
 		_, err = e.Cleanup(t.Context())
 		require.NoError(t, err)
-		l.Fail(dataplanetest.CallCleanup, 1, errRefused)
+		l.Fail(memory.CallCleanup, 1, errRefused)
 		_, err = e.Cleanup(t.Context())
 		require.ErrorIs(t, err, errRefused)
-		l.Fail(dataplanetest.CallCommit, 1, errRefused)
+		l.Fail(memory.CallCommit, 1, errRefused)
 		_, err = e.Apply(t.Context(), services(1))
 		require.ErrorIs(t, err, errRefused)
 		require.Zero(t, l.held, "no turn outlives its call")
 
 		l.err = errRefused // such as the context's
-		commits := l.Calls(dataplanetest.CallCommit)
+		commits := l.Calls(memory.CallCommit)
 		_, err = e.Apply(t.Context(), services(2))
 		require.ErrorIs(t, err, errRefused)
 		_, err = e.Cleanup(t.Context())
 		require.ErrorIs(t, err, errRefused)
 		_, err = e.Settle(t.Context())
 		require.ErrorIs(t, err, errRefused)
-		require.Equal(t, commits, l.Calls(dataplanetest.CallCommit))
+		require.Equal(t, commits, l.Calls(memory.CallCommit))
 	})
 }
 
@@ -329,12 +329,12 @@ func TestCleanupIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
-		b.Fail(dataplanetest.CallCleanup, 3, dataplane.ErrConflict)
+		b.Fail(memory.CallCleanup, 3, dataplane.ErrConflict)
 		stats, err := b.engine.Cleanup(t.Context())
 		require.NoError(t, err)
 		require.Positive(t, stats.Messages)
 		require.Zero(t, b.Kernel().Table().Len())
-		b.Fail(dataplanetest.CallCleanup, 100, dataplane.ErrConflict)
+		b.Fail(memory.CallCleanup, 100, dataplane.ErrConflict)
 		_, err = b.engine.Cleanup(t.Context())
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 		require.ErrorContains(t, err, "cleanup: tried 16 times: ")

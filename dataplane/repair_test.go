@@ -10,21 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestRunRepairsWhatOthersDid(t *testing.T) {
 	for name, c := range map[string]struct {
-		damage   func(k *dataplanetest.Kernel)
+		damage   func(k *memory.Kernel)
 		repaired servicemodel.Counts
 		drift    []string
 	}{
-		"everything is flushed": {func(k *dataplanetest.Kernel) { k.Flush() },
+		"everything is flushed": {func(k *memory.Kernel) { k.Flush() },
 			servicemodel.Counts{Added: 2}, nil},
-		"one service is lost": {func(k *dataplanetest.Kernel) { k.Lose(frontendKey(2)) },
+		"one service is lost": {func(k *memory.Kernel) { k.Lose(frontendKey(2)) },
 			servicemodel.Counts{Added: 1}, nil},
-		"there is something foreign": {func(k *dataplanetest.Kernel) { k.AddDrift("a chain") },
+		"there is something foreign": {func(k *memory.Kernel) { k.AddDrift("a chain") },
 			servicemodel.Counts{}, []string{"a chain"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Fail(dataplanetest.CallCommit, 1, errRefused)
+	b.Fail(memory.CallCommit, 1, errRefused)
 	_, err := b.engine.Apply(t.Context(), services(3))
 	require.ErrorIs(t, err, errRefused)
 	r := b.apply(t, services(3))
@@ -86,11 +86,11 @@ func TestRunDoesNotLookIfItIsToldNotTo(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, Look: never})
 		r.states <- services(1)
 		r.at(time.Second)
-		before := r.Calls(dataplanetest.CallIntegrity)
+		before := r.Calls(memory.CallIntegrity)
 		r.Kernel().Flush()
 		r.at(time.Hour)
 		require.Len(t, r.applies, 1)
-		require.Equal(t, before, r.Calls(dataplanetest.CallIntegrity))
+		require.Equal(t, before, r.Calls(memory.CallIntegrity))
 	})
 }
 
@@ -107,13 +107,13 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				var log bytes.Buffer
-				m := dataplanetest.NewMemory(nil)
+				m := memory.New(nil)
 				e := dataplane.New(m, &dataplane.Config{
 					Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
 				r.states <- services(1)
 				r.at(0)
-				r.Before(dataplanetest.CallCommit, func(ctx context.Context) error {
+				r.Before(memory.CallCommit, func(ctx context.Context) error {
 					time.Sleep(c.takes)
 					return nil
 				})
@@ -143,11 +143,11 @@ func TestRunTriesARepairAgain(t *testing.T) {
 		r.states <- services(2)
 		r.at(time.Second)
 		r.Kernel().Flush()
-		r.Fail(dataplanetest.CallCommit, 2, errRefused)
+		r.Fail(memory.CallCommit, 2, errRefused)
 		r.at(time.Minute)
 		requireTimes(t, []time.Duration{0, 1250e6, 2250e6, 4250e6}, r.applies)
 		requireHolds(t, r.Kernel(), services(2))
-		r.Fail(dataplanetest.CallIntegrity, 1, errRefused)
+		r.Fail(memory.CallIntegrity, 1, errRefused)
 		r.at(time.Hour)
 		require.Len(t, r.applies, 4, "the apply after a look that failed finds nothing")
 	})

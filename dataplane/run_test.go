@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -62,7 +62,7 @@ func (r *runner) at(d time.Duration) {
 
 // commitsTake makes every commit take d.
 func (r *runner) commitsTake(d time.Duration) {
-	r.Before(dataplanetest.CallCommit, func(context.Context) error {
+	r.Before(memory.CallCommit, func(context.Context) error {
 		time.Sleep(d)
 		return nil
 	})
@@ -166,7 +166,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 				r := run(t, c.opts)
 				for range 2 { // the second time it begins with the minimum again
 					r.start, r.applies, r.errs = time.Now(), nil, nil
-					r.Fail(dataplanetest.CallCommit, 4, errRefused)
+					r.Fail(memory.CallCommit, 4, errRefused)
 					r.states <- services(r.Kernel().Table().Len() + 1)
 					r.at(time.Hour)
 					requireTimes(t, c.want, r.applies)
@@ -183,7 +183,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 func TestRunTriesANewStateAtOnceAfterAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: 10 * time.Second, Resync: never})
-		r.Fail(dataplanetest.CallCommit, 2, errRefused)
+		r.Fail(memory.CallCommit, 2, errRefused)
 		r.states <- services(1)
 		r.at(time.Second)
 		r.states <- services(2)
@@ -232,7 +232,7 @@ func TestRunRepairsWhatAResyncFindsAndRetriesIt(t *testing.T) {
 		r.states <- services(2)
 		r.at(time.Second)
 		r.Kernel().Flush()
-		r.Fail(dataplanetest.CallCommit, 1, errRefused)
+		r.Fail(memory.CallCommit, 1, errRefused)
 		r.at(62 * time.Second)
 		requireTimes(t, seconds(0, 60, 61), r.applies)
 		requireHolds(t, r.Kernel(), services(2))
@@ -257,7 +257,7 @@ func TestRunEndsWhenTheLastStateIsApplied(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: time.Second, MinInterval: time.Second})
 		r.states <- services(1)
 		synctest.Wait()
-		r.Fail(dataplanetest.CallCommit, 3, errRefused)
+		r.Fail(memory.CallCommit, 3, errRefused)
 		r.states <- services(2)
 		r.states <- services(3)
 		close(r.states)
@@ -281,13 +281,13 @@ func TestRunEndsWithTheContext(t *testing.T) {
 			r.states <- services(2)
 		}},
 		{"while it waits to try again", func(r *runner) {
-			r.Fail(dataplanetest.CallCommit, 1000, errRefused)
+			r.Fail(memory.CallCommit, 1000, errRefused)
 			r.states <- services(1)
 			synctest.Wait()
 			close(r.states)
 		}},
 		{"while it applies", func(r *runner) {
-			r.Before(dataplanetest.CallCommit, func(ctx context.Context) error {
+			r.Before(memory.CallCommit, func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})

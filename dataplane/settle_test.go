@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // settling is a backend in memory that leaves work to time: as long as there are deadlines, Settle
 // does those that have come.
 type settling struct {
-	*dataplanetest.Memory
+	*memory.Backend
 
 	mu        sync.Mutex
 	deadlines []time.Time
@@ -90,7 +90,7 @@ func (f *told) Settle(context.Context) (time.Duration, error) {
 func TestApplyGivesTheBackendATurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &settling{Memory: dataplanetest.NewMemory(nil)}
+		b := &settling{Backend: memory.New(nil)}
 		e := dataplane.New(b, nil)
 		b.due(time.Second, time.Minute)
 		r, err := e.Apply(t.Context(), services(1))
@@ -116,7 +116,7 @@ func TestTheNextSettleIsTheSoonest(t *testing.T) {
 		{0, 0, 0}, {5, 0, 5}, {0, 5, 5}, {3, 5, 3}, {5, 3, 3},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := &settling{Memory: dataplanetest.NewMemory(nil)}
+			b := &settling{Backend: memory.New(nil)}
 			if c.backend > 0 {
 				b.due(c.backend)
 			}
@@ -130,24 +130,24 @@ func TestTheNextSettleIsTheSoonest(t *testing.T) {
 
 func TestSettleReadsTheKernelFirst(t *testing.T) {
 	t.Parallel()
-	b := &settling{Memory: dataplanetest.NewMemory(nil)}
+	b := &settling{Backend: memory.New(nil)}
 	e := dataplane.New(b, nil)
 	_, err := e.Settle(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
+	require.Equal(t, 1, b.Calls(memory.CallObserve))
 
 	b.fail(errRefused)
 	_, err = e.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
 	require.ErrorIs(t, err, errRefused)
-	require.Equal(t, 1, b.Calls(dataplanetest.CallObserve))
+	require.Equal(t, 1, b.Calls(memory.CallObserve))
 	b.fail(nil)
 	_, err = e.Apply(t.Context(), services(1))
 	require.NoError(t, err)
-	require.Equal(t, 2, b.Calls(dataplanetest.CallObserve),
+	require.Equal(t, 2, b.Calls(memory.CallObserve),
 		"after an error the kernel is read again")
 
-	b.Fail(dataplanetest.CallObserve, 1, errRefused)
+	b.Fail(memory.CallObserve, 1, errRefused)
 	e.Resync()
 	_, err = e.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
@@ -164,7 +164,7 @@ func TestSettleOfABackendWithoutAnythingToSettle(t *testing.T) {
 
 func TestAnUnsettledApplyIsAnErrorWithAResult(t *testing.T) {
 	t.Parallel()
-	m, f := dataplanetest.NewMemory(nil), &told{err: errRefused}
+	m, f := memory.New(nil), &told{err: errRefused}
 	e := dataplane.New(m, &dataplane.Config{Flows: f})
 	r, err := e.Apply(t.Context(), services(2))
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
@@ -192,7 +192,7 @@ func (f *told) take(t *testing.T) (texts []string) {
 
 func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	t.Parallel()
-	m, f := dataplanetest.NewMemory(nil), &told{}
+	m, f := memory.New(nil), &told{}
 	e := dataplane.New(m, &dataplane.Config{Flows: f})
 	apply := func(n int) {
 		_, err := e.Apply(t.Context(), services(n))
@@ -209,8 +209,8 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 		"they are told of states that change nothing in the kernel, too")
 
 	// A commit fails half way; what it did is found in the kernel.
-	m.Before(dataplanetest.CallCommit, func(ctx context.Context) error {
-		m.Before(dataplanetest.CallCommit, nil)
+	m.Before(memory.CallCommit, func(ctx context.Context) error {
+		m.Before(memory.CallCommit, nil)
 		other := newBench(m.Kernel())
 		_, err := other.engine.Apply(ctx, services(1))
 		return errors.Join(err, errRefused)
@@ -302,6 +302,6 @@ func TestRunResyncsBesideSettling(t *testing.T) {
 
 // runSettling starts a Run on a backend that leaves work to time.
 func runSettling(t *testing.T, o dataplane.RunOptions) (*runner, *settling) {
-	b := &settling{Memory: dataplanetest.NewMemory(nil)}
-	return runOn(t, &bench{b.Memory, dataplane.New(b, nil)}, o), b
+	b := &settling{Backend: memory.New(nil)}
+	return runOn(t, &bench{b.Backend, dataplane.New(b, nil)}, o), b
 }

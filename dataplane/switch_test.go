@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 )
 
 func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	t.Parallel()
-	b, next := newBench(nil), dataplanetest.NewMemory(nil)
+	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(3))
-	b.Before(dataplanetest.CallCleanup, func(context.Context) error {
+	b.Before(memory.CallCleanup, func(context.Context) error {
 		requireHolds(t, next.Kernel(), services(3))
 		return nil
 	})
@@ -25,13 +25,13 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	require.Equal(t, 3, r.Added)
 	require.False(t, r.IsRepair())
 	require.Zero(t, b.Kernel().Table().Len(), "nothing is left of the old")
-	require.Equal(t, 1, b.Calls(dataplanetest.CallCleanup))
+	require.Equal(t, 1, b.Calls(memory.CallCleanup))
 
-	commits := b.Calls(dataplanetest.CallCommit)
+	commits := b.Calls(memory.CallCommit)
 	_, err = b.engine.Apply(t.Context(), services(4))
 	require.NoError(t, err)
 	requireHolds(t, next.Kernel(), services(4))
-	require.Equal(t, commits, b.Calls(dataplanetest.CallCommit))
+	require.Equal(t, commits, b.Calls(memory.CallCommit))
 
 	_, err = b.engine.Cleanup(t.Context())
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestSwitchBeforeAnythingWasApplied(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), newBench(nil)
 	next.apply(t, services(2)) // another program's, or that of a run before
-	_, err := b.engine.Switch(t.Context(), next.Memory)
+	_, err := b.engine.Switch(t.Context(), next.Backend)
 	require.NoError(t, err)
 	requireHolds(t, next.Kernel(), services(2))
 	_, err = b.engine.Apply(t.Context(), services(3))
@@ -53,14 +53,14 @@ func TestSwitchBeforeAnythingWasApplied(t *testing.T) {
 // If the new backend fails, nothing of it is left, and the engine goes on with the old one.
 func TestSwitchThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
-	for _, call := range []dataplanetest.Call{dataplanetest.CallObserve,
-		dataplanetest.CallCommit} {
-		b, next := newBench(nil), dataplanetest.NewMemory(nil)
+	for _, call := range []memory.Call{memory.CallObserve,
+		memory.CallCommit} {
+		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, services(3))
 		next.Fail(call, 1, errRefused)
 		_, err := b.engine.Switch(t.Context(), next)
 		require.ErrorIs(t, err, errRefused)
-		require.Equal(t, 1, next.Calls(dataplanetest.CallCleanup))
+		require.Equal(t, 1, next.Calls(memory.CallCleanup))
 		requireHolds(t, b.Kernel(), services(3))
 		require.False(t, b.apply(t, services(4)).Observed, "what it knew is still known")
 	}
@@ -69,7 +69,7 @@ func TestSwitchThatFailsChangesNothing(t *testing.T) {
 // What the new backend cannot express is refused, as by any apply.
 func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	t.Parallel()
-	b, next := newBench(nil), dataplanetest.NewMemory(nil)
+	b, next := newBench(nil), memory.New(nil)
 	odd := services(2)
 	svc := *odd.Service(serviceName(2))
 	svc.Ports = append(svc.Ports[:0:0], svc.Ports...)
@@ -85,15 +85,15 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 
 func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 	t.Parallel()
-	b, next := newBench(nil), dataplanetest.NewMemory(nil)
+	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(1))
-	b.Fail(dataplanetest.CallCleanup, 1, errRefused)
+	b.Fail(memory.CallCleanup, 1, errRefused)
 	r, err := b.engine.Switch(t.Context(), next)
 	require.ErrorIs(t, err, errRefused)
 	require.NotNil(t, r)
 	requireHolds(t, next.Kernel(), services(1))
 	requireHolds(t, b.Kernel(), services(1))
-	_, err = dataplane.New(b.Memory, nil).Cleanup(t.Context())
+	_, err = dataplane.New(b.Backend, nil).Cleanup(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, b.Kernel().Table().Len())
 }
@@ -102,7 +102,7 @@ func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 func TestRunGoesOnAfterASwitch(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
-		next := dataplanetest.NewMemory(nil)
+		next := memory.New(nil)
 		r.states <- services(1)
 		r.at(time.Second)
 		_, err := r.engine.Switch(t.Context(), next)

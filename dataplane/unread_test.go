@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // newHinted returns an engine that remembers nothing on a backend that finds what it is asked for.
-func newHinted(k *dataplanetest.Kernel) *bench {
+func newHinted(k *memory.Kernel) *bench {
 	b := newBench(k)
 	b.HeedHints(true)
 	return b
@@ -28,10 +28,10 @@ func TestWhatIsWantedComesFirst(t *testing.T) {
 	old.Kernel().AddDrift("a chain of nobody")
 
 	b, f := newHinted(old.Kernel()), &told{}
-	b.engine = dataplane.New(b.Memory, &dataplane.Config{Flows: f})
+	b.engine = dataplane.New(b.Backend, &dataplane.Config{Flows: f})
 	next := services(4).WithoutService(serviceName(1)).WithEndpoints(serviceName(2), endpoints(9))
 	var held []int
-	b.Before(dataplanetest.CallCommit, func(context.Context) error {
+	b.Before(memory.CallCommit, func(context.Context) error {
 		held = append(held, b.Kernel().Table().Len())
 		return nil
 	})
@@ -94,7 +94,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		old.apply(t, services(3))
 		b := newHinted(old.Kernel())
 		commits := 0
-		b.Before(dataplanetest.CallCommit, func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			if commits++; commits == 2 || commits == 3 {
 				return dataplane.ErrConflict
 			}
@@ -103,12 +103,12 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		r := b.apply(t, services(4).WithoutService(serviceName(1)))
 		require.Equal(t, servicemodel.Counts{Added: 1, Removed: 1}, r.Counts)
 		b.requireCalls(t, 4, 4)
-		require.Equal(t, 1, b.Calls(dataplanetest.CallCheck),
+		require.Equal(t, 1, b.Calls(memory.CallCheck),
 			"what is wanted is not compared again")
 
 		b = newHinted(old.Kernel())
-		b.Before(dataplanetest.CallCommit, func(context.Context) error {
-			if b.Calls(dataplanetest.CallCommit) == 2 {
+		b.Before(memory.CallCommit, func(context.Context) error {
+			if b.Calls(memory.CallCommit) == 2 {
 				return errRefused
 			}
 			return nil
@@ -139,8 +139,8 @@ func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 	old := newBench(nil)
 	old.apply(t, services(3))
 	b := newHinted(old.Kernel())
-	b.Before(dataplanetest.CallObserve, func(context.Context) error {
-		if b.Calls(dataplanetest.CallObserve) == 2 {
+	b.Before(memory.CallObserve, func(context.Context) error {
+		if b.Calls(memory.CallObserve) == 2 {
 			return errRefused
 		}
 		return nil
@@ -155,8 +155,8 @@ func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 	old := newBench(nil)
 	old.apply(t, services(5))
 	b := newHinted(old.Kernel())
-	b.Before(dataplanetest.CallObserve, func(ctx context.Context) error {
-		if b.Calls(dataplanetest.CallObserve) == 2 {
+	b.Before(memory.CallObserve, func(ctx context.Context) error {
+		if b.Calls(memory.CallObserve) == 2 {
 			b.Kernel().Lose(frontendKey(2))
 			b.Kernel().Lose(frontendKey(3))
 		}
@@ -178,12 +178,12 @@ func TestAnEndedContextEndsBetweenTheSteps(t *testing.T) {
 	b := newHinted(old.Kernel())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone home")
-	b.Before(dataplanetest.CallCommit, func(context.Context) error {
+	b.Before(memory.CallCommit, func(context.Context) error {
 		defer cancel(gone)
 		return nil
 	})
 	_, err := b.engine.Apply(ctx, services(4).WithoutService(serviceName(1)))
 	require.ErrorIs(t, err, gone)
-	b.Before(dataplanetest.CallCommit, nil)
+	b.Before(memory.CallCommit, nil)
 	b.apply(t, services(4).WithoutService(serviceName(1)))
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 )
 
 // watching is a backend in memory that is a Watcher: it calls changed for each nil it receives, and
 // fails with each error.
 type watching struct {
-	*dataplanetest.Memory
+	*memory.Backend
 	events chan error
 	begun  int
 }
@@ -36,8 +36,8 @@ func (w *watching) Watch(ctx context.Context, changed func()) error {
 }
 
 func newWatching() (*bench, *watching) {
-	m := dataplanetest.NewMemory(nil)
-	w := &watching{Memory: m, events: make(chan error, 8)}
+	m := memory.New(nil)
+	w := &watching{Backend: m, events: make(chan error, 8)}
 	return &bench{m, dataplane.New(w, nil)}, w
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 )
 
 // inTurns is a backend in memory whose writers take turns.
 type inTurns struct {
-	*dataplanetest.Memory
+	*memory.Backend
 	turn chan struct{}
 }
 
@@ -31,12 +31,12 @@ func (b *inTurns) Lock(ctx context.Context) (func(), error) {
 // holds one of the states whenever it is looked at.
 func TestTwoWritersOfOneInstance(t *testing.T) {
 	t.Parallel()
-	k, turn := &dataplanetest.Kernel{}, make(chan struct{}, 1)
+	k, turn := &memory.Kernel{}, make(chan struct{}, 1)
 	var writers sync.WaitGroup
 	errs := make([]error, 2)
 	for w := range errs {
 		writers.Go(func() {
-			e := dataplane.New(&inTurns{dataplanetest.NewMemory(k), turn}, nil)
+			e := dataplane.New(&inTurns{memory.New(k), turn}, nil)
 			for i := range 100 {
 				_, err := e.Apply(t.Context(), services(1+w).WithEndpoints(serviceName(1),
 					endpoints(byte(100*w+i))))

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	sm "github.com/kernlb/kernlb/servicemodel"

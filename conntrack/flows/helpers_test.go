@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -139,7 +139,7 @@ func (f *fakeTable) list() []string {
 // world is an engine with a keeper, a kernel and a conntrack table.
 type world struct {
 	*fakeTable
-	kernel *dataplanetest.Memory
+	kernel *memory.Backend
 	keeper *flows.Keeper
 	engine *dataplane.Engine
 	cfg    flows.Config
@@ -148,7 +148,7 @@ type world struct {
 func newWorld(t *testing.T, cfg flows.Config) *world {
 	w := &world{fakeTable: &fakeTable{addrs: addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10")},
 		cfg: cfg}
-	w.kernel = dataplanetest.NewMemory(nil)
+	w.kernel = memory.New(nil)
 	w.restart(t)
 	return w
 }
@@ -159,7 +159,7 @@ func (w *world) restart(t *testing.T) {
 	var err error
 	w.keeper, err = flows.New(w.fakeTable, &w.cfg)
 	require.NoError(t, err)
-	w.kernel = dataplanetest.NewMemory(w.kernel.Kernel())
+	w.kernel = memory.New(w.kernel.Kernel())
 	w.engine = dataplane.New(w.kernel, &dataplane.Config{Flows: w.keeper})
 }
 

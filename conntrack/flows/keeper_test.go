@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -395,7 +395,7 @@ func TestANewProgramFindsWhatTheLastOneMissed(t *testing.T) {
 		"udp 10.96.0.10:53 > 10.244.0.3:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080")
 	w.put(lookAlikes...)
 	after := serving(service(), each(endpoints(3), terminating), endpoints(2))
-	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(
+	_, err := dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(
 		t.Context(), after)
 	require.NoError(t, err)
 
@@ -420,7 +420,7 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	w.restartAt(t, serving(service(), endpoints(1)))
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353")
 	// Somebody takes the whole service away, and the apply that follows is of a state without it.
-	_, err := dataplane.New(dataplanetest.NewMemory(w.kernel.Kernel()), nil).Apply(t.Context(),
+	_, err := dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(t.Context(),
 		sm.State{}.WithNode(node))
 	require.NoError(t, err)
 	w.engine.Resync()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/tuning"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }

@@ -18,6 +18,5 @@
 // It needs root or an unprivileged user namespace, and Linux; otherwise its tests skip themselves
 // and say why.
 //
-// [Memory] is a backend without a kernel, for tests of programs that embed kernlb. It needs
-// nothing.
+// Tests that need no kernel use package memory instead.
 package dataplanetest

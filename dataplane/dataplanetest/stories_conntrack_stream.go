@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // Run runs the whole suite on a backend.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // Switched switches an engine that runs from one backend to another and back, while connections are

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
 // quick is longer than any answer in one machine takes, even an emulated one; patient is longer

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/netnstest"
 )
 
 // ipvsadm runs ipvsadm in the namespace and returns its output. It skips the test where there is

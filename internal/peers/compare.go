@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // Numbers of packets of a check: at first, and once more where two peers differ, so that chance is

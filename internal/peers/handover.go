@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // handoverCommand lets each mode of kube-proxy make what it makes, on a node that has rules and

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // scenario is a service whose packets are compared.

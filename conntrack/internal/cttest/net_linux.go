@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // Rules loads what a node does with packets to a service. Only these rules are in the namespace;

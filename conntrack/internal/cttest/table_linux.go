@@ -15,7 +15,7 @@ import (
 	"time"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )

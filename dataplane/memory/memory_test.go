@@ -1,8 +1,9 @@
-package dataplanetest
+package memory
 
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -17,9 +18,20 @@ var errMemory = errors.New("out of memory")
 // memoryTable is the table of a service that also has a health check.
 func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 	t.Helper()
-	s := state(thisNode(), web(externalLocal, func(s *servicemodel.Service) {
-		s.HealthCheckNodePort = 32000
-	}), eps(hosts...))
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	var eps []servicemodel.Endpoint
+	for _, h := range hosts {
+		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(h), Ready: true,
+			Serving: true, Node: "this",
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(
+		&servicemodel.Service{
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			ExternalIPs:           []netip.Addr{netip.MustParseAddr("203.0.113.10")},
+			Ports:                 []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+			ExternalTrafficPolicy: servicemodel.PolicyLocal, HealthCheckNodePort: 32000,
+		}).WithEndpoints(name, eps)
 	table, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
 	require.NotZero(t, table.Len())
@@ -28,15 +40,15 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 }
 
 // observed is a backend that has observed the kernel k.
-func observed(t *testing.T, k *Kernel) (*Memory, *servicemodel.Table) {
+func observed(t *testing.T, k *Kernel) (*Backend, *servicemodel.Table) {
 	t.Helper()
-	m := NewMemory(k)
+	m := New(k)
 	o, err := m.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	return m, o.Table
 }
 
-func requireIntegrity(t *testing.T, m *Memory, want dataplane.Integrity) {
+func requireIntegrity(t *testing.T, m *Backend, want dataplane.Integrity) {
 	t.Helper()
 	i, err := m.Integrity(t.Context())
 	require.NoError(t, err)
@@ -48,7 +60,7 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	k := &Kernel{}
 	m, empty := observed(t, k)
 	require.Zero(t, empty.Len())
-	want := memoryTable(t, "pod1", "pod2")
+	want := memoryTable(t, "10.244.1.1", "10.244.1.2")
 	c := servicemodel.Diff(empty, want)
 	p, err := m.Plan(c)
 	require.NoError(t, err)
@@ -65,7 +77,8 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	require.True(t, d.Empty(), "%s", d)
 	require.Empty(t, slices.Collect(held.HealthChecks()), "no kernel holds health checks")
 
-	_, err = m.Commit(t.Context(), servicemodel.Diff(want, memoryTable(t, "pod1", "pod3")))
+	_, err = m.Commit(t.Context(),
+		servicemodel.Diff(want, memoryTable(t, "10.244.1.1", "10.244.1.3")))
 	require.NoError(t, err, "the table of the last commit, too, is one to begin from")
 	require.Equal(t, 2, m.Calls(CallCommit))
 	require.Equal(t, 1, m.Calls(CallObserve))
@@ -76,8 +89,8 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
 	t.Parallel()
 	k := &Kernel{}
-	a, b := memoryTable(t, "pod1"), memoryTable(t, "pod2")
-	_, err := NewMemory(k).Commit(t.Context(), servicemodel.Diff(nil, a))
+	a, b := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.2")
+	_, err := New(k).Commit(t.Context(), servicemodel.Diff(nil, a))
 	require.ErrorContains(t, err, "nothing was observed")
 
 	m, empty := observed(t, k)
@@ -117,7 +130,7 @@ var foreignCommits = []struct {
 	}, dataplane.Broken, false},
 	{"another backend committed", func(t *testing.T, k *Kernel) {
 		m, held := observed(t, k)
-		_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "pod3")))
+		_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3")))
 		require.NoError(t, err)
 	}, dataplane.Broken, true},
 }
@@ -129,7 +142,7 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			t.Parallel()
 			k := &Kernel{}
 			m, empty := observed(t, k)
-			a, b := memoryTable(t, "pod1"), memoryTable(t, "pod2")
+			a, b := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.2")
 			_, err := m.Commit(t.Context(), servicemodel.Diff(empty, a))
 			require.NoError(t, err)
 
@@ -158,7 +171,7 @@ func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
 	t.Parallel()
 	k := &Kernel{}
 	k.AddDrift("first", "second")
-	m := NewMemory(k)
+	m := New(k)
 	o, err := m.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"first", "second"}, o.Drift)
@@ -181,7 +194,7 @@ func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
 func TestMemoryFailsOnDemand(t *testing.T) {
 	t.Parallel()
 	m, empty := observed(t, nil)
-	c := servicemodel.Diff(empty, memoryTable(t, "pod1"))
+	c := servicemodel.Diff(empty, memoryTable(t, "10.244.1.1"))
 	calls := map[Call]func(context.Context) error{
 		CallCheck: func(context.Context) error { return m.Check(c) },
 		CallObserve: func(ctx context.Context) error {
@@ -225,7 +238,7 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	k := &Kernel{}
 	m, empty := observed(t, k)
-	one, two := memoryTable(t, "pod1"), memoryTable(t, "pod1", "pod2")
+	one, two := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.1", "10.244.1.2")
 	_, err := m.Commit(t.Context(), servicemodel.Diff(empty, two))
 	require.NoError(t, err)
 	part, err := servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(),
@@ -260,8 +273,8 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 
 func TestMemoryRefusesOnDemand(t *testing.T) {
 	t.Parallel()
-	m := NewMemory(nil)
-	c := servicemodel.Diff(nil, memoryTable(t, "pod1"))
+	m := New(nil)
+	c := servicemodel.Diff(nil, memoryTable(t, "10.244.1.1"))
 	unsupported := &dataplane.UnsupportedError{Backend: "memory", Object: "service default/web",
 		Field: "scheduler", Value: "lc"}
 	m.Refuse(func(*servicemodel.ChangeSet) error { return unsupported })

@@ -1,4 +1,4 @@
-package dataplanetest
+package memory
 
 import (
 	"context"
@@ -13,15 +13,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Memory is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that
+// Backend is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that
 // embed kernlb test with it, on any OS and without privileges, what they hand to an engine, and
 // what they do when it fails. It keeps the contract of a backend strictly: a commit that does not
 // begin from what was last observed or committed is an error, one that another backend on the same
 // kernel came before, or that changes what somebody has changed by hand, is a
 // [dataplane.ErrConflict].
 //
-// Its methods may be called by many goroutines. It must be made by [NewMemory].
-type Memory struct {
+// Its methods may be called by many goroutines. It must be made by [New].
+type Backend struct {
 	kernel *Kernel
 
 	mu      sync.Mutex
@@ -37,7 +37,7 @@ type Memory struct {
 	hints   bool                // Observe heeds its hint
 }
 
-var _ dataplane.Backend = (*Memory)(nil)
+var _ dataplane.Backend = (*Backend)(nil)
 
 // fault makes the next calls of a method fail.
 type fault struct {
@@ -60,28 +60,29 @@ const (
 	CallClose     Call = "close"
 )
 
-// NewMemory returns a backend on the kernel k. Another one on the same kernel stands for a restart
+// New returns a backend on the kernel k. Another one on the same kernel stands for a restart
 // of the program, or for another program. Nil is a new, empty kernel.
-func NewMemory(k *Kernel) *Memory {
+func New(k *Kernel) *Backend {
 	if k == nil {
 		k = &Kernel{}
 	}
-	return &Memory{kernel: k, calls: map[Call]int{}, before: map[Call]func(context.Context) error{},
+	return &Backend{kernel: k, calls: map[Call]int{},
+		before: map[Call]func(context.Context) error{},
 		faults: map[Call]fault{}}
 }
 
 // Kernel returns the kernel that the backend writes to.
-func (m *Memory) Kernel() *Kernel { return m.kernel }
+func (m *Backend) Kernel() *Kernel { return m.kernel }
 
 // Calls returns how often a method was called, failed calls included.
-func (m *Memory) Calls(c Call) int {
+func (m *Backend) Calls(c Call) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls[c]
 }
 
 // Fail makes the next n calls of a method return err, without any effect on the kernel.
-func (m *Memory) Fail(c Call, n int, err error) {
+func (m *Backend) Fail(c Call, n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.faults[c] = fault{n, err}
@@ -90,7 +91,7 @@ func (m *Memory) Fail(c Call, n int, err error) {
 // Before makes f run at the beginning of each call of a method: to take time, to let somebody else
 // change the kernel just then, or to refuse. If it returns an error, the call returns that and has
 // no effect. Nil ends it.
-func (m *Memory) Before(c Call, f func(context.Context) error) {
+func (m *Backend) Before(c Call, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.before[c] = f
@@ -98,7 +99,7 @@ func (m *Memory) Before(c Call, f func(context.Context) error) {
 
 // Refuse makes Check return what f says of a change set: nil, or [dataplane.UnsupportedError]
 // values. Nil refuses nothing.
-func (m *Memory) Refuse(f func(*servicemodel.ChangeSet) error) {
+func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.refuse = f
@@ -106,14 +107,14 @@ func (m *Memory) Refuse(f func(*servicemodel.ChangeSet) error) {
 
 // HeedHints makes Observe read what it is asked for only, where it is given a hint: the observation
 // is then [dataplane.Observation.Unread] if the kernel holds anything else.
-func (m *Memory) HeedHints(on bool) {
+func (m *Backend) HeedHints(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hints = on
 }
 
 // enter counts a call and returns the error that it is to fail with.
-func (m *Memory) enter(ctx context.Context, c Call) error {
+func (m *Backend) enter(ctx context.Context, c Call) error {
 	m.mu.Lock()
 	m.calls[c]++
 	f := m.before[c]
@@ -138,10 +139,10 @@ func (m *Memory) enter(ctx context.Context, c Call) error {
 }
 
 // Name returns "memory".
-func (m *Memory) Name() string { return "memory" }
+func (m *Backend) Name() string { return "memory" }
 
-// Check returns what the function given to [Memory.Refuse] says.
-func (m *Memory) Check(c *servicemodel.ChangeSet) error {
+// Check returns what the function given to [Backend.Refuse] says.
+func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 	if err := m.enter(context.Background(), CallCheck); err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (m *Memory) Check(c *servicemodel.ChangeSet) error {
 
 // Observe reads the kernel. The table is made anew of its contents, as it is by a backend that
 // decodes what it reads: it knows of no state, no conflicts and no health checks.
-func (m *Memory) Observe(
+func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*dataplane.Observation, error) {
 	if err := m.enter(ctx, CallObserve); err != nil {
@@ -186,7 +187,7 @@ func (m *Memory) Observe(
 // Integrity compares the kernel's version and generation with those of the last Observe or Commit.
 // It does not tell of a failed commit: to observe after one is the caller's duty, and another
 // commit without it an error.
-func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return dataplane.Broken, err
 	}
@@ -204,27 +205,27 @@ func (m *Memory) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 }
 
 // Plan renders the change set as text, followed by a line "repair ..." for each line of drift.
-func (m *Memory) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (m *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if err := m.enter(context.Background(), CallPlan); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.plan(c), nil
+	return m.render(c), nil
 }
 
-func (m *Memory) plan(c *servicemodel.ChangeSet) memoryPlan {
+func (m *Backend) render(c *servicemodel.ChangeSet) plan {
 	kernel := *c
 	kernel.Health = nil // the program answers those
 	text := kernel.String()
 	for _, d := range m.drift {
 		text += "repair " + d + "\n"
 	}
-	return memoryPlan(text)
+	return plan(text)
 }
 
 // Commit writes the change set and repairs the drift that the last Observe reported.
-func (m *Memory) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	err := m.enter(ctx, CallCommit)
 	m.mu.Lock()
@@ -238,14 +239,14 @@ func (m *Memory) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapla
 		m.known = false
 		return dataplane.Stats{}, err
 	}
-	stats := m.plan(c).Stats()
+	stats := m.render(c).Stats()
 	m.drift = nil
 	stats.Duration = time.Since(start)
 	return stats, nil
 }
 
 // write does what Commit is for, or nothing. Both locks are held.
-func (m *Memory) write(c *servicemodel.ChangeSet) error {
+func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	if !m.known {
 		return fmt.Errorf("memory: commit: nothing was observed since the start or the last error")
 	}
@@ -267,7 +268,7 @@ func (m *Memory) write(c *servicemodel.ChangeSet) error {
 	if m.held, err = contents(c.New); err != nil {
 		return fmt.Errorf("memory: commit: %w", err)
 	}
-	if m.plan(c) != "" {
+	if m.render(c) != "" {
 		k.generation++
 		k.version++
 	}
@@ -278,7 +279,7 @@ func (m *Memory) write(c *servicemodel.ChangeSet) error {
 }
 
 // Cleanup empties the kernel.
-func (m *Memory) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (m *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	if err := m.enter(ctx, CallCleanup); err != nil {
 		return dataplane.Stats{}, err
 	}
@@ -287,7 +288,7 @@ func (m *Memory) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	m.kernel.mu.Lock()
 	defer m.kernel.mu.Unlock()
 	m.drift = slices.Clone(m.kernel.drift)
-	stats := m.plan(servicemodel.Diff(m.kernel.table, nil)).Stats()
+	stats := m.render(servicemodel.Diff(m.kernel.table, nil)).Stats()
 	if stats.Messages > 0 {
 		m.kernel.generation++
 		m.kernel.version++
@@ -298,7 +299,7 @@ func (m *Memory) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 }
 
 // Close does nothing but count.
-func (m *Memory) Close() error { return m.enter(context.Background(), CallClose) }
+func (m *Backend) Close() error { return m.enter(context.Background(), CallClose) }
 
 // contents returns t without what no kernel holds.
 func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
@@ -331,14 +332,14 @@ func only[T any](all iter.Seq[T], keep func(T) bool) []T {
 	return slices.DeleteFunc(slices.Collect(all), func(e T) bool { return !keep(e) })
 }
 
-// memoryPlan is the text of a plan: a message for each line.
-type memoryPlan string
+// plan is the text of a plan: a message for each line.
+type plan string
 
 // String returns the text.
-func (p memoryPlan) String() string { return string(p) }
+func (p plan) String() string { return string(p) }
 
 // Stats counts the lines and bytes of the text.
-func (p memoryPlan) Stats() dataplane.Stats {
+func (p plan) Stats() dataplane.Stats {
 	n := strings.Count(string(p), "\n")
 	return dataplane.Stats{Messages: n, Elements: n, Bytes: len(p)}
 }

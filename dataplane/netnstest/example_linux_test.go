@@ -6,7 +6,7 @@ import (
 	"log"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // A packet to an address that no rule on the node translates is answered by the internet.

@@ -1,4 +1,4 @@
-package dataplanetest
+package memory
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Kernel is what [Memory] backends write to. It outlives them, as a kernel outlives a program, and
+// Kernel is what [Backend] backends write to. It outlives them, as a kernel outlives a program, and
 // several can share it. Its methods do what other programs do to a kernel, and may be called by
 // many goroutines. The zero Kernel is empty and ready to use.
 type Kernel struct {
