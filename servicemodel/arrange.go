@@ -69,13 +69,18 @@ func (t *Table) Arrange(like *Table) *Table {
 		if !c.InOld || !c.InNew {
 			continue
 		}
-		want := *c.New
-		want.Slots = slices.SortedFunc(slices.Values(want.Slots), func(a, b Slot) int {
-			return a.Endpoint.Compare(b.Endpoint)
-		})
-		if p := arrange(c.Old, &want); !p.Equal(c.New) {
+		if p := arrangeSlots(c.Old, c.New); !p.Equal(c.New) {
 			arranged.pools = arranged.pools.Set(c.Key, p)
 		}
 	}
 	return &arranged
+}
+
+// arrangeSlots is [arrange] for a pool whose slots are in any order.
+func arrangeSlots(like, p *Pool) *Pool {
+	want := *p
+	want.Slots = slices.SortedFunc(slices.Values(want.Slots), func(a, b Slot) int {
+		return a.Endpoint.Compare(b.Endpoint)
+	})
+	return arrange(like, &want)
 }

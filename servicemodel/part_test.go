@@ -1,0 +1,226 @@
+package servicemodel_test
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// partOf returns what of a state is in a namespace.
+func partOf(s sm.State, owner string) sm.State {
+	part := sm.State{}.WithNode(s.Node())
+	for _, name := range []string{"s0", "s1", "s2", "s3", "s4", "s5"} {
+		n := sm.Name{Namespace: owner, Name: name}
+		part = part.WithService(s.Service(n)).WithEndpoints(n, s.Endpoints(n))
+	}
+	return part
+}
+
+// A table whose parts come, change and go one after the other holds of each owner what its state
+// says, and nothing changes what others hold. Claims of what others hold are refused, all of them.
+func TestPartsAreApart(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	refused := 0
+	for range 60 {
+		var table *sm.Table
+		held := map[string]*sm.Table{}
+		for range 20 {
+			owner := pick(r, "a", "b")
+			own := mustResolve(t, nil, partOf(r.state().WithNode(sm.Node{Name: "n1"}), owner))
+			if r.chance(20) {
+				own = nil
+			}
+			next, err := table.WithPart(owner, own)
+			if taken := claimed(own, held[other(owner)]); len(taken) > 0 {
+				require.Nil(t, next)
+				require.Equal(t, taken, takenBy(err))
+				refused++
+				continue
+			}
+			require.NoError(t, err)
+			if held[owner] = own; own == nil {
+				delete(held, owner)
+			}
+			requireParts(t, next, held)
+			require.True(t, table.Apply(sm.Diff(table, next)).Equal(next))
+			rest := sm.Diff(table.WithoutParts(owner), next.WithoutParts(owner))
+			require.Empty(t, rest.Frontends)
+			require.Empty(t, rest.Pools)
+			require.Empty(t, rest.ClusterIPs)
+			table = next
+		}
+		require.True(t, table.WithoutParts("a", "b").WithoutParts("c").Len() == 0)
+		require.Empty(t, slices.Collect(table.WithoutParts("a", "b").Hairpins()))
+		require.Empty(t, slices.Collect(table.WithoutParts("a", "b").ClusterIPs()))
+	}
+	require.Positive(t, refused)
+}
+
+func other(owner string) string { return map[string]string{"a": "b", "b": "a"}[owner] }
+
+// claimed returns the keys of a part that another one has.
+func claimed(part, others *sm.Table) (keys []sm.FrontendKey) {
+	for f := range part.Frontends() {
+		if others.Frontend(f.Key) != nil {
+			keys = append(keys, f.Key)
+		}
+	}
+	return keys
+}
+
+func takenBy(err error) (keys []sm.FrontendKey) {
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+		var taken *sm.TakenError
+		if errors.As(e, &taken) {
+			keys = append(keys, taken.Key)
+		}
+	}
+	return keys
+}
+
+// requireParts requires that a table holds what all owners hold, and nothing else.
+func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
+	t.Helper()
+	frontends := 0
+	clusterIPs, hairpins, endpoints := map[netip.Addr]bool{}, map[netip.Addr]bool{},
+		map[netip.Addr]bool{}
+	var owners []string
+	for owner, want := range held {
+		got := table.Part(owner)
+		c := sm.Diff(got, want.Arrange(got))
+		require.Empty(t, c.Frontends)
+		require.Empty(t, c.Pools)
+		require.Empty(t, c.Rules)
+		for f := range want.Frontends() {
+			require.Equal(t, want.FrontendsOf(f.Service), table.FrontendsOf(f.Service))
+		}
+		if frontends += want.Len(); want.Len() > 0 {
+			owners = append(owners, owner)
+		}
+		for a := range want.ClusterIPs() {
+			clusterIPs[a] = true
+		}
+		for a := range want.Hairpins() {
+			hairpins[a] = true
+			require.True(t, got.HasHairpin(a))
+		}
+		for p := range want.Pools() {
+			for _, s := range p.Slots {
+				endpoints[s.Endpoint.Addr()] = true
+			}
+		}
+	}
+	slices.Sort(owners)
+	require.Equal(t, owners, slices.Collect(table.Owners()))
+	require.Equal(t, frontends, table.Len())
+	for a := range table.ClusterIPs() {
+		require.True(t, clusterIPs[a])
+		delete(clusterIPs, a)
+	}
+	require.Empty(t, clusterIPs)
+	for a := range table.Hairpins() {
+		// one that was a hairpin of an owner stays while another has the endpoint
+		require.True(t, hairpins[a] || endpoints[a])
+		delete(hairpins, a)
+	}
+	require.Empty(t, hairpins)
+}
+
+func TestTwoPartsAreTheTableOfBothStates(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	both := 0
+	for range 200 {
+		s := r.state()
+		a, b := partOf(s, "a"), partOf(s, "b")
+		whole := mustResolve(t, nil, s)
+		table, err := mustResolve(t, nil, a).WithPart("b", mustResolve(t, nil, b))
+		if err != nil {
+			require.NotEmpty(t, slices.Collect(whole.Conflicts()))
+			continue
+		}
+		both++
+		c := sm.Diff(table, whole.Arrange(table))
+		c.Health = nil // they are not of the kernel
+		require.True(t, c.Empty(), c.String())
+	}
+	require.Positive(t, both)
+}
+
+func TestWhoHoldsAFrontendKeepsIt(t *testing.T) {
+	t.Parallel()
+	first := tableOf(t, thisNode, webService(func(s *sm.Service) {
+		s.Name.Namespace, s.ClusterIPs, s.ExternalIPs = "first", nil, addrs("192.0.2.7")
+	}))
+	second := tableOf(t, thisNode, webService(func(s *sm.Service) {
+		s.Name.Namespace, s.ClusterIPs = "second", addrs("192.0.2.7")
+	}))
+	_, err := first.WithPart("second", second)
+	require.EqualError(t, err, "*4:30080/tcp is held by first/web:http, and claimed by "+
+		"second/web:http\n"+
+		"192.0.2.7:80/tcp is held by first/web:http, and claimed by second/web:http")
+	var taken *sm.TakenError
+	require.ErrorAs(t, err, &taken)
+	require.Equal(t, "first", taken.Holder.Name.Namespace)
+}
+
+func TestAStateWithPartsHasTheServicesOfEachOwner(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	for range 100 {
+		s, next := r.state(), r.state()
+		require.NoError(t, partOf(s, "a").ValidatePart("a"))
+		got := s.WithPart("a", partOf(next, "a"))
+		requireSame(t, mustResolve(t, nil, partOf(s, "b")), mustResolve(t, nil, partOf(got, "b")))
+		requireSame(t, mustResolve(t, nil, partOf(next, "a").WithNode(s.Node())),
+			mustResolve(t, nil, partOf(got, "a")))
+	}
+}
+
+func TestWhatIsNoPart(t *testing.T) {
+	t.Parallel()
+	s := stateOf(thisNode, webService(), endpoint("10.64.0.1"))
+	requireProblems(t, []string{`part "": owner: required`,
+		`service default/web: name.namespace: "default": must be the owner, ""`,
+		`endpoints default/web: name.namespace: "default": must be the owner, ""`,
+	}, s.ValidatePart(""))
+	requireProblems(t, []string{`part "a/b": owner: "a/b": only printable ASCII without spaces, ` +
+		`"/", ":" and quotes is allowed`}, sm.State{}.ValidatePart("a/b"))
+	require.NoError(t, s.ValidatePart("default"))
+}
+
+// What a node leaves unset it adopts, all of it; what it sets differently is named.
+func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
+	t.Parallel()
+	full := sm.Node{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "br0"},
+		NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "2001:db8::/64")},
+		ServiceCIDRs:      prefixes("10.96.0.0/12"), LocalhostNodePorts: true}
+	held := mustResolve(t, nil, sm.State{}.WithNode(full)).Rules()
+	v := reflect.ValueOf(held)
+	for i := range v.NumField() {
+		require.False(t, v.Field(i).IsZero(), "the test must set %s", v.Type().Field(i).Name)
+	}
+	for _, n := range []sm.Node{{}, full, {Name: "n1", ServiceCIDRs: prefixes("10.96.1.1/12")}} {
+		adopted, err := n.Adopt(held)
+		require.NoError(t, err)
+		require.Equal(t, n.Name, adopted.Name)
+		rules := mustResolve(t, nil, sm.State{}.WithNode(adopted)).Rules()
+		require.True(t, held.Equal(rules), "%+v", rules)
+	}
+	_, err := (sm.Node{MasqueradeMark: 2, LocalPods: sm.PodDetector{InterfacePrefix: "veth"},
+		NodePortAddresses: sm.NodePortAddresses{Primary: true}, LocalhostNodePorts: true,
+		ServiceCIDRs: prefixes("10.0.0.0/8")}).Adopt(held)
+	requireProblems(t, []string{
+		"node: masqueradeMark: 0x2: the instance has 0x1",
+		"node: localPods: interfaces veth*: the instance has bridge br0",
+		"node: nodePortAddresses: none: the instance has 192.0.2.0/24, 2001:db8::/64",
+		"node: serviceCIDRs: 10.0.0.0/8: the instance has 10.96.0.0/12",
+	}, err)
+}
