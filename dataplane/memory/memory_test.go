@@ -28,8 +28,9 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(
 		&servicemodel.Service{
 			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-			ExternalIPs:           []netip.Addr{netip.MustParseAddr("203.0.113.10")},
-			Ports:                 []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.10")},
+			Ports: []servicemodel.ServicePort{
+				{Protocol: servicemodel.TCP, Port: 80}},
 			ExternalTrafficPolicy: servicemodel.PolicyLocal, HealthCheckNodePort: 32000,
 		}).WithEndpoints(name, eps)
 	table, err := servicemodel.Resolve(nil, s)
