@@ -1,0 +1,59 @@
+package kubeapi
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// nodeGate opens when the Node object says all that the first state needs of it.
+type nodeGate struct {
+	name             string
+	addresses, cidrs bool          // what the object must say
+	seen             chan struct{} // has an element once it has said that
+}
+
+func newNodeGate(c *kube.Config) nodeGate {
+	g := nodeGate{name: c.Node.Name, seen: make(chan struct{}, 1)}
+	if g.name != "" {
+		g.addresses, g.cidrs = len(c.Node.Addresses) == 0, c.NodeCIDRs
+	}
+	return g
+}
+
+// see looks at the object. It is called by one goroutine.
+func (g *nodeGate) see(n *corev1.Node) {
+	if g.addresses && len(n.Status.Addresses) == 0 || g.cidrs && len(n.Spec.PodCIDRs) == 0 {
+		return
+	}
+	select {
+	case g.seen <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits until the gate is open or ctx is done, which is no error. After the timeout it returns
+// ErrNoNode; pod CIDRs are given ten times as long, as kube-proxy does.
+func (g *nodeGate) wait(ctx context.Context, timeout time.Duration) error {
+	if !g.addresses && !g.cidrs {
+		return nil
+	}
+	want := "addresses"
+	if g.cidrs {
+		timeout, want = 10*timeout, "pod CIDRs"
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-g.seen:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("%w: no Node %q with %s within %v", ErrNoNode, g.name, want, timeout)
+	}
+}

@@ -1,0 +1,196 @@
+package kubeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// Config tunes a [Source]. A nil *Config is the zero Config.
+type Config struct {
+	// Tracker says what Kubernetes does not: the node's name, which selects the Node object, and
+	// how local pods are told. Without a name no Node is watched.
+	Tracker kube.Config
+
+	// NodeTimeout is how long the first state waits for the Node object to have addresses, unless
+	// Tracker has them; after that, the state comes without. If Tracker.NodeCIDRs is set, the
+	// object must have pod CIDRs, and Run fails with [ErrNoNode] if it has none ten times as long.
+	// Zero means 30 s, as in kube-proxy.
+	NodeTimeout time.Duration
+
+	// Resync is how often every object that is known is looked at again. That changes nothing if
+	// nothing was lost. Zero means never; kube-proxy's default (configSyncPeriod) is 15 minutes.
+	Resync time.Duration
+
+	// Logger gets a record when a kind cannot be listed or watched, when that works again, and for
+	// each object with a problem. Nil means silence.
+	Logger *slog.Logger
+}
+
+// ErrNoNode says that the Node object, or its pod CIDRs, did not come in time.
+var ErrNoNode = errors.New("node not known")
+
+// Source follows the objects of a Kubernetes API server. It must be made by [New]. Its methods may
+// be called by several goroutines; Run may be called once.
+type Source struct {
+	cfg     Config
+	log     *slog.Logger
+	tracker *kube.Tracker
+	kinds   []*kind
+	// changed has an element if an object came or went since the last state.
+	changed chan struct{}
+	node    nodeGate
+
+	mu      sync.Mutex
+	started bool
+	synced  bool
+}
+
+// New returns a source that reads from the client. It asks the server whether it has ServiceCIDRs;
+// nothing else is asked before [Source.Run].
+func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
+	if client == nil {
+		return nil, errors.New("kubeapi: client: nil")
+	}
+	s := &Source{log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1)}
+	if cfg != nil {
+		s.cfg = *cfg
+	}
+	if s.cfg.NodeTimeout == 0 {
+		s.cfg.NodeTimeout = 30 * time.Second
+	}
+	if s.cfg.Logger != nil {
+		s.log = s.cfg.Logger
+	}
+	s.tracker = kube.NewTracker(s.cfg.Tracker)
+	s.node = newNodeGate(&s.cfg.Tracker)
+	kinds := []*kind{s.services(client), s.slices(client)}
+	if s.cfg.Tracker.Node.Name != "" {
+		kinds = append(kinds, s.nodes(client))
+	}
+	has, err := hasServiceCIDRs(client)
+	if err != nil {
+		return nil, fmt.Errorf("kubeapi: ask for networking.k8s.io/v1: %w", err)
+	}
+	if has {
+		kinds = append(kinds, s.serviceCIDRs(client))
+	}
+	for _, k := range kinds {
+		if err := s.start(k); err != nil {
+			return nil, fmt.Errorf("kubeapi: %s: %w", k.name, err)
+		}
+	}
+	s.kinds = kinds
+	return s, nil
+}
+
+// Run watches, and calls set with a state once everything is known, and then whenever something
+// changed, from the caller's goroutine. While set works, changes collapse into one, so set should
+// return at once, as Engine.Set does. Run returns nil when ctx is done, after its goroutines have
+// ended, and [ErrNoNode] as [Config.NodeTimeout] says.
+func (s *Source) Run(ctx context.Context, set func(servicemodel.State)) error {
+	s.mu.Lock()
+	started := s.started
+	s.started = true
+	s.mu.Unlock()
+	if started {
+		return errors.New("kubeapi: Run was called before")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, k := range s.kinds {
+		wg.Go(func() { k.informer.RunWithContext(ctx) })
+	}
+	if err := s.sync(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	s.touch()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.changed:
+			set(s.tracker.State())
+		}
+	}
+}
+
+// sync waits until everything is known, or ctx is done.
+func (s *Source) sync(ctx context.Context) error {
+	var synced []cache.DoneChecker
+	for _, k := range s.kinds {
+		synced = append(synced, k.handlers.HasSyncedChecker())
+	}
+	if !cache.WaitFor(ctx, "", synced...) {
+		return nil
+	}
+	if err := s.node.wait(ctx, s.cfg.NodeTimeout); err != nil {
+		if s.cfg.Tracker.NodeCIDRs {
+			return err
+		}
+		s.log.WarnContext(ctx, "goes on without the node", "reason", err)
+	}
+	s.mu.Lock()
+	s.synced = true
+	s.mu.Unlock()
+	return nil
+}
+
+// touch says that an object came or went.
+func (s *Source) touch() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // Run has not taken the last change yet, and will see this one with it
+	}
+}
+
+// State returns the state that the objects known now describe. Before [Status.Synced] it is a part.
+func (s *Source) State() servicemodel.State { return s.tracker.State() }
+
+// Problems returns what is wrong with the objects known now, see [kube.Tracker.Problems].
+func (s *Source) Problems() []kube.Problem { return s.tracker.Problems() }
+
+// Status says how a source is doing.
+type Status struct {
+	// Synced says that everything was listed, and that states are being made.
+	Synced bool
+	// Kinds has one element for each kind that is watched, in a fixed order.
+	Kinds []KindStatus
+}
+
+// KindStatus says how the watch of one kind is doing.
+type KindStatus struct {
+	// Kind is its name, such as "Service".
+	Kind string
+	// Listed says that all objects were listed once.
+	Listed bool
+	// Err is why listing or watching failed last; nil while it is watched. What is known stays
+	// known meanwhile. If the server answered, it wraps a *StatusError of
+	// k8s.io/apimachinery/pkg/api/errors.
+	Err error
+	// Since is when Err came first.
+	Since time.Time
+}
+
+// Status returns how the source is doing.
+func (s *Source) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{Synced: s.synced}
+	for _, k := range s.kinds {
+		st.Kinds = append(st.Kinds, KindStatus{Kind: k.name, Listed: k.handlers.HasSynced(),
+			Err: k.err, Since: k.since})
+	}
+	return st
+}
