@@ -14,6 +14,8 @@
 // deleted, what failed is tried again. [Engine.Apply] does the work that is due, [Engine.Run] does
 // the rest when it becomes due, and programs without Run call [Engine.Settle].
 //
+// Many programs can share one instance, each with services of owners of its own: see [Parts].
+//
 //	State ─resolve─► Table ─diff─► ChangeSet ─► Backend ─► kernel
 //	                   ▲                                     │
 //	                   └──────────────── observe ◄───────────┘

@@ -2,8 +2,10 @@ package dataplane_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
@@ -51,4 +53,44 @@ func Example() {
 	// 10.96.0.10:80/tcp default/web:http cluster-ip -> cluster
 	// messages: 1
 	// ~ pool default/web:http/tcp IPv4 cluster: slot 1: none -> 10.244.2.8:8080
+}
+
+// Many programs share one instance, each with services of owners of its own. A plugin of CNI
+// publishes the ports of one pod, and knows nothing of the others.
+func ExampleParts() {
+	backend := memory.New(nil) // nftables.New(nil) in a program
+	defer backend.Close()
+	parts := dataplane.NewParts(backend, nil)
+
+	publish := func(owner, pod string) error {
+		name := servicemodel.Name{Namespace: owner, Name: "ports"}
+		state := servicemodel.State{}.
+			WithService(&servicemodel.Service{
+				Name:        name,
+				Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 8080}},
+				ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			}).
+			WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr(pod),
+				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}},
+				Ready: true}})
+		_, err := parts.Apply(context.Background(), owner, state)
+		return err
+	}
+	fmt.Println(publish("net,one,eth0", "10.244.1.7"))
+	var taken *servicemodel.TakenError
+	if errors.As(publish("net,two,eth0", "10.244.1.8"), &taken) {
+		fmt.Println(taken.Key, "is held by", taken.Holder.Name.Namespace)
+	}
+
+	// What is left of pods that are gone goes in one call.
+	result, err := parts.Keep(context.Background(), func(owner string) bool {
+		return !strings.HasPrefix(owner, "net,") || owner == "net,two,eth0"
+	})
+	fmt.Println(result.Counts, err)
+	fmt.Println(publish("net,two,eth0", "10.244.1.8"))
+	// Output:
+	// <nil>
+	// 192.0.2.1:8080/tcp is held by net,one,eth0
+	// {0 0 1} <nil>
+	// <nil>
 }

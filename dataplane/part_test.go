@@ -1,0 +1,350 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// published is the state of an owner that publishes ports of 192.0.2.1 for an endpoint.
+func published(owner string, host byte, ports ...uint16) servicemodel.State {
+	n := servicemodel.Name{Namespace: owner, Name: "pod"}
+	svc := &servicemodel.Service{Name: n,
+		ExternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, 1})}}
+	ep := servicemodel.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, host}), Ready: true}
+	for _, port := range ports {
+		name := fmt.Sprint(port)
+		svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: name,
+			Protocol: servicemodel.TCP, Port: port})
+		ep.Ports = append(ep.Ports, servicemodel.EndpointPort{Name: name,
+			Protocol: servicemodel.TCP, Port: 80})
+	}
+	return servicemodel.State{}.WithService(svc).WithEndpoints(n, []servicemodel.Endpoint{ep})
+}
+
+// partial is a backend in memory that reads parts only.
+type partial struct {
+	*memory.Backend
+	owners []string
+}
+
+func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
+	*dataplane.Observation, error) {
+	o, err := b.Observe(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	b.owners = owners
+	c := servicemodel.Contents{Rules: o.Table.Rules()}
+	for f := range o.Table.Frontends() {
+		if slices.Contains(owners, f.Service.Name.Namespace) || want.Frontend(f.Key) != nil {
+			c.Frontends = append(c.Frontends, f)
+		}
+	}
+	for p := range o.Table.Pools() {
+		if slices.Contains(owners, p.ID.Service.Name.Namespace) {
+			c.Pools = append(c.Pools, p)
+		}
+	}
+	o.Table, err = servicemodel.NewTable(c)
+	return o, err
+}
+
+func (b *partial) Owners(ctx context.Context) ([]string, error) {
+	o, err := b.Observe(ctx, nil)
+	return slices.Collect(o.Table.Owners()), err
+}
+
+func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+	error) {
+	o, err := b.Observe(ctx, nil)
+	next := o.Table.Apply(&servicemodel.ChangeSet{Rules: c.Rules})
+	for _, owner := range b.owners {
+		if err == nil {
+			next, err = next.WithPart(owner, c.New.Part(owner))
+		}
+	}
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	return b.Backend.Commit(ctx, servicemodel.Diff(o.Table, next))
+}
+
+// backends are the ways in which a backend reads parts.
+func backends(k *memory.Kernel) map[string]dataplane.Backend {
+	return map[string]dataplane.Backend{"all": memory.New(k), "partial": &partial{
+		Backend: memory.New(k)}}
+}
+
+// requireOwners requires what owners hold: nothing but that is in the kernel.
+func requireOwners(t *testing.T, k *memory.Kernel, states map[string]servicemodel.State) {
+	t.Helper()
+	var want servicemodel.State
+	for owner, s := range states {
+		want = want.WithPart(owner, s)
+	}
+	requireHolds(t, k, want)
+}
+
+func TestPartsComeChangeAndGo(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends(nil) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, k := dataplane.NewParts(b, nil), kernelOf(b)
+			a, other := published("a", 7, 80, 81), published("b", 8, 90)
+			for owner, s := range map[string]servicemodel.State{"a": a, "b": other} {
+				_, err := p.Apply(t.Context(), owner, s)
+				require.NoError(t, err)
+			}
+			requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
+
+			r, err := p.Apply(t.Context(), "a", a)
+			require.NoError(t, err)
+			require.Zero(t, r.Stats.Messages, "nothing differs")
+			a = published("a", 9, 80, 82)
+			preview, err := p.Plan(t.Context(), "a", a)
+			require.NoError(t, err)
+			r, err = p.Apply(t.Context(), "a", a)
+			require.NoError(t, err)
+			require.Equal(t, preview.Changes.String(), r.Changes.String())
+			require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
+			requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
+
+			owners, err := p.Owners(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"a", "b"}, owners)
+			r, err = p.Remove(t.Context(), "a", "nobody")
+			require.NoError(t, err)
+			require.Equal(t, servicemodel.Counts{Removed: 2}, r.Counts)
+			requireOwners(t, k, map[string]servicemodel.State{"b": other})
+		})
+	}
+}
+
+// kernelOf returns the kernel of a backend of [backends].
+func kernelOf(b dataplane.Backend) *memory.Kernel {
+	if p, ok := b.(*partial); ok {
+		return p.Kernel()
+	}
+	return b.(*memory.Backend).Kernel()
+}
+
+func TestWhatOthersHoldIsTaken(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends(nil) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, first := dataplane.NewParts(b, nil), published("first", 7, 80, 81)
+			_, err := p.Apply(t.Context(), "first", first)
+			require.NoError(t, err)
+			for _, f := range []func() error{
+				func() error {
+					_, err := p.Apply(t.Context(), "second", published("second", 8, 79, 80, 81))
+					return err
+				},
+				func() error {
+					_, err := p.Plan(t.Context(), "second", published("second", 8, 80, 81))
+					return err
+				},
+			} {
+				err := f()
+				require.ErrorContains(t, err, "the part of second: 192.0.2.1:80/tcp is held by "+
+					"first/pod:80, and claimed by second/pod:80\n192.0.2.1:81/tcp is held by ")
+				var taken *servicemodel.TakenError
+				require.ErrorAs(t, err, &taken)
+				require.Equal(t, "first", taken.Holder.Name.Namespace)
+				require.Equal(t, "second", taken.Claimant.Name.Namespace)
+			}
+			requireOwners(t, kernelOf(b), map[string]servicemodel.State{"first": first})
+		})
+	}
+}
+
+func TestAPartIsRefusedAsAWhole(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	p := dataplane.NewParts(b, nil)
+	b.Refuse(refusePort81)
+	_, err := p.Apply(t.Context(), "a", published("a", 7, 80, 81))
+	require.ErrorIs(t, err, dataplane.ErrUnsupported)
+	for _, s := range []servicemodel.State{published("b", 7, 80), published("a", 7, 80, 0),
+		published("a", 7, 80).WithNode(servicemodel.Node{MasqueradeMark: 3})} {
+		_, err = p.Apply(t.Context(), "a", s)
+		var field *servicemodel.FieldError
+		require.ErrorAs(t, err, &field)
+	}
+	require.Zero(t, b.Calls(memory.CallCommit))
+}
+
+func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends(nil) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := dataplane.NewParts(b, nil)
+			rules := func() servicemodel.Rules { return kernelOf(b).Table().Rules() }
+			mark := func(m uint32) servicemodel.Node { return servicemodel.Node{MasqueradeMark: m} }
+			for _, s := range []struct {
+				owner string
+				node  servicemodel.Node
+				want  uint32 // 0: refused
+			}{{"a", mark(1), 1}, {"a", mark(2), 2}, {"b", mark(1), 0}, {"b", mark(2), 2},
+				{"a", mark(1), 0}, {"c", servicemodel.Node{}, 2}} {
+				_, err := p.Apply(t.Context(), s.owner, published(s.owner, 7,
+					80+uint16(s.owner[0])).WithNode(s.node))
+				if s.want == 0 {
+					var field *servicemodel.FieldError
+					require.ErrorAs(t, err, &field)
+					require.Equal(t, "masqueradeMark", field.Field)
+					continue
+				}
+				require.NoError(t, err)
+				require.Equal(t, s.want, rules().MasqueradeMark)
+			}
+		})
+	}
+}
+
+func TestOnlyThoseOwnersAreKept(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends(nil) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, kept := dataplane.NewParts(b, nil), map[string]servicemodel.State{}
+			for i := range byte(20) {
+				owner := fmt.Sprintf("net-%d,pod-%d", i%2, i)
+				s := published(owner, i, 80+uint16(i))
+				_, err := p.Apply(t.Context(), owner, s)
+				require.NoError(t, err)
+				if i%2 == 1 || i == 4 {
+					kept[owner] = s
+				}
+			}
+			r, err := p.Keep(t.Context(), func(owner string) bool {
+				return owner[:5] != "net-0" || owner == "net-0,pod-4"
+			})
+			require.NoError(t, err)
+			require.Equal(t, servicemodel.Counts{Removed: 9}, r.Counts)
+			requireOwners(t, kernelOf(b), kept)
+			r, err = p.Keep(t.Context(), func(string) bool { return true })
+			require.NoError(t, err)
+			require.Zero(t, r.Counts)
+		})
+	}
+}
+
+// Many programs change owners of their own at once. Each call succeeds, and nothing is lost.
+func TestManyProgramsChangeTheirParts(t *testing.T) {
+	t.Parallel()
+	k, turn := &memory.Kernel{}, make(chan struct{}, 1)
+	var programs sync.WaitGroup
+	states := make([]servicemodel.State, 20)
+	name := func(i int) string { return fmt.Sprintf("owner-%02d", i) }
+	for i := range states {
+		programs.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 1))
+			for range 20 {
+				p := dataplane.NewParts(&inTurns{memory.New(k), turn}, nil)
+				var err error
+				if states[i] = (servicemodel.State{}); rng.IntN(3) == 0 {
+					_, err = p.Remove(t.Context(), name(i))
+				} else {
+					states[i] = published(name(i), byte(rng.IntN(200)), uint16(1000+i),
+						uint16(2000+100*i+rng.IntN(100)))
+					_, err = p.Apply(t.Context(), name(i), states[i])
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	programs.Wait()
+	want := map[string]servicemodel.State{}
+	for i, s := range states {
+		want[name(i)] = s
+	}
+	requireOwners(t, k, want)
+}
+
+// The flows are told of what an owner gained and lost, beside what is known of others.
+func TestFlowsAreToldOfParts(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends(nil) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			flows := &told{}
+			p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
+			for _, step := range []struct {
+				owner string
+				state servicemodel.State
+			}{{"a", published("a", 7, 80)}, {"b", published("b", 8, 90)},
+				{"a", published("a", 9, 80, 81)}, {"b", servicemodel.State{}}} {
+				r, err := p.Apply(t.Context(), step.owner, step.state)
+				require.NoError(t, err)
+				c := flows.changes[len(flows.changes)-1]
+				require.Equal(t, r.Changes.Frontends, c.Frontends)
+				require.Equal(t, r.Changes.Pools, c.Pools)
+				last := flows.states[len(flows.states)-1]
+				n := servicemodel.Name{Namespace: step.owner, Name: "pod"}
+				require.Same(t, step.state.Service(n), last.Service(n))
+			}
+			last := flows.changes[len(flows.changes)-1]
+			require.Equal(t, 2, last.New.Len(), "what a holds is known still")
+			require.Len(t, flows.changes, 4)
+			require.Equal(t, 4, flows.settled)
+		})
+	}
+}
+
+func TestWorkThatAPartLeftIsDone(t *testing.T) {
+	t.Parallel()
+	b := &settling{Backend: memory.New(nil)}
+	flows := &told{err: errors.New("no table")}
+	p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
+	r, err := p.Apply(t.Context(), "a", published("a", 7, 80))
+	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	require.ErrorContains(t, err, "apply the part of a: applied, but not settled: no table")
+	require.Equal(t, 1, r.Changes.New.Len())
+	b.due(-1)
+	flows.err = nil
+	_, err = p.Settle(t.Context())
+	require.NoError(t, err)
+	b.requireDone(t, 1, 2)
+}
+
+func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	p := dataplane.NewParts(b, nil)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	b.Before(memory.CallObserve, func(context.Context) error {
+		close(inside)
+		<-leave
+		return nil
+	})
+	done := make(chan error)
+	go func() {
+		_, err := p.Remove(t.Context(), "a")
+		done <- err
+	}()
+	<-inside
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := p.Owners(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	close(leave)
+	require.NoError(t, <-done)
+}
