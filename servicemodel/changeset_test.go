@@ -90,7 +90,7 @@ var changesAsText = []struct {
 ~ pool default/web:http/tcp IPv4 cluster: scheduler default -> wrr; forwarding nat -> direct
 ~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080 weight 3
 - hairpin 10.64.0.1
-+ health-check default/web port 32000: 0 local endpoints
++ health-check default/web port 32000: local endpoints 0 IPv4
 `},
 	{"an address goes from one service to another",
 		beforeChange, beforeChange.WithoutService(web).WithService(webService(named("app"))),
@@ -132,10 +132,10 @@ func TestHealthChecksAndPoolsAsText(t *testing.T) {
 	a := tableOf(t, thisNode, webService(check), endpoint("10.64.0.1", here))
 	b := tableOf(t, thisNode, webService(check))
 	require.Contains(t, sm.Diff(a, b).String(),
-		"~ health-check default/web port 32000: 1 local endpoints -> default/web port 32000: 0 "+
-			"local endpoints\n")
+		"~ health-check default/web port 32000: local endpoints 1 IPv4 -> "+
+			"default/web port 32000: local endpoints 0 IPv4\n")
 	require.Contains(t, sm.Diff(a, nil).String(),
-		"- health-check default/web port 32000: 1 local endpoints\n")
+		"- health-check default/web port 32000: local endpoints 1 IPv4\n")
 	require.Contains(t, sm.Diff(nil, a).String(),
 		"+ pool default/web:http/tcp IPv4 local scheduler mh: 10.64.0.1:8080\n")
 	require.Contains(t,

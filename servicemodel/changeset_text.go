@@ -107,9 +107,18 @@ func (s Slot) String() string {
 	return s.Endpoint.String()
 }
 
-// String returns "default/web port 32000: 2 local endpoints".
+// String returns "default/web port 32000: local endpoints 2 IPv4, 1 IPv6", without the families in
+// which the service does not exist.
 func (h HealthCheck) String() string {
-	return fmt.Sprintf("%v port %d: %d local endpoints", h.Service, h.Port, h.LocalEndpoints)
+	var counts []string
+	if h.IPv4 != NotServed {
+		counts = append(counts, fmt.Sprintf("%d IPv4", h.IPv4))
+	}
+	if h.IPv6 != NotServed {
+		counts = append(counts, fmt.Sprintf("%d IPv6", h.IPv6))
+	}
+	return fmt.Sprintf("%v port %d: local endpoints %s", h.Service, h.Port,
+		strings.Join(counts, ", "))
 }
 
 // String returns all of f in one line, such as "10.96.0.10:53/udp kube-system/dns:dns cluster-ip ->

@@ -163,23 +163,35 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 	return d
 }
 
-// health returns what the health check node port of svc answers: how many addresses on this node
-// are ready, of both families together, over all ports. Nil if it does not ask.
+// health returns what the health check node port of svc answers in each family: how many addresses
+// on this node are ready, over all ports. Nil if it does not ask.
 func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	if svc.HealthCheckNodePort == 0 || svc.ExternalTrafficPolicy != PolicyLocal {
 		return nil
 	}
 	addrs := r.addrs[:0]
 	for i := range eps {
-		if e := &eps[i]; e.Ready && r.view.local(e) && svc.exists(FamilyOf(e.Addr)) &&
-			svc.servedBy(e) {
+		if e := &eps[i]; e.Ready && r.view.local(e) && svc.servedBy(e) {
 			addrs = append(addrs, e.Addr)
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	r.addrs = addrs
-	return &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort,
-		LocalEndpoints: len(slices.Compact(addrs))}
+	h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+	for _, a := range slices.Compact(addrs) {
+		if FamilyOf(a) == IPv4 {
+			h.IPv4++
+		} else {
+			h.IPv6++
+		}
+	}
+	if !svc.exists(IPv4) {
+		h.IPv4 = NotServed
+	}
+	if !svc.exists(IPv6) {
+		h.IPv6 = NotServed
+	}
+	return h
 }
 
 // servedBy reports whether e has a port for any port of s.

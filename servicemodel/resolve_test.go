@@ -390,11 +390,12 @@ func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {
 	checks := func(svc *sm.Service, eps ...sm.Endpoint) []sm.HealthCheck {
 		return slices.Collect(tableOf(t, thisNode, svc, eps...).HealthChecks())
 	}
-	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, LocalEndpoints: 2}},
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: 1, IPv6: 1}},
 		checks(webService(externalLocal, withCheck), eps...))
 	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000}},
 		checks(webService(externalLocal, withCheck)))
-	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, LocalEndpoints: 1}},
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: 1,
+		IPv6: sm.NotServed}},
 		checks(webService(externalLocal, withCheck, func(s *sm.Service) {
 			s.ClusterIPs = s.ClusterIPs[:1]
 		}), eps...), "IPv4 only")

@@ -175,13 +175,18 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 	}
 }
 
-// HealthCheck is the state of one health check node port.
+// HealthCheck is the state of one health check node port. Each family answers for itself, as a load
+// balancer that asks over IPv4 sends IPv4.
 type HealthCheck struct {
 	Service Name
 	Port    uint16
-	// LocalEndpoints counts the addresses, of both families, of ready endpoints on this node.
-	LocalEndpoints int
+	// IPv4 and IPv6 count the addresses of ready endpoints on this node, [NotServed] in a family in
+	// which the service does not exist: nobody answers there.
+	IPv4, IPv6 int
 }
+
+// NotServed is the count of a family in which a service does not exist, see [HealthCheck].
+const NotServed = -1
 
 // Conflict says that two services claim one key. The winner has the lower kind, then the lower
 // name.

@@ -1,0 +1,246 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// NodePortsConfig tunes [NodePorts]. A nil *NodePortsConfig is the zero NodePortsConfig.
+type NodePortsConfig struct {
+	// Healthy says whether the proxy itself is healthy, such as that its last change is in the kernel; if not, every port
+	// answers 503. Nil means always.
+	Healthy func() bool
+	// Listen opens a TCP listener; network is "tcp4" or "tcp6". Nil means that of net.ListenConfig.
+	// A program that serves another network namespace listens there.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Addresses returns the node's own addresses. They are asked for where node ports answer at
+	// some addresses only ([servicemodel.Rules.NodePorts]). Nil means those of net.InterfaceAddrs.
+	Addresses func() ([]netip.Addr, error)
+}
+
+// NodePorts is the server of health check node ports. It must be made by [NewNodePorts], and
+// closed. Its methods may be called by several goroutines.
+type NodePorts struct {
+	cfg     NodePortsConfig
+	mu      sync.Mutex
+	closed  bool
+	servers map[listenOn]*portServer
+	serving sync.WaitGroup
+}
+
+// listenOn is where one server listens and for which service.
+type listenOn struct {
+	service servicemodel.Name
+	addr    netip.AddrPort
+}
+
+// portServer answers at one address for one service.
+type portServer struct {
+	http     *http.Server
+	listener net.Listener
+	count    atomic.Int64
+}
+
+// close frees the address at once, also if serving has not begun yet.
+func (s *portServer) close() error {
+	err := s.http.Close()
+	_ = s.listener.Close() // the server may have closed it
+	return err
+}
+
+// ListenError says that a health check node port could not be opened.
+type ListenError struct {
+	Service servicemodel.Name
+	Addr    netip.AddrPort
+	Err     error
+}
+
+// Error returns "health check node port of default/web at 0.0.0.0:32000: …".
+func (e *ListenError) Error() string {
+	return fmt.Sprintf("health check node port of %v at %v: %v", e.Service, e.Addr, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// NewNodePorts returns a server that listens nowhere yet.
+func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
+	p := &NodePorts{servers: map[listenOn]*portServer{}}
+	if cfg != nil {
+		p.cfg = *cfg
+	}
+	if p.cfg.Healthy == nil {
+		p.cfg.Healthy = func() bool { return true }
+	}
+	if p.cfg.Listen == nil {
+		p.cfg.Listen = new(net.ListenConfig).Listen
+	}
+	if p.cfg.Addresses == nil {
+		p.cfg.Addresses = interfaceAddrs
+	}
+	return p
+}
+
+// Sync makes the ports those of [servicemodel.Table.HealthChecks], on the addresses at which node
+// ports answer, each in the families in which its service exists. Ports that stay are not
+// interrupted. Where node ports answer at all addresses, a port listens on the unspecified address.
+//
+// What can be opened is opened; the error joins a *[ListenError] for each of the others, which the
+// next Sync tries again.
+func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
+	want, err := p.wanted(t)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return net.ErrClosed
+	}
+	for on, s := range p.servers {
+		if _, ok := want[on]; !ok {
+			_ = s.close() // the address is free either way
+			delete(p.servers, on)
+		}
+	}
+	var errs []error
+	for on, count := range want {
+		s := p.servers[on]
+		if s == nil {
+			if s, err = p.open(ctx, on); err != nil {
+				errs = append(errs, &ListenError{Service: on.service, Addr: on.addr, Err: err})
+				continue
+			}
+			p.servers[on] = s
+		}
+		s.count.Store(int64(count))
+	}
+	return errors.Join(errs...)
+}
+
+// wanted returns how many endpoints are reported where.
+func (p *NodePorts) wanted(t *servicemodel.Table) (map[listenOn]int, error) {
+	want := map[listenOn]int{}
+	var addrs []netip.Addr
+	for h := range t.HealthChecks() {
+		if addrs == nil {
+			var err error
+			if addrs, err = p.listenAddrs(t.Rules().NodePorts); err != nil {
+				return nil, err
+			}
+		}
+		for _, a := range addrs {
+			count := h.IPv4
+			if a.Is6() {
+				count = h.IPv6
+			}
+			if count != servicemodel.NotServed {
+				want[listenOn{h.Service, netip.AddrPortFrom(a, h.Port)}] = count
+			}
+		}
+	}
+	return want, nil
+}
+
+// listenAddrs returns the addresses of the node in the ranges. A range that is a whole family
+// stands for the unspecified address.
+func (p *NodePorts) listenAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
+	addrs := []netip.Addr{}
+	var node []netip.Addr
+	for _, r := range ranges {
+		if r.Bits() == 0 {
+			addrs = append(addrs, r.Masked().Addr())
+			continue
+		}
+		if node == nil {
+			var err error
+			if node, err = p.cfg.Addresses(); err != nil {
+				return nil, fmt.Errorf("health check node ports: addresses of the node: %w", err)
+			}
+		}
+		for _, a := range node {
+			if r.Contains(a) && !a.IsLoopback() {
+				addrs = append(addrs, a)
+			}
+		}
+	}
+	return addrs, nil
+}
+
+func interfaceAddrs() ([]netip.Addr, error) {
+	l, err := net.InterfaceAddrs()
+	var addrs []netip.Addr
+	for _, a := range l {
+		if n, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(n.IP); ok && !addr.IsLinkLocalUnicast() {
+				addrs = append(addrs, addr.Unmap())
+			}
+		}
+	}
+	return addrs, err
+}
+
+// open begins to serve.
+func (p *NodePorts) open(ctx context.Context, on listenOn) (*portServer, error) {
+	network := "tcp4"
+	if on.addr.Addr().Is6() {
+		network = "tcp6"
+	}
+	l, err := p.cfg.Listen(ctx, network, on.addr.String())
+	if err != nil {
+		return nil, err
+	}
+	s := &portServer{listener: l}
+	s.http = &http.Server{ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			p.answer(w, on.service, int(s.count.Load()))
+		})}
+	p.serving.Go(func() { _ = s.http.Serve(l) }) // ends with Close
+	return s, nil
+}
+
+// answer writes what kube-proxy 1.36 writes (pkg/proxy/healthcheck/service_health.go), whatever the
+// path and the method.
+func (p *NodePorts) answer(w http.ResponseWriter, service servicemodel.Name, count int) {
+	healthy := p.cfg.Healthy()
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(count))
+	writeHead(w, count > 0 && healthy)
+	fmt.Fprintf(w, "{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n"+
+		"\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %v\n}",
+		service.Namespace, service.Name, count, healthy)
+}
+
+// writeHead writes the headers that all answers have, and the code.
+func writeHead(w http.ResponseWriter, ok bool) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if ok {
+		w.WriteHeader(http.StatusOK)
+	} else {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+// Close closes all ports and waits until their servers have ended.
+func (p *NodePorts) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	var errs []error
+	for _, s := range p.servers {
+		errs = append(errs, s.close())
+	}
+	clear(p.servers)
+	p.mu.Unlock()
+	p.serving.Wait()
+	return errors.Join(errs...)
+}
