@@ -1,6 +1,12 @@
 package kube
 
 import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/spell"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -37,6 +43,29 @@ func annotate(s *servicemodel.Service, values map[string]string, prefix string, 
 		}
 		if err := a.set(s, value); err != nil {
 			r.skip("metadata.annotations["+key+"]", value, "%v", err)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		name, ours := strings.CutPrefix(key, prefix+"/")
+		if !ours || slices.Contains(slices.Collect(annotationNames()), name) {
+			continue
+		}
+		hint := ""
+		if meant, ok := spell.Nearest(name, annotationNames()); ok {
+			hint = "; did you mean " + prefix + "/" + meant + "?"
+		}
+		r.warn("metadata.annotations["+shorten(key, maxShown)+"]", values[key],
+			"means nothing%s", hint)
+	}
+}
+
+// annotationNames yields the names of annotations behind the prefix.
+func annotationNames() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, a := range annotations {
+			if !yield(a.name) {
+				return
+			}
 		}
 	}
 }

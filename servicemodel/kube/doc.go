@@ -26,7 +26,8 @@
 // not on their history, and a program that was restarted arrives at the same one. Each thing wrong
 // is a [Problem] that names the object and the field, of severity [Error]. What kube-proxy skips,
 // the tracker skips too: that is a [Problem] of severity [Warning], and the rest of the object is
-// used. See [Config.Strict] for objects that no API server has validated.
+// used. See [Config.Strict] for objects that no API server has validated. What is right, but of no use
+// to any service, [Tracker.Unmatched] tells.
 //
 // # Annotations
 //
@@ -37,7 +38,8 @@
 //	kernlb.io/forwarding    nat, direct or tunnel
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //
-// They set the fields Connections, Forwarding and Scheduler of [servicemodel.Service].
+// They set the fields Connections, Forwarding and Scheduler of [servicemodel.Service]. Another name
+// behind the prefix is a warning.
 //
 // # Services with several EndpointSlices
 //

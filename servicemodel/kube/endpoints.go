@@ -4,6 +4,7 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -26,9 +27,16 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 		if len(ports) == 0 {
 			continue
 		}
+		out.ports = append(out.ports, ports...)
 		out.endpoints = appendAddresses(out.endpoints, s.Addresses, ports, true, at+"addresses", r)
 		out.endpoints = appendAddresses(out.endpoints, s.NotReadyAddresses, ports, false,
 			at+"notReadyAddresses", r)
+	}
+	for i := range out.endpoints {
+		f := servicemodel.FamilyOf(out.endpoints[i].Addr)
+		if !slices.Contains(out.families, f) {
+			out.families = append(out.families, f)
+		}
 	}
 	return out
 }

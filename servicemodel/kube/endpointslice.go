@@ -14,6 +14,8 @@ import (
 // slice is what an EndpointSlice says of a service.
 type slice struct {
 	service   servicemodel.Name
+	families  []servicemodel.Family       // of its addresses
+	ports     []servicemodel.EndpointPort // of its endpoints
 	endpoints []servicemodel.Endpoint
 }
 
@@ -29,6 +31,8 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 			"names no service, the slice is skipped")
 		return nil
 	}
+	r.must("metadata.labels["+discoveryv1.LabelServiceName+"]", service,
+		validation.IsValidLabelValue(service))
 	var family servicemodel.Family
 	switch s.AddressType {
 	case discoveryv1.AddressTypeIPv4:
@@ -41,8 +45,9 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 		r.invalid("addressType", string(s.AddressType), "must be IPv4, IPv6 or FQDN")
 		return nil
 	}
-	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service}}
 	ports := slicePorts(s.Ports, r)
+	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service},
+		families: []servicemodel.Family{family}, ports: ports}
 	for i := range s.Endpoints {
 		a, ok := sliceAddr(s.Endpoints[i].Addresses, i, family, r)
 		if !ok || len(ports) == 0 {

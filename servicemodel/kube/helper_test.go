@@ -26,6 +26,7 @@ func webService() *corev1.Service {
 			ClusterIP:       "10.96.0.10",
 			ClusterIPs:      []string{"10.96.0.10", "fd00:96::10"},
 			IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			IPFamilyPolicy:  ptr(corev1.IPFamilyPolicyRequireDualStack),
 			SessionAffinity: corev1.ServiceAffinityNone,
 			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP,
 				Port: 80}},

@@ -49,22 +49,27 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	return set(t, objectKey{kindService, n}, func(r *report) *servicemodel.Service {
 		service := translateService(s, r)
 		annotate(service, s.Annotations, t.config.Annotations, r)
+		if r.strict && !ofOtherProxy(s) {
+			r.refuseService(s)
+			if !r.failed() {
+				r.warnNoEffect(s)
+			}
+		}
 		return service
 	}, t.putService(n))
 }
 
 // DeleteService says that a Service is gone.
 func (t *Tracker) DeleteService(n servicemodel.Name) {
-	forget(t, objectKey{kindService, n}, t.putService(n))
+	forget(t, objectKey{kindService, n}, func(*servicemodel.Service) {
+		delete(t.services, n)
+		t.dirty[n] = struct{}{}
+	})
 }
 
 func (t *Tracker) putService(n servicemodel.Name) func(*servicemodel.Service) {
 	return func(service *servicemodel.Service) {
-		if service != nil {
-			t.services[n] = service
-		} else {
-			delete(t.services, n)
-		}
+		t.services[n] = service
 		t.dirty[n] = struct{}{}
 	}
 }
@@ -72,7 +77,13 @@ func (t *Tracker) putService(n servicemodel.Name) func(*servicemodel.Service) {
 // SetEndpointSlice takes an EndpointSlice.
 func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
-	translate := func(r *report) *slice { return translateSlice(s, r) }
+	translate := func(r *report) *slice {
+		meaning := translateSlice(s, r)
+		if r.strict {
+			r.refuseSlice(s)
+		}
+		return meaning
+	}
 	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice(n))
 }
 
@@ -100,7 +111,13 @@ func (t *Tracker) putSlice(n servicemodel.Name) func(*slice) {
 // SetEndpoints takes an Endpoints object. It counts while its service has no valid EndpointSlice.
 func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	n := servicemodel.Name{Namespace: e.Namespace, Name: e.Name}
-	translate := func(r *report) *slice { return translateEndpoints(e, r) }
+	translate := func(r *report) *slice {
+		meaning := translateEndpoints(e, r)
+		if r.strict {
+			r.refuseEndpoints(e)
+		}
+		return meaning
+	}
 	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints(n))
 }
 

@@ -21,7 +21,7 @@ const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
 // translateService returns what s means, nil if it is not proxied or invalid.
 func translateService(s *corev1.Service, r *report) *servicemodel.Service {
-	if _, ok := s.Labels[labelServiceProxyName]; ok {
+	if ofOtherProxy(s) {
 		return nil
 	}
 	checkName(r, s.Namespace, s.Name, validation.IsDNS1123Label)
@@ -48,6 +48,12 @@ func translateService(s *corev1.Service, r *report) *servicemodel.Service {
 	out.LoadBalancerIPs = loadBalancerIPs(s.Status.LoadBalancer.Ingress, out.ClusterIPs, r)
 	out.LoadBalancerSourceRanges = sourceRanges(s.Spec.LoadBalancerSourceRanges, r)
 	return out
+}
+
+// ofOtherProxy reports whether s belongs to another proxy.
+func ofOtherProxy(s *corev1.Service) bool {
+	_, ok := s.Labels[labelServiceProxyName]
+	return ok
 }
 
 // isProxied reports whether a service of this type and cluster IP is proxied at all.
@@ -348,13 +354,15 @@ func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 // does not exist.
 func hasFamily(a netip.Addr, cluster []netip.Addr, field string, r *report) bool {
 	family := servicemodel.FamilyOf(a)
-	if slices.ContainsFunc(cluster, func(c netip.Addr) bool {
-		return servicemodel.FamilyOf(c) == family
-	}) {
+	if slices.ContainsFunc(cluster, ofFamily(family)) {
 		return true
 	}
 	r.warn(field, a.String(), "is not used, the service has no %s cluster IP", family)
 	return false
+}
+
+func ofFamily(f servicemodel.Family) func(netip.Addr) bool {
+	return func(a netip.Addr) bool { return servicemodel.FamilyOf(a) == f }
 }
 
 func sourceRanges(ranges []string, r *report) []netip.Prefix {

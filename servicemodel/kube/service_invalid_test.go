@@ -199,19 +199,6 @@ func TestServiceNames(t *testing.T) {
 	}
 }
 
-func TestStrictRefusesWhatIsOtherwiseSkipped(t *testing.T) {
-	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Strict: true})
-	service := webService()
-	service.Spec.ExternalIPs = []string{"x"}
-	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "y"}}
-	require.Equal(t, []string{
-		"error: Service default/web: spec.externalIPs[0]: x: not an IP address",
-		"error: Service default/web: status.loadBalancer.ingress[0].ip: y: not an IP address",
-	}, texts(tracker.SetService(service)))
-	require.Nil(t, tracker.State().Service(web))
-}
-
 func TestProblemsAreFieldErrors(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(kube.Config{})

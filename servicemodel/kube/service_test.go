@@ -58,7 +58,7 @@ func TestServiceAnnotations(t *testing.T) {
 		}
 	}
 	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct",
-		"kernlb.io/connections", "30s", "kernlb.io/color", "red")
+		"kernlb.io/connections", "30s")
 	runServiceCases(t, kube.Config{},
 		[]serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
 	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
@@ -70,6 +70,12 @@ func TestServiceAnnotations(t *testing.T) {
 		}, nil},
 		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"),
 			unchanged, nil},
+		{"names that are none", say("kernlb.io/conection", "30s", "kernlb.io/color", "red"),
+			unchanged, []string{
+				"warning: Service default/web: metadata.annotations[kernlb.io/color]: red: means " +
+					"nothing",
+				"warning: Service default/web: metadata.annotations[kernlb.io/conection]: 30s: " +
+					"means nothing; did you mean kernlb.io/connections?"}},
 		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast",
 			"kernlb.io/forwarding", "", "kernlb.io/connections", "1ms"), unchanged, []string{
 			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: " +

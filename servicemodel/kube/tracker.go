@@ -30,8 +30,10 @@ type Config struct {
 	Annotations string
 
 	// Strict is for objects that no API server has validated, such as those in files: what an API
-	// server would have refused but kube-proxy skips, such as an external IP that is not an
-	// address, is then an error too.
+	// server of Kubernetes 1.36 would have refused of a Service, EndpointSlice or Endpoints object
+	// is then an error too, whether kube-proxy skips it (an external IP that is not an address) or
+	// heeds it (a node port of a service of type ClusterIP). What of a Service has no effect where
+	// there is no cluster, such as spec.loadBalancerIP, is a warning.
 	Strict bool
 }
 
@@ -46,9 +48,9 @@ type Tracker struct {
 	config Config
 
 	mu           sync.Mutex
-	services     map[servicemodel.Name]*servicemodel.Service
-	backends     map[servicemodel.Name]*backends         // by the service they are of
-	owners       map[servicemodel.Name]servicemodel.Name // the service of each EndpointSlice
+	services     map[servicemodel.Name]*servicemodel.Service // nil if it is not proxied
+	backends     map[servicemodel.Name]*backends             // by the service they are of
+	owners       map[servicemodel.Name]servicemodel.Name     // the service of each EndpointSlice
 	node         node
 	serviceCIDRs map[string][]netip.Prefix // by the name of the ServiceCIDR
 	problems     map[objectKey][]Problem
@@ -92,11 +94,16 @@ func (t *Tracker) State() servicemodel.State {
 }
 
 // refresh brings one service and its endpoints in s up to date. Endpoints of services that are
-// not proxied stay out.
+// not proxied stay out. Those of services that are not known are in the state: they may tell why a
+// service of a similar name has none.
 func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemodel.State {
-	service := t.services[n]
+	service, known := t.services[n]
 	if service == nil {
-		return s.WithoutService(n).WithEndpoints(n, nil)
+		s = s.WithoutService(n)
+		if known {
+			return s.WithEndpoints(n, nil)
+		}
+		return s.WithEndpoints(n, t.backends[n].merged())
 	}
 	return s.WithService(service).WithEndpoints(n, t.backends[n].merged())
 }

@@ -33,8 +33,8 @@ func TestDefaults(t *testing.T) {
 				s.ClusterIPs = []netip.Addr{addr("fd00:96::10")}
 			})},
 		{"the families of two cluster IPs",
-			"{clusterIP: 'fd00:96::10', clusterIPs: ['fd00:96::10', 10.96.0.10], ports: [{port: " +
-				"80}]}",
+			"{clusterIP: 'fd00:96::10', clusterIPs: ['fd00:96::10', 10.96.0.10], " +
+				"ipFamilyPolicy: PreferDualStack, ports: [{port: 80}]}",
 			with(func(s *servicemodel.Service) {
 				s.ClusterIPs = []netip.Addr{addr("fd00:96::10"), addr("10.96.0.10")}
 			})},

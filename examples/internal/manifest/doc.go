@@ -6,9 +6,12 @@
 // A manifest is YAML or JSON text of any number of documents, separated by lines that begin with
 // "---" (JSON values may also follow one another). Services, EndpointSlices, Endpoints, Nodes and
 // ServiceCIDRs are taken, alone or in lists (kind List, ServiceList and so on); other kinds are
-// counted and skipped. Decoding is strict: a field that the kind does not have, a field given
-// twice, a value of the wrong type are errors. What an API server would fill in is filled in; the
-// cluster IP, which it would choose, is not: a Service without one is skipped with a warning.
+// counted and skipped. A kind that Kubernetes does not have in the API version given is an error,
+// since it may be a misspelt one of these, and so is a file that is empty. Decoding is strict: a
+// field that the kind does not have, a field given twice, a value of the wrong type are errors.
+// What an API server would fill in is filled in; the cluster IP, which it would choose, is not: a
+// Service without one is skipped with a warning. What is right and of no use to any service,
+// [Loader.Unmatched] tells.
 //
 // Every problem names the file, the line, the document, the object and the field.
 //

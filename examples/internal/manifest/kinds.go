@@ -5,12 +5,19 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/kernlb/kernlb/internal/spell"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
@@ -21,6 +28,67 @@ var versions = map[string]string{
 	"Node":          "v1",
 	"EndpointSlice": "discovery.k8s.io/v1",
 	"ServiceCIDR":   "networking.k8s.io/v1",
+}
+
+// kindsOf returns the kinds that Kubernetes has in the API versions of those that are taken.
+var kindsOf = sync.OnceValue(func() map[string][]string {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme,
+		networkingv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err) // the API's own types
+		}
+	}
+	kinds := map[string][]string{}
+	for k := range scheme.AllKnownTypes() {
+		v := k.GroupVersion().String()
+		kinds[v] = append(kinds[v], k.Kind)
+	}
+	for _, l := range kinds {
+		slices.Sort(l)
+	}
+	return kinds
+})
+
+// mistaken says which field of an object that would be skipped cannot be meant, and why: its kind
+// is none that its API version has, or one that is taken stands in another group of Kubernetes.
+func mistaken(apiVersion, kind string) (field, reason string) {
+	want, ours := versions[kind]
+	if ours && ofKubernetes(group(apiVersion)) {
+		return "apiVersion", "has no kind " + kind + ", must be " + want
+	}
+	known, has := kindsOf()[apiVersion]
+	if ours || slices.Contains(known, kind) {
+		return "", ""
+	}
+	meant, near := spell.Nearest(kind, ofGroup(group(apiVersion)))
+	if !near && has {
+		meant, near = spell.Nearest(kind, slices.Values(known))
+	}
+	switch {
+	case near:
+		return "kind", "did you mean " + meant + "?"
+	case has:
+		return "kind", apiVersion + " has no such kind"
+	}
+	return "", ""
+}
+
+// ofGroup yields the kinds that are taken of a group, sorted, and their lists.
+func ofGroup(name string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, k := range slices.Sorted(maps.Keys(versions)) {
+			if group(versions[k]) == name && (!yield(k) || !yield(k+"List")) {
+				return
+			}
+		}
+	}
+}
+
+// ofKubernetes reports whether a group is one of Kubernetes itself, whose names have no dot or end
+// in k8s.io.
+func ofKubernetes(group string) bool {
+	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
 // value takes what a document holds: an object or a list of them.
@@ -76,16 +144,11 @@ func (l *Loader) list(at place, v *value, apiVersion, kind string, depth int) {
 // object takes one object, if it is of a kind that is taken.
 func (l *Loader) object(at place, v *value, apiVersion, kind string) {
 	want, known := versions[kind]
-	if !known {
-		for k := range versions {
-			if strings.EqualFold(k, kind) {
-				l.problem(at, v.lineOf("kind"), objectName(v, k), "kind", kind,
-					"did you mean "+k+"?")
-				return
-			}
-		}
-	}
 	if !known || group(apiVersion) != group(want) {
+		if field, reason := mistaken(apiVersion, kind); reason != "" {
+			l.problem(at, v.lineOf(field), objectName(v, kind), field, v.textOf(field), reason)
+			return
+		}
 		l.result.Skipped[show(apiVersion)+" "+show(kind)]++
 		return
 	}
@@ -126,12 +189,11 @@ func take[T any](l *Loader, f found, complete func(*T), set func(*T) []kube.Prob
 		}
 		return
 	}
-	here := fmt.Sprintf("%s:%d", f.file, f.value.line)
 	if before, ok := l.seen[f.name]; ok {
 		l.add(f.place, f.value.line, kube.Warning, f.name, "", "",
-			"was given before, at "+before+"; this one counts")
+			fmt.Sprintf("was given before, at %s:%d; this one counts", before.file, before.line))
 	}
-	l.seen[f.name] = here
+	l.seen[f.name] = spot{f.place, f.value.line}
 	l.result.Objects++
 	complete(object)
 	for _, p := range set(object) {

@@ -30,13 +30,14 @@ type Objects interface {
 	SetEndpointSlice(*discoveryv1.EndpointSlice) []kube.Problem
 	SetNode(*corev1.Node) []kube.Problem
 	SetServiceCIDR(*networkingv1.ServiceCIDR) []kube.Problem
+	Unmatched() []kube.Problem
 }
 
 // Loader reads manifests into a tracker.
 type Loader struct {
 	objects Objects
 	decoder decoder
-	seen    map[string]string // where each object was given
+	seen    map[string]spot // where each object was given last
 	maxSize int64
 	result  Result
 }
@@ -47,7 +48,7 @@ func NewLoader(t Objects) *Loader {
 	return &Loader{
 		objects: t,
 		decoder: decoder{names: map[reflect.Type]map[string][]int{}},
-		seen:    map[string]string{},
+		seen:    map[string]spot{},
 		maxSize: MaxSize,
 		result:  Result{Skipped: map[string]int{}},
 	}
@@ -78,6 +79,10 @@ func (l *Loader) Read(name string, r io.Reader) error {
 		l.result.Problems = append(l.result.Problems, p)
 		return nil
 	}
+	if len(bytes.TrimSpace(bytes.TrimPrefix(data, []byte(byteOrderMark)))) == 0 {
+		l.problem(place{file: name}, 1, "", "", "", "the file is empty")
+		return nil
+	}
 	for i, d := range split(data) {
 		at := place{name, i + 1}
 		values, err := parse(d)
@@ -94,10 +99,32 @@ func (l *Loader) Read(name string, r io.Reader) error {
 	return nil
 }
 
+// Unmatched returns the warnings of [kube.Tracker.Unmatched], about objects that were read. It is
+// for when all files were.
+func (l *Loader) Unmatched() []Problem { return located(l.objects.Unmatched(), l.seen) }
+
+// located says where the objects of problems are, by their names.
+func located(problems []kube.Problem, at map[string]spot) []Problem {
+	var out []Problem
+	for _, p := range problems {
+		s := at[p.Object]
+		out = append(out, Problem{File: s.file, Line: s.line, Document: s.document,
+			Severity: p.Severity, Object: p.Object, Field: p.Field, Value: p.Value,
+			Reason: p.Reason})
+	}
+	return out
+}
+
 // place is where a value was found.
 type place struct {
 	file     string
 	document int
+}
+
+// spot is where an object begins.
+type spot struct {
+	place
+	line int
 }
 
 // notText says why data is not the text of a manifest.

@@ -111,8 +111,8 @@ var documents = []struct {
 		`{"name":"\u0077eb","annotations":{"mood":"\ud83d\ude00","path":"a\/b"}}`, 1),
 		[]string{"default/web"}},
 	{"JSON of every type", strings.Replace(serviceJSON, `"ports"`,
-		`"selector":null,"publishNotReadyAddresses":true,"allocateLoadBalancerNodePorts":false`+
-			`,"externalIPs":[],"ports"`, 1),
+		`"type":"LoadBalancer","selector":null,"publishNotReadyAddresses":true,`+
+			`"allocateLoadBalancerNodePorts":false,"externalIPs":[],"ports"`, 1),
 		[]string{"default/web"}},
 	{"JSON values one after another", serviceJSON + "\n" + strings.NewReplacer("web", "other",
 		"0.10", "0.11").Replace(serviceJSON),
@@ -128,8 +128,7 @@ var documents = []struct {
 		"  selector: *l\n", []string{"default/web"}},
 	{"a namespace", strings.Replace(service, "name: web", "name: web\n  namespace: shop", 1),
 		[]string{"shop/web"}},
-	{"nothing", "", nil},
-	{"nothing but a newline", "\n", nil},
+	{"nothing but a comment", "# later\n", nil},
 	{"null", "null\n---\n" + service, []string{"default/web"}},
 	{"null in JSON", "null", nil},
 }

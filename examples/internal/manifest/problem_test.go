@@ -53,8 +53,8 @@ var problems = []struct {
 		[]string{inWeb(6, "spec.clusterIPs[0]: 10.96.0.300: not an IP address")}},
 	{"bad external IP", service + "  externalIPs:\n  - 192.0.2.1\n  - nonsense\n",
 		[]string{inWeb(12, "spec.externalIPs[1]: nonsense: not an IP address")}},
-	{"bad source range", service + "  loadBalancerSourceRanges: [10.0.0.0/33]\n",
-		[]string{inWeb(10, "spec.loadBalancerSourceRanges[0]: 10.0.0.0/33: not an IP range such "+
+	{"bad source range", service + "  type: LoadBalancer\n  loadBalancerSourceRanges: [10.0.0.0/33]\n",
+		[]string{inWeb(11, "spec.loadBalancerSourceRanges[0]: 10.0.0.0/33: not an IP range such "+
 			"as 10.0.0.0/8")}},
 	{"bad endpoint address", replace(slice, "10.1.0.2", "10.1.0"),
 		[]string{inSlice(13, "endpoints[1].addresses[0]: 10.1.0: not an IP address")}},
@@ -122,7 +122,30 @@ var problems = []struct {
 		[]string{inSlice(1, "apiVersion: discovery.k8s.io/v1beta1: is not supported, must be "+
 			"discovery.k8s.io/v1")}},
 	{"a kind in small letters", replace(service, "kind: Service", "kind: service"),
-		[]string{inWeb(2, "kind: service: did you mean Service?")}},
+		[]string{at(2, "service default/web: kind: service: did you mean Service?")}},
+	{"a misspelt kind", replace(service, "kind: Service", "kind: Sevice"),
+		[]string{at(2, "Sevice default/web: kind: Sevice: did you mean Service?")}},
+	{"a misspelt kind in an old version", replace(replace(slice, "k8s.io/v1", "k8s.io/v1beta1"),
+		"EndpointSlice", "EndpointSlices"),
+		[]string{at(2, "EndpointSlices default/web-1: kind: EndpointSlices: did you mean "+
+			"EndpointSlice?")}},
+	{"a misspelt list", "{apiVersion: v1, kind: ServiceLst, items: []}",
+		[]string{at(1, "ServiceLst default/(without a name): kind: ServiceLst: did you mean ServiceList?")}},
+	{"a misspelt kind of others", "{apiVersion: v1, kind: ConfgMap, metadata: {name: a}}",
+		[]string{at(1, "ConfgMap default/a: kind: ConfgMap: did you mean ConfigMap?")}},
+	{"a kind that is none", "{apiVersion: discovery.k8s.io/v1, kind: Backend}",
+		[]string{at(1, "Backend default/(without a name): kind: Backend: discovery.k8s.io/v1 has "+
+			"no such kind")}},
+	{"another group", replace(service, "apiVersion: v1", "apiVersion: apps/v1"),
+		[]string{inWeb(1, "apiVersion: apps/v1: has no kind Service, must be v1")}},
+	{"a misspelt group", replace(slice, "discovery", "dicovery"),
+		[]string{inSlice(1, "apiVersion: dicovery.k8s.io/v1: has no kind EndpointSlice, must be "+
+			"discovery.k8s.io/v1")}},
+	{"an empty file", "", []string{"m.yaml:1: the file is empty"}},
+	{"a file of white space", "\ufeff \n\n", []string{"m.yaml:1: the file is empty"}},
+	{"what an API server would refuse", replace(service, "  - name: http\n", "  - name: http\n"+
+		"    nodePort: 30080\n"), []string{inWeb(9, "spec.ports[0].nodePort: 30080: may only be "+
+		"given where spec.type is NodePort or LoadBalancer")}},
 	{"items that are no list", "{apiVersion: v1, kind: ServiceList, items: {}}",
 		[]string{at(1, "ServiceList: items: is an object, must be a list")}},
 	{"an item that is no object", "{apiVersion: v1, kind: List, items: [1]}",

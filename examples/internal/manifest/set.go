@@ -22,8 +22,14 @@ import (
 type Set struct {
 	tracker *kube.Tracker
 	config  kube.Config
-	files   map[string]map[key]object
+	files   map[string]file
 	current map[key]string // the file whose object the tracker has
+}
+
+// file is what a file holds, and where.
+type file struct {
+	objects map[key]object
+	seen    map[string]spot
 }
 
 // key names an object.
@@ -40,7 +46,7 @@ type object struct {
 // NewSet returns an empty set with a tracker that it makes from the configuration, which should be
 // strict.
 func NewSet(c kube.Config) *Set {
-	return &Set{tracker: kube.NewTracker(c), config: c, files: map[string]map[key]object{},
+	return &Set{tracker: kube.NewTracker(c), config: c, files: map[string]file{},
 		current: map[key]string{}}
 }
 
@@ -69,17 +75,26 @@ func (s *Set) Put(name string, r io.Reader) (Result, error) {
 		return result, nil
 	}
 	keys := maps.Clone(objects.objects)
-	maps.Copy(keys, s.files[name])
-	s.files[name] = objects.objects
+	maps.Copy(keys, s.files[name].objects)
+	s.files[name] = file{objects.objects, l.seen}
 	s.update(keys, name)
 	return l.Result(), nil
 }
 
 // Remove forgets a file and what it held.
 func (s *Set) Remove(name string) {
-	before := s.files[name]
+	before := s.files[name].objects
 	delete(s.files, name)
 	s.update(before, name)
+}
+
+// Unmatched returns the warnings of [kube.Tracker.Unmatched], about the objects of all files.
+func (s *Set) Unmatched() []Problem {
+	all := map[string]spot{}
+	for _, name := range s.Files() {
+		maps.Copy(all, s.files[name].seen)
+	}
+	return located(s.tracker.Unmatched(), all)
 }
 
 // Files returns the names of the files, sorted.
@@ -91,7 +106,7 @@ func (s *Set) update(keys map[key]object, changed string) {
 	for k, was := range keys {
 		last, found := "", false
 		for name, f := range s.files {
-			if _, ok := f[k]; ok && (!found || name > last) {
+			if _, ok := f.objects[k]; ok && (!found || name > last) {
 				last, found = name, true
 			}
 		}
@@ -101,7 +116,7 @@ func (s *Set) update(keys map[key]object, changed string) {
 			was.remove(s.tracker)
 		case s.current[k] != last || last == changed:
 			s.current[k] = last
-			s.files[last][k].set(s.tracker)
+			s.files[last].objects[k].set(s.tracker)
 		}
 	}
 }

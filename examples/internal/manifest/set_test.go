@@ -59,3 +59,25 @@ func TestSetTakesTheLastFile(t *testing.T) {
 	putService(t, s, "b", "db", "10.96.0.9")
 	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.9"}, addresses(s))
 }
+
+// What a service of another file makes of a slice is judged when all files are there.
+func TestSetTellsWhatIsUnmatched(t *testing.T) {
+	t.Parallel()
+	s := NewSet(kube.Config{Strict: true})
+	r, err := s.Put("a", strings.NewReader(`# a slice
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.1]}]
+`))
+	require.NoError(t, err)
+	require.Empty(t, r.Problems)
+	require.Len(t, s.Unmatched(), 1)
+	require.Equal(t, "a:2: document 1: EndpointSlice default/web-1: "+
+		"metadata.labels[kubernetes.io/service-name]: web: there is no Service default/web",
+		s.Unmatched()[0].Error())
+	putService(t, s, "b", "web", "10.96.0.1")
+	require.Empty(t, s.Unmatched())
+}

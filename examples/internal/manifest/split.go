@@ -8,10 +8,13 @@ type document struct {
 	line int // of the file at which it begins, from 1
 }
 
+// byteOrderMark is what some editors put in front of UTF-8.
+const byteOrderMark = "\ufeff"
+
 // split cuts a file into its documents at the marker lines of YAML, "---" and "...", which can
 // neither occur in JSON nor inside a YAML value. Documents that hold nothing are left out.
 func split(data []byte) []document {
-	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	data = bytes.TrimPrefix(data, []byte(byteOrderMark))
 	var docs []document
 	start, first := 0, 1 // of the current document
 	add := func(end int) {

@@ -1,0 +1,143 @@
+package kube
+
+//lint:file-ignore SA1019 Endpoints are deprecated, yet all that some clusters have
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// What an EndpointSlice may hold at most.
+const (
+	maxEndpoints  = 1000
+	maxAddresses  = 100 // of an endpoint
+	maxSlicePorts = 20000
+	maxHints      = 8 // of an endpoint, of each kind
+	maxTopology   = 16
+)
+
+// refuseSlice reports what an API server would refuse of an EndpointSlice.
+func (r *report) refuseSlice(s *discoveryv1.EndpointSlice) {
+	r.refuseMeta(&s.ObjectMeta, apivalidation.NameIsDNSSubdomain)
+	r.atMost("ports", len(s.Ports), maxSlicePorts)
+	names := map[string]int{}
+	for i := range s.Ports {
+		p, at := &s.Ports[i], fmt.Sprintf("ports[%d].", i)
+		if first, ok := claim(names, deref(p.Name, ""), i); !ok {
+			r.must(at+"name", deref(p.Name, ""), []string{fmt.Sprintf(
+				"is the name of ports[%d] too", first)})
+		}
+		r.refuseAppProtocol(at, p.AppProtocol)
+	}
+	if !r.atMost("endpoints", len(s.Endpoints), maxEndpoints) {
+		return
+	}
+	for i := range s.Endpoints {
+		r.refuseEndpoint(&s.Endpoints[i], s.AddressType, fmt.Sprintf("endpoints[%d].", i))
+	}
+}
+
+// atMost reports a list with more than most items.
+func (r *report) atMost(at string, items, most int) bool {
+	if items > most {
+		r.invalid(at, "", "has %d items, may have %d at most", items, most)
+	}
+	return items <= most
+}
+
+func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.AddressType, at string) {
+	if len(e.Addresses) == 0 {
+		r.must(at+"addresses", "", []string{"must hold an address"})
+	}
+	r.atMost(at+"addresses", len(e.Addresses), maxAddresses)
+	for i, a := range e.Addresses {
+		r.refuseEndpointAddress(a, kind, fmt.Sprintf("%saddresses[%d]", at, i))
+	}
+	r.refuseHostAndNode(at, e.Hostname, e.NodeName)
+	r.atMost(at+"deprecatedTopology", len(e.DeprecatedTopology), maxTopology)
+	r.refuse(metavalidation.ValidateLabels(e.DeprecatedTopology, asPath(at+"deprecatedTopology")))
+	if e.Hints == nil {
+		return
+	}
+	zones := make([]string, len(e.Hints.ForZones))
+	for i, z := range e.Hints.ForZones {
+		zones[i] = z.Name
+	}
+	r.refuseHints(zones, at+"hints.forZones", validation.IsValidLabelValue)
+	nodes := make([]string, len(e.Hints.ForNodes))
+	for i, n := range e.Hints.ForNodes {
+		nodes[i] = n.Name
+	}
+	r.refuseHints(nodes, at+"hints.forNodes", validation.IsDNS1123Subdomain)
+}
+
+// refuseEndpointAddress checks one of the addresses of an endpoint. Only the first counts, but all
+// must be right.
+func (r *report) refuseEndpointAddress(a string, kind discoveryv1.AddressType, at string) {
+	switch kind {
+	case discoveryv1.AddressTypeFQDN:
+		r.refuse(validation.IsFullyQualifiedDomainName(asPath(at), a))
+		return
+	case discoveryv1.AddressTypeIPv6:
+		r.refuse(validation.IsValidIP(asPath(at), a))
+	default:
+		r.refuseAddress(at, a)
+	}
+	addr, err := parseRoutable(a)
+	if err == nil && addr.Is4() != (kind == discoveryv1.AddressTypeIPv4) {
+		err = fmt.Errorf("must be an %s address, as addressType says", kind)
+	}
+	if err != nil {
+		r.must(at, a, []string{err.Error()})
+	}
+}
+
+func (r *report) refuseHints(names []string, at string, ok func(string) []string) {
+	if !r.atMost(at, len(names), maxHints) {
+		return
+	}
+	seen := map[string]int{}
+	for i, n := range names {
+		field := fmt.Sprintf("%s[%d].name", at, i)
+		r.must(field, n, ok(n))
+		if first, ok := claim(seen, n, i); !ok {
+			r.must(field, n, []string{fmt.Sprintf("is %s[%d] too", at, first)})
+		}
+	}
+}
+
+// refuseEndpoints reports what an API server would refuse of an Endpoints object.
+func (r *report) refuseEndpoints(e *corev1.Endpoints) {
+	r.refuseMeta(&e.ObjectMeta, apivalidation.NameIsDNSSubdomain)
+	for i := range e.Subsets {
+		s, at := &e.Subsets[i], fmt.Sprintf("subsets[%d]", i)
+		if len(s.Addresses) == 0 && len(s.NotReadyAddresses) == 0 {
+			r.invalid(at, "", "must have addresses or notReadyAddresses")
+		}
+		for j, p := range s.Ports {
+			field := fmt.Sprintf("%s.ports[%d].", at, j)
+			if p.Name == "" && len(s.Ports) > 1 {
+				r.must(field+"name", "", []string{"must be given where there are several ports"})
+			}
+			r.refuseAppProtocol(field, p.AppProtocol)
+		}
+		r.refuseSubset(s.Addresses, at+".addresses")
+		r.refuseSubset(s.NotReadyAddresses, at+".notReadyAddresses")
+	}
+}
+
+func (r *report) refuseSubset(addresses []corev1.EndpointAddress, at string) {
+	for i := range addresses {
+		a, field := &addresses[i], fmt.Sprintf("%s[%d].", at, i)
+		r.refuseAddress(field+"ip", a.IP)
+		if _, err := parseRoutable(a.IP); err != nil {
+			r.must(field+"ip", a.IP, []string{err.Error()})
+		}
+		r.refuseHostAndNode(field, &a.Hostname, a.NodeName)
+	}
+}

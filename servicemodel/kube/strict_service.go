@@ -1,0 +1,197 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// refuseService reports what an API server would refuse of a Service.
+func (r *report) refuseService(s *corev1.Service) {
+	r.refuseMeta(&s.ObjectMeta, apivalidation.NameIsDNSLabel)
+	r.refuseType(s)
+	r.refuseServicePorts(&s.Spec)
+	r.refuse(metavalidation.ValidateLabels(s.Spec.Selector, asPath("spec.selector")))
+	r.refuseFamilies(&s.Spec)
+	for i, a := range s.Spec.ExternalIPs {
+		r.refuseAddress(fmt.Sprintf("spec.externalIPs[%d]", i), a)
+	}
+	r.refuseTraffic(&s.Spec)
+	r.refuseLoadBalancer(s)
+	r.refuseTopology(s)
+}
+
+// refuseType checks what goes with the types that have no cluster IP, or must have one.
+func (r *report) refuseType(s *corev1.Service) {
+	spec := &s.Spec
+	headless := spec.ClusterIP == corev1.ClusterIPNone
+	switch spec.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		if headless {
+			r.invalid("spec.clusterIP", spec.ClusterIP, "is not possible where spec.type is %s",
+				spec.Type)
+		}
+	case corev1.ServiceTypeExternalName:
+		name := strings.TrimSuffix(spec.ExternalName, ".")
+		r.must("spec.externalName", name, validation.IsDNS1123Subdomain(name))
+		const reason = "may not be given where spec.type is ExternalName"
+		if spec.ClusterIP != "" || len(spec.ClusterIPs) > 0 {
+			r.invalid("spec.clusterIP", spec.ClusterIP, reason)
+		}
+		if len(spec.IPFamilies) > 0 {
+			r.invalid("spec.ipFamilies", "", reason)
+		}
+		if spec.IPFamilyPolicy != nil {
+			r.invalid("spec.ipFamilyPolicy", string(*spec.IPFamilyPolicy), reason)
+		}
+		return
+	}
+	if len(spec.Ports) == 0 && !headless {
+		r.must("spec.ports", "", []string{"must name at least one port"})
+	}
+}
+
+func (r *report) refuseServicePorts(spec *corev1.ServiceSpec) {
+	for i := range spec.Ports {
+		p, at := &spec.Ports[i], fmt.Sprintf("spec.ports[%d].", i)
+		switch t := p.TargetPort; {
+		case t == intstr.IntOrString{} || t == intstr.FromString(""): // that of the port
+		case t.Type == intstr.String:
+			r.must(at+"targetPort", t.StrVal, validation.IsValidPortName(t.StrVal))
+		default:
+			r.must(at+"targetPort", t.String(), validation.IsValidPortNum(t.IntValue()))
+		}
+		r.refuseAppProtocol(at, p.AppProtocol)
+		if p.NodePort != 0 && (spec.Type == corev1.ServiceTypeClusterIP || spec.Type == "") {
+			r.invalid(at+"nodePort", itoa(p.NodePort),
+				"may only be given where spec.type is NodePort or LoadBalancer")
+		}
+	}
+}
+
+// refuseFamilies checks cluster IPs and families against each other, and how they are written.
+func (r *report) refuseFamilies(spec *corev1.ServiceSpec) {
+	if spec.Type == corev1.ServiceTypeExternalName {
+		return
+	}
+	for i, a := range spec.ClusterIPs {
+		if i > 0 || a != corev1.ClusterIPNone {
+			r.refuseAddress(fmt.Sprintf("spec.clusterIPs[%d]", i), a)
+		}
+	}
+	if len(spec.ClusterIPs) > 1 && spec.ClusterIPs[0] == corev1.ClusterIPNone ||
+		len(spec.ClusterIPs) > 2 {
+		r.invalid("spec.clusterIPs", "", "may hold one address of each family, or None alone")
+	}
+	policy := deref(spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
+	switch policy {
+	case corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack:
+	case corev1.IPFamilyPolicySingleStack:
+		headless := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0 &&
+			spec.IPFamilyPolicy == nil // RequireDualStack by default
+		if len(spec.ClusterIPs) == 2 || len(spec.IPFamilies) == 2 && !headless {
+			r.invalid("spec.ipFamilyPolicy", string(policy),
+				"must be PreferDualStack or RequireDualStack where there are two families")
+		}
+	default:
+		r.invalid("spec.ipFamilyPolicy", string(policy),
+			"must be SingleStack, PreferDualStack or RequireDualStack")
+	}
+}
+
+// externallyAccessible is ExternallyAccessible of k8s.io/kubernetes/pkg/api/service.
+func externallyAccessible(spec *corev1.ServiceSpec) bool {
+	switch spec.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		return true
+	case corev1.ServiceTypeClusterIP, "":
+		return len(spec.ExternalIPs) > 0
+	}
+	return false
+}
+
+// refuseTraffic checks the traffic policies and what goes with them.
+func (r *report) refuseTraffic(spec *corev1.ServiceSpec) {
+	if spec.ExternalTrafficPolicy != "" && !externallyAccessible(spec) {
+		r.must("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), []string{
+			"may only be given where spec.type is NodePort or LoadBalancer, or with external IPs"})
+	}
+	if spec.HealthCheckNodePort != 0 && (spec.Type != corev1.ServiceTypeLoadBalancer ||
+		spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal) {
+		r.must("spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort), []string{
+			"may only be given where spec.type is LoadBalancer and spec.externalTrafficPolicy " +
+				"is Local"})
+	}
+	distributions := []string{corev1.ServiceTrafficDistributionPreferClose,
+		corev1.ServiceTrafficDistributionPreferSameZone,
+		corev1.ServiceTrafficDistributionPreferSameNode}
+	if d := spec.TrafficDistribution; d != nil && !slices.Contains(distributions, *d) {
+		r.invalid("spec.trafficDistribution", *d, "must be one of %s",
+			strings.Join(distributions, ", "))
+	}
+}
+
+// refuseLoadBalancer checks what only load balancers may have.
+func (r *report) refuseLoadBalancer(s *corev1.Service) {
+	spec, ingress := &s.Spec, s.Status.LoadBalancer.Ingress
+	for i, source := range spec.LoadBalancerSourceRanges {
+		r.refuse(validation.IsValidCIDRForLegacyField(asPath(fmt.Sprintf(
+			"spec.loadBalancerSourceRanges[%d]", i)), strings.TrimSpace(source), true, nil))
+	}
+	for i, in := range ingress {
+		at := fmt.Sprintf("status.loadBalancer.ingress[%d].", i)
+		if in.IP != "" {
+			r.refuseAddress(at+"ip", in.IP)
+		}
+		switch mode := deref(in.IPMode, corev1.LoadBalancerIPModeVIP); {
+		case in.IPMode != nil && in.IP == "":
+			r.invalid(at+"ipMode", string(mode), "may not be given without ip")
+		case mode != corev1.LoadBalancerIPModeVIP && mode != corev1.LoadBalancerIPModeProxy:
+			r.invalid(at+"ipMode", string(mode), "must be VIP or Proxy")
+		}
+		if in.Hostname != "" {
+			r.must(at+"hostname", in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))
+		}
+		if _, err := parseAddr(in.Hostname); err == nil {
+			r.must(at+"hostname", in.Hostname, []string{"must be a name, not an address"})
+		}
+	}
+	if class := spec.LoadBalancerClass; class != nil {
+		r.must("spec.loadBalancerClass", *class, validation.IsQualifiedName(*class))
+	}
+	if spec.Type == corev1.ServiceTypeLoadBalancer {
+		return
+	}
+	_, ranges := s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
+	for _, f := range []struct {
+		at    string
+		given bool
+	}{
+		{"spec.loadBalancerSourceRanges", len(spec.LoadBalancerSourceRanges) > 0},
+		{"metadata.annotations[" + corev1.AnnotationLoadBalancerSourceRangesKey + "]",
+			ranges && len(spec.LoadBalancerSourceRanges) == 0},
+		{"spec.allocateLoadBalancerNodePorts", spec.AllocateLoadBalancerNodePorts != nil},
+		{"spec.loadBalancerClass", spec.LoadBalancerClass != nil},
+		{"status.loadBalancer.ingress", len(ingress) > 0},
+	} {
+		if f.given {
+			r.must(f.at, "", []string{"may only be given where spec.type is LoadBalancer"})
+		}
+	}
+}
+
+// refuseTopology checks that the two names of one annotation do not contradict each other.
+func (r *report) refuseTopology(s *corev1.Service) {
+	mode, hasMode := s.Annotations[corev1.AnnotationTopologyMode]
+	hints, hasHints := s.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
+	if hasMode && hasHints && mode != hints {
+		r.invalid("metadata.annotations["+corev1.AnnotationTopologyMode+"]", mode,
+			"must be the same as that of %s", corev1.DeprecatedAnnotationTopologyAwareHints)
+	}
+}
