@@ -66,7 +66,7 @@ func (p *program) apply(ctx context.Context) error {
 // refused prints each service that was left out, with the reason.
 func (p *program) refused(l []dataplane.Refusal) (reasons []reason) {
 	for _, r := range l {
-		fmt.Fprintf(p.stderr, "refused: %v\n", r)
+		p.warn("refused: %v", r)
 		reasons = append(reasons, reason{r.Service.String(), r.Err.Error()})
 		p.incomplete = true
 	}
@@ -84,8 +84,7 @@ func (p *program) complete() error {
 // warnConflicts names the services that lost an address to another one.
 func (p *program) warnConflicts(l []servicemodel.Conflict) {
 	for _, c := range l {
-		fmt.Fprintf(p.stderr, "warning: %s is claimed by %s and %s: %s has it\n", c.Key, c.Winner,
-			c.Loser, c.Winner)
+		p.warn("warning: %s is claimed by %s and %s: %s has it", c.Key, c.Winner, c.Loser, c.Winner)
 	}
 }
 

@@ -96,9 +96,8 @@ func (p *program) warnOthers(ctx context.Context) {
 			continue
 		}
 		if n := holds(ctx, c); n > 0 {
-			fmt.Fprintf(p.stderr,
-				"warning: the backend %s holds %d frontends of the instance %s, too: kernlb "+
-					"cleanup --backend %s --instance %s removes them\n",
+			p.warn("warning: the backend %s holds %d frontends of the instance %s, too: kernlb "+
+				"cleanup --backend %s --instance %s removes them",
 				c.Name, n, p.opts.instance, c.Name, p.opts.instance)
 		}
 	}

@@ -59,6 +59,9 @@ func (p *program) flows(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			if err := p.knowsService(o.Table); err != nil {
+				return err
+			}
 			node, err := table.NodeAddrs(o.Table.Rules().NodePorts)
 			if err != nil {
 				return err
@@ -70,6 +73,21 @@ func (p *program) flows(ctx context.Context) error {
 			}
 			return l.list(ctx)
 		})
+}
+
+// knowsService returns an error if flows of a service were asked for that t does not have.
+func (p *program) knowsService(t *servicemodel.Table) error {
+	if p.opts.flow.service == "" {
+		return nil
+	}
+	var names []string
+	for f := range t.Frontends() {
+		names = append(names, f.Service.Name.String())
+	}
+	if slices.Contains(names, p.opts.flow.service) {
+		return nil
+	}
+	return unknown("service", p.opts.flow.service, names)
 }
 
 // lister prints flows as they come, so that a large table takes no memory.

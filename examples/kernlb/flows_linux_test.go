@@ -107,8 +107,11 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 			_, errs = kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend,
 				"-connections", "2s")
 			require.Empty(t, errs, "nothing is left to be drained, so nothing is waited for")
-			out, _ = kernlbOn(t, ns, "", "flows", "-backend", backend, "-service", "default/other")
-			require.NotContains(t, out, "SERVICE")
+			code, out, errs := kernlb(t, ns, "flows", "-backend", backend, "-service",
+				"default/other")
+			require.Equal(t, exitFailed, code)
+			require.Contains(t, errs, `there is no service "default/other"`)
+			require.Empty(t, out)
 		})
 	}
 }

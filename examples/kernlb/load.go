@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// load reads the manifests into a state. It prints every problem; if one of them is an error, there
-// is no state, or with -keep-going one without that object.
+// load reads the manifests into a state. It prints every error and keeps the warnings; if there is an
+// error, there is no state, or with -keep-going one without that object.
 func (p *program) load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
@@ -38,11 +38,15 @@ func (p *program) load() (servicemodel.State, error) {
 		}
 	}
 	r := loader.Result()
-	for _, problem := range r.Problems {
-		fmt.Fprintf(p.stderr, "%s: %s\n", problem.Severity, problem.Error())
+	for _, problem := range append(r.Problems, loader.Unmatched()...) {
+		if problem.Severity == kube.Warning {
+			p.warn("warning: %s", problem.Error())
+			continue
+		}
+		fmt.Fprintf(p.stderr, "error: %s\n", problem.Error())
 	}
 	if s := r.SkippedKinds(); s != "" {
-		fmt.Fprintf(p.stderr, "skipped: %s\n", s)
+		p.warn("skipped: %s", s)
 	}
 	if r.Err() != nil {
 		if !p.opts.goOn || slices.ContainsFunc(r.Problems, ofNoObject) {
@@ -51,6 +55,10 @@ func (p *program) load() (servicemodel.State, error) {
 		p.incomplete = true
 	}
 	s := tracker.State()
+	if s.Len() == 0 && !p.opts.empty {
+		return s, fmt.Errorf("%w: no service in %s: if all that the kernel has is to be removed, "+
+			"say -allow-empty, or use cleanup", errInvalid, strings.Join(p.opts.files, ", "))
+	}
 	if n := s.Node(); len(n.Addresses) == 0 {
 		n.Addresses = interfaceAddrs(p.opts.ipvs.Device)
 		s = s.WithNode(n)

@@ -14,7 +14,7 @@
 // Run "kernlb -h" for the flags. The exit code is 0 when done, 1 when something failed, and 2 for
 // wrong usage or invalid input, in which case every problem was printed and the kernel was not
 // touched. With -keep-going, services that are invalid or that the backend refuses are left out and
-// printed, everything else is done, and the exit code is 1.
+// printed, everything else is done, and the exit code is 1. Warnings are printed last.
 package main
 
 import (
@@ -53,6 +53,8 @@ type program struct {
 	opts   options
 	keeper dataplane.Flows // of the engines; nil: flows are left alone
 	log    *slog.Logger    // of the engines; nil: what they do is printed, not logged
+	// warnings are printed at the end, where they are seen.
+	warnings []string
 	// incomplete says that -keep-going left something out.
 	incomplete bool
 }
@@ -70,6 +72,11 @@ var commands = map[string]func(*program, context.Context) error{
 	"tune":    (*program).tune,
 }
 
+// warn keeps a line for the end.
+func (p *program) warn(format string, args ...any) {
+	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -81,7 +88,7 @@ func main() {
 
 // run runs a command line and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
-	name, err := p.opts.parse(args, p.stderr)
+	name, err := p.opts.parse(args, p.stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitDone
@@ -90,6 +97,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitInvalid
 	}
 	err = commands[name](p, ctx)
+	for _, w := range p.warnings {
+		fmt.Fprintln(p.stderr, w)
+	}
 	switch {
 	case err == nil:
 		return exitDone

@@ -23,6 +23,7 @@ type options struct {
 	instance string
 	output   string
 	goOn     bool // where a service is refused
+	empty    bool // manifests without services remove all
 	copies   string
 	of       string // cleanup: of what other program
 	planOnly bool   // tune, cleanup -of: print what would be done
@@ -36,49 +37,22 @@ type options struct {
 	scheduler   string
 }
 
-const usage = `usage: kernlb COMMAND [flags]
-
-commands:
-  apply    make the kernel hold exactly the services of the manifests (-f)
-  watch    keep the kernel equal to a directory of manifests (-f) until interrupted
-  plan     print what apply would change; touches nothing
-  show     print what the kernel holds now
-  cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
-  probe    print which backends this kernel supports, and why not the others
-  flows    print the flows of services, counts, and how full the table is
-  tune     set the limits and timeouts of conntrack
-  bench    measure the library in a network namespace of its own
-
-flags:
-`
-
-// parse reads the command line and returns the command. Flags may stand before and after it.
-func (o *options) parse(args []string, stderr io.Writer) (string, error) {
+// parse reads the command line and returns the command. Asked for help, it prints that.
+func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 	fs := flag.NewFlagSet("kernlb", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.Usage = func() {
-		fmt.Fprint(stderr, usage)
-		fs.PrintDefaults()
-	}
+	fs.SetOutput(io.Discard)
 	n := nodeFlags{}
 	o.define(fs, &n)
-	if err := fs.Parse(args); err != nil {
+	name, err := arguments(fs, args)
+	if errors.Is(err, flag.ErrHelp) {
+		printUsage(fs, stdout)
+	}
+	if err != nil {
 		return "", err
-	}
-	name := fs.Arg(0)
-	if _, ok := commands[name]; !ok {
-		fs.Usage()
-		return "", fmt.Errorf("want a command, got %q", name)
-	}
-	if err := fs.Parse(fs.Args()[1:]); err != nil {
-		return "", err
-	}
-	if fs.NArg() > 0 {
-		return "", fmt.Errorf("%s takes flags only, got %q", name, fs.Arg(0))
 	}
 	needsFile := name == "apply" || name == "plan" || name == "watch"
-	if needsFile != (len(o.files) > 0) {
-		return "", fmt.Errorf("-f is for apply, plan and watch, and they need it")
+	if needsFile && len(o.files) == 0 {
+		return "", fmt.Errorf("%s needs manifests: -f FILE", name)
 	}
 	if name == "cleanup" && o.of == "" && o.backend == auto {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
@@ -94,8 +68,6 @@ func (o *options) checkCleanup(command string) error {
 	switch {
 	case o.of != "" && o.of != ofKubeProxy:
 		return fmt.Errorf("-of: %q: want %s", o.of, ofKubeProxy)
-	case o.of != "" && command != "cleanup":
-		return errors.New("-of is for cleanup")
 	case command == "cleanup" && o.planOnly && o.of == "":
 		return errors.New("-plan is for tune, and for cleanup with -of")
 	}
@@ -130,6 +102,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"apply and plan: leave out the services that are invalid "+
 			"or that the backend refuses, and print each; the exit code is 1 if there were any "+
 			"(default: they refuse the whole state)")
+	fs.BoolVar(&o.empty, "allow-empty", false,
+		"apply, plan and watch: if the manifests have no service, remove all that the kernel has "+
+			"(default: that is an error, and watch waits for services)")
 	fs.StringVar(&o.copies, "copies", "",
 		"watch: `DIR` for the last whole version of each manifest, in case that one is broken "+
 			"when the program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")

@@ -39,6 +39,9 @@ type watcher struct {
 	copies *copies
 	broken map[string]bool // files that were last found broken
 
+	unmatched map[string]bool // warnings that were given, see warnUnmatched
+	waits     bool            // for services, see wanted
+
 	addrs  []netip.Addr // of the node, if no flag and no Node object says
 	states chan servicemodel.State
 }
@@ -298,6 +301,10 @@ func (w *watcher) state() servicemodel.State {
 // send hands the newest state to the engine, in place of one that it has not taken yet.
 func (w *watcher) send() {
 	s := w.state()
+	w.warnUnmatched()
+	if !w.wanted(s) {
+		return
+	}
 	select {
 	case <-w.states:
 	default:

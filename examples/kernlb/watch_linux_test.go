@@ -276,3 +276,31 @@ func TestWatchWantsADirectory(t *testing.T) {
 		require.Equal(t, exitInvalid, code, errs)
 	}
 }
+
+// A directory without services may be one that is not there yet: the kernel stays as it is.
+func TestWatchDoesNotRemoveEverything(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.start()
+	w.holds("10.96.0.1")
+	w.write("a.yaml", "")
+	w.logs("a.yaml:1: the file is empty")
+	w.write("a.yaml", "# none\n")
+	w.logs("the kernel stays as it is")
+	w.holds("10.96.0.1")
+	w.write("b.yaml", strings.Replace(one("b", "10.96.0.2"), "service-name: b", "service-name: x", 1))
+	w.holds("10.96.0.2")
+	w.logs("there is no Service default/x")
+	w.halt()
+
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "b.yaml")))
+	w.start()
+	w.logs("the kernel stays as it is")
+	w.holds("10.96.0.2")
+	w.halt()
+	w.args = append(w.args, "-allow-empty")
+	w.start()
+	w.holds()
+	w.halt()
+}

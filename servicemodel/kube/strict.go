@@ -70,6 +70,14 @@ func (r *report) refuseAddress(at, value string) {
 	r.refuse(validation.IsValidIPForLegacyField(asPath(at), value, true, nil))
 }
 
+// refuseRoutable does so for an address that must be fit for endpoints.
+func (r *report) refuseRoutable(at, value string) {
+	r.refuseAddress(at, value)
+	if _, err := parseRoutable(value); err != nil {
+		r.must(at, value, []string{err.Error()})
+	}
+}
+
 // asPath makes a path of its text.
 func asPath(at string) *field.Path { return field.NewPath(at) }
 

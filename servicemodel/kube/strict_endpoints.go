@@ -32,6 +32,12 @@ func (r *report) refuseSlice(s *discoveryv1.EndpointSlice) {
 			r.must(at+"name", deref(p.Name, ""), []string{fmt.Sprintf(
 				"is the name of ports[%d] too", first)})
 		}
+		if len(deref(p.Name, "")) > 0 {
+			r.must(at+"name", *p.Name, validation.IsDNS1123Label(*p.Name))
+		}
+		if !r.mentions(at + "protocol") {
+			parseProtocol(deref(p.Protocol, ""), at+"protocol", r)
+		}
 		r.refuseAppProtocol(at, p.AppProtocol)
 	}
 	if !r.atMost("endpoints", len(s.Endpoints), maxEndpoints) {
@@ -134,10 +140,7 @@ func (r *report) refuseEndpoints(e *corev1.Endpoints) {
 func (r *report) refuseSubset(addresses []corev1.EndpointAddress, at string) {
 	for i := range addresses {
 		a, field := &addresses[i], fmt.Sprintf("%s[%d].", at, i)
-		r.refuseAddress(field+"ip", a.IP)
-		if _, err := parseRoutable(a.IP); err != nil {
-			r.must(field+"ip", a.IP, []string{err.Error()})
-		}
+		r.refuseRoutable(field+"ip", a.IP)
 		r.refuseHostAndNode(field, &a.Hostname, a.NodeName)
 	}
 }

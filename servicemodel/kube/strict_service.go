@@ -20,7 +20,7 @@ func (r *report) refuseService(s *corev1.Service) {
 	r.refuse(metavalidation.ValidateLabels(s.Spec.Selector, asPath("spec.selector")))
 	r.refuseFamilies(&s.Spec)
 	for i, a := range s.Spec.ExternalIPs {
-		r.refuseAddress(fmt.Sprintf("spec.externalIPs[%d]", i), a)
+		r.refuseRoutable(fmt.Sprintf("spec.externalIPs[%d]", i), a)
 	}
 	r.refuseTraffic(&s.Spec)
 	r.refuseLoadBalancer(s)

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// No manifest that is wrong, or that says nothing, removes what the kernel has.
+func TestWrongInputTouchesNothing(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	whole := serviceManifest("web", "10.96.0.1", "", "")
+	code, _, errs := kernlbWith(t, ns, whole, "apply", "-f", "-")
+	require.Equal(t, exitDone, code, errs)
+	const none = "no service in -: if all that the kernel has is to be removed, say -allow-empty, " +
+		"or use cleanup"
+	for text, want := range map[string]string{
+		"": "error: standard input:1: the file is empty",
+		strings.Replace(whole, "kind: Service", "kind: Sevice", 1): "error: standard input:4: " +
+			"document 1: Sevice default/web: kind: Sevice: did you mean Service?",
+		strings.Replace(whole, "port: 80,", "port: 80, nodePort: 30080,", 1): "error: standard " +
+			"input:6: document 1: Service default/web: spec.ports[0].nodePort: 30080: may only",
+		"# later\n": none,
+		"{apiVersion: v1, kind: List, items: []}": none,
+		"{apiVersion: apps/v1, kind: Deployment}": none,
+	} {
+		for _, args := range [][]string{{"apply"}, {"plan"}, {"apply", "-keep-going"}} {
+			code, out, errs := kernlbWith(t, ns, text, append(args, "-f", "-")...)
+			if len(args) > 1 && strings.Contains(text, "nodePort") {
+				want = none // the service is left out
+			}
+			require.Equal(t, exitInvalid, code, "%q: %s", text, errs)
+			require.Contains(t, errs, want)
+			require.Empty(t, out)
+		}
+	}
+	_, out, _ := kernlb(t, ns, "show")
+	require.Contains(t, out, "10.96.0.1:80/tcp")
+
+	code, out, errs = kernlbWith(t, ns, "# none\n", "apply", "-f", "-", "-allow-empty")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "0 added, 0 changed, 1 removed")
+}
+
+// What is of no use is said after the plan, where it is seen.
+func TestPlanEndsWithWarnings(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	web := serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/conections: 30s}",
+		"type: LoadBalancer, loadBalancerIP: 192.0.2.1, loadBalancerSourceRanges: [10.0.0.0/8]")
+	lost := strings.NewReplacer("service-name: web", "service-name: wep", "name: web,",
+		"name: lost,").Replace(web[strings.LastIndex(web, "---"):])
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(web+lost), 0o600))
+	code, out, errs := kernlb(t, ns, "plan", "-f", path)
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "10.96.0.1")
+	web = ": document 1: Service default/web: "
+	require.Equal(t, "warning: "+path+":5"+web+"metadata.annotations[kernlb.io/conections]: 30s: "+
+		"means nothing; did you mean kernlb.io/connections?\n"+
+		"warning: "+path+":6"+web+"spec.loadBalancerIP: 192.0.2.1: has no effect: the addresses "+
+		"of load balancers are read from status.loadBalancer.ingress\n"+
+		"warning: "+path+":6"+web+"spec.loadBalancerSourceRanges: restrict nobody: they are for "+
+		"the addresses in status.loadBalancer.ingress, and there are none\n"+
+		"warning: "+path+":15: document 3: EndpointSlice default/lost: "+
+		"metadata.labels[kubernetes.io/service-name]: wep: there is no Service default/wep; did "+
+		"you mean web?\n", errs)
+}
+
+func TestFlowsOfAServiceThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	code, _, errs := kernlb(t, ns, "apply", "-f", "-")
+	require.Equal(t, exitDone, code, errs)
+	code, _, errs = kernlb(t, ns, "flows", "-service", "default/wep")
+	require.Equal(t, exitFailed, code)
+	require.Equal(t, "kernlb flows: there is no service \"default/wep\"; did you mean "+
+		"default/web?\n", errs)
+	code, _, errs = kernlb(t, ns, "flows", "-service", "default/web")
+	require.Equal(t, exitDone, code, errs)
+}

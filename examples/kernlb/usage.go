@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/spell"
+)
+
+const usage = `usage: kernlb COMMAND [flags]
+
+commands:
+  apply    make the kernel hold exactly the services of the manifests (-f)
+  watch    keep the kernel equal to a directory of manifests (-f) until interrupted
+  plan     print what apply would change; touches nothing
+  show     print what the kernel holds now
+  cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
+  probe    print which backends this kernel supports, and why not the others
+  flows    print the flows of services, counts, and how full the table is
+  tune     set the limits and timeouts of conntrack
+  bench    measure the library in a network namespace of its own
+
+flags:
+`
+
+// hint is where help is.
+const hint = "kernlb -h lists commands and flags"
+
+// flagsFor says for which commands a flag is, by its name or by how its name begins, with an
+// asterisk. Those of flags that are not here are all.
+var flagsFor = map[string]string{
+	"f":                  "apply plan watch",
+	"keep-going":         "apply plan",
+	"allow-empty":        "apply plan watch",
+	"copies":             "watch",
+	"of":                 "cleanup",
+	"plan":               "cleanup tune",
+	"node":               needNode,
+	"zone":               needNode,
+	"node-ip":            needNode,
+	"cluster-cidr":       needNode,
+	"nodeport-addresses": needNode,
+	"service-cidr":       needNode,
+	"masquerade-*":       needNode,
+	"annotations":        needNode,
+	"keep-flows":         "apply watch",
+	"connections":        "apply watch",
+	"watch":              "flows",
+	"service":            "flows",
+	"services":           "bench",
+	"endpoints":          "bench",
+	"flows":              "bench",
+	"conntrack-*":        "tune",
+	"lower":              "tune",
+}
+
+// needNode are the commands that resolve services.
+const needNode = "apply plan watch bench"
+
+// takes returns an error if a flag that was given is not for the command.
+func takes(command string, f *flag.Flag) error {
+	for pattern, takers := range flagsFor {
+		begin, more := strings.CutSuffix(pattern, "*")
+		if f.Name != pattern && !(more && strings.HasPrefix(f.Name, begin)) {
+			continue
+		}
+		if l := strings.Fields(takers); !slices.Contains(l, command) {
+			return fmt.Errorf("-%s is for %s, not for %s; %s", f.Name, strings.Join(l, ", "),
+				command, hint)
+		}
+	}
+	return nil
+}
+
+// printUsage prints commands and flags.
+func printUsage(fs *flag.FlagSet, w io.Writer) {
+	fmt.Fprint(w, usage)
+	fs.SetOutput(w)
+	fs.PrintDefaults()
+}
+
+// arguments parses a command line: a command, and flags before and after it.
+func arguments(fs *flag.FlagSet, args []string) (command string, err error) {
+	for {
+		if err := fs.Parse(args); err != nil {
+			return "", flagError(fs, err)
+		}
+		if args = fs.Args(); len(args) == 0 {
+			break
+		}
+		if command != "" {
+			return "", fmt.Errorf("%s takes flags only, not %q; %s", command, args[0], hint)
+		}
+		if command = args[0]; commands[command] == nil {
+			err := unknown("command", command, slices.Sorted(maps.Keys(commands)))
+			return "", fmt.Errorf("%w; %s", err, hint)
+		}
+		args = args[1:]
+	}
+	if command == "" {
+		return "", errors.New("what is to be done? " + hint)
+	}
+	fs.Visit(func(f *flag.Flag) { err = errors.Join(err, takes(command, f)) })
+	return command, err
+}
+
+// unknown is the error of a word that is none of those that are known.
+func unknown(what, word string, known []string) error {
+	if meant, ok := spell.Nearest(word, slices.Values(known)); ok {
+		return fmt.Errorf("there is no %s %q; did you mean %s?", what, word, meant)
+	}
+	return fmt.Errorf("there is no %s %q", what, word)
+}
+
+// flagError is an error of package flag with a hint instead of all flags.
+func flagError(fs *flag.FlagSet, err error) error {
+	name, undefined := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !undefined {
+		return err
+	}
+	var known []string
+	fs.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
+	return fmt.Errorf("%w; %s", unknown("flag", "-"+name, known), hint)
+}
