@@ -16,8 +16,8 @@ func TestWrongInputTouchesNothing(t *testing.T) {
 	whole := serviceManifest("web", "10.96.0.1", "", "")
 	code, _, errs := kernlbWith(t, ns, whole, "apply", "-f", "-")
 	require.Equal(t, exitDone, code, errs)
-	const none = "no service in -: if all that the kernel has is to be removed, say -allow-empty, " +
-		"or use cleanup"
+	const none = "no service in -: if all that the kernel has is to be removed, say " +
+		"-allow-empty, or use cleanup"
 	for text, want := range map[string]string{
 		"": "error: standard input:1: the file is empty",
 		strings.Replace(whole, "kind: Service", "kind: Sevice", 1): "error: standard input:4: " +

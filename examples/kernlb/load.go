@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// load reads the manifests into a state. It prints every error and keeps the warnings; if there is an
-// error, there is no state, or with -keep-going one without that object.
+// load reads the manifests into a state. It prints every error and keeps the warnings; if there is
+// an error, there is no state, or with -keep-going one without that object.
 func (p *program) load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})

@@ -26,8 +26,8 @@
 // not on their history, and a program that was restarted arrives at the same one. Each thing wrong
 // is a [Problem] that names the object and the field, of severity [Error]. What kube-proxy skips,
 // the tracker skips too: that is a [Problem] of severity [Warning], and the rest of the object is
-// used. See [Config.Strict] for objects that no API server has validated. What is right, but of no use
-// to any service, [Tracker.Unmatched] tells.
+// used. See [Config.Strict] for objects that no API server has validated. What is right, but of no
+// use to any service, [Tracker.Unmatched] tells.
 //
 // # Annotations
 //

@@ -62,7 +62,9 @@ func (t *Tracker) Unmatched() []Problem {
 				b.legacy)...)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Problem) int { return strings.Compare(a.Object, b.Object) })
+	slices.SortStableFunc(all, func(a, b Problem) int {
+		return strings.Compare(a.Object, b.Object)
+	})
 	return all
 }
 

@@ -7,11 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Strict trackers also refuse what kube-proxy takes and an API server would not: the files strict*.go
-// follow ValidateServiceCreate, ValidateLoadBalancerStatus and ValidateEndpointsCreate of
-// k8s.io/kubernetes/pkg/apis/core/validation and ValidateEndpointSliceCreate of
+// Strict trackers also refuse what kube-proxy takes and an API server would not: the files
+// strict*.go follow ValidateServiceCreate, ValidateLoadBalancerStatus and ValidateEndpointsCreate
+// of k8s.io/kubernetes/pkg/apis/core/validation and ValidateEndpointSliceCreate of
 // k8s.io/kubernetes/pkg/apis/discovery/validation, version 1.36. What an API server fills in may be
 // missing. What it knows of other objects (addresses, ranges of node ports) is not asked.
+// internal/peers/validation holds both against each other.
 
 // refuse reports errors of the validation library, of each field one and only where nothing is
 // said yet.

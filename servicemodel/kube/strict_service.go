@@ -89,6 +89,10 @@ func (r *report) refuseFamilies(spec *corev1.ServiceSpec) {
 		len(spec.ClusterIPs) > 2 {
 		r.invalid("spec.clusterIPs", "", "may hold one address of each family, or None alone")
 	}
+	r.refuseFamilyPolicy(spec)
+}
+
+func (r *report) refuseFamilyPolicy(spec *corev1.ServiceSpec) {
 	policy := deref(spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
 	switch policy {
 	case corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack:

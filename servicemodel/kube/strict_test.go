@@ -182,7 +182,8 @@ func TestUnmatched(t *testing.T) {
 	service.Spec.ClusterIPs, service.Spec.IPFamilies = service.Spec.ClusterIPs[:1], nil
 	requireNoProblems(t, tracker.SetService(service))
 	headless := webService()
-	headless.Name, headless.Spec.ClusterIP, headless.Spec.ClusterIPs = "db", "None", []string{"None"}
+	headless.Name = "db"
+	headless.Spec.ClusterIP, headless.Spec.ClusterIPs = "None", []string{"None"}
 	requireNoProblems(t, tracker.SetService(headless))
 
 	of := func(s *discoveryv1.EndpointSlice, service string) *discoveryv1.EndpointSlice {
@@ -203,14 +204,15 @@ func TestUnmatched(t *testing.T) {
 
 	const label = "metadata.labels[kubernetes.io/service-name]: "
 	require.Equal(t, []string{
-		"warning: EndpointSlice default/far: " + label + "other: there is no Service default/other",
+		"warning: EndpointSlice default/far: " + label + "other: there is no Service " +
+			"default/other",
 		"warning: EndpointSlice default/near: " + label + "wep: there is no Service default/wep; " +
 			"did you mean web?",
 		"warning: EndpointSlice default/six: addressType: IPv6: Service default/web has no IPv6 " +
 			"cluster IP",
 		"warning: EndpointSlice default/udp: ports: http/udp: Service default/web has no port of " +
 			"that name and protocol, it has http/tcp",
-		"warning: Endpoints default/wbe: metadata.name: wbe: there is no Service default/wbe; did " +
-			"you mean web?",
+		"warning: Endpoints default/wbe: metadata.name: wbe: there is no Service default/wbe; " +
+			"did you mean web?",
 	}, texts(tracker.Unmatched()))
 }

@@ -63,15 +63,16 @@ func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
 	require.True(t, before.Same(tracker.State()), "deleted and set again since the last state")
 
 	headless, db := webService(), webSlice("db-1", "10.1.0.2")
-	headless.Name, headless.Spec.ClusterIP, headless.Spec.ClusterIPs = "db", "None", []string{"None"}
+	headless.Name = "db"
+	headless.Spec.ClusterIP, headless.Spec.ClusterIPs = "None", []string{"None"}
 	db.Labels[discoveryv1.LabelServiceName] = "db"
 	requireNoProblems(t, tracker.SetService(headless))
 	requireNoProblems(t, tracker.SetEndpointSlice(db))
 	require.True(t, before.Same(tracker.State()), "endpoints of a service that is not proxied")
 
-	tracker.DeleteService(servicemodel.Name{Namespace: "default", Name: "db"})
-	require.Len(t, tracker.State().Endpoints(servicemodel.Name{Namespace: "default", Name: "db"}), 1,
-		"the service is not known")
+	name := servicemodel.Name{Namespace: "default", Name: "db"}
+	tracker.DeleteService(name)
+	require.Len(t, tracker.State().Endpoints(name), 1, "the service is not known")
 }
 
 func TestEarlierStatesStayAsTheyWere(t *testing.T) {

@@ -53,7 +53,8 @@ var problems = []struct {
 		[]string{inWeb(6, "spec.clusterIPs[0]: 10.96.0.300: not an IP address")}},
 	{"bad external IP", service + "  externalIPs:\n  - 192.0.2.1\n  - nonsense\n",
 		[]string{inWeb(12, "spec.externalIPs[1]: nonsense: not an IP address")}},
-	{"bad source range", service + "  type: LoadBalancer\n  loadBalancerSourceRanges: [10.0.0.0/33]\n",
+	{"bad source range", service + "  type: LoadBalancer\n" +
+		"  loadBalancerSourceRanges: [10.0.0.0/33]\n",
 		[]string{inWeb(11, "spec.loadBalancerSourceRanges[0]: 10.0.0.0/33: not an IP range such "+
 			"as 10.0.0.0/8")}},
 	{"bad endpoint address", replace(slice, "10.1.0.2", "10.1.0"),
@@ -130,7 +131,8 @@ var problems = []struct {
 		[]string{at(2, "EndpointSlices default/web-1: kind: EndpointSlices: did you mean "+
 			"EndpointSlice?")}},
 	{"a misspelt list", "{apiVersion: v1, kind: ServiceLst, items: []}",
-		[]string{at(1, "ServiceLst default/(without a name): kind: ServiceLst: did you mean ServiceList?")}},
+		[]string{at(1, "ServiceLst default/(without a name): kind: ServiceLst: did you mean "+
+			"ServiceList?")}},
 	{"a misspelt kind of others", "{apiVersion: v1, kind: ConfgMap, metadata: {name: a}}",
 		[]string{at(1, "ConfgMap default/a: kind: ConfgMap: did you mean ConfigMap?")}},
 	{"a kind that is none", "{apiVersion: discovery.k8s.io/v1, kind: Backend}",

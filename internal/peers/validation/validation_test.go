@@ -118,8 +118,8 @@ var serviceChanges = []func(random, *corev1.Service){
 				TimeoutSeconds: some(r, int32(1), 0, 86400, 86401)}})
 	},
 	func(r random, s *corev1.Service) {
-		s.Spec.ExternalIPs = []string{pick(r, "192.0.2.1", "192.0.2.01", "x", "127.0.0.1", "0.0.0.0",
-			"169.254.1.1", "::ffff:192.0.2.1", "224.0.0.1")}
+		s.Spec.ExternalIPs = []string{pick(r, "192.0.2.1", "192.0.2.01", "x", "127.0.0.1",
+			"0.0.0.0", "169.254.1.1", "::ffff:192.0.2.1", "224.0.0.1")}
 	},
 	func(r random, s *corev1.Service) {
 		s.Spec.LoadBalancerSourceRanges = []string{pick(r, "192.0.2.0/24", " 192.0.2.0/24 ", "x",
@@ -226,7 +226,8 @@ var sliceChanges = []func(random, *discoveryv1.EndpointSlice){
 			Port:     new(int32(9090)), AppProtocol: some(r, "http", "a b")})
 	},
 	func(r random, s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].DeprecatedTopology = map[string]string{pick(r, "a", "a b"): pick(r, "a", "!")}
+		s.Endpoints[0].DeprecatedTopology = map[string]string{
+			pick(r, "a", "a b"): pick(r, "a", "!")}
 	},
 }
 
@@ -235,7 +236,8 @@ func apiSlice(t *testing.T, s *discoveryv1.EndpointSlice) field.ErrorList {
 	s = s.DeepCopy()
 	apidiscovery.SetObjectDefaults_EndpointSlice(s)
 	var out discovery.EndpointSlice
-	require.NoError(t, apidiscovery.Convert_v1_EndpointSlice_To_discovery_EndpointSlice(s, &out, nil))
+	require.NoError(t,
+		apidiscovery.Convert_v1_EndpointSlice_To_discovery_EndpointSlice(s, &out, nil))
 	return discoveryvalidation.ValidateEndpointSliceCreate(&out)
 }
 
