@@ -18,5 +18,6 @@
 // It needs root or an unprivileged user namespace, and Linux; otherwise its tests skip themselves
 // and say why.
 //
-// Tests that need no kernel use package memory instead.
+// [RunScenarios] runs scenarios of one's own in the same networks. Tests that need no kernel use
+// package memory instead.
 package dataplanetest

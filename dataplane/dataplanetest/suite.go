@@ -9,19 +9,27 @@ import (
 
 // Run runs the whole suite on a backend.
 func Run(t *testing.T, under Backend) {
-	under.need(t)
-	netnstest.Require(t)
-	ws := newWorlds(t, under)
-	for _, s := range Scenarios() {
-		t.Run(s.Name, func(t *testing.T) {
-			t.Parallel()
-			s.run(t, ws)
-		})
-	}
+	RunScenarios(t, under, Scenarios()...)
 	for _, s := range slices.Concat(stories, affinityStories, flowStories) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			tellStory(t, under, s)
+		})
+	}
+}
+
+// RunScenarios runs scenarios on a backend, those of the suite or one's own, each in a parallel
+// subtest of its name. Besides what a scenario wants, every packet must meet what the oracle says.
+// The networks are those of package netnstest; every host serves on ports [PortA] and [PortB], over
+// TCP, UDP and SCTP, and answers as "pod1/8080".
+func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
+	under.need(t)
+	netnstest.Require(t)
+	ws := newWorlds(t, under)
+	for _, s := range scenarios {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			s.run(t, ws)
 		})
 	}
 }

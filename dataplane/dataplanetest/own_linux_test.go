@@ -1,0 +1,53 @@
+package dataplanetest_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// TestAScenarioOfOnesOwn is how a program that embeds kernlb tests with packets what its own
+// states mean.
+func TestAScenarioOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	name := servicemodel.Name{Namespace: "shop", Name: "cart"}
+	state := servicemodel.State{}.
+		WithNode(servicemodel.Node{Name: "this"}).
+		WithService(&servicemodel.Service{
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.30")},
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+		}).
+		WithEndpoints(name, []servicemodel.Endpoint{{
+			Addr: netip.MustParseAddr("10.244.1.2"), Ready: true, Serving: true, Node: "this",
+			Ports: []servicemodel.EndpointPort{
+				{Protocol: servicemodel.TCP, Port: dataplanetest.PortA}},
+		}})
+	to := netip.MustParseAddrPort("10.96.0.30:80")
+	dataplanetest.RunScenarios(t, dataplanetest.Backend{
+		Open: func(netns int) (dataplane.Backend, error) {
+			return nftables.New(&nftables.Config{NetNS: netns})
+		},
+	}, dataplanetest.Scenario{
+		Name: "pods reach the cart, nobody reaches it without endpoints",
+		Steps: []dataplanetest.Step{
+			{State: state, Checks: []dataplanetest.Check{
+				{From: "pod1", Proto: servicemodel.TCP, To: to, Want: dataplanetest.Want{
+					Outcome: servicemodel.Balanced, Servers: []string{"pod2/8080"}}},
+				{From: "pod2", Proto: servicemodel.TCP, To: to, Want: dataplanetest.Want{
+					Outcome: servicemodel.Balanced, Servers: []string{"pod2/8080"},
+					Masquerade: dataplanetest.NodeSource}}, // to itself, and back through the node
+			}},
+			{State: state.WithEndpoints(name, nil), Checks: []dataplanetest.Check{
+				{From: "pod1", Proto: servicemodel.TCP, To: to,
+					Want: dataplanetest.Want{Outcome: servicemodel.Rejected}},
+			}},
+		},
+	})
+}
