@@ -143,6 +143,7 @@ type Backend struct {
 	draining draining
 	// looks rations the looks at the companion tables for changes by hand.
 	looks ration.Ration
+	scrub scrub
 }
 
 // New opens a backend. Errors that wrap fs.ErrPermission say that privileges are missing; those

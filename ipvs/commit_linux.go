@@ -208,6 +208,7 @@ func (k *kernel) send(ops []op, v version) func(context.Context) error {
 			if err := k.vs.Submit(ctx, batchOf(rest[:n])); err != nil {
 				return err
 			}
+			k.references.sent(rest[:n])
 			if rest = rest[n:]; len(rest) > 0 {
 				if err := k.requireVersion(ctx, v); err != nil {
 					return err

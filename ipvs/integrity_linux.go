@@ -11,17 +11,18 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// Integrity looks for one of our virtual servers, and whether the node's addresses, the device, the
-// rules, the routes and the tunables are as they were. While the generation of the ruleset is the
-// same, so are the companion tables. After another one, their version says whether a writer of ours
-// was there; somebody's edit by hand shows only when the tables are read again, for which a
-// neighbour that commits often gives cause all the time. So that is rationed, and Intact until it
-// is due again.
+// Integrity looks whether the node's addresses, the device, the rules, the routes and the tunables
+// are as they were, and compares some of our virtual servers, in turn, with what is known of them.
+// While the generation of the ruleset is the same, so are the companion tables. After another one,
+// their version says whether a writer of ours was there; somebody's edit by hand shows only when
+// the tables are read again, for which a neighbour that commits often gives cause all the time. So
+// that is rationed, and Intact until it is due again. If virtual servers were deleted, in whatever
+// namespace, it is Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
-	for _, look := range []func(context.Context) (bool, error){b.networkIntact, b.serverIntact,
+	for _, look := range []func(context.Context) (bool, error){b.networkIntact, b.serversIntact,
 		b.companionIntact} {
 		intact, err := look(ctx)
 		if err != nil {
@@ -30,6 +31,9 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 		if !intact {
 			return dataplane.Broken, nil
 		}
+	}
+	if b.kernel.references.fewer() {
+		return dataplane.Touched, nil
 	}
 	return dataplane.Intact, nil
 }
@@ -61,14 +65,41 @@ func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 	return len(missing) == 0, err
 }
 
-// serverIntact looks for one of our virtual servers, any of them: what empties IPVS takes all.
-func (b *Backend) serverIntact(ctx context.Context) (bool, error) {
-	for key, s := range b.pl.have.servers {
-		is, err := b.kernel.vs.Service(ctx, key)
-		if errors.Is(err, ipvsnl.ErrNoService) {
+// serversIntact compares the virtual servers whose turn it is: one at least, since what empties
+// IPVS takes all.
+func (b *Backend) serversIntact(ctx context.Context) (bool, error) {
+	have := b.pl.have.servers
+	b.scrub.begin(time.Now())
+	for range have {
+		intact, err := b.kernel.holds(ctx, b.scrub.current(have))
+		if err != nil || !intact {
+			return false, err
+		}
+		b.scrub.done()
+		if !b.scrub.goOn(time.Now()) {
+			break
+		}
+	}
+	return true, nil
+}
+
+// holds reports whether the kernel has a virtual server with its destinations.
+func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
+	is, err := k.vs.Service(ctx, s.svc.ServiceKey)
+	if errors.Is(err, ipvsnl.ErrNoService) {
+		return false, nil
+	}
+	if err != nil || is.Service != s.svc {
+		return false, err
+	}
+	lists, err := k.vs.AllDestinations(ctx, []ipvsnl.ServiceKey{s.svc.ServiceKey})
+	if err != nil || len(lists[0]) != len(s.dests) {
+		return false, err
+	}
+	for _, d := range lists[0] {
+		if s.dests[d.DestinationKey] != d.Destination {
 			return false, nil
 		}
-		return is.Service == s.svc, err
 	}
 	return true, nil
 }

@@ -26,9 +26,10 @@ type kernel struct {
 	nf       *rawnl.Conn    // nf_tables
 	batch    rawnl.Batch    // what is being committed
 	// gen is the generation of the ruleset when the companion was known to be what it is known as.
-	gen  uint32
-	ns   *threadns.NS
-	turn *threadns.Turn
+	gen        uint32
+	references references // to the module of IPVS
+	ns         *threadns.NS
+	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
 	links   *netlink.Handle
 	raw     *nl.SocketHandle // for what links cannot say: see address_linux.go
@@ -56,7 +57,7 @@ func (k *kernel) open(c *Config) (err error) {
 // openNetwork opens all sockets but that of IPVS.
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
-	k.sysctls = sysctlFiles{}
+	k.sysctls, k.references.file = sysctlFiles{}, referencesFile
 	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: c.NetNS}); err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
 // timeouts. What others commit to nf_tables meanwhile does not matter; if another writer of the
 // instance does, that is a conflict.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
 	o, drift, err := b.kernel.read(ctx, b.pl.tunables, b.pl.have.companion.tunables)
@@ -136,7 +137,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: observe: %w", err)
 	}
-	obs, err := b.pl.adopt(o, drift)
+	obs, err := b.pl.adopt(o, drift, want)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)
 	}

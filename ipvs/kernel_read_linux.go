@@ -76,6 +76,7 @@ func (k *kernel) readCompanion(ctx context.Context) (c companion, drift []string
 
 // readServers reads all virtual servers, and the destinations of ours.
 func (k *kernel) readServers(ctx context.Context, o *observed) error {
+	k.references.fewer() // what is deleted from here on shows
 	all, err := k.vs.Services(ctx)
 	if err != nil {
 		return err

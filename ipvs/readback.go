@@ -12,13 +12,15 @@ import (
 
 // adopt makes a reading what is known of the kernel, and returns it as a table: the frontends whose
 // virtual servers are what their records say. All else is drift, and damage that the next commit
-// repairs. The index and the damage of the reading are filled in here.
-func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, error) {
+// repairs. The index and the damage of the reading are filled in here. want is what the kernel is
+// to hold, nil if that is not known.
+func (pl *planner) adopt(o observed, drift []string, want *servicemodel.Table) (
+	*dataplane.Observation, error) {
 	comp := &o.companion
 	c := servicemodel.Contents{Rules: comp.rules, ClusterIPs: comp.clusterIPs,
 		Hairpins: comp.hairpins}
 	o.index, o.damage = newIndex(), damage{}
-	frontends, err := pl.readFrontends(&o, &c)
+	frontends, err := pl.readFrontends(&o, &c, want)
 	if err != nil {
 		return nil, err
 	}

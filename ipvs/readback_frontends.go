@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -13,8 +14,8 @@ import (
 // readFrontends puts the frontends whose virtual servers are what their records say into the
 // contents, with their pools. The others are damage, as are virtual servers of no frontend; the
 // drift says so.
-func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift []string,
-	err error) {
+func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
+	want *servicemodel.Table) (drift []string, err error) {
 	records := o.companion.records
 	keys := slices.SortedFunc(maps.Keys(records), servicemodel.FrontendKey.Compare)
 	found := map[servicemodel.PoolID]*servicemodel.Pool{}
@@ -24,13 +25,17 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 		all.Frontends = append(all.Frontends, records[k].fe)
 		o.findPools(records[k], found)
 	}
+	addrs := nodePortAddrs(o.addresses.node, c.Rules)
+	if want == nil {
+		want = pl.have.table
+	}
+	assumePools(all.Frontends, addrs, want, found)
 	all.Pools = slices.Collect(maps.Values(found))
 	recorded, err := servicemodel.NewTable(all)
 	if err != nil {
 		return nil, err
 	}
 	o.damage.frontends = map[servicemodel.FrontendKey]bool{}
-	addrs := nodePortAddrs(o.addresses.node, c.Rules)
 	used := map[servicemodel.PoolID]*servicemodel.Pool{}
 	unowned := maps.Clone(o.servers)
 	for _, k := range keys {
@@ -111,6 +116,23 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 	addressServices(r.fe.Key, o.addresses.node, taken, func(k ipvsnl.ServiceKey) { note(main, k) })
 	if r.mark != 0 {
 		note(r.fe.Internal, markService(r.fe.Key, r.mark))
+	}
+}
+
+// assumePools adds the pools of node ports in a family of which the node has no address that takes
+// them: there is no virtual server that could show them, so they are what is wanted.
+func assumePools(frontends []*servicemodel.Frontend, addrs []netip.Addr, want *servicemodel.Table,
+	found map[servicemodel.PoolID]*servicemodel.Pool) {
+	for _, fe := range frontends {
+		has := func(a netip.Addr) bool { return a.Is4() == fe.Key.Addr.Is4() }
+		if want == nil || !fe.Key.NodePort() || slices.ContainsFunc(addrs, has) {
+			continue
+		}
+		for _, id := range poolIDs(fe) {
+			if p := want.Pool(id); p != nil && found[id] == nil {
+				found[id] = p
+			}
+		}
 	}
 }
 

@@ -255,3 +255,17 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 		require.Contains(t, r.servers(), "TCP [2001:db8::10]:30080 -> [fd00:10:244::1]:8080 1")
 	}
 }
+
+// A node port has endpoints of its own where the node has no address for it, too.
+func TestNodePortsWithoutAddressesReadBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := rigState([]string{"10.244.1.1", "10.244.2.2"}, func(s *servicemodel.Service) {
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		s.ExternalIPs = nil
+	})
+	e := r.engine()
+	r.apply(e, s)
+	e.Resync()
+	require.Empty(t, r.apply(e, s).Drift)
+}

@@ -1,0 +1,175 @@
+package ipvs_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// handEdits are what an administrator can do to what is ours. HANDLE is that of the first rule of
+// chain admit.
+var handEdits = []string{
+	"ipvsadm -C",
+	"ipvsadm -D -t 10.96.0.10:80",
+	"ipvsadm -D -t [fd00:10:96::10]:80",
+	"ipvsadm -D -t 192.0.2.10:30080",
+	"ipvsadm -D -f 3221225473",
+	"ipvsadm -d -t 10.96.0.10:80 -r 10.244.1.2:8080",
+	"ipvsadm -d -f 3221225473 -r 10.244.1.1:8080",
+	"ipvsadm -a -t 10.96.0.10:80 -r 10.244.9.9:8080 -m",
+	"ipvsadm -e -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 7",
+	"ipvsadm -e -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 0",
+	"ipvsadm --set 60 60 60",
+	"sysctl net.ipv4.ip_forward=0",
+	"sysctl net.ipv4.vs.conntrack=0",
+	"sysctl net.ipv4.vs.expire_nodest_conn=0",
+	"sysctl net.ipv4.vs.expire_quiescent_template=0",
+	"sysctl net.ipv4.conf.all.arp_ignore=0",
+	"ip link delete kernlb0",
+	"ip link set kernlb0 down",
+	"ip address delete 10.96.0.10/32 dev kernlb0",
+	"ip address delete fd00:10:96::10/128 dev kernlb0",
+	"ip address flush dev kernlb0",
+	"ip rule delete priority 107",
+	"ip -6 rule delete priority 107",
+	"ip route flush table 1795224733",
+	"ip -6 route flush table 1795224733",
+	"nft flush ruleset",
+	"nft delete table ip kernlb-ipvs",
+	"nft delete table ip6 kernlb-ipvs",
+	"nft flush table ip kernlb-ipvs",
+	"nft add table ip kernlb-ipvs { flags dormant; }",
+	"nft add chain ip kernlb-ipvs input { policy drop; }",
+	"nft flush chain ip kernlb-ipvs admit",
+	"nft delete rule ip kernlb-ipvs admit handle HANDLE",
+	"nft insert rule ip kernlb-ipvs admit accept",
+	"nft add chain ip kernlb-ipvs mine",
+	"nft add set ip kernlb-ipvs mine { type ipv4_addr; }",
+	"nft delete element ip kernlb-ipvs services { 10.96.0.10 . tcp . 80 }",
+	"nft delete element ip kernlb-ipvs cluster-ips { 10.96.0.10 }",
+	"nft delete element ip kernlb-ipvs node-addresses { 192.0.2.10 }",
+	"nft flush set ip kernlb-ipvs sources",
+	"nft flush set ip kernlb-ipvs settings",
+	"nft flush set ip kernlb-ipvs version",
+}
+
+// What somebody does by hand is noticed by a program that runs, and put right. The log says how
+// soon.
+func TestKernelRunPutsEditsByHandRight(t *testing.T) {
+	needIPVS(t)
+	p := newPlace(t)
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	for _, edit := range handEdits {
+		t.Run(edit, func(t *testing.T) {
+			p.t = t
+			e := dataplane.New(p.backend, &dataplane.Config{Logger: log})
+			_, err := e.Apply(t.Context(), editedState())
+			require.NoError(t, err)
+			want := p.all()
+			stop := dataplanetest.RunEngine(t, e, editedState())
+			start := time.Now()
+			p.edit(edit)
+			require.Eventually(t, func() bool { return e.Totals().Repairs > 0 }, 20*time.Second,
+				time.Millisecond)
+			t.Logf("put right %d ms after it was begun", time.Since(start).Milliseconds())
+			stop()
+			require.Equal(t, want, p.all())
+			require.Zero(t, e.Totals().Failures)
+		})
+	}
+}
+
+// editedState uses each sort of object.
+func editedState() servicemodel.State {
+	svc := web(func(s *servicemodel.Service) {
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			{Addr: netip.MustParseAddr("203.0.113.10")}}
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	})
+	var l []servicemodel.Endpoint
+	for i, a := range []string{"10.244.1.1", "10.244.1.2", "fd00:10:244::1", "fd00:10:244::2"} {
+		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+			Serving: true, Node: []string{"this", "other"}[i%2],
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
+		WithEndpoints(svc.Name, l)
+}
+
+// place is a network namespace with a backend that uses all that there is.
+type place struct {
+	t       *testing.T
+	ns      *netnstest.NS
+	backend *ipvs.Backend
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	ns, err := netnstest.NewNS("edits")
+	require.NoError(t, err)
+	t.Cleanup(func() { ns.Close() })
+	p := &place{t: t, ns: ns}
+	p.run("ip link set lo up")
+	p.run("ip address add 192.0.2.10/32 dev lo")
+	p.backend, err = ipvs.New(&ipvs.Config{NetNS: ns.Fd(), Device: testDevice, StrictARP: true,
+		Timeouts: ipvs.Timeouts{TCP: time.Hour, TCPFin: time.Minute, UDP: 2 * time.Minute}})
+	require.NoError(t, err)
+	t.Cleanup(func() { p.backend.Close() })
+	return p
+}
+
+func (p *place) run(command string) string {
+	p.t.Helper()
+	return p.exec(strings.Fields(command)...)
+}
+
+func (p *place) exec(args ...string) string {
+	p.t.Helper()
+	var out []byte
+	require.NoError(p.t, p.ns.Do(func() (err error) {
+		out, err = exec.CommandContext(p.t.Context(), args[0], args[1:]...).CombinedOutput()
+		return err
+	}), "%v: %s", args, out)
+	return string(out)
+}
+
+func (p *place) edit(command string) {
+	p.t.Helper()
+	if strings.Contains(command, "HANDLE") {
+		list := p.run("nft -a list chain ip kernlb-ipvs admit")
+		_, rest, _ := strings.Cut(list, "goto")
+		_, rest, _ = strings.Cut(rest, "# handle ")
+		handle, _, _ := strings.Cut(rest, "\n")
+		command = strings.Replace(command, "HANDLE", handle, 1)
+	}
+	p.run(command)
+}
+
+// all returns what the kernel holds, apart from the version and the order of what has none.
+func (p *place) all() []string {
+	p.t.Helper()
+	tables := strings.SplitAfter(p.run("nft list ruleset"), "\n}\n")
+	slices.Sort(tables)
+	before, rest, _ := strings.Cut(strings.Join(tables, ""), "set version {")
+	_, after, _ := strings.Cut(rest, "}\n")
+	lines := strings.Split(p.exec("sh", "-c", `ipvsadm -Sn; ipvsadm -Ln --timeout
+ip rule; ip -6 rule
+ip route show table 1795224733; ip -6 route show table 1795224733
+ip -o address show dev kernlb0 | cut -d: -f2
+cd /proc/sys/net/ipv4; grep . ip_forward vs/conntrack vs/expire* conf/all/arp*`), "\n")
+	slices.Sort(lines)
+	return append(lines, before+after)
+}
