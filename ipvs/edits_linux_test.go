@@ -13,7 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
-	"github.com/kernlb/kernlb/internal/netnstest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
