@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -128,4 +129,11 @@ func TestClosedAndEnded(t *testing.T) {
 	i, err := other.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Broken, i, "nothing is known")
+}
+
+// Whatever cannot be opened is an error, and leaves nothing open.
+func TestOpeningFailsAsAWhole(t *testing.T) {
+	t.Parallel()
+	_, ns, _ := opened(t, Config{})
+	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return New(&Config{NetNS: ns.Fd()}) })
 }

@@ -144,17 +144,13 @@ func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule))
 	rd.req.Text(nft.AttrRuleTable, id.table.String())
 	rd.req.Text(nft.AttrRuleChain, id.name)
 	d := rd.decoders[id.family]
-	torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {
+	return rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {
 		found, err := d.decodeRuleMessage(m.Attrs)
 		if err == nil {
 			fn(found)
 		}
 		return err
 	})
-	if errors.Is(err, unix.ENOENT) {
-		err = nil
-	}
-	return torn, err
 }
 
 // rules reads the rules of a chain that only the instance changes.

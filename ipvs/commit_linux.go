@@ -118,31 +118,30 @@ func changedByOthers(err error) bool {
 	return e.Errno == syscall.ENOENT || e.Errno == syscall.EEXIST
 }
 
-// firstTries bounds how often a first transaction is sent again because of those of others.
+// firstTries bounds how often a first transaction is sent, because of those of others.
 const firstTries = 20
 
 // commitFirst commits a transaction that gives an instance its first version. Since there is none
 // yet that two writers could contend for, it depends on the generation of the ruleset, read just
 // before: a transaction of anybody in between makes it look again.
 func (k *kernel) commitFirst(ctx context.Context) error {
-	var err error
-	for range firstTries {
-		gen, genErr := k.nf.GenID(ctx)
-		if genErr != nil {
-			return genErr
+	for try := 1; ; try++ {
+		gen, err := k.nf.GenID(ctx)
+		if err != nil {
+			return err
 		}
-		v, readErr := k.readVersion(ctx)
-		if readErr != nil {
-			return readErr
+		v, err := k.readVersion(ctx)
+		if err != nil {
+			return err
 		}
 		if v.exists {
 			return errTaken
 		}
-		if err = k.nf.Commit(ctx, &k.batch, gen.ID); !errors.Is(err, rawnl.ErrGenerationChanged) {
+		err = k.nf.Commit(ctx, &k.batch, gen.ID)
+		if !errors.Is(err, rawnl.ErrGenerationChanged) || try == firstTries {
 			return err
 		}
 	}
-	return err
 }
 
 // awaitPackets waits until what the plan has begun to restrict holds for all packets, if it

@@ -146,10 +146,12 @@ func TestDeletedDestinationsAreFound(t *testing.T) {
 	defer c.Close()
 	for i, k := range r.fake.Keys() {
 		var batch ipvsnl.Batch
-		if dests, err := c.Destinations(t.Context(), k); i%2 == 0 && len(dests) > 0 {
-			require.NoError(t, err)
-			batch.DelDestination(k, dests[0].DestinationKey)
-		} else {
+		dests, err := c.Destinations(t.Context(), k)
+		require.NoError(t, err)
+		for _, d := range dests[:[]int{0, 1, len(dests)}[i%3]] { // none, one or all
+			batch.DelDestination(k, d.DestinationKey)
+		}
+		if i%3 == 0 {
 			batch.DelService(k)
 		}
 		require.NoError(t, c.Submit(t.Context(), &batch))

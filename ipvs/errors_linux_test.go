@@ -2,13 +2,17 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -123,4 +127,113 @@ func TestMarksAreReadBack(t *testing.T) {
 	b, _ := r.change(rigState(nil))
 	require.Equal(t, map[uint32]bool{splitMarks + 1: true, splitMarks + 2: true, 0xc0000099: true},
 		b.pl.have.index.marks)
+}
+
+// Whatever cannot be opened is an error, and leaves nothing open.
+func TestOpeningFailsAsAWhole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cfg, err := (&Config{NetNS: r.ns.Fd()}).withDefaults()
+	require.NoError(t, err)
+	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
+		b := newBackend(cfg)
+		if err := b.kernel.openNetwork(&cfg); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+		return b, nil
+	})
+}
+
+// Where the route cannot be added or deleted, commits and cleanups say so, and end what they began
+// when it can.
+func TestWithoutLoopbackInterface(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	nothing := r.state()
+	state := rigState([]string{"10.244.1.1"})
+	rename := func(from, to string) {
+		r.run("ip link set " + from + " down")
+		r.run("ip link set " + from + " name " + to)
+		r.run("ip link set " + to + " up")
+	}
+	failsToCommit := func(why string) {
+		t.Helper()
+		b, c := r.change(state)
+		_, err := b.Commit(t.Context(), c)
+		require.ErrorContains(t, err, "prepare the network: "+why)
+		require.False(t, b.observed)
+	}
+	r.run("ip link set lo down")
+	failsToCommit("add route")
+	rename("lo", "mine")
+	failsToCommit("interface lo")
+	rename("mine", "lo")
+	e := r.engine()
+	r.apply(e, state)
+	rename("lo", "mine")
+	_, err := e.Cleanup(t.Context())
+	require.ErrorContains(t, err, "delete the rules and the routes: interface lo")
+	rename("mine", "lo")
+	_, err = e.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, nothing, r.state())
+}
+
+// A sysctl that cannot be read is an error of a reading.
+func TestUnreadableSysctlsAreAnError(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	b.pl.tunables["net/ipv4/there_is_none"] = "1"
+	_, err := b.Observe(t.Context(), nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, "net/ipv4/there_is_none")
+	require.False(t, b.observed)
+}
+
+// A look at tables that go meanwhile is no error: it finds them broken.
+func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	r.apply(dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
+	tap := r.tap(b)
+	setsRead, gone := false, false
+	tap.Request = func(request []rawnltest.Message) {
+		switch request[0].Type & 0xff {
+		case uint16(nft.MsgGetSet):
+			setsRead = true
+		case uint16(nft.MsgGetSetElem):
+			if setsRead && !gone {
+				gone = true
+				r.run("nft flush ruleset")
+			}
+		}
+	}
+	b.kernel.gen--
+	b.looks = ration.New(8, 20)
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+	require.True(t, gone)
+}
+
+// Somebody who commits before each try to make the first version is a conflict in the end.
+func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	nothing := r.run("nft list tables")
+	b, c := r.change(rigState([]string{"10.244.1.1"}))
+	tries := 0
+	r.tap(b).Request = func(request []rawnltest.Message) {
+		const begin = 0x10 // NFNL_MSG_BATCH_BEGIN
+		if request[0].Type == begin {
+			tries++
+			r.run("nft add table ip6 other; delete table ip6 other")
+		}
+	}
+	_, err := b.Commit(t.Context(), c)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.Equal(t, firstTries, tries)
+	require.Equal(t, nothing, r.run("nft list tables"))
 }

@@ -58,11 +58,11 @@ func (k *kernel) open(c *Config) (err error) {
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
 	k.sysctls, k.references.file = sysctlFiles{}, referencesFile
-	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: c.NetNS}); err != nil {
+	if k.ns, err = threadns.Open(c.NetNS); err != nil {
 		return err
 	}
-	if k.ns, err = threadns.Open(c.NetNS); err != nil {
-		return fmt.Errorf("network namespace: %w", err)
+	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD()}); err != nil {
+		return err
 	}
 	ns := netns.NsHandle(k.ns.FD())
 	if k.links, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {

@@ -130,7 +130,7 @@ func (k *kernel) othersForward(ctx context.Context) (bool, error) {
 	}
 	var req rawnl.Batch
 	req.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,
-		rawnl.Object{Verb: "read", Kind: "chains"})
+		rawnl.Object{Verb: "look for forwarded packets in", Kind: "chains"})
 	found := false
 	err := k.nf.DumpOwn(ctx, &req, func(m rawnl.Message) error {
 		c, err := nft.DecodeChain(m.Attrs)
@@ -140,10 +140,7 @@ func (k *kernel) othersForward(ctx context.Context) (bool, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("look for rules about forwarded packets: %w", err)
-	}
-	return found, nil
+	return found, err
 }
 
 // usesIptables reports whether there are tables of x_tables.

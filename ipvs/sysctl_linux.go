@@ -26,12 +26,10 @@ func (s sysctlFiles) close() {
 func (s sysctlFiles) read(ns *threadns.NS, name string) (string, error) {
 	var buf [64]byte
 	if f := s[name]; f != nil {
-		if l, err := f.ReadAt(buf[:], 0); l > 0 {
+		if l, _ := f.ReadAt(buf[:], 0); l > 0 {
 			return strings.TrimSpace(string(buf[:l])), nil
-		} else if err != nil {
-			f.Close()
-			delete(s, name)
 		}
+		f.Close()
 	}
 	err := ns.Do(func() error {
 		f, err := os.Open("/proc/sys/" + name)

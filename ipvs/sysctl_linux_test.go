@@ -185,3 +185,32 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	r.apply(r.engine(), without)
 	require.Contains(t, r.servers(), "TCP 203.0.113.10:80 rr 0s")
 }
+
+// Who set a sysctl is told by its value, also where the configuration does not ask for it any more.
+func TestWhatWasSetByOthers(t *testing.T) {
+	t.Parallel()
+	wanted := map[string]string{timeoutTCP: "900"}
+	for _, c := range []struct {
+		name, now string
+		by        bool
+	}{
+		{sysctlARP, "1", false}, {sysctlARP, "2", true},
+		{timeoutTCP, "900", false}, {timeoutTCP, "800", true}, {timeoutUDP, "800", false},
+	} {
+		require.Equal(t, c.by, setByOthers(c.name, c.now, wanted), "%s %s", c.name, c.now)
+	}
+}
+
+// A sysctl whose file is of no use any more, since its module was loaded again, is opened again.
+func TestSysctlFilesAreOpenedAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	s := b.kernel.sysctls
+	for range 2 {
+		v, err := s.read(b.kernel.ns, sysctlARP)
+		require.NoError(t, err)
+		require.Equal(t, "0", v)
+		require.NoError(t, s[sysctlARP].Close())
+	}
+}

@@ -172,13 +172,10 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 	req.Text(2, name)       // NFTA_SET_ELEM_LIST_SET
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
+	n := 0
 	one := func(e nft.Elem) error {
-		h := maphash.Bytes(seed, e.Key)
-		if _, ok := hashes[h]; ok {
-			twice++
-			return nil
-		}
-		hashes[h] = struct{}{}
+		n++
+		hashes[maphash.Bytes(seed, e.Key)] = struct{}{}
 		if b.sweep.takes(i, e) {
 			keys = append(keys, bytes.Clone(e.Key))
 		}
@@ -187,7 +184,7 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 	err = b.kernel.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
 		return nft.DecodeElements(m.Attrs, one)
 	})
-	return keys, len(hashes), twice, err
+	return keys, len(hashes), n - len(hashes), err
 }
 
 // forgetClients deletes entries of an affinity map. One that expires before the transaction comes

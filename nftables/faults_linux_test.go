@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -69,7 +70,8 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 		table = next
 	}
 	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
-		_, err := b.Settle(ctx)
+		wait, err := b.Settle(ctx)
+		require.Zero(t, wait)
 		if err != nil {
 			require.False(t, b.observed)
 			_, again := b.Observe(t.Context(), nil)
@@ -182,4 +184,11 @@ func TestJobsCoverWhatIsWanted(t *testing.T) {
 			require.Equal(t, units[i], all[i])
 		}
 	}
+}
+
+// Whatever cannot be opened is an error, and leaves nothing open.
+func TestOpeningFailsAsAWhole(t *testing.T) {
+	t.Parallel()
+	ns, _ := newNS(t)
+	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return New(&Config{NetNS: ns.Fd()}) })
 }

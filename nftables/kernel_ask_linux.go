@@ -164,10 +164,9 @@ func (k *kernel) run(ctx context.Context, s *sift, jobs []job, force bool) (*fin
 		all.merge(&r)
 	}
 	var group sync.WaitGroup
-	for i := 1; i < min(len(k.askers), len(jobs)); i++ {
+	for i := range min(len(k.askers), len(jobs)) {
 		group.Go(func() { work(k.askers[i]) })
 	}
-	work(k.askers[0])
 	group.Wait()
 	return &all, context.Cause(ctx)
 }
@@ -238,10 +237,8 @@ func (k *kernel) readSlots(ctx context.Context, s *sift) error {
 			continue
 		}
 		for key := range s.raw.elems[kind.registry] {
-			if s.addSlots(c, kind.registry, []byte(key)); len(c.elems) < k.chunk {
-				continue
-			}
-			if err := k.askLeft(ctx, s, c); err != nil {
+			s.addSlots(c, kind.registry, []byte(key))
+			if err := k.askFull(ctx, s, c); err != nil {
 				return err
 			}
 		}
@@ -259,12 +256,17 @@ func (k *kernel) readHairpins(ctx context.Context, s *sift) error {
 	for _, a := range s.unwantedAddrs() {
 		key := nft.AppendAddr(nil, a)
 		c.add(set, nft.Elem{Key: append(key, key...)})
-		if len(c.elems) < k.chunk {
-			continue
-		}
-		if err := k.askLeft(ctx, s, c); err != nil {
+		if err := k.askFull(ctx, s, c); err != nil {
 			return err
 		}
+	}
+	return k.askLeft(ctx, s, c)
+}
+
+// askFull is askLeft as soon as there are enough of them.
+func (k *kernel) askFull(ctx context.Context, s *sift, c *chunk) error {
+	if len(c.elems) < k.chunk {
+		return nil
 	}
 	return k.askLeft(ctx, s, c)
 }

@@ -1,6 +1,8 @@
 // Package rawnltest plays the kernel at the other end of a netlink connection, for tests: a socket
-// whose answers are made by a function, and the messages that the kernel answers with. [FailEach]
-// fails each request to a real kernel in turn.
+// whose answers are made by a function, and the messages that the kernel answers with. A real
+// kernel it makes fail: [FailEach] fails each request in turn, [GarbleEach] garbles each object of
+// the answers, and [FailEachOpen] lets each file descriptor be one too many. A [Tap] shows what
+// passes, so that a test can do something between two requests.
 package rawnltest
 
 import (

@@ -1,0 +1,86 @@
+package rawnltest
+
+import (
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// aloneEnv is set in the process in which a test runs alone.
+const aloneEnv = "KERNLB_TEST_ALONE"
+
+// FailEachOpen calls open when the process may have no file descriptor more, then when it may have
+// one, and so on, until open has all that it takes without such a limit. Before that, it must
+// return an error and leave no descriptor open; then closing must leave none. The limit is that of
+// a process, so the test that calls it is run again in one of its own: FailEachOpen must be the
+// last that it does.
+func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
+	t.Helper()
+	if os.Getenv(aloneEnv) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), aloneEnv+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return
+	}
+	_, err := descriptorsOf(t, math.MaxUint64, open) // with what the runtime opens once
+	must(t, err)
+	wanted, err := descriptorsOf(t, math.MaxUint64, open)
+	must(t, err)
+	if wanted.left != 0 {
+		t.Fatalf("%d descriptors are left open", wanted.left)
+	}
+	for limit := uint64(0); ; limit++ {
+		n, err := descriptorsOf(t, limit, open)
+		switch {
+		case err == nil && n == wanted:
+			return
+		case err == nil:
+			t.Fatalf("with a limit of %d, %v descriptors are open, not %v, and there is no error",
+				limit, n, wanted)
+		case n.open != 0:
+			t.Fatalf("%d descriptors are open after the error %v", n.open, err)
+		}
+	}
+}
+
+// counted is how many descriptors something has open, and how many it leaves open.
+type counted struct{ open, left int }
+
+// descriptorsOf calls open with a limit of descriptors, and closes what it has opened.
+func descriptorsOf(t *testing.T, limit uint64, open func() (io.Closer, error)) (n counted,
+	failure error) {
+	t.Helper()
+	var is syscall.Rlimit
+	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &is))
+	before := descriptors(t)
+	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE,
+		&syscall.Rlimit{Cur: min(limit, is.Cur), Max: is.Max}))
+	c, failure := open()
+	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &is))
+	n.open = descriptors(t) - before
+	if failure == nil {
+		must(t, c.Close())
+		n.left = descriptors(t) - before
+	}
+	return n, failure
+}
+
+// descriptors counts the open file descriptors of the process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	l, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(l)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

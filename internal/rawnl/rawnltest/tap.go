@@ -1,0 +1,96 @@
+package rawnltest
+
+import (
+	"slices"
+	"testing"
+)
+
+// Socket is a socket of rawnl, a fake one or the kernel's.
+type Socket interface {
+	Send(p []byte) error
+	Receive(p []byte) (int, error)
+	ReceiveMany(p []byte, sizes []int) (int, error)
+	Limits() (send, queue int)
+	LoadModule(name string)
+	Close() error
+}
+
+// Tap is a socket that shows what passes between a connection and another socket. It is for one
+// goroutine.
+type Tap struct {
+	Socket
+	// Request is called with each request before the other socket has it, Answer with each message
+	// of an answer, whose body it may change. They may be nil.
+	Request func(request []Message)
+	Answer  func(m Message)
+}
+
+// Send passes a datagram on.
+func (t *Tap) Send(p []byte) error {
+	if request, err := Split(p); err == nil && t.Request != nil {
+		t.Request(request)
+	}
+	return t.Socket.Send(p)
+}
+
+// Receive passes a datagram back.
+func (t *Tap) Receive(p []byte) (int, error) {
+	n, err := t.Socket.Receive(p)
+	if err == nil && t.Answer != nil {
+		answer, _ := Split(p[:min(n, len(p))]) // as far as it is whole
+		for _, m := range answer {
+			t.Answer(m)
+		}
+	}
+	return n, err
+}
+
+// ReceiveMany passes one datagram back.
+func (t *Tap) ReceiveMany(p []byte, sizes []int) (int, error) {
+	n, err := t.Receive(p[:len(p)/len(sizes)])
+	if err != nil {
+		return 0, err
+	}
+	sizes[0] = n
+	return 1, nil
+}
+
+// GarbleEach calls do with the first message of an object that the kernel answers with garbled,
+// then with the second one garbled and all others as they are, and so on, until none is. Each time
+// do must return an error: so nothing is taken for read that was not understood. Answers to
+// requests of the types but are of no interest to who asks. What is named what.
+func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uint16) {
+	t.Helper()
+	defer func() { tap.Request, tap.Answer = nil, nil }()
+	for n := 1; ; n++ {
+		seen, garbled := 0, uint16(0)
+		asked := map[uint32]uint16{} // the types of requests, by sequence number
+		tap.Request = func(request []Message) {
+			for _, m := range request {
+				asked[m.Seq] = m.Type
+			}
+		}
+		tap.Answer = func(m Message) {
+			const object, header = 0x10, 4 // NLMSG_MIN_TYPE; nfgenmsg, genlmsghdr
+			typ, ours := asked[m.Seq]      // an earlier failure can have left answers
+			if !ours || m.Type < object || len(m.Body) < 2*header || slices.Contains(but, typ) {
+				return
+			}
+			if seen++; seen == n {
+				garbled = typ
+				native.PutUint16(m.Body[header:], 1) // no attribute is so short
+			}
+		}
+		err := do()
+		if seen < n {
+			if err != nil || n == 1 {
+				t.Fatalf("%s: %d objects were answered, and the result is %v", what, seen, err)
+			}
+			return
+		}
+		if err == nil {
+			t.Fatalf("%s: object %d was garbled, the answer to %#x, and nobody said so", what, n,
+				garbled)
+		}
+	}
+}

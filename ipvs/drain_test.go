@@ -1,0 +1,69 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+)
+
+// A destination drains from when its weight became 0 for the last time.
+func TestDrainingBeginsAnew(t *testing.T) {
+	t.Parallel()
+	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
+	dest := ipvsnl.DestinationKey{Addr: netip.MustParseAddr("10.244.1.1"), Port: 8080}
+	start := time.Now()
+	d := draining{}
+	for i, step := range []struct {
+		weight uint32
+		since  int // of which step; -1: it does not drain
+	}{{0, 0}, {0, 0}, {1, -1}, {0, 3}} {
+		d.note(k, &server{dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{
+			dest: {DestinationKey: dest, Weight: step.weight}}}, start.Add(time.Duration(i)))
+		since, drains := d[drainKey{k, dest}]
+		require.Equal(t, step.since >= 0, drains, i)
+		if drains {
+			require.Equal(t, start.Add(time.Duration(step.since)), since, i)
+		}
+	}
+}
+
+// A destination is deleted once it has drained for the limit, or has no connection any more.
+func TestWhatHasDrained(t *testing.T) {
+	t.Parallel()
+	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
+	const limit = time.Minute
+	now := time.Now()
+	for _, c := range []struct {
+		name             string
+		ours             bool
+		weight           uint32
+		active, inactive uint32
+		since            time.Duration
+		drained          bool
+	}{
+		{"no connections", true, 0, 0, 0, 0, true},
+		{"active ones", true, 0, 1, 0, limit - 1, false},
+		{"inactive ones", true, 0, 0, 1, limit - 1, false},
+		{"for long enough", true, 0, 1, 1, limit, true},
+		{"of somebody else", false, 0, 0, 0, limit, false},
+		{"came back", true, 1, 0, 0, limit, false},
+	} {
+		dest := ipvsnl.ObservedDestination{ActiveConns: c.active, InactiveConns: c.inactive}
+		dest.Addr, dest.Port, dest.Weight = netip.MustParseAddr("10.244.1.1"), 8080, c.weight
+		d := draining{}
+		if c.ours {
+			d[drainKey{k, dest.DestinationKey}] = now.Add(-c.since)
+		}
+		l := d.drained(k, []ipvsnl.ObservedDestination{dest}, limit, now)
+		if !c.drained {
+			require.Empty(t, l, c.name)
+			continue
+		}
+		require.Equal(t, []op{{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
+			dest.Destination}}, l, c.name)
+	}
+}

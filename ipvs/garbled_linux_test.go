@@ -1,0 +1,55 @@
+package ipvs
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+)
+
+// tap puts a tap in front of a backend's nf_tables.
+func (r *rig) tap(b *Backend) *rawnltest.Tap {
+	r.t.Helper()
+	sock, err := rawnl.OpenSocket(r.ns.Fd())
+	require.NoError(r.t, err)
+	tap := &rawnltest.Tap{Socket: sock}
+	require.NoError(r.t, b.kernel.nf.Close())
+	b.kernel.nf, err = rawnl.Dial(&rawnl.Config{Socket: tap})
+	require.NoError(r.t, err)
+	return tap
+}
+
+// What is not understood is never taken for something that is not there.
+func TestGarbledAnswersAreErrors(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	tap := r.tap(b)
+	observe := func() error {
+		_, err := b.Observe(t.Context(), nil)
+		return err
+	}
+	rawnltest.GarbleEach(t, "observe nothing", tap, observe)
+	state := rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24", "2001:db8::/32"))
+	rawnltest.GarbleEach(t, "commit", tap, func() error {
+		_, err := dataplane.New(b, nil).Apply(t.Context(), state)
+		return err
+	})
+	rawnltest.GarbleEach(t, "observe", tap, observe)
+	rawnltest.GarbleEach(t, "look", tap, func() error {
+		b.kernel.gen--
+		b.looks = ration.New(8, 20)
+		i, err := b.Integrity(t.Context())
+		require.Equal(t, err == nil, i == dataplane.Intact)
+		return err
+	})
+	r.apply(r.engine(Config{Table: "another"}), state)
+	rawnltest.GarbleEach(t, "clean up", tap, func() error {
+		_, err := b.Cleanup(t.Context())
+		return err
+	})
+}
