@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/comment"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -68,7 +69,7 @@ func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 
 // commonAffinity returns the affinity of the first frontend of the same service port and family.
 func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) time.Duration {
-	for _, o := range t.FrontendsOf(fe.Service) {
+	for _, o := range shared.Of(t).FrontendsOf(fe.Service) {
 		if o.Key.Family() == fe.Key.Family() {
 			return o.Affinity
 		}

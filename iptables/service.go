@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -65,7 +66,8 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
 	for _, scope := range [...]servicemodel.Scope{servicemodel.ScopeCluster,
 		servicemodel.ScopeLocal} {
-		b.pools[scope] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.Model, Scope: scope})
+		id := servicemodel.PoolID{Service: b.name, Family: f.Model, Scope: scope}
+		b.pools[scope] = shared.Of(t).Pool(id)
 	}
 	for _, fe := range frontends {
 		b.frontend(fe)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -137,7 +138,7 @@ func (s *stepper) wanted(i int) bool {
 // services steps through the service ports that the change set touches.
 func (s *stepper) services() {
 	for _, n := range s.touchedServices() {
-		was, is := s.c.Old.FrontendsOf(n), s.c.New.FrontendsOf(n)
+		was, is := shared.Of(s.c.Old).FrontendsOf(n), shared.Of(s.c.New).FrontendsOf(n)
 		for i, f := range nft.Families {
 			s.unit(i, s.l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
 				s.l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
@@ -173,7 +174,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 		}
 	}
 	if s.podsChanged() {
-		for fe := range s.c.New.Frontends() {
+		for fe := range shared.Of(s.c.New).Frontends() {
 			add(fe.Service)
 		}
 	}

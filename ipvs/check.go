@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,7 +17,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	var errs []error
 	addrs := nodePortAddrs(pl.have.addresses.node, c.New.Rules())
 	for _, k := range pl.affected(c, addrs) {
-		fe := c.New.Frontend(k)
+		fe := shared.Of(c.New).Frontend(k)
 		if fe == nil {
 			continue
 		}
@@ -93,7 +94,7 @@ func routedElsewhere(c *servicemodel.ChangeSet) []routed {
 		}
 		seen[fe.Key] = true
 		for _, id := range poolIDs(fe) {
-			p := c.New.Pool(id)
+			p := shared.Of(c.New).Pool(id)
 			if p == nil || p.Forwarding == servicemodel.ForwardNAT {
 				continue
 			}
@@ -120,7 +121,7 @@ func routedElsewhere(c *servicemodel.ChangeSet) []routed {
 		if pc.New == nil || pc.New.Forwarding == servicemodel.ForwardNAT {
 			continue
 		}
-		for _, fe := range c.New.FrontendsOf(pc.New.ID.Service) {
+		for _, fe := range shared.Of(c.New).FrontendsOf(pc.New.ID.Service) {
 			look(fe)
 		}
 	}

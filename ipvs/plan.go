@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -152,14 +153,14 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 		} else {
 			id = pc.Old.ID
 		}
-		for _, f := range c.New.FrontendsOf(id.Service) {
+		for _, f := range shared.Of(c.New).FrontendsOf(id.Service) {
 			if f.Key.Family() == id.Family {
 				m[f.Key] = true
 			}
 		}
 	}
 	if !slices.Equal(addrs, pl.have.companion.addrs) {
-		for f := range c.New.Frontends() {
+		for f := range shared.Of(c.New).Frontends() {
 			if f.Key.NodePort() {
 				m[f.Key] = true
 			}
@@ -183,7 +184,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 		for _, s := range pl.have.index.owned[k] {
 			old[s] = true
 		}
-		fe := c.New.Frontend(k)
+		fe := shared.Of(c.New).Frontend(k)
 		if fe == nil {
 			p.records[k], p.owned[k] = nil, nil
 			continue

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -172,7 +173,7 @@ func (pl *planner) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules())
 	add := tp.sink(tp.add)
 	keys := map[servicemodel.FrontendKey]bool{}
-	for fe := range c.New.Frontends() {
+	for fe := range shared.Of(c.New).Frontends() {
 		keys[fe.Key] = true
 		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
 			p.records[fe.Key] = pl.record(p, c.New, fe)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -83,7 +84,7 @@ func (o *observed) own(k servicemodel.FrontendKey, servers []*server,
 func (o *observed) compare(r *record, recorded *servicemodel.Table,
 	servers []*server) (damaged, outdated string) {
 	for _, id := range poolIDs(r.fe) {
-		if recorded.Pool(id) == nil {
+		if shared.Of(recorded).Pool(id) == nil {
 			damaged = "no destination"
 		}
 	}

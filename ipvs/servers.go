@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -20,7 +21,7 @@ type server struct {
 // pools returns the pool of the virtual servers at a frontend's address, and that of the one by
 // mark, for pods and the host, if they have another. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
-	internal, external := t.PoolsOf(fe)
+	internal, external := shared.Of(t).PoolsOf(fe)
 	switch {
 	case external == nil:
 		return internal, nil
@@ -36,7 +37,7 @@ func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, add
 	mark uint32) []*server {
 	main, alt := pools(t, fe)
 	var l []*server
-	taken := func(k servicemodel.FrontendKey) bool { return t.Frontend(k) != nil }
+	taken := func(k servicemodel.FrontendKey) bool { return shared.Of(t).Frontend(k) != nil }
 	addressServices(fe.Key, addrs, taken, func(k ipvsnl.ServiceKey) {
 		l = append(l, pl.server(k, fe, main, false))
 	})

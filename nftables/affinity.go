@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -30,7 +31,7 @@ func sweepAfter(p *plan, t *servicemodel.Table) *sweep {
 // given. It is for when it is not known what changed.
 func sweepAll(t *servicemodel.Table) *sweep {
 	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}, all: true}
-	for fe := range t.Frontends() {
+	for fe := range shared.Of(t).Frontends() {
 		if fe.Affinity == 0 {
 			continue
 		}
@@ -56,7 +57,7 @@ func (s *sweep) takes(i int, e nft.Elem) bool {
 	forget, ok := s.byKey[i][string(e.Key[:k])]
 	if !ok {
 		r := nft.Reader{Bytes: e.Key}
-		if s.table.Frontend(r.Frontend(f.Any, false)) != nil {
+		if shared.Of(s.table).Frontend(r.Frontend(f.Any, false)) != nil {
 			return s.all // at this address the port is a service's own, not the node port
 		}
 		if forget, ok = s.byKey[i][string(e.Key[f.AddrLen:k])]; !ok {
@@ -140,7 +141,7 @@ func (pl *planner) forgetMoved() {
 	if old.Equal(new) {
 		return
 	}
-	for fe := range pl.c.New.Frontends() {
+	for fe := range shared.Of(pl.c.New).Frontends() {
 		if fe.Affinity > 0 && fe.Internal != fe.External {
 			pl.p.forget = append(pl.p.forget, forgetAll(fe))
 		}
@@ -151,7 +152,7 @@ func (pl *planner) forgetMoved() {
 // those outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
 	external *servicemodel.Pool) {
-	if internal, external = t.PoolsOf(fe); fe.External == fe.Internal {
+	if internal, external = shared.Of(t).PoolsOf(fe); fe.External == fe.Internal {
 		external = internal
 	}
 	return internal, external

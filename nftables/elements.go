@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -57,7 +58,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
 	}
 
-	internal, external := t.PoolsOf(fe)
+	internal, external := shared.Of(t).PoolsOf(fe)
 	w.verdict(fe.Internal, internal, setSize, member)
 	if fe.External != fe.Internal {
 		member(setSplit, -1)

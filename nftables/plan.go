@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -133,7 +134,7 @@ func (pl *planner) needs() {
 	}
 	for _, pc := range pl.c.Pools {
 		if pc.New != nil && pc.Old != nil {
-			for _, fe := range pl.c.New.FrontendsOf(pc.New.ID.Service) {
+			for _, fe := range shared.Of(pl.c.New).FrontendsOf(pc.New.ID.Service) {
 				pl.needsOf(fe)
 			}
 		}
@@ -147,7 +148,7 @@ func (pl *planner) needs() {
 func (pl *planner) needsOf(fe *servicemodel.Frontend) {
 	s := &pl.need[nft.FamilyIndex(fe.Key.Addr)]
 	k := kindIndex(fe.Key)
-	internal, external := pl.c.New.PoolsOf(fe)
+	internal, external := shared.Of(pl.c.New).PoolsOf(fe)
 	for e, p := range []*servicemodel.Pool{internal, external} {
 		if p != nil {
 			s.sizes[k][e] = insert(s.sizes[k][e], slotCount(p))
@@ -261,7 +262,7 @@ func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 // needsAll finds out what all frontends of a family need.
 func (pl *planner) needsAll(i int) {
 	pl.need[i] = shape{}
-	for fe := range pl.c.New.Frontends() {
+	for fe := range shared.Of(pl.c.New).Frontends() {
 		if fe.Key.Family() == nft.Families[i].Model {
 			pl.needsOf(fe)
 		}
@@ -301,7 +302,7 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	fp.newSets = fp.sets
 	fp.program = newProgram(fp.f, rules, &fp.next.shape)
 	t, add := pl.c.New, pl.sink(i, false)
-	for fe := range t.Frontends() {
+	for fe := range shared.Of(t).Frontends() {
 		if fe.Key.Family() == fp.f.Model {
 			pl.added(fe, add)
 		}

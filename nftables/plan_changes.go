@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -63,14 +64,14 @@ func (pl *planner) frontends(i int, del, add sink) {
 
 func (pl *planner) added(fe *servicemodel.Frontend, add sink) {
 	pl.w.frontend(pl.c.New, fe, add)
-	internal, external := pl.c.New.PoolsOf(fe)
+	internal, external := shared.Of(pl.c.New).PoolsOf(fe)
 	pl.w.slots(fe, false, nil, internal, nil, add)
 	pl.w.slots(fe, true, nil, external, nil, add)
 }
 
 func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 	pl.w.frontend(pl.c.Old, fe, del)
-	internal, external := pl.c.Old.PoolsOf(fe)
+	internal, external := shared.Of(pl.c.Old).PoolsOf(fe)
 	pl.w.slots(fe, false, internal, nil, del, nil)
 	pl.w.slots(fe, true, external, nil, del, nil)
 	if fe.Affinity > 0 {
@@ -99,8 +100,8 @@ func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
 			del(name, e)
 		}
 	})
-	oldInternal, oldExternal := pl.c.Old.PoolsOf(old)
-	newInternal, newExternal := pl.c.New.PoolsOf(new)
+	oldInternal, oldExternal := shared.Of(pl.c.Old).PoolsOf(old)
+	newInternal, newExternal := shared.Of(pl.c.New).PoolsOf(new)
 	pl.w.slots(new, false, oldInternal, newInternal, del, add)
 	pl.w.slots(new, true, oldExternal, newExternal, del, add)
 	pl.forgetChanged(old, new)
@@ -117,8 +118,8 @@ func (pl *planner) poolChanges(f *nft.Family, del, add sink) {
 			continue // the other pool of a service port, done together with the first
 		}
 		last = pc.New.ID.Service
-		for _, fe := range pl.c.New.FrontendsOf(last) {
-			old := pl.c.Old.Frontend(fe.Key)
+		for _, fe := range shared.Of(pl.c.New).FrontendsOf(last) {
+			old := shared.Of(pl.c.Old).Frontend(fe.Key)
 			if fe.Key.Family() == f.Model && old != nil && old.Equal(fe) {
 				pl.poolsChanged(fe, del, add)
 			}
@@ -129,10 +130,10 @@ func (pl *planner) poolChanges(f *nft.Family, del, add sink) {
 // poolsChanged plans the pools of a frontend: all of its other elements stay.
 func (pl *planner) poolsChanged(fe *servicemodel.Frontend, del, add sink) {
 	k := kindOf(fe.Key)
-	oldInternal, oldExternal := pl.c.Old.PoolsOf(fe)
-	newInternal, newExternal := pl.c.New.PoolsOf(fe)
+	oldInternal, oldExternal := shared.Of(pl.c.Old).PoolsOf(fe)
+	newInternal, newExternal := shared.Of(pl.c.New).PoolsOf(fe)
 	change := func(size string, external bool, old, new *servicemodel.Pool) {
-		if old == new {
+		if old == nil || old.Equal(new) {
 			return
 		}
 		if was, is := slotCount(old), slotCount(new); was != is {

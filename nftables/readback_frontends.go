@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -142,7 +143,7 @@ func (r *reading) verified() servicemodel.Contents {
 		if !hasPools(t, fe) || !r.verify(t, fe) {
 			continue
 		}
-		internal, external := t.PoolsOf(fe)
+		internal, external := shared.Of(t).PoolsOf(fe)
 		c.Frontends = append(c.Frontends, fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p != nil && !used[p.ID] {
@@ -169,7 +170,7 @@ func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool 
 		place = append(place, f)
 	}
 	r.w.frontend(t, fe, want)
-	internal, external := t.PoolsOf(fe)
+	internal, external := shared.Of(t).PoolsOf(fe)
 	r.w.slots(fe, false, nil, internal, nil, want)
 	r.w.slots(fe, true, nil, external, nil, want)
 	if !good {

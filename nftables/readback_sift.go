@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -101,12 +102,12 @@ func (s *sift) expects(set int, e nft.Elem) bool {
 		return ok && s.want.HasHairpin(a)
 	}
 	key, ok := s.keyOf(set, e)
-	fe := s.want.Frontend(key)
+	fe := shared.Of(s.want).Frontend(key)
 	if !ok || fe == nil || !unitOf(s.f, s.want, fe.Service).expressible(s.want) {
 		return false
 	}
 	if isLarge(name) {
-		internal, external := s.want.PoolsOf(fe)
+		internal, external := shared.Of(s.want).PoolsOf(fe)
 		p := internal
 		if strings.HasSuffix(name, setExternalEps) {
 			p = external
@@ -163,7 +164,7 @@ func (s *sift) doubtful() []unit {
 		}
 		for _, e := range elems {
 			key, ok := s.keyOf(set, e.Elem)
-			if fe := s.want.Frontend(key); ok && fe != nil {
+			if fe := shared.Of(s.want).Frontend(key); ok && fe != nil {
 				doubt(fe.Service)
 			}
 			if name != kindService.registry && name != kindNodePort.registry {
@@ -302,7 +303,7 @@ func assemble(want *servicemodel.Table, parts [2]*part, left servicemodel.Conten
 // nothing is the part of a family of which nothing is there.
 func nothing(f *nft.Family, want *servicemodel.Table) *part {
 	p := &part{addrs: map[string][]netip.Addr{}}
-	for fe := range want.Frontends() {
+	for fe := range shared.Of(want).Frontends() {
 		if fe.Key.Family() == f.Model {
 			p.gone = append(p.gone, fe)
 		}
@@ -325,7 +326,7 @@ func (p *part) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
 	c.Pools = append(c.Pools, p.pools...)
 	for _, fe := range p.gone {
 		c.Frontends = append(c.Frontends, servicemodel.FrontendChange{Old: fe})
-		internal, external := want.PoolsOf(fe)
+		internal, external := shared.Of(want).PoolsOf(fe)
 		for _, pool := range []*servicemodel.Pool{internal, external} {
 			if pool != nil { // all frontends of its unit are gone
 				c.Pools = append(c.Pools, servicemodel.PoolChange{Old: pool})

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -17,11 +18,11 @@ type unit []*servicemodel.Frontend
 // unitsOf returns the units of a table in one family.
 func unitsOf(f *nft.Family, t *servicemodel.Table) []unit {
 	var l []unit
-	for fe := range t.Frontends() {
+	for fe := range shared.Of(t).Frontends() {
 		if fe.Key.Family() != f.Model {
 			continue
 		}
-		if u := unitOf(f, t, fe.Service); u[0] == fe {
+		if u := unitOf(f, t, fe.Service); u[0].Key == fe.Key {
 			l = append(l, u)
 		}
 	}
@@ -30,7 +31,7 @@ func unitsOf(f *nft.Family, t *servicemodel.Table) []unit {
 
 // unitOf returns the unit of a service port, empty if there is none.
 func unitOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) unit {
-	all := t.FrontendsOf(port) // sorted: those of one family stand together
+	all := shared.Of(t).FrontendsOf(port) // sorted: those of one family stand together
 	from := 0
 	for from < len(all) && all[from].Key.Family() != f.Model {
 		from++
@@ -51,7 +52,7 @@ func (u unit) expressible(t *servicemodel.Table) bool {
 		if !hasPools(t, fe) {
 			ok = false
 		}
-		internal, external := t.PoolsOf(fe)
+		internal, external := shared.Of(t).PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p != nil && slotCount(p) > maxSlots {
 				ok = false
@@ -63,7 +64,7 @@ func (u unit) expressible(t *servicemodel.Table) bool {
 
 // hasPools reports whether a table has the pools that a frontend balances over.
 func hasPools(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
-	internal, external := t.PoolsOf(fe)
+	internal, external := shared.Of(t).PoolsOf(fe)
 	return (internal != nil || !fe.Internal.Balances()) &&
 		(external != nil || !fe.External.Balances() || fe.External == fe.Internal)
 }
@@ -160,7 +161,7 @@ func (c *chunk) addUnit(s *sift, w *writer, u unit) {
 	to := func(name string, e nft.Elem) { c.add(s.position(name), e) }
 	for _, fe := range u {
 		w.frontend(s.want, fe, to)
-		internal, external := s.want.PoolsOf(fe)
+		internal, external := shared.Of(s.want).PoolsOf(fe)
 		for i, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue

@@ -111,7 +111,7 @@ func TestOtherEndpointsAreAnotherPool(t *testing.T) {
 	require.Empty(t, r.left)
 	require.NotEmpty(t, r.pools)
 	for _, pc := range r.pools {
-		require.Same(t, h.table.Pool(pc.Old.ID), pc.Old)
+		require.Equal(t, h.table.Pool(pc.Old.ID), pc.Old)
 		require.Equal(t, pc.Old.ID, pc.New.ID)
 		for j, slot := range pc.Old.Slots {
 			if slot.Endpoint == podOne {

@@ -106,7 +106,7 @@ func BenchmarkOneEndpointOfManyInItsService(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				i++
-				eps := slices.Clone(s.Endpoints(benchName(1)))
+				eps := s.Endpoints(benchName(1))
 				eps[i%n].Addr = addr4(200, i%(1<<20))
 				s = s.WithEndpoints(benchName(1), eps)
 				next := mustResolve(b, t, s)
@@ -163,20 +163,8 @@ func BenchmarkArrangeAdopted(b *testing.B) {
 	s := benchState(10000, 10)
 	t := mustResolve(b, nil, s)
 	c := servicemodel.Contents{Rules: t.Rules()}
-	for f := range t.Frontends() {
-		own := *f
-		c.Frontends = append(c.Frontends, &own)
-	}
-	for p := range t.Pools() {
-		own := *p
-		c.Pools = append(c.Pools, &own)
-	}
-	for a := range t.ClusterIPs() {
-		c.ClusterIPs = append(c.ClusterIPs, a)
-	}
-	for a := range t.Hairpins() {
-		c.Hairpins = append(c.Hairpins, a)
-	}
+	c.Frontends, c.Pools = slices.Collect(t.Frontends()), slices.Collect(t.Pools())
+	c.ClusterIPs, c.Hairpins = slices.Collect(t.ClusterIPs()), slices.Collect(t.Hairpins())
 	for b.Loop() {
 		adopted, err := servicemodel.NewTable(c)
 		if err != nil {

@@ -156,8 +156,8 @@ func TestAChangeSetNamesItsTables(t *testing.T) {
 	require.Same(t, a, c.Old)
 	require.Same(t, b, c.New)
 	for _, f := range c.Frontends {
-		require.Same(t, a.Frontend(f.New.Key), f.Old)
-		require.Same(t, b.Frontend(f.Old.Key), f.New)
+		require.Equal(t, a.Frontend(f.New.Key), f.Old)
+		require.Equal(t, b.Frontend(f.Old.Key), f.New)
 	}
 }
 

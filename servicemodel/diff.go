@@ -12,7 +12,7 @@ func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
 	a, b := old.orEmpty(), new.orEmpty()
 	if !a.rules.Equal(b.rules) {
-		c.Rules = &RulesChange{Old: a.rules, New: b.rules}
+		c.Rules = &RulesChange{Old: a.rules.clone(), New: b.rules.clone()}
 	}
 	if a.frontends.Len() == 0 {
 		c.Frontends = make([]FrontendChange, 0, b.frontends.Len())
@@ -36,6 +36,7 @@ func Diff(old, new *Table) *ChangeSet {
 		}
 		c.Health = append(c.Health, h)
 	}
+	c.detach()
 	return c
 }
 
@@ -81,7 +82,7 @@ func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	n.memory, n.losers = nil, persist.Map[claimKey, *Frontend, claimOrder]{}
 	if c.Rules != nil {
-		n.rules = c.Rules.New
+		n.rules = c.Rules.New.clone()
 	}
 	for _, f := range c.Frontends {
 		if f.Old != nil {
@@ -89,15 +90,16 @@ func (t *Table) Apply(c *ChangeSet) *Table {
 			n.frontends = n.frontends.Delete(f.Old.Key)
 		}
 		if f.New != nil {
-			n.own(f.New)
-			n.frontends = n.frontends.Set(f.New.Key, f.New)
+			own := f.New.clone()
+			n.own(own)
+			n.frontends = n.frontends.Set(own.Key, own)
 		}
 	}
 	for _, p := range c.Pools {
 		if p.New == nil {
 			n.pools = n.pools.Delete(p.Old.ID)
 		} else {
-			n.pools = n.pools.Set(p.New.ID, p.New)
+			n.pools = n.pools.Set(p.New.ID, p.New.clone())
 		}
 	}
 	n.clusterIPs = applyAddrs(n.clusterIPs, c.ClusterIPs)
@@ -125,7 +127,7 @@ func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
 
 // own enters f in the list of its service port's frontends, and disown takes it out.
 func (t *Table) own(f *Frontend) {
-	list := t.FrontendsOf(f.Service)
+	list := t.frontendsOf(f.Service)
 	i, found := slices.BinarySearchFunc(list, f, compareClaims)
 	list = slices.Clone(list)
 	if found {
@@ -137,7 +139,7 @@ func (t *Table) own(f *Frontend) {
 }
 
 func (t *Table) disown(f *Frontend) {
-	list := t.FrontendsOf(f.Service)
+	list := t.frontendsOf(f.Service)
 	i, found := slices.BinarySearchFunc(list, f, compareClaims)
 	switch {
 	case found && len(list) == 1:

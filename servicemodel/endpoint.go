@@ -4,9 +4,6 @@ import "net/netip"
 
 // Endpoint is one address that serves a service.
 //
-// An Endpoint given to a [State] is shared, not copied: its slices must not be modified
-// afterwards. Endpoints may share the Ports slice.
-//
 // If several endpoints of a service name the same address and port, one of them counts: one that is
 // ready, else one that serves while it terminates; among equals one that is not terminating, then
 // the first.

@@ -40,7 +40,7 @@ func (e *Endpoint) equal(o *Endpoint) bool {
 		slices.Equal(e.ForNodes, o.ForNodes) && slices.Equal(e.ForZones, o.ForZones)
 }
 
-func (n Node) equal(o *Node) bool {
+func (n *Node) equal(o *Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && slices.Equal(n.Addresses, o.Addresses) &&
 		n.NodePortAddresses.Primary == o.NodePortAddresses.Primary &&
 		slices.Equal(n.NodePortAddresses.CIDRs, o.NodePortAddresses.CIDRs) &&

@@ -9,18 +9,18 @@ func (c *ChangeSet) From(old *Table) *ChangeSet {
 	a, b := old.orEmpty(), c.New.orEmpty()
 	part := &ChangeSet{Old: old, New: c.New}
 	if c.Rules != nil && !a.rules.Equal(b.rules) {
-		part.Rules = &RulesChange{Old: a.rules, New: b.rules}
+		part.Rules = &RulesChange{Old: a.rules.clone(), New: b.rules.clone()}
 	}
 	for _, f := range c.Frontends {
 		key := either(f.Old, f.New).Key
-		was, is := a.Frontend(key), b.Frontend(key)
+		was, is := a.frontend(key), b.frontend(key)
 		if differ(was, is, (*Frontend).Equal) {
 			part.Frontends = append(part.Frontends, FrontendChange{Old: was, New: is})
 		}
 	}
 	for _, p := range c.Pools {
 		id := either(p.Old, p.New).ID
-		was, is := a.Pool(id), b.Pool(id)
+		was, is := a.pool(id), b.pool(id)
 		if differ(was, is, (*Pool).Equal) {
 			part.Pools = append(part.Pools, PoolChange{Old: was, New: is})
 		}
@@ -34,6 +34,7 @@ func (c *ChangeSet) From(old *Table) *ChangeSet {
 			part.Health = append(part.Health, HealthChange{Old: was, New: is})
 		}
 	}
+	part.detach()
 	return part
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/shared"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -242,13 +243,13 @@ func TestAChangeOfOneServiceSharesAllOthers(t *testing.T) {
 	require.Equal(t, sm.Counts{Changed: 1}, c.Counts())
 	require.Len(t, c.Hairpins, 2)
 	require.Equal(t, len(slices.Collect(table.Pools())), len(slices.Collect(next.Pools())))
-	for p := range next.Pools() {
+	for p := range shared.Of(next).Pools() {
 		if p.ID.Service.Name != name {
-			require.Same(t, table.Pool(p.ID), p)
+			require.Same(t, shared.Of(table).Pool(p.ID), p)
 		}
 	}
-	for f := range next.Frontends() {
-		require.Same(t, table.Frontend(f.Key), f)
+	for f := range shared.Of(next).Frontends() {
+		require.Same(t, shared.Of(table).Frontend(f.Key), f)
 	}
 }
 
@@ -265,9 +266,9 @@ func TestAChangeOfZoneSharesWhatItDoesNotConcern(t *testing.T) {
 	require.Equal(t,
 		"~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080\n",
 		sm.Diff(table, next).String())
-	for p := range next.Pools() {
+	for p := range shared.Of(next).Pools() {
 		if p.ID.Service != webHTTP {
-			require.Same(t, table.Pool(p.ID), p)
+			require.Same(t, shared.Of(table).Pool(p.ID), p)
 		}
 	}
 }
@@ -325,10 +326,9 @@ func TestResolveFailsJustWhereValidateDoes(t *testing.T) {
 func TestArrangeKeepsWhatTheOtherHas(t *testing.T) {
 	t.Parallel()
 	table := tableOf(t, thisNode, webService(), uniqueEndpoints(newSource(t), 5)...)
-	p := *table.Pool(sm.PoolID{Service: webHTTP, Family: sm.IPv4})
-	p.Slots = slices.Clone(p.Slots)
+	p := table.Pool(sm.PoolID{Service: webHTTP, Family: sm.IPv4})
 	slices.Reverse(p.Slots)
-	found, err := sm.NewTable(sm.Contents{Rules: table.Rules(), Pools: []*sm.Pool{&p},
+	found, err := sm.NewTable(sm.Contents{Rules: table.Rules(), Pools: []*sm.Pool{p},
 		Frontends:  slices.Collect(table.Frontends()),
 		ClusterIPs: slices.Collect(table.ClusterIPs()), Hairpins: slices.Collect(table.Hairpins())})
 	require.NoError(t, err)

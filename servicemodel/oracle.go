@@ -112,7 +112,7 @@ func (d Decision) String() string {
 func (t *Table) Decide(p Packet, here Locality) Decision {
 	t = t.orEmpty()
 	d := Decision{Origin: t.origin(p, here)}
-	d.Frontend = t.meets(p, here)
+	d.Frontend = t.meets(p, here).clone()
 	if d.Frontend != nil {
 		t.atFrontend(&d, p)
 		return d
@@ -153,13 +153,13 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if !p.Protocol.Valid() || dst.IsUnspecified() {
 		return nil
 	}
-	if f := t.Frontend(FrontendKey{Addr: dst, Protocol: p.Protocol, Port: p.Dst.Port()}); f != nil {
+	if f := t.frontend(FrontendKey{Addr: dst, Protocol: p.Protocol, Port: p.Dst.Port()}); f != nil {
 		return f
 	}
 	if !here.Local(dst) || dst.IsLoopback() || !containsAddr(t.rules.NodePorts, dst) {
 		return nil
 	}
-	return t.Frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,
+	return t.frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,
 		Port: p.Dst.Port()})
 }
 
@@ -188,7 +188,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	}
 	d.Outcome = Balanced
 	id, _ := f.Pool(verdict)
-	pool := t.Pool(id)
+	pool := t.pool(id)
 	if pool == nil {
 		d.Outcome = Rejected
 		d.Reason += ", the table lacks " + id.String()

@@ -167,7 +167,6 @@ func (r source) edit(s sm.State) sm.State {
 
 // scale takes an endpoint away, adds one, or changes one.
 func (r source) scale(eps []sm.Endpoint) []sm.Endpoint {
-	eps = append([]sm.Endpoint(nil), eps...)
 	if len(eps) == 0 || r.chance(40) {
 		return append(eps, r.endpoint())
 	}

@@ -41,8 +41,8 @@ func Resolve(prev *Table, s State) (*Table, error) {
 	t := *prev
 	m := mover{resolver: resolver{view: old.view}, state: s, t: &t, footprints: old.footprints}
 	if old.state.node != s.node {
-		t.rules = s.Node().rules()
-		if v := s.Node().view(); v != old.view {
+		t.rules = s.viewpoint().rules()
+		if v := s.viewpoint().view(); v != old.view {
 			// Every service is looked at anew, and so are those that are gone.
 			gone := filter(edits, func(e edit) bool { return e.service == nil })
 			edits = append(gone, filter(s.editsSince(State{}), func(e edit) bool {

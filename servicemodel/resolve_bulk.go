@@ -11,8 +11,8 @@ import (
 // equals its counterpart in prev, which may be nil, is shared with it, entry by entry. The result
 // is the one that moving there service by service would give. edits are all that there is in s.
 func rebuild(prev *Table, s State, edits []edit) *Table {
-	b := bulk{resolver: resolver{view: s.Node().view()}, prev: prev, t: &Table{}}
-	b.t.rules = s.Node().rules()
+	b := bulk{resolver: resolver{view: s.viewpoint().view()}, prev: prev, t: &Table{}}
+	b.t.rules = s.viewpoint().rules()
 	resolved := make([]resolution, len(edits))
 	for i, e := range edits {
 		resolved[i] = b.resolve(e.service, e.endpoints, b.oldClaims(e.name))
@@ -100,7 +100,7 @@ func (b *bulk) add(n Name, res *resolution) {
 	}
 	used, hairpins := usedPools(res.pools, won)
 	for _, p := range used {
-		b.pools.Append(p.ID, arrange(b.prev.Pool(p.ID), p))
+		b.pools.Append(p.ID, arrange(b.prev.pool(p.ID), p))
 	}
 	b.clusterIPs = append(b.clusterIPs, res.clusterIPs...)
 	b.hairpins = append(b.hairpins, hairpins...)

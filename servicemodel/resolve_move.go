@@ -58,7 +58,7 @@ func (m *mover) move(edits []edit) {
 		}); found {
 			continue
 		}
-		j, _ := m.job(n, m.state.Service(n), m.state.Endpoints(n))
+		j, _ := m.job(n, m.state.serviceOf(n), m.state.endpointsOf(n))
 		jobs = append(jobs, j)
 	}
 	for i := range jobs {
@@ -176,7 +176,7 @@ func (m *mover) settleOwned(j *job) {
 }
 
 // wins reports whether the claim f is the frontend of its key.
-func (m *mover) wins(f *Frontend) bool { return m.t.Frontend(f.Key) == f }
+func (m *mover) wins(f *Frontend) bool { return m.t.frontend(f.Key) == f }
 
 // settlePools brings the service's pools in line with the claims it won. It returns their hairpins.
 func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {

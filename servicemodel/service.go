@@ -10,9 +10,8 @@ import (
 
 // Service is a desired service: what a program asks the kernel to balance.
 //
-// A Service given to a [State] is shared, not copied: its slices must not be
-// modified afterwards. The fields carry the meaning of the Kubernetes fields of the
-// same name; kernlb itself knows nothing of Kubernetes.
+// The fields carry the meaning of the Kubernetes fields of the same name; kernlb itself knows
+// nothing of Kubernetes.
 type Service struct {
 	// Name identifies the service.
 	Name Name

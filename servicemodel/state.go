@@ -12,16 +12,23 @@ import (
 // an immutable value; the With methods return a new one that shares all the rest, at a cost that
 // does not grow with the number of services. Setting what is already there returns the state
 // itself. The zero value is an empty state on the zero [Node].
+//
+// What is given to a state is copied, and so is what is got from it: it can be modified afterwards
+// without effect on any state. To change a service, modify the copy and set it:
+//
+//	svc := state.Service(name)
+//	svc.Scheduler = servicemodel.RoundRobin
+//	state = state.WithService(svc)
 type State struct {
 	node      *Node // nil stands for the zero Node
 	services  persist.Map[Name, *Service, nameOrder]
 	endpoints persist.Map[Name, []Endpoint, nameOrder]
 }
 
-// WithNode returns s seen from node n, whose slices must not be modified afterwards.
+// WithNode returns s seen from node n.
 func (s State) WithNode(n Node) State {
-	if !s.Node().equal(&n) {
-		s.node = &n
+	if !s.viewpoint().equal(&n) {
+		s.node = n.clone()
 	}
 	return s
 }
@@ -33,7 +40,7 @@ func (s State) WithService(svc *Service) State {
 		return s
 	}
 	if old, ok := s.services.Get(svc.Name); !ok || !old.equal(svc) {
-		s.services = s.services.Set(svc.Name, svc)
+		s.services = s.services.Set(svc.Name, svc.clone())
 	}
 	return s
 }
@@ -52,40 +59,47 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	case len(eps) == 0:
 		s.endpoints = s.endpoints.Delete(n)
 	case !equalEndpoints(old, eps):
-		s.endpoints = s.endpoints.Set(n, eps)
+		s.endpoints = s.endpoints.Set(n, compactEndpoints(eps, old))
 	}
 	return s
 }
 
 // Node returns the node the state is seen from.
-func (s State) Node() Node {
+func (s State) Node() Node { return *s.viewpoint().clone() }
+
+// viewpoint returns the state's own node, which nobody else may hold.
+func (s State) viewpoint() *Node {
 	if s.node == nil {
-		return Node{}
+		return &Node{}
 	}
-	return *s.node
+	return s.node
 }
 
 // Service returns the service of that name, nil if there is none.
 func (s State) Service(n Name) *Service {
+	if svc, ok := s.services.Get(n); ok {
+		return svc.clone()
+	}
+	return nil
+}
+
+// Endpoints returns the endpoints of a service.
+func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.endpointsOf(n)) }
+
+// serviceOf and endpointsOf return the state's own values, which nobody else may hold.
+func (s State) serviceOf(n Name) *Service {
 	svc, _ := s.services.Get(n)
 	return svc
 }
 
-// Endpoints returns the endpoints of a service.
-func (s State) Endpoints(n Name) []Endpoint {
+func (s State) endpointsOf(n Name) []Endpoint {
 	eps, _ := s.endpoints.Get(n)
 	return eps
 }
 
 // Services returns all services in the order of their names.
 func (s State) Services() iter.Seq[*Service] {
-	return func(yield func(*Service) bool) {
-		for _, svc := range s.services.All() {
-			if !yield(svc) {
-				return
-			}
-		}
-	}
+	return copies(s.services.All(), (*Service).clone)
 }
 
 // Len returns the number of services.
@@ -126,11 +140,11 @@ func (s State) editsSince(old State) []edit {
 		switch {
 		case i < 0:
 			e := endpoints[j]
-			e.service = s.Service(e.name)
+			e.service = s.serviceOf(e.name)
 			edits = append(edits, e)
 		case j < 0:
 			e := services[i]
-			e.endpoints = s.Endpoints(e.name)
+			e.endpoints = s.endpointsOf(e.name)
 			edits = append(edits, e)
 		default:
 			edits = append(edits, edit{name: services[i].name, service: services[i].service,

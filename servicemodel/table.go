@@ -10,8 +10,9 @@ import (
 )
 
 // Table says what services mean on one node: frontends, pools, and what goes with them. Tables are
-// immutable and share what they have in common. [Resolve] makes them from a state, [NewTable] from
-// what a backend found in the kernel. The nil *Table is an empty table.
+// immutable and share what they have in common; what a table hands out is a copy. [Resolve] makes
+// them from a state, [NewTable] from what a backend found in the kernel. The nil *Table is an empty
+// table.
 type Table struct {
 	rules      Rules
 	frontends  persist.Map[FrontendKey, *Frontend, keyOrder]
@@ -43,15 +44,20 @@ type Contents struct {
 	Hairpins   []netip.Addr
 }
 
-// NewTable returns the table with the given contents, in any order. It is an error if a key or an
-// identity occurs twice.
+// NewTable returns the table with a copy of the given contents, in any order. It is an error if a
+// key or an identity occurs twice.
 func NewTable(c Contents) (*Table, error) {
-	t := &Table{rules: c.Rules, clusterIPs: addrSet(c.ClusterIPs), hairpins: addrSet(c.Hairpins)}
+	t := &Table{rules: c.Rules.clone(), clusterIPs: addrSet(c.ClusterIPs),
+		hairpins: addrSet(c.Hairpins)}
 	if slices.Contains(c.Frontends, nil) || slices.Contains(c.Pools, nil) {
 		return nil, fmt.Errorf("new table: a frontend or pool is nil")
 	}
+	all := make([]*Frontend, len(c.Frontends))
+	for i, f := range c.Frontends {
+		all[i] = f.clone()
+	}
 	var frontends persist.Builder[FrontendKey, *Frontend, keyOrder]
-	for _, f := range sorted(c.Frontends, func(a, b *Frontend) int {
+	for _, f := range sorted(all, func(a, b *Frontend) int {
 		return a.Key.Compare(b.Key)
 	}) {
 		if !frontends.Append(f.Key, f) {
@@ -60,12 +66,12 @@ func NewTable(c Contents) (*Table, error) {
 	}
 	var pools persist.Builder[PoolID, *Pool, poolIDOrder]
 	for _, p := range sorted(c.Pools, comparePools) {
-		if !pools.Append(p.ID, p) {
+		if !pools.Append(p.ID, p.clone()) {
 			return nil, fmt.Errorf("new table: pool %v occurs twice", p.ID)
 		}
 	}
 	var owned persist.Builder[PortName, []*Frontend, portOrder]
-	for port, own := range byPort(sorted(c.Frontends, compareClaims)) {
+	for port, own := range byPort(sorted(all, compareClaims)) {
 		owned.Append(port, own)
 	}
 	t.frontends, t.pools, t.owned = frontends.Map(), pools.Map(), owned.Map()
@@ -79,16 +85,21 @@ func sorted[T any](list []T, compare func(a, b T) int) []T {
 }
 
 // Rules returns the table's node-wide rules.
-func (t *Table) Rules() Rules { return t.orEmpty().rules }
+func (t *Table) Rules() Rules { return t.orEmpty().rules.clone() }
 
 // Len returns the number of frontends.
 func (t *Table) Len() int { return t.orEmpty().frontends.Len() }
 
 // Frontends returns all frontends in the order of their keys.
-func (t *Table) Frontends() iter.Seq[*Frontend] { return values(t.orEmpty().frontends.All()) }
+func (t *Table) Frontends() iter.Seq[*Frontend] {
+	return copies(t.orEmpty().frontends.All(), (*Frontend).clone)
+}
 
 // Frontend returns the frontend with the given key, nil if there is none.
-func (t *Table) Frontend(k FrontendKey) *Frontend {
+func (t *Table) Frontend(k FrontendKey) *Frontend { return t.frontend(k).clone() }
+
+// frontend and pool return the table's own values, which nobody else may hold.
+func (t *Table) frontend(k FrontendKey) *Frontend {
 	if t == nil {
 		return nil
 	}
@@ -97,10 +108,14 @@ func (t *Table) Frontend(k FrontendKey) *Frontend {
 }
 
 // Pools returns all pools in the order of their identities. Each is used by at least one frontend.
-func (t *Table) Pools() iter.Seq[*Pool] { return values(t.orEmpty().pools.All()) }
+func (t *Table) Pools() iter.Seq[*Pool] {
+	return copies(t.orEmpty().pools.All(), (*Pool).clone)
+}
 
 // Pool returns the pool with the given identity, nil if there is none.
-func (t *Table) Pool(id PoolID) *Pool {
+func (t *Table) Pool(id PoolID) *Pool { return t.pool(id).clone() }
+
+func (t *Table) pool(id PoolID) *Pool {
 	if t == nil {
 		return nil
 	}
@@ -112,23 +127,20 @@ func (t *Table) Pool(id PoolID) *Pool {
 // external traffic if it is another. Where traffic is not balanced, or the table does not have the
 // pool, it is nil.
 func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
-	internal = t.poolOf(f, f.Internal)
-	if f.External != f.Internal {
-		external = t.poolOf(f, f.External)
-	}
-	return internal, external
-}
-
-func (t *Table) poolOf(f *Frontend, v Verdict) *Pool {
-	if id, ok := f.Pool(v); ok {
-		return t.Pool(id)
-	}
-	return nil
+	internal, external = Shared{t}.PoolsOf(f)
+	return internal.clone(), external.clone()
 }
 
 // FrontendsOf returns the frontends of a service port in the order of their keys, both families.
-// The list must not be modified.
 func (t *Table) FrontendsOf(n PortName) []*Frontend {
+	own := slices.Clone(t.frontendsOf(n))
+	for i, f := range own {
+		own[i] = f.clone()
+	}
+	return own
+}
+
+func (t *Table) frontendsOf(n PortName) []*Frontend {
 	if t == nil {
 		return nil
 	}
@@ -167,7 +179,7 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 	t = t.orEmpty()
 	return func(yield func(Conflict) bool) {
 		for k := range t.losers.All() {
-			winner := t.Frontend(k.key)
+			winner := t.frontend(k.key)
 			if !yield(Conflict{Key: k.key, Winner: winner.Service, Loser: k.service}) {
 				return
 			}
@@ -215,6 +227,17 @@ func values[K, V any](seq iter.Seq2[K, V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, v := range seq {
 			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// copies yields copies of the values.
+func copies[K, V any](seq iter.Seq2[K, V], clone func(V) V) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, v := range seq {
+			if !yield(clone(v)) {
 				return
 			}
 		}

@@ -20,7 +20,7 @@ func (s State) Validate() error { return validate(s, s.editsSince(State{}), true
 func validate(s State, edits []edit, node bool) error {
 	var p problems
 	if node {
-		p.checkNode(s.Node())
+		p.checkNode(s.viewpoint())
 	}
 	for i := range edits {
 		e := &edits[i]

@@ -6,7 +6,7 @@ import (
 )
 
 // checkNode checks the node.
-func (p *problems) checkNode(n Node) {
+func (p *problems) checkNode(n *Node) {
 	p.service, p.object = Name{}, func() string { return "node" }
 	for i, a := range n.Addresses {
 		p.checkAddr("addresses", i, "", a, anyUnicast)

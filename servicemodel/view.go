@@ -27,7 +27,7 @@ func (p *perFamily[T]) of(f Family) *T {
 // families in the order in which everything is sorted.
 var families = [...]Family{IPv4, IPv6}
 
-func (n Node) view() view {
+func (n *Node) view() view {
 	v := view{name: n.Name, zone: n.Zone, primary: n.primary(), masqueradeAll: n.MasqueradeAll}
 	for _, f := range families {
 		*v.detectsPods.of(f) = n.LocalPods.detects(f)
@@ -36,7 +36,7 @@ func (n Node) view() view {
 }
 
 // primary returns the first address of each family; invalid where there is none.
-func (n Node) primary() (p perFamily[netip.Addr]) {
+func (n *Node) primary() (p perFamily[netip.Addr]) {
 	for _, a := range n.Addresses {
 		if first := p.of(FamilyOf(a)); !first.IsValid() {
 			*first = a
@@ -55,7 +55,7 @@ func (d PodDetector) detects(f Family) bool {
 func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
 
 // rules returns the decisions that hold for the whole node.
-func (n Node) rules() Rules {
+func (n *Node) rules() Rules {
 	r := Rules{
 		MasqueradeMark:     n.MasqueradeMark,
 		LocalPods:          n.LocalPods,
@@ -72,7 +72,7 @@ func (n Node) rules() Rules {
 
 // nodePorts returns the ranges of [Rules.NodePorts]. Primary without an address of a family opens
 // nothing there, where kube-proxy would open everything.
-func (n Node) nodePorts() []netip.Prefix {
+func (n *Node) nodePorts() []netip.Prefix {
 	var open []netip.Prefix
 	primary := n.primary()
 	for _, f := range families {

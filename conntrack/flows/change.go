@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -17,7 +18,7 @@ func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.
 	}
 	for i, v := range [...]servicemodel.Verdict{f.Internal, f.External} {
 		if id, ok := f.Pool(v); ok {
-			p[i] = t.Pool(id)
+			p[i] = shared.Of(t).Pool(id)
 		}
 	}
 	if p[1] == p[0] {
@@ -73,8 +74,8 @@ type changeMaker struct {
 func (c *changeMaker) lookUpNode() (err error) {
 	nodePorts, again := false, false
 	for key, s := range c.due {
-		nodePorts = nodePorts || key.NodePort() || c.services.Frontend(key) == nil &&
-			c.services.Frontend(anywhere(key)) != nil
+		nodePorts = nodePorts || key.NodePort() || shared.Of(c.services).Frontend(key) == nil &&
+			shared.Of(c.services).Frontend(anywhere(key)) != nil
 		again = again || s.fresh || s.echo
 	}
 	if again {
@@ -122,9 +123,9 @@ func at(key servicemodel.FrontendKey, a netip.Addr) servicemodel.FrontendKey {
 // answering returns the frontend that answers where key is: at an address of the node, it may be a
 // node port.
 func (c *changeMaker) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
-	f := c.services.Frontend(key)
+	f := shared.Of(c.services).Frontend(key)
 	if f == nil && slices.Contains(c.node, key.Addr) {
-		f = c.services.Frontend(anywhere(key))
+		f = shared.Of(c.services).Frontend(anywhere(key))
 	}
 	return f
 }
@@ -170,8 +171,8 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 		return k, !due && a.Is4() == key.Addr.Is4()
 	}
 	for _, a := range c.node {
-		if k, ok := other(a); ok && c.services.Frontend(k) != nil {
-			may, _ := c.endpointsOf(c.services.Frontend(k))
+		if k, ok := other(a); ok && shared.Of(c.services).Frontend(k) != nil {
+			may, _ := c.endpointsOf(shared.Of(c.services).Frontend(k))
 			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k), Endpoints: may,
 				Removed: []netip.AddrPort{}})
 		}
@@ -180,7 +181,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 		return
 	}
 	for _, a := range c.former {
-		if k, ok := other(a); ok && c.services.Frontend(k) == nil {
+		if k, ok := other(a); ok && shared.Of(c.services).Frontend(k) == nil {
 			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k)})
 		}
 	}

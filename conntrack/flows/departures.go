@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -84,7 +85,7 @@ func (m *mover) moveAll() {
 		if p.Old == nil || p.New == nil {
 			continue // its frontends begin or end to use it: they changed
 		}
-		for _, f := range m.change.New.FrontendsOf(p.New.ID.Service) {
+		for _, f := range shared.Of(m.change.New).FrontendsOf(p.New.ID.Service) {
 			if f.Key.Family() == p.New.ID.Family && m.concerned(f.Key, p) {
 				m.move(f.Key)
 			}
@@ -108,7 +109,7 @@ func (m *mover) concerned(key servicemodel.FrontendKey, p *servicemodel.PoolChan
 
 // move works in one frontend. It may be called more than once for it.
 func (m *mover) move(key servicemodel.FrontendKey) {
-	old, new := m.change.Old.Frontend(key), m.change.New.Frontend(key)
+	old, new := shared.Of(m.change.Old).Frontend(key), shared.Of(m.change.New).Frontend(key)
 	c := m.compare(old, new)
 	if c.joined && len(m.departed[key]) > 0 {
 		for _, e := range endpointsOf(pools(m.change.New, new)) {
@@ -225,7 +226,7 @@ func (m *mover) review() {
 // the cleaning after it cannot know what it missed. What it looks for is stale beyond doubt: flows
 // of our frontends that go to endpoints which these do not have.
 func (m *mover) checkAll() {
-	for f := range m.change.New.Frontends() {
+	for f := range shared.Of(m.change.New).Frontends() {
 		switch mode := m.policy(f.Service.Name).Mode; {
 		case f.Key.Protocol == servicemodel.UDP:
 			m.find(f.Key).all = true
@@ -297,7 +298,7 @@ func (m *mover) nodePortsMoved() {
 		return
 	}
 	m.former = append(m.former, r.Old.NodePorts...)
-	for f := range m.change.New.Frontends() {
+	for f := range shared.Of(m.change.New).Frontends() {
 		if f.Key.NodePort() && f.Key.Protocol == servicemodel.UDP {
 			m.find(f.Key).all = true
 		}

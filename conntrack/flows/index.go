@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,13 +33,13 @@ func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 	dst := f.Original.Dst
 	key := servicemodel.FrontendKey{Addr: dst.Addr(), Protocol: servicemodel.Protocol(f.Protocol),
 		Port: dst.Port()}
-	if found := x.services.Frontend(key); found != nil {
+	if found := shared.Of(x.services).Frontend(key); found != nil {
 		return found
 	}
 	if _, ok := x.node[dst.Addr()]; !ok {
 		return nil
 	}
-	return x.services.Frontend(anywhere(key))
+	return shared.Of(x.services).Frontend(anywhere(key))
 }
 
 // Serves reports whether the frontend still has the endpoint that answers the flow.

@@ -204,7 +204,7 @@ func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string,
 	}
 	for svc := range s.Services() {
 		for i := 0; i < len(s.Endpoints(svc.Name)); {
-			fewer := slices.Delete(slices.Clone(s.Endpoints(svc.Name)), i, i+1)
+			fewer := slices.Delete(s.Endpoints(svc.Name), i, i+1)
 			if c := wrong(s.WithEndpoints(svc.Name, fewer)); c != "" {
 				s, last = s.WithEndpoints(svc.Name, fewer), c
 				continue

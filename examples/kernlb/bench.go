@@ -174,7 +174,7 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	b.changes++
 	i := b.changes
 	n := benchName(i * 7 % b.p.opts.services)
-	eps := slices.Clone(b.state.Endpoints(n))
+	eps := b.state.Endpoints(n)
 	eps[i%len(eps)].Addr = benchFreshAddr(i)
 	return b.state.WithEndpoints(n, eps)
 }
@@ -189,7 +189,7 @@ func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 // scale gives a service one endpoint more, and takes it away again.
 func (b *benchmark) scale(i int) servicemodel.State {
 	n := benchName(i / 2 * 7 % b.p.opts.services)
-	eps := slices.Clone(b.state.Endpoints(n))
+	eps := b.state.Endpoints(n)
 	if i%2 == 1 {
 		return b.state.WithEndpoints(n, eps[:len(eps)-1])
 	}

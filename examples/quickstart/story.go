@@ -100,7 +100,7 @@ func (s *story) send(what string, from *netnstest.Host, proto netnstest.Protocol
 // scale gives the web service an endpoint more, and then takes another away.
 func (s *story) scale() {
 	name := servicemodel.Name{Namespace: "default", Name: "web"}
-	eps := slices.Clone(s.state.Endpoints(name))
+	eps := s.state.Endpoints(name)
 	if len(eps) == 0 {
 		return
 	}

@@ -76,7 +76,7 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 	case r == 8 && len(g.c.Nodes) > 0:
 		return s.WithNode(g.c.Nodes[g.rng.IntN(len(g.c.Nodes))])
 	}
-	eps := slices.Clone(s.Endpoints(n))
+	eps := s.Endpoints(n)
 	switch {
 	case len(eps) == 0 || g.chance(0.3):
 		eps = append(eps, g.endpoint(i))
