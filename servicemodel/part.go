@@ -122,15 +122,15 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 	if next.rules.MasqueradeMark == 0 {
 		next.rules = part.rules
 	}
-	for f := range part.Frontends() {
-		if old := like.Frontend(f.Key); old != nil && old.Equal(f) {
+	for f := range values(part.orEmpty().frontends.All()) {
+		if old := like.frontend(f.Key); old != nil && old.Equal(f) {
 			f = old
 		}
 		next.frontends = next.frontends.Set(f.Key, f)
 		next.own(f)
 	}
-	for p := range part.Pools() {
-		next.pools = next.pools.Set(p.ID, arrangeSlots(like.Pool(p.ID), p))
+	for p := range values(part.orEmpty().pools.All()) {
+		next.pools = next.pools.Set(p.ID, arrangeSlots(like.pool(p.ID), p))
 	}
 	next.clusterIPs = added(next.clusterIPs, part.ClusterIPs())
 	next.hairpins = added(next.hairpins, part.Hairpins())
@@ -140,8 +140,8 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 // taken returns what others hold of the frontends of a part.
 func (t *Table) taken(owner string, part *Table) error {
 	var errs []error
-	for f := range part.Frontends() {
-		held := t.Frontend(f.Key)
+	for f := range values(part.orEmpty().frontends.All()) {
+		held := t.frontend(f.Key)
 		if held != nil && held.Service.Name.Namespace != owner {
 			errs = append(errs, &TakenError{Key: f.Key, Holder: held.Service, Claimant: f.Service})
 		}
