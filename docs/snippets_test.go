@@ -1,0 +1,93 @@
+// Package docs_test compiles the Go of the documents; internal/architecture compares the two.
+package docs_test
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The functions are compiled only: they would write to the kernel of whoever runs the tests.
+var _ = []any{readme, withFlows, cni}
+
+// readme is README.md's.
+func readme(ctx context.Context) error {
+	backend, err := nftables.New(nil) // the tables "kernlb" in this network namespace
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	engine := dataplane.New(backend, nil)
+
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	state := servicemodel.State{}.
+		WithService(&servicemodel.Service{
+			Name:       name,
+			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		}).
+		WithEndpoints(name, []servicemodel.Endpoint{{
+			Addr: netip.MustParseAddr("10.244.1.7"), Ready: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
+		}})
+	result, err := engine.Apply(ctx, state) // the kernel holds exactly this
+	_ = result
+	return err
+}
+
+// withFlows is that of flows.md.
+func withFlows(backend dataplane.Backend) (*dataplane.Engine, error) {
+	table, err := conntrack.Open(nil)
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := flows.New(table, nil) // works with every backend
+	if err != nil {
+		return nil, err
+	}
+	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
+	return engine, nil
+}
+
+// cni is that of cni.md.
+func cni(ctx context.Context, backend dataplane.Backend, owner string, state servicemodel.State,
+	attached map[string]bool) error {
+	parts := dataplane.NewParts(backend, nil)
+	result, err := parts.Apply(ctx, owner, state) // ADD
+	if err != nil {
+		return err
+	}
+	result, err = parts.Remove(ctx, owner) // DEL; an owner who holds nothing is no error
+	if err != nil {
+		return err
+	}
+	result, err = parts.Keep(ctx, func(owner string) bool { // GC
+		return !strings.HasPrefix(owner, "mynet,") || attached[owner]
+	})
+	_ = result
+	return err
+}
+
+// TestTesting is that of testing.md.
+func TestTesting(t *testing.T) {
+	t.Parallel()
+	ctx, state := t.Context(), servicemodel.State{}
+	packet := servicemodel.Packet{Src: netip.MustParseAddrPort("10.244.1.1:40000"),
+		Dst: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: servicemodel.TCP}
+	kernel := &memory.Kernel{}
+	engine := dataplane.New(memory.New(kernel), nil)
+	_, err := engine.Apply(ctx, state)
+	require.NoError(t, err)
+	decision := kernel.Table().Decide(packet, nil)
+	require.Equal(t, servicemodel.Untouched, decision.Outcome)
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?)```\n")
+
+// commandLines returns the command lines of kernlb in a document, in their order.
+func commandLines(t *testing.T, document string) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	require.NoError(t, err)
+	for _, block := range shellBlock.FindAllStringSubmatch(string(text), -1) {
+		for line := range strings.Lines(block[1]) {
+			line, _, _ = strings.Cut(line, "#")
+			if args, ok := strings.CutPrefix(strings.TrimSpace(line), "kernlb "); ok {
+				lines = append(lines, args)
+			}
+		}
+	}
+	return lines
+}
+
+// TestCommandsInTheDocumentsWork runs every command line of each document, one after the other, in
+// a namespace of its own, with manifests of the names that they mention.
+func TestCommandsInTheDocumentsWork(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t)
+	documents, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	found := 0
+	for _, document := range append(documents, "../../README.md") {
+		lines := commandLines(t, document)
+		found += len(lines)
+		if len(lines) == 0 {
+			continue
+		}
+		t.Run(filepath.Base(document), func(t *testing.T) {
+			t.Parallel()
+			ns, dir := newNS(t), t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "services.yaml"),
+				[]byte(webManifest), 0o600))
+			for _, line := range lines {
+				requireWorks(t, ns, dir, line)
+			}
+		})
+	}
+	require.NotZero(t, found)
+}
+
+// requireWorks runs a command line. One that goes on until it is stopped is stopped.
+func requireWorks(t *testing.T, ns *netnstest.NS, dir, line string) {
+	t.Helper()
+	if strings.HasPrefix(line, "bench ") {
+		return // takes a minute, and makes namespaces of its own
+	}
+	args := strings.Fields(strings.NewReplacer("services.yaml", dir+"/services.yaml",
+		"/etc/kernlb", dir).Replace(line))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	if args[0] == "watch" || strings.HasSuffix(line, " -watch") {
+		time.AfterFunc(time.Second, stop)
+	}
+	var out, errs bytes.Buffer
+	require.NoError(t, ns.Do(func() error {
+		p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}
+		require.Equal(t, exitDone, p.run(ctx, args), "kernlb %s: %s", line, &errs)
+		return nil
+	}))
+}
