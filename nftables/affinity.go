@@ -83,6 +83,18 @@ func (f *forget) takes(ep netip.AddrPort) bool {
 // forgetAll forgets all clients of a frontend.
 func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, others: true} }
 
+// forgetAll forgets all clients of a frontend that goes. Where it is not known what others hold,
+// those of a node port may be clients of another frontend that has its number: then only those are
+// forgotten that were given an endpoint of this one.
+func (pl *planner) forgetAll(fe *servicemodel.Frontend) forget {
+	if pl.owning == nil {
+		return forgetAll(fe)
+	}
+	internal, external := pl.c.Old.PoolsOf(fe)
+	return forget{frontend: fe,
+		endpoints: slices.Concat(endpointsOf(internal), endpointsOf(external))}
+}
+
 // forgetChanged forgets the affinity to endpoints that a frontend no longer has for clients of some
 // origin.
 func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
@@ -90,7 +102,7 @@ func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
 		return
 	}
 	if new.Affinity == 0 {
-		pl.p.forget = append(pl.p.forget, forgetAll(old))
+		pl.p.forget = append(pl.p.forget, pl.forgetAll(old))
 		return
 	}
 	oldInternal, oldExternal := usable(pl.c.Old, old)

@@ -44,7 +44,7 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 	timeout func(i int) time.Duration) {
 	tb.Helper()
-	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false)}
+	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false, false)}
 	for i := range p.families {
 		p.families[i] = familyPlan{f: nft.Families[i]}
 	}

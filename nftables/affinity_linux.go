@@ -221,7 +221,7 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 // forgotten, too.
 func (b *Backend) swept(ctx context.Context) error {
 	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(b.pl.first, false), mark: true}
+		next: b.pl.version.next(b.pl.first, false, b.pl.version.owners), mark: true}
 	k.batch.Reset()
 	p.encode(&k.batch)
 	err := k.commit(ctx)

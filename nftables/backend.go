@@ -72,6 +72,8 @@ type Backend struct {
 	observed bool
 	// crowded says that a set was full: the tables are to be made anew, larger.
 	crowded bool
+	// doubted is a version in which a commit about parts met elements that were not found.
+	doubted version
 	// looks rations the looks for changes by hand.
 	looks ration.Ration
 	// sweep is what is left to Settle if the version is unswept.
@@ -152,7 +154,7 @@ func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) 
 		b.pl.have[i], b.pl.drift[i] = o.skeleton, o.drift
 	}
 	b.rules, b.observed = c.Rules, true
-	b.pl.version, b.sweep = v, nil
+	b.pl.version, b.sweep, b.pl.owning = v, nil, nil
 	if v.unswept {
 		b.sweep = sweepAll(t)
 	}
@@ -167,6 +169,9 @@ func (sk *skeleton) count(fp *familyPlan) {
 	}
 	if sk.counts == nil {
 		return
+	}
+	for _, s := range fp.flushed {
+		sk.counts[s.Name] = 0
 	}
 	for name, ops := range fp.ops {
 		sk.counts[name] += ops.add.Len - ops.del.Len
@@ -185,6 +190,9 @@ func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 		b.pl.have[i] = fp.next
 		b.pl.have[i].count(fp)
 		b.pl.drift[i] = nil
+	}
+	if b.pl.owning != nil {
+		b.pl.owning = &p.owning
 	}
 	b.rules, b.crowded = c.New.Rules(), false
 	if p.empty() {

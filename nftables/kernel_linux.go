@@ -159,7 +159,7 @@ func (k *kernel) observeElements(ctx context.Context, f *nft.Family, raw *rawTab
 // are rationed, so that a neighbour that commits without end costs little. Whether an element has
 // become another one they do not tell, so that it is Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
-	if !b.observed {
+	if !b.observed || b.pl.owning != nil {
 		return dataplane.Broken, nil
 	}
 	gen, err := b.kernel.conn.GenID(ctx)
@@ -289,6 +289,9 @@ func (k *kernel) commit(ctx context.Context) error {
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
 	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
+	if b.pl.owning != nil {
+		b.doubted = b.pl.version // unless others committed meanwhile, more is there or less
+	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}

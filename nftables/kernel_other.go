@@ -54,3 +54,12 @@ func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 
 // Close does nothing.
 func (b *Backend) Close() error { return nil }
+
+// ObserveParts is not supported on this operating system.
+func (b *Backend) ObserveParts(context.Context, []string, *servicemodel.Table) (
+	*dataplane.Observation, error) {
+	return nil, notSupported("observe parts")
+}
+
+// Owners is not supported on this operating system.
+func (b *Backend) Owners(context.Context) ([]string, error) { return nil, notSupported("owners") }

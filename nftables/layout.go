@@ -86,6 +86,21 @@ type shape struct {
 	sources  bool        // somebody restricts sources
 }
 
+// add adds to s what o has.
+func (s *shape) add(o *shape) {
+	for k := range s.sizes {
+		for e := range s.sizes[k] {
+			for _, n := range o.sizes[k][e] {
+				s.sizes[k][e] = insert(s.sizes[k][e], n)
+			}
+		}
+	}
+	for _, t := range o.affinity {
+		s.affinity = insert(s.affinity, t)
+	}
+	s.sources = s.sources || o.sources
+}
+
 func (s *shape) equal(o *shape) bool {
 	for k := range s.sizes {
 		for e := range s.sizes[k] {
@@ -148,6 +163,7 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 	for i, k := range kinds {
 		l = append(l, k.memberships(f, s.sizes[i], s.affinity)...)
 	}
+	l = append(l, ownerSets(f)...)
 	client := append(kindService.key(f), f.Addr)
 	if len(s.affinity) > 0 {
 		for i := range affinityMaps {

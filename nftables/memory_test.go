@@ -128,6 +128,12 @@ func (m *memoryTable) DeleteElements(s *nft.Set, l *nft.ElemList) {
 	})
 }
 
+func (m *memoryTable) FlushSet(s *nft.Set) {
+	mustHave(m, m.raw().sets, s.Name)
+	delete(m.raw().elems, s.Name)
+	m.drops++
+}
+
 func (m *memoryTable) AddChain(c *nft.Chain) { m.raw().chains[c.Name] = *c }
 
 func (m *memoryTable) FlushChain(name string) {

@@ -27,7 +27,9 @@ type plan struct {
 	forget   []forget
 	// have is the version that the plan is for, and next the one that it leads to.
 	have, next version
-	// mark says that the version is replaced although nothing else changes: by one with another
+	// owning is what the next commit about parts begins from.
+	owning owning
+	// mark says that the version is replaced although nothing else may change: by one with another
 	// mark.
 	mark bool
 }
@@ -58,6 +60,8 @@ type familyPlan struct {
 	// program is written anew if not nil.
 	program    nft.Program
 	goneChains []string
+	// flushed sets lose all elements before any are added.
+	flushed []*nft.Set
 	// newRules are added to their chains; with a program there are none.
 	newRules []chainRule
 	sets     []*nft.Set // all sets after the plan, in their order
@@ -94,6 +98,8 @@ type planner struct {
 	table string
 	w     *writer
 	have  [2]skeleton
+	// owning is set if it was parts that were observed: then only those change.
+	owning *owning
 	// version is the version in the kernel, and first the one to begin with.
 	version version
 	first   uint32
@@ -121,8 +127,22 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	}
 	pl.forgetMoved()
 	pl.p.have = pl.version
-	pl.p.next = pl.version.next(pl.first, pl.version.unswept || pl.p.leavesClients())
+	pl.p.next = pl.version.next(pl.first, pl.version.unswept || pl.p.leavesClients(),
+		pl.owning != nil)
+	if pl.owning == nil && pl.version.owners {
+		pl.dropIndex()
+	}
+	pl.p.mark = pl.owning != nil && pl.owning.whole
 	return pl.p
+}
+
+// dropIndex plans to empty the index of owners: it would no longer be whole.
+func (pl *planner) dropIndex() {
+	for i := range pl.p.families {
+		if fp := &pl.p.families[i]; pl.have[i].exists && !fp.create {
+			fp.flushed = ownerSets(fp.f)
+		}
+	}
 }
 
 // needs finds out what the changes need that is not there.
@@ -250,6 +270,9 @@ func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 	have, fp := &pl.have[i], &pl.p.families[i]
 	pl.needsAll(i)
 	next := pl.need[i]
+	if pl.owning != nil { // it is not known what others need
+		next.add(&have.shape)
+	}
 	oldSets := fp.sets
 	fp.sets = setsOf(fp.f, &next)
 	fp.newSets = missing(fp.sets, oldSets)
@@ -307,20 +330,29 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 			pl.added(fe, add)
 		}
 	}
-	for a := range t.ClusterIPs() {
-		if nft.FamilyIndex(a) == i {
-			pl.address(setClusterIPs, a, add)
-		}
-	}
-	for a := range t.Hairpins() {
-		if nft.FamilyIndex(a) == i {
-			pl.address(setHairpins, a, add)
-		}
-	}
+	pl.allAddresses(i, add)
 	pl.w.writeSettings(rules, add)
 	for _, s := range fp.newSets {
 		if ops := fp.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
 			s.Size = pl.capacity(ops.add.Len)
+		}
+	}
+}
+
+// allAddresses plans the addresses of a table that is written from nothing.
+func (pl *planner) allAddresses(i int, add sink) {
+	if pl.owning != nil {
+		pl.owned(i, nil, add)
+		return
+	}
+	for a := range pl.c.New.ClusterIPs() {
+		if nft.FamilyIndex(a) == i {
+			pl.address(setClusterIPs, a, add)
+		}
+	}
+	for a := range pl.c.New.Hairpins() {
+		if nft.FamilyIndex(a) == i {
+			pl.address(setHairpins, a, add)
 		}
 	}
 }

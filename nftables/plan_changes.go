@@ -16,8 +16,12 @@ func (pl *planner) changes(i int) {
 	pl.deleteDrift(i)
 	pl.frontends(i, del, add)
 	pl.poolChanges(f, del, add)
-	pl.addresses(i, setClusterIPs, pl.c.ClusterIPs, del, add)
-	pl.addresses(i, setHairpins, pl.c.Hairpins, del, add)
+	if pl.owning != nil {
+		pl.owned(i, del, add)
+	} else {
+		pl.addresses(i, setClusterIPs, pl.c.ClusterIPs, del, add)
+		pl.addresses(i, setHairpins, pl.c.Hairpins, del, add)
+	}
 	if r := pl.c.Rules; r != nil {
 		pl.w.writeSettings(r.Old, del)
 		pl.w.writeSettings(r.New, add)
@@ -75,7 +79,7 @@ func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
 	pl.w.slots(fe, false, internal, nil, del, nil)
 	pl.w.slots(fe, true, external, nil, del, nil)
 	if fe.Affinity > 0 {
-		pl.p.forget = append(pl.p.forget, forgetAll(fe))
+		pl.p.forget = append(pl.p.forget, pl.forgetAll(fe))
 	}
 }
 

@@ -94,6 +94,9 @@ func (fp *familyPlan) write(w nft.Writer) {
 	for _, s := range fp.newSets {
 		w.AddSet(s)
 	}
+	for _, s := range fp.flushed {
+		w.FlushSet(s)
+	}
 	for _, s := range fp.sets {
 		if ops := fp.ops[s.Name]; ops != nil {
 			w.DeleteElements(s, &ops.del)

@@ -197,8 +197,7 @@ func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observ
 	if raw == nil {
 		return o, nil
 	}
-	r := &reading{f: f, elems: raw.elems, pools: map[servicemodel.PoolID]*servicemodel.Pool{},
-		w: newWriter()}
+	r := newReading(f, raw)
 	var err error
 	if o.rules, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
 		err = fmt.Errorf("no settings")
@@ -233,6 +232,11 @@ type reading struct {
 	fes    []*servicemodel.Frontend
 	pools  map[servicemodel.PoolID]*servicemodel.Pool
 	w      *writer
+}
+
+func newReading(f *nft.Family, raw *rawTable) *reading {
+	return &reading{f: f, elems: raw.elems, pools: map[servicemodel.PoolID]*servicemodel.Pool{},
+		w: newWriter()}
 }
 
 // errRehashed says that a dump has an element twice, or other than as many as it should have.
@@ -274,7 +278,7 @@ func (r *reading) addresses(set string) []netip.Addr {
 func (r *reading) unseen(o *observed) {
 	sets := setsOf(r.f, &o.shape)
 	for _, s := range sets {
-		if isAffinityMap(s.Name) || s.Name == setVersion {
+		if isAffinityMap(s.Name) || isOwners(s.Name) || s.Name == setVersion {
 			continue
 		}
 		m := r.elems[s.Name]

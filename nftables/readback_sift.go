@@ -58,7 +58,7 @@ func isLarge(name string) bool {
 
 // isRead reports whether the elements of a set say what services there are.
 func isRead(name string) bool {
-	return !isAffinityMap(name) && name != setSettings && name != setVersion
+	return !isAffinityMap(name) && !isOwners(name) && name != setSettings && name != setVersion
 }
 
 // complete reports whether all elements of a set were found.

@@ -2,6 +2,8 @@ package nftables
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 )
@@ -18,10 +20,15 @@ type version struct {
 	// unswept says that the affinity maps may have clients of endpoints that are gone: a commit
 	// took endpoints away, and its sweep has not ended.
 	unswept bool
+	// owners says that the index of owners is whole.
+	owners bool
 }
 
-// commentUnswept is the comment of the version's element if it is unswept.
-const commentUnswept = "affinity to be swept"
+// The comment of the version's element says what else is so, separated by commas.
+const (
+	commentUnswept = "affinity to be swept"
+	commentOwners  = "owners indexed"
+)
 
 // setVersion is the name of the set that holds the version. It is in the table of IPv4, which is
 // there whenever the instance is.
@@ -36,8 +43,8 @@ func versionSet() *nft.Set {
 func (v version) key() []byte { return nft.Native32(v.number) }
 
 // next returns the version after v; first is the first of all.
-func (v version) next(first uint32, unswept bool) version {
-	n := version{v.number + 1, unswept}
+func (v version) next(first uint32, unswept, owners bool) version {
+	n := version{v.number + 1, unswept, owners}
 	if v.number == 0 {
 		n.number = first
 	}
@@ -50,8 +57,15 @@ func (v version) next(first uint32, unswept bool) version {
 // appendTo adds the version's element to a list.
 func (v version) appendTo(l *nft.ElemList) {
 	e := nft.Elem{Key: v.key()}
+	var notes []string
 	if v.unswept {
-		e.UserData = nft.AppendComment(nil, commentUnswept)
+		notes = append(notes, commentUnswept)
+	}
+	if v.owners {
+		notes = append(notes, commentOwners)
+	}
+	if notes != nil {
+		e.UserData = nft.AppendComment(nil, strings.Join(notes, ", "))
 	}
 	l.Add(e)
 }
@@ -62,7 +76,9 @@ func versionOf(elems []nft.Elem) version {
 		return version{}
 	}
 	r := nft.Reader{Bytes: elems[0].Key}
-	v := version{r.Native(), nft.CommentOf(elems[0].UserData) == commentUnswept}
+	notes := strings.Split(nft.CommentOf(elems[0].UserData), ", ")
+	v := version{r.Native(), slices.Contains(notes, commentUnswept),
+		slices.Contains(notes, commentOwners)}
 	if !r.Done() {
 		return version{}
 	}

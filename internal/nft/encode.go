@@ -32,6 +32,7 @@ type Writer interface {
 	DeleteSet(s *Set)
 	AddElements(s *Set, l *ElemList)
 	DeleteElements(s *Set, l *ElemList)
+	FlushSet(s *Set)
 	AddChain(c *Chain)
 	FlushChain(name string)
 	DeleteChain(name string)
@@ -145,6 +146,12 @@ func (e *Encoder) AddElements(s *Set, l *ElemList) {
 // DeleteElements deletes elements of a set, which must be there.
 func (e *Encoder) DeleteElements(s *Set, l *ElemList) {
 	e.elements(MsgDelSetElem, 0, "delete", s, l)
+}
+
+// FlushSet deletes all elements of a set.
+func (e *Encoder) FlushSet(s *Set) {
+	e.message(MsgDelSetElem, 0, "flush", s.kind(), s.Name)
+	e.b.Text(AttrElemsSet, s.Name)
 }
 
 func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *ElemList) {

@@ -52,6 +52,7 @@ func everything(w Writer) {
 	w.FlushChain("old")
 	p.WriteRules(w)
 	w.DeleteChain("old")
+	w.FlushSet(clients)
 	w.DeleteSet(clients)
 }
 
@@ -76,6 +77,7 @@ add chain ip lb nat-output { type nat hook output priority -100; policy accept; 
 flush chain ip lb old
 add rule ip lb nat-output ct protocol { tcp, udp, sctp } goto services
 delete chain ip lb old
+flush map ip lb clients
 delete map ip lb clients
 `, b.String())
 }

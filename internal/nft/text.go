@@ -80,6 +80,9 @@ func (t *Text) AddElements(s *Set, l *ElemList) { t.elements("add element", s, l
 // DeleteElements deletes elements of a set, one a line.
 func (t *Text) DeleteElements(s *Set, l *ElemList) { t.elements("delete element", s, l) }
 
+// FlushSet deletes all elements of a set.
+func (t *Text) FlushSet(s *Set) { t.line("flush "+s.kind(), s.Name) }
+
 func (t *Text) elements(command string, s *Set, l *ElemList) {
 	l.Each(func(e Elem) { t.line(command, s.Name+" { "+s.ElemText(e)+" }") })
 }

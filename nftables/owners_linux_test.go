@@ -1,0 +1,117 @@
+package nftables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// inOwner returns a state with all services moved to the namespace of an owner.
+func inOwner(owner string, s servicemodel.State) servicemodel.State {
+	moved := servicemodel.State{}.WithNode(s.Node())
+	for svc := range s.Services() {
+		own := *svc
+		own.Name.Namespace = owner
+		moved = moved.WithService(&own).WithEndpoints(own.Name, s.Endpoints(svc.Name))
+	}
+	return moved
+}
+
+// randomParts makes random states of owners, which share endpoints and claim the same addresses.
+func randomParts(seed uint64) *randstate.Source {
+	c := randomConfig()
+	c.Services, c.Nodes = 4, nil
+	return randstate.New(c, rand.New(rand.NewPCG(seed, 9)))
+}
+
+// requireIndex requires that the next reading of parts needs the index only, and that the index and
+// the numbers of users are those that a reading of everything makes.
+func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
+	t.Helper()
+	b := newBackend(t, ns, nil)
+	o, err := b.ObserveParts(t.Context(), owners, nil)
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	require.False(t, b.pl.owning.whole)
+	fast := *b.pl.owning
+	all := newBackend(t, ns, nil)
+	whole, err := all.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, whole.Drift)
+	for i, f := range []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6} {
+		for _, owner := range owners {
+			var keys []servicemodel.FrontendKey
+			for fe := range whole.Table.Part(owner).Frontends() {
+				if fe.Key.Family() == f {
+					keys = append(keys, fe.Key)
+				}
+			}
+			require.Equal(t, keys, fast.families[i].frontends[owner])
+		}
+	}
+	for _, owner := range owners {
+		c := servicemodel.Diff(o.Table.Part(owner), whole.Table.Part(owner))
+		require.Empty(t, c.Frontends)
+		require.Empty(t, c.Pools)
+		require.Empty(t, c.ClusterIPs)
+	}
+}
+
+// Parts that come, change and go leave in the kernel what the model says, found by asking for it.
+func TestPartsAreWhatTheModelSays(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			ns, _ := newNS(t)
+			g, rng := randomParts(seed), rand.New(rand.NewPCG(seed, 4))
+			owners := []string{"a", "b", "c"}
+			var model *servicemodel.Table
+			for step := range 40 {
+				owner := owners[rng.IntN(3)]
+				s := inOwner(owner, g.State())
+				if rng.IntN(4) == 0 {
+					s = servicemodel.State{}.WithNode(s.Node())
+				}
+				next, want := model.WithPart(owner, mustResolve(t, s))
+				p := dataplane.NewParts(newBackend(t, ns, nil), nil)
+				r, err := p.Apply(t.Context(), owner, s)
+				if want != nil {
+					require.ErrorContains(t, err, want.Error())
+					continue
+				}
+				require.NoError(t, err)
+				require.Empty(t, r.Drift, step)
+				model = next
+				held, err := newBackend(t, ns, nil).Observe(t.Context(), nil)
+				require.NoError(t, err)
+				require.Empty(t, held.Drift, step)
+				c := servicemodel.Diff(held.Table, model.Arrange(held.Table))
+				c.Rules = nil // those of a model that nobody wrote to
+				for _, a := range c.Hairpins {
+					require.True(t, a.Added, "%v: the kernel knows whose they are, step %d", a, step)
+				}
+				c.Hairpins = slices.DeleteFunc(c.Hairpins, func(a servicemodel.AddrChange) bool {
+					return !needed(model, owners, a.Addr)
+				})
+				require.Equal(t, "", c.String(), "step %d", step)
+				requireIndex(t, ns, slices.Collect(model.Owners()))
+			}
+		})
+	}
+}
+
+// needed reports whether a must be a hairpin: here all states have one node, so that an endpoint is
+// one of all owners or of none.
+func needed(t *servicemodel.Table, owners []string, a netip.Addr) bool {
+	return slices.ContainsFunc(owners, func(o string) bool { return t.Part(o).HasHairpin(a) })
+}
