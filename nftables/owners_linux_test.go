@@ -96,9 +96,9 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, held.Drift, step)
 				c := servicemodel.Diff(held.Table, model.Arrange(held.Table))
-				c.Rules = nil // those of a model that nobody wrote to
-				for _, a := range c.Hairpins {
-					require.True(t, a.Added, "%v: the kernel knows whose they are, step %d", a, step)
+				c.Rules = nil                  // those of a model that nobody wrote to
+				for _, a := range c.Hairpins { // the kernel knows better whose they are
+					require.True(t, a.Added, "%v, step %d", a, step)
 				}
 				c.Hairpins = slices.DeleteFunc(c.Hairpins, func(a servicemodel.AddrChange) bool {
 					return !needed(model, owners, a.Addr)
