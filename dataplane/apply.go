@@ -40,9 +40,11 @@ func (e *Engine) count(r *Result) {
 // applyRest reads what an observation with a hint has left unread, and removes it. The kernel holds
 // the state by then.
 func (e *Engine) applyRest(ctx context.Context, r *Result) error {
+	e.phase.enter(PhaseObserve)
 	if err := e.observe(ctx, nil); err != nil {
 		return err
 	}
+	e.phase.enter(PhaseCheck)
 	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
 	if err := e.commit(ctx, r, c); err != nil {
 		return err
@@ -58,6 +60,7 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 // commit writes the changes, repairs what the last observation reported as drift, and notes what
 // the kernel holds then.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
+	e.phase.enter(PhaseCommit)
 	if !c.Empty() || len(e.drift) > 0 {
 		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
@@ -86,6 +89,7 @@ func (p *proposal) conflicts() []servicemodel.Conflict {
 // compare resolves a state and compares it with what the kernel holds. With hint, a reading of the
 // kernel may be confined to what is wanted.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
+	e.phase.enter(PhaseResolve)
 	p := &proposal{draft: draft{state: s, strict: e.strict}}
 	t, err := p.resolve(e.resolved)
 	if err != nil {
@@ -95,9 +99,11 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if hint {
 		want = t
 	}
+	e.phase.enter(PhaseObserve)
 	if p.observed, err = e.ensureKnown(ctx, want); err != nil {
 		return nil, err
 	}
+	e.phase.enter(PhaseCheck)
 	t = e.arranged(t)
 	p.changes = servicemodel.Diff(e.kernel, t)
 	accepted, err := e.accepted(p, t)

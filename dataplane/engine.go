@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/ration"
-	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -28,16 +26,21 @@ type Config struct {
 }
 
 // Engine makes the kernel hold desired states, through one backend. Its methods may be called by
-// several goroutines at a time; they run one after the other.
+// several goroutines at a time. Those that are given a context take turns, in the order in which
+// they were called, and return the context's error if it ends while they wait for theirs; the
+// others return at once.
 type Engine struct {
-	log      *slog.Logger
 	flows    Flows
 	strict   bool
 	switched chan struct{} // Run is told of another backend
 
-	mu sync.Mutex
+	progress  progress
+	observers observers
+
+	resync atomic.Bool // the kernel is to be read before anything else
+	turn   turn        // who has it has what follows
 	held
-	totals Totals
+	phase stopwatch
 	// state is what was applied last, if anything was.
 	state   servicemodel.State
 	applied bool
@@ -62,8 +65,9 @@ type held struct {
 	// read for that.
 	suspect  bool
 	readings ration.Ration
-	// refused are the services that the last apply left out.
-	refused []Refusal
+	// refused are the services that the last apply left out, and conflicts what they claimed.
+	refused   []Refusal
+	conflicts []servicemodel.Conflict
 }
 
 // newHeld returns what is known of the kernel before it was read.
@@ -71,37 +75,52 @@ func newHeld(b Backend) held { return held{backend: b, readings: ration.New(read
 
 // New returns an engine on a backend. Closing the backend stays with the caller.
 func New(b Backend, cfg *Config) *Engine {
-	e := &Engine{held: newHeld(b), log: slog.New(slog.DiscardHandler),
-		switched: make(chan struct{}, 1)}
 	if cfg == nil {
-		return e
+		cfg = &Config{}
 	}
-	e.strict, e.flows = cfg.Strict, cfg.Flows
+	e := &Engine{
+		held: newHeld(b), strict: cfg.Strict, flows: cfg.Flows,
+		switched: make(chan struct{}, 1), turn: newTurn(),
+		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
+	}
 	if cfg.Logger != nil {
-		e.log = cfg.Logger
+		e.Subscribe(logTo(cfg.Logger))
 	}
 	return e
 }
 
-// tries bounds how often something begins again because others changed the kernel meanwhile. The
-// waits in between add up to 1.2 s.
-const tries = 16
-
-// retry does something again for as long as that fails with ErrConflict. It is the only retry of
-// reading and committing: a backend returns the conflict.
-func retry(ctx context.Context, doing string, f func() error) error {
-	var err error
-	for try := range tries {
-		if try > 0 {
-			if err := sleep.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
-				return err
-			}
-		}
-		if err = f(); !errors.Is(err, ErrConflict) {
-			return err
-		}
+// take waits for the turn, which give ends.
+func (e *Engine) take(ctx context.Context) error {
+	if err := e.turn.take(ctx); err != nil {
+		return err
 	}
-	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
+	if e.resync.Swap(false) {
+		e.known = false
+	}
+	return nil
+}
+
+// give ends the turn, and tells what is known of the kernel now.
+func (e *Engine) give() {
+	e.progress.update(func(s *Status) {
+		s.Backend, s.Held = e.backend.Name(), nil
+		if e.known {
+			s.Held = e.kernel
+		}
+	})
+	e.turn.give()
+}
+
+// retry is the function of that name, and tells of conflicts.
+func (e *Engine) retry(ctx context.Context, doing string, f func() error) error {
+	try := 0
+	return retry(ctx, doing, func() error {
+		err := f()
+		if try++; errors.Is(err, ErrConflict) && e.observers.any() {
+			e.observers.emit(ctx, WriteConflict{Doing: doing, Try: try, Err: err})
+		}
+		return err
+	})
 }
 
 // Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing
@@ -120,37 +139,74 @@ func retry(ctx context.Context, doing string, f func() error) error {
 // the kernel is not touched, and the error joins a *servicemodel.FieldError, *[UnsupportedError] or
 // *[CollisionError] for each problem.
 //
-// [ErrUnsettled] is the one error that comes with a result: the kernel holds the state then.
+// [ErrUnsettled] is the one error that comes with a result: the kernel holds the state then. All
+// errors but that of a context that ended before it was Apply's turn are *[PhaseError] values.
+//
+// Apply is [Engine.Set] and waiting: beside a [Engine.Run] the state takes the place of the one
+// that Run was to hold, from Apply's turn on, and Run tries again if Apply fails.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
+	if err := e.take(ctx); err != nil {
+		return nil, fmt.Errorf("apply: %w", err)
+	}
+	defer e.give()
+	return e.applyRevision(ctx, s, e.progress.ask(s, true))
+}
+
+// applyWanted applies the newest state that is wanted. Unless again is set, there is no result
+// where it is applied already; nor is there if nothing is wanted.
+func (e *Engine) applyWanted(ctx context.Context, again bool) (*Result, error) {
+	if err := e.take(ctx); err != nil {
+		return nil, err
+	}
+	defer e.give()
+	s, r, todo := e.progress.todo(again)
+	if !todo {
+		return nil, nil
+	}
+	return e.applyRevision(ctx, s, r)
+}
+
+// applyRevision applies the state that was asked for as revision rev, and tells what became of it.
+func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision) (*Result,
+	error) {
 	start := time.Now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.phase.begin(PhaseLock)
 	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
-		e.totals.Failures++
+		err = e.failed(ctx, "apply", rev, err)
+		e.progress.update(func(s *Status) {
+			s.Totals.Failures++
+			e.progress.tried, e.progress.err = rev, err
+		})
 		return nil, err
 	}
 	e.state, e.applied = s, true
+	r.Revision = rev
+	e.phase.enter(PhaseSettle)
 	r.Settle, err = e.settle(ctx)
-	r.Duration = time.Since(start)
-	e.report(ctx, r)
+	e.phase.enter(PhaseSettle)
+	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
+	e.succeeded(ctx, r)
+	if err != nil {
+		err = e.failed(ctx, "settle", rev, err)
+	}
 	return r, err
 }
 
 // applyInTurn makes the kernel hold the state, while other writers of the instance wait.
 func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result, error) {
-	unlock, err := e.lock(ctx)
+	unlock, err := lock(ctx, e.backend)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	var r *Result
-	err = retry(ctx, "apply", func() (err error) {
+	err = e.retry(ctx, "apply", func() (err error) {
 		r, err = e.apply(ctx, s)
 		return err
 	})
 	if err == nil && e.unread {
-		err = retry(ctx, "apply, remove what nobody wants", func() error {
+		err = e.retry(ctx, "apply, remove what nobody wants", func() error {
 			return e.applyRest(ctx, r)
 		})
 		e.torn = err != nil
@@ -161,70 +217,33 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 	return r, nil
 }
 
-// lock keeps other writers of the instance waiting until unlock is called, where the backend can.
-func (e *Engine) lock(ctx context.Context) (unlock func(), err error) {
-	if l, ok := e.backend.(Locker); ok {
+// lock keeps other writers waiting until unlock is called, where the backend can.
+func lock(ctx context.Context, b Backend) (unlock func(), err error) {
+	if l, ok := b.(Locker); ok {
 		return l.Lock(ctx)
 	}
 	return func() {}, nil
 }
 
-func (e *Engine) report(ctx context.Context, r *Result) {
-	for _, f := range r.Refused {
-		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
-		if !found || e.refused[i].Err.Error() != f.Err.Error() {
-			e.log.WarnContext(ctx, "service refused", "backend", r.Backend,
-				"service", f.Service.String(), "reason", f.Err)
-		}
-	}
-	e.refused = r.Refused
-	e.totals.Applies++
-	if len(r.Drift) > 0 || r.IsRepair() {
-		e.logRepair(ctx, r)
-	}
-	if r.Messages > 0 && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
-		e.log.InfoContext(ctx, "applied", "backend", r.Backend, "added", r.Added, "changed",
-			r.Changed, "removed", r.Removed,
-			"messages", r.Messages, "bytes", r.Bytes, "duration", r.Duration)
-	}
-}
-
-// logRepair says what was put right, and counts it.
-func (e *Engine) logRepair(ctx context.Context, r *Result) {
-	if r.IsRepair() {
-		e.totals.Repairs++
-		e.totals.Repaired = e.totals.Repaired.Plus(r.Repaired)
-	}
-	attrs := []any{"backend", r.Backend, "added", r.Repaired.Added, "changed", r.Repaired.Changed,
-		"removed", r.Repaired.Removed, "objects", len(r.Drift), "duration", r.Duration}
-	if len(r.Drift) > 0 {
-		attrs = append(attrs, "first", r.Drift[0])
-	}
-	e.log.WarnContext(ctx, "repaired", attrs...)
-}
-
-// Totals returns what the engine did since it was made.
-func (e *Engine) Totals() Totals {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.totals
-}
-
 // Plan returns what Apply would do with the state, and touches nothing. It fails as Apply would.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.take(ctx); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	defer e.give()
+	e.phase.begin(PhaseResolve)
 	var p *proposal
-	err := retry(ctx, "plan", func() (err error) {
+	err := e.retry(ctx, "plan", func() (err error) {
 		p, err = e.compare(ctx, s, false)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, e.phase.fail(err)
 	}
+	e.phase.enter(PhaseCommit)
 	plan, err := e.backend.Plan(p.changes)
 	if err != nil {
-		return nil, err
+		return nil, e.phase.fail(err)
 	}
 	return &Preview{
 		Changes: p.changes, Drift: e.drift, Plan: plan,
@@ -234,34 +253,52 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 
 // Observe reads what the kernel holds, all of it.
 func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err := retry(ctx, "observe", func() error { return e.observe(ctx, nil) }); err != nil {
-		return nil, err
+	if err := e.take(ctx); err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	defer e.give()
+	e.phase.begin(PhaseObserve)
+	if err := e.retry(ctx, "observe", func() error { return e.observe(ctx, nil) }); err != nil {
+		return nil, e.phase.fail(err)
 	}
 	return &Observation{Table: e.kernel, Drift: e.drift}, nil
 }
 
 // Resync makes the next apply read the kernel, whatever its integrity.
-func (e *Engine) Resync() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.known = false
-}
+func (e *Engine) Resync() { e.resync.Store(true) }
 
 // Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
+// Beside a [Engine.Run], nothing is wanted any more until the next Set or Apply.
 func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	unlock, err := e.lock(ctx)
+	if err := e.take(ctx); err != nil {
+		return Stats{}, fmt.Errorf("cleanup: %w", err)
+	}
+	defer e.give()
+	rev := e.progress.ask(servicemodel.State{}, false)
+	e.phase.begin(PhaseCleanup)
+	e.held, e.notified, e.applied = newHeld(e.backend), nil, false
+	stats, err := e.cleanup(ctx, e.backend)
+	if err != nil {
+		err = e.failed(ctx, "cleanup", rev, err)
+		e.progress.update(func(*Status) { e.progress.tried, e.progress.err = rev, err })
+		return stats, err
+	}
+	e.progress.update(func(s *Status) {
+		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
+		s.Refused, s.Conflicts = nil, nil
+	})
+	return stats, nil
+}
+
+// cleanup removes what a backend holds.
+func (e *Engine) cleanup(ctx context.Context, b Backend) (stats Stats, err error) {
+	unlock, err := lock(ctx, b)
 	if err != nil {
 		return Stats{}, err
 	}
 	defer unlock()
-	e.held, e.notified, e.applied = newHeld(e.backend), nil, false
-	var stats Stats
-	err = retry(ctx, "cleanup", func() (err error) {
-		stats, err = e.backend.Cleanup(ctx)
+	err = e.retry(ctx, "cleanup", func() (err error) {
+		stats, err = b.Cleanup(ctx)
 		return err
 	})
 	return stats, err

@@ -19,7 +19,21 @@ var (
 	// ErrCollision says that something that is not the instance's is where something of a service
 	// must be. It is matched by every [CollisionError].
 	ErrCollision = errors.New("something foreign is in the way")
+	// ErrRefused says that a state was refused as a whole, and that nothing was touched: because of
+	// what is wrong with the node, or with a service if [Config.Strict] is set. The same state is
+	// refused again, until what is in its way is gone.
+	ErrRefused = errors.New("state refused")
+	// ErrRunning says that [Engine.Run] is under way already.
+	ErrRunning = errors.New("the engine runs already")
 )
+
+// refusedState is why a state was refused as a whole.
+type refusedState struct{ error }
+
+func (e refusedState) Unwrap() error { return e.error }
+
+// Is makes every refusedState match [ErrRefused].
+func (refusedState) Is(target error) bool { return target == ErrRefused }
 
 // OpError is one refusal by the kernel, found with errors.As in what backends return. It says what
 // was being done (Op) to which kernel object (Object), with which error (Errno) and explanation

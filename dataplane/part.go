@@ -48,7 +48,7 @@ type Parts struct {
 	backend Backend
 	flows   Flows
 	log     *slog.Logger
-	turn    chan struct{} // has an element while somebody has the turn
+	turn    turn // who has it has what follows
 
 	// told is what the flows were told that the kernel holds, as far as it was seen here, and state
 	// the state that goes with it.
@@ -59,7 +59,7 @@ type Parts struct {
 // NewParts returns the parts of the instance of a backend, which must not be used by others at the
 // same time. Closing the backend stays with the caller.
 func NewParts(b Backend, cfg *PartsConfig) *Parts {
-	p := &Parts{backend: b, log: slog.New(slog.DiscardHandler), turn: make(chan struct{}, 1)}
+	p := &Parts{backend: b, log: slog.New(slog.DiscardHandler), turn: newTurn()}
 	if cfg == nil {
 		return p
 	}
@@ -90,10 +90,10 @@ func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (
 // Plan returns what Apply would do, and touches nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
 	doing := "plan the part of " + owner
-	if err := p.take(ctx); err != nil {
+	if err := p.turn.take(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	defer p.give()
+	defer p.turn.give()
 	var c *partChange
 	err := retry(ctx, doing, func() (err error) {
 		c, err = p.compare(ctx, owner, s)
@@ -145,9 +145,9 @@ func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 // Owners returns the owners that hold anything, sorted.
 func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	var owners []string
-	err := p.take(ctx)
+	err := p.turn.take(ctx)
 	if err == nil {
-		defer p.give()
+		defer p.turn.give()
 		err = retry(ctx, "list", func() (err error) {
 			owners, err = p.owners(ctx)
 			return err
@@ -159,25 +159,14 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	return owners, nil
 }
 
-func (p *Parts) take(ctx context.Context) error {
-	select {
-	case p.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (p *Parts) give() { <-p.turn }
-
 // change makes a change to the kernel, again where others come between.
 func (p *Parts) change(ctx context.Context, doing string, s servicemodel.State,
 	compare func() (*partChange, error)) (*Result, error) {
 	start := time.Now()
-	if err := p.take(ctx); err != nil {
+	if err := p.turn.take(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	defer p.give()
+	defer p.turn.give()
 	r, err := p.changeInTurn(ctx, doing, s, compare)
 	if r == nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
@@ -202,13 +191,11 @@ func (p *Parts) change(ctx context.Context, doing string, s servicemodel.State,
 // that of work which the commit left.
 func (p *Parts) changeInTurn(ctx context.Context, doing string, s servicemodel.State,
 	compare func() (*partChange, error)) (r *Result, err error) {
-	if l, ok := p.backend.(Locker); ok {
-		unlock, err := l.Lock(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
+	unlock, err := lock(ctx, p.backend)
+	if err != nil {
+		return nil, err
 	}
+	defer unlock()
 	err = retry(ctx, doing, func() error {
 		c, err := compare()
 		if err != nil {

@@ -50,8 +50,10 @@ func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err erro
 // intact reports whether an apply of the same state would find nothing to do, as far as that shows
 // without reading the kernel. After something failed, the next try reads the kernel anyway.
 func (e *Engine) intact(ctx context.Context) (bool, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.take(ctx); err != nil {
+		return true, err
+	}
+	defer e.give()
 	if !e.known || e.unread {
 		return true, nil
 	}

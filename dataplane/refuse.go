@@ -45,13 +45,13 @@ func (d *draft) resolve(prev *servicemodel.Table) (*servicemodel.Table, error) {
 // is about anything else, such as the node.
 func (d *draft) leaveOut(err error) error {
 	if d.strict {
-		return err
+		return refusedState{err}
 	}
 	problems := map[servicemodel.Name][]error{}
 	for _, p := range leaves(err, nil) {
 		name := serviceOf(p)
 		if d.state.Service(name) == nil && d.state.Endpoints(name) == nil {
-			return err
+			return refusedState{err}
 		}
 		problems[name] = append(problems[name], p)
 	}

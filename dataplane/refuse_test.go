@@ -258,7 +258,7 @@ func TestRunSaysWhatIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{})
 		r.Refuse(refusePort81)
-		r.states <- services(3).WithService(at81(2))
+		r.set(services(3).WithService(at81(2)))
 		r.at(time.Second)
 		require.NoError(t, r.errs[0])
 		require.Len(t, r.results[0].Refused, 1)

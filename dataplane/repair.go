@@ -2,7 +2,6 @@ package dataplane
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/ration"
@@ -22,13 +21,12 @@ type repairs struct {
 	every  time.Duration
 	timer  *time.Timer
 	ration ration.Ration
-	log    *slog.Logger
 	held   int // how often a repair was due and had to wait, since the last one
 }
 
 // newRepairs returns repairs that are looked for each time that so much time has passed.
-func newRepairs(every time.Duration, log *slog.Logger) *repairs {
-	r := &repairs{every: every, timer: time.NewTimer(forever), log: log,
+func newRepairs(every time.Duration) *repairs {
+	r := &repairs{every: every, timer: time.NewTimer(forever),
 		ration: ration.New(repairBurst, repairShare)}
 	r.next()
 	return r
@@ -41,29 +39,31 @@ func (r *repairs) next() {
 	}
 }
 
-// allow reports whether there may be a repair now. It says so when repairs begin to wait.
-func (r *repairs) allow(ctx context.Context) bool {
+// allow reports whether there may be a repair now, and whether repairs begin to wait with this one.
+func (r *repairs) allow() (allowed, delayed bool) {
 	if r.ration.Allow(time.Now()) {
 		r.held = 0
-		return true
+		return true, false
 	}
-	if r.held++; r.held == 1 {
-		r.log.WarnContext(ctx, "somebody undoes repairs again and again: the next one waits")
-	}
-	return false
+	r.held++
+	return false, r.held == 1
 }
 
-// look asks whether the kernel still holds what it should, and repairs it. It returns how long to
-// wait for the next event, or asBefore.
-func (l *loop) look(ctx context.Context) time.Duration {
+// look asks whether the kernel still holds what it should, and repairs it.
+func (l *loop) look(ctx context.Context) {
 	defer l.repairs.next()
 	if !l.have || l.want {
-		return asBefore // there is an apply to come, which looks by itself
+		return // there is an apply to come, which looks by itself
 	}
-	if same, err := l.engine.intact(ctx); same && err == nil || !l.repairs.allow(ctx) {
-		return asBefore
+	if same, err := l.engine.intact(ctx); same && err == nil {
+		return
 	}
-	l.timer.Stop()
-	l.want = true
-	return l.apply(ctx, true)
+	allowed, delayed := l.repairs.allow()
+	if delayed {
+		l.tell(ctx, RepairDelayed{})
+	}
+	if allowed {
+		l.again = true
+		l.apply(ctx)
+	}
 }

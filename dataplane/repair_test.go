@@ -30,7 +30,7 @@ func TestRunRepairsWhatOthersDid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				r := run(t, dataplane.RunOptions{Resync: never})
-				r.states <- services(2)
+				r.set(services(2))
 				r.at(time.Minute)
 				require.Len(t, r.applies, 1, "nobody is told of looks that find nothing")
 				r.requireCalls(t, 1, 1)
@@ -44,7 +44,7 @@ func TestRunRepairsWhatOthersDid(t *testing.T) {
 				require.Equal(t, c.drift, r.results[1].Drift)
 				require.Zero(t, r.results[1].Counts, "nothing is wanted that was not before")
 				require.Equal(t, dataplane.Totals{Applies: 2, Repairs: 1, Repaired: c.repaired},
-					r.engine.Totals())
+					r.engine.Status().Totals)
 				r.at(time.Hour)
 				require.Len(t, r.applies, 2)
 			})
@@ -76,7 +76,7 @@ func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	r := b.apply(t, services(3))
 	require.False(t, r.IsRepair())
 	require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
-	require.Equal(t, dataplane.Totals{Applies: 2, Failures: 1}, b.engine.Totals())
+	require.Equal(t, dataplane.Totals{Applies: 2, Failures: 1}, b.engine.Status().Totals)
 	b.Kernel().Flush()
 	require.True(t, b.apply(t, services(3)).IsRepair())
 }
@@ -84,7 +84,7 @@ func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 func TestRunDoesNotLookIfItIsToldNotTo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, Look: never})
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(time.Second)
 		before := r.Calls(memory.CallIntegrity)
 		r.Kernel().Flush()
@@ -111,7 +111,7 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 				e := dataplane.New(m, &dataplane.Config{
 					Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
-				r.states <- services(1)
+				r.set(services(1))
 				r.at(0)
 				r.Before(memory.CallCommit, func(ctx context.Context) error {
 					time.Sleep(c.takes)
@@ -126,11 +126,11 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 				repairs := len(r.applies) - 1
 				require.LessOrEqual(t, repairs, c.most)
 				require.Greater(t, repairs, c.most/2)
-				require.Contains(t, log.String(), "somebody undoes repairs again and again")
-				require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("again and again")), repairs)
 				r.at(2 * time.Minute)
 				requireHolds(t, r.Kernel(), services(1))
-				require.Equal(t, len(r.applies)-1, e.Totals().Repairs)
+				require.Equal(t, len(r.applies)-1, e.Status().Totals.Repairs)
+				require.Contains(t, log.String(), "somebody undoes repairs again and again")
+				require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("again and again")), repairs)
 			})
 		})
 	}
@@ -140,7 +140,7 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 func TestRunTriesARepairAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second})
-		r.states <- services(2)
+		r.set(services(2))
 		r.at(time.Second)
 		r.Kernel().Flush()
 		r.Fail(memory.CallCommit, 2, errRefused)
@@ -149,6 +149,7 @@ func TestRunTriesARepairAgain(t *testing.T) {
 		requireHolds(t, r.Kernel(), services(2))
 		r.Fail(memory.CallIntegrity, 1, errRefused)
 		r.at(time.Hour)
-		require.Len(t, r.applies, 4, "the apply after a look that failed finds nothing")
+		require.Len(t, r.applies, 5)
+		require.Zero(t, r.results[4].Messages, "the apply after a look that failed finds nothing")
 	})
 }

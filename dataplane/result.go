@@ -10,6 +10,8 @@ import (
 type Result struct {
 	// Backend is the backend's name.
 	Backend string
+	// Revision numbers the state among those that were asked for, see [Engine.Set].
+	Revision Revision
 	// Counts counts what was added, changed and removed since it was wanted otherwise: since the
 	// last apply, or for the first one, since what the kernel held.
 	servicemodel.Counts
@@ -33,7 +35,10 @@ type Result struct {
 	Observed bool
 	// Settle is after what time [Engine.Settle] has work to do; 0 means that no work is left.
 	Settle time.Duration
-	// Stats is what the commits sent to the kernel; the duration is that of the whole apply.
+	// Phases is how long each phase took.
+	Phases Phases
+	// Stats is what the commits sent to the kernel; the duration is that of the whole apply,
+	// from its turn on.
 	Stats
 
 	state servicemodel.State // what was applied, without the refused services
@@ -45,18 +50,6 @@ type Result struct {
 // IsRepair reports whether something was put right that others had done to the kernel.
 func (r *Result) IsRepair() bool {
 	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
-}
-
-// Totals counts what an engine did since it was made.
-type Totals struct {
-	// Applies counts the applies that succeeded, whether they found something to do or not.
-	Applies int
-	// Failures counts those that failed.
-	Failures int
-	// Repairs counts the applies that put right what others had done ([Result.IsRepair]).
-	Repairs int
-	// Repaired counts what was put right, see [Result.Repaired].
-	Repaired servicemodel.Counts
 }
 
 // Preview is what an apply would do.

@@ -4,15 +4,14 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
-
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // RunOptions tunes [Engine.Run]. A nil *RunOptions is the zero RunOptions.
 type RunOptions struct {
-	// MinInterval is the least time between the end of one apply and the start of the next; states
-	// that arrive meanwhile collapse into the newest. A state that comes after a quiet time does
-	// not wait. Zero means none: an apply costs little. It is the minSyncPeriod of kube-proxy.
+	// MinInterval is the least time between the end of one apply of Run and the start of the next;
+	// of the states that are set meanwhile the newest is applied. A state that comes after a quiet
+	// time does not wait. Zero means none: an apply costs little. It is the minSyncPeriod of
+	// kube-proxy.
 	MinInterval time.Duration
 	// Burst is how many applies may follow one another without MinInterval between them after a
 	// quiet time; one more comes back with each MinInterval. Zero means 1.
@@ -32,11 +31,6 @@ type RunOptions struct {
 	// negative never. Where others undo it again and again, repairs take no more than a tenth of
 	// the time, and a second one of the same kind waits at least a second once five came in a row.
 	Look time.Duration
-	// Done, if not nil, is called after each apply with its result, or its error, or both if the
-	// error is [ErrUnsettled]; and with a nil result after each Settle or [Watcher] that failed.
-	// Services that an apply refused are in its result; the next apply tries them again, at the
-	// latest with the next Resync.
-	Done func(*Result, error)
 }
 
 func (o *RunOptions) withDefaults() RunOptions {
@@ -58,171 +52,184 @@ func (o *RunOptions) withDefaults() RunOptions {
 	if r.Look == 0 {
 		r.Look = 250 * time.Millisecond
 	}
-	if r.Done == nil {
-		r.Done = func(*Result, error) {}
-	}
 	return r
 }
 
-// Run applies the states that it receives until the channel is closed or the context is done. Where
-// several states wait, it applies the newest and skips the others. It tries a failed apply again,
-// with the newest state, and does the work that applies leave to a later time when it is due. If
-// the backend is a [Watcher], Run applies the state again when what it watches has changed. Run
-// works in the caller's goroutine; the goroutine that watches ends before Run returns. Run returns
-// nil when the channel was closed and the last state was applied, otherwise the context's error.
-// Work that is not due by then is left: to finish it, call [Engine.Settle] until it returns 0.
-func (e *Engine) Run(ctx context.Context, states <-chan servicemodel.State,
-	opts *RunOptions) error {
-	l := &loop{engine: e, opts: opts.withDefaults(), states: states}
+// Run makes the kernel hold what [Engine.Set] and [Engine.Apply] ask for, the newest of it, until
+// the context is done. It tries again what failed, with the newest state; repairs what others
+// change; and does the work that applies leave to a later time when it is due. If the backend is a
+// [Watcher], Run applies the state again when what it watches has changed.
+//
+// Run works in the caller's goroutine; the goroutine that watches ends before Run returns. It
+// returns the context's error, or [ErrRunning] if another Run of the engine is under way. The
+// kernel then stays as it is: what of the newest state is not in it, and what work is left, is in
+// [Engine.Status]. [Engine.Finish], called before the context is ended, waits for both.
+func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
+	if !e.progress.run(true) {
+		return ErrRunning
+	}
+	defer e.progress.run(false)
+	l := &loop{engine: e, opts: opts.withDefaults()}
 	l.retry, l.settleRetry = l.opts.RetryMin, l.opts.RetryMin
 	l.timer, l.settle = time.NewTimer(forever), time.NewTimer(forever)
 	defer l.timer.Stop()
 	defer l.settle.Stop()
-	l.watch = newWatch(ctx, e.current(), l.opts.RetryMax)
+	l.watch = noWatch()
 	defer func() { l.watch.close() }()
-	l.repairs = newRepairs(l.opts.Look, e.log)
+	l.repairs = newRepairs(l.opts.Look)
 	defer l.repairs.timer.Stop()
-	return l.run(ctx)
+	if err := l.watchBackend(ctx); err != nil {
+		return err
+	}
+	for {
+		l.follow()
+		if err := l.next(ctx); err != nil {
+			return err
+		}
+	}
 }
 
-const (
-	// forever is a wait that does not end.
-	forever = 1<<63 - 1
-	// asBefore leaves a timer as it is.
-	asBefore = -1
-)
+// run notes that a Run begins, if it is the only one, or that it ends.
+func (p *progress) run(begins bool) (ok bool) {
+	p.update(func(s *Status) {
+		if ok = !begins || !s.Running; ok {
+			s.Running = begins
+		}
+	})
+	return ok
+}
+
+// forever is a wait that does not end.
+const forever = 1<<63 - 1
 
 // loop is the state of one Run.
 type loop struct {
 	engine *Engine
 	opts   RunOptions
-	states <-chan servicemodel.State
 	timer  *time.Timer // the next apply
 	settle *time.Timer // the next Settle
 	watch  *watch
 	// repairs says when to look whether others changed the kernel.
 	repairs *repairs
 
-	state  servicemodel.State
-	have   bool // a state was received
-	want   bool // it is not applied yet
-	closed bool
-	retry  time.Duration // until the next attempt after a failure
+	seen  Revision // the newest revision that the timer was set for
+	have  bool     // there is a state to hold
+	want  bool     // it is to be applied: it is not in the kernel, or it is to be applied again
+	again bool
+	retry time.Duration // until the next attempt after a failure
 	// paid is when MinInterval has passed for all applies there were, one after the other.
 	paid time.Time
 
+	settles     int           // how many calls of Settle the timer has heard of
 	settleRetry time.Duration // until the next attempt after a Settle that failed
 }
 
-func (l *loop) run(ctx context.Context) error {
-	wait := l.resyncWait()
-	for !l.closed || l.want {
-		if wait != asBefore {
-			l.timer.Reset(wait)
+// next waits for the next event and deals with it.
+func (l *loop) next(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-l.engine.progress.wake:
+	case <-l.settle.C:
+		// An error is told by an event, and the time of the next try is set by follow.
+		_, _ = l.engine.Settle(ctx)
+	case <-l.repairs.timer.C:
+		l.look(ctx)
+	case <-l.engine.switched:
+		l.settle.Reset(0)
+		return l.watchBackend(ctx)
+	case err := <-l.watch.failed:
+		l.tell(ctx, WatchFailed{err})
+	case <-l.watch.changed:
+		if l.have && !l.want {
+			l.want, l.again = true, true
+			l.timer.Reset(l.minWait())
 		}
-		var err error
-		if wait, err = l.next(ctx); err != nil {
-			return err
+	case <-l.timer.C:
+		if !l.want { // nothing else happened for so long
+			l.engine.Resync()
+			l.again = true
 		}
+		l.apply(ctx)
 	}
 	return nil
 }
 
-// next waits for the next event and deals with it. It returns how long after that the timer of the
-// next apply fires, or asBefore.
-func (l *loop) next(ctx context.Context) (wait time.Duration, err error) {
-	select {
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	case <-l.settle.C:
-		l.settleNow(ctx)
-	case <-l.repairs.timer.C:
-		return l.look(ctx), nil
-	case <-l.engine.switched:
-		l.watch.close()
-		l.watch = newWatch(ctx, l.engine.current(), l.opts.RetryMax)
-		l.settle.Reset(0)
-	case err := <-l.watch.failed:
-		l.opts.Done(nil, err)
-	case <-l.watch.changed:
-		if l.have && !l.want {
-			l.timer.Stop()
-			l.want = true
-			return l.minWait(), nil
-		}
-	case s, ok := <-l.states:
-		l.timer.Stop()
-		l.receive(s, ok)
-		return l.minWait(), nil
-	case <-l.timer.C:
-		return l.fire(ctx), nil
+// watchBackend watches what the engine's backend depends on, and no other backend any more.
+func (l *loop) watchBackend(ctx context.Context) error {
+	b, err := l.engine.current(ctx)
+	if err != nil {
+		return err
 	}
-	return asBefore, nil
+	l.watch.close()
+	l.watch = newWatch(ctx, b, l.opts.RetryMax)
+	return nil
 }
 
-// fire applies the newest state: again, with a reading of the kernel, if it is applied already.
-func (l *loop) fire(ctx context.Context) time.Duration {
-	if l.have && !l.want {
-		l.engine.Resync()
-		l.want = true
-	}
-	if !l.want {
-		return l.resyncWait()
-	}
-	return l.apply(ctx, false)
-}
-
-// receive takes a state and those that wait behind it.
-func (l *loop) receive(s servicemodel.State, ok bool) {
-	for {
-		if !ok {
-			l.closed, l.states = true, nil
-			return
-		}
-		l.state, l.have, l.want = s, true, true
-		select {
-		case s, ok = <-l.states:
-		default:
-			return
-		}
+// tell emits an event that is not part of any call of the engine.
+func (l *loop) tell(ctx context.Context, ev Event) {
+	if l.engine.take(ctx) == nil {
+		defer l.engine.give()
+		l.engine.observers.emit(ctx, ev)
 	}
 }
 
+// follow sets the timers by what was asked for and done since the last time, by this loop or by
+// others.
+func (l *loop) follow() {
+	p := &l.engine.progress
+	p.mu.Lock()
+	st, wants, settles, unsettled := p.status, p.wants, p.settles, p.unsettled
+	p.mu.Unlock()
+	if l.settles != settles {
+		l.settles = settles
+		l.settleAt(st.Settle, unsettled)
+	}
+	if l.seen == st.Wanted {
+		return
+	}
+	l.seen, l.have, l.again = st.Wanted, wants, false
+	if l.want = wants && st.Pending(); l.want {
+		l.timer.Reset(l.minWait())
+	} else {
+		l.applied()
+	}
+}
+
+// minWait returns how long MinInterval keeps the next apply waiting.
 func (l *loop) minWait() time.Duration {
-	if !l.want {
-		return 0
-	}
 	return max(0, time.Until(l.paid.Add(-time.Duration(l.opts.Burst-1)*l.opts.MinInterval)))
 }
 
-func (l *loop) resyncWait() time.Duration {
+// applied sets the timer when there is nothing to apply.
+func (l *loop) applied() {
+	l.want, l.again, l.retry = false, false, l.opts.RetryMin
 	if l.opts.Resync < 0 || !l.have {
-		return forever
+		l.timer.Reset(forever)
+		return
 	}
-	return max(l.opts.Resync, l.opts.MinInterval)
+	l.timer.Reset(max(l.opts.Resync, l.opts.MinInterval))
 }
 
-// apply applies the newest state and returns how long to wait for the next event. One that only
-// looks whether there is something to do is not told of if there was nothing.
-func (l *loop) apply(ctx context.Context, look bool) time.Duration {
-	r, err := l.engine.Apply(ctx, l.state)
+// apply applies the newest state.
+func (l *loop) apply(ctx context.Context) {
+	r, err := l.engine.applyWanted(ctx, l.again)
+	if r == nil && err == nil { // somebody else has applied it, or nothing is wanted any more
+		l.applied()
+		return
+	}
 	l.pay()
-	if r != nil {
-		l.settleIn(r.Settle, err)
-		if r.IsRepair() {
-			l.repairs.ration.Spend(r.Duration)
-		}
-	}
-	if !look || err != nil || r.Messages > 0 {
-		l.opts.Done(r, err)
-	}
 	if r == nil {
-		wait := max(jitter(l.retry), l.opts.MinInterval)
+		l.want = true
+		l.timer.Reset(max(jitter(l.retry), l.opts.MinInterval))
 		l.retry = min(2*l.retry, l.opts.RetryMax)
-		return wait
+		return
 	}
-	l.want, l.retry = false, l.opts.RetryMin
-	return l.resyncWait()
+	if r.IsRepair() {
+		l.repairs.ration.Spend(r.Duration)
+	}
+	l.seen = max(l.seen, r.Revision)
+	l.applied()
 }
 
 // pay notes that an apply has ended.
@@ -237,25 +244,19 @@ func (l *loop) pay() {
 // jitter returns d, or up to a quarter more.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// settleNow does the work that is due.
-func (l *loop) settleNow(ctx context.Context) {
-	next, err := l.engine.Settle(ctx)
-	l.settleIn(next, err)
-	if err != nil {
-		l.opts.Done(nil, err)
-	}
-}
-
-// settleIn sets the timer of the next Settle, given what the last one returned.
-func (l *loop) settleIn(next time.Duration, err error) {
-	if err != nil {
+// settleAt sets the timer of the next Settle, given when there is work for it, and whether the last
+// one failed.
+func (l *loop) settleAt(due time.Time, failed bool) {
+	next := time.Duration(forever)
+	switch {
+	case failed:
 		next = jitter(l.settleRetry)
 		l.settleRetry = min(2*l.settleRetry, l.opts.RetryMax)
-	} else {
+	case !due.IsZero():
+		next = time.Until(due)
+		fallthrough
+	default:
 		l.settleRetry = l.opts.RetryMin
-	}
-	if next == 0 {
-		next = forever
 	}
 	l.settle.Reset(next)
 }

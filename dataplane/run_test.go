@@ -19,7 +19,6 @@ import (
 // also proves that Run leaves none.
 type runner struct {
 	*bench
-	states chan servicemodel.State
 	cancel context.CancelCauseFunc
 	start  time.Time
 	// applies are the times since the start at which applies ended, and how.
@@ -41,21 +40,47 @@ func run(t *testing.T, o dataplane.RunOptions) *runner { return runOn(t, newBenc
 
 // runOn starts a Run of an engine.
 func runOn(t *testing.T, b *bench, o dataplane.RunOptions) *runner {
-	r := &runner{bench: b, states: make(chan servicemodel.State, 8), start: time.Now(),
-		ended: make(chan error, 1)}
+	r := &runner{bench: b, start: time.Now(), ended: make(chan error, 1)}
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancelCause(t.Context())
 	t.Cleanup(func() { r.cancel(nil) })
-	o.Done = func(res *dataplane.Result, err error) {
+	r.engine.Subscribe(r.hear)
+	go func() { r.ended <- r.engine.Run(ctx, &o) }()
+	return r
+}
+
+// hear notes applies and failures.
+func (r *runner) hear(_ context.Context, ev dataplane.Event) {
+	note := func(res *dataplane.Result, err error) {
 		r.applies, r.results, r.errs = append(r.applies, time.Since(r.start)),
 			append(r.results, res), append(r.errs, err)
 	}
-	go func() { r.ended <- r.engine.Run(ctx, r.states, &o) }()
-	return r
+	switch ev := ev.(type) {
+	case dataplane.Applied:
+		note(ev.Result, nil)
+	case dataplane.Failed:
+		if ev.Doing == "settle" && ev.Revision > 0 { // the apply before left it unsettled
+			r.errs[len(r.errs)-1] = ev.Err
+			return
+		}
+		note(nil, ev.Err)
+	case dataplane.WatchFailed:
+		note(nil, ev.Err)
+	}
+}
+
+// set makes a state the one to hold.
+func (r *runner) set(s servicemodel.State) { r.engine.Set(s) }
+
+// stop ends the Run.
+func (r *runner) stop() {
+	r.cancel(nil)
+	<-r.ended
 }
 
 // at sleeps until d after the start, and until nothing happens any more.
 func (r *runner) at(d time.Duration) {
+	r.engine.Status() // tells the race detector that the test has read what it wanted to
 	time.Sleep(d - time.Since(r.start))
 	synctest.Wait()
 }
@@ -92,10 +117,10 @@ func TestRunCollapsesStatesThatArriveWhileItApplies(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
 		r.commitsTake(10 * time.Second)
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(time.Second)
 		for n := 2; n <= 6; n++ {
-			r.states <- services(n)
+			r.set(services(n))
 		}
 		r.at(time.Minute)
 		require.Equal(t, seconds(10, 20), r.applies)
@@ -109,15 +134,15 @@ func TestRunKeepsTheMinimalInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{MinInterval: 10 * time.Second, Resync: never})
 		r.commitsTake(2 * time.Second)
-		r.states <- services(1)
+		r.set(services(1))
 		for n := 2; n <= 5; n++ {
 			r.at(time.Duration(n) * time.Second)
-			r.states <- services(n)
+			r.set(services(n))
 		}
 		r.at(time.Minute)
 		require.Equal(t, seconds(2, 14), r.applies, "ten seconds between an end and a start")
 		requireHolds(t, r.Kernel(), services(5))
-		r.states <- services(6)
+		r.set(services(6))
 		synctest.Wait()
 		r.at(2 * time.Minute)
 		require.Equal(t, seconds(2, 14, 62), r.applies,
@@ -131,13 +156,13 @@ func TestRunHasABurst(t *testing.T) {
 		r := run(t, dataplane.RunOptions{MinInterval: 10 * time.Second, Burst: 3, Resync: never})
 		for n := 1; n <= 8; n++ {
 			r.at(time.Duration(n) * time.Second)
-			r.states <- services(n)
+			r.set(services(n))
 		}
 		r.at(time.Minute)
 		require.Equal(t, seconds(1, 2, 3, 11), r.applies)
 		requireHolds(t, r.Kernel(), services(8))
 		for n := 1; n <= 4; n++ {
-			r.states <- services(n)
+			r.set(services(n))
 			synctest.Wait()
 		}
 		r.at(2 * time.Minute)
@@ -167,7 +192,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 				for range 2 { // the second time it begins with the minimum again
 					r.start, r.applies, r.errs = time.Now(), nil, nil
 					r.Fail(memory.CallCommit, 4, errRefused)
-					r.states <- services(r.Kernel().Table().Len() + 1)
+					r.set(services(r.Kernel().Table().Len() + 1))
 					r.at(time.Hour)
 					requireTimes(t, c.want, r.applies)
 					for i, err := range r.errs {
@@ -184,9 +209,9 @@ func TestRunTriesANewStateAtOnceAfterAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: 10 * time.Second, Resync: never})
 		r.Fail(memory.CallCommit, 2, errRefused)
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(time.Second)
-		r.states <- services(2)
+		r.set(services(2))
 		r.at(2 * time.Second)
 		require.Equal(t, seconds(0, 1), r.applies)
 		require.Zero(t, r.Kernel().Table().Len())
@@ -214,7 +239,7 @@ func TestRunReadsTheKernelPeriodically(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				r := run(t, c.opts)
-				r.states <- services(1)
+				r.set(services(1))
 				r.at(16 * time.Minute)
 				require.Equal(t, c.want, r.applies)
 				for _, res := range r.results {
@@ -229,7 +254,7 @@ func TestRunReadsTheKernelPeriodically(t *testing.T) {
 func TestRunRepairsWhatAResyncFindsAndRetriesIt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: time.Minute, RetryMin: time.Second, Look: never})
-		r.states <- services(2)
+		r.set(services(2))
 		r.at(time.Second)
 		r.Kernel().Flush()
 		r.Fail(memory.CallCommit, 1, errRefused)
@@ -246,22 +271,21 @@ func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: time.Second})
 		r.at(time.Hour)
 		require.Empty(t, r.applies)
-		close(r.states)
-		require.NoError(t, <-r.ended)
+		r.stop()
 		r.requireCalls(t, 0, 0)
 	})
 }
 
-func TestRunEndsWhenTheLastStateIsApplied(t *testing.T) {
+func TestFinishWaitsForTheLastState(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: time.Second, MinInterval: time.Second})
-		r.states <- services(1)
+		r.set(services(1))
 		synctest.Wait()
 		r.Fail(memory.CallCommit, 3, errRefused)
-		r.states <- services(2)
-		r.states <- services(3)
-		close(r.states)
-		require.NoError(t, <-r.ended)
+		r.set(services(2))
+		r.set(services(3))
+		require.NoError(t, r.engine.Finish(t.Context()))
+		r.stop()
 		requireTimes(t, seconds(0, 1, 2, 4, 8), r.applies, "the failures are not the end")
 		requireHolds(t, r.Kernel(), services(3))
 	})
@@ -274,24 +298,23 @@ func TestRunEndsWithTheContext(t *testing.T) {
 		prepare func(*runner)
 	}{
 		{"while it waits for the first state", func(*runner) {}},
-		{"while it waits for another state", func(r *runner) { r.states <- services(1) }},
+		{"while it waits for another state", func(r *runner) { r.set(services(1)) }},
 		{"while it waits for the minimal interval", func(r *runner) {
-			r.states <- services(1)
+			r.set(services(1))
 			synctest.Wait()
-			r.states <- services(2)
+			r.set(services(2))
 		}},
 		{"while it waits to try again", func(r *runner) {
 			r.Fail(memory.CallCommit, 1000, errRefused)
-			r.states <- services(1)
+			r.set(services(1))
 			synctest.Wait()
-			close(r.states)
 		}},
 		{"while it applies", func(r *runner) {
 			r.Before(memory.CallCommit, func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})
-			r.states <- services(1)
+			r.set(services(1))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -43,9 +43,19 @@ var ErrUnsettled = errors.New("applied, but not settled")
 // no work is left. [Engine.Run] calls it when work is due; programs without Run call it themselves,
 // or leave the work to the next Apply. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.settle(ctx)
+	if err := e.take(ctx); err != nil {
+		return 0, fmt.Errorf("settle: %w", err)
+	}
+	defer e.give()
+	e.phase.begin(PhaseSettle)
+	if next, err = e.settle(ctx); err != nil {
+		return next, e.failed(ctx, "settle", 0, err)
+	}
+	if e.observers.any() {
+		e.phase.enter(PhaseSettle)
+		e.observers.emit(ctx, Settled{Next: next, Duration: e.phase.elapsed[PhaseSettle]})
+	}
+	return next, nil
 }
 
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
@@ -65,20 +75,35 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		take(e.flows.Settle(ctx))
 	}
 	if len(errs) > 0 {
-		return next, fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
+		err = fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
 	}
-	return next, nil
+	e.progress.settled(next, err)
+	return next, err
+}
+
+// settled notes what a call of Settle returned.
+func (p *progress) settled(next time.Duration, err error) {
+	p.update(func(s *Status) {
+		p.settles, p.unsettled = p.settles+1, err != nil
+		switch s.Settle = time.Now(); {
+		case err != nil:
+		case next > 0:
+			s.Settle = s.Settle.Add(next)
+		default:
+			s.Settle = time.Time{}
+		}
+	})
 }
 
 // settleBackend calls Settle of the backend, with the kernel read before if that must be.
 func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
-	unlock, err := e.lock(ctx)
+	unlock, err := lock(ctx, e.backend)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
 	if !e.known {
-		err := retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+		err := e.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
 		if err != nil {
 			return 0, err
 		}

@@ -242,12 +242,12 @@ func TestRunSettlesWhenItIsDue(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second,
 			RetryMax: 4 * time.Second})
 		b.due(10*time.Second, 30*time.Second)
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(5 * time.Second)
 		b.requireDone(t, 0, 1)
 		r.at(11 * time.Second)
 		b.requireDone(t, 1, 2)
-		r.states <- services(2)
+		r.set(services(2))
 		r.at(29 * time.Second)
 		b.requireDone(t, 1, 3)
 		r.at(time.Hour)
@@ -260,7 +260,7 @@ func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second,
 			RetryMax: 4 * time.Second})
 		b.fail(errRefused)
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(14 * time.Second)
 		requireTimes(t, seconds(0, 1, 3, 7, 11), r.applies)
 		for i, err := range r.errs {
@@ -271,20 +271,27 @@ func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 		b.fail(nil)
 		r.at(time.Minute)
 		require.Len(t, r.applies, 5)
-		close(r.states)
-		require.NoError(t, <-r.ended)
 	})
 }
 
-func TestRunEndsWithoutWaitingForWhatIsNotDue(t *testing.T) {
+func TestFinishDoesWhatIsNotDueYet(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: never})
 		b.due(time.Hour)
-		r.states <- services(1)
-		close(r.states)
-		require.NoError(t, <-r.ended)
-		require.Zero(t, time.Since(r.start))
+		r.set(services(1))
+		require.NoError(t, r.engine.Wait(t.Context(), 1))
+		require.Zero(t, time.Since(r.start), "it is in the kernel, and not settled")
 		b.requireDone(t, 0, 1)
+		due := r.engine.Status().Settle
+		require.Equal(t, r.start.Add(time.Hour), due)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, r.engine.Finish(ctx), context.DeadlineExceeded)
+		require.Equal(t, due, r.engine.Status().Settle, "what is left is not forgotten")
+		require.NoError(t, r.engine.Finish(t.Context()))
+		require.Equal(t, time.Hour, time.Since(r.start))
+		require.Zero(t, r.engine.Status().Settle)
 	})
 }
 
@@ -293,7 +300,7 @@ func TestRunResyncsBesideSettling(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: 10 * time.Second})
 		b.due(4*time.Second, 8*time.Second, 12*time.Second)
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(21 * time.Second)
 		require.Equal(t, seconds(0, 10, 20), r.applies)
 		b.requireDone(t, 3, 6)

@@ -19,26 +19,35 @@ import (
 // and [Engine.Cleanup] of an engine made for the old one tries that again. Closing both backends
 // stays with the caller. The engine may run meanwhile.
 func (e *Engine) Switch(ctx context.Context, b Backend) (*Result, error) {
+	if err := e.take(ctx); err != nil {
+		return nil, fmt.Errorf("switch: %w", err)
+	}
+	defer e.give()
 	start := time.Now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	before := e.held
+	from := before.backend.Name()
 	e.held = newHeld(b)
+	e.phase.begin(PhaseLock)
 	r, err := e.hold(ctx, before)
 	if err != nil {
-		return nil, fmt.Errorf("switch from %s to %s: %w", before.backend.Name(), b.Name(), err)
+		return nil, e.failed(ctx, "switch", e.revision(), fmt.Errorf("switch from %s to %s: %w",
+			from, b.Name(), err))
 	}
 	select {
 	case e.switched <- struct{}{}:
 	default:
 	}
-	_, err = (&Engine{held: before}).Cleanup(ctx)
-	if r.Duration = time.Since(start); err != nil {
-		return r, fmt.Errorf("switched to %s; clean up %s: %w", b.Name(), before.backend.Name(),
-			err)
+	e.phase.enter(PhaseCleanup)
+	_, err = e.cleanup(ctx, before.backend)
+	e.phase.enter(PhaseCleanup)
+	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
+	if err != nil {
+		return r, e.failed(ctx, "switch", r.Revision, fmt.Errorf("switched to %s; clean up %s: %w",
+			b.Name(), from, err))
 	}
-	e.log.InfoContext(ctx, "switched", "from", before.backend.Name(), "to", b.Name(), "duration",
-		r.Duration)
+	if e.observers.any() {
+		e.observers.emit(ctx, Switched{From: from, To: b.Name(), Result: r})
+	}
 	return r, nil
 }
 
@@ -48,18 +57,28 @@ func (e *Engine) hold(ctx context.Context, before held) (*Result, error) {
 		return &Result{Backend: e.backend.Name()}, nil
 	}
 	r, err := e.applyInTurn(ctx, e.state)
-	if err == nil {
-		return r, nil
+	if err != nil {
+		// What it holds in part must not stay, also if the context is why it failed.
+		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.backend)
+		e.held = before
+		return nil, errors.Join(err, errCleanup)
 	}
-	// What it holds in part must not stay, also if the context is why it failed.
-	_, errCleanup := (&Engine{held: newHeld(e.backend)}).Cleanup(context.WithoutCancel(ctx))
-	e.held = before
-	return nil, errors.Join(err, errCleanup)
+	r.Revision = e.revision()
+	e.refused, e.conflicts = r.Refused, r.Conflicts
+	e.progress.update(func(s *Status) {
+		s.Backend, s.Refused, s.Conflicts = r.Backend, r.Refused, r.Conflicts
+	})
+	return r, nil
 }
 
+// revision returns what was last applied.
+func (e *Engine) revision() Revision { s := e.Status(); return s.Applied }
+
 // current returns the backend.
-func (e *Engine) current() Backend {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.backend
+func (e *Engine) current(ctx context.Context) (Backend, error) {
+	if err := e.take(ctx); err != nil {
+		return nil, err
+	}
+	defer e.give()
+	return e.backend, nil
 }

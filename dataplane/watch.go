@@ -26,13 +26,17 @@ type watch struct {
 	ended   sync.WaitGroup
 }
 
+// noWatch watches nothing.
+func noWatch() *watch {
+	return &watch{changed: make(chan struct{}, 1), failed: make(chan error), stop: func() {}}
+}
+
 // newWatch begins to watch, if the backend is a Watcher. After an error it begins again once the
 // time again has passed, and counts that as a change, since changes may have been missed.
 func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
-	w := &watch{changed: make(chan struct{}, 1), failed: make(chan error)}
+	w := noWatch()
 	watcher, ok := b.(Watcher)
 	if !ok {
-		w.stop = func() {}
 		return w
 	}
 	ctx, w.stop = context.WithCancel(ctx)

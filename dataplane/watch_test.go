@@ -48,7 +48,7 @@ func TestRunAppliesAgainWhatTheBackendSawChange(t *testing.T) {
 		w.events <- nil
 		r.at(time.Second)
 		require.Empty(t, r.applies, "there is nothing to apply yet")
-		r.states <- services(2)
+		r.set(services(2))
 		r.at(10 * time.Second)
 		require.Equal(t, seconds(1), r.applies)
 
@@ -71,13 +71,12 @@ func TestRunWatchesAgainAfterAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b, w := newWatching()
 		r := runOn(t, b, dataplane.RunOptions{RetryMax: 5 * time.Second})
-		r.states <- services(1)
+		r.set(services(1))
 		r.at(time.Second)
 		lost := errors.New("the socket overflowed")
 		w.events <- lost
 		r.at(10 * time.Second)
-		close(r.states)
-		require.NoError(t, <-r.ended)
+		r.stop()
 		require.Equal(t, seconds(0, 1, 6), r.applies, "what happened meanwhile is not known")
 		require.ErrorIs(t, r.errs[1], lost)
 		require.Nil(t, r.results[1])

@@ -1,6 +1,7 @@
 package ipvs_test
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -10,15 +11,15 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestKernelNodePortsFollowTheNodesAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	states, ended := make(chan servicemodel.State, 1), make(chan error, 1)
-	go func() { ended <- k.engine.Run(t.Context(), states, &dataplane.RunOptions{Resync: -1}) }()
-	states <- k.state(web(), "pod2")
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- k.engine.Run(ctx, &dataplane.RunOptions{Resync: -1}) }()
+	k.engine.Set(k.state(web(), "pod2"))
 
 	has := func(addr string) func() bool {
 		at := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(netip.MustParseAddr(addr),
@@ -40,6 +41,6 @@ func TestKernelNodePortsFollowTheNodesAddresses(t *testing.T) {
 		k.run("ip", "address", "delete", addr+bits, "dev", "lo")
 		wait("it goes with the address", func() bool { return !has(addr)() })
 	}
-	close(states)
-	require.NoError(t, <-ended)
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }

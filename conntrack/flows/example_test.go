@@ -16,7 +16,7 @@ import (
 // left then is reset.
 func Example() {
 	ctx := context.Background()
-	run := func(backend dataplane.Backend, states <-chan sm.State) error {
+	run := func(backend dataplane.Backend, state sm.State) error {
 		table, err := conntrack.Open(nil)
 		if err != nil {
 			return err
@@ -29,7 +29,8 @@ func Example() {
 			return err
 		}
 		engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
-		return engine.Run(ctx, states, nil) // deletes, drains and cuts when it is time
+		engine.Set(state)
+		return engine.Run(ctx, nil) // deletes, drains and cuts when it is time
 	}
 	_ = run
 }
@@ -38,7 +39,7 @@ func Example() {
 // works all the same.
 func Example_mirror() {
 	run := func(ctx context.Context, table *conntrack.Table, backend dataplane.Backend,
-		states <-chan sm.State) error {
+		state sm.State) error {
 		index, err := mirror.New(table, nil)
 		if err != nil {
 			return err
@@ -52,7 +53,9 @@ func Example_mirror() {
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() { done <- index.Run(ctx) }()
-		err = dataplane.New(backend, &dataplane.Config{Flows: keeper}).Run(ctx, states, nil)
+		engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
+		engine.Set(state)
+		err = engine.Run(ctx, nil)
 		cancel()
 		return errors.Join(err, <-done)
 	}

@@ -13,11 +13,11 @@ import (
 func RunEngine(t *testing.T, e *dataplane.Engine, s servicemodel.State) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	states, ended := make(chan servicemodel.State, 1), make(chan struct{})
-	states <- s
+	ended := make(chan struct{})
+	e.Set(s)
 	go func() {
 		defer close(ended)
-		_ = e.Run(ctx, states, nil) // it ends with the error of the context
+		_ = e.Run(ctx, nil) // it ends with the error of the context
 	}()
 	stop = func() {
 		cancel()

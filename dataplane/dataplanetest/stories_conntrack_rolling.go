@@ -138,18 +138,16 @@ func (r *roll) state() servicemodel.State {
 // roll replaces the oldest endpoint, again and again. What ran at an endpoint that is gone ends
 // when the kernel knows: for UDP at once, for TCP when the policy leaves it no connections.
 func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (changes, applies int) {
-	states, ended := make(chan servicemodel.State, 16), make(chan error, 1)
 	applied := make(chan *servicemodel.Table, 1024)
-	go func() {
-		ended <- r.engine.Run(ctx, states,
-			&dataplane.RunOptions{Done: func(res *dataplane.Result, err error) {
-				if err != nil {
-					r.t.Errorf("apply: %v", err)
-				} else {
-					applied <- res.Changes.New
-				}
-			}})
-	}()
+	defer RunEngine(r.t, r.engine, r.state())()
+	defer r.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
+		switch ev := ev.(type) {
+		case dataplane.Applied:
+			applied <- ev.Changes.New
+		case dataplane.Failed:
+			r.t.Errorf("%s: %v", ev.Doing, ev.Err)
+		}
+	})()
 	tick := time.NewTicker(rollInterval)
 	defer tick.Stop()
 	for end := time.Now().Add(rollTime(r.t)); time.Now().Before(end); changes++ {
@@ -158,7 +156,7 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 		gone := r.current[0]
 		r.current = slices.Clone(r.current[1:])
 		r.leaving = append(r.leaving, gone)
-		states <- r.state()
+		r.engine.Set(r.state())
 		applies += r.end(applied)
 	}
 	if r.policy.Mode == servicemodel.DrainConnections {
@@ -168,9 +166,8 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	close(states)
-	if err := <-ended; err != nil {
-		r.t.Errorf("run: %v", err)
+	if err := r.engine.Wait(ctx, r.engine.Status().Wanted); err != nil {
+		r.t.Error(err)
 	}
 	return changes, applies + r.end(applied)
 }

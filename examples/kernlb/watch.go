@@ -42,8 +42,7 @@ type watcher struct {
 	unmatched map[string]bool // warnings that were given, see warnUnmatched
 	waits     bool            // for services, see wanted
 
-	addrs  []netip.Addr // of the node, if no flag and no Node object says
-	states chan servicemodel.State
+	addrs []netip.Addr // of the node, if no flag and no Node object says
 }
 
 // watch keeps the kernel equal to a directory of manifests until it is interrupted. Then the
@@ -91,8 +90,7 @@ func (p *program) newWatcher() (*watcher, error) {
 	return &watcher{program: p, dir: dir, broken: map[string]bool{},
 		set: manifest.NewSet(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 			Strict: true}),
-		copies: newCopies(p.opts.copies, p.opts.instance, dir, p.log),
-		states: make(chan servicemodel.State, 1)}, nil
+		copies: newCopies(p.opts.copies, p.opts.instance, dir, p.log)}, nil
 }
 
 // logger returns where a program that runs for long says what it does.
@@ -106,13 +104,12 @@ func (p *program) logger() *slog.Logger {
 // run applies states, and reads what changes, until ctx is done.
 func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollower,
 	node *addrFollower) error {
+	defer e.Subscribe(tellManager)()
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() {
-		ended <- e.Run(ctx, w.states, &dataplane.RunOptions{Done: w.applied})
-	}()
-	w.send()
-	err := w.follow(ctx, files, node)
+	w.send(e)
+	go func() { ended <- e.Run(ctx, nil) }()
+	err := w.follow(ctx, e, files, node)
 	stop()
 	if runErr := <-ended; err == nil {
 		err = runErr
@@ -124,7 +121,8 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollow
 }
 
 // follow reads what changes, until ctx is done.
-func (w *watcher) follow(ctx context.Context, files *dirFollower, node *addrFollower) error {
+func (w *watcher) follow(ctx context.Context, e *dataplane.Engine, files *dirFollower,
+	node *addrFollower) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
@@ -152,7 +150,7 @@ func (w *watcher) follow(ctx context.Context, files *dirFollower, node *addrFoll
 			time.Sleep(quiet)
 			w.addrs = interfaceAddrs(w.opts.ipvs.Device)
 		}
-		w.send()
+		w.send(e)
 	}
 }
 
@@ -298,34 +296,26 @@ func (w *watcher) state() servicemodel.State {
 	return s
 }
 
-// send hands the newest state to the engine, in place of one that it has not taken yet.
-func (w *watcher) send() {
+// send hands the newest state to the engine.
+func (w *watcher) send(e *dataplane.Engine) {
 	s := w.state()
 	w.warnUnmatched()
-	if !w.wanted(s) {
-		return
+	if w.wanted(s) {
+		e.Set(s)
 	}
-	select {
-	case <-w.states:
-	default:
-	}
-	w.states <- s
 }
 
-// applied is told of each apply.
-func (w *watcher) applied(r *dataplane.Result, err error) {
-	switch {
-	case r == nil && errors.Is(err, context.Canceled):
-		return // the program is stopped
-	case r == nil:
-		w.log.Error("apply", "error", err)
-		notify("STATUS=" + strings.ReplaceAll(err.Error(), "\n", "; "))
-		return
-	case err != nil:
-		w.log.Warn("settle", "error", err)
+// tellManager tells the service manager what the engine does.
+func tellManager(_ context.Context, ev dataplane.Event) {
+	switch ev := ev.(type) {
+	case dataplane.Applied:
+		notify(fmt.Sprintf("%s\nSTATUS=%s holds the services; %d refused", daemon.SdNotifyReady,
+			ev.Backend, len(ev.Refused)))
+	case dataplane.Failed:
+		if !errors.Is(ev.Err, context.Canceled) { // the program is stopped
+			notify("STATUS=" + strings.ReplaceAll(ev.Err.Error(), "\n", "; "))
+		}
 	}
-	notify(fmt.Sprintf("%s\nSTATUS=%s holds the services; %d refused", daemon.SdNotifyReady,
-		r.Backend, len(r.Refused)))
 }
 
 // notify tells the service manager something, if one started the program (sd_notify(3)).

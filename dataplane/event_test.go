@@ -1,0 +1,160 @@
+package dataplane_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+)
+
+// heard is an observer that notes each event in a few words.
+type heard []string
+
+func (h *heard) hear(_ context.Context, ev dataplane.Event) { *h = append(*h, describe(ev)) }
+
+// take returns what was heard since the last call.
+func (h *heard) take() []string {
+	l := *h
+	*h = nil
+	return l
+}
+
+func describe(ev dataplane.Event) string {
+	switch ev := ev.(type) {
+	case dataplane.Applied:
+		return fmt.Sprintf("applied %d: %v", ev.Revision, ev.Counts)
+	case dataplane.Refused:
+		return "refused " + ev.Service.String()
+	case dataplane.ClaimConflict:
+		return "conflict " + ev.Conflict.String()
+	case dataplane.Repaired:
+		return fmt.Sprintf("repaired %v %v", ev.Repaired, ev.Drift)
+	case dataplane.WriteConflict:
+		return fmt.Sprintf("write conflict %s %d", ev.Doing, ev.Try)
+	case dataplane.Settled:
+		return fmt.Sprintf("settled, next %v", ev.Next)
+	case dataplane.Failed:
+		return fmt.Sprintf("%s %d failed in %v: %v", ev.Doing, ev.Revision, ev.Phase, ev.Err)
+	case dataplane.WatchFailed:
+		return fmt.Sprintf("watch failed: %v", ev.Err)
+	case dataplane.Switched:
+		return fmt.Sprintf("switched from %s to %s: %v", ev.From, ev.To, ev.Counts)
+	}
+	return fmt.Sprintf("%T", ev)
+}
+
+func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b, w := newWatching()
+		var first, second heard
+		b.engine.Subscribe(first.hear)
+		unsubscribe := b.engine.Subscribe(second.hear)
+		r := runOn(t, b, dataplane.RunOptions{Resync: never, RetryMin: time.Second})
+		told := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			require.Equal(t, want, first.take())
+		}
+		r.set(services(1))
+		told("applied 1: {1 0 0}")
+		thief := service(2)
+		thief.ClusterIPs = service(1).ClusterIPs
+		b.Refuse(refusePort81)
+		bad := services(1).WithService(thief).WithService(at81(3))
+		r.set(bad)
+		told("refused default/svc-3", "conflict 10.96.0.1:80/tcp: default/svc-1:http wins over "+
+			"default/svc-2:http", "applied 2: {0 0 0}")
+		r.set(bad)
+		told("applied 3: {0 0 0}")
+		b.Kernel().AddDrift("a chain of nobody")
+		r.at(time.Second)
+		told("repaired {0 0 0} [a chain of nobody]", "applied 3: {0 0 0}")
+		b.Fail(memory.CallCommit, 2, dataplane.ErrConflict)
+		r.set(services(2))
+		r.at(2 * time.Second)
+		told("write conflict apply 1", "write conflict apply 2", "applied 4: {1 0 0}")
+		b.Fail(memory.CallCommit, 1, errRefused)
+		r.set(services(1))
+		told("apply 5 failed in commit: memory: commit: " + errRefused.Error())
+		require.NoError(t, b.engine.Wait(t.Context(), 5))
+		told("applied 5: {0 0 1}")
+		w.events <- errRefused
+		told("watch failed: watch for changes of the node: " + errRefused.Error())
+		_, err := b.engine.Switch(t.Context(), memory.New(nil))
+		require.NoError(t, err)
+		told("switched from memory to memory: {1 0 0}", "settled, next 0s")
+		require.Len(t, second.take(), 15)
+		unsubscribe()
+		b.engine.Set(services(3))
+		told("applied 6: {2 0 0}")
+		require.Empty(t, second)
+	})
+}
+
+// An observer may ask what there is to know, set another state, and end itself.
+func TestAnObserverMayCallTheEngine(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{Resync: never})
+		var status dataplane.Status
+		var end func()
+		end = r.engine.Subscribe(func(context.Context, dataplane.Event) {
+			status = r.engine.Status()
+			r.engine.Resync()
+			r.engine.Set(services(2))
+			end()
+		})
+		r.set(services(1))
+		r.at(time.Second)
+		require.Equal(t, dataplane.Revision(1), status.Applied)
+		require.True(t, status.Succeeded.Equal(r.start))
+		requireHolds(t, r.Kernel(), services(2))
+		require.Len(t, r.applies, 2)
+	})
+}
+
+// The phases of an apply are those that the backend took time for.
+func TestAnApplySaysWhereItsTimeWent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &settling{Backend: memory.New(nil)}
+		for call, d := range map[memory.Call]time.Duration{
+			memory.CallObserve: 2, memory.CallCheck: 3, memory.CallCommit: 4,
+		} {
+			b.Before(call, func(context.Context) error { time.Sleep(d * time.Second); return nil })
+		}
+		r, err := dataplane.New(b, nil).Apply(t.Context(), services(1))
+		require.NoError(t, err)
+		require.Equal(t, dataplane.Phases{
+			dataplane.PhaseObserve: 2 * time.Second,
+			dataplane.PhaseCheck:   3 * time.Second,
+			dataplane.PhaseCommit:  4 * time.Second,
+		}, r.Phases)
+		require.Equal(t, 9*time.Second, r.Duration)
+	})
+}
+
+// Who does not listen costs nothing: an apply that finds nothing to do allocates what it did before
+// there were observers, and events are not made.
+func TestEventsCostNothingIfNobodyListens(t *testing.T) {
+	e, s := dataplane.New(costless{}, nil), services(3)
+	allocs := func() float64 {
+		return testing.AllocsPerRun(100, func() {
+			if _, err := e.Apply(context.Background(), s); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	before := allocs()
+	n := 0
+	unsubscribe := e.Subscribe(func(context.Context, dataplane.Event) { n++ })
+	allocs()
+	require.Positive(t, n)
+	unsubscribe()
+	require.InDelta(t, before, allocs(), 0.5)
+}

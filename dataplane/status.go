@@ -1,0 +1,108 @@
+package dataplane
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Status is what an engine knows at one moment.
+type Status struct {
+	// Backend is the backend's name.
+	Backend string
+	// Running says that [Engine.Run] is under way.
+	Running bool
+	// Wanted is the newest of what was asked for, and State its state, empty after a Cleanup. Zero
+	// means that nothing was.
+	Wanted Revision
+	State  servicemodel.State
+	// Applied is the newest of what was asked for that the kernel came to hold. Zero means none.
+	Applied Revision
+	// Held is the table that the kernel holds. Nil means that this is not known, as before the
+	// first apply and after an error.
+	Held *servicemodel.Table
+	// Refused and Conflicts are those of the last apply that succeeded, see [Result].
+	Refused   []Refusal
+	Conflicts []servicemodel.Conflict
+	// Succeeded is when an apply last succeeded. Zero means never.
+	Succeeded time.Time
+	// Failed is when something last failed, and Err what ([PhaseError]), be it long ago. Zero means
+	// never.
+	Failed time.Time
+	Err    error
+	// Settle is when there is work to do that was left to a later time, in the past if that failed
+	// and is to be tried again. Zero means that no work is left.
+	Settle time.Time
+	// Totals counts what the engine did since it was made.
+	Totals Totals
+}
+
+// Pending reports whether the newest of what was asked for is not in the kernel yet.
+func (s *Status) Pending() bool { return s.Wanted != s.Applied }
+
+// Totals counts what an engine did since it was made.
+type Totals struct {
+	// Applies counts the applies that succeeded, whether they found something to do or not.
+	Applies int
+	// Failures counts those that failed.
+	Failures int
+	// Repairs counts the applies that put right what others had done ([Result.IsRepair]).
+	Repairs int
+	// Repaired counts what was put right, see [Result.Repaired].
+	Repaired servicemodel.Counts
+}
+
+// Status returns what the engine knows, at once, whatever it is doing. What is in it must not be
+// changed.
+func (e *Engine) Status() Status {
+	e.progress.mu.Lock()
+	defer e.progress.mu.Unlock()
+	return e.progress.status
+}
+
+// succeeded tells of an apply that succeeded.
+func (e *Engine) succeeded(ctx context.Context, r *Result) {
+	p := &e.progress
+	p.update(func(s *Status) {
+		s.Applied, p.tried, p.err = r.Revision, r.Revision, nil
+		s.Refused, s.Conflicts, s.Succeeded = r.Refused, r.Conflicts, time.Now()
+		s.Totals.Applies++
+		if r.IsRepair() {
+			s.Totals.Repairs++
+			s.Totals.Repaired = s.Totals.Repaired.Plus(r.Repaired)
+		}
+	})
+	refused, conflicts := e.refused, e.conflicts
+	e.refused, e.conflicts = r.Refused, r.Conflicts
+	if !e.observers.any() {
+		return
+	}
+	for _, f := range r.Refused {
+		i, found := slices.BinarySearchFunc(refused, f, compareRefusals)
+		if !found || refused[i].Err.Error() != f.Err.Error() {
+			e.observers.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
+		}
+	}
+	for _, c := range r.Conflicts {
+		if !slices.Contains(conflicts, c) {
+			e.observers.emit(ctx, ClaimConflict{c})
+		}
+	}
+	if len(r.Drift) > 0 || r.IsRepair() {
+		e.observers.emit(ctx, Repaired{r})
+	}
+	e.observers.emit(ctx, Applied{r})
+}
+
+// failed tells of something that failed in the phase under way, and returns the error as that of
+// the phase.
+func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err error) error {
+	err = e.phase.fail(err)
+	e.progress.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })
+	if e.observers.any() {
+		e.observers.emit(ctx, Failed{Doing: doing, Phase: e.phase.phase, Revision: rev, Err: err})
+	}
+	return err
+}
