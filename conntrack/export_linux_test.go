@@ -2,13 +2,29 @@ package conntrack
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 const (
 	TombstonePort = tombstonePort
 	TombstoneTime = tombstoneTime
 )
+
+// Hurt makes faults of what the table says to the kernel from now on.
+func (t *Table) Hurt(f *rawnltest.Faults) error {
+	t.wrap = func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }
+	old := t.conn
+	conn, err := t.dial()
+	if err != nil {
+		return err
+	}
+	t.conn = conn
+	return errors.Join(err, old.Close())
+}
 
 // SendSynAck sends what makes a TCP send an acknowledgement.
 func (t *Table) SendSynAck(src, dst netip.AddrPort) error {

@@ -26,6 +26,7 @@ type Table struct {
 	ns   *threadns.NS
 	conn *rawnl.Conn // for requests; each dump has a connection of its own
 	log  *slog.Logger
+	wrap func(rawnl.Socket) rawnl.Socket // what tests put around sockets; nil: nothing
 }
 
 // Open opens the conntrack table of a network namespace. Reading and changing it needs
@@ -57,7 +58,7 @@ func (t *Table) Do(fn func() error) error { return t.ns.Do(fn) }
 // dial opens a connection in the table's namespace.
 func (t *Table) dial() (conn *rawnl.Conn, err error) {
 	err = t.ns.Do(func() (err error) {
-		conn, err = rawnl.Dial(&rawnl.Config{Logger: t.log})
+		conn, err = rawnl.Dial(&rawnl.Config{Logger: t.log, Wrap: t.wrap})
 		return err
 	})
 	return conn, err

@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -43,19 +44,36 @@ func newRig(t *testing.T) *rig {
 // backend opens a backend that remembers nothing.
 func (r *rig) backend(cfg ...Config) *Backend {
 	r.t.Helper()
-	c, err := append(cfg, Config{})[0].withDefaults()
-	require.NoError(r.t, err)
+	c := append(cfg, Config{})[0]
 	c.NetNS = r.ns.Fd()
+	b, err := openOn(r.fake, c, nil)
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// openOn opens a backend on a fake IPVS. Its sockets are wrapped, unless wrap is nil.
+func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socket) (*Backend,
+	error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
 	b := newBackend(c)
 	for name := range sysctls(true) {
 		delete(b.pl.tunables, name)
 	}
 	maps.Copy(b.pl.tunables, rigSysctls)
-	b.kernel.vs, err = r.fake.Dial(r.t.Context(), nil)
-	require.NoError(r.t, err)
-	require.NoError(r.t, b.kernel.openNetwork(&c))
-	r.t.Cleanup(func() { b.Close() })
-	return b
+	k := &b.kernel
+	if k.vs, err = fake.Dial(context.Background(), &rawnl.Config{Wrap: wrap}); err != nil {
+		return nil, err
+	}
+	if err := k.openNetwork(&c); err != nil || wrap == nil {
+		return b, err
+	}
+	k.nf.Close()
+	k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: c.NetNS, Wrap: wrap})
+	return b, err
 }
 
 func (r *rig) engine(cfg ...Config) *dataplane.Engine {

@@ -37,6 +37,8 @@ type Config struct {
 	Limit int
 	// Socket is used instead of a socket of the kernel, and NetNS ignored. It is for tests.
 	Socket Socket
+	// Wrap, if not nil, is given the socket, and returns the one that is used. It is for tests.
+	Wrap func(Socket) Socket
 }
 
 // Conn is a connection to nfnetlink, or to one family of generic netlink, in one network namespace.
@@ -107,6 +109,9 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 		if sock, err = openSocket(protocol, cfg.NetNS); err != nil {
 			return nil, err
 		}
+	}
+	if cfg.Wrap != nil {
+		sock = cfg.Wrap(sock)
 	}
 	c := &Conn{sock: sock, log: cfg.Logger, limit: cfg.Limit, turn: make(chan struct{}, 1), seq: 1,
 		rx: make([]byte, receiveSize)}

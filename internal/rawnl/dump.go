@@ -2,7 +2,9 @@ package rawnl
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -63,8 +65,33 @@ func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) 
 	return err
 }
 
-// dump is Dump when it is its turn.
+// dump is Dump when it is its turn. If the kernel has no memory for a part of a dump, that stalls:
+// the queue is empty, and the next dump is refused with EBUSY (netlink_dump and
+// __netlink_dump_start in net/netlink/af_netlink.c). To read that refusal makes it go on with the
+// first one (at the end of netlink_recvmsg), so that is read to its end, and the second one is sent
+// again.
 func (c *Conn) dump(ctx context.Context, d *dump) error {
+	err := c.dumpOnce(ctx, d)
+	stalled := func() bool { return !d.any && errors.Is(err, syscall.EBUSY) }
+	for try := 1; try < dumpTries && stalled(); try++ {
+		c.dumpSeq = stalledDump
+		if err := c.settle(ctx); err != nil {
+			return fmt.Errorf("dump: %w", err)
+		}
+		err = c.dumpOnce(ctx, d)
+	}
+	return err
+}
+
+const (
+	// dumpTries is how often a dump is sent where an earlier one has stalled.
+	dumpTries = 3
+	// stalledDump stands for a dump whose number nobody knows any more; no dump has it.
+	stalledDump = 1<<32 - 1
+)
+
+// dumpOnce sends the request and reads the answer.
+func (c *Conn) dumpOnce(ctx context.Context, d *dump) error {
 	req := d.req
 	d.seq = c.number(req, 0, 1)
 	flags := req.setFlags(0, FlagDump)

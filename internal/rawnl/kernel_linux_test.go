@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
 // Messages and attributes of nf_tables, as include/uapi/linux/netfilter/nf_tables.h numbers them.
@@ -338,6 +340,24 @@ func TestDumpsCanBeGivenUp(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTTY)
 	generation(t, c)
 	require.Zero(t, c.dumpSeq)
+}
+
+// Where the kernel had no memory for a part of a dump, it goes on with it only when something else
+// was read, and refuses any other dump until it is over.
+func TestADumpThatStalledIsNoObstacle(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	c := dialNew(t)
+	commitNumbers(t, c, n)
+	faults := rawnltest.NewFaults()
+	c.sock = faults.Wrap(c.sock)
+	var req Batch
+	requestSet(&req)
+	faults.Arm(rawnltest.Stall, 2)
+	err := c.Dump(t.Context(), &req, func(Message) error { return nil })
+	require.ErrorIs(t, err, ErrAnswersLost)
+	require.Equal(t, 1, faults.Disarm())
+	require.Equal(t, n, len(dumpNumbers(t, c)))
 }
 
 func TestCloseEndsADump(t *testing.T) {
