@@ -67,3 +67,26 @@ func TestWhatHasDrained(t *testing.T) {
 			dest.Destination}}, l, c.name)
 	}
 }
+
+// Virtual servers that are gone are not asked for, nor are those whose destinations came back or
+// were deleted.
+func TestWhichServersAreAskedFor(t *testing.T) {
+	t.Parallel()
+	key := func(port uint16) ipvsnl.ServiceKey {
+		return ipvsnl.AddressService(ipvsnl.TCP,
+			netip.AddrPortFrom(netip.MustParseAddr("10.96.0.10"), port))
+	}
+	dest := ipvsnl.DestinationKey{Addr: netip.MustParseAddr("10.244.1.1"), Port: 8080}
+	with := func(weight uint32) *server {
+		return &server{dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{
+			dest: {DestinationKey: dest, Weight: weight}}}
+	}
+	o := newObserved()
+	o.servers = map[ipvsnl.ServiceKey]*server{key(1): with(0), key(2): with(1), key(4): with(0)}
+	d := draining{}
+	for _, port := range []uint16{4, 3, 2, 1} {
+		d[drainKey{key(port), dest}] = time.Now()
+	}
+	require.Equal(t, []ipvsnl.ServiceKey{key(1), key(4)}, d.servers(&o))
+	require.Len(t, d, 2)
+}

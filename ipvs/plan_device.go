@@ -34,20 +34,19 @@ func (p *devicePlan) len() int {
 func (pl *planner) planDevice(p *plan) {
 	d, have := &p.device, &pl.have.addresses
 	d.name, d.metric, d.users = pl.cfg.Device, instanceNumber(pl.instance), pl.userChanges(p)
-	look := maps.Clone(d.users)
+	look := slices.Collect(maps.Keys(d.users))
 	if pl.have.damage.addresses {
 		d.remove = pl.have.damage.devices
 		pl.releaseElsewhere(d)
-		for a := range pl.have.index.users {
-			look[a] += 0
-		}
+		look = slices.AppendSeq(look, maps.Keys(pl.have.index.users))
 		for _, b := range have.bound {
-			look[b.addr] += 0
+			look = append(look, b.addr)
 		}
 	}
+	slices.SortFunc(look, netip.Addr.Compare)
 	needed := false
-	for _, a := range slices.SortedFunc(maps.Keys(look), netip.Addr.Compare) {
-		want := d.name != "" && pl.have.index.users[a]+look[a] > 0 && !have.othersHave(a)
+	for _, a := range slices.Compact(look) {
+		want := d.name != "" && pl.have.index.users[a]+d.users[a] > 0 && !have.othersHave(a)
 		needed = needed || want
 		switch b, has := have.onDevice(a); {
 		case want && !has:

@@ -233,11 +233,11 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		})
 	}
 	var table *servicemodel.Table
+	endpoints := goldenEndpoints("10.244.1.1", "10.244.2.2")
 	commit := func(services ...int) map[uint32]string {
 		s := servicemodel.State{}.WithNode(goldenNode())
 		for _, i := range services {
-			s = s.WithService(service(i)).WithEndpoints(service(i).Name,
-				goldenEndpoints("10.244.1.1", "10.244.2.2"))
+			s = s.WithService(service(i)).WithEndpoints(service(i).Name, endpoints)
 		}
 		next, err := servicemodel.Resolve(table, s)
 		require.NoError(t, err)
@@ -261,6 +261,9 @@ func TestMarksAreGivenOnce(t *testing.T) {
 	require.Equal(t, map[uint32]string{splitMarks + 3: "webb"}, commit(1))
 	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"},
 		commit(1, 2))
+	endpoints = goldenEndpoints("10.244.1.1", "10.244.2.3")
+	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"},
+		commit(1, 2), "who has a mark keeps it")
 }
 
 func TestWhatCannotBeExpressedIsRefused(t *testing.T) {

@@ -58,16 +58,13 @@ func (k *kernel) readUnrouted() (missing []string, err error) {
 	for _, f := range ipFamilies {
 		rules, err := k.links.RuleListFiltered(f, &netlink.Rule{Table: table},
 			netlink.RT_FILTER_TABLE)
-		if err != nil {
-			return nil, fmt.Errorf("list rules: %w", err)
+		routes, routesErr := k.links.RouteListFiltered(f, &netlink.Route{Table: table},
+			netlink.RT_FILTER_TABLE)
+		if err := errors.Join(err, routesErr); err != nil {
+			return nil, fmt.Errorf("list rules and routes: %w", err)
 		}
 		if len(rules) == 0 {
 			missing = append(missing, "the rule that leads packets to IPVS is missing")
-		}
-		routes, err := k.links.RouteListFiltered(f, &netlink.Route{Table: table},
-			netlink.RT_FILTER_TABLE)
-		if err != nil {
-			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		if len(routes) == 0 {
 			missing = append(missing, "the route that leads packets to IPVS is missing")

@@ -84,17 +84,18 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 		want = p.Scheduler
 	}
 	s.svc.Flags |= askedFlags(want)
-	s.schedule(cmp.Or(want, pl.cfg.Scheduler))
+	scheduler := cmp.Or(want, pl.cfg.Scheduler)
 	switch {
 	case fe.Affinity > 0 && byMark:
 		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so
 		// clients are told apart by a hash instead.
-		s.schedule(servicemodel.Maglev + servicemodel.HashFallback)
+		scheduler = servicemodel.Maglev + servicemodel.HashFallback
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
 		s.svc.Netmask = pl.cfg.affinityMask(k.Family)
 	}
+	s.schedule(scheduler)
 	if p == nil {
 		return s
 	}
@@ -116,7 +117,6 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 func (s *server) schedule(with servicemodel.Scheduler) {
 	name, port, fallback := with.Split()
 	s.svc.Scheduler = string(name)
-	s.svc.Flags &^= schedulerOptions
 	if port {
 		s.svc.Flags |= ipvsnl.FlagHashPort
 	}

@@ -177,6 +177,9 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 				require.NoError(t, s.do(t.Context()))
 				r.requireClosed(state)
 			}
+			v, err := b.kernel.readVersion(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, n > 0 && n < len(steps), v.writing)
 			r.requireRecorded()
 			if again {
 				_, err := r.engine().Apply(t.Context(), state)
@@ -184,7 +187,7 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 				require.Equal(t, want, r.state(), "%d steps", n)
 				continue
 			}
-			_, err := r.engine().Cleanup(t.Context())
+			_, err = r.engine().Cleanup(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, nothing, r.state(), "%d steps", n)
 			for name := range rigSysctls {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -213,4 +214,22 @@ func TestSysctlFilesAreOpenedAgain(t *testing.T) {
 		require.Equal(t, "0", v)
 		require.NoError(t, s[sysctlARP].Close())
 	}
+}
+
+// A tunable that the kernel refuses is an error, whether it is set or restored.
+func TestTunablesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	r.setSysctl(sysctlARP, rigSysctls[sysctlARP])
+	nonsense := []tunable{{sysctlARP, "nonsense"}}
+	p := &plan{}
+	p.network.set = nonsense
+	err := b.kernel.prepare(t.Context(), p)
+	require.ErrorIs(t, err, syscall.EINVAL)
+	require.ErrorContains(t, err, sysctlARP)
+	require.ErrorIs(t, b.restoring(nonsense)(t.Context()), syscall.EINVAL)
+	none := []tunable{{"net/ipv4/there_is_none", "1"}, {sysctlARP, "2"}}
+	require.NoError(t, b.kernel.setTunables(t.Context(), none), "what is not there need not be set")
+	require.Equal(t, "2", r.sysctl(sysctlARP))
 }
