@@ -53,8 +53,8 @@ var changesAsText = []struct {
 	want          string
 }{
 	{"a service comes", beforeChange, beforeChange.WithService(dnsService()), sm.Counts{Added: 2}, `
-+ frontend 10.96.0.10:53/udp kube-system/dns:dns cluster-ip -> reject; masquerade host,outside
-+ frontend [fd96::10]:53/udp kube-system/dns:dns cluster-ip -> reject; masquerade host,outside
++ frontend 10.96.0.10:53/udp kube-system/dns:dns cluster-ip -> reject; masquerade host,outside; because the service has no endpoints
++ frontend [fd96::10]:53/udp kube-system/dns:dns cluster-ip -> reject; masquerade host,outside; because the service has no endpoints
 + cluster-ip 10.96.0.10
 + cluster-ip fd96::10
 `},
@@ -75,18 +75,18 @@ var changesAsText = []struct {
 ~ pool default/web:http/tcp IPv4 cluster: slot 1: none -> 10.64.0.2:8080 weight 3
 `},
 	{"the last endpoint goes", beforeChange, beforeChange.WithEndpoints(web, nil), sm.Counts{Changed: 2}, `
-~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> reject
-~ frontend 10.96.0.1:80/tcp default/web:http cluster-ip: verdict cluster -> reject
+~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> reject; because the service has no endpoints
+~ frontend 10.96.0.1:80/tcp default/web:http cluster-ip: verdict cluster -> reject; because the service has no endpoints
 - pool default/web:http/tcp IPv4 cluster: 10.64.0.1:8080
 - hairpin 10.64.0.1
 `},
 	{"everything about a service changes",
 		beforeChange, beforeChange.WithService(fullService()).WithEndpoints(web, []sm.Endpoint{twoWeight3}),
 		sm.Counts{Added: 2, Changed: 4}, `
-~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> cluster, from outside drop; masquerade all -> host; affinity none -> 3h0m0s
+~ frontend *4:30080/tcp default/web:http node-port: verdict cluster -> cluster, from outside drop; masquerade all -> host; affinity none -> 3h0m0s; because externalTrafficPolicy is Local and no ready endpoint is on node here; 1 endpoint is elsewhere
 ~ frontend 10.96.0.1:80/tcp default/web:http cluster-ip: affinity none -> 3h0m0s
-+ frontend 198.51.100.1:80/tcp default/web:http external-ip -> cluster, from outside drop; masquerade host; affinity 3h0m0s
-+ frontend 203.0.113.1:80/tcp default/web:http load-balancer -> cluster, from outside drop; masquerade host; affinity 3h0m0s; sources 10.0.0.0/8, 198.51.100.0/24
++ frontend 198.51.100.1:80/tcp default/web:http external-ip -> cluster, from outside drop; masquerade host; affinity 3h0m0s; because externalTrafficPolicy is Local and no ready endpoint is on node here; 1 endpoint is elsewhere
++ frontend 203.0.113.1:80/tcp default/web:http load-balancer -> cluster, from outside drop; masquerade host; affinity 3h0m0s; sources 10.0.0.0/8, 198.51.100.0/24; because externalTrafficPolicy is Local and no ready endpoint is on node here; 1 endpoint is elsewhere
 ~ pool default/web:http/tcp IPv4 cluster: scheduler default -> wrr; forwarding nat -> direct
 ~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080 weight 3
 - hairpin 10.64.0.1
@@ -95,8 +95,8 @@ var changesAsText = []struct {
 	{"an address goes from one service to another",
 		beforeChange, beforeChange.WithoutService(web).WithService(webService(named("app"))),
 		sm.Counts{Changed: 2}, `
-~ frontend *4:30080/tcp default/app:http node-port: service default/web:http -> default/app:http; verdict cluster -> reject
-~ frontend 10.96.0.1:80/tcp default/app:http cluster-ip: service default/web:http -> default/app:http; verdict cluster -> reject
+~ frontend *4:30080/tcp default/app:http node-port: service default/web:http -> default/app:http; verdict cluster -> reject; because the service has no endpoints
+~ frontend 10.96.0.1:80/tcp default/app:http cluster-ip: service default/web:http -> default/app:http; verdict cluster -> reject; because the service has no endpoints
 - pool default/web:http/tcp IPv4 cluster: 10.64.0.1:8080
 - hairpin 10.64.0.1
 `},

@@ -8,15 +8,20 @@ import (
 )
 
 // String returns the change set as text, one line for each change: "+" added, "~" changed, "-"
-// removed. The same change set always gives the same text; an empty one gives none.
+// removed. If New was resolved from a state, a line says why its frontend rejects or drops. The
+// same change set always gives the same text; an empty one gives none.
 func (c *ChangeSet) String() string {
 	var b strings.Builder
 	if c.Rules != nil {
 		line(&b, '~',
 			"rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))
 	}
+	var x *explainer
+	if c.New.remembers() {
+		x = &explainer{state: c.New.memory.state}
+	}
 	for _, f := range c.Frontends {
-		f.text(&b)
+		f.text(&b, x)
 	}
 	for _, p := range c.Pools {
 		p.text(&b)
@@ -50,15 +55,22 @@ func sign(was, is bool) byte {
 	return '~'
 }
 
-func (c FrontendChange) text(b *strings.Builder) {
+// text writes the change. Where x is given, it says why the frontend rejects or drops.
+func (c FrontendChange) text(b *strings.Builder, x *explainer) {
+	why := ""
+	if c.New != nil && x != nil {
+		if cause := x.explain(c.New); cause.Kind != NoCause {
+			why = "; because " + cause.String()
+		}
+	}
 	switch {
 	case c.Old == nil:
-		line(b, '+', "frontend "+c.New.String())
+		line(b, '+', "frontend "+c.New.String()+why)
 	case c.New == nil:
 		line(b, '-', "frontend "+c.Old.String())
 	default:
 		line(b, '~', "frontend "+c.New.title()+": "+strings.Join(
-			changedFields(c.Old.fields(), c.New.fields()), "; "))
+			changedFields(c.Old.fields(), c.New.fields()), "; ")+why)
 	}
 }
 
@@ -233,10 +245,12 @@ func durationText(d time.Duration) string {
 	return d.String()
 }
 
-func prefixesText(list []netip.Prefix) string {
+func prefixesText(list []netip.Prefix) string { return strings.Join(prefixTexts(list), ", ") }
+
+func prefixTexts(list []netip.Prefix) []string {
 	texts := make([]string, len(list))
 	for i, p := range list {
 		texts[i] = p.String()
 	}
-	return strings.Join(texts, ", ")
+	return texts
 }

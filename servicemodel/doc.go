@@ -19,6 +19,12 @@
 // remembers the state it was resolved from, so the next resolution looks only at what differs
 // between the two states; and it keeps the frontends, pools and slots that stay.
 //
+// # Causes
+//
+// A frontend that rejects or drops has a [Cause], such as "2 endpoints, none ready":
+// [Table.Cause], [Explain]. It is found when it is asked for, from the state, and [Resolve] knows
+// nothing of it. [Select] says what became of each endpoint.
+//
 // # Collisions
 //
 // Several services may claim the same address, port and protocol, say as external IP. One wins,
@@ -31,6 +37,6 @@
 // family are served by endpoints of that family only, and each family has its own pools, source
 // ranges and node port addresses.
 //
-// The package does no I/O, imports the standard library only (and the persistent map in
-// internal/persist), and builds on every operating system.
+// The package does no I/O, imports the standard library only (and, of this module, a persistent map
+// and a guess at misspelt names), and builds on every operating system.
 package servicemodel

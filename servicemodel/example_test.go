@@ -77,7 +77,7 @@ func ExampleTable_Decide() {
 	// Output:
 	// balanced over 10.64.1.5:8080 masqueraded, 10.64.2.6:8080: cluster-ip of default/shop:http, from pods
 	// balanced over 10.64.1.5:8080 masqueraded, 10.64.2.6:8080 masqueraded: node-port of default/shop:http, from outside
-	// rejected: no service has this port of the cluster IP
+	// rejected: 10.96.0.10 is default/shop, which has port 80/tcp, not 81/tcp
 }
 
 //revive:enable:line-length-limit

@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,7 +62,9 @@ type Decision struct {
 	Frontend *Frontend
 	// Origin is where it was taken to come from.
 	Origin Origins
-	// Reason says in words why.
+	// Cause is why it is rejected or dropped; of other outcomes it is [NoCause].
+	Cause Cause
+	// Reason says in words why, with the words of the cause.
 	Reason string
 }
 
@@ -125,11 +128,41 @@ func (t *Table) Decide(p Packet, here Locality) Decision {
 	case toItself:
 		d.Reason = "the address is the node's own"
 	case t.HasClusterIP(dst):
-		d.Outcome, d.Reason = Rejected, "no service has this port of the cluster IP"
+		d.Outcome, d.Cause = Rejected, t.otherPort(p)
+		d.Reason = d.Cause.String()
 	default:
-		d.Outcome, d.Reason = Dropped, "no service has this address of the service CIDR"
+		d.Outcome, d.Cause = Dropped, Cause{Kind: CauseNoService, At: p.key()}
+		d.Reason = d.Cause.String()
 	}
 	return d
+}
+
+// key is the frontend that p asks for.
+func (p *Packet) key() FrontendKey {
+	return FrontendKey{Addr: p.Dst.Addr(), Protocol: p.Protocol, Port: p.Dst.Port()}
+}
+
+// otherPort says which service has the address that p is for, and which ports there.
+func (t *Table) otherPort(p Packet) Cause {
+	c := Cause{Kind: CauseOtherPort, At: p.key()}
+	for f := range t.frontendsAt(p.Dst.Addr()) {
+		if c.Service.Name == (Name{}) || f.Kind == ClusterIP {
+			c.Service.Name = f.Service.Name
+		}
+		c.Others = append(c.Others, numbered(f.Key))
+	}
+	return c
+}
+
+// frontendsAt yields the frontends at an address.
+func (t *Table) frontendsAt(a netip.Addr) iter.Seq[*Frontend] {
+	return func(yield func(*Frontend) bool) {
+		for k, f := range t.frontends.From(FrontendKey{Addr: a}) {
+			if k.Addr != a || !yield(f) {
+				return
+			}
+		}
+	}
 }
 
 // origin tells where p comes from. What looks like a pod is one, also where its source is the
@@ -153,7 +186,7 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if !p.Protocol.Valid() || dst.IsUnspecified() {
 		return nil
 	}
-	if f := t.frontend(FrontendKey{Addr: dst, Protocol: p.Protocol, Port: p.Dst.Port()}); f != nil {
+	if f := t.frontend(p.key()); f != nil {
 		return f
 	}
 	if !here.Local(dst) || dst.IsLoopback() || !containsAddr(t.rules.NodePorts, dst) {
@@ -168,8 +201,8 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	f, src := d.Frontend, p.Src.Addr()
 	d.Reason = f.Kind.String() + " of " + f.Service.String() + ", from " + d.Origin.String()
 	if f.Sources != nil && !containsAddr(f.Sources, src) {
-		d.Outcome = Dropped
-		d.Reason += ", source not allowed"
+		d.because(Dropped, Cause{Kind: CauseSource, At: f.Key, Service: f.Service, Source: src,
+			Others: prefixTexts(f.Sources)})
 		return
 	}
 	verdict := f.External
@@ -178,20 +211,18 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	}
 	switch verdict {
 	case Reject:
-		d.Outcome = Rejected
-		d.Reason += ", no endpoint anywhere"
+		d.because(Rejected, t.Cause(f))
 		return
 	case Drop:
-		d.Outcome = Dropped
-		d.Reason += ", no endpoint on this node"
+		d.because(Dropped, t.Cause(f))
 		return
 	}
 	d.Outcome = Balanced
 	id, _ := f.Pool(verdict)
 	pool := t.pool(id)
 	if pool == nil {
-		d.Outcome = Rejected
-		d.Reason += ", the table lacks " + id.String()
+		d.because(Rejected, Cause{Kind: CauseUnknown, At: f.Key, Service: f.Service})
+		d.Reason += ": the table lacks the pool " + id.String()
 		return
 	}
 	for _, s := range pool.Slots {
@@ -199,6 +230,12 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, s.Weight,
 			f.Masquerade&d.Origin != 0 || hairpin})
 	}
+}
+
+// because notes that the packet is refused, and why.
+func (d *Decision) because(o Outcome, c Cause) {
+	d.Outcome, d.Cause = o, c
+	d.Reason += ", " + c.String()
 }
 
 func containsAddr(ranges []netip.Prefix, a netip.Addr) bool {

@@ -102,16 +102,19 @@ var decisions = []struct {
 	},
 	{"outside to load balancer, external Local, none here", externalLocal,
 		[]sm.Endpoint{remoteEndpoint}, fromOutside, to("203.0.113.1:80"),
-		"dropped: load-balancer of default/web:http, from outside, no endpoint on this node"},
+		"dropped: load-balancer of default/web:http, from outside, externalTrafficPolicy is " +
+			"Local and no ready endpoint is on node here; 1 endpoint is elsewhere"},
 	{"outside to external IP, no endpoint",
 		everywhere, nil, fromOutside, to("198.51.100.1:80"),
-		"rejected: external-ip of default/web:http, from outside, no endpoint anywhere"},
+		"rejected: external-ip of default/web:http, from outside, the service has no endpoints"},
 	{"a source that may not",
 		sourcesRestricted, []sm.Endpoint{localEndpoint}, fromPod, to("203.0.113.1:80"),
-		"dropped: load-balancer of default/web:http, from pods, source not allowed"},
+		"dropped: load-balancer of default/web:http, from pods, 10.64.0.9 may not connect, " +
+			"only 198.51.100.0/24"},
 	{"a source that may not, without endpoints",
 		sourcesRestricted, nil, fromPod, to("203.0.113.1:80"),
-		"dropped: load-balancer of default/web:http, from pods, source not allowed"},
+		"dropped: load-balancer of default/web:http, from pods, 10.64.0.9 may not connect, " +
+			"only 198.51.100.0/24"},
 	{
 		"a source that may",
 		sourcesRestricted,
@@ -131,13 +134,13 @@ var decisions = []struct {
 	},
 
 	{"another port of the cluster IP", everywhere, nil, fromPod, to("10.96.0.1:81"),
-		"rejected: no service has this port of the cluster IP"},
+		"rejected: 10.96.0.1 is default/web, which has port 80/tcp, not 81/tcp"},
 	{"another protocol to the cluster IP",
 		everywhere, nil, fromPod, func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) },
-		"rejected: no service has this port of the cluster IP"},
+		"rejected: 10.96.0.1 is default/web, which has port 80/tcp, not protocol 1"},
 	{"an address of the service CIDR that nobody has",
 		everywhere, nil, fromPod, to("10.97.0.1:80"),
-		"dropped: no service has this address of the service CIDR"},
+		"dropped: no service has the address 10.97.0.1 of the service CIDR"},
 	{"another port of an external IP", everywhere, nil, fromOutside, to("198.51.100.1:81"),
 		"untouched: no service answers there"},
 	{"another port of the node", everywhere, nil, fromOutside, to("192.0.2.1:22"),
@@ -246,7 +249,7 @@ func TestATableThatLacksAPoolRejects(t *testing.T) {
 	}}})
 	require.NoError(t, err)
 	require.Equal(t,
-		"rejected: cluster-ip of default/web:http, from outside, the table lacks "+
-			"default/web:http/tcp IPv4 local",
+		"rejected: cluster-ip of default/web:http, from outside, no endpoint can be used: the "+
+			"table lacks the pool default/web:http/tcp IPv4 local",
 		found.Decide(packet(from("198.51.100.7"), to("10.96.0.1:80")), nil).String())
 }

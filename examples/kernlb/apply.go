@@ -49,6 +49,7 @@ func (p *program) apply(ctx context.Context) error {
 			return err
 		}
 		p.warnConflicts(r.Conflicts)
+		p.noteRefusing(s)
 		if chosen {
 			p.warnOthers(ctx)
 		}
@@ -123,6 +124,7 @@ func (p *program) plan(ctx context.Context) error {
 			return err
 		}
 		p.warnConflicts(v.Conflicts)
+		p.noteRefusing(s)
 		return errors.Join(p.printPlan(v, p.refused(v.Refused)), p.complete())
 	})
 }

@@ -83,3 +83,36 @@ func TestFlowsOfAServiceThatIsNotThere(t *testing.T) {
 	code, _, errs = kernlb(t, ns, "flows", "-service", "default/web")
 	require.Equal(t, exitDone, code, errs)
 }
+
+// Why a service refuses connections is said by plan and apply, and by show with the manifests.
+func TestRefusingServicesAreExplained(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	manifest := serviceManifest("web", "10.96.0.1", "", "type: NodePort, "+
+		"externalTrafficPolicy: Local") + strings.Replace(serviceManifest("db", "10.96.0.2", "",
+		""), "{ready: true}", "{ready: false}", 1)
+	manifest = strings.Replace(manifest, "port: 80,", "port: 80, nodePort: 30080,", 1)
+	const local = "externalTrafficPolicy is Local and no ready endpoint is on "
+	for _, command := range []string{"plan", "apply"} {
+		code, out, errs := kernlbWith(t, ns, manifest, command, "-f", "-", "-node", "n1")
+		require.Equal(t, exitDone, code, errs)
+		require.Equal(t, "note: default/web:http drops connections from outside: "+local+"node "+
+			"n1; 1 endpoint names no node (*4:30080/tcp)\n"+
+			"note: default/db:http rejects connections: 1 endpoint, none ready "+
+			"(10.96.0.2:80/tcp)\n", errs)
+		if command == "plan" {
+			require.Contains(t, out, "default/db:http cluster-ip -> reject; because 1 endpoint, "+
+				"none ready\n")
+		}
+	}
+	_, out, _ := kernlb(t, ns, "show")
+	require.Contains(t, out, "because "+local+"this node; 1 endpoint is elsewhere\n")
+	require.Contains(t, out, "because no endpoint can be used; with the manifests (-f), it is")
+	code, out, errs := kernlbWith(t, ns, manifest, "show", "-f", "-", "-node", "n1")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "because "+local+"node n1; 1 endpoint names no node")
+	require.Contains(t, out, "because 1 endpoint, none ready\n")
+	_, out, _ = kernlbWith(t, ns, strings.Replace(manifest, "{ready: false}", "{}", 1), "show",
+		"-f", "-", "-o", "json")
+	require.Contains(t, out, `"cause": "it is not up to date with the manifests"`)
+}

@@ -16,9 +16,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// load reads the manifests into a state. It prints every error and keeps the warnings; if there is
-// an error, there is no state, or with -keep-going one without that object.
+// load reads the manifests into a state that is to be applied: one without services is an error.
 func (p *program) load() (servicemodel.State, error) {
+	s, err := p.read()
+	if err == nil && s.Len() == 0 && !p.opts.empty {
+		err = fmt.Errorf("%w: no service in %s: if all that the kernel has is to be removed, "+
+			"say -allow-empty, or use cleanup", errInvalid, strings.Join(p.opts.files, ", "))
+	}
+	return s, err
+}
+
+// read reads the manifests into a state. It prints every error and keeps the warnings; if there is
+// an error, there is no state, or with -keep-going one without that object.
+func (p *program) read() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	loader := manifest.NewLoader(tracker)
@@ -55,10 +65,6 @@ func (p *program) load() (servicemodel.State, error) {
 		p.incomplete = true
 	}
 	s := tracker.State()
-	if s.Len() == 0 && !p.opts.empty {
-		return s, fmt.Errorf("%w: no service in %s: if all that the kernel has is to be removed, "+
-			"say -allow-empty, or use cleanup", errInvalid, strings.Join(p.opts.files, ", "))
-	}
 	if n := s.Node(); len(n.Addresses) == 0 {
 		n.Addresses = interfaceAddrs(p.opts.ipvs.Device)
 		s = s.WithNode(n)

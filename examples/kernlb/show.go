@@ -24,6 +24,7 @@ type row struct {
 	Masquerade string     `json:"masquerade"`
 	Affinity   int        `json:"affinity_seconds,omitempty"`
 	Sources    []string   `json:"sources,omitempty"`
+	Cause      string     `json:"cause,omitempty"` // why it rejects or drops
 }
 
 // external is what outside clients get, where that differs.
@@ -38,6 +39,10 @@ type endpoint struct {
 }
 
 func (p *program) show(ctx context.Context) error {
+	cause, err := p.causes()
+	if err != nil {
+		return err
+	}
 	p.findBackend(ctx)
 	return p.withEngine(ctx, servicemodel.State{},
 		func(ctx context.Context, e *dataplane.Engine) error {
@@ -47,7 +52,9 @@ func (p *program) show(ctx context.Context) error {
 			}
 			rows := []row{}
 			for f := range o.Table.Frontends() {
-				rows = append(rows, newRow(o.Table, f))
+				r := newRow(o.Table, f)
+				r.Cause = cause(o.Table, f)
+				rows = append(rows, r)
 			}
 			if p.opts.output == "json" {
 				return p.printJSON(struct {
@@ -104,6 +111,9 @@ func (p *program) printRows(rows []row, drift []string) error {
 		}
 		if r.Sources != nil {
 			other = append(other, "from "+strings.Join(r.Sources, ","))
+		}
+		if r.Cause != "" {
+			other = append(other, "because "+r.Cause)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.frontend(), r.Service, r.Kind, to,
 			r.Masquerade, strings.Join(other, "; "))

@@ -34,7 +34,7 @@ const hint = "kernlb -h lists commands and flags"
 // flagsFor says for which commands a flag is, by its name or by how its name begins, with an
 // asterisk. Those of flags that are not here are all.
 var flagsFor = map[string]string{
-	"f":                  "apply plan watch",
+	"f":                  "apply plan watch show",
 	"keep-going":         "apply plan",
 	"allow-empty":        "apply plan watch",
 	"copies":             "watch",
@@ -60,7 +60,7 @@ var flagsFor = map[string]string{
 }
 
 // needNode are the commands that resolve services.
-const needNode = "apply plan watch bench"
+const needNode = "apply plan watch show bench"
 
 // takes returns an error if a flag that was given is not for the command.
 func takes(command string, f *flag.Flag) error {

@@ -1,0 +1,239 @@
+package servicemodel_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+func httpNamed(name string, p sm.Protocol) func(*sm.Endpoint) {
+	return func(e *sm.Endpoint) { e.Ports[0].Name, e.Ports[0].Protocol = name, p }
+}
+
+func sixToo(s *sm.Service) { s.ClusterIPs = addrs("10.96.0.1", "fd96::1") }
+
+// causes are services without endpoints for the frontend at an address, and what is said of that.
+var causes = []struct {
+	name      string
+	service   func(*sm.Service)
+	endpoints []sm.Endpoint
+	at        string
+	kind      sm.CauseKind
+	want      string
+}{
+	{"no endpoints", anyService, nil, "10.96.0.1", sm.CauseNoEndpoints,
+		"the service has no endpoints; endpoints exist under default/wep, shop/web"},
+	{"another family", sixToo, []sm.Endpoint{localEndpoint, remoteEndpoint}, "fd96::1",
+		sm.CauseNoFamily, "no endpoint of family IPv6; 2 endpoints are of the other"},
+	{"a misspelt port", anyService, []sm.Endpoint{
+		endpoint("10.64.0.1", httpNamed("htpp", sm.TCP)),
+		endpoint("10.64.0.2", httpNamed("http", sm.UDP)),
+		endpoint("10.64.0.3", httpNamed("", sm.TCP)), endpoint("fd64::1")}, "10.96.0.1",
+		sm.CauseNoPort,
+		`3 endpoints, none has a port named http/tcp: they have ""/tcp, htpp/tcp, http/udp`},
+	{"a port without a name", func(s *sm.Service) { s.Ports[0].Name = "" },
+		[]sm.Endpoint{localEndpoint}, "10.96.0.1", sm.CauseNoPort,
+		"1 endpoint, none has a port without a name for tcp: they have http/tcp"},
+	{"no ports", anyService, []sm.Endpoint{endpoint("10.64.0.1", func(e *sm.Endpoint) {
+		e.Ports = nil
+	})}, "10.96.0.1", sm.CauseNoPort, "1 endpoint, none has a port named http/tcp: they have none"},
+	{"not ready", anyService, []sm.Endpoint{endpoint("10.64.0.1", notReady),
+		endpoint("10.64.0.2", dying), endpoint("10.64.0.3", servingOnly),
+		endpoint("10.64.0.4", httpNamed("x", sm.TCP))}, "10.96.0.1", sm.CauseNotReady,
+		"3 endpoints, none ready"},
+	{"not here", externalLocal, []sm.Endpoint{remoteEndpoint, endpoint("10.64.0.3", terminating),
+		endpoint("10.64.0.4", anywhere), endpoint("10.64.0.5", here, notReady)}, "0.0.0.0",
+		sm.CauseNotLocal, "externalTrafficPolicy is Local and no ready endpoint is on node here; " +
+			"2 endpoints are elsewhere; 1 endpoint names no node"},
+	{"not here, from inside", internalLocal, []sm.Endpoint{remoteEndpoint}, "10.96.0.1",
+		sm.CauseNotLocal, "internalTrafficPolicy is Local and no ready endpoint is on node here; " +
+			"1 endpoint is elsewhere"},
+	{"a terminating one serves", anyService, []sm.Endpoint{endpoint("10.64.0.1", terminating)},
+		"10.96.0.1", sm.NoCause, ""},
+}
+
+func anyService(*sm.Service) {}
+
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range causes {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := stateOf(thisNode, webService(tt.service), tt.endpoints...)
+			for _, n := range []sm.Name{{Namespace: "default", Name: "wep"},
+				{Namespace: "shop", Name: "web"}, {Namespace: "default", Name: "other"}} {
+				s = s.WithEndpoints(n, []sm.Endpoint{remoteEndpoint})
+			}
+			table := mustResolve(t, nil, s)
+			port := uint16(80)
+			if tt.at == "0.0.0.0" {
+				port = 30080
+			}
+			f := table.Frontend(sm.FrontendKey{Addr: ip(tt.at), Protocol: sm.TCP, Port: port})
+			c := sm.Explain(s, f)
+			require.Equal(t, tt.want, c.String())
+			require.Equal(t, tt.kind, c.Kind)
+			require.Equal(t, c, table.Cause(f))
+
+			other := stateOf(thisNode, webService(tt.service), endpoint("10.64.0.1", here),
+				endpoint("fd64::1", here))
+			want := sm.CauseUnknown
+			if tt.kind == sm.NoCause {
+				want = sm.NoCause
+			}
+			if tt.name != "a port without a name" {
+				require.Equal(t, want, sm.Explain(other, f).Kind, "of another state")
+			}
+			require.Equal(t, want, sm.Explain(sm.State{}, f).Kind, "of no state")
+		})
+	}
+}
+
+// A table that was read from a kernel says what its verdicts and pools tell.
+func TestCausesInTheKernel(t *testing.T) {
+	t.Parallel()
+	resolved := tableOf(t, thisNode, webService(externalLocal), remoteEndpoint)
+	read, err := sm.NewTable(sm.Contents{Frontends: slices.Collect(resolved.Frontends()),
+		Pools: slices.Collect(resolved.Pools())})
+	require.NoError(t, err)
+	f := read.Frontend(sm.FrontendKey{Addr: ip("0.0.0.0"), Protocol: sm.TCP, Port: 30080})
+	require.Equal(t, "externalTrafficPolicy is Local and no ready endpoint is on this node; 1 "+
+		"endpoint is elsewhere", read.Cause(f).String())
+
+	rejecting := tableOf(t, thisNode, webService())
+	for f := range rejecting.Frontends() {
+		require.Equal(t, "no endpoint can be used", read.Cause(f).String())
+	}
+}
+
+// refuses reports whether a frontend rejects or drops packets from somewhere.
+func refuses(f *sm.Frontend) bool { return !f.Internal.Balances() || !f.External.Balances() }
+
+// requireTrue holds a cause against the endpoints, in words of its own.
+func requireTrue(t *testing.T, s sm.State, f *sm.Frontend, c sm.Cause) {
+	t.Helper()
+	eps := s.Endpoints(f.Service.Name)
+	count := func(is ...func(*sm.Endpoint) bool) (n int) {
+		for i := range eps {
+			ok := true
+			for _, is := range is {
+				ok = ok && is(&eps[i])
+			}
+			if ok {
+				n++
+			}
+		}
+		return n
+	}
+	family := func(e *sm.Endpoint) bool { return e.Addr.Is4() == f.Key.Addr.Is4() }
+	port := func(e *sm.Endpoint) bool {
+		return slices.ContainsFunc(e.Ports, func(p sm.EndpointPort) bool {
+			return p.Name == f.Service.Port && p.Protocol == f.Service.Protocol
+		})
+	}
+	usable := func(e *sm.Endpoint) bool { return e.Ready || e.Serving && e.Terminating }
+	local := func(e *sm.Endpoint) bool { return e.Node != "" && e.Node == s.Node().Name }
+	switch c.Kind {
+	case sm.CauseNoEndpoints:
+		require.Empty(t, eps)
+	case sm.CauseNoFamily:
+		require.Zero(t, count(family))
+		require.Equal(t, len(eps), c.Endpoints)
+	case sm.CauseNoPort:
+		require.Zero(t, count(family, port))
+		require.Equal(t, count(family), c.Endpoints)
+	case sm.CauseNotReady:
+		require.Zero(t, count(family, port, usable))
+		require.Equal(t, count(family, port), c.Endpoints)
+	case sm.CauseNotLocal:
+		once := func(e *sm.Endpoint) bool { // others may be listed elsewhere, too
+			return count(func(o *sm.Endpoint) bool { return o.Addr == e.Addr }) == 1
+		}
+		require.Zero(t, count(family, port, usable, local, once))
+		require.Positive(t, c.Endpoints)
+		require.LessOrEqual(t, c.Endpoints, count(family, port, usable))
+	default:
+		require.Fail(t, "no cause is known", "%v: %v", f, c)
+	}
+}
+
+// Every frontend that rejects or drops has a cause, which is true; no other has one.
+func TestEveryRefusalHasATrueCause(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	seen := map[sm.CauseKind]int{}
+	for range 3000 {
+		s := r.state()
+		table := mustResolve(t, nil, s)
+		for f := range table.Frontends() {
+			c := table.Cause(f)
+			seen[c.Kind]++
+			if !refuses(f) {
+				require.Equal(t, sm.NoCause, c.Kind, "%v", f)
+				continue
+			}
+			requireTrue(t, s, f, c)
+			require.Equal(t, c.Kind == sm.CauseNotLocal, f.External == sm.Drop)
+			require.NotEmpty(t, c.String())
+		}
+	}
+	for k := sm.NoCause; k < sm.CauseUnknown; k++ {
+		require.Positive(t, seen[k], "%v", k)
+	}
+}
+
+// What is selected is what stands in the pools.
+func TestSelectionsAreThePools(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	for range 1000 {
+		s := r.state()
+		table := mustResolve(t, nil, s)
+		for pool := range table.Pools() {
+			var chosen []netip.AddrPort
+			for _, x := range sm.Select(s, pool.ID.Service, pool.ID.Family) {
+				out := x.Cluster
+				if pool.ID.Scope == sm.ScopeLocal {
+					out = x.Local
+				}
+				if out == sm.Included {
+					chosen = append(chosen, x.Target)
+				}
+				require.NotContains(t, out.String(), "exclusion")
+			}
+			var slots []netip.AddrPort
+			for _, slot := range pool.Slots {
+				slots = append(slots, slot.Endpoint)
+			}
+			require.ElementsMatch(t, slots, chosen, "%v", pool)
+		}
+	}
+}
+
+// A decision has a cause exactly where the packet is rejected or dropped.
+func TestDecisionsHaveCauses(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	seen := map[sm.CauseKind]int{}
+	for range 300 {
+		s := r.state()
+		table := mustResolve(t, nil, s)
+		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
+		for range 100 {
+			p := r.packet(s, here)
+			d := table.Decide(p, here)
+			refused := d.Outcome == sm.Rejected || d.Outcome == sm.Dropped
+			require.Equal(t, refused, d.Cause.Kind != sm.NoCause, "%v: %v", p, d)
+			require.NotEqual(t, sm.CauseUnknown, d.Cause.Kind, "%v: %v", p, d)
+			require.Contains(t, d.Reason, d.Cause.String())
+			seen[d.Cause.Kind]++
+		}
+	}
+	require.Positive(t, seen[sm.CauseSource])
+	require.Positive(t, seen[sm.CauseOtherPort])
+	require.Positive(t, seen[sm.CauseNoService])
+}
