@@ -3,6 +3,7 @@ package threadns
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -21,12 +22,14 @@ type Turn struct {
 	stuck bool // it was waited for in vain: somebody holds it for long
 }
 
-// Pauses between two attempts to take a turn, and the time that newcomers leave to those who wait
-// already.
+// Pauses between two attempts to take a turn, and the steps in which newcomers leave time to those
+// who wait already, until each of them has had an attempt. Pauses grow with the time waited: where
+// a hundred processes wait, their attempts must not keep the one that has the turn from its
+// processor.
 const (
 	minPause = 20 * time.Microsecond
-	maxPause = 2 * time.Millisecond
-	courtesy = 2 * maxPause
+	maxPause = 50 * time.Millisecond
+	courtesy = 4 * time.Millisecond
 )
 
 // OpenTurn prepares the lock of the network namespace of a file descriptor, or that of the calling
@@ -49,13 +52,13 @@ func OpenTurn(fd int) (*Turn, error) {
 // it was taken. The error is the context's.
 func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func(), err error) {
 	start := time.Now()
-	if t.othersWait() {
+	for t.othersWait() && time.Since(start) < maxPause {
 		if err := sleep.For(ctx, courtesy); err != nil {
 			return nil, err
 		}
 	}
 	defer t.waiting(unix.F_UNLCK)
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for pause := minPause; ; pause = min(2*pause, maxPause/2+rand.N(maxPause/2)) {
 		if unix.Flock(t.fd(), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			t.stuck = false
 			return func() { _ = unix.Flock(t.fd(), unix.LOCK_UN) }, nil
@@ -64,7 +67,9 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 			t.stuck = true
 			return func() {}, nil
 		}
-		t.waiting(unix.F_RDLCK)
+		if pause == minPause {
+			t.waiting(unix.F_RDLCK)
+		}
 		if err := sleep.For(ctx, pause); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,150 @@
+// Publish is a CNI plugin that publishes ports of pods on their node, as the plugin portmap does.
+// It is chained after one that gives a pod its address:
+//
+//	{"type": "publish", "capabilities": {"portMappings": true}}
+//
+// Each run is a process of its own that keeps no file: what a pod has is in the kernel, as the part
+// of an instance that belongs to the owner "network,container,interface".
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// request is what a runtime writes to the plugin, as the CNI specification 1.1 says.
+type request struct {
+	CNIVersion    string `json:"cniVersion"`
+	Name          string `json:"name"`
+	RuntimeConfig struct {
+		PortMappings []mapping `json:"portMappings"`
+	} `json:"runtimeConfig"`
+	PrevResult       json.RawMessage `json:"prevResult"`
+	ValidAttachments []attachment    `json:"cni.dev/valid-attachments"` // of the network, in a GC
+}
+
+type mapping struct {
+	HostPort      uint16     `json:"hostPort"`
+	ContainerPort uint16     `json:"containerPort"`
+	Protocol      string     `json:"protocol"` // "tcp" if empty
+	HostIP        netip.Addr `json:"hostIP"`   // all addresses of the node if empty
+}
+
+type attachment struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifname"`
+}
+
+// owner names who owns ports. The network comes first, so that its GC can tell whose they are.
+func (r *request) owner(a attachment) string {
+	return r.Name + "," + a.ContainerID + "," + a.IfName
+}
+
+func main() {
+	var r request
+	err := json.NewDecoder(os.Stdin).Decode(&r)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		err = r.run(ctx, os.Getenv("CNI_COMMAND"), attachment{os.Getenv("CNI_CONTAINERID"),
+			os.Getenv("CNI_IFNAME")})
+		cancel()
+	}
+	if err != nil {
+		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": r.CNIVersion,
+			"code": 100, "msg": err.Error()})
+		os.Exit(1)
+	}
+}
+
+func (r *request) run(ctx context.Context, command string, a attachment) error {
+	if command == "VERSION" {
+		fmt.Println(`{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}`)
+		return nil
+	}
+	backend, err := nftables.New(&nftables.Config{Table: "published"})
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	table, err := conntrack.Open(nil)
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	keeper, err := flows.New(table, nil)
+	if err != nil {
+		return err
+	}
+	parts := dataplane.NewParts(backend, &dataplane.PartsConfig{Flows: keeper})
+	switch command {
+	case "ADD":
+		err = r.publish(ctx, parts, r.owner(a))
+	case "DEL":
+		_, err = parts.Remove(ctx, r.owner(a))
+	case "GC":
+		valid := map[string]bool{}
+		for _, a := range r.ValidAttachments {
+			valid[r.owner(a)] = true
+		}
+		_, err = parts.Keep(ctx, func(owner string) bool {
+			return valid[owner] || !strings.HasPrefix(owner, r.Name+",")
+		})
+	}
+	return err
+}
+
+// publish publishes the ports of the pod, and hands on what the plugin before has done.
+func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner string) error {
+	state, err := r.state(owner)
+	if err != nil {
+		return err
+	}
+	if _, err = parts.Apply(ctx, owner, state); err == nil {
+		fmt.Println(string(r.PrevResult))
+	}
+	return err
+}
+
+// state is what is wanted: a service for each mapping, with the pod as its endpoint. The pod is on
+// this node, and clients keep their addresses (policy Local).
+func (r *request) state(owner string) (servicemodel.State, error) {
+	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+	var result struct {
+		IPs []struct{ Address netip.Prefix } `json:"ips"`
+	}
+	if err := json.Unmarshal(r.PrevResult, &result); err != nil {
+		return state, fmt.Errorf("prevResult: %w", err)
+	}
+	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
+		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // others are refused as invalid
+	for i, m := range r.RuntimeConfig.PortMappings {
+		protocol := protocols[strings.ToLower(m.Protocol)]
+		svc := &servicemodel.Service{ExternalTrafficPolicy: servicemodel.PolicyLocal,
+			Name:  servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
+			Ports: []servicemodel.ServicePort{{Protocol: protocol, Port: m.HostPort}}}
+		if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
+			svc.ExternalIPs = []netip.Addr{m.HostIP}
+		} else {
+			svc.Ports[0].NodePort = m.HostPort
+		}
+		var pod []servicemodel.Endpoint
+		for _, ip := range result.IPs {
+			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(), Node: "this",
+				Ready: true, Ports: []servicemodel.EndpointPort{{Protocol: protocol,
+					Port: m.ContainerPort}}})
+		}
+		state = state.WithService(svc).WithEndpoints(svc.Name, pod)
+	}
+	return state, nil
+}

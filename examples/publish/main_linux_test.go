@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+// The test binary is the plugin, too.
+func TestMain(m *testing.M) {
+	if os.Getenv("CNI_COMMAND") != "" {
+		main()
+		return
+	}
+	netnstest.Main(m)
+}
+
+// plugin runs the plugin as a process in a namespace.
+type plugin struct {
+	ns      *netnstest.NS
+	command string
+	network string
+	pod     attachment
+	// addrs are the pod's, and ports those that are published: a host port leads to port 8080.
+	addrs []string
+	ports []mapping
+	valid []attachment
+}
+
+// start starts the process. What it writes is in out when it has ended.
+func (p plugin) start(tb testing.TB) (cmd *exec.Cmd, out *bytes.Buffer) {
+	var r request
+	r.CNIVersion, r.Name, r.RuntimeConfig.PortMappings = "1.1.0", p.network, p.ports
+	r.ValidAttachments = p.valid
+	ips := []map[string]string{}
+	for _, a := range p.addrs {
+		ips = append(ips, map[string]string{"address": a})
+	}
+	var err error
+	r.PrevResult, err = json.Marshal(map[string]any{"cniVersion": "1.1.0", "ips": ips})
+	require.NoError(tb, err)
+	input, err := json.Marshal(r)
+	require.NoError(tb, err)
+	out = &bytes.Buffer{}
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+p.command,
+		"CNI_CONTAINERID="+p.pod.ContainerID, "CNI_IFNAME="+p.pod.IfName)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), out, out
+	require.NoError(tb, p.ns.Do(cmd.Start))
+	return cmd, out
+}
+
+// run runs the process, and returns what it wrote and whether it succeeded.
+func (p plugin) run(tb testing.TB) (string, bool) {
+	cmd, out := p.start(tb)
+	err := cmd.Wait()
+	return out.String(), err == nil
+}
+
+func (p plugin) mustRun(tb testing.TB) {
+	tb.Helper()
+	out, ok := p.run(tb)
+	require.True(tb, ok, out)
+}
+
+// pod is the attachment of a container with an ID of the length that containerd gives.
+func pod(n int) attachment { return attachment{fmt.Sprintf("%064x", n), "eth0"} }
+
+func tcp(ports ...uint16) (l []mapping) {
+	for _, p := range ports {
+		l = append(l, mapping{HostPort: p, ContainerPort: 8080})
+	}
+	return l
+}
+
+// parts are what the plugin left in a namespace.
+func parts(tb testing.TB, ns *netnstest.NS) *dataplane.Parts {
+	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { backend.Close() })
+	return dataplane.NewParts(backend, nil)
+}
+
+func TestPublish(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	for _, p := range c.Pods[:2] {
+		require.NoError(t, p.Serve(netnstest.TCP, 8080))
+		require.NoError(t, p.Serve(netnstest.UDP, 8080))
+	}
+	plugins := [2]plugin{}
+	for i := range plugins {
+		plugins[i] = plugin{ns: c.Node.NS, command: "ADD", network: "net", pod: pod(i),
+			addrs: []string{c.Pods[i].IPv4.String() + "/24", c.Pods[i].IPv6.String() + "/64"},
+			ports: append(tcp(uint16(8000+i)), mapping{HostPort: 53, ContainerPort: 8080,
+				Protocol: "UDP", HostIP: c.NodeAddrs()[i]})}
+		plugins[i].mustRun(t)
+	}
+	reaches := func(proto netnstest.Protocol, addr netip.Addr, port uint16, want string) {
+		t.Helper()
+		o := netnstest.Probe{From: c.Outside[0], Proto: proto,
+			To: netip.AddrPortFrom(addr, port)}.Send(t.Context())
+		require.Equal(t, want, o.Server, o)
+		if want != "" {
+			require.Equal(t, c.Outside[0].Addr(addr), o.Source.Addr(), "the client's own address")
+		}
+	}
+	for i, name := range []string{c.Pods[0].Name, c.Pods[1].Name} {
+		reaches(netnstest.TCP, c.Node.IPv4, uint16(8000+i), name)
+		reaches(netnstest.TCP, c.Node.IPv6, uint16(8000+i), name)
+		reaches(netnstest.UDP, c.NodeAddrs()[i], 53, name)
+	}
+
+	third := plugin{ns: c.Node.NS, command: "ADD", network: "net", pod: pod(3),
+		addrs: plugins[0].addrs, ports: tcp(8001, 8002)}
+	out, ok := third.run(t)
+	require.False(t, ok)
+	require.Contains(t, out, fmt.Sprintf(`*4:8001/tcp is held by net,%064x,eth0/port-0, and `+
+		`claimed by net,%064x,eth0/port-0`, 1, 3))
+	reaches(netnstest.TCP, c.Node.IPv4, 8002, "")
+
+	plugins[0].command = "DEL"
+	plugins[0].mustRun(t)
+	plugins[0].mustRun(t)
+	reaches(netnstest.TCP, c.Node.IPv4, 8000, "")
+	reaches(netnstest.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
+	plugin{ns: c.Node.NS, command: "GC", network: "other"}.mustRun(t)
+	reaches(netnstest.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
+	plugin{ns: c.Node.NS, command: "GC", network: "net", valid: []attachment{pod(1)}}.mustRun(t)
+	reaches(netnstest.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
+	plugin{ns: c.Node.NS, command: "GC", network: "net"}.mustRun(t)
+	reaches(netnstest.TCP, c.Node.IPv4, 8001, "")
+}
+
+// A hundred processes at once add, change and delete ports, and some of them are killed in the
+// middle. Each that is not killed succeeds; each that is killed has done all or nothing; and nobody
+// else loses anything.
+func TestManyProcessesAtOnce(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS(t.Name())
+	require.NoError(t, err)
+	defer ns.Close()
+	const processes, rounds = 100, 3
+	want := make([][]uint16, processes) // what each holds
+	var running sync.WaitGroup
+	var killed atomic.Int32
+	for i := range processes {
+		running.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 2))
+			for range rounds {
+				p, ports := randomPlugin(ns, rng, i)
+				if !p.killedAtRandom(t, rng) {
+					want[i] = ports
+					continue
+				}
+				killed.Add(1)
+				if got := held(t, ns, pod(i)); fmt.Sprint(got) == fmt.Sprint(ports) {
+					want[i] = ports
+				}
+			}
+		})
+	}
+	running.Wait()
+	t.Logf("%d of %d processes were killed", killed.Load(), processes*rounds)
+	require.Positive(t, killed.Load())
+	for i := range processes {
+		require.Equal(t, want[i], held(t, ns, pod(i)))
+	}
+}
+
+// randomPlugin returns a plugin that adds or deletes ports of a pod, and what it leaves.
+func randomPlugin(ns *netnstest.NS, rng *rand.Rand, i int) (p plugin, ports []uint16) {
+	p = plugin{ns: ns, command: "DEL", network: "net", pod: pod(i),
+		addrs: []string{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String() + "/16"}}
+	if rng.IntN(3) > 0 {
+		p.command = "ADD"
+		first := uint16(10000 + 100*i + rng.IntN(90))
+		ports = []uint16{first, first + 1, first + 2}
+		p.ports = tcp(ports...)
+	}
+	return p, ports
+}
+
+// killedAtRandom runs the process, and reports whether it was killed. Otherwise it must succeed.
+func (p plugin) killedAtRandom(t *testing.T, rng *rand.Rand) bool {
+	cmd, out := p.start(t)
+	if rng.IntN(4) == 0 {
+		time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+		_ = cmd.Process.Kill() // it may have ended
+	}
+	err := cmd.Wait()
+	if err != nil && strings.Contains(err.Error(), "signal: killed") {
+		return true
+	}
+	if err != nil {
+		t.Errorf("%s: %v: %s", p.command, err, out)
+	}
+	return false
+}
+
+// held returns the ports that a pod has published, all of which must lead to its endpoint.
+func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
+	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
+	require.NoError(tb, err)
+	defer backend.Close()
+	owner := (&request{Name: "net"}).owner(a)
+	for range 100 {
+		o, err := backend.ObserveParts(context.Background(), []string{owner}, nil)
+		if err != nil {
+			continue // others were in the way
+		}
+		for f := range o.Table.Part(owner).Frontends() {
+			ports = append(ports, f.Key.Port)
+			_, external := o.Table.PoolsOf(f)
+			require.Len(tb, external.Slots, 1)
+		}
+		return ports
+	}
+	tb.Error(err)
+	return nil
+}
+
+// others publishes three ports for each of so many pods, as processes would.
+func others(tb testing.TB, ns *netnstest.NS, pods int) {
+	p := parts(tb, ns)
+	for i := range pods {
+		var r request
+		r.RuntimeConfig.PortMappings = []mapping{}
+		for _, port := range []uint16{80, 81, 82} {
+			r.RuntimeConfig.PortMappings = append(r.RuntimeConfig.PortMappings, mapping{
+				HostPort: port, ContainerPort: 8080,
+				HostIP: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})})
+		}
+		r.PrevResult = fmt.Appendf(nil, `{"ips": [{"address": "10.1.%d.%d/16"}]}`, i>>8, i&255)
+		owner := "other," + pod(i).ContainerID + ",eth0"
+		state, err := r.state(owner)
+		require.NoError(tb, err)
+		_, err = p.Apply(tb.Context(), owner, state)
+		require.NoError(tb, err)
+	}
+}
+
+// BenchmarkProcess is a whole process that publishes three ports of a pod, and one that takes them
+// away, beside 5,100 frontends of others.
+func BenchmarkProcess(b *testing.B) {
+	netnstest.Require(b)
+	ns, err := netnstest.NewNS(b.Name())
+	require.NoError(b, err)
+	defer ns.Close()
+	others(b, ns, 1700)
+	p := plugin{ns: ns, network: "net", pod: pod(1), addrs: []string{"10.2.0.1/16"},
+		ports: tcp(8000, 8001, 8002)}
+	for _, command := range []string{"VERSION", "ADD", "DEL"} {
+		b.Run(command, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				if command != "VERSION" {
+					p.command = map[string]string{"ADD": "DEL", "DEL": "ADD"}[command]
+					p.mustRun(b)
+				}
+				p.command = command
+				b.StartTimer()
+				p.mustRun(b)
+			}
+		})
+	}
+}
