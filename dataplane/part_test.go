@@ -299,7 +299,7 @@ func TestFlowsAreToldOfParts(t *testing.T) {
 				require.Equal(t, r.Changes.Pools, c.Pools)
 				last := flows.states[len(flows.states)-1]
 				n := servicemodel.Name{Namespace: step.owner, Name: "pod"}
-				require.Same(t, step.state.Service(n), last.Service(n))
+				require.Equal(t, step.state.Service(n), last.Service(n))
 			}
 			last := flows.changes[len(flows.changes)-1]
 			require.Equal(t, 2, last.New.Len(), "what a holds is known still")

@@ -20,6 +20,9 @@ type Status struct {
 	State  servicemodel.State
 	// Applied is the newest of what was asked for that the kernel came to hold. Zero means none.
 	Applied Revision
+	// PendingSince is since when something that was asked for is not in the kernel yet. Zero means
+	// that all is. Something that is asked for during an apply counts from the end of that.
+	PendingSince time.Time
 	// Held is the table that the kernel holds. Nil means that this is not known, as before the
 	// first apply and after an error.
 	Held *servicemodel.Table

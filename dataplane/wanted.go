@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -34,7 +35,14 @@ type progress struct {
 func (p *progress) update(f func(*Status)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f(&p.status)
+	st, applied := &p.status, p.status.Applied
+	f(st)
+	switch {
+	case !st.Pending():
+		st.PendingSince = time.Time{}
+	case st.PendingSince.IsZero() || st.Applied != applied:
+		st.PendingSince = time.Now()
+	}
 	if p.changed != nil {
 		close(p.changed)
 		p.changed = nil

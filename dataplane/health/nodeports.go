@@ -17,7 +17,7 @@ import (
 
 // NodePortsConfig tunes [NodePorts]. A nil *NodePortsConfig is the zero NodePortsConfig.
 type NodePortsConfig struct {
-	// Healthy says whether the proxy itself is healthy, such as that its last change is in the kernel; if not, every port
+	// Healthy says whether the proxy itself is healthy, see [Proxy.Healthy]; if not, every port
 	// answers 503. Nil means always.
 	Healthy func() bool
 	// Listen opens a TCP listener; network is "tcp4" or "tcp6". Nil means that of net.ListenConfig.

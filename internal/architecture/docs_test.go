@@ -81,7 +81,8 @@ func TestGoInTheDocumentsIsCompiled(t *testing.T) {
 		for _, block := range goBlock.FindAllStringSubmatch(text, -1) {
 			for part := range strings.SplitSeq("\n"+trimmed(block[1]), "\n…") {
 				if part = strings.TrimSpace(part); part != "" {
-					require.Contains(t, code.String(), "\n"+part+"\n", "%s: Go that is in no file", name)
+					require.Contains(t, code.String(), "\n"+part+"\n",
+						"%s: Go that is in no file", name)
 				}
 			}
 		}

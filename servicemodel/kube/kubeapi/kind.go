@@ -107,7 +107,10 @@ func (s *Source) nodes(client kubernetes.Interface) *kind {
 		s.node.see(o.(*corev1.Node))
 		return p
 	}
-	k.remove = func(n servicemodel.Name) { s.tracker.DeleteNode(n.Name) }
+	k.remove = func(n servicemodel.Name) {
+		s.tracker.DeleteNode(n.Name)
+		s.node.eligible.Store(false)
+	}
 	own := fields.OneTermEqualSelector("metadata.name", s.cfg.Tracker.Node.Name).String()
 	k.source = listWatch(client, client.CoreV1().Nodes(), "", own, func() { s.works(k) })
 	return k

@@ -3,6 +3,8 @@ package kubeapi
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,18 +17,26 @@ type nodeGate struct {
 	name             string
 	addresses, cidrs bool          // what the object must say
 	seen             chan struct{} // has an element once it has said that
+	eligible         atomic.Bool   // what the object says of new connections
 }
 
-func newNodeGate(c *kube.Config) nodeGate {
-	g := nodeGate{name: c.Node.Name, seen: make(chan struct{}, 1)}
+func newNodeGate(c *kube.Config) *nodeGate {
+	g := &nodeGate{name: c.Node.Name, seen: make(chan struct{}, 1)}
 	if g.name != "" {
 		g.addresses, g.cidrs = len(c.Node.Addresses) == 0, c.NodeCIDRs
 	}
 	return g
 }
 
+// toBeDeleted is the taint that the cluster autoscaler puts on a node that it will delete.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
 // see looks at the object. It is called by one goroutine.
 func (g *nodeGate) see(n *corev1.Node) {
+	g.eligible.Store(n.DeletionTimestamp.IsZero() &&
+		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == toBeDeleted
+		}))
 	if g.addresses && len(n.Status.Addresses) == 0 || g.cidrs && len(n.Spec.PodCIDRs) == 0 {
 		return
 	}

@@ -48,7 +48,7 @@ type Source struct {
 	kinds   []*kind
 	// changed has an element if an object came or went since the last state.
 	changed chan struct{}
-	node    nodeGate
+	node    *nodeGate
 
 	mu      sync.Mutex
 	started bool
@@ -160,6 +160,11 @@ func (s *Source) State() servicemodel.State { return s.tracker.State() }
 
 // Problems returns what is wrong with the objects known now, see [kube.Tracker.Problems].
 func (s *Source) Problems() []kube.Problem { return s.tracker.Problems() }
+
+// NodeEligible reports whether load balancers may send new connections to this node, as kube-proxy
+// answers it in /healthz: its Node object is known, is not being deleted, and does not have the
+// taint ToBeDeletedByClusterAutoscaler. See package dataplane/health.
+func (s *Source) NodeEligible() bool { return s.node.eligible.Load() }
 
 // Status says how a source is doing.
 type Status struct {

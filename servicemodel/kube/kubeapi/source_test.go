@@ -364,3 +364,33 @@ func TestRunIsCalledOnce(t *testing.T) {
 	require.NoError(t, s.Run(ctx, func(servicemodel.State) { t.Error("a state") }))
 	require.ErrorContains(t, s.Run(ctx, nil), "before")
 }
+
+func TestTheNodeIsEligibleUntilItIsToGo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := server()
+		f := follow(t, client, &Config{Tracker: kube.Config{Node: servicemodel.Node{Name: "n1"}}})
+		requireEligible := func(want bool) {
+			t.Helper()
+			synctest.Wait()
+			require.Equal(t, want, f.NodeEligible())
+		}
+		requireEligible(false)
+		nodes := client.CoreV1().Nodes()
+		n := node([]string{"192.0.2.1"}, nil)
+		_, err := nodes.Create(t.Context(), n, metav1.CreateOptions{})
+		require.NoError(t, err)
+		requireEligible(true)
+		n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}
+		_, err = nodes.Update(t.Context(), n, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		requireEligible(false)
+		n.Spec.Taints = nil
+		_, err = nodes.Update(t.Context(), n, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		requireEligible(true)
+		require.NoError(t, nodes.Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+		requireEligible(false)
+		f.end(t)
+	})
+}

@@ -1,0 +1,71 @@
+package health_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestHealthIsThatOfKubeProxy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		backend := memory.New(nil)
+		engine := dataplane.New(backend, nil)
+		eligible := true
+		proxy := health.NewProxy(engine, &health.ProxyConfig{
+			Eligible: func() bool { return eligible },
+			Families: []servicemodel.Family{servicemodel.IPv4}})
+		get := func(path string, code int) string {
+			t.Helper()
+			w := httptest.NewRecorder()
+			proxy.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			require.Equal(t, code, w.Code)
+			require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+			require.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
+			require.True(t, json.Valid(w.Body.Bytes()))
+			return w.Body.String()
+		}
+		// A bubble begins at midnight UTC 2000-01-01. Nothing was asked for yet.
+		const midnight = `"2000-01-01T00:00:00Z"`
+		require.JSONEq(t, `{"lastUpdated": `+midnight+`, "currentTime": `+midnight+`,
+			"nodeEligible": true, "healthy": true,
+			"status": {"IPv4": {"lastUpdated": `+midnight+`, "healthy": true}}}`,
+			get("/healthz", http.StatusOK))
+
+		backend.Fail(memory.CallCommit, 2, errors.New("no memory"))
+		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web})
+		for range 2 { // the second state does not make the first one younger
+			_, err := engine.Apply(t.Context(), state)
+			require.Error(t, err)
+			time.Sleep(59 * time.Second)
+			require.Equal(t, proxy.Healthy(), time.Now().Minute() == 0)
+		}
+		require.JSONEq(t, `{"lastUpdated": `+midnight+`, "currentTime": "2000-01-01T00:01:58Z",
+			"healthy": false,
+			"status": {"IPv4": {"lastUpdated": `+midnight+`, "healthy": false}}}`,
+			get("/livez", http.StatusServiceUnavailable))
+
+		_, err := engine.Apply(t.Context(), state)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		require.JSONEq(t, `{"lastUpdated": "2000-01-01T01:01:58Z",
+			"currentTime": "2000-01-01T01:01:58Z", "healthy": true,
+			"status": {"IPv4": {"lastUpdated": "2000-01-01T00:01:58Z", "healthy": true}}}`,
+			get("/livez", http.StatusOK))
+
+		eligible = false
+		require.Contains(t, get("/healthz", http.StatusServiceUnavailable), `"healthy":true`)
+		get("/livez", http.StatusOK)
+	})
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// asProgram makes the test binary the program, with this as its configuration.
+const asProgram = "BALANCER_CONFIG"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(asProgram); path != "" {
+		os.Args = []string{"balancer", "-config", path, "-interval", "20ms"}
+		main()
+		return
+	}
+	netnstest.Main(m)
+}
+
+const someConfig = `{"services": [{
+	"name": "web", "address": "203.0.113.10:80",
+	"backends": [{"address": "10.244.1.1:8080"}, {"address": "10.244.1.2:8080"}]}]}`
+
+// start runs the program in a namespace.
+func start(t *testing.T, ns *netnstest.NS, text string) *exec.Cmd {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "balancer.json")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	program := exec.Command("/proc/self/exe")
+	program.Env = append(os.Environ(), asProgram+"="+path)
+	program.Stderr = os.Stderr
+	require.NoError(t, ns.Do(program.Start))
+	t.Cleanup(func() { _ = program.Process.Kill() })
+	return program
+}
+
+// servers returns who answers a client outside.
+func servers(t *testing.T, c *netnstest.Cluster) map[string]bool {
+	t.Helper()
+	probes := make([]netnstest.Probe, 20)
+	for i := range probes {
+		probes[i] = netnstest.Probe{From: c.Outside[0], Proto: netnstest.TCP,
+			To: netip.MustParseAddrPort("203.0.113.10:80")}
+	}
+	out := map[string]bool{}
+	for _, o := range netnstest.SendAll(t.Context(), probes) {
+		out[o.Kind.String()+" "+o.Server] = true
+	}
+	return out
+}
+
+func TestBackendsThatFailAreLeftOut(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	serve := func(pod *netnstest.Host) *netnstest.Server {
+		s, err := pod.NS.Serve(pod.Name, netnstest.TCP, netip.AddrPortFrom(pod.IPv4, 8080))
+		require.NoError(t, err)
+		return s
+	}
+	serve(c.Pods[0])
+	second := serve(c.Pods[1])
+	program := start(t, c.Node.NS, someConfig)
+	answer := func(want ...string) {
+		t.Helper()
+		all := map[string]bool{}
+		for _, w := range want {
+			all[w] = true
+		}
+		require.Eventually(t, func() bool {
+			got := servers(t, c)
+			return len(got) == len(all) && got[want[0]] && got[want[len(want)-1]]
+		}, 20*time.Second, 20*time.Millisecond)
+	}
+	answer("answered pod1", "answered pod2")
+	require.NoError(t, second.Close())
+	answer("answered pod1")
+	second = serve(c.Pods[1])
+	answer("answered pod1", "answered pod2")
+
+	// Without the program the kernel goes on, and a new one takes over.
+	require.NoError(t, program.Process.Kill())
+	_ = program.Wait()
+	require.Equal(t, map[string]bool{"answered pod1": true, "answered pod2": true}, servers(t, c))
+	start(t, c.Node.NS, someConfig)
+	require.NoError(t, second.Close())
+	answer("answered pod1")
+}
+
+func TestWhatIsWrongWithTheFileIsSaid(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"service": []}`: `unknown field "service"`,
+		`{"services": [{"name": "web", "address": "203.0.113.10"}]}`: "not an ip:port",
+		`{"services": [{"name": "", "address": "203.0.113.10:80"}]}`: "name",
+	} {
+		path := filepath.Join(t.TempDir(), "balancer.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		require.ErrorContains(t, run(context.Background(), path, 0), want)
+	}
+}
