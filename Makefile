@@ -4,6 +4,10 @@
 #                machine with Linux 6.1
 # make test-long a million random packets, twenty conformance runs and two with a mirror of the
 #                flows, and a minute of rolling replacement, on nftables and iptables
+# make soak      changes without pause for DURATION (an hour) beside a neighbour, writers that are
+#                killed and an administrator who flushes; fails if anything grows; then each call to
+#                the kernel goes wrong in each way, and processes are killed 200 times
+# make rolling   1,000 endpoints replaced a second for a minute, under 5,000 open connections
 # make race      the same packages under the race detector, with less repetition
 # make test-kernel KERNEL=6.12 PKG=./nftables RUN=Kernel
 #                runs tests of packages inside a virtual machine with that kernel; KERNEL may be
@@ -18,6 +22,7 @@ GO       ?= go
 FUZZTIME ?= 20s
 SEED     ?= 1
 
+BACKEND  ?= nftables
 KERNEL   ?= 6.1
 KERNELS  ?= all
 PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal/ipvsnl
@@ -27,7 +32,7 @@ VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./d
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm test-long race fuzz bench setup vmtools test-kernel test-kernels peers \
-	peers-build
+	peers-build soak rolling
 
 setup:
 	@.ci/setup
@@ -62,6 +67,15 @@ test-long: setup
 	$(LONG) -run TestConformance -count 20 $(LONG_PKG)
 	KERNLB_TEST_MIRROR=1 $(LONG) -run TestConformance -count 2 $(LONG_PKG)
 	KERNLB_TEST_ROLL=1m $(LONG) -run '$(ROLL)' -parallel 1 -count 1 -v $(LONG_PKG)
+
+soak: DURATION = 1h
+soak: setup
+	$(GO) run ./internal/endure -backend $(BACKEND) -duration $(DURATION) soak
+	KERNLB_TEST_FAULTS=all KERNLB_TEST_KILLS=200 $(LONG) -count 1 -v \
+		-run 'TestEachCallGoesWrong|TestKilledAtAnyMoment' ./$(BACKEND)
+
+rolling: setup
+	$(GO) run ./internal/endure -backend $(BACKEND) -duration 1m rolling
 
 race: setup
 	@$(call each,-race -short) | $(GO) run ./internal/testreport

@@ -20,9 +20,10 @@ import (
 
 // KilledOptions say what happens beside the program that is killed, and what must hold.
 type KilledOptions struct {
-	// Kills is how often the program is killed. Zero means 200, and 30 in short mode.
+	// Kills is how often the program is killed. Zero means 40. The variable KERNLB_TEST_KILLS takes
+	// its place, and then the program makes 50 changes on average before it is killed, else five.
 	Kills int
-	// Delay is how long the program lives on average once it begins to apply. Zero means 15 ms.
+	// Delay is how long it lives on average after these. Zero means 3 ms.
 	Delay time.Duration
 	// Damage is what somebody else does to the kernel now and then, in the network namespace. What
 	// the kernel holds is not looked at then until the next apply. Nil means that the instance is
@@ -56,21 +57,35 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	if o.Kills == 0 {
-		if o.Kills = 200; testing.Short() {
-			o.Kills = 30
-		}
+	wanted, lives := killsWanted(t), 5
+	if wanted > 0 {
+		lives = 50
 	}
-	o.Delay = cmp.Or(o.Delay, 15*time.Millisecond)
-	k := &killing{KilledOptions: o, t: t, under: under, ns: ns, states: states,
+	o.Kills = cmp.Or(wanted, o.Kills, 40)
+	o.Delay = cmp.Or(o.Delay, 3*time.Millisecond)
+	k := &killing{KilledOptions: o, lives: lives, t: t, under: under, ns: ns, states: states,
 		rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range o.Kills {
 		if k.kill(i); t.Failed() {
 			return
 		}
 	}
-	t.Logf("%d kills: %d while a state was being applied; %d damages, %d other writers", o.Kills,
-		k.during, k.damages, k.others)
+	t.Logf("%d changes, %d kills: %d while a state was being applied; %d damages, %d other writers",
+		k.changes, o.Kills, k.during, k.damages, k.others)
+}
+
+// killsWanted is what KERNLB_TEST_KILLS says, 0 for nothing.
+func killsWanted(t *testing.T) int {
+	t.Helper()
+	s := os.Getenv("KERNLB_TEST_KILLS")
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("KERNLB_TEST_KILLS: %q: want a number", s)
+	}
+	return n
 }
 
 // kill kills the program once, and requires what must hold after that.
@@ -101,6 +116,7 @@ func (k *killing) judge(possible []servicemodel.State) error {
 // killing is a test by Killed.
 type killing struct {
 	KilledOptions
+	lives  int // how many changes the program makes on average before it is killed
 	t      *testing.T
 	under  Backend
 	ns     *netnstest.NS
@@ -108,7 +124,7 @@ type killing struct {
 	rng    *rand.Rand
 	held   servicemodel.State // what the kernel holds before a round
 
-	during, damages, others int
+	changes, during, damages, others int
 }
 
 func (k *killing) any() servicemodel.State { return k.states[k.rng.IntN(len(k.states))] }
@@ -149,20 +165,26 @@ func (k *killing) round(i int) []servicemodel.State {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := bufio.NewReader(report)
-	if _, err := in.ReadString('\n'); err != nil { // it begins
-		t.Fatalf("kill %d: the program did not begin: %v", i, err)
+	var told strings.Builder
+	in := bufio.NewReader(io.TeeReader(report, &told))
+	for range 1 + 2*k.rng.IntN(2*k.lives) { // it begins; a change is done, and another one begins
+		if _, err := in.ReadString('\n'); err != nil {
+			t.Fatalf("kill %d: the program ended: %v", i, err)
+		}
 	}
 	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(k.Delay)))
-	possible, told := k.meanwhile(i)
+	possible, known := k.meanwhile(i)
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := process.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	possible = append(possible, k.begun(in, first)...)
-	if !told {
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		t.Fatal(err)
+	}
+	possible = append(possible, k.begun(told.String(), first)...)
+	if !known {
 		return nil
 	}
 	return possible
@@ -208,12 +230,9 @@ func (k *killing) cleanup() error {
 
 // begun reads what the program reported, and returns the last state that it applied, or that the
 // kernel held before, and the one that it was applying.
-func (k *killing) begun(in io.Reader, first int) []servicemodel.State {
-	all, err := io.ReadAll(in)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	begun, done := strings.Count(string(all), "begin\n")+1, strings.Count(string(all), "done\n")
+func (k *killing) begun(told string, first int) []servicemodel.State {
+	begun, done := strings.Count(told, "begin\n"), strings.Count(told, "done\n")
+	k.changes += begun
 	l := []servicemodel.State{k.held}
 	if done > 0 {
 		l[0] = k.states[(first+done-1)%len(k.states)]

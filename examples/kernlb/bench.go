@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/neighbour"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -98,7 +99,7 @@ func (b *benchmark) besideNeighbour(ctx context.Context) {
 	if b.err != nil {
 		return
 	}
-	n, err := newNeighbour(ctx)
+	n, err := neighbour.Start(ctx, 0)
 	if err != nil {
 		b.err = err
 		return
@@ -107,7 +108,7 @@ func (b *benchmark) besideNeighbour(ctx context.Context) {
 	b.report.BusyPaced = b.small(ctx, pacedRuns, b.replaceAtPace)
 	b.report.BusyAdopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
 	took := time.Since(start)
-	commits, err := n.close()
+	commits, err := n.Close()
 	b.report.NeighbourCommits = float64(commits) / took.Seconds()
 	b.err = errors.Join(b.err, err)
 }
@@ -182,7 +183,7 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 // replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just
 // do so again.
 func (b *benchmark) replaceAtPace(i int) servicemodel.State {
-	time.Sleep(neighbourPause + time.Duration(i%10)*time.Millisecond)
+	time.Sleep(neighbour.Pause + time.Duration(i%10)*time.Millisecond)
 	return b.replaceEndpoint(i)
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/neighbour"
 )
 
 // report is what bench prints. Times are those of the public API, from changed state to committed
@@ -83,7 +85,7 @@ beside a neighbour that commits %.0f times a second:
 one replaced in %d ms%v
 adopt, one replaced  %v
 `, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService,
-		neighbourPause.Milliseconds(), r.Paced, r.Adopt,
-		r.NeighbourCommits, neighbourPause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
+		neighbour.Pause.Milliseconds(), r.Paced, r.Adopt,
+		r.NeighbourCommits, neighbour.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
 	return err
 }
