@@ -73,8 +73,8 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 // Apply makes an owner hold exactly the services of a state, all of which are in the namespace of
 // its name. It returns when the kernel has them. If nothing differs, nothing is written.
 //
-// A part is refused as a whole, and the kernel not touched, if anything is wrong with it. The error
-// joins a *[servicemodel.FieldError] for what is invalid or contradicts the instance's settings, a
+// A part is refused as a whole ([ErrRefused]), and the kernel not touched, if anything is wrong with
+// it. The error joins a *[servicemodel.FieldError] for what is invalid or contradicts the instance's settings, a
 // *[servicemodel.TakenError] for each frontend that another owner holds, and an *[UnsupportedError]
 // or *[CollisionError] for what the backend refuses.
 //
@@ -95,7 +95,7 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 	}
 	defer p.turn.give()
 	var c *partChange
-	err := retry(ctx, doing, func() (err error) {
+	err := retry(ctx, "read", func() (err error) {
 		c, err = p.compare(ctx, owner, s)
 		return err
 	})
@@ -148,7 +148,7 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	err := p.turn.take(ctx)
 	if err == nil {
 		defer p.turn.give()
-		err = retry(ctx, "list", func() (err error) {
+		err = retry(ctx, "read", func() (err error) {
 			owners, err = p.owners(ctx)
 			return err
 		})
@@ -167,7 +167,7 @@ func (p *Parts) change(ctx context.Context, doing string, s servicemodel.State,
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	defer p.turn.give()
-	r, err := p.changeInTurn(ctx, doing, s, compare)
+	r, err := p.changeInTurn(ctx, s, compare)
 	if r == nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
@@ -189,14 +189,14 @@ func (p *Parts) change(ctx context.Context, doing string, s servicemodel.State,
 
 // changeInTurn makes a change while other programs wait for their turn. An error beside a result is
 // that of work which the commit left.
-func (p *Parts) changeInTurn(ctx context.Context, doing string, s servicemodel.State,
+func (p *Parts) changeInTurn(ctx context.Context, s servicemodel.State,
 	compare func() (*partChange, error)) (r *Result, err error) {
 	unlock, err := lock(ctx, p.backend)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	err = retry(ctx, doing, func() error {
+	err = retry(ctx, "read and commit", func() error {
 		c, err := compare()
 		if err != nil {
 			return err

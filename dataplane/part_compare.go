@@ -37,11 +37,11 @@ type partChange struct {
 func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*partChange,
 	error) {
 	if err := s.ValidatePart(owner); err != nil {
-		return nil, err
+		return nil, refusedState{err}
 	}
 	part, err := servicemodel.Resolve(nil, s)
 	if err != nil {
-		return nil, err
+		return nil, refusedState{err}
 	}
 	o, err := p.observe(ctx, []string{owner}, part)
 	if err != nil {
@@ -55,11 +55,14 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	}
 	next, err := base.WithPart(owner, part)
 	if err != nil {
-		return nil, err
+		return nil, refusedState{err}
 	}
 	c := &partChange{owners: []string{owner}, changes: servicemodel.Diff(o.Table, next),
 		drift: o.Drift, conflicts: slices.Collect(part.Conflicts())}
-	return c, p.backend.Check(c.changes)
+	if err := p.backend.Check(c.changes); err != nil {
+		return nil, refusedState{err}
+	}
+	return c, nil
 }
 
 // adopt resolves the state of a part with the settings of the instance. If nobody else holds
@@ -77,7 +80,7 @@ func (p *Parts) adopt(ctx context.Context, owner string, s servicemodel.State,
 		return nil, nil, err
 	}
 	if slices.ContainsFunc(owners, func(o string) bool { return o != owner }) {
-		return nil, nil, differs
+		return nil, nil, refusedState{differs}
 	}
 	rules := &servicemodel.RulesChange{Old: held.Rules(), New: part.Rules()}
 	return held.Apply(&servicemodel.ChangeSet{Rules: rules}), part, nil

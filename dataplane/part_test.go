@@ -162,6 +162,7 @@ func TestWhatOthersHoldIsTaken(t *testing.T) {
 				err := f()
 				require.ErrorContains(t, err, "the part of second: 192.0.2.1:80/tcp is held by "+
 					"first/pod:80, and claimed by second/pod:80\n192.0.2.1:81/tcp is held by ")
+				require.ErrorIs(t, err, dataplane.ErrRefused)
 				var taken *servicemodel.TakenError
 				require.ErrorAs(t, err, &taken)
 				require.Equal(t, "first", taken.Holder.Name.Namespace)
@@ -179,11 +180,13 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	b.Refuse(refusePort81)
 	_, err := p.Apply(t.Context(), "a", published("a", 7, 80, 81))
 	require.ErrorIs(t, err, dataplane.ErrUnsupported)
+	require.ErrorIs(t, err, dataplane.ErrRefused)
 	for _, s := range []servicemodel.State{published("b", 7, 80), published("a", 7, 80, 0),
 		published("a", 7, 80).WithNode(servicemodel.Node{MasqueradeMark: 3})} {
 		_, err = p.Apply(t.Context(), "a", s)
 		var field *servicemodel.FieldError
 		require.ErrorAs(t, err, &field)
+		require.ErrorIs(t, err, dataplane.ErrRefused)
 	}
 	require.Zero(t, b.Calls(memory.CallCommit))
 }
