@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/comment"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -116,4 +117,22 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	b, forgets := forgotten(h, without("web"))
 	require.Empty(t, forgets, "the table was broken: nothing is known of it")
 	require.False(t, b.pl.version.unswept)
+}
+
+// New numbers of slots are added as long as there are not too many; then the rules are written anew,
+// without those that are no longer in use.
+func TestNumbersOfSlotsAreAddedUpToALimit(t *testing.T) {
+	t.Parallel()
+	for more, grows := range map[int]bool{0: true, 1: false} {
+		pl := &planner{p: &plan{}}
+		for i, f := range nft.Families {
+			pl.p.families[i].f = f
+		}
+		pl.have[0].shape.sizes[0][0] = []int{1, 2}
+		for n := range maxSizes - 2 + more {
+			pl.need[0].sizes[1][n%2] = append(pl.need[0].sizes[1][n%2], 3+n)
+		}
+		require.Equal(t, grows, pl.grow(0, servicemodel.Rules{}))
+		require.Equal(t, grows, len(pl.p.families[0].newSets) > 0)
+	}
 }

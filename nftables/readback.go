@@ -102,11 +102,8 @@ func shapeOf(sets map[string]nft.SetSpec) shape {
 
 func number(name, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
-	if !ok {
-		return 0, false
-	}
 	n, err := strconv.ParseUint(digits, 10, 31)
-	return int(n), err == nil && n > 0 && digits[0] != '0'
+	return int(n), ok && err == nil && digits[0] != '0'
 }
 
 // readSkeleton compares the sets, chains and rules of a table with what they should be, and says
