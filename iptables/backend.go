@@ -147,11 +147,8 @@ func (b *Backend) committed(p *plan) {
 		}
 	}
 	b.found.drift = nil
-	switch p.localnet {
-	case sysctlOn:
-		b.found.localnet.on = true
-	case sysctlOff:
-		b.found.localnet.on = false
+	if p.localnet != sysctlKeep {
+		b.found.localnet.on = p.localnet == sysctlOn
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -151,4 +152,24 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	require.Equal(t, 3, plans[1].Stats().Messages, "one rule replaced, and the version")
 	require.Equal(t, 3, plans[2].Stats().Messages, "one rule inserted, and the version")
 	require.Less(t, plans[3].Stats().Messages, 60)
+}
+
+// A cleanup removes base chains that accept, and have nothing in them but rules of ours that go.
+func TestWhichBaseChainsAreFree(t *testing.T) {
+	t.Parallel()
+	ours := &chainChange{before: make([]rule, 2)}
+	for _, c := range []struct {
+		chain nft.ChainInfo
+		x     *chainChange
+		free  bool
+	}{
+		{nft.ChainInfo{Chain: nft.Chain{Type: "nat"}}, nil, true},
+		{nft.ChainInfo{Chain: nft.Chain{Type: "nat"}, Use: 1}, nil, false},
+		{nft.ChainInfo{Chain: nft.Chain{Type: "nat"}, Use: 2}, ours, true},
+		{nft.ChainInfo{Chain: nft.Chain{Type: "nat"}, Use: 3}, ours, false},
+		{nft.ChainInfo{Chain: nft.Chain{Type: "nat", Drops: true}}, nil, false},
+		{nft.ChainInfo{}, nil, false}, // it is no base chain
+	} {
+		require.Equal(t, c.free, (&rawChain{ChainInfo: c.chain}).free(c.x), "%+v", c)
+	}
 }

@@ -36,7 +36,7 @@ func (n names) version(v uint32) string {
 // parseVersion is the inverse of version.
 func (n names) parseVersion(chain string) (uint32, bool) {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-"+kindVersion+"-")
-	if !ok || len(rest) != 8 {
+	if !ok {
 		return 0, false
 	}
 	v, err := strconv.ParseUint(rest, 16, 32)
