@@ -10,6 +10,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// layoutNumber is the number of the layout, which the settings have: see package settings. It is
+// counted up by a change after which what is in the kernel means something else, though chains and
+// rules are the same.
+const layoutNumber = 1
+
 // tableID is one of the two tables that rules are in, as iptables names them.
 type tableID uint8
 

@@ -18,7 +18,7 @@ const localnetBefore = "route-localnet-before"
 // there, and each rule is a comment.
 func (l *layout) settingRules(s *state) []rule {
 	var rules []rule
-	for _, line := range settings.Lines(s.rules) {
+	for _, line := range settings.Lines(layoutNumber, s.rules) {
 		rules = append(rules, rule{comment: line})
 	}
 	if l.localhost(nft.IPv4, &s.rules) {
@@ -42,7 +42,7 @@ func parseSettings(rules []rule) (r servicemodel.Rules, before bool, err error) 
 		}
 		lines = append(lines, rules[i].comment)
 	}
-	r, err = settings.Parse(lines)
+	r, err = settings.Parse(layoutNumber, lines)
 	if err == nil && r.MasqueradeMark == 0 {
 		err = errors.New("the setting of the masquerade mark is missing")
 	}

@@ -81,7 +81,7 @@ func addrElem(set string, a netip.Addr) nft.Elem {
 // settingElems are the elements of the node-wide rules.
 func settingElems(r servicemodel.Rules) []nft.Elem {
 	var l []nft.Elem
-	for i, line := range settings.Lines(r) {
+	for i, line := range settings.Lines(layoutNumber, r) {
 		l = append(l,
 			nft.Elem{Key: nft.Native32(uint32(i + 1)),
 				UserData: nft.AppendComment(nil, line)})

@@ -7,6 +7,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// layoutNumber is the number of the layout, which the settings have: see package settings. It is
+// counted up by a change after which what is in the kernel means something else, though sets and
+// chains are the same.
+const layoutNumber = 1
+
 // Sets of a kind ("service", "nodeport"), by the rest of their names; the registry is the kind and
 // an "s".
 const (

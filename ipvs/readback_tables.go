@@ -182,7 +182,7 @@ func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]st
 	for _, n := range slices.Sorted(maps.Keys(lines)) {
 		ordered = append(ordered, lines[n])
 	}
-	r, err := settings.Parse(ordered)
+	r, err := settings.Parse(layoutNumber, ordered)
 	if err == nil && r.MasqueradeMark == 0 {
 		err = errors.New("settings are missing")
 	}

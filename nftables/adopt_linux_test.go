@@ -104,7 +104,7 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	enc, set := nft.NewEncoder(&batch, nft.IPv6, DefaultTable),
 		&nft.Set{Name: setSettings}
 	var old, other nft.ElemList
-	key := nft.Native32(settingsHaveFirst)
+	key := nft.Native32(settingsHaveFirst + 1)
 	old.Add(nft.Elem{Key: key})
 	other.Add(
 		nft.Elem{Key: key, UserData: nft.AppendComment(nil, "masquerade-mark 0x80000")})

@@ -9,6 +9,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// layoutNumber is the number of the layout, which the settings have: see package settings. It is
+// counted up by a change after which what is in the kernel means something else, though sets and
+// chains are the same.
+const layoutNumber = 1
+
 // kind is one way by which packets reach frontends. Sets and chains of a kind share the beginning
 // of their names.
 type kind struct {

@@ -256,7 +256,7 @@ func (r *reading) settings() (servicemodel.Rules, error) {
 		e.seen = true
 		lines = append(lines, nft.CommentOf(e.UserData))
 	}
-	return settings.Parse(lines)
+	return settings.Parse(layoutNumber, lines)
 }
 
 // addresses reads a set of addresses.

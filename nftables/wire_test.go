@@ -13,7 +13,8 @@ import (
 func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
-		got, err := settings.Parse(settings.Lines(tc.rules))
+		got, err := settings.Parse(layoutNumber,
+			settings.Lines(layoutNumber, tc.rules))
 		require.NoError(t, err)
 		require.True(t, tc.rules.Equal(got), "%+v", got)
 	}

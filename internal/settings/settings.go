@@ -1,6 +1,11 @@
-// Package settings writes the node-wide rules as lines of text, which backends keep in the kernel
-// where nothing acts on them: they tell a person what the rules were made for, and the next process
-// what it finds.
+// Package settings writes the number of a layout and the node-wide rules as lines of text, which
+// backends keep in the kernel where nothing acts on them: they tell a person what the rules were
+// made for, and the next process what it finds.
+//
+// The layout is what a backend makes of a table in the kernel: chains, sets and rules, their names,
+// and what elements and comments mean. A backend counts its layouts from 1. Whatever another
+// layout has left, older or newer, is not read but replaced by what is wanted, in one transaction
+// where the backend has them.
 package settings
 
 import (
@@ -13,6 +18,7 @@ import (
 )
 
 const (
+	layout      = "layout"
 	mark        = "masquerade-mark"
 	podCIDR     = "pod-cidr"
 	podBridge   = "pod-bridge"
@@ -22,13 +28,14 @@ const (
 	localhost   = "localhost-node-ports"
 )
 
-// Lines returns node-wide rules as lines. The zero Rules, of a table that was never written, have
-// none.
-func Lines(r servicemodel.Rules) []string {
+// Lines returns the number of a layout and node-wide rules as lines. The zero Rules, of a table
+// that was never written, have none.
+func Lines(number int, r servicemodel.Rules) []string {
 	if r.MasqueradeMark == 0 {
 		return nil
 	}
-	l := []string{fmt.Sprintf("%s 0x%x", mark, r.MasqueradeMark)}
+	l := []string{fmt.Sprintf("%s %d", layout, number),
+		fmt.Sprintf("%s 0x%x", mark, r.MasqueradeMark)}
 	for _, p := range r.LocalPods.CIDRs {
 		l = append(l, podCIDR+" "+p.String())
 	}
@@ -50,10 +57,17 @@ func Lines(r servicemodel.Rules) []string {
 	return l
 }
 
-// Parse is the inverse of [Lines]. It fails on a line that it does not know, and names it.
-func Parse(lines []string) (servicemodel.Rules, error) {
+// Parse is the inverse of [Lines]. It fails if the layout is another one, and on a line that it
+// does not know, and names it.
+func Parse(number int, lines []string) (servicemodel.Rules, error) {
 	var r servicemodel.Rules
-	for _, line := range lines {
+	if len(lines) == 0 {
+		return r, nil
+	}
+	if got, want := lines[0], fmt.Sprintf("%s %d", layout, number); got != want {
+		return r, fmt.Errorf("it was made by another version of kernlb: %q, want %q", got, want)
+	}
+	for _, line := range lines[1:] {
 		name, v, _ := strings.Cut(line, " ")
 		var err error
 		switch name {

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,8 +11,8 @@ import (
 
 func TestRulesThatWereNeverWrittenHaveNoLines(t *testing.T) {
 	t.Parallel()
-	require.Empty(t, Lines(servicemodel.Rules{}))
-	r, err := Parse(nil)
+	require.Empty(t, Lines(1, servicemodel.Rules{}))
+	r, err := Parse(1, nil)
 	require.NoError(t, err)
 	require.Equal(t, servicemodel.Rules{}, r)
 }
@@ -19,9 +20,21 @@ func TestRulesThatWereNeverWrittenHaveNoLines(t *testing.T) {
 func TestLinesThatAreNotKnownAreNamed(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"pod-cidr nonsense", "masquerade-mark -1", "what is this"} {
-		_, err := Parse([]string{line})
+		_, err := Parse(1, []string{"layout 1", line})
 		require.ErrorContains(t, err, line)
 	}
+}
+
+func TestAnotherLayoutIsNotRead(t *testing.T) {
+	t.Parallel()
+	r := servicemodel.Rules{MasqueradeMark: 1}
+	for _, lines := range [][]string{Lines(1, r), Lines(3, r), Lines(2, r)[1:]} {
+		_, err := Parse(2, lines)
+		require.ErrorContains(t, err, strconv.Quote(lines[0])+`, want "layout 2"`)
+	}
+	got, err := Parse(2, Lines(2, r))
+	require.NoError(t, err)
+	require.Equal(t, r, got)
 }
 
 // Any text is rules or an error, and what was read is written and read as the same rules.
@@ -31,11 +44,11 @@ func FuzzParse(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		r, err := Parse([]string{"masquerade-mark 0x1", line})
+		r, err := Parse(1, []string{"layout 1", "masquerade-mark 0x1", line})
 		if err != nil || r.MasqueradeMark == 0 {
 			return
 		}
-		again, err := Parse(Lines(r))
+		again, err := Parse(1, Lines(1, r))
 		require.NoError(t, err)
 		require.True(t, r.Equal(again), "%+v", again)
 	})
