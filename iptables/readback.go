@@ -56,6 +56,9 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 		return nil, fmt.Errorf("what the kernel holds: %w", err)
 	}
 	o := &observed{}
+	if err := reading.unread; err != nil {
+		o.text = []string{fmt.Sprintf("%s: %v", chainID{0, nat, l.names.settings()}, err)}
+	}
 	local := l.localnetOf(r)
 	if l.localhost(nft.IPv4, &reading.c.Rules) {
 		local.before = reading.localnetBefore

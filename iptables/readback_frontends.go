@@ -19,6 +19,8 @@ type reading struct {
 	pools map[servicemodel.PoolID]*servicemodel.Pool // nil for one that is not whole
 	// localnetBefore is what the settings say of the sysctl route_localnet.
 	localnetBefore bool
+	// unread is why nothing of what is there was read.
+	unread error
 }
 
 // contents reads everything. Without settings there is no instance, only perhaps one that somebody
@@ -30,6 +32,7 @@ func (r *reading) contents() servicemodel.Contents {
 	}
 	rules, before, err := parseSettings(settings.rules)
 	if err != nil {
+		r.unread = err
 		return servicemodel.Contents{}
 	}
 	r.c.Rules, r.localnetBefore = rules, before

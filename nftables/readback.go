@@ -202,7 +202,7 @@ func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observ
 	o.skeleton, o.driftText = readSkeleton(f, raw, o.rules)
 	if err != nil {
 		o.broken = true
-		o.driftText = append(o.driftText, fmt.Sprintf("table %s: %v", f.Name, err))
+		o.driftText = []string{fmt.Sprintf("table %s: %v", f.Name, err)}
 	}
 	if o.broken {
 		o.rules = servicemodel.Rules{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Switched switches an engine that runs from one backend to another and back, while connections are
@@ -24,53 +25,76 @@ func Switched(t *testing.T, from, to Backend) {
 		t.Fatalf("build the network: %v", err)
 	}
 	defer w.close()
-	s := state(podCIDRs(thisNode()), web(), eps("pod2", "remote1"))
+	s := trafficState()
 	w.apply(t, s)
 	stop := RunEngine(t, w.engine, s)
 	defer stop()
-
-	targets := map[string]netip.AddrPort{"pod1": netip.AddrPortFrom(clusterIP[0], servicePort),
-		"outside1": netip.AddrPortFrom(lbIP[1], servicePort),
-		"outside2": netip.AddrPortFrom(nodeIP[0], nodePort),
-		"node":     netip.AddrPortFrom(clusterIP[1], servicePort)}
 	if from.OwnConnections || to.OwnConnections {
 		for _, under := range []Backend{to, from} {
 			w.switchTo(t, under)
-			w.askAll(t, targets, time.Second)()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			w.askAll(ctx, t, trafficTargets())()
+			cancel()
 		}
 		return
 	}
-	opened := make(chan netnstest.ConnsReport, len(targets))
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	for host, addr := range targets {
-		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, 25)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conns.Close()
-		go func() { opened <- conns.Watch(ctx, 100*time.Millisecond, 5*time.Second) }()
-	}
-	wait := w.askAll(t, targets, 4*time.Second)
+	end := w.traffic(t)
 	time.Sleep(time.Second)
 	for _, under := range []Backend{to, from} {
 		w.switchTo(t, under)
 		time.Sleep(time.Second)
 	}
-	wait()
-	for range targets {
-		if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
-			t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
-				r.Reset, r.Closed, r.Silent, r.Errors)
+	end()
+}
+
+// trafficState has one service, with two endpoints.
+func trafficState() servicemodel.State {
+	return state(podCIDRs(thisNode()), web(), eps("pod2", "remote1"))
+}
+
+// trafficTargets are addresses of the service of trafficState, by the host that asks there.
+func trafficTargets() map[string]netip.AddrPort {
+	return map[string]netip.AddrPort{"pod1": netip.AddrPortFrom(clusterIP[0], servicePort),
+		"outside1": netip.AddrPortFrom(lbIP[1], servicePort),
+		"outside2": netip.AddrPortFrom(nodeIP[0], nodePort),
+		"node":     netip.AddrPortFrom(clusterIP[1], servicePort)}
+}
+
+// traffic opens connections, uses them until end is called, and opens new ones all the while. end
+// requires that none of them was disturbed.
+func (w *world) traffic(t *testing.T) (end func()) {
+	t.Helper()
+	targets := trafficTargets()
+	opened := make(chan netnstest.ConnsReport, len(targets))
+	ctx, cancel := context.WithCancel(t.Context())
+	for host, addr := range targets {
+		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, 25)
+		if err != nil {
+			cancel()
+			t.Fatal(err)
+		}
+		go func() {
+			defer conns.Close()
+			opened <- conns.Watch(ctx, 100*time.Millisecond, 5*time.Second)
+		}()
+	}
+	asked := w.askAll(ctx, t, targets)
+	return func() {
+		cancel()
+		asked()
+		for range targets {
+			if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
+				t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
+					r.Reset, r.Closed, r.Silent, r.Errors)
+			}
 		}
 	}
 }
 
-// askAll has hosts open connections to targets for some time. What it returns waits for the end,
+// askAll has hosts open connections to targets until ctx is done. What it returns waits for that,
 // and requires that all of them were answered.
-func (w *world) askAll(t *testing.T, targets map[string]netip.AddrPort,
-	during time.Duration) (wait func()) {
-	ctx, cancel := context.WithTimeout(t.Context(), during)
+func (w *world) askAll(ctx context.Context, t *testing.T,
+	targets map[string]netip.AddrPort) (wait func()) {
 	asked := make(chan []string, len(targets))
 	var total atomic.Int64
 	for host, addr := range targets {
@@ -81,7 +105,6 @@ func (w *world) askAll(t *testing.T, targets map[string]netip.AddrPort,
 		}()
 	}
 	return func() {
-		defer cancel()
 		for range targets {
 			for _, o := range <-asked {
 				t.Errorf("a new connection: %s", o)
