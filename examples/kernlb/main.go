@@ -7,6 +7,8 @@
 //	kernlb show                prints what the kernel holds now
 //	kernlb cleanup             removes every trace; with -of kube-proxy, what that left
 //	kernlb probe               prints which backends this kernel supports, and why not the others
+//	kernlb trace   -from IP -to IP:PORT/PROTOCOL
+//	                           says step by step what happens to a packet, and why
 //	kernlb flows               prints the flows of services
 //	kernlb tune                sets the limits and timeouts of conntrack
 //	kernlb bench               measures the library in a namespace of its own
@@ -70,6 +72,7 @@ var commands = map[string]func(*program, context.Context) error{
 	"bench":   (*program).bench,
 	"flows":   (*program).flows,
 	"tune":    (*program).tune,
+	"trace":   (*program).trace,
 }
 
 // warn keeps a line for the end.

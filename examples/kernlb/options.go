@@ -31,6 +31,7 @@ type options struct {
 	services int
 	endpoint int
 	flow     flowOptions
+	trace    traceOptions
 	ipvs     ipvs.Config // what flags say of it
 
 	annotations string
@@ -57,7 +58,7 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 	if name == "cleanup" && o.of == "" && o.backend == auto {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
 	}
-	if err := o.checkCleanup(name); err != nil {
+	if err := errors.Join(o.checkCleanup(name), o.checkTrace(name)); err != nil {
 		return "", err
 	}
 	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check())
@@ -136,6 +137,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 			"or what becomes of connections; empty: they mean nothing")
 	o.defineIPVS(fs)
 	o.flow.define(fs)
+	o.trace.define(fs)
 }
 
 // defineIPVS defines the flags of the ipvs backend.

@@ -21,6 +21,8 @@ commands:
   show     print what the kernel holds now
   cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
   probe    print which backends this kernel supports, and why not the others
+  trace    say step by step what happens to a packet (-from, -to), by the manifests (-f), or by
+           what the kernel holds
   flows    print the flows of services, counts, and how full the table is
   tune     set the limits and timeouts of conntrack
   bench    measure the library in a network namespace of its own
@@ -34,7 +36,9 @@ const hint = "kernlb -h lists commands and flags"
 // flagsFor says for which commands a flag is, by its name or by how its name begins, with an
 // asterisk. Those of flags that are not here are all.
 var flagsFor = map[string]string{
-	"f":                  "apply plan watch show",
+	"f":                  "apply plan watch show trace",
+	"from":               "trace",
+	"to":                 "trace",
 	"keep-going":         "apply plan",
 	"allow-empty":        "apply plan watch",
 	"copies":             "watch",
@@ -60,7 +64,7 @@ var flagsFor = map[string]string{
 }
 
 // needNode are the commands that resolve services.
-const needNode = "apply plan watch show bench"
+const needNode = "apply plan watch show trace bench"
 
 // takes returns an error if a flag that was given is not for the command.
 func takes(command string, f *flag.Flag) error {

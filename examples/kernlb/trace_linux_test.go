@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTraceByManifestsAndByTheKernel(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	file := filepath.Join(t.TempDir(), "web.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(serviceManifest("web", "10.96.0.1", "",
+		"type: NodePort, externalTrafficPolicy: Local")), 0o600))
+	trace := func(to string, args ...string) string {
+		code, out, errs := kernlb(t, ns, append([]string{"trace", "-from", "10.244.9.9%eth0",
+			"-to", to}, args...)...)
+		require.Equal(t, exitDone, code, errs)
+		return out
+	}
+	code, _, errs := kernlb(t, ns, "apply", "-f", file, "-cluster-cidr", "10.244.0.0/16")
+	require.Equal(t, exitDone, code, errs)
+	const begin = "10.244.9.9 -> 10.96.0.1:80/tcp\n" +
+		"  source       10.244.9.9 is a pod, by the range 10.244.0.0/16\n" +
+		"  destination  10.96.0.1:80/tcp is a cluster IP of default/web:http\n" +
+		"  policy       internalTrafficPolicy is Cluster: endpoints anywhere\n"
+	const end = "  masquerade   the endpoint sees 10.244.9.9\n" +
+		"  outcome      balanced over 10.244.1.2:8080 (1 of 1)\n"
+	require.Equal(t, begin+"  endpoints    1 of 1 endpoint is used\n"+end,
+		trace("10.96.0.1:80/tcp", "-f", file, "-cluster-cidr", "10.244.0.0/16"))
+	require.Equal(t, begin+"  endpoints    1 endpoint is used\n"+end, trace("10.96.0.1:80/tcp"))
+	require.Contains(t, trace("10.96.0.1:80/udp"), "outcome      rejected: 10.96.0.1 is "+
+		"default/web, which has port 80/tcp, not 80/udp\n")
+	require.Contains(t, trace("10.96.0.1:80/tcp", "-f", file, "-o", "json"),
+		`"outcome": "balanced"`)
+
+	for flags, want := range map[[2]string]string{
+		{"", ""}:                          "trace needs -from IP and -to IP:PORT/PROTOCOL",
+		{"a", "10.96.0.1:80/tcp"}:         `-from: "a": want an IP address`,
+		{"10.0.0.1", "10.96.0.1:80"}:      `-to: "10.96.0.1:80": want IP:PORT/PROTOCOL`,
+		{"10.0.0.1", "10.96.0.1:80/icmp"}: `-to: "10.96.0.1:80/icmp": want`,
+		{"fd00::1", "10.96.0.1:80/tcp"}:   "are of different families",
+	} {
+		code, _, errs := kernlb(t, ns, "trace", "-from", flags[0], "-to", flags[1])
+		require.Equal(t, exitInvalid, code)
+		require.Contains(t, errs, want)
+	}
+}
