@@ -1,0 +1,105 @@
+package servicemodel_test
+
+import (
+	"encoding"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestTextIsReadBack(t *testing.T) {
+	t.Parallel()
+	name := sm.Name{Namespace: "default", Name: "web"}
+	for _, test := range []struct {
+		value any
+		text  string
+	}{
+		{sm.TCP, "tcp"}, {sm.UDP, "udp"}, {sm.SCTP, "sctp"},
+		{sm.IPv4, "IPv4"}, {sm.IPv6, "IPv6"},
+		{name, "default/web"},
+		{key("10.96.0.10:80", sm.TCP), "10.96.0.10:80/tcp"},
+		{key("[fd00::1]:80", sm.UDP), "[fd00::1]:80/udp"},
+		{key("0.0.0.0:30080", sm.TCP), "*4:30080/tcp"},
+		{key("[::]:30080", sm.SCTP), "*6:30080/sctp"},
+		{sm.ClusterIP, "cluster-ip"}, {sm.LoadBalancer, "load-balancer"},
+		{sm.ExternalIP, "external-ip"}, {sm.NodePort, "node-port"},
+		{sm.Reject, "reject"}, {sm.Drop, "drop"}, {sm.BalanceCluster, "cluster"},
+		{sm.BalanceLocal, "local"},
+		{sm.Origins(0), "none"}, {sm.FromAnywhere, "all"}, {sm.FromHost, "host"},
+		{sm.FromPods | sm.FromOutside, "pods,outside"},
+		{sm.ScopeCluster, "cluster"}, {sm.ScopeLocal, "local"},
+		{sm.Untouched, "untouched"}, {sm.Balanced, "balanced"}, {sm.Rejected, "rejected"},
+		{sm.Dropped, "dropped"},
+		{sm.PolicyCluster, "Cluster"}, {sm.PolicyLocal, "Local"},
+		{sm.LoadBalancerVIP, "VIP"}, {sm.LoadBalancerProxy, "Proxy"},
+		{sm.ForwardNAT, "nat"}, {sm.ForwardDirect, "direct"}, {sm.ForwardTunnel, "tunnel"},
+		{sm.ConnectionPolicy{}, "default"},
+		{sm.ConnectionPolicy{Mode: sm.LeaveConnections}, "leave"},
+		{sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: 90 * time.Second}, "drain 1m30s"},
+		{sm.ConnectionPolicy{Mode: sm.CutConnections}, "cut"},
+		{sm.SessionAffinity{}, "none"}, {sm.SessionAffinity{ClientIP: true}, "default"},
+		{sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}, "1m0s"},
+	} {
+		text, err := test.value.(encoding.TextMarshaler).MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, test.text, string(text))
+		back := reflect.New(reflect.TypeOf(test.value))
+		require.NoError(t, back.Interface().(encoding.TextUnmarshaler).UnmarshalText(text))
+		require.Equal(t, test.value, back.Elem().Interface())
+	}
+}
+
+func key(at string, p sm.Protocol) sm.FrontendKey {
+	a := netip.MustParseAddrPort(at)
+	return sm.FrontendKey{Addr: a.Addr(), Port: a.Port(), Protocol: p}
+}
+
+func TestTextThatIsNoneIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		into encoding.TextUnmarshaler
+		text string
+		want string
+	}{
+		{new(sm.Protocol), "icmp", `"icmp": must be tcp, udp or sctp`},
+		{new(sm.Verdict), "accept", `"accept": must be reject, drop, cluster or local`},
+		{new(sm.TrafficPolicy), "local", `"local": must be Cluster or Local`},
+		{new(sm.Name), "web", `"web": must be NAMESPACE/NAME`},
+		{new(sm.Name), "a/b/c", `"a/b/c": must be NAMESPACE/NAME`},
+		{new(sm.FrontendKey), "10.96.0.10:80", `"10.96.0.10:80": must be ADDRESS:PORT/PROTOCOL`},
+		{new(sm.FrontendKey), "*4:99999/tcp", `"*4:99999/tcp": port: `},
+		{new(sm.FrontendKey), "10.96.0.10/tcp", `"10.96.0.10/tcp": not an ip:port`},
+		{new(sm.FrontendKey), "10.96.0.10:80/http",
+			`"10.96.0.10:80/http": protocol "http": must be`},
+		{new(sm.SessionAffinity), "0s", `"0s": must be none, default or a time such as 30s`},
+	} {
+		require.ErrorContains(t, test.into.UnmarshalText([]byte(test.text)), test.want)
+	}
+	for _, value := range []encoding.TextMarshaler{sm.Protocol(0), sm.Verdict(9), sm.Kind(77),
+		sm.Family(5), sm.FrontendKey{}, sm.SessionAffinity{Timeout: 1},
+		sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: 1}} {
+		_, err := value.MarshalText()
+		require.ErrorContains(t, err, "has no", fmt.Sprint(value))
+	}
+}
+
+func FuzzParseFrontendKey(f *testing.F) {
+	for _, s := range []string{"10.96.0.10:80/tcp", "*6:1/udp", "[fd00::1%x]:80/sctp", "*4:/tcp"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		k, err := sm.ParseFrontendKey(s)
+		if err != nil {
+			return
+		}
+		again, err := sm.ParseFrontendKey(k.String())
+		require.NoError(t, err)
+		require.Equal(t, k, again)
+	})
+}
