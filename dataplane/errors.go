@@ -20,8 +20,8 @@ var (
 	// must be. It is matched by every [CollisionError].
 	ErrCollision = errors.New("something foreign is in the way")
 	// ErrRefused says that a state was refused as a whole, and that nothing was touched: because of
-	// what is wrong with the node, or with a service if [Config.Strict] is set or it is the state of
-	// a part. The same state is refused again, until what is in its way is gone.
+	// what is wrong with the node, or with a service if [Config.Strict] is set or the state is that
+	// of a part. The same state is refused again, until what is in its way is gone.
 	ErrRefused = errors.New("state refused")
 	// ErrRunning says that [Engine.Run] is under way already.
 	ErrRunning = errors.New("the engine runs already")

@@ -73,10 +73,10 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 // Apply makes an owner hold exactly the services of a state, all of which are in the namespace of
 // its name. It returns when the kernel has them. If nothing differs, nothing is written.
 //
-// A part is refused as a whole ([ErrRefused]), and the kernel not touched, if anything is wrong with
-// it. The error joins a *[servicemodel.FieldError] for what is invalid or contradicts the instance's settings, a
-// *[servicemodel.TakenError] for each frontend that another owner holds, and an *[UnsupportedError]
-// or *[CollisionError] for what the backend refuses.
+// A part is refused as a whole ([ErrRefused]), and the kernel not touched, if anything is wrong
+// with it. The error joins a *[servicemodel.FieldError] for what is invalid or contradicts the
+// instance's settings, a *[servicemodel.TakenError] for each frontend that another owner holds, and
+// an *[UnsupportedError] or *[CollisionError] for what the backend refuses.
 //
 // [ErrUnsettled] is the one error that comes with a result: the kernel holds the part then.
 // [Result.Settle] is how long until there is something to look at again, such as late packets of a

@@ -34,6 +34,9 @@ var stories = []story{
 	{"a flush is noticed and repaired", repairsFlush},
 	{"cleaning up leaves nothing", cleansUp},
 	{"connections survive what does not concern them", connectionsSurvive},
+	{"programs that share an instance leave each other alone", sharedInstance},
+	{"programs change parts of an instance at once", programsAtOnce},
+	{"flows of a part end with it", sharedFlows},
 }
 
 func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {

@@ -1,0 +1,163 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// part is the state of an owner: the service of that name in the namespace of that name.
+func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
+	return state(podCIDRs(thisNode()), web(named(owner, ips), func(s *servicemodel.Service) {
+		s.Name.Namespace = owner
+	}), eps(hosts...))
+}
+
+// parts does something to parts as a new program would, which ends after that, and returns what the
+// kernel holds then.
+func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
+	t.Helper()
+	b, err := w.under.Open(w.Node.NS.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	keeper, err := flows.New(table, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = do(dataplane.NewParts(b, &dataplane.PartsConfig{Flows: keeper}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := b.Observe(t.Context(), nil)
+	if err != nil || len(o.Drift) > 0 {
+		t.Fatalf("drift %v, %v", o.Drift, err)
+	}
+	return o.Table
+}
+
+func (w *world) applyPart(t *testing.T, owner string, s servicemodel.State) *servicemodel.Table {
+	t.Helper()
+	return w.parts(t, func(p *dataplane.Parts) error {
+		_, err := p.Apply(t.Context(), owner, s)
+		return err
+	})
+}
+
+func (w *world) requireChecks(t *testing.T, table *servicemodel.Table, checks ...[]Check) {
+	t.Helper()
+	for _, l := range checks {
+		for _, c := range w.check(t, table, l) {
+			t.Error(c)
+		}
+	}
+}
+
+// sharedInstance has programs come and go that share one instance, each with services of its own.
+func sharedInstance(t *testing.T, w *world) {
+	one, two := part("one", clusterIP, "pod1"), part("two", clusterIP2, "pod2")
+	ofOne := ask("pod1", cluster, masqueraded("pod1")) // to itself
+	w.requireChecks(t, w.applyPart(t, "one", one), ofOne, ask("pod2", cluster2, untouched))
+	w.requireChecks(t, w.applyPart(t, "two", two), ofOne, ask("pod3", cluster2, reaches("pod2")))
+
+	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
+		_, err := p.Apply(t.Context(), "three", part("three", clusterIP2, "pod3"))
+		var taken *servicemodel.TakenError
+		if !errors.As(err, &taken) || taken.Holder.Name.Namespace != "two" {
+			t.Errorf("two holds that: %v", err)
+		}
+		return nil
+	}), ofOne, ask("pod3", cluster2, reaches("pod2")))
+
+	// Both owners have pod1, which can reach itself by either as long as one of them is there.
+	w.requireChecks(t, w.applyPart(t, "two", part("two", clusterIP2, "pod1")), ofOne,
+		ask("pod1", cluster2, masqueraded("pod1")))
+	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
+		_, err := p.Remove(t.Context(), "two")
+		return err
+	}), ofOne, ask("pod3", cluster2, untouched))
+
+	w.applyPart(t, "two", two)
+	table := w.parts(t, func(p *dataplane.Parts) error {
+		_, err := p.Keep(t.Context(), func(owner string) bool { return owner == "two" })
+		return err
+	})
+	w.requireChecks(t, table, ask("pod3", cluster, untouched),
+		ask("pod3", cluster2, reaches("pod2")))
+}
+
+// programsAtOnce has programs change what their owners hold at the same time. Each call succeeds,
+// and in the end the kernel holds what each has applied last.
+func programsAtOnce(t *testing.T, w *world) {
+	last := make([]servicemodel.State, 6)
+	owner := func(i int) string { return fmt.Sprint("owner-", i) }
+	var programs sync.WaitGroup
+	for i := range last {
+		programs.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 6))
+			for range 6 {
+				b, err := w.under.Open(w.Node.NS.Fd())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				p := dataplane.NewParts(b, nil)
+				if last[i] = (servicemodel.State{}); rng.IntN(3) == 0 {
+					_, err = p.Remove(t.Context(), owner(i))
+				} else {
+					ips := pair(fmt.Sprint("10.96.1.", i+1), fmt.Sprint("fd00:10:96::1:", i+1))
+					last[i] = part(owner(i), ips, []string{"pod1", "pod2", "remote1"}[rng.IntN(3)])
+					_, err = p.Apply(t.Context(), owner(i), last[i])
+				}
+				if err := errors.Join(err, b.Close()); err != nil {
+					t.Errorf("program %d: %v", i, err)
+				}
+			}
+		})
+	}
+	programs.Wait()
+	table := w.parts(t, func(*dataplane.Parts) error { return nil })
+	var want servicemodel.State
+	for i, s := range last {
+		want = want.WithNode(podCIDRs(thisNode())).WithPart(owner(i), s)
+	}
+	all, err := servicemodel.Resolve(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := servicemodel.Diff(table, all.Arrange(table)); !c.Empty() {
+		t.Errorf("not what was applied last:\n%s", c)
+	}
+}
+
+// sharedFlows has a UDP client keep its source port while the owner of a service removes it and
+// publishes it again for another pod.
+func sharedFlows(t *testing.T, w *world) {
+	client := netnstest.Probe{From: w.hosts["outside1"], Proto: netnstest.UDP,
+		To: netip.AddrPortFrom(clusterIP[0], servicePort), SourcePort: 40000}
+	for _, host := range []string{"pod2", "pod3"} {
+		w.applyPart(t, "one", part("one", clusterIP, host))
+		if got := client.Send(t.Context()); got.Server != serverName(host, PortA) {
+			t.Errorf("published for %s: %s", host, got)
+		}
+		w.parts(t, func(p *dataplane.Parts) error {
+			_, err := p.Remove(t.Context(), "one")
+			return err
+		})
+	}
+}
