@@ -30,6 +30,10 @@ func (b *Backend) ObserveParts(ctx context.Context, owners []string, want *servi
 	p := &partsReading{k: &b.kernel, table: b.pl.table, owners: owners, want: want,
 		crowded: b.crowded, doubted: doubted}
 	o, err := p.observe(ctx)
+	if err == nil && !p.owning.whole && p.damaged(o.Table) {
+		p = &partsReading{k: p.k, table: p.table, owners: owners, want: want, damage: true}
+		o, err = p.observe(ctx)
+	}
 	if err == nil {
 		b.pl.have, b.pl.drift = p.have, p.drift
 		b.pl.version, b.pl.owning = p.version, &p.owning
@@ -80,6 +84,7 @@ type partsReading struct {
 	// version that has elements which were not found.
 	crowded bool
 	doubted version
+	damage  bool // what the owners hold was read, and is not whole
 
 	raw     [2]*rawTable
 	have    [2]skeleton
@@ -125,6 +130,24 @@ func (p *partsReading) observe(ctx context.Context) (*dataplane.Observation, err
 	return &dataplane.Observation{Table: t, Drift: p.text}, nil
 }
 
+// damaged reports whether what the owners hold is other than what the index says, or there in part
+// only.
+func (p *partsReading) damaged(t *servicemodel.Table) bool {
+	for i, f := range nft.Families {
+		held := newOwnership()
+		held.parts(f, p.owners, t)
+		for _, owner := range p.owners {
+			if !slices.Equal(held.frontends[owner], p.owning.families[i].frontends[owner]) {
+				return true
+			}
+		}
+		if len(p.drift[i]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // readElements reads of the elements what matters.
 func (p *partsReading) readElements(ctx context.Context) (c servicemodel.Contents, err error) {
 	c.Rules = p.rules
@@ -140,8 +163,8 @@ func (p *partsReading) readElements(ctx context.Context) (c servicemodel.Content
 		if err != nil {
 			return c, err
 		}
-		if c.Rules.MasqueradeMark == 0 {
-			c.Rules = defaultRules()
+		if c.Rules.MasqueradeMark == 0 && p.want == nil {
+			c.Rules = defaultRules() // nobody brings others
 		}
 		p.have[i].broken = p.have[i].broken || p.crowded
 	}
@@ -202,7 +225,7 @@ func (p *partsReading) sound() bool {
 			p.have[i].broken = true // what others write in one of the tables would not be noticed
 			p.text = append(p.text, "the tables have no version")
 			return false
-		case !p.version.owners, !indexFits(raw):
+		case !p.version.owners, p.damage, !indexFits(raw):
 			p.text = append(p.text, "the index of owners is not whole")
 			return false
 		case p.have[i].broken, p.version.unswept, p.crowded, p.version.number == p.doubted.number:
