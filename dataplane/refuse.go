@@ -56,7 +56,7 @@ func (d *draft) leaveOut(err error) error {
 		problems[name] = append(problems[name], p)
 	}
 	for name, errs := range problems {
-		d.state = d.state.WithoutService(name).WithEndpoints(name, nil)
+		d.state = d.state.WithoutService(name)
 		d.refused = append(d.refused, Refusal{Service: name, Err: errors.Join(errs...)})
 	}
 	slices.SortFunc(d.refused, compareRefusals)

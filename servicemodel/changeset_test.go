@@ -67,7 +67,7 @@ var changesAsText = []struct {
 `},
 	{"an endpoint is replaced", beforeChange, beforeChange.WithEndpoints(web, []sm.Endpoint{twoWeight3}),
 		sm.Counts{Changed: 1}, `
-~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080 weight 3
+~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080
 - hairpin 10.64.0.1
 `},
 	{"an endpoint comes", beforeChange, beforeChange.WithEndpoints(web, []sm.Endpoint{oneEndpoint, twoWeight3}),
@@ -88,7 +88,7 @@ var changesAsText = []struct {
 + frontend 198.51.100.1:80/tcp default/web:http external-ip -> cluster, from outside drop; masquerade host; affinity 3h0m0s; because externalTrafficPolicy is Local and no ready endpoint is on node here; 1 endpoint is elsewhere
 + frontend 203.0.113.1:80/tcp default/web:http load-balancer -> cluster, from outside drop; masquerade host; affinity 3h0m0s; sources 10.0.0.0/8, 198.51.100.0/24; because externalTrafficPolicy is Local and no ready endpoint is on node here; 1 endpoint is elsewhere
 ~ pool default/web:http/tcp IPv4 cluster: scheduler default -> wrr; forwarding nat -> direct
-~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080 weight 3
+~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080
 - hairpin 10.64.0.1
 + health-check default/web port 32000: local endpoints 0 IPv4
 `},

@@ -12,6 +12,7 @@ func (s *Service) clone() *Service {
 	own.Ports = slices.Clone(s.Ports)
 	own.ClusterIPs = slices.Clone(s.ClusterIPs)
 	own.ExternalIPs = slices.Clone(s.ExternalIPs)
+	own.HostIPs = slices.Clone(s.HostIPs)
 	own.LoadBalancerIPs = slices.Clone(s.LoadBalancerIPs)
 	own.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
 	return &own

@@ -35,6 +35,11 @@ type Endpoint struct {
 
 	// Weight is its share relative to the other endpoints. Zero means 1.
 	Weight uint16
+	// Quiesced says that the endpoint takes no new connections, whatever else holds: what a weight
+	// of 0 says elsewhere. It counts as one that is not ready, and is no fallback either. Its
+	// connections, and UDP flows while it is ready or serving, are dealt with as those of an
+	// endpoint that terminates ([ConnectionPolicy]); remembered clients are given another.
+	Quiesced bool
 }
 
 // EndpointPort is the number an [Endpoint] listens on for the service ports of that name.

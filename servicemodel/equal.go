@@ -4,17 +4,21 @@ import "slices"
 
 // equal reports whether s and o mean the same in every field. Empty and nil lists are the same.
 func (s *Service) equal(o *Service) bool {
-	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
-		slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
-		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.LoadBalancerIPs,
-		o.LoadBalancerIPs) &&
-		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
+	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) && s.equalAddrs(o) &&
 		s.SessionAffinity == o.SessionAffinity &&
 		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
-		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Scheduler == o.Scheduler &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Masquerade == o.Masquerade &&
+		s.Scheduler == o.Scheduler &&
 		s.Forwarding == o.Forwarding &&
 		s.Connections == o.Connections
+}
+
+func (s *Service) equalAddrs(o *Service) bool {
+	return slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
+		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.HostIPs, o.HostIPs) &&
+		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges)
 }
 
 func equalEndpoints(a, b []Endpoint) bool {
@@ -36,6 +40,7 @@ func (e *Endpoint) equal(o *Endpoint) bool {
 	return e.Addr == o.Addr && e.Ready == o.Ready && e.Serving == o.Serving &&
 		e.Terminating == o.Terminating &&
 		e.Node == o.Node && e.Zone == o.Zone && e.Weight == o.Weight &&
+		e.Quiesced == o.Quiesced &&
 		slices.Equal(e.Ports, o.Ports) &&
 		slices.Equal(e.ForNodes, o.ForNodes) && slices.Equal(e.ForZones, o.ForZones)
 }

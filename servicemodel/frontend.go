@@ -57,9 +57,10 @@ const (
 	LoadBalancer
 	ExternalIP
 	NodePort
+	HostIP
 )
 
-// String returns "cluster-ip", "load-balancer", "external-ip" or "node-port".
+// String returns "cluster-ip", "load-balancer", "external-ip", "node-port" or "host-ip".
 func (k Kind) String() string {
 	switch k {
 	case ClusterIP:
@@ -70,6 +71,8 @@ func (k Kind) String() string {
 		return "external-ip"
 	case NodePort:
 		return "node-port"
+	case HostIP:
+		return "host-ip"
 	}
 	return "kind " + uitoa(uint16(k))
 }
@@ -234,7 +237,7 @@ type Pool struct {
 // Slot is one endpoint in a [Pool]. An address occurs in one slot of a pool only.
 type Slot struct {
 	Endpoint netip.AddrPort
-	Weight   uint16 // at least 1
+	Weight   uint16 // at least 1; the weights that Resolve gives a pool have no common divisor
 }
 
 // Equal reports whether p and o are the same in every field, slots in the same order.

@@ -31,8 +31,10 @@ type Node struct {
 	// postrouting, on packets to be masqueraded. Zero means [DefaultMasqueradeMark].
 	MasqueradeMark uint32
 
-	// LocalhostNodePorts lets IPv4 node ports answer at 127.0.0.0/8 where a backend can
-	// (iptables only).
+	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] among loopback addresses,
+	// answer at 127.0.0.0/8 to the node itself. The kernel then routes packets of loopback
+	// addresses (sysctl route_localnet), and what comes from elsewhere for one is dropped. A
+	// backend that cannot refuses it.
 	LocalhostNodePorts bool
 }
 

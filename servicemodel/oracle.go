@@ -104,14 +104,15 @@ func (d Decision) String() string {
 //
 //  1. A frontend holds the packet's very destination. The packet is dropped if the frontend has
 //     sources and its own is not among them; otherwise the frontend's verdict for its origin holds.
-//  2. The destination is an address of the node, not loopback, in [Rules.NodePorts], and a node
-//     port frontend holds its port: that frontend's verdict.
+//  2. The destination is an address of the node in [Rules.NodePorts], and not loopback unless
+//     [Rules.LocalhostNodePorts] lets IPv4 answer there, and a node port frontend holds its port:
+//     that frontend's verdict.
 //  3. The destination is an address of the node and the packet comes from elsewhere: untouched.
 //  4. The destination is a cluster IP: rejected, whatever the port and the protocol.
 //  5. The destination is in [Rules.ServiceCIDRs]: dropped.
 //  6. Untouched.
 //
-// [Rules.LocalhostNodePorts], which only one backend heeds, is left out.
+// Frontends at loopback addresses are for packets of the node itself. Others meet none.
 func (t *Table) Decide(p Packet, here Locality) Decision {
 	t = t.orEmpty()
 	d := Decision{Origin: t.origin(p, here)}
@@ -183,13 +184,16 @@ func (t *Table) origin(p Packet, here Locality) Origins {
 // meets returns the frontend that p is for, nil if none.
 func (t *Table) meets(p Packet, here Locality) *Frontend {
 	dst := p.Dst.Addr()
-	if !p.Protocol.Valid() || dst.IsUnspecified() {
+	if !p.Protocol.Valid() || dst.IsUnspecified() || dst.IsLoopback() && !p.FromThisNode {
 		return nil
 	}
 	if f := t.frontend(p.key()); f != nil {
 		return f
 	}
-	if !here.Local(dst) || dst.IsLoopback() || !containsAddr(t.rules.NodePorts, dst) {
+	if dst.IsLoopback() && !(t.rules.LocalhostNodePorts && dst.Is4()) {
+		return nil
+	}
+	if !here.Local(dst) || !containsAddr(t.rules.NodePorts, dst) {
 		return nil
 	}
 	return t.frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,

@@ -67,6 +67,14 @@ func (r source) service(n sm.Name) *sm.Service {
 		Scheduler:             pick(r, sm.SchedulerDefault, sm.SchedulerDefault, sm.Maglev),
 		Forwarding:            pick(r, sm.ForwardNAT, sm.ForwardNAT, sm.ForwardDirect),
 	}
+	if r.chance(30) {
+		policy := func() sm.MasqueradePolicy { return sm.MasqueradePolicy(r.IntN(5)) }
+		s.Masquerade = sm.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
+			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
+	}
+	s.HostIPs = some(r, 2, func() netip.Addr {
+		return pick(r, r.addr(r.family(), 192, 4), ip("127.0.0.1"))
+	})
 	// External addresses overlap with cluster IPs, and all of them among services.
 	if r.chance(70) {
 		s.ClusterIPs = append(s.ClusterIPs, r.addr(sm.IPv4, 96, 8))
@@ -101,7 +109,8 @@ func (r source) endpoint() sm.Endpoint {
 		Addr:    r.addr(r.family(), 64, 12),
 		Ready:   r.chance(60),
 		Serving: r.chance(70), Terminating: r.chance(30),
-		Node: pick(r, "", "n1", "n1", "n2", "n3"), Weight: pick(r, uint16(0), 0, 1, 5),
+		Node: pick(r, "", "n1", "n1", "n2", "n3"), Weight: pick(r, uint16(0), 0, 1, 4, 5),
+		Quiesced: r.chance(10),
 	}
 	for _, name := range []string{"http", "dns", "log"} {
 		if r.chance(80) {
@@ -126,7 +135,7 @@ func (r source) node() sm.Node {
 		Addresses:      some(r, 3, func() netip.Addr { return r.addr(r.family(), 192, 4) }),
 		ServiceCIDRs:   some(r, 2, func() netip.Prefix { return r.rangeOf(96, 16) }),
 		MasqueradeAll:  r.chance(20),
-		MasqueradeMark: pick(r, uint32(0), 1, 1<<31),
+		MasqueradeMark: pick(r, uint32(0), 1, 1<<31), LocalhostNodePorts: r.chance(30),
 	}
 	switch r.IntN(4) {
 	case 0:

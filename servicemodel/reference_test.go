@@ -29,6 +29,9 @@ type hit struct {
 	svc  *sm.Service
 	port sm.ServicePort
 	kind sm.Kind
+	// family and loopback are about the destination
+	family   sm.Family
+	loopback bool
 }
 
 func (r reference) decide(p sm.Packet) string {
@@ -81,22 +84,66 @@ func (r reference) policy(h hit, p sm.Packet) (useLocal, masquerade bool) {
 	switch {
 	case h.kind == sm.ClusterIP:
 		return h.svc.InternalTrafficPolicy == sm.PolicyLocal,
-			r.node.MasqueradeAll || r.detects(sm.FamilyOf(p.Dst.Addr())) && !pod
+			masquerades(h.svc.Masquerade.ClusterIPs, pod, host,
+				r.node.MasqueradeAll || r.detects(h.family) && !pod)
 	case h.svc.ExternalTrafficPolicy == sm.PolicyLocal:
-		return !pod && !host, host
+		return !pod && !host, masquerades(h.masquerade(), pod, host, host) || r.loopback(h, host)
 	}
-	return false, true
+	return false, masquerades(h.masquerade(), pod, host, true) || r.loopback(h, host)
+}
+
+func masquerades(m sm.MasqueradePolicy, pod, host, usual bool) bool {
+	switch m {
+	case sm.MasqueradeAlways:
+		return true
+	case sm.MasqueradeNever:
+		return false
+	case sm.MasqueradeHost:
+		return host
+	case sm.MasqueradeNotPods:
+		return !pod
+	}
+	return usual
+}
+
+func (h hit) masquerade() sm.MasqueradePolicy {
+	m := h.svc.Masquerade
+	return map[sm.Kind]sm.MasqueradePolicy{sm.LoadBalancer: m.LoadBalancerIPs,
+		sm.ExternalIP: m.ExternalIPs, sm.HostIP: m.HostIPs, sm.NodePort: m.NodePorts}[h.kind]
+}
+
+// loopback reports whether a packet of the node may come from a loopback address, so that it is
+// masqueraded whatever the policy says.
+func (r reference) loopback(h hit, host bool) bool {
+	return host && r.node.LocalhostNodePorts && h.family == sm.IPv4 &&
+		(h.kind == sm.NodePort || h.kind == sm.HostIP && h.loopback)
 }
 
 func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint,
 	masquerade bool) string {
 	var list []string
+	unit := commonDivisor(use)
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
-		list = append(list, fmt.Sprintf("%v*%d/%v", at, max(e.Weight, 1), masquerade || hairpin))
+		list = append(list, fmt.Sprintf("%v*%d/%v", at, max(e.Weight, 1)/unit,
+			masquerade || hairpin))
 	}
 	slices.Sort(list)
 	return "balanced " + strings.Join(list, " ")
+}
+
+// commonDivisor returns the largest number that divides all weights.
+func commonDivisor(use map[netip.AddrPort]sm.Endpoint) uint16 {
+	for n := uint16(5); n > 1; n-- { // random weights are at most 5
+		all := true
+		for _, e := range use {
+			all = all && max(e.Weight, 1)%n == 0
+		}
+		if all {
+			return n
+		}
+	}
+	return 1
 }
 
 func (r reference) fromPod(p sm.Packet) bool {
@@ -137,21 +184,22 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 				continue
 			}
 			if port.Port == p.Dst.Port() {
-				for _, k := range kindsAt(svc, dst) {
-					consider(hit{svc, port, k})
+				for _, k := range r.kindsAt(svc, p) {
+					consider(hit{svc, port, k, f, dst.IsLoopback()})
 				}
 			}
-			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(dst) &&
+			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(p) &&
 				r.answersNodePorts(svc, f) {
-				consider(hit{svc, port, sm.NodePort})
+				consider(hit{svc, port, sm.NodePort, f, dst.IsLoopback()})
 			}
 		}
 	}
 	return best, found
 }
 
-// kindsAt are the kinds of addresses of a service that an address is.
-func kindsAt(svc *sm.Service, dst netip.Addr) (kinds []sm.Kind) {
+// kindsAt are the kinds of addresses of a service that the destination of a packet is.
+func (r reference) kindsAt(svc *sm.Service, p sm.Packet) (kinds []sm.Kind) {
+	dst := p.Dst.Addr()
 	if slices.Contains(svc.ClusterIPs, dst) {
 		kinds = append(kinds, sm.ClusterIP)
 	}
@@ -161,12 +209,21 @@ func kindsAt(svc *sm.Service, dst netip.Addr) (kinds []sm.Kind) {
 	if slices.Contains(svc.ExternalIPs, dst) {
 		kinds = append(kinds, sm.ExternalIP)
 	}
+	if slices.Contains(svc.HostIPs, dst) && (!dst.IsLoopback() || r.takesLoopback(p)) {
+		kinds = append(kinds, sm.HostIP)
+	}
 	return kinds
 }
 
-func (r reference) takesNodePorts(dst netip.Addr) bool {
+// takesLoopback reports whether a packet to a loopback address may be for a service.
+func (r reference) takesLoopback(p sm.Packet) bool {
+	return p.FromThisNode && r.node.LocalhostNodePorts && p.Dst.Addr().Is4()
+}
+
+func (r reference) takesNodePorts(p sm.Packet) bool {
+	dst := p.Dst.Addr()
 	f := sm.FamilyOf(dst)
-	if !r.local.Local(dst) || dst.IsLoopback() {
+	if !r.local.Local(dst) || dst.IsLoopback() && !r.takesLoopback(p) {
 		return false
 	}
 	if r.node.NodePortAddresses.Primary {
@@ -198,6 +255,9 @@ func (r reference) answersNodePorts(svc *sm.Service, f sm.Family) bool {
 	}
 	seen := map[sm.Family]bool{}
 	for _, a := range svc.ExternalIPs {
+		seen[sm.FamilyOf(a)] = true
+	}
+	for _, a := range svc.HostIPs {
 		seen[sm.FamilyOf(a)] = true
 	}
 	for _, a := range svc.LoadBalancerIPs {
@@ -239,8 +299,10 @@ func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrP
 			}
 		}
 	}
-	ready := func(e sm.Endpoint) bool { return e.Ready }
-	fallback := func(e sm.Endpoint) bool { return !e.Ready && e.Serving && e.Terminating }
+	ready := func(e sm.Endpoint) bool { return e.Ready && !e.Quiesced }
+	fallback := func(e sm.Endpoint) bool {
+		return !e.Ready && e.Serving && e.Terminating && !e.Quiesced
+	}
 	here := func(e sm.Endpoint) bool { return e.Node != "" && e.Node == r.node.Name }
 	cluster = where(where(all, ready), r.topology(where(all, ready)))
 	if len(cluster) == 0 {
@@ -297,6 +359,10 @@ func (r source) packet(s sm.State, here sm.Locality) sm.Packet {
 			f = sm.FamilyOf(p.Dst.Addr())
 			p.Src = netip.AddrPortFrom(r.addr(f, pick(r, 1, 64, 192), 12), 40000)
 		}
+	}
+	if f == sm.IPv4 && r.chance(10) {
+		p.Src = netip.MustParseAddrPort("127.0.0.1:40000")
+		p.Dst = netip.AddrPortFrom(ip("127.0.0.1"), pick(r, p.Dst.Port(), 80, 30000, 30004))
 	}
 	switch r.IntN(4) {
 	case 0:

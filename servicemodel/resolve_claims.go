@@ -37,13 +37,20 @@ func (d *decider) claims(to []Frontend, nodePort bool) []Frontend {
 			to[i].Sources = sources
 		}
 	}
-	for _, a := range d.svc.ExternalIPs {
-		if FamilyOf(a) == d.family {
-			to = append(to, d.external(ExternalIP, a, d.port.Port))
-		}
-	}
+	to = d.each(to, ExternalIP, d.svc.ExternalIPs)
+	to = d.each(to, HostIP, d.svc.HostIPs)
 	if nodePort && d.port.NodePort != 0 {
 		to = append(to, d.external(NodePort, unspecified(d.family), d.port.NodePort))
+	}
+	return to
+}
+
+// each appends the frontends at addresses for clients outside the cluster.
+func (d *decider) each(to []Frontend, k Kind, addrs []netip.Addr) []Frontend {
+	for _, a := range addrs {
+		if FamilyOf(a) == d.family && (!a.IsLoopback() || d.view.localhost) {
+			to = append(to, d.external(k, a, d.port.Port))
+		}
 	}
 	return to
 }
@@ -62,6 +69,7 @@ func (d *decider) internal(a netip.Addr) Frontend {
 	case *d.view.detectsPods.of(d.family):
 		f.Masquerade = FromHost | FromOutside
 	}
+	f.Masquerade = d.svc.Masquerade.of(ClusterIP).origins(f.Masquerade)
 	return f
 }
 
@@ -73,6 +81,10 @@ func (d *decider) external(k Kind, a netip.Addr, port uint16) Frontend {
 	f.Internal, f.External, f.Masquerade = d.cluster, d.cluster, FromAnywhere
 	if d.svc.ExternalTrafficPolicy == PolicyLocal {
 		f.External, f.Masquerade = d.local, FromHost
+	}
+	f.Masquerade = d.svc.Masquerade.of(k).origins(f.Masquerade)
+	if d.view.localhost && (a.IsLoopback() || k == NodePort && d.family == IPv4) {
+		f.Masquerade |= FromHost // nobody could answer to a loopback address
 	}
 	return f
 }

@@ -24,6 +24,8 @@ const (
 
 func usabilityOf(e *Endpoint) usability {
 	switch {
+	case e.Quiesced:
+		return unusable
 	case e.Ready:
 		return ready
 	case e.Serving && e.Terminating:
@@ -119,7 +121,7 @@ func (v *view) hintsOf(cs []candidate) hints {
 	sameNode, sameZone := false, false
 	for i := range cs {
 		e := cs[i].endpoint
-		if !e.Ready {
+		if usabilityOf(e) != ready {
 			continue
 		}
 		nodes = nodes && len(e.ForNodes) > 0

@@ -153,7 +153,7 @@ func TestEndpointsServeThePortOfTheirNameAndProtocol(t *testing.T) {
 	)
 	require.Equal(t, []string{
 		"default/web:dns/udp IPv4 cluster: 10.64.0.1:5353, 10.64.0.2:5354 weight 7",
-		"default/web:dns-tcp/tcp IPv4 cluster: 10.64.0.2:5355 weight 7",
+		"default/web:dns-tcp/tcp IPv4 cluster: 10.64.0.2:5355",
 	}, texts(table.Pools()))
 	require.Equal(t, sm.Reject, frontendAt(t, table, "10.96.0.1:53", sm.SCTP).Internal)
 }

@@ -160,7 +160,25 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 			d.hairpins = append(d.hairpins, c.addr.Addr())
 		}
 	}
+	reduceWeights(d.pool.Slots)
 	return d
+}
+
+// reduceWeights divides the weights by their greatest common divisor: backends that draw lots need
+// one for each unit of weight.
+func reduceWeights(slots []Slot) {
+	divisor := uint16(0)
+	for i := range slots {
+		for a := slots[i].Weight; a != 0; {
+			divisor, a = a, divisor%a
+		}
+		if divisor == 1 {
+			return
+		}
+	}
+	for i := range slots {
+		slots[i].Weight /= divisor
+	}
 }
 
 // health returns what the health check node port of svc answers in each family: how many addresses
@@ -171,7 +189,7 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	}
 	addrs := r.addrs[:0]
 	for i := range eps {
-		if e := &eps[i]; e.Ready && r.view.local(e) && svc.servedBy(e) {
+		if e := &eps[i]; usabilityOf(e) == ready && r.view.local(e) && svc.servedBy(e) {
 			addrs = append(addrs, e.Addr)
 		}
 	}
@@ -222,6 +240,9 @@ func nodePortFamilies(svc *Service, eps []Endpoint) perFamily[bool] {
 		return perFamily[bool]{true, true} // limited by exists
 	}
 	for _, a := range svc.ExternalIPs {
+		*in.of(FamilyOf(a)) = true
+	}
+	for _, a := range svc.HostIPs {
 		*in.of(FamilyOf(a)) = true
 	}
 	for _, a := range svc.LoadBalancerIPs {

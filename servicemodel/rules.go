@@ -13,12 +13,14 @@ type Rules struct {
 	// LocalPods says which packets come from pods ([FromPods]). Its CIDRs are sorted, not nested.
 	LocalPods PodDetector
 	// NodePorts are, by family, the ranges in which addresses of the node take node ports; the
-	// address must also be one of the node's, and not loopback. An unrestricted family has the
-	// whole family (/0) as its only range; a family in which node ports answer nowhere has none.
+	// address must also be one of the node's, and not loopback but for LocalhostNodePorts. An
+	// unrestricted family has the whole family (/0) as its only range; a family in which node ports
+	// answer nowhere has none.
 	NodePorts []netip.Prefix
 	// ServiceCIDRs are ranges in which addresses without a service are dropped. Sorted, not nested.
 	ServiceCIDRs []netip.Prefix
-	// LocalhostNodePorts is [Node.LocalhostNodePorts].
+	// LocalhostNodePorts is [Node.LocalhostNodePorts]: IPv4 loopback addresses in NodePorts take
+	// node ports from the node itself.
 	LocalhostNodePorts bool
 }
 

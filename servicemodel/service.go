@@ -36,6 +36,14 @@ type Service struct {
 	// traffic to.
 	LoadBalancerIPs []LoadBalancerIP
 
+	// HostIPs are addresses of the node itself at which the ports are published, as by a hostPort
+	// with a hostIP. To clients they are what ExternalIPs are. IPv4 loopback addresses are allowed:
+	// they answer to the node itself, and only where [Node.LocalhostNodePorts] is set. ::1 is not:
+	// Linux routes no packet from ::1 to another interface than loopback, and has no sysctl for it.
+	//
+	// A port that is published at all addresses of the node is a node port.
+	HostIPs []netip.Addr
+
 	// LoadBalancerSourceRanges restricts who may use LoadBalancerIPs. It counts for each family
 	// apart: no range of a family, or one that is the whole family (/0), leaves that
 	// family unrestricted. It never restricts the other addresses or node ports.
@@ -47,14 +55,18 @@ type Service struct {
 	// InternalTrafficPolicy says which endpoints may serve ClusterIPs.
 	InternalTrafficPolicy TrafficPolicy
 
-	// ExternalTrafficPolicy says which endpoints may serve external IPs, load balancer IPs and node
-	// ports for clients outside the cluster. With Local their source address is kept.
+	// ExternalTrafficPolicy says which endpoints may serve all other addresses and node ports for
+	// clients outside the cluster. With Local their source address is kept.
 	ExternalTrafficPolicy TrafficPolicy
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
 	// whether this node has local endpoints ([Table.HealthChecks]). It counts only with
 	// ExternalTrafficPolicy Local; then it must not be a node port of the service too.
 	HealthCheckNodePort uint16
+
+	// Masquerade says whose source address endpoints do not see. The zero value does what
+	// kube-proxy does.
+	Masquerade Masquerade
 
 	// Scheduler says how to choose among endpoints. The zero value lets the backend choose
 	// its default: random for nftables and iptables, round robin for IPVS.

@@ -45,9 +45,9 @@ func (s State) WithService(svc *Service) State {
 	return s
 }
 
-// WithoutService returns s without the service. Its endpoints stay until removed.
+// WithoutService returns s without the service and its endpoints.
 func (s State) WithoutService(n Name) State {
-	s.services = s.services.Delete(n)
+	s.services, s.endpoints = s.services.Delete(n), s.endpoints.Delete(n)
 	return s
 }
 

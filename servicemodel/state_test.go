@@ -24,8 +24,9 @@ func TestStatesAreValues(t *testing.T) {
 	require.Equal(t, 1, one.Len())
 	require.Nil(t, empty.Service(web))
 	require.Nil(t, less.Service(web))
-	require.Len(t, less.Endpoints(web), 1, "endpoints stay until removed")
-	require.Empty(t, less.WithEndpoints(web, nil).Endpoints(web))
+	require.Empty(t, less.Endpoints(web), "endpoints go with their service")
+	require.Len(t, two.Endpoints(web), 1)
+	require.Empty(t, two.WithEndpoints(web, nil).Endpoints(web))
 	require.Empty(t, one.Endpoints(web))
 	var names []string
 	for svc := range two.Services() {
@@ -89,6 +90,7 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 	t.Parallel()
 	svc := webService(everywhere, func(s *sm.Service) {
 		s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8")
+		s.HostIPs = addrs("192.0.2.1")
 		s.SessionAffinity.Timeout = time.Second
 	})
 	base := sm.State{}.WithService(svc)
@@ -217,6 +219,7 @@ func TestWords(t *testing.T) {
 		{sm.Drop.String(), "drop"}, {sm.BalanceLocal.String(), "local"},
 		{sm.ScopeLocal.String(), "local"},
 		{sm.LoadBalancer.String(), "load-balancer"}, {sm.ExternalIP.String(), "external-ip"},
+		{sm.HostIP.String(), "host-ip"}, {sm.MasqueradePolicy(9).String(), "masquerade policy 9"},
 		{sm.FromAnywhere.String(), "all"}, {sm.Origins(0).String(), "none"},
 		{(sm.FromPods | sm.FromOutside).String(), "pods,outside"},
 		{sm.FrontendKey{Addr: ip("::"), Protocol: sm.UDP, Port: 30053}.String(), "*6:30053/udp"},

@@ -95,6 +95,7 @@ type addrKind int
 const (
 	anyUnicast addrKind = iota // also link-local ones
 	routable                   // no link-local ones
+	ofHost                     // also link-local ones, and IPv4 loopback
 )
 
 // checkAddr returns what is wrong with an address.
@@ -108,6 +109,9 @@ func checkAddr(a netip.Addr, kind addrKind) (reason string) {
 		return "is an IPv4-mapped IPv6 address; give the IPv4 address"
 	case a.IsUnspecified():
 		return "must not be the unspecified address"
+	case kind == ofHost && a.IsLoopback() && a.Is4():
+	case kind == ofHost && a.IsLoopback():
+		return "must not be ::1: the kernel cannot route from there to endpoints"
 	case a.IsLoopback():
 		return "must not be a loopback address"
 	case a.IsMulticast():

@@ -15,6 +15,9 @@ func (p *problems) checkService(s *Service) {
 	for i, a := range s.ExternalIPs {
 		p.checkAddr("externalIPs", i, "", a, routable)
 	}
+	for i, a := range s.HostIPs {
+		p.checkAddr("hostIPs", i, "", a, ofHost)
+	}
 	for i, lb := range s.LoadBalancerIPs {
 		p.checkAddr("loadBalancerIPs", i, "addr", lb.Addr, anyUnicast)
 		if lb.Mode > LoadBalancerProxy {
@@ -30,6 +33,7 @@ func (p *problems) checkService(s *Service) {
 	if s.ExternalTrafficPolicy > PolicyLocal {
 		p.add("externalTrafficPolicy", uint8(s.ExternalTrafficPolicy), "unknown traffic policy")
 	}
+	p.checkMasquerade(&s.Masquerade)
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
 	}
@@ -38,6 +42,20 @@ func (p *problems) checkService(s *Service) {
 	}
 	if e := s.Connections.problem(); e != nil {
 		p.add("connections."+e.Field, e.Value, e.Reason)
+	}
+}
+
+func (p *problems) checkMasquerade(m *Masquerade) {
+	for _, f := range [...]struct {
+		field  string
+		policy MasqueradePolicy
+	}{
+		{"clusterIPs", m.ClusterIPs}, {"loadBalancerIPs", m.LoadBalancerIPs},
+		{"externalIPs", m.ExternalIPs}, {"hostIPs", m.HostIPs}, {"nodePorts", m.NodePorts},
+	} {
+		if f.policy > MasqueradeNever {
+			p.add("masquerade."+f.field, uint8(f.policy), "unknown masquerade policy")
+		}
 	}
 }
 

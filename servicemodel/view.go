@@ -12,6 +12,7 @@ type view struct {
 	primary       perFamily[netip.Addr]
 	detectsPods   perFamily[bool]
 	masqueradeAll bool
+	localhost     bool
 }
 
 // perFamily holds one value for each family.
@@ -28,7 +29,8 @@ func (p *perFamily[T]) of(f Family) *T {
 var families = [...]Family{IPv4, IPv6}
 
 func (n *Node) view() view {
-	v := view{name: n.Name, zone: n.Zone, primary: n.primary(), masqueradeAll: n.MasqueradeAll}
+	v := view{name: n.Name, zone: n.Zone, primary: n.primary(), masqueradeAll: n.MasqueradeAll,
+		localhost: n.LocalhostNodePorts}
 	for _, f := range families {
 		*v.detectsPods.of(f) = n.LocalPods.detects(f)
 	}

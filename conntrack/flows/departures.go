@@ -23,7 +23,8 @@ type departure struct {
 	lingers bool
 }
 
-// lingering remembers, by service port, the endpoints that terminate but still serve.
+// lingering remembers, by service port, the endpoints that terminate or are quiesced, but still
+// serve.
 type lingering map[servicemodel.PortName]map[netip.AddrPort]bool
 
 // of returns the lingering endpoints of a service port in a state.
@@ -35,7 +36,8 @@ func (l lingering) of(s servicemodel.State, n servicemodel.PortName) map[netip.A
 	eps := s.Endpoints(n.Name)
 	for i := range eps {
 		e := &eps[i]
-		if !e.Serving || !e.Terminating {
+		quiesced := e.Quiesced && (e.Ready || e.Serving)
+		if !quiesced && !(e.Serving && e.Terminating) {
 			continue
 		}
 		for _, p := range e.Ports {

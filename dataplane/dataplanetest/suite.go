@@ -47,5 +47,5 @@ func tellStory(t *testing.T, under Backend, s story) {
 // Scenarios returns all scenarios of the suite.
 func Scenarios() []Scenario {
 	return slices.Concat(matrix(), endpointScenarios(), addressScenarios(), sourceScenarios(),
-		changeScenarios())
+		publishedScenarios(), changeScenarios())
 }

@@ -203,7 +203,7 @@ func (b *benchmark) scale(i int) servicemodel.State {
 func (b *benchmark) oneService(i int) servicemodel.State {
 	n := b.p.opts.services
 	if i%2 == 1 {
-		return b.state.WithoutService(benchName(n)).WithEndpoints(benchName(n), nil)
+		return b.state.WithoutService(benchName(n))
 	}
 	return withBenchService(b.state, n, b.p.opts.endpoint)
 }

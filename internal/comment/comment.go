@@ -38,6 +38,7 @@ var kinds = [...]string{
 	servicemodel.LoadBalancer: "loadbalancer IP",
 	servicemodel.ExternalIP:   "external IP",
 	servicemodel.NodePort:     "node port",
+	servicemodel.HostIP:       "host IP",
 }
 
 // usualMasquerade returns the masquerading that is not written for a kind.

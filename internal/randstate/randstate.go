@@ -162,6 +162,13 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	if g.chance(0.2) {
 		svc.InternalTrafficPolicy = servicemodel.PolicyLocal
 	}
+	if g.chance(0.2) {
+		policy := func() servicemodel.MasqueradePolicy {
+			return servicemodel.MasqueradePolicy(g.rng.IntN(int(servicemodel.MasqueradeNever) + 1))
+		}
+		svc.Masquerade = servicemodel.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
+			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
+	}
 	if !g.c.NoAffinity && g.chance(0.3) {
 		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
 			Timeout: pick(g, 0, 60*time.Second, 600*time.Second)}
@@ -225,6 +232,7 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 	case 2:
 		e.Ready, e.Serving, e.Terminating = false, false, true
 	}
+	e.Quiesced = g.chance(0.1)
 	if g.chance(0.2) && p.Node != "" {
 		e.ForNodes = []string{p.Node}
 	}

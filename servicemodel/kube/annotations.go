@@ -24,6 +24,11 @@ var annotations = []struct {
 		s.Forwarding, err = servicemodel.ParseForwarding(value)
 		return err
 	}},
+	{"masquerade", func(s *servicemodel.Service, value string) error {
+		p, err := servicemodel.ParseMasqueradePolicy(value)
+		s.Masquerade = servicemodel.MasqueradeAt(p)
+		return err
+	}},
 	{"scheduler", func(s *servicemodel.Service, value string) (err error) {
 		s.Scheduler, err = servicemodel.ParseScheduler(value)
 		return err

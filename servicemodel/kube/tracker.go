@@ -99,9 +99,11 @@ func (t *Tracker) State() servicemodel.State {
 func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemodel.State {
 	service, known := t.services[n]
 	if service == nil {
-		s = s.WithoutService(n)
+		if known || s.Service(n) != nil {
+			s = s.WithoutService(n)
+		}
 		if known {
-			return s.WithEndpoints(n, nil)
+			return s
 		}
 		return s.WithEndpoints(n, t.backends[n].merged())
 	}

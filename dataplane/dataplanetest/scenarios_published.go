@@ -1,0 +1,85 @@
+package dataplanetest
+
+import (
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// publishedScenarios are about what load balancers and CNI plugins want beyond Kubernetes.
+func publishedScenarios() []Scenario {
+	return slices.Concat(masqueradePolicyScenarios(), hostIPScenarios(), quiescedScenarios())
+}
+
+func masquerades(p servicemodel.MasqueradePolicy) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) { s.Masquerade = servicemodel.MasqueradeAt(p) }
+}
+
+func masqueradePolicyScenarios() []Scenario {
+	both, asked := masqueraded("pod2", "pod3"), reaches("pod2", "pod3")
+	with := func(p servicemodel.MasqueradePolicy,
+		policy func(*servicemodel.Service)) servicemodel.State {
+		return state(podCIDRs(thisNode()), web(policy, masquerades(p)), eps("pod2", "pod3"))
+	}
+	everywhere := []target{cluster, loadBalancer, external, nodePorts}
+	from := func(host string, want Want) (l []Check) {
+		for _, t := range everywhere {
+			l = append(l, ask(host, t, want)...)
+		}
+		return l
+	}
+	return []Scenario{
+		scenario("masquerade", "a policy masquerades everybody, or nobody, at each kind of address",
+			after(with(servicemodel.MasqueradeAlways, externalCluster),
+				from("pod1", both), from("outside1", both), from("node", both)),
+			after(with(servicemodel.MasqueradeNever, externalCluster),
+				from("pod1", asked), from("outside1", asked),
+				ask("pod2", cluster, to(AnySource, "pod2", "pod3")))),
+		scenario("masquerade", "a policy masquerades all but pods, or the node alone",
+			after(with(servicemodel.MasqueradeNotPods, externalCluster),
+				from("pod1", asked), from("outside1", both), from("node", both)),
+			after(with(servicemodel.MasqueradeHost, externalCluster),
+				from("pod1", asked), from("outside1", asked), from("node", both))),
+		scenario("masquerade", "a policy holds whatever the traffic policy",
+			after(with(servicemodel.MasqueradeAlways, externalLocal), from("outside1", both)),
+			after(with(servicemodel.MasqueradeHost, externalLocal), from("outside1", asked))),
+	}
+}
+
+func externalCluster(s *servicemodel.Service) {
+	s.ExternalTrafficPolicy = servicemodel.PolicyCluster
+}
+
+// hostIPScenarios are about ports published at single addresses of the node.
+func hostIPScenarios() []Scenario {
+	published := web(func(s *servicemodel.Service) {
+		s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs = nil, nil, nil
+		s.HostIPs = nodeIP2[:]
+		for i := range s.Ports {
+			s.Ports[i].NodePort = 0
+		}
+	}, externalLocal)
+	second, first := target{nodeIP2, servicePort}, target{nodeIP, servicePort}
+	return []Scenario{
+		scenario("published", "a port is published at one address of the node",
+			after(state(podCIDRs(thisNode()), published, eps("pod2")),
+				ask("outside1", second, reaches("pod2")), ask("outside1", first, untouched),
+				ask("pod1", second, reaches("pod2")), ask("node", second, masqueraded("pod2")),
+				ask("pod2", second, masqueraded("pod2")))),
+	}
+}
+
+func quiesced(e *servicemodel.Endpoint) { e.Quiesced = true }
+
+// quiescedScenarios are about endpoints that take no new connections.
+func quiescedScenarios() []Scenario {
+	return []Scenario{
+		scenario("quiesced", "a quiesced endpoint takes nothing new, and is no fallback",
+			after(state(thisNode(), web(), slices.Concat(eps("pod2"), each(eps("pod3"), quiesced))),
+				ask("pod1", cluster, reaches("pod2"))),
+			after(state(thisNode(), web(), each(eps("pod2", "pod3"), quiesced)),
+				ask("pod1", cluster, rejected), ask("outside1", loadBalancer, rejected)),
+			after(state(thisNode(), web(), eps("pod2", "pod3")),
+				ask("pod1", cluster, reaches("pod2", "pod3")))),
+	}
+}
