@@ -135,7 +135,9 @@ func requireTrue(t *testing.T, s sm.State, f *sm.Frontend, c sm.Cause) {
 			return p.Name == f.Service.Port && p.Protocol == f.Service.Protocol
 		})
 	}
-	usable := func(e *sm.Endpoint) bool { return e.Ready || e.Serving && e.Terminating }
+	usable := func(e *sm.Endpoint) bool {
+		return !e.Quiesced && (e.Ready || e.Serving && e.Terminating)
+	}
 	local := func(e *sm.Endpoint) bool { return e.Node != "" && e.Node == s.Node().Name }
 	switch c.Kind {
 	case sm.CauseNoEndpoints:

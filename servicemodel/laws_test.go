@@ -140,6 +140,7 @@ func serves(e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
 func rank(e sm.Endpoint) int {
 	n := 0
 	switch {
+	case e.Quiesced:
 	case e.Ready:
 		n = 4
 	case e.Serving && e.Terminating:

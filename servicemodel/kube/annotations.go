@@ -1,21 +1,24 @@
 package kube
 
 import (
-	"iter"
+	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/spell"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// annotations are those that count, by the part of their name behind the prefix, in the order in
-// which they are reported.
-var annotations = []struct {
+// annotation is one that counts: the part of its name behind the prefix, and what it sets in T.
+type annotation[T any] struct {
 	name string
-	set  func(s *servicemodel.Service, value string) error
-}{
+	set  func(to *T, value string) error
+}
+
+// serviceAnnotations are those of a Service, in the order in which they are reported.
+var serviceAnnotations = []annotation[servicemodel.Service]{
 	{"connections", func(s *servicemodel.Service, value string) (err error) {
 		s.Connections, err = servicemodel.ParseConnectionPolicy(value)
 		return err
@@ -35,42 +38,48 @@ var annotations = []struct {
 	}},
 }
 
-// annotate takes into s, which may be nil, what its annotations say.
-func annotate(s *servicemodel.Service, values map[string]string, prefix string, r *report) {
-	if s == nil || prefix == "" {
+// sliceAnnotations are those of an EndpointSlice.
+var sliceAnnotations = []annotation[slice]{
+	{"weight", func(s *slice, value string) error {
+		w, err := strconv.ParseUint(value, 10, 16)
+		if err != nil {
+			return errors.New("must be a number from 0 to 65535")
+		}
+		for i := range s.endpoints {
+			s.endpoints[i].Weight, s.endpoints[i].Quiesced = uint16(w), w == 0
+		}
+		return nil
+	}},
+}
+
+// annotate takes into v, which may be nil, what the annotations of its object say.
+func annotate[T any](v *T, known []annotation[T], values map[string]string, prefix string,
+	r *report) {
+	if v == nil || prefix == "" {
 		return
 	}
-	for _, a := range annotations {
+	var names []string
+	for _, a := range known {
+		names = append(names, a.name)
 		key := prefix + "/" + a.name
 		value, ok := values[key]
 		if !ok {
 			continue
 		}
-		if err := a.set(s, value); err != nil {
+		if err := a.set(v, value); err != nil {
 			r.skip("metadata.annotations["+key+"]", value, "%v", err)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		name, ours := strings.CutPrefix(key, prefix+"/")
-		if !ours || slices.Contains(slices.Collect(annotationNames()), name) {
+		if !ours || slices.Contains(names, name) {
 			continue
 		}
 		hint := ""
-		if meant, ok := spell.Nearest(name, annotationNames()); ok {
+		if meant, ok := spell.Nearest(name, slices.Values(names)); ok {
 			hint = "; did you mean " + prefix + "/" + meant + "?"
 		}
 		r.warn("metadata.annotations["+shorten(key, maxShown)+"]", values[key],
 			"means nothing%s", hint)
-	}
-}
-
-// annotationNames yields the names of annotations behind the prefix.
-func annotationNames() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, a := range annotations {
-			if !yield(a.name) {
-				return
-			}
-		}
 	}
 }

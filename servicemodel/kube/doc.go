@@ -36,10 +36,15 @@
 //
 //	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
 //	kernlb.io/forwarding    nat, direct or tunnel
+//	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //
-// They set the fields Connections, Forwarding and Scheduler of [servicemodel.Service]. Another name
-// behind the prefix is a warning.
+// They set the fields Connections, Forwarding, Masquerade and Scheduler of [servicemodel.Service].
+// An EndpointSlice may have:
+//
+//	kernlb.io/weight        the weight of each of its endpoints; 0: they take no new connections
+//
+// Another name behind the prefix is a warning.
 //
 // # Services with several EndpointSlices
 //

@@ -168,6 +168,31 @@ var sliceCases = []struct {
 	}, oneEndpoint(sameEndpoint), nil},
 }
 
+func TestSliceWeights(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		value    string
+		weight   uint16
+		quiesced bool
+		problems []string
+	}{
+		{"20", 20, false, nil},
+		{"0", 0, true, nil},
+		{"-1", 0, false, []string{"warning: EndpointSlice default/web-1: " +
+			"metadata.annotations[kernlb.io/weight]: -1: must be a number from 0 to 65535"}},
+	} {
+		tracker := kube.NewTracker(kube.Config{Annotations: "kernlb.io"})
+		requireNoProblems(t, tracker.SetService(webService()))
+		slice := webSlice("web-1", "10.1.0.1", "10.1.0.2")
+		slice.Annotations = map[string]string{"kernlb.io/weight": tt.value}
+		require.Equal(t, tt.problems, texts(tracker.SetEndpointSlice(slice)))
+		for _, e := range tracker.State().Endpoints(web) {
+			require.Equal(t, tt.weight, e.Weight, tt.value)
+			require.Equal(t, tt.quiesced, e.Quiesced, tt.value)
+		}
+	}
+}
+
 func TestEndpointSlice(t *testing.T) {
 	t.Parallel()
 	for _, tt := range sliceCases {

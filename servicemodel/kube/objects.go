@@ -48,7 +48,7 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
 	return set(t, objectKey{kindService, n}, func(r *report) *servicemodel.Service {
 		service := translateService(s, r)
-		annotate(service, s.Annotations, t.config.Annotations, r)
+		annotate(service, serviceAnnotations, s.Annotations, t.config.Annotations, r)
 		if r.strict && !ofOtherProxy(s) {
 			r.refuseService(s)
 			if !r.failed() {
@@ -79,6 +79,7 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
 	translate := func(r *report) *slice {
 		meaning := translateSlice(s, r)
+		annotate(meaning, sliceAnnotations, s.Annotations, t.config.Annotations, r)
 		if r.strict {
 			r.refuseSlice(s)
 		}

@@ -58,7 +58,7 @@ func TestServiceAnnotations(t *testing.T) {
 		}
 	}
 	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct",
-		"kernlb.io/connections", "30s")
+		"kernlb.io/connections", "30s", "kernlb.io/masquerade", "never")
 	runServiceCases(t, kube.Config{},
 		[]serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
 	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
@@ -67,6 +67,7 @@ func TestServiceAnnotations(t *testing.T) {
 				servicemodel.ForwardDirect
 			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
 				Drain: 30 * time.Second}
+			s.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)
 		}, nil},
 		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"),
 			unchanged, nil},
