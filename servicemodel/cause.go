@@ -49,7 +49,7 @@ const (
 	CauseNoEndpoints                  // the service has no endpoints
 	CauseNoFamily                     // none of the frontend's family
 	CauseNoPort                       // none with a port of its name and protocol
-	CauseNotReady                     // none that is ready, or serves while it terminates; all quiesced
+	CauseNotReady                     // none ready, or serving while it terminates; or quiesced
 	CauseNotLocal                     // the traffic policy is Local, and none is on this node
 	CauseUnknown                      // no endpoint; the table does not say why
 

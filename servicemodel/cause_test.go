@@ -135,9 +135,6 @@ func requireTrue(t *testing.T, s sm.State, f *sm.Frontend, c sm.Cause) {
 			return p.Name == f.Service.Port && p.Protocol == f.Service.Protocol
 		})
 	}
-	usable := func(e *sm.Endpoint) bool {
-		return !e.Quiesced && (e.Ready || e.Serving && e.Terminating)
-	}
 	local := func(e *sm.Endpoint) bool { return e.Node != "" && e.Node == s.Node().Name }
 	switch c.Kind {
 	case sm.CauseNoEndpoints:
@@ -238,4 +235,9 @@ func TestDecisionsHaveCauses(t *testing.T) {
 	require.Positive(t, seen[sm.CauseSource])
 	require.Positive(t, seen[sm.CauseOtherPort])
 	require.Positive(t, seen[sm.CauseNoService])
+}
+
+// usable reports whether an endpoint may be given to anybody.
+func usable(e *sm.Endpoint) bool {
+	return !e.Quiesced && (e.Ready || e.Serving && e.Terminating)
 }
