@@ -9,6 +9,8 @@
 //	kernlb probe               prints which backends this kernel supports, and why not the others
 //	kernlb trace   -from IP -to IP:PORT/PROTOCOL
 //	                           says step by step what happens to a packet, and why
+//	kernlb explain NAMESPACE/NAME
+//	                           says all that is known of a service
 //	kernlb flows               prints the flows of services
 //	kernlb tune                sets the limits and timeouts of conntrack
 //	kernlb bench               measures the library in a namespace of its own
@@ -73,6 +75,7 @@ var commands = map[string]func(*program, context.Context) error{
 	"flows":   (*program).flows,
 	"tune":    (*program).tune,
 	"trace":   (*program).trace,
+	"explain": (*program).explain,
 }
 
 // warn keeps a line for the end.

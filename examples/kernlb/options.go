@@ -32,7 +32,9 @@ type options struct {
 	endpoint int
 	flow     flowOptions
 	trace    traceOptions
-	ipvs     ipvs.Config // what flags say of it
+
+	explained servicemodel.Name // explain: the service
+	ipvs      ipvs.Config       // what flags say of it
 
 	annotations string
 	scheduler   string
@@ -44,7 +46,7 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 	fs.SetOutput(io.Discard)
 	n := nodeFlags{}
 	o.define(fs, &n)
-	name, err := arguments(fs, args)
+	name, about, err := arguments(fs, args)
 	if errors.Is(err, flag.ErrHelp) {
 		printUsage(fs, stdout)
 	}
@@ -58,7 +60,8 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 	if name == "cleanup" && o.of == "" && o.backend == auto {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
 	}
-	if err := errors.Join(o.checkCleanup(name), o.checkTrace(name)); err != nil {
+	if err := errors.Join(o.checkCleanup(name), o.checkTrace(name),
+		o.checkExplain(name, about)); err != nil {
 		return "", err
 	}
 	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check())

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/spell"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 const usage = `usage: kernlb COMMAND [flags]
@@ -23,6 +24,8 @@ commands:
   probe    print which backends this kernel supports, and why not the others
   trace    say step by step what happens to a packet (-from, -to), by the manifests (-f), or by
            what the kernel holds
+  explain  print all that is known of the service NAMESPACE/NAME: its frontends, endpoints (with the
+           manifests, -f), objects in the kernel, and why it refuses connections
   flows    print the flows of services, counts, and how full the table is
   tune     set the limits and timeouts of conntrack
   bench    measure the library in a network namespace of its own
@@ -36,7 +39,7 @@ const hint = "kernlb -h lists commands and flags"
 // flagsFor says for which commands a flag is, by its name or by how its name begins, with an
 // asterisk. Those of flags that are not here are all.
 var flagsFor = map[string]string{
-	"f":                  "apply plan watch show trace",
+	"f":                  "apply plan watch show trace explain",
 	"from":               "trace",
 	"to":                 "trace",
 	"keep-going":         "apply plan",
@@ -64,7 +67,7 @@ var flagsFor = map[string]string{
 }
 
 // needNode are the commands that resolve services.
-const needNode = "apply plan watch show trace bench"
+const needNode = "apply plan watch show trace explain bench"
 
 // takes returns an error if a flag that was given is not for the command.
 func takes(command string, f *flag.Flag) error {
@@ -88,29 +91,50 @@ func printUsage(fs *flag.FlagSet, w io.Writer) {
 	fs.PrintDefaults()
 }
 
-// arguments parses a command line: a command, and flags before and after it.
-func arguments(fs *flag.FlagSet, args []string) (command string, err error) {
+// arguments parses a command line: a command, what it is about if it is about something, and flags
+// before, between and after them.
+func arguments(fs *flag.FlagSet, args []string) (command, about string, err error) {
 	for {
 		if err := fs.Parse(args); err != nil {
-			return "", flagError(fs, err)
+			return "", "", flagError(fs, err)
 		}
 		if args = fs.Args(); len(args) == 0 {
 			break
 		}
-		if command != "" {
-			return "", fmt.Errorf("%s takes flags only, not %q; %s", command, args[0], hint)
-		}
-		if command = args[0]; commands[command] == nil {
-			err := unknown("command", command, slices.Sorted(maps.Keys(commands)))
-			return "", fmt.Errorf("%w; %s", err, hint)
+		switch word := args[0]; {
+		case command == "" && commands[word] != nil:
+			command = word
+		case command == "":
+			err := unknown("command", word, slices.Sorted(maps.Keys(commands)))
+			return "", "", fmt.Errorf("%w; %s", err, hint)
+		case command == "explain" && about == "":
+			about = word
+		default:
+			return "", "", fmt.Errorf("%s does not take %q, which is no flag; %s", command, word,
+				hint)
 		}
 		args = args[1:]
 	}
 	if command == "" {
-		return "", errors.New("what is to be done? " + hint)
+		return "", "", errors.New("what is to be done? " + hint)
 	}
 	fs.Visit(func(f *flag.Flag) { err = errors.Join(err, takes(command, f)) })
-	return command, err
+	return command, about, err
+}
+
+// checkExplain reads the service that explain is about.
+func (o *options) checkExplain(command, about string) error {
+	namespace, name, ok := strings.Cut(about, "/")
+	o.explained = servicemodel.Name{Namespace: namespace, Name: name}
+	switch {
+	case command != "explain":
+		return nil
+	case !ok || namespace == "" || name == "":
+		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q", about)
+	case o.output == "json":
+		return errors.New("explain prints text; show and trace print JSON")
+	}
+	return nil
 }
 
 // unknown is the error of a word that is none of those that are known.

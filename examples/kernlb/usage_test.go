@@ -13,16 +13,20 @@ import (
 func TestWrongUsageIsOneLine(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                           "what is to be done? kernlb -h lists commands and flags",
-		"aply -f x":                  `there is no command "aply"; did you mean apply?; kernlb -h`,
-		"frobnicate":                 `there is no command "frobnicate"; kernlb -h lists`,
-		"apply -f x -keep-gong":      `there is no flag "-keep-gong"; did you mean -keep-going?`,
-		"show -frobnicate":           `there is no flag "-frobnicate"; kernlb -h lists`,
-		"tune -f x":                  "-f is for apply, plan, watch, show, trace, not for tune",
-		"show -conntrack-min 1":      "-conntrack-min is for tune, not for show",
-		"tune -masquerade-all":       "-masquerade-all is for apply, plan, watch, show, trace, bench",
+		"":                      "what is to be done? kernlb -h lists commands and flags",
+		"aply -f x":             `there is no command "aply"; did you mean apply?; kernlb -h`,
+		"frobnicate":            `there is no command "frobnicate"; kernlb -h lists`,
+		"apply -f x -keep-gong": `there is no flag "-keep-gong"; did you mean -keep-going?`,
+		"show -frobnicate":      `there is no flag "-frobnicate"; kernlb -h lists`,
+		"tune -f x": "-f is for apply, plan, watch, show, trace, explain, not " +
+			"for tune",
+		"show -conntrack-min 1": "-conntrack-min is for tune, not for show",
+		"tune -masquerade-all": "-masquerade-all is for apply, plan, watch, show, " +
+			"trace, explain, bench",
 		"apply":                      "apply needs manifests: -f FILE",
-		"apply web.yaml":             `apply takes flags only, not "web.yaml"`,
+		"apply web.yaml":             `apply does not take "web.yaml", which is no flag`,
+		"explain web":                `explain needs a service: NAMESPACE/NAME, not "web"`,
+		"explain a/b c/d":            `explain does not take "c/d"`,
 		"apply -f":                   "flag needs an argument: -f",
 		"bench -services x":          `invalid value "x" for flag -services: parse error`,
 		"-service a/b apply -f x":    "-service is for flows, not for apply",

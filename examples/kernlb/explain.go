@@ -1,0 +1,284 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// explanation is what explain knows of a service.
+type explanation struct {
+	*program
+	name    servicemodel.Name
+	state   servicemodel.State    // of the manifests
+	service *servicemodel.Service // nil if no manifest has it
+	wanted  *servicemodel.Table   // what the manifests mean, nil if there are none
+	held    *servicemodel.Table   // what the kernel holds
+	notes   []string              // why it is refused, and which addresses others have
+	objects string                // the kernel's, in the words of the backend's reference tool
+}
+
+// explain puts all that is known of a service on one screen.
+func (p *program) explain(ctx context.Context) error {
+	x := &explanation{program: p, name: p.opts.explained}
+	if len(p.opts.files) > 0 {
+		p.opts.goOn = true // what is wrong with other services does not matter
+		s, err := p.read()
+		if err != nil {
+			return err
+		}
+		x.state, x.service = s, s.Service(x.name)
+	}
+	p.findBackend(ctx)
+	b, err := p.openBackend(ctx, x.state)
+	if err != nil {
+		return p.classify(err)
+	}
+	defer b.Close()
+	if err := x.look(ctx, b); err != nil {
+		return p.classify(err)
+	}
+	if x.service == nil && len(x.frontends(x.held)) == 0 {
+		return unknown("service", x.name.String(), x.names())
+	}
+	x.print()
+	return nil
+}
+
+// look finds out what the kernel holds of the service, and what is planned for it.
+func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
+	e := dataplane.New(b, x.engineConfig())
+	o, err := e.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	x.held = o.Table
+	if len(x.opts.files) > 0 {
+		v, err := e.Plan(ctx, x.state)
+		if err != nil {
+			return err
+		}
+		x.wanted = v.Changes.New
+		for _, r := range v.Refused {
+			if r.Service == x.name {
+				x.notes = append(x.notes, "refused: "+r.Err.Error())
+			}
+		}
+		for _, c := range v.Conflicts {
+			if c.Winner.Name == x.name || c.Loser.Name == x.name {
+				x.notes = append(x.notes, "conflict: "+c.String())
+			}
+		}
+	}
+	if len(x.frontends(x.held)) == 0 {
+		return nil
+	}
+	rest, err := without(x.held, x.name)
+	if err != nil {
+		return err
+	}
+	plan, err := b.Plan(servicemodel.Diff(x.held, rest))
+	if err != nil {
+		return err
+	}
+	x.objects = plan.String()
+	return nil
+}
+
+// without returns t without a service.
+func without(t *servicemodel.Table, n servicemodel.Name) (*servicemodel.Table, error) {
+	c := servicemodel.Contents{Rules: t.Rules()}
+	addrs := map[netip.Addr]bool{} // that other services have
+	for f := range t.Frontends() {
+		if f.Service.Name != n {
+			c.Frontends = append(c.Frontends, f)
+			addrs[f.Key.Addr] = true
+		}
+	}
+	for pool := range t.Pools() {
+		if pool.ID.Service.Name == n {
+			continue
+		}
+		c.Pools = append(c.Pools, pool)
+		for _, s := range pool.Slots {
+			addrs[s.Endpoint.Addr()] = true
+		}
+	}
+	others := func(a netip.Addr) bool { return !addrs[a] }
+	c.ClusterIPs = slices.DeleteFunc(slices.Collect(t.ClusterIPs()), others)
+	c.Hairpins = slices.DeleteFunc(slices.Collect(t.Hairpins()), others)
+	return servicemodel.NewTable(c)
+}
+
+// frontends returns the frontends of the service in a table, by their keys.
+func (x *explanation) frontends(
+	t *servicemodel.Table) map[servicemodel.FrontendKey]*servicemodel.Frontend {
+	m := map[servicemodel.FrontendKey]*servicemodel.Frontend{}
+	for f := range t.Frontends() {
+		if f.Service.Name == x.name {
+			m[f.Key] = f
+		}
+	}
+	return m
+}
+
+// names returns the services that there are.
+func (x *explanation) names() []string {
+	names := map[string]bool{}
+	for s := range x.state.Services() {
+		names[s.Name.String()] = true
+	}
+	for f := range x.held.Frontends() {
+		names[f.Service.Name.String()] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func (x *explanation) print() {
+	fmt.Fprintln(x.stdout, x.name)
+	if x.service != nil {
+		x.printService(x.service)
+	} else if len(x.opts.files) > 0 {
+		fmt.Fprintln(x.stdout, "  no manifest has it")
+	}
+	for _, n := range x.notes {
+		fmt.Fprintln(x.stdout, "  "+strings.ReplaceAll(n, "\n", "; "))
+	}
+	x.printFrontends()
+	if x.service != nil {
+		x.printEndpoints()
+	}
+	if x.objects != "" {
+		fmt.Fprintf(x.stdout, "\nKERNEL OBJECTS (%s): what would be sent to remove it\n%s",
+			x.opts.backend, x.objects)
+	}
+}
+
+// printService prints what the manifests say of the service itself.
+func (x *explanation) printService(s *servicemodel.Service) {
+	for _, p := range s.Ports {
+		node := ""
+		if p.NodePort != 0 {
+			node = fmt.Sprintf(", node port %d", p.NodePort)
+		}
+		fmt.Fprintf(x.stdout, "  port %s: %d/%v%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol,
+			node)
+	}
+	fmt.Fprintf(x.stdout, "  internalTrafficPolicy %v, externalTrafficPolicy %v",
+		s.InternalTrafficPolicy, s.ExternalTrafficPolicy)
+	if s.SessionAffinity.ClientIP {
+		fmt.Fprint(x.stdout, ", sessionAffinity ClientIP")
+	}
+	fmt.Fprintln(x.stdout)
+}
+
+// printFrontends prints what is wanted, what the kernel holds, and why it refuses connections.
+func (x *explanation) printFrontends() {
+	held, wanted := x.frontends(x.held), x.frontends(x.wanted)
+	if len(x.opts.files) == 0 {
+		wanted = held
+	}
+	all := maps.Clone(held)
+	maps.Copy(all, wanted)
+	if len(all) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(x.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nFRONTEND\tPORT\tKIND\tKERNEL\tENDPOINTS")
+	for _, k := range slices.SortedFunc(maps.Keys(all), servicemodel.FrontendKey.Compare) {
+		f, t, kernel := all[k], cmp.Or(x.wanted, x.held), "holds it"
+		switch {
+		case wanted[k] == nil:
+			t, kernel = x.held, "holds it, not wanted"
+		case held[k] == nil:
+			kernel = "does not hold it"
+		case !x.same(held[k], wanted[k]):
+			kernel = "holds another"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%v\t%s\t%s\n", newRow(t, f).frontend(),
+			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, x.target(t, f))
+	}
+	w.Flush()
+}
+
+// same reports whether the kernel balances to what is wanted.
+func (x *explanation) same(held, wanted *servicemodel.Frontend) bool {
+	if held == wanted {
+		return true
+	}
+	a1, a2 := x.held.PoolsOf(held)
+	b1, b2 := x.wanted.PoolsOf(wanted)
+	return held.Equal(wanted) && samePool(a1, b1) && samePool(a2, b2)
+}
+
+func samePool(a, b *servicemodel.Pool) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Equal(b)
+}
+
+// target is where a frontend sends connections, or why it does not.
+func (x *explanation) target(t *servicemodel.Table, f *servicemodel.Frontend) string {
+	r := newRow(t, f)
+	to := target(r.Verdict, r.Endpoints)
+	if r.External != nil {
+		to += "; outside: " + target(r.External.Verdict, r.External.Endpoints)
+	}
+	if cause := t.Cause(f); cause.Kind != servicemodel.NoCause {
+		to += "; because " + cause.String()
+	}
+	return to
+}
+
+// printEndpoints prints each endpoint of the manifests, and what becomes of it.
+func (x *explanation) printEndpoints() {
+	w := tabwriter.NewWriter(x.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nENDPOINT\tCONDITION\tNODE\tZONE\tPORT")
+	for i, e := range x.state.Endpoints(x.name) {
+		var ports []string
+		for _, p := range x.service.Ports {
+			ports = append(ports, cmp.Or(p.Name, `""`)+": "+x.use(p, i))
+		}
+		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\n", e.Addr, condition(&e), cmp.Or(e.Node, "-"),
+			cmp.Or(e.Zone, "-"), strings.Join(ports, "; "))
+	}
+	w.Flush()
+	if len(x.state.Endpoints(x.name)) == 0 {
+		io.WriteString(x.stdout, "none\n")
+	}
+}
+
+// use says what becomes of the endpoint with an index for a service port.
+func (x *explanation) use(p servicemodel.ServicePort, i int) string {
+	f := servicemodel.FamilyOf(x.state.Endpoints(x.name)[i].Addr)
+	s := servicemodel.Select(x.state, servicemodel.PortName{Name: x.name, Port: p.Name,
+		Protocol: p.Protocol}, f)[i]
+	switch {
+	case s.Cluster != servicemodel.Included && s.Local != servicemodel.Included:
+		return s.Cluster.String()
+	case s.Local != servicemodel.Included:
+		return fmt.Sprintf("is used at %d, not where the policy is Local", s.Target.Port())
+	}
+	return fmt.Sprintf("is used at %d", s.Target.Port())
+}
+
+// condition is what an endpoint is ready for.
+func condition(e *servicemodel.Endpoint) string {
+	var all []string
+	for _, c := range []struct {
+		is   bool
+		name string
+	}{{e.Ready, "ready"}, {e.Serving, "serving"}, {e.Terminating, "terminating"}} {
+		if c.is {
+			all = append(all, c.name)
+		}
+	}
+	return cmp.Or(strings.Join(all, ","), "not ready")
+}
