@@ -58,8 +58,8 @@ type CutResult struct {
 // reach each other without this node once the flow is gone (direct server return), and ends to
 // which the node has no route.
 //
-// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrPermission] after the flows
-// have been deleted: the ends will be reset when they send within 30 seconds.
+// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrNoPermission] after the
+// flows have been deleted: the ends will be reset when they send within 30 seconds.
 func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (CutResult, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()

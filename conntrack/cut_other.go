@@ -2,15 +2,18 @@
 
 package conntrack
 
-import "github.com/kernlb/kernlb/internal/threadns"
+import (
+	"errors"
+	"net/netip"
 
-import "net/netip"
+	"github.com/kernlb/kernlb/internal/threadns"
+)
 
 // ends reaches the ends of connections. It cannot here.
 type ends struct{ ns *threadns.NS }
 
-func (e *ends) source(netip.Addr) (netip.Addr, error) { return netip.Addr{}, ErrNotSupported }
+func (e *ends) source(netip.Addr) (netip.Addr, error) { return netip.Addr{}, errors.ErrUnsupported }
 
-func (e *ends) send([]byte, netip.Addr) error { return ErrNotSupported }
+func (e *ends) send([]byte, netip.Addr) error { return errors.ErrUnsupported }
 
 func (e *ends) close() error { return nil }

@@ -11,17 +11,19 @@ import (
 
 // Errors that callers act on. They are found with [errors.Is].
 var (
-	// ErrPermission: the process may not do this; it takes CAP_NET_ADMIN in the user namespace that
-	// owns the network namespace, to send resets also CAP_NET_RAW, and to work in another network
-	// namespace also CAP_SYS_ADMIN.
-	ErrPermission = errors.New("no permission")
+	// ErrNoPermission: the process may not do this; it takes CAP_NET_ADMIN in the user namespace
+	// that owns the network namespace, to send resets also CAP_NET_RAW, and to work in another
+	// network namespace also CAP_SYS_ADMIN. It is the one of package dataplane, and matches
+	// fs.ErrPermission.
+	ErrNoPermission = refusal.ErrNoPermission
+	// ErrMissingModule: this kernel has no conntrack, or was built without what is asked for. It is
+	// the one of package dataplane. On other systems than Linux it is errors.ErrUnsupported.
+	ErrMissingModule = refusal.ErrMissingModule
 	// ErrTableFull: the kernel made no new flow because nf_conntrack_max is reached.
 	ErrTableFull = errors.New("the conntrack table is full")
 	// ErrInterrupted: the table was rebuilt during a dump, so what was listed is not complete. Try
 	// again.
 	ErrInterrupted = errors.New("the dump of the conntrack table was interrupted")
-	// ErrNotSupported: there is no conntrack on this operating system or in this kernel.
-	ErrNotSupported = errors.New("conntrack is not supported here")
 	// ErrNoEvents: the kernel does not tell of new flows, because the sysctl nf_conntrack_events is
 	// 0, or cannot be read, or the kernel was built without CONFIG_NF_CONNTRACK_EVENTS.
 	ErrNoEvents = errors.New("conntrack makes no events")
@@ -36,14 +38,11 @@ type OpError = refusal.OpError
 
 // explain says in the words of this package what went wrong. The cause stays in the chain.
 func explain(err error) error {
+	err = refusal.Permission(err)
 	for _, known := range []struct{ cause, meaning error }{
-		{syscall.EPERM, ErrPermission},
-		{syscall.EACCES, ErrPermission},
-		{syscall.EROFS, ErrPermission},
 		{syscall.ENOMEM, ErrTableFull},
 		{rawnl.ErrDumpInterrupted, ErrInterrupted},
-		{rawnl.ErrNotSupported, ErrNotSupported},
-		{syscall.EPROTONOSUPPORT, ErrNotSupported},
+		{syscall.EPROTONOSUPPORT, ErrMissingModule},
 		{rawnl.ErrClosed, ErrClosed},
 	} {
 		if errors.Is(err, known.cause) && !errors.Is(err, known.meaning) {

@@ -86,9 +86,9 @@ func TestUsageFraction(t *testing.T) {
 func TestExplainKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[error]error{
-		syscall.EPERM: ErrPermission, syscall.ENOMEM: ErrTableFull,
+		syscall.EPERM: ErrNoPermission, syscall.ENOMEM: ErrTableFull,
 		rawnl.ErrDumpInterrupted: ErrInterrupted,
-		rawnl.ErrClosed:          ErrClosed, rawnl.ErrNotSupported: ErrNotSupported,
+		rawnl.ErrClosed:          ErrClosed, rawnl.ErrNotSupported: errors.ErrUnsupported,
 	} {
 		err := Explain(Explain(fmt.Errorf("send: %w", cause)))
 		require.ErrorIs(t, err, want)

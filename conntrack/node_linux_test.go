@@ -31,7 +31,7 @@ func TestWithoutPermission(t *testing.T) {
 			})
 			_, deleteErr := table.Delete(context.Background(),
 				All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
-			if !errors.Is(listErr, ErrPermission) || !errors.Is(deleteErr, ErrPermission) {
+			if !errors.Is(listErr, ErrNoPermission) || !errors.Is(deleteErr, ErrNoPermission) {
 				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
 			}
 			var refused *OpError

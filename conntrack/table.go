@@ -69,7 +69,7 @@ var errStop = errors.New("stop")
 
 // Flows returns the flows that the filter wants, as a dump of the table brings them. At no time are
 // more than a few hundred of them in memory. An error is the last thing the sequence yields:
-// [ErrBadFilter] and [ErrPermission] before any flow, ctx's error and [ErrInterrupted] possibly
+// [ErrBadFilter] and [ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly
 // after some.
 //
 // A dump is not a snapshot: flows that come and go meanwhile may be in it or not, and a flow may

@@ -8,21 +8,38 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Errors that callers act on; find them with errors.Is.
+// Errors that callers act on; find them with errors.Is. docs/errors.md says what to do about each.
+// On other systems than Linux, what needs a kernel fails with errors.ErrUnsupported.
 var (
+	// ErrNoPermission says that the process may not do something: to open a backend takes
+	// CAP_NET_ADMIN in the user namespace that owns the network namespace, for IPVS in the initial
+	// one, and to enter another network namespace CAP_SYS_ADMIN. Such errors match
+	// fs.ErrPermission, too.
+	ErrNoPermission = refusal.ErrNoPermission
+	// ErrMissingModule says that the kernel lacks a module, or has it and does not load it by
+	// itself, or was built without an option. The text names the module where that can be told.
+	ErrMissingModule = refusal.ErrMissingModule
+	// ErrKernelTooOld says that the kernel is older than what the backend needs, and lacks
+	// something of it.
+	ErrKernelTooOld = refusal.ErrKernelTooOld
 	// ErrConflict says that another program changed the kernel's state between reading and
 	// writing. The engine reads again and tries again; it returns the error if that goes on.
-	ErrConflict = errors.New("kernel state was changed by another program")
+	ErrConflict = refusal.ErrConflict
+	// ErrRefused says that a state was refused as a whole, and that nothing was touched: because of
+	// what is wrong with the node, or with a service if [Config.Strict] is set or the state is that
+	// of a part. The same state is refused again, until what is in its way is gone.
+	ErrRefused = errors.New("state refused")
 	// ErrUnsupported says that a backend cannot express what was asked for. It is matched by every
 	// [UnsupportedError].
 	ErrUnsupported = errors.New("not supported by the backend")
 	// ErrCollision says that something that is not the instance's is where something of a service
 	// must be. It is matched by every [CollisionError].
 	ErrCollision = errors.New("something foreign is in the way")
-	// ErrRefused says that a state was refused as a whole, and that nothing was touched: because of
-	// what is wrong with the node, or with a service if [Config.Strict] is set or the state is that
-	// of a part. The same state is refused again, until what is in its way is gone.
-	ErrRefused = errors.New("state refused")
+	// ErrUnsettled says that the kernel holds the state, but that work which this or an earlier
+	// commit left to a later time failed: stale flows are still there, or endpoints that have
+	// drained. [Engine.Apply] then returns a result and an error. The next Apply or [Engine.Settle]
+	// tries again.
+	ErrUnsettled = errors.New("applied, but not settled")
 	// ErrRunning says that [Engine.Run] is under way already.
 	ErrRunning = errors.New("the engine runs already")
 )
@@ -37,8 +54,8 @@ func (refusedState) Is(target error) bool { return target == ErrRefused }
 
 // OpError is one refusal by the kernel, found with errors.As in what backends return. It says what
 // was being done (Op) to which kernel object (Object), with which error (Errno) and explanation
-// (ExtAck, the text of the extended acknowledgement). It matches its errno, so that
-// errors.Is(err, fs.ErrPermission) tells that permission is missing.
+// (ExtAck, the text of the extended acknowledgement). It matches its errno, and [ErrNoPermission]
+// where that says so.
 type OpError = refusal.OpError
 
 // CollisionError names a kernel object that is in the way of a service and is not the instance's.

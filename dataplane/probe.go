@@ -8,20 +8,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Why a kernel does not support a backend; find them with errors.Is in [Support.Err]. The error's
-// text says it in words. On other systems than Linux it is errors.ErrUnsupported.
-var (
-	// ErrNoPermission says that the process may not do what the backend needs. Such errors match
-	// fs.ErrPermission, too.
-	ErrNoPermission = errors.New("no permission")
-	// ErrMissingModule says that the kernel lacks a module, or has it and does not load it by
-	// itself.
-	ErrMissingModule = errors.New("missing module")
-	// ErrKernelTooOld says that the kernel is older than what the backend needs, and lacks
-	// something of it.
-	ErrKernelTooOld = errors.New("kernel too old")
-)
-
 // Candidate is a backend that may be opened: each backend's package has a function Candidate that
 // makes one of a configuration.
 type Candidate struct {

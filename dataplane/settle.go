@@ -33,11 +33,6 @@ type Flows interface {
 	Settler
 }
 
-// ErrUnsettled says that the kernel holds the state, but that work which this or an earlier commit
-// left to a later time failed: stale flows are still there, or endpoints that have drained.
-// [Engine.Apply] then returns a result and an error. The next Apply or [Engine.Settle] tries again.
-var ErrUnsettled = errors.New("applied, but not settled")
-
 // Settle does the work that earlier applies left to a later time and that is due: removing drained
 // endpoints, and whatever failed before. It returns after what time to call it again; 0 means that
 // no work is left. [Engine.Run] calls it when work is due; programs without Run call it themselves,

@@ -76,9 +76,8 @@ type Backend struct {
 	observed bool
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those
-// that wrap errors.ErrUnsupported, that this is not Linux, or a kernel without what iptables-nft
-// needs.
+// New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
+// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if this is not Linux.
 func New(cfg *Config) (*Backend, error) {
 	prefix, err := cfg.prefix()
 	if err != nil {
@@ -86,7 +85,7 @@ func New(cfg *Config) (*Backend, error) {
 	}
 	b := &Backend{log: cfg.logger(), l: newLayout(prefix)}
 	if err := b.kernel.open(cfg); err != nil {
-		return nil, fmt.Errorf("iptables: open: %w", err)
+		return nil, fmt.Errorf("iptables: open: %w", explain(err))
 	}
 	return b, nil
 }

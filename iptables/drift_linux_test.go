@@ -104,8 +104,9 @@ func TestRunPutsDamageRight(t *testing.T) {
 			before := save(t, ns, nft.IPv4)
 			stop := dataplanetest.RunEngine(t, e, webService())
 			damage(t, ns, d.script)
-			require.Eventually(t, func() bool { return e.Status().Totals.Repairs == 1 }, 20*time.Second,
-				10*time.Millisecond)
+			require.Eventually(t, func() bool {
+				return e.Status().Totals.Repairs == 1
+			}, 20*time.Second, 10*time.Millisecond)
 			stop()
 			require.Equal(t, before, save(t, ns, nft.IPv4))
 			require.Zero(t, e.Status().Totals.Failures)

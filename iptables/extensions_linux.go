@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -31,8 +32,8 @@ func (k *kernel) probe(ctx context.Context) error {
 			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
 				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
 			case x.lacks == nil:
-				return fmt.Errorf("the kernel has no %s revision %d for %s: %w",
-					x.name, x.revision, f.Name, errors.ErrUnsupported)
+				return fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
+					dataplane.ErrMissingModule, x.name, x.name, x.revision, f.Name, err)
 			default:
 				*x.lacks = true
 			}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/ration"
@@ -226,6 +227,9 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
+	if lacks := kernelprobe.Missing(err, &b.kernel.batch); lacks != nil {
+		return fmt.Errorf("iptables: %s: %w", doing, lacks)
+	}
 	if conflicts(err) {
 		return fmt.Errorf("iptables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}

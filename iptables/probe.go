@@ -27,12 +27,8 @@ const probePrefix = "K_PROBE"
 // there already is no refusal.
 func probe(ctx context.Context, cfg *Config) error {
 	b, err := New(cfg)
-	// the answer of nfnetlink about a subsystem that it does not know
-	if errors.Is(err, syscall.EINVAL) {
-		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
-	}
 	if err != nil {
-		return kernelprobe.Explain(err, nil, kernelprobe.Running())
+		return err
 	}
 	defer b.Close()
 	c, err := kernelprobe.Changes(false)
@@ -46,4 +42,13 @@ func probe(ctx context.Context, cfg *Config) error {
 	var batch rawnl.Batch
 	b.plan(c).encode(&batch, nil)
 	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
+}
+
+// explain says what a kernel lacks on which a backend cannot be opened.
+func explain(err error) error {
+	// the answer of nfnetlink about a subsystem that it does not know
+	if errors.Is(err, syscall.EINVAL) {
+		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
+	}
+	return kernelprobe.Explain(err, nil, kernelprobe.Running())
 }

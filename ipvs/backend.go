@@ -146,8 +146,8 @@ type Backend struct {
 	scrub scrub
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that privileges are missing; those
-// that wrap errors.ErrUnsupported, that this is not Linux or that the kernel has no IPVS.
+// New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
+// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if this is not Linux.
 func New(cfg *Config) (*Backend, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
@@ -155,7 +155,7 @@ func New(cfg *Config) (*Backend, error) {
 	}
 	b := newBackend(c)
 	if err := b.kernel.open(&c); err != nil {
-		return nil, fmt.Errorf("ipvs: open: %w", err)
+		return nil, fmt.Errorf("ipvs: open: %w", explain(err))
 	}
 	return b, nil
 }

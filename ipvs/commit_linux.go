@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rcu"
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // step is a part of a commit. Whoever is killed is killed between two steps or within one.
@@ -62,6 +63,7 @@ func (b *Backend) run(ctx context.Context, steps []step) error {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
+	err = refusal.Permission(err) // of links and sysctls
 	for _, conflict := range []error{errTaken, rawnl.ErrGenerationChanged, ipvsnl.ErrExists,
 		ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved} {
 		if errors.Is(err, conflict) {

@@ -81,8 +81,9 @@ func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 			stop := dataplanetest.RunEngine(t, e, editedState())
 			start := time.Now()
 			p.edit(edit)
-			require.Eventually(t, func() bool { return e.Status().Totals.Repairs > 0 }, 20*time.Second,
-				time.Millisecond)
+			require.Eventually(t, func() bool {
+				return e.Status().Totals.Repairs > 0
+			}, 20*time.Second, time.Millisecond)
 			t.Logf("put right %d ms after it was begun", time.Since(start).Milliseconds())
 			stop()
 			require.Equal(t, want, p.all())

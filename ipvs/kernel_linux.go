@@ -43,10 +43,14 @@ type kernel struct {
 func (k *kernel) open(c *Config) (err error) {
 	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: c.NetNS})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
-		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+		return noModule("ip_vs", err)
 	}
 	if err != nil {
 		return err
+	}
+	// Anybody may look for the family; its version shows whether more is permitted.
+	if _, err := k.vs.Info(context.Background()); err != nil {
+		return errors.Join(err, k.vs.Close())
 	}
 	if err := k.openNetwork(c); err != nil {
 		return errors.Join(err, k.close())

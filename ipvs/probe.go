@@ -2,11 +2,14 @@ package ipvs
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
@@ -23,16 +26,9 @@ const probeTable = "kernlb.probe"
 // tables with everything in them. It does not ask for schedulers, nor for dummy devices: the kernel
 // loads their modules when the first virtual server wants them, or the device is made.
 func probe(ctx context.Context, cfg *Config) error {
-	c, err := cfg.withDefaults()
+	b, err := New(cfg)
 	if err != nil {
 		return err
-	}
-	if err := probeKernel(ctx, c.NetNS); err != nil {
-		return err
-	}
-	b, err := New(&c)
-	if err != nil {
-		return explain(err)
 	}
 	defer b.Close()
 	b.pl.cfg.Table = probeTable
@@ -51,4 +47,12 @@ func probe(ctx context.Context, cfg *Config) error {
 func (pl *planner) assume(local []netip.Addr) {
 	pl.have, pl.tunables = newObserved(), nil
 	pl.have.addresses.node = local
+}
+
+// explain says what permission is missing, or what the kernel lacks.
+func explain(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return refusal.NoPermission("CAP_NET_ADMIN in the initial user namespace, for IPVS", err)
+	}
+	return kernelprobe.Explain(err, nil, kernelprobe.Running())
 }

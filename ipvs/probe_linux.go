@@ -2,42 +2,13 @@ package ipvs
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/rawnl"
 )
-
-// probeKernel looks for the generic netlink family, which anybody may, and asks for its version,
-// which shows whether more is permitted.
-func probeKernel(ctx context.Context, netns int) error {
-	c, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: netns})
-	if errors.Is(err, ipvsnl.ErrNotSupported) {
-		return noModule("ip_vs", err)
-	}
-	if err != nil {
-		return explain(err)
-	}
-	defer c.Close()
-	_, err = c.Info(ctx)
-	return explain(err)
-}
-
-// explain says what permission is missing.
-func explain(err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: IPVS takes CAP_NET_ADMIN in the initial user namespace: %w",
-			dataplane.ErrNoPermission, err)
-	}
-	return err
-}
 
 // noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does
 // not say which family it is, and a process without CAP_SYS_MODULE cannot make the kernel load it.

@@ -25,7 +25,7 @@ func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	require.NoError(t, e)
 	defer ns.Close()
 	require.NoError(t, ns.Do(func() error {
-		e := withoutCapabilities(without, func() { err = probeKernel(t.Context(), 0) })
+		e := withoutCapabilities(without, func() { err = probe(t.Context(), nil) })
 		interfaces, e2 := net.Interfaces()
 		for _, i := range interfaces {
 			links = append(links, i.Name)
@@ -81,7 +81,7 @@ func TestKernelRefusesWhoMayNot(t *testing.T) {
 	_, err := probeIn(t, unix.CAP_NET_ADMIN)
 	require.ErrorIs(t, err, dataplane.ErrNoPermission)
 	require.ErrorIs(t, err, fs.ErrPermission)
-	require.ErrorContains(t, err, "IPVS takes CAP_NET_ADMIN in the initial user namespace")
+	require.ErrorContains(t, err, "CAP_NET_ADMIN in the initial user namespace")
 }
 
 // TestKernelThatDoesNotLoadItByItself unloads ip_vs, which a kernel before 5.16 does not load for a

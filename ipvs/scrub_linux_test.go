@@ -43,8 +43,9 @@ func TestDestinationsAreComparedInTurn(t *testing.T) {
 			batch.SetDestination(k, d)
 		}
 		require.NoError(t, c.Submit(t.Context(), &batch))
-		require.Eventually(t, func() bool { return e.Status().Totals.Repairs == i+1 }, 20*time.Second,
-			time.Millisecond, "%v", k)
+		require.Eventually(t, func() bool {
+			return e.Status().Totals.Repairs == i+1
+		}, 20*time.Second, time.Millisecond, "%v", k)
 	}
 	require.Equal(t, want, r.state())
 }

@@ -6,6 +6,7 @@ import (
 	"regexp"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -80,8 +81,8 @@ type Backend struct {
 	sweep *sweep
 }
 
-// New opens a backend. Errors that wrap fs.ErrPermission say that CAP_NET_ADMIN is missing; those
-// that wrap errors.ErrUnsupported, that this is not Linux.
+// New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
+// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if this is not Linux.
 func New(cfg *Config) (*Backend, error) {
 	table, err := cfg.table()
 	if err != nil {
@@ -90,7 +91,8 @@ func New(cfg *Config) (*Backend, error) {
 	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity,
 		first: firstVersion()}, looks: ration.New(8, 20)}
 	if err := b.kernel.open(cfg); err != nil {
-		return nil, fmt.Errorf("nftables: open: %w", err)
+		return nil, fmt.Errorf("nftables: open: %w",
+			kernelprobe.Explain(err, nil, kernelprobe.Running()))
 	}
 	return b, nil
 }

@@ -158,8 +158,9 @@ func TestRunPutsEditsByHandRight(t *testing.T) {
 			want := listing(t, ns, program)
 			stop := dataplanetest.RunEngine(t, e, editedState())
 			editByHand(t, ns, program, tc.nft)
-			require.Eventually(t, func() bool { return e.Status().Totals.Repairs == 1 }, 20*time.Second,
-				10*time.Millisecond)
+			require.Eventually(t, func() bool {
+				return e.Status().Totals.Repairs == 1
+			}, 20*time.Second, 10*time.Millisecond)
 			stop()
 			require.Equal(t, want, listing(t, ns, program))
 			require.Zero(t, e.Status().Totals.Failures)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -291,6 +292,9 @@ func (b *Backend) failed(doing string, err error) error {
 	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
 	if b.pl.owning != nil {
 		b.doubted = b.pl.version // unless others committed meanwhile, more is there or less
+	}
+	if lacks := kernelprobe.Missing(err, &b.kernel.batch); lacks != nil {
+		return fmt.Errorf("nftables: %s: %w", doing, lacks)
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)

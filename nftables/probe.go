@@ -22,7 +22,7 @@ const probeTable = "kernlb.probe"
 func probe(ctx context.Context, cfg *Config) error {
 	b, err := New(cfg)
 	if err != nil {
-		return kernelprobe.Explain(err, nil, kernelprobe.Running())
+		return err
 	}
 	defer b.Close()
 	c, err := kernelprobe.Changes(true)

@@ -357,7 +357,7 @@ func TestABatchOfChangesIsOnePass(t *testing.T) {
 
 func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	for _, cause := range []error{conntrack.ErrPermission, conntrack.ErrInterrupted,
+	for _, cause := range []error{conntrack.ErrNoPermission, conntrack.ErrInterrupted,
 		conntrack.ErrTableFull} {
 		w := newWorld(t, flows.Config{})
 		w.restartAt(t, serving(service(), endpoints(1, 2)))

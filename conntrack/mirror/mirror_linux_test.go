@@ -314,7 +314,7 @@ func TestMirrorWithoutPermission(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := x.Run(context.Background()); !errors.Is(err, ct.ErrPermission) {
+			if err := x.Run(context.Background()); !errors.Is(err, ct.ErrNoPermission) {
 				return fmt.Errorf("want a permission error, got %w", err)
 			}
 			return nil

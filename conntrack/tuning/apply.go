@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"syscall"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // ErrGlobalSetting: the setting belongs to the machine and can be changed from the initial network
@@ -18,7 +18,7 @@ var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be chan
 // NewPlan compares the settings of the kernel, as they are in the network namespace of the table,
 // with those wanted. Nothing is changed. Settings that belong to the machine are planned in any
 // namespace; whether they can be written shows when they are. It returns [ErrBadConfig], or
-// [conntrack.ErrNotSupported] if the kernel lacks a setting that is wanted.
+// [conntrack.ErrMissingModule] if the kernel lacks a setting that is wanted.
 func NewPlan(ctx context.Context, t *conntrack.Table, want Config) (Plan, error) {
 	// The settings are there once conntrack is, and a request loads its module.
 	if _, err := t.Usage(ctx); err != nil {
@@ -37,7 +37,7 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want Config) (Plan, error)
 
 // Apply writes the settings of the plan that change, in the network namespace of the table. One
 // that cannot be written does not stop the others: the error joins what went wrong,
-// [ErrGlobalSetting] and [conntrack.ErrPermission] among it.
+// [ErrGlobalSetting] and [conntrack.ErrNoPermission] among it.
 func (p Plan) Apply(t *conntrack.Table) error {
 	var errs []error
 	for _, s := range p {
@@ -62,8 +62,5 @@ func explain(name string, err error) error {
 		errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("%w: %w", ErrGlobalSetting, err)
 	}
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w: %w", conntrack.ErrPermission, err)
-	}
-	return err
+	return refusal.Permission(err)
 }

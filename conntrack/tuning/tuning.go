@@ -144,7 +144,7 @@ func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 		old, ok := now[name]
 		if !ok {
 			return nil, fmt.Errorf("%w: %s: the kernel has no such setting",
-				conntrack.ErrNotSupported, name)
+				conntrack.ErrMissingModule, name)
 		}
 		p = append(p, c.decide(name, old, value))
 	}

@@ -113,7 +113,7 @@ func TestConfigThatIsNotPossible(t *testing.T) {
 		require.ErrorContains(t, err, tc.want)
 	}
 	_, err := KubeProxy().plan(map[string]uint64{}, 2)
-	require.ErrorIs(t, err, conntrack.ErrNotSupported)
+	require.ErrorIs(t, err, conntrack.ErrMissingModule)
 }
 
 func TestExplain(t *testing.T) {

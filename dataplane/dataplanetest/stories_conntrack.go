@@ -55,7 +55,7 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 	*flows.Keeper) {
 	t.Helper()
 	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
-	if errors.Is(err, conntrack.ErrNotSupported) {
+	if errors.Is(err, conntrack.ErrMissingModule) {
 		t.Skipf("no conntrack over netlink: %v", err)
 	} else if err != nil {
 		t.Fatal(err)

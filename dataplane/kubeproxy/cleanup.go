@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // Config says where to look. A nil *Config is the zero Config.
@@ -19,8 +21,11 @@ type Config struct {
 // Errors that callers act on. They are found with [errors.Is].
 var (
 	// ErrConflict: others kept changing the ruleset while it was read. The call that returns it has
-	// deleted nothing.
-	ErrConflict = errors.New("the ruleset was changed by others each time that it was read")
+	// deleted nothing. It is the one of package dataplane.
+	ErrConflict = refusal.ErrConflict
+	// ErrNoPermission: the process may not do this. It is the one of package dataplane, and matches
+	// fs.ErrPermission.
+	ErrNoPermission = refusal.ErrNoPermission
 	// ErrLegacy: the legacy tables of iptables, which are not those of nf_tables, have chains of
 	// kube-proxy. They were left. "kube-proxy --cleanup" or iptables-legacy delete them.
 	ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")
@@ -35,12 +40,12 @@ var (
 func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 	k, err := open(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("look for kube-proxy: %w", err)
+		return nil, fmt.Errorf("look for kube-proxy: %w", refusal.Permission(err))
 	}
 	defer k.close()
 	p, err := k.find(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for kube-proxy: %w", err)
+		return nil, fmt.Errorf("look for kube-proxy: %w", refusal.Permission(err))
 	}
 	return p, nil
 }
@@ -58,12 +63,12 @@ func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 	k, err := open(cfg)
 	if err != nil {
-		return &Plan{}, fmt.Errorf("clean up after kube-proxy: %w", err)
+		return &Plan{}, fmt.Errorf("clean up after kube-proxy: %w", refusal.Permission(err))
 	}
 	defer k.close()
 	done, err := k.cleanup(ctx)
 	if err != nil {
-		return done, fmt.Errorf("clean up after kube-proxy: %w", err)
+		return done, fmt.Errorf("clean up after kube-proxy: %w", refusal.Permission(err))
 	}
 	return done, nil
 }

@@ -10,8 +10,9 @@ import (
 	"sync"
 )
 
-// ErrNotSupported is returned by everything here on systems other than Linux.
-var ErrNotSupported = errors.New("netnstest: network namespaces need Linux")
+// errNotSupported is what everything here returns on systems other than Linux.
+var errNotSupported = fmt.Errorf("netnstest: network namespaces need Linux: %w",
+	errors.ErrUnsupported)
 
 // errClosed is returned by methods of an NS after Close.
 var errClosed = errors.New("namespace is closed")

@@ -15,20 +15,20 @@ type (
 func (*packetSocket) Close() error { return nil }
 func (*packetSocket) dropped() int { return 0 }
 
-func newNetNS() (*os.File, error)            { return nil, ErrNotSupported }
-func inNetNS(*NS, func() error) error        { return ErrNotSupported }
-func usable() error                          { return ErrNotSupported }
+func newNetNS() (*os.File, error)            { return nil, errNotSupported }
+func inNetNS(*NS, func() error) error        { return errNotSupported }
+func usable() error                          { return errNotSupported }
 func isReset(error) bool                     { return false }
-func (ns *NS) prepare() error                { return ErrNotSupported }
-func (p Probe) send(context.Context) Outcome { return Outcome{Err: ErrNotSupported} }
+func (ns *NS) prepare() error                { return errNotSupported }
+func (p Probe) send(context.Context) Outcome { return Outcome{Err: errNotSupported} }
 
-func (c *Cluster) build(context.Context, Options) error { return ErrNotSupported }
+func (c *Cluster) build(context.Context, Options) error { return errNotSupported }
 
-func (p Probe) dial(context.Context) (*conn, Outcome) { return nil, Outcome{Err: ErrNotSupported} }
+func (p Probe) dial(context.Context) (*conn, Outcome) { return nil, Outcome{Err: errNotSupported} }
 
 func startCapture(*NS, string, func(Packet, []byte) []byte) (*Capture, error) {
-	return nil, ErrNotSupported
+	return nil, errNotSupported
 }
 
 // ReExecInUserNS needs Linux.
-func ReExecInUserNS() (done bool, exitCode int, err error) { return false, 0, ErrNotSupported }
+func ReExecInUserNS() (done bool, exitCode int, err error) { return false, 0, errNotSupported }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // Oldest is the oldest kernel that the backends are tested on.
@@ -24,21 +25,31 @@ func Explain(err error, b *rawnl.Batch, running Release) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, dataplane.ErrMissingModule):
+		return err
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf(
-			"%w: it takes CAP_NET_ADMIN in the user namespace that owns the network namespace: %w",
-			dataplane.ErrNoPermission, err)
+		return refusal.NoPermission(
+			"CAP_NET_ADMIN in the user namespace that owns the network namespace", err)
 	case !lacking(err):
 		return err
 	case running.known() && running.Less(Oldest):
 		return fmt.Errorf("%w: it is Linux %s, and %s is the oldest that kernlb is tested on: %w",
 			dataplane.ErrKernelTooOld, running, Oldest, err)
 	}
-	if l := modules(err, b); len(l) > 0 {
-		return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, strings.Join(l, ", "), err)
+	if named := Missing(err, b); named != nil {
+		return named
 	}
 	return fmt.Errorf("%w, or an option that the kernel was built without: %w",
 		dataplane.ErrMissingModule, err)
+}
+
+// Missing names the modules that a kernel said it does not have when it refused the batch b. It
+// returns nil if err does not say that.
+func Missing(err error, b *rawnl.Batch) error {
+	if l := modules(err, b); len(l) > 0 {
+		return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, strings.Join(l, ", "), err)
+	}
+	return nil
 }
 
 // lacking reports whether an error is how the kernel says that it does not know something.
@@ -51,7 +62,7 @@ func lacking(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, errors.ErrUnsupported)
+	return false
 }
 
 // modules names the modules that the kernel did not find, sorted.

@@ -13,11 +13,12 @@ const (
 	msgNewChain = 3
 	msgNewRule  = 6
 
-	attrChainType = 7 // NFTA_CHAIN_TYPE
-	attrRuleExprs = 4 // NFTA_RULE_EXPRESSIONS
-	attrExprName  = 1 // NFTA_EXPR_NAME
-	attrExprData  = 2 // NFTA_EXPR_DATA
-	attrExtName   = 1 // NFTA_MATCH_NAME, NFTA_TARGET_NAME
+	attrChainTable = 1 // NFTA_CHAIN_TABLE
+	attrChainType  = 7 // NFTA_CHAIN_TYPE
+	attrRuleExprs  = 4 // NFTA_RULE_EXPRESSIONS
+	attrExprName   = 1 // NFTA_EXPR_NAME
+	attrExprData   = 2 // NFTA_EXPR_DATA
+	attrExtName    = 1 // NFTA_MATCH_NAME, NFTA_TARGET_NAME
 )
 
 // message returns message i of a batch, headers included; nil if it has no such message.
@@ -51,6 +52,10 @@ func module(msg []byte, offset int) string {
 	}
 	switch byte(binary.NativeEndian.Uint16(msg[typeAt:])) {
 	case msgNewChain:
+		path := rawnl.AttrPath(msg, offset)
+		if len(path) > 0 && path[0].Type == attrChainTable {
+			return "" // somebody has deleted the table
+		}
 		if t := text(msg[header:], attrChainType); t != "" {
 			return "nft_chain_" + t
 		}

@@ -30,7 +30,9 @@ var (
 	// ErrClosed: the connection is closed.
 	ErrClosed = errors.New("the netlink connection is closed")
 	// ErrNotSupported: there is no netlink on this operating system.
-	ErrNotSupported = errors.New("netlink is not supported on this operating system")
+	// It is an [errors.ErrUnsupported].
+	ErrNotSupported = fmt.Errorf("there is no netlink on this operating system: %w",
+		errors.ErrUnsupported)
 )
 
 // What the kernel refuses: one message, or several of a batch.

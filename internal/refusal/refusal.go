@@ -4,6 +4,7 @@ package refusal
 
 import (
 	"fmt"
+	"io/fs"
 	"strings"
 	"syscall"
 )
@@ -48,7 +49,10 @@ func (e *OpError) Error() string {
 func (e *OpError) Unwrap() error { return e.Errno }
 
 // Is reports whether target is what the errno means.
-func (e *OpError) Is(target error) bool { return e.Meaning != nil && target == e.Meaning }
+func (e *OpError) Is(target error) bool {
+	return e.Meaning != nil && target == e.Meaning ||
+		target == ErrNoPermission && e.Errno.Is(fs.ErrPermission)
+}
 
 // OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
 // few.
