@@ -17,11 +17,11 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b, ns, _ := opened(t, Config{})
-			sock, err := rawnl.OpenSocket(ns.Fd())
-			require.NoError(t, err)
-			tap := &rawnltest.Tap{Socket: sock}
 			require.NoError(t, b.kernel.conn.Close())
-			b.kernel.conn, err = rawnl.Dial(&rawnl.Config{Socket: tap})
+			tap := &rawnltest.Tap{}
+			var err error
+			b.kernel.conn, err = rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+				Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
 			require.NoError(t, err)
 			b.kernel.reader = newReader(b.kernel.conn)
 			const getTable = uint16(rawnl.SubsysNFTables)<<8 | uint16(nft.MsgGetTable)

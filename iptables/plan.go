@@ -277,15 +277,7 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 		h.rules = append(h.rules, found[i].handle)
 		rules = append(rules, found[i].rule)
 	}
-	if len(rules) != len(x.before) {
-		return h, false
-	}
-	for i := range rules {
-		if rules[i] != x.before[i] { // also where neither is understood
-			return h, false
-		}
-	}
-	return h, true
+	return h, slices.Equal(rules, x.before) // also where neither is understood
 }
 
 // sweep adds to a plan that removes everything of ours the base chains and tables that then have

@@ -173,3 +173,27 @@ func TestWhichBaseChainsAreFree(t *testing.T) {
 		require.Equal(t, c.free, (&rawChain{ChainInfo: c.chain}).free(c.x), "%+v", c)
 	}
 }
+
+// Rules of ours are changed only where they are those that were read, in their order.
+func TestHandlesAreOfTheRulesThatWereRead(t *testing.T) {
+	t.Parallel()
+	l := newLayout(DefaultPrefix)
+	a, b := rule{target: targetDrop}, rule{target: targetReturn}
+	x := &chainChange{id: chainID{table: nat, name: "KUBE-SEP-X"}, before: []rule{a, b}}
+	for _, c := range []struct {
+		found []rule
+		ok    bool
+	}{
+		{[]rule{a, b}, true}, {[]rule{b, a}, false}, {[]rule{a, a}, false}, {[]rule{a}, false},
+		{[]rule{a, b, b}, false},
+	} {
+		var found []foundRule
+		for i, r := range c.found {
+			found = append(found, foundRule{handle: uint64(i + 5), rule: r})
+		}
+		h, ok := l.handlesOf(x, found)
+		require.Equal(t, c.ok, ok, "%v", c.found)
+		require.Equal(t, uint64(5), h.first)
+		require.Len(t, h.rules, len(c.found))
+	}
+}

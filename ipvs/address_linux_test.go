@@ -38,6 +38,15 @@ func TestAddressBytes(t *testing.T) {
 	}
 }
 
+func TestAddressesAreAsLongAsTheirHeader(t *testing.T) {
+	t.Parallel()
+	_, err := decodeAddress(make([]byte, 7))
+	require.ErrorContains(t, err, "an address of 7 bytes")
+	l, err := decodeAddress(make([]byte, 8))
+	require.NoError(t, err)
+	require.False(t, l.addr.IsValid())
+}
+
 func FuzzAddress(f *testing.F) {
 	f.Add(addressBytes(netip.MustParseAddr("10.96.0.10"), 9))
 	f.Add(addressBytes(netip.MustParseAddr("fd00::1"), 9))
@@ -49,4 +58,31 @@ func FuzzAddress(f *testing.F) {
 		}
 		require.Equal(t, b[0] == 2, h.addr.Is4())
 	})
+}
+
+// An address that is where it must not be, or not where it was found, was moved by somebody; what
+// cannot be removed is an error.
+func TestAddressesThatWereMoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	k := &r.backend().kernel
+	k.device, k.ifindex = "lo", 1
+	a := netip.MustParseAddr("203.0.113.77")
+	d := &devicePlan{bind: []netip.Addr{a}, release: []boundAddr{{a, k.ifindex, k.device}}}
+	require.NoError(t, k.bindAll(d))
+	require.ErrorIs(t, k.bindAll(d), errMoved)
+	require.Contains(t, r.run("ip address show lo"), a.String())
+	k.device = "none" // so it is bound to another device
+	l, err := k.readAddresses()
+	require.NoError(t, err)
+	require.Equal(t, []boundAddr{{a, 1, "lo"}}, l.bound)
+	require.Contains(t, l.others, netip.IPv6Loopback())
+	require.NotContains(t, l.others, a)
+	require.NotContains(t, l.node, a)
+	k.device, k.ifindex = "lo", 1
+	require.NoError(t, k.releaseAll(d))
+	require.ErrorIs(t, k.releaseAll(d), errMoved)
+	require.NotContains(t, r.run("ip address show lo"), a.String())
+	require.ErrorContains(t, k.releaseAll(&devicePlan{remove: []string{"lo"}}), "remove device lo")
+	require.NoError(t, k.releaseAll(&devicePlan{remove: []string{"none"}}), "it is gone already")
 }

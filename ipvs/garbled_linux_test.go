@@ -14,11 +14,11 @@ import (
 // tap puts a tap in front of a backend's nf_tables.
 func (r *rig) tap(b *Backend) *rawnltest.Tap {
 	r.t.Helper()
-	sock, err := rawnl.OpenSocket(r.ns.Fd())
-	require.NoError(r.t, err)
-	tap := &rawnltest.Tap{Socket: sock}
 	require.NoError(r.t, b.kernel.nf.Close())
-	b.kernel.nf, err = rawnl.Dial(&rawnl.Config{Socket: tap})
+	tap := &rawnltest.Tap{}
+	var err error
+	b.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
 	require.NoError(r.t, err)
 	return tap
 }

@@ -65,7 +65,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	if k.ns, err = threadns.Open(c.NetNS); err != nil {
 		return err
 	}
-	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD()}); err != nil {
+	if k.turn, err = threadns.OpenTurn(k.ns.FD()); err != nil {
 		return err
 	}
 	ns := netns.NsHandle(k.ns.FD())
@@ -77,10 +77,10 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
 	k.raw = &nl.SocketHandle{Socket: raw}
-	if err := k.changes.open(k.ns); err != nil {
+	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD()}); err != nil {
 		return err
 	}
-	if k.turn, err = threadns.OpenTurn(k.ns.FD()); err != nil {
+	if err := k.changes.open(k.ns); err != nil {
 		return err
 	}
 	return k.findDevice(&addresses{})

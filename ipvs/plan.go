@@ -176,14 +176,9 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p.addrs = nodePortAddrs(pl.have.addresses.node, c.New.Rules())
 	keys := pl.affected(c, p.addrs)
 	want := map[ipvsnl.ServiceKey]*server{}
-	old := map[ipvsnl.ServiceKey]bool{}
-	for _, k := range pl.have.damage.servers {
-		old[k] = true
-	}
+	old := slices.Clone(pl.have.damage.servers)
 	for _, k := range keys {
-		for _, s := range pl.have.index.owned[k] {
-			old[s] = true
-		}
+		old = append(old, pl.have.index.owned[k]...)
 		fe := shared.Of(c.New).Frontend(k)
 		if fe == nil {
 			p.records[k], p.owned[k] = nil, nil
@@ -198,10 +193,10 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
 		p.servers[k] = pl.change(p, pl.have.servers[k], want[k])
-		delete(old, k)
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(old), ipvsnl.ServiceKey.Compare) {
-		if pl.have.servers[k] != nil {
+	slices.SortFunc(old, ipvsnl.ServiceKey.Compare)
+	for _, k := range slices.Compact(old) {
+		if want[k] == nil && pl.have.servers[k] != nil {
 			p.down = append(p.down, op{cmd: ipvsnl.CommandDelService,
 				svc: ipvsnl.Service{ServiceKey: k}})
 			p.servers[k] = nil

@@ -18,12 +18,12 @@ import (
 func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
-	sock, err := rawnl.OpenSocket(ns.Fd())
-	require.NoError(t, err)
-	tap := &rawnltest.Tap{Socket: sock}
 	require.NoError(t, b.kernel.conn.Close())
 	require.NoError(t, b.kernel.askers[1].conn.Close())
-	b.kernel.conn, err = rawnl.Dial(&rawnl.Config{Socket: tap})
+	tap := &rawnltest.Tap{}
+	var err error
+	b.kernel.conn, err = rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
 	require.NoError(t, err)
 	b.kernel.askers = [2]*asker{{conn: b.kernel.conn}, {conn: b.kernel.conn}}
 	return b, tap

@@ -119,8 +119,8 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	require.False(t, b.pl.version.unswept)
 }
 
-// New numbers of slots are added as long as there are not too many; then the rules are written anew,
-// without those that are no longer in use.
+// New numbers of slots are added as long as there are not too many; then the rules are written
+// anew, without those that are no longer in use.
 func TestNumbersOfSlotsAreAddedUpToALimit(t *testing.T) {
 	t.Parallel()
 	for more, grows := range map[int]bool{0: true, 1: false} {

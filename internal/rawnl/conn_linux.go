@@ -48,9 +48,6 @@ const (
 	protocolGeneric   = unix.NETLINK_GENERIC
 )
 
-// OpenSocket opens the socket that [Dial] opens, for tests that put something in front of it.
-func OpenSocket(netns int) (Socket, error) { return openSocket(protocolNetfilter, netns) }
-
 // openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0.
 // A socket stays in the namespace it was made in.
 func openSocket(protocol, netns int) (Socket, error) {

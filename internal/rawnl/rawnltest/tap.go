@@ -25,6 +25,12 @@ type Tap struct {
 	Answer  func(m Message)
 }
 
+// Wrap puts the tap in front of a socket.
+func (t *Tap) Wrap(s Socket) Socket {
+	t.Socket = s
+	return t
+}
+
 // Send passes a datagram on.
 func (t *Tap) Send(p []byte) error {
 	if request, err := Split(p); err == nil && t.Request != nil {
