@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -272,6 +273,7 @@ func addComment(m map[string]nft.Elem, number uint32, comment string) {
 func TestSysctlsOfSettingsAreRead(t *testing.T) {
 	t.Parallel()
 	m := map[string]nft.Elem{}
+	addComment(m, 0, fmt.Sprintf("layout %d", layoutNumber))
 	addComment(m, 1, "masquerade-mark 0x4000")
 	addComment(m, 2, "sysctl net/ipv4/ip_forward 0")
 	addComment(m, 3, "sysctl kernel/panic 0")
