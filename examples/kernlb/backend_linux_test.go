@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,7 +13,15 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-func TestMain(m *testing.M) { netnstest.Main(m) }
+// asProgram is set in a process that is the program, not its tests.
+const asProgram = "KERNLB_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	netnstest.Main(m)
+}
 
 // webManifest is a service without endpoints.
 const webManifest = `

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+var (
+	clientsOf = flag.String("clients", "", "what clients see: measure with this `BACKEND`")
+	oldBinary = flag.String("old", "", "what clients see: the `FILE` of an older kernlb")
+)
+
+const (
+	clientConns  = 50
+	clientPause  = 5 * time.Millisecond
+	clientSettle = 4 * time.Second // from what happens to the end of the measurement
+	clientPort   = 8080
+)
+
+var clientService = netip.MustParseAddrPort("10.96.0.10:80")
+
+// clientManifest is a service of TCP and UDP, and others beside it.
+func clientManifest() string {
+	text := `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.96.0.10
+  ports: [{name: tcp, port: 80, protocol: TCP}, {name: udp, port: 80, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]
+endpoints:
+- {addresses: [10.244.1.2], conditions: {ready: true}}
+- {addresses: [10.244.1.3], conditions: {ready: true}}
+`
+	for i := range 100 {
+		text += serviceManifest(fmt.Sprint("other-", i), fmt.Sprintf("10.96.1.%d", i+1), "", "")
+	}
+	return text
+}
+
+// event is something that happens to a node while clients use it.
+type event struct {
+	name   string
+	happen func(t *testing.T, n *clientNode)
+}
+
+func command(lines ...string) event {
+	return event{strings.Join(lines, "; "), func(t *testing.T, n *clientNode) {
+		for _, line := range lines {
+			n.run(t, line)
+		}
+	}}
+}
+
+// events are what happens, in this order.
+func events() []event {
+	l := []event{
+		{"nothing", func(*testing.T, *clientNode) {}},
+		command("nft flush ruleset"), command("iptables -F", "iptables -t nat -F"),
+		command("conntrack -F"),
+		{"ip rule flush", func(t *testing.T, n *clientNode) {
+			// It takes the rules for all routing as well, without which no packet goes anywhere.
+			n.run(t, "ip rule flush")
+			n.run(t, "ip rule add pref 32766 table main")
+		}},
+		{"restart (SIGTERM)", func(t *testing.T, n *clientNode) {
+			n.end(t, syscall.SIGTERM)
+			n.start(t, n.backend)
+		}},
+		{"kill -9, restart", func(t *testing.T, n *clientNode) {
+			n.end(t, syscall.SIGKILL)
+			n.start(t, n.backend)
+		}},
+	}
+	if *clientsOf == "ipvs" {
+		l = append(l, command("ipvsadm -C"))
+	}
+	if *oldBinary != "" {
+		l = append(l, event{"upgrade", func(t *testing.T, n *clientNode) {
+			n.end(t, syscall.SIGTERM)
+			n.binary = ""
+			n.start(t, n.backend)
+		}})
+	}
+	return append(l, event{"another backend", func(t *testing.T, n *clientNode) {
+		other := map[string]string{"nftables": "iptables", "iptables": "nftables",
+			"ipvs": "nftables"}[n.backend]
+		n.end(t, syscall.SIGTERM)
+		n.start(t, other)
+		n.program(t, "cleanup", "-backend", n.backend)
+		n.backend = other
+	}})
+}
+
+// What clients see of what an administrator does: docs/what-clients-see.md. They must all be
+// served again soon.
+func TestWhatClientsSee(t *testing.T) {
+	if *clientsOf == "" {
+		t.Skip("takes a minute: run it with -clients BACKEND")
+	}
+	n := newClientNode(t, *clientsOf)
+	var table strings.Builder
+	fmt.Fprintf(&table, "\n%s, Linux %s\n\n| | new connections fail | open ones that break | "+
+		"UDP lost |\n|---|---|---|---|\n", *clientsOf, release(t))
+	for _, e := range events() {
+		if e.name == "upgrade" {
+			n.end(t, syscall.SIGTERM)
+			n.binary = *oldBinary
+			n.start(t, n.backend)
+		}
+		fmt.Fprintf(&table, "| `%s` | %s |\n", e.name, n.watch(t, e))
+	}
+	n.end(t, syscall.SIGTERM)
+	t.Log(table.String())
+}
+
+func release(t *testing.T) string {
+	out, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	require.NoError(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+// clientNode is a node with a program that watches, and clients around it.
+type clientNode struct {
+	*netnstest.Cluster
+	dir     string
+	backend string
+	binary  string // of the program; empty: this one
+	process *exec.Cmd
+}
+
+func newClientNode(t *testing.T, backend string) *clientNode {
+	n := &clientNode{Cluster: netnstest.Start(t, netnstest.Options{}), dir: t.TempDir(),
+		backend: backend}
+	for _, pod := range n.Pods[1:] {
+		require.NoError(t, pod.Serve(netnstest.TCP, clientPort))
+		require.NoError(t, pod.Serve(netnstest.UDP, clientPort))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(clientManifest()),
+		0o600))
+	n.start(t, backend)
+	t.Cleanup(func() { _ = n.process.Process.Kill() })
+	return n
+}
+
+// command is the program with arguments, in the node.
+func (n *clientNode) command(args ...string) *exec.Cmd {
+	binary := n.binary
+	if binary == "" {
+		binary = "/proc/self/exe"
+	}
+	c := exec.Command(binary, args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	return c
+}
+
+// start starts the program, and waits until it is ready.
+func (n *clientNode) start(t *testing.T, backend string) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	require.NoError(t, err)
+	defer conn.Close()
+	n.process = n.command("watch", "-f", n.dir, "-copies", n.dir+"-copies", "-backend", backend)
+	n.process.Env = append(n.process.Env, "NOTIFY_SOCKET="+socket)
+	log := &lockedBuffer{}
+	n.process.Stdout, n.process.Stderr = log, log
+	require.NoError(t, n.Node.NS.Do(n.process.Start))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	for b := make([]byte, 4096); ; {
+		size, err := conn.Read(b)
+		require.NoError(t, err, "%s", log)
+		if strings.Contains(string(b[:size]), "READY=1") {
+			return
+		}
+	}
+}
+
+// end ends the program with a signal.
+func (n *clientNode) end(t *testing.T, signal syscall.Signal) {
+	require.NoError(t, n.process.Process.Signal(signal))
+	_ = n.process.Wait() // what it ends with is told elsewhere
+}
+
+// program runs another command of the program.
+func (n *clientNode) program(t *testing.T, args ...string) {
+	c := n.command(args...)
+	require.NoError(t, n.Node.NS.Do(func() error {
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}))
+}
+
+func (n *clientNode) run(t *testing.T, line string) {
+	words := strings.Fields(line)
+	require.NoError(t, n.Node.NS.Do(func() error {
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+		return nil
+	}))
+}
+
+// connect opens a new connection from a host, and reports whether a pod answers.
+func (n *clientNode) connect(from *netnstest.Host) bool {
+	o := netnstest.Probe{From: from, Proto: netnstest.TCP, To: clientService}.Send(
+		context.Background())
+	return o.Kind == netnstest.Answered && o.Server != netnstest.InternetName
+}
+
+// watch lets an event happen, and says what clients saw of it: three columns of the table.
+func (n *clientNode) watch(t *testing.T, e event) string {
+	t.Helper()
+	var conns []*netnstest.Conns
+	for _, from := range []*netnstest.Host{n.Pods[0], n.Outside[0]} {
+		c, err := netnstest.OpenConns(t.Context(), from, clientService, clientConns/2)
+		require.NoError(t, err, e.name)
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reports := make(chan netnstest.ConnsReport, len(conns))
+	for _, c := range conns {
+		go func() { reports <- c.Watch(ctx, 20*time.Millisecond, 2*time.Second) }()
+	}
+	var work sync.WaitGroup
+	fresh, udp := &outage{}, &outage{}
+	work.Go(func() { n.connectAgain(ctx, &work, fresh) })
+	work.Go(func() { n.stream(ctx, t, udp) })
+	time.Sleep(500 * time.Millisecond)
+	e.happen(t, n)
+	time.Sleep(clientSettle)
+	stop()
+	work.Wait()
+	broken := 0
+	for range conns {
+		r := <-reports
+		broken += r.Lost()
+	}
+	require.Eventually(t, func() bool { return n.connect(n.Outside[0]) }, 10*time.Second,
+		10*time.Millisecond, "%s: nobody is served any more", e.name)
+	return fmt.Sprintf("%s | %d of %d | %s", fresh, broken, clientConns, udp)
+}
+
+// connectAgain opens new connections, each in a while of its own.
+func (n *clientNode) connectAgain(ctx context.Context, work *sync.WaitGroup, o *outage) {
+	hosts := []*netnstest.Host{n.Pods[0], n.Outside[1]}
+	for i := 0; ctx.Err() == nil; i++ {
+		start := time.Now()
+		work.Go(func() { o.note(start, n.connect(hosts[i%len(hosts)])) })
+		time.Sleep(clientPause)
+	}
+}
+
+// stream sends datagrams from one port, and notes which of them pods answer.
+func (n *clientNode) stream(ctx context.Context, t *testing.T, o *outage) {
+	for ctx.Err() == nil {
+		var conn net.Conn
+		err := n.Outside[0].NS.Do(func() (err error) {
+			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(clientService))
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		b := make([]byte, 256)
+		for ctx.Err() == nil {
+			start := time.Now()
+			_, err := conn.Write([]byte("stream\n"))
+			_ = conn.SetReadDeadline(start.Add(200 * time.Millisecond)) // reading tells
+			var read int
+			if err == nil {
+				read, err = conn.Read(b)
+			}
+			served := err == nil && !strings.HasPrefix(string(b[:read]), netnstest.InternetName)
+			o.note(start, served)
+			time.Sleep(clientPause)
+		}
+	}
+}
+
+// outage is which of many tries failed.
+type outage struct {
+	mu          sync.Mutex
+	tries       int
+	failed      int
+	first, last time.Time // of those that failed
+}
+
+func (o *outage) note(start time.Time, served bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.tries++; served {
+		return
+	}
+	if o.failed++; o.first.IsZero() || start.Before(o.first) {
+		o.first = start
+	}
+	if start.After(o.last) {
+		o.last = start
+	}
+}
+
+// String returns how many failed, and from the first to the last.
+func (o *outage) String() string {
+	if o.failed == 0 {
+		return fmt.Sprintf("none of %d", o.tries)
+	}
+	return fmt.Sprintf("%d of %d, for %d ms", o.failed, o.tries,
+		(o.last.Sub(o.first) + clientPause).Milliseconds())
+}
