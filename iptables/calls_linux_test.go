@@ -32,3 +32,16 @@ func TestEachCallGoesWrong(t *testing.T) {
 		return dataplanetest.FaultyBackend{Backend: underTest, OpenFaulty: openFaulty}
 	})
 }
+
+func TestDeprived(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Deprived(t, underTest)
+}
+
+func TestBesideACrowd(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Crowded(t, dataplanetest.FaultyBackend{Backend: underTest,
+		OpenFaulty: openFaulty}, "ip foreign", "ip nat")
+}
+
+func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, underTest) }

@@ -12,23 +12,31 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// onFake is the backend on a fake IPVS of its own, whose sockets can be made to go wrong.
+func onFake() dataplanetest.FaultyBackend {
+	fake := ipvsfake.New()
+	open := func(netns int, wrap func(rawnl.Socket) rawnl.Socket) (dataplane.Backend, error) {
+		return openOn(fake, Config{NetNS: netns, DrainLimit: -1}, wrap)
+	}
+	return dataplanetest.FaultyBackend{
+		Backend: dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
+			return open(netns, nil)
+		}},
+		OpenFaulty: func(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
+			return open(netns, func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) })
+		},
+		Between: func(*netnstest.NS, []servicemodel.State) error { return nil },
+	}
+}
+
 // Each call to IPVS and to nf_tables goes wrong. What an apply that failed leaves has no
 // transaction; that what clients may meet then is right, the tests of killed processes show.
 func TestEachCallGoesWrong(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Faulted(t, func() dataplanetest.FaultyBackend {
-		fake := ipvsfake.New()
-		open := func(netns int, wrap func(rawnl.Socket) rawnl.Socket) (dataplane.Backend, error) {
-			return openOn(fake, Config{NetNS: netns, DrainLimit: -1}, wrap)
-		}
-		return dataplanetest.FaultyBackend{
-			Backend: dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
-				return open(netns, nil)
-			}},
-			OpenFaulty: func(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
-				return open(netns, func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) })
-			},
-			Between: func(*netnstest.NS, []servicemodel.State) error { return nil },
-		}
-	})
+	dataplanetest.Faulted(t, onFake)
+}
+
+func TestBesideACrowd(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Crowded(t, onFake(), "ip foreign")
 }

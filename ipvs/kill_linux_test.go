@@ -141,3 +141,10 @@ func TestKernelWritersTakeTurns(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Writers(t, withoutDraining, slices.Repeat(podStates(), 8))
 }
+
+func TestKernelDeprived(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Deprived(t, withoutDraining)
+}
+
+func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, withoutDraining) }

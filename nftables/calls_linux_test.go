@@ -39,3 +39,18 @@ func TestEachCallGoesWrong(t *testing.T) {
 			OpenFaulty: openFaulty}
 	})
 }
+
+func TestDeprived(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Deprived(t, dataplanetest.Backend{Open: open})
+}
+
+func TestBesideACrowd(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Crowded(t, dataplanetest.FaultyBackend{
+		Backend: dataplanetest.Backend{Open: open}, OpenFaulty: openFaulty}, "ip foreign")
+}
+
+func TestKernelClockJumps(t *testing.T) {
+	dataplanetest.ClockJumps(t, dataplanetest.Backend{Open: open})
+}

@@ -3,38 +3,21 @@ package nftables
 import (
 	"io/fs"
 	"net/netip"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// withoutCapabilities runs f on a thread that has no effective capabilities, and ends with it.
-func withoutCapabilities(t *testing.T, f func() error) error {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
-		none := [2]unix.CapUserData{}
-		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
-			&none[0]); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
 func TestNewSaysThatThePermissionIsMissing(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
-	err := withoutCapabilities(t, func() error {
+	err := dataplanetest.WithoutCapabilities(func() error {
 		b, err := New(nil)
 		if err == nil {
 			b.Close()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -177,8 +178,8 @@ func (r *rig) newStream(ctx context.Context, interval time.Duration) (*stream, e
 	s.work.Go(func() {
 		b := make([]byte, 256)
 		for {
-			switch _, err := s.conn.Read(b); {
-			case err == nil:
+			switch n, err := s.conn.Read(b); {
+			case err == nil && !strings.HasPrefix(string(b[:n]), netnstest.InternetName):
 				s.answered++
 			case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 				return
