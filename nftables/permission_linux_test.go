@@ -55,7 +55,7 @@ func TestApplySaysThatThePermissionIsMissing(t *testing.T) {
 		"cleanup": func() error { _, err := e.Cleanup(t.Context()); return err },
 		"probe":   func() error { return probe(t.Context(), nil) },
 	} {
-		err := withoutCapabilities(t, call)
+		err := dataplanetest.WithoutCapabilities(call)
 		require.ErrorIs(t, err, dataplane.ErrNoPermission, name)
 		require.ErrorIs(t, err, fs.ErrPermission, name)
 	}

@@ -29,13 +29,13 @@ const (
 	clientConns  = 50
 	clientPause  = 5 * time.Millisecond
 	clientSettle = 4 * time.Second // from what happens to the end of the measurement
-	clientPort   = 8080
+	podPort   = 8080
 )
 
-var clientService = netip.MustParseAddrPort("10.96.0.10:80")
+var usedService = netip.MustParseAddrPort("10.96.0.10:80")
 
-// clientManifest is a service of TCP and UDP, and others beside it.
-func clientManifest() string {
+// usedManifest is a service of TCP and UDP, and others beside it.
+func usedManifest() string {
 	text := `
 apiVersion: v1
 kind: Service
@@ -154,10 +154,10 @@ func newClientNode(t *testing.T, backend string) *clientNode {
 	n := &clientNode{Cluster: netnstest.Start(t, netnstest.Options{}), dir: t.TempDir(),
 		backend: backend}
 	for _, pod := range n.Pods[1:] {
-		require.NoError(t, pod.Serve(netnstest.TCP, clientPort))
-		require.NoError(t, pod.Serve(netnstest.UDP, clientPort))
+		require.NoError(t, pod.Serve(netnstest.TCP, podPort))
+		require.NoError(t, pod.Serve(netnstest.UDP, podPort))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(clientManifest()),
+	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(usedManifest()),
 		0o600))
 	n.start(t, backend)
 	t.Cleanup(func() { _ = n.process.Process.Kill() })
@@ -225,7 +225,7 @@ func (n *clientNode) run(t *testing.T, line string) {
 
 // connect opens a new connection from a host, and reports whether a pod answers.
 func (n *clientNode) connect(from *netnstest.Host) bool {
-	o := netnstest.Probe{From: from, Proto: netnstest.TCP, To: clientService}.Send(
+	o := netnstest.Probe{From: from, Proto: netnstest.TCP, To: usedService}.Send(
 		context.Background())
 	return o.Kind == netnstest.Answered && o.Server != netnstest.InternetName
 }
@@ -235,7 +235,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 	t.Helper()
 	var conns []*netnstest.Conns
 	for _, from := range []*netnstest.Host{n.Pods[0], n.Outside[0]} {
-		c, err := netnstest.OpenConns(t.Context(), from, clientService, clientConns/2)
+		c, err := netnstest.OpenConns(t.Context(), from, usedService, clientConns/2)
 		require.NoError(t, err, e.name)
 		defer c.Close()
 		conns = append(conns, c)
@@ -280,7 +280,7 @@ func (n *clientNode) stream(ctx context.Context, t *testing.T, o *outage) {
 	for ctx.Err() == nil {
 		var conn net.Conn
 		err := n.Outside[0].NS.Do(func() (err error) {
-			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(clientService))
+			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(usedService))
 			return err
 		})
 		if err != nil {
