@@ -60,7 +60,7 @@ func needIPVS(t *testing.T) {
 	}
 	defer ns.Close()
 	b, err := open(ns.Fd())
-	if errors.Is(err, errors.ErrUnsupported) {
+	if errors.Is(err, dataplane.ErrMissingModule) {
 		t.Skipf("needs a kernel with the module ip_vs: %v", err)
 	}
 	if err != nil {
