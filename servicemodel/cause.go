@@ -12,31 +12,32 @@ import (
 
 // Cause is why packets are rejected or dropped. Its String names it in words.
 type Cause struct {
-	Kind CauseKind
+	Kind CauseKind `json:"kind"`
 
 	// At is the frontend, or the destination that no frontend has.
-	At FrontendKey
+	At FrontendKey `json:"at,omitzero"`
 	// Service is the service port of the frontend. Of CauseOtherPort, only its Name is set: the
 	// service that has the address.
-	Service PortName
+	Service PortName `json:"service,omitzero"`
 	// Policy is the traffic policy that is Local ("internalTrafficPolicy" or
 	// "externalTrafficPolicy"), and Node the name of the node, of CauseNotLocal. The node is empty
 	// if it is not known or has no name.
-	Policy, Node string
+	Policy string `json:"policy,omitzero"`
+	Node   string `json:"node,omitzero"`
 	// Source is the address that may not connect, of CauseSource.
-	Source netip.Addr
+	Source netip.Addr `json:"source,omitzero"`
 
 	// Endpoints is how many endpoints the service has that the cause is about: all of them; of
 	// CauseNotReady, those with the right family and port; of CauseNotLocal, those that could be
 	// used on other nodes. Of CauseUnknown it is 0.
-	Endpoints int
+	Endpoints int `json:"endpoints,omitzero"`
 	// Unplaced is how many of them name no node, of CauseNotLocal.
-	Unplaced int
+	Unplaced int `json:"unplaced,omitzero"`
 	// Others is what there is instead, sorted: of CauseNoEndpoints, services of similar names that
 	// have endpoints and do not exist; of CauseNoPort, the ports that the endpoints have, such as
 	// "http/tcp"; of CauseOtherPort, the ports that the address has, such as "80/tcp"; of
 	// CauseSource, the ranges that may connect.
-	Others []string
+	Others []string `json:"others,omitempty"`
 }
 
 // CauseKind tells causes apart.

@@ -20,16 +20,28 @@ type ChangeSet struct {
 	ClusterIPs []AddrChange
 	Hairpins   []AddrChange
 	Health     []HealthChange
+
+	// from and to are the fingerprints of Old and New of a change set that was read from JSON.
+	from, to string
 }
 
 // RulesChange is a change of the node-wide rules.
-type RulesChange struct{ Old, New Rules }
+type RulesChange struct {
+	Old Rules `json:"old"`
+	New Rules `json:"new"`
+}
 
 // FrontendChange is a frontend added (Old nil), removed (New nil) or changed.
-type FrontendChange struct{ Old, New *Frontend }
+type FrontendChange struct {
+	Old *Frontend `json:"old,omitempty"`
+	New *Frontend `json:"new,omitempty"`
+}
 
 // PoolChange is a pool added (Old nil), removed (New nil) or changed.
-type PoolChange struct{ Old, New *Pool }
+type PoolChange struct {
+	Old *Pool `json:"old,omitempty"`
+	New *Pool `json:"new,omitempty"`
+}
 
 // Slots yields the slots that differ, by index, of a pool that is in both tables. Of an added or
 // removed pool, whose slots all come or go, it yields none.
@@ -57,22 +69,30 @@ func (c PoolChange) Slots() iter.Seq[SlotChange] {
 // SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another
 // endpoint or weight.
 type SlotChange struct {
-	Index    int
-	Old, New Slot
+	Index int  `json:"index"`
+	Old   Slot `json:"old,omitzero"`
+	New   Slot `json:"new,omitzero"`
 }
 
 // AddrChange is an address added to a set of addresses, or removed from it.
 type AddrChange struct {
-	Addr  netip.Addr
-	Added bool
+	Addr  netip.Addr `json:"addr"`
+	Added bool       `json:"added"`
 }
 
 // HealthChange is a health check node port added (Old nil), removed (New nil) or changed.
-type HealthChange struct{ Old, New *HealthCheck }
+type HealthChange struct {
+	Old *HealthCheck `json:"old,omitempty"`
+	New *HealthCheck `json:"new,omitempty"`
+}
 
 // Counts are the number of objects a change set adds, changes and removes. See [ChangeSet.Counts]
 // for what counts as an object.
-type Counts struct{ Added, Changed, Removed int }
+type Counts struct {
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"`
+}
 
 // Empty reports whether nothing differs.
 func (c *ChangeSet) Empty() bool {

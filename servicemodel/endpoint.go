@@ -10,41 +10,41 @@ import "net/netip"
 type Endpoint struct {
 	// Addr is where the endpoint listens. Its family decides which of the
 	// service's addresses it serves.
-	Addr netip.Addr
+	Addr netip.Addr `json:"addr"`
 
 	// Ports are the endpoint's ports. A service port uses the one with its name and
 	// protocol; an endpoint without one does not serve that port.
-	Ports []EndpointPort
+	Ports []EndpointPort `json:"ports,omitempty"`
 
 	// Ready says that the endpoint takes new traffic.
-	Ready bool
+	Ready bool `json:"ready,omitzero"`
 	// Serving says that it would, were it not terminating.
 	// A terminating endpoint that still serves is used when there is no ready one.
-	Serving bool
+	Serving bool `json:"serving,omitzero"`
 	// Terminating says that the endpoint is shutting down.
-	Terminating bool
+	Terminating bool `json:"terminating,omitzero"`
 
 	// Node is the name of the node it runs on; empty if unknown. It is local where it
 	// equals [Node.Name].
-	Node string
+	Node string `json:"node,omitzero"`
 	// Zone is the zone it runs in; informative, the hints decide.
-	Zone string
+	Zone string `json:"zone,omitzero"`
 	// ForNodes and ForZones are topology hints: the nodes and zones that should use this endpoint.
-	ForNodes []string
-	ForZones []string
+	ForNodes []string `json:"forNodes,omitempty"`
+	ForZones []string `json:"forZones,omitempty"`
 
 	// Weight is its share relative to the other endpoints. Zero means 1.
-	Weight uint16
+	Weight uint16 `json:"weight,omitzero"`
 	// Quiesced says that the endpoint takes no new connections, whatever else holds: what a weight
 	// of 0 says elsewhere. It counts as one that is not ready, and is no fallback either. Its
 	// connections, and UDP flows while it is ready or serving, are dealt with as those of an
 	// endpoint that terminates ([ConnectionPolicy]); remembered clients are given another.
-	Quiesced bool
+	Quiesced bool `json:"quiesced,omitzero"`
 }
 
 // EndpointPort is the number an [Endpoint] listens on for the service ports of that name.
 type EndpointPort struct {
-	Name     string
-	Protocol Protocol
-	Port     uint16
+	Name     string   `json:"name,omitzero"`
+	Protocol Protocol `json:"protocol"`
+	Port     uint16   `json:"port"`
 }

@@ -146,25 +146,26 @@ func (o Origins) String() string {
 // Frontend is one place where the node answers for a service, and everything that was
 // decided about it. Frontends are immutable.
 type Frontend struct {
-	Key     FrontendKey
-	Service PortName
-	Kind    Kind
+	Key     FrontendKey `json:"key"`
+	Service PortName    `json:"service"`
+	Kind    Kind        `json:"kind"`
 
 	// Internal is the verdict for new connections from pods and from the node itself,
 	// External for those from elsewhere. They differ only under external traffic policy Local.
-	Internal, External Verdict
+	Internal Verdict `json:"internal"`
+	External Verdict `json:"external"`
 
 	// Masquerade are the origins whose source address is replaced by the node's.
 	// (Hairpin connections always are, see [Table.Hairpins].)
-	Masquerade Origins
+	Masquerade Origins `json:"masquerade,omitzero"`
 
 	// Affinity is how long a client stays with its endpoint after its last new
 	// connection, in whole seconds; zero means no affinity.
-	Affinity time.Duration
+	Affinity time.Duration `json:"-"`
 
 	// Sources are the only ranges that may connect, at any verdict; others are silently dropped.
 	// Sorted, without ranges inside other ranges. Nil means no restriction.
-	Sources []netip.Prefix
+	Sources []netip.Prefix `json:"sources,omitempty"`
 }
 
 // Pool returns the identity of the pool that v, a verdict of f, balances over, and false if it does
@@ -204,9 +205,9 @@ func (s Scope) String() string {
 
 // PoolID is the identity of a pool.
 type PoolID struct {
-	Service PortName
-	Family  Family
-	Scope   Scope
+	Service PortName `json:"service"`
+	Family  Family   `json:"family"`
+	Scope   Scope    `json:"scope"`
 }
 
 // String returns "namespace/name:port/tcp IPv4 cluster".
@@ -228,16 +229,17 @@ func (id PoolID) Compare(o PoolID) int {
 // The position of an endpoint in the list is its slot. Slots mean nothing but are kept: [Resolve]
 // leaves an endpoint where the previous table had it, so that a change touches few slots.
 type Pool struct {
-	ID         PoolID
-	Scheduler  Scheduler
-	Forwarding Forwarding
-	Slots      []Slot
+	ID         PoolID     `json:"id"`
+	Scheduler  Scheduler  `json:"scheduler,omitzero"`
+	Forwarding Forwarding `json:"forwarding,omitzero"`
+	Slots      []Slot     `json:"slots"`
 }
 
 // Slot is one endpoint in a [Pool]. An address occurs in one slot of a pool only.
 type Slot struct {
-	Endpoint netip.AddrPort
-	Weight   uint16 // at least 1; the weights that Resolve gives a pool have no common divisor
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor.
+	Weight uint16 `json:"weight"`
 }
 
 // Equal reports whether p and o are the same in every field, slots in the same order.

@@ -68,7 +68,11 @@ func (p MasqueradePolicy) origins(usual Origins) Origins {
 
 // Masquerade has a policy for each kind of address that a service answers at.
 type Masquerade struct {
-	ClusterIPs, LoadBalancerIPs, ExternalIPs, HostIPs, NodePorts MasqueradePolicy
+	ClusterIPs      MasqueradePolicy `json:"clusterIPs,omitzero"`
+	LoadBalancerIPs MasqueradePolicy `json:"loadBalancerIPs,omitzero"`
+	ExternalIPs     MasqueradePolicy `json:"externalIPs,omitzero"`
+	HostIPs         MasqueradePolicy `json:"hostIPs,omitzero"`
+	NodePorts       MasqueradePolicy `json:"nodePorts,omitzero"`
 }
 
 // MasqueradeAt returns the same policy for all kinds of addresses.

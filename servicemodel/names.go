@@ -58,9 +58,9 @@ func (n Name) Compare(o Name) int {
 // share their number if their protocols differ, and share their name only in
 // different services.
 type PortName struct {
-	Name     Name
-	Port     string // the port's name; empty for the only port of a service
-	Protocol Protocol
+	Name     Name     `json:"name"`
+	Port     string   `json:"port,omitzero"` // its name; empty for the only port of a service
+	Protocol Protocol `json:"protocol,omitzero"`
 }
 
 // String returns "namespace/name:port", or "namespace/name" where the port has no name,

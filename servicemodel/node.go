@@ -7,35 +7,35 @@ import "net/netip"
 // tell pods from others, and marks packets to be masqueraded with bit 14.
 type Node struct {
 	// Name is compared with [Endpoint.Node] and the node hints. Empty: no endpoint is local.
-	Name string
+	Name string `json:"name,omitzero"`
 	// Zone is compared with the zone hints.
-	Zone string
+	Zone string `json:"zone,omitzero"`
 
 	// Addresses are the node's own addresses, best first. The first of each family is its primary
 	// one.
-	Addresses []netip.Addr
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 
 	// NodePortAddresses says at which of the node's addresses node ports answer.
-	NodePortAddresses NodePortAddresses
+	NodePortAddresses NodePortAddresses `json:"nodePortAddresses,omitzero"`
 
 	// LocalPods says which packets come from pods.
-	LocalPods PodDetector
+	LocalPods PodDetector `json:"localPods,omitzero"`
 
 	// ServiceCIDRs are the ranges cluster IPs are taken from: an address in them that no
 	// service has is dropped rather than routed away. Empty: nothing is.
-	ServiceCIDRs []netip.Prefix
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
 
 	// MasqueradeAll masquerades all traffic to cluster IPs.
-	MasqueradeAll bool
+	MasqueradeAll bool `json:"masqueradeAll,omitzero"`
 	// MasqueradeMark is the one bit of the packet mark that is set, between DNAT and
 	// postrouting, on packets to be masqueraded. Zero means [DefaultMasqueradeMark].
-	MasqueradeMark uint32
+	MasqueradeMark uint32 `json:"masqueradeMark,omitzero"`
 
 	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] among loopback addresses,
 	// answer at 127.0.0.0/8 to the node itself. The kernel then routes packets of loopback
 	// addresses (sysctl route_localnet), and what comes from elsewhere for one is dropped. A
 	// backend that cannot refuses it.
-	LocalhostNodePorts bool
+	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 }
 
 // DefaultMasqueradeMark is bit 14, kube-proxy's default.
@@ -45,19 +45,19 @@ const DefaultMasqueradeMark uint32 = 1 << 14
 // except loopback.
 type NodePortAddresses struct {
 	// Primary selects the primary address of each family only.
-	Primary bool
+	Primary bool `json:"primary,omitzero"`
 	// CIDRs selects the node's addresses inside them, each family apart: no CIDR of a
 	// family, or one that is the whole family, selects all of that family.
-	CIDRs []netip.Prefix
+	CIDRs []netip.Prefix `json:"cidrs,omitempty"`
 }
 
 // PodDetector says which packets come from pods: of the whole cluster, or of this node,
 // as the CIDRs or interface given say. The zero value detects none.
 type PodDetector struct {
 	// CIDRs are source ranges (kube-proxy's ClusterCIDR and NodeCIDR modes).
-	CIDRs []netip.Prefix
+	CIDRs []netip.Prefix `json:"cidrs,omitempty"`
 	// Bridge is the name of the interface they come in by (BridgeInterface).
-	Bridge string
+	Bridge string `json:"bridge,omitzero"`
 	// InterfacePrefix is how the names of those interfaces begin (InterfaceNamePrefix).
-	InterfacePrefix string
+	InterfacePrefix string `json:"interfacePrefix,omitzero"`
 }

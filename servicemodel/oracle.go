@@ -10,14 +10,15 @@ import (
 // Packet is the first packet of a new connection, as it reaches the node.
 type Packet struct {
 	// Src and Dst are its addresses. The ports of a protocol that has none are ignored.
-	Src, Dst netip.AddrPort
+	Src netip.AddrPort `json:"src"`
+	Dst netip.AddrPort `json:"dst"`
 	// Protocol is its protocol, which need not be one that services have.
-	Protocol Protocol
+	Protocol Protocol `json:"protocol"`
 	// FromThisNode says that a process on the node itself (in the host's network namespace) sent
 	// it.
-	FromThisNode bool
+	FromThisNode bool `json:"fromThisNode,omitzero"`
 	// InInterface is the name of the interface it came in by; it has none if it is FromThisNode.
-	InInterface string
+	InInterface string `json:"inInterface,omitzero"`
 }
 
 // Locality is what the node knows of itself when a packet comes: its own addresses, on whatever
@@ -55,26 +56,26 @@ func (o Outcome) String() string {
 
 // Decision is what a table says must happen to a packet, and why.
 type Decision struct {
-	Outcome Outcome
+	Outcome Outcome `json:"outcome"`
 	// Candidates are the endpoints it may reach, if it is balanced, in the order of their slots.
-	Candidates []Candidate
+	Candidates []Candidate `json:"candidates,omitempty"`
 	// Frontend is the one it met, nil if none.
-	Frontend *Frontend
+	Frontend *Frontend `json:"frontend,omitempty"`
 	// Origin is where it was taken to come from.
-	Origin Origins
+	Origin Origins `json:"origin"`
 	// Cause is why it is rejected or dropped; of other outcomes it is [NoCause].
-	Cause Cause
+	Cause Cause `json:"cause,omitzero"`
 	// Reason says in words why, with the words of the cause.
-	Reason string
+	Reason string `json:"reason"`
 }
 
 // Candidate is an endpoint that a packet may reach.
 type Candidate struct {
-	Endpoint netip.AddrPort
-	Weight   uint16 // its share relative to the other candidates
+	Endpoint netip.AddrPort `json:"endpoint"`
+	Weight   uint16         `json:"weight"` // its share relative to the other candidates
 	// Masquerade says that the endpoint sees an address of the node as the source, rather than the
 	// packet's own.
-	Masquerade bool
+	Masquerade bool `json:"masquerade,omitzero"`
 }
 
 // String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080

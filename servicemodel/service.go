@@ -14,10 +14,10 @@ import (
 // nothing of Kubernetes.
 type Service struct {
 	// Name identifies the service.
-	Name Name
+	Name Name `json:"name"`
 
 	// Ports are the ports the service answers on, at every address of it.
-	Ports []ServicePort
+	Ports []ServicePort `json:"ports,omitempty"`
 
 	// ClusterIPs are the addresses inside the cluster, at most one per family.
 	// An endpoint of a family is used only by addresses of the same family.
@@ -27,14 +27,14 @@ type Service struct {
 	// service without cluster IPs, which Kubernetes does not have, exists in both; its node ports
 	// then answer in the families of its endpoints and of its other addresses, and in both if it
 	// has none of these.
-	ClusterIPs []netip.Addr
+	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 
 	// ExternalIPs are further addresses that reach the service from outside.
-	ExternalIPs []netip.Addr
+	ExternalIPs []netip.Addr `json:"externalIPs,omitempty"`
 
 	// LoadBalancerIPs are addresses that a load balancer in front of the node sends
 	// traffic to.
-	LoadBalancerIPs []LoadBalancerIP
+	LoadBalancerIPs []LoadBalancerIP `json:"loadBalancerIPs,omitempty"`
 
 	// HostIPs are addresses of the node itself at which the ports are published, as by a hostPort
 	// with a hostIP. To clients they are what ExternalIPs are. IPv4 loopback addresses are allowed:
@@ -42,61 +42,61 @@ type Service struct {
 	// Linux routes no packet from ::1 to another interface than loopback, and has no sysctl for it.
 	//
 	// A port that is published at all addresses of the node is a node port.
-	HostIPs []netip.Addr
+	HostIPs []netip.Addr `json:"hostIPs,omitempty"`
 
 	// LoadBalancerSourceRanges restricts who may use LoadBalancerIPs. It counts for each family
 	// apart: no range of a family, or one that is the whole family (/0), leaves that
 	// family unrestricted. It never restricts the other addresses or node ports.
-	LoadBalancerSourceRanges []netip.Prefix
+	LoadBalancerSourceRanges []netip.Prefix `json:"loadBalancerSourceRanges,omitempty"`
 
 	// SessionAffinity keeps a client on the endpoint it was first given.
-	SessionAffinity SessionAffinity
+	SessionAffinity SessionAffinity `json:"sessionAffinity,omitzero"`
 
 	// InternalTrafficPolicy says which endpoints may serve ClusterIPs.
-	InternalTrafficPolicy TrafficPolicy
+	InternalTrafficPolicy TrafficPolicy `json:"internalTrafficPolicy,omitzero"`
 
 	// ExternalTrafficPolicy says which endpoints may serve all other addresses and node ports for
 	// clients outside the cluster. With Local their source address is kept.
-	ExternalTrafficPolicy TrafficPolicy
+	ExternalTrafficPolicy TrafficPolicy `json:"externalTrafficPolicy,omitzero"`
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
 	// whether this node has local endpoints ([Table.HealthChecks]). It counts only with
 	// ExternalTrafficPolicy Local; then it must not be a node port of the service too.
-	HealthCheckNodePort uint16
+	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
 	// Masquerade says whose source address endpoints do not see. The zero value does what
 	// kube-proxy does.
-	Masquerade Masquerade
+	Masquerade Masquerade `json:"masquerade,omitzero"`
 
 	// Scheduler says how to choose among endpoints. The zero value lets the backend choose
 	// its default: random for nftables and iptables, round robin for IPVS.
-	Scheduler Scheduler
+	Scheduler Scheduler `json:"scheduler,omitzero"`
 
 	// Forwarding says how packets reach an endpoint. The zero value is NAT.
-	Forwarding Forwarding
+	Forwarding Forwarding `json:"forwarding,omitzero"`
 
 	// Connections says what becomes of connections to endpoints that are taken away.
-	Connections ConnectionPolicy
+	Connections ConnectionPolicy `json:"connections,omitzero"`
 }
 
 // ServicePort is one port of a [Service].
 type ServicePort struct {
 	// Name tells the ports of a service apart and selects the endpoints' port.
 	// It may be empty if the service has one port only.
-	Name string
+	Name string `json:"name,omitzero"`
 	// Protocol is TCP, UDP or SCTP.
-	Protocol Protocol
+	Protocol Protocol `json:"protocol"`
 	// Port is the port at the service's addresses.
-	Port uint16
+	Port uint16 `json:"port"`
 	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]).
-	NodePort uint16
+	NodePort uint16 `json:"nodePort,omitzero"`
 }
 
 // LoadBalancerIP is an address of a load balancer.
 type LoadBalancerIP struct {
-	Addr netip.Addr
+	Addr netip.Addr `json:"addr"`
 	// Mode says whether packets arrive with Addr as their destination.
-	Mode LoadBalancerIPMode
+	Mode LoadBalancerIPMode `json:"mode,omitzero"`
 }
 
 // LoadBalancerIPMode says how a load balancer delivers traffic (KEP-1860).

@@ -190,11 +190,12 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 // HealthCheck is the state of one health check node port. Each family answers for itself, as a load
 // balancer that asks over IPv4 sends IPv4.
 type HealthCheck struct {
-	Service Name
-	Port    uint16
+	Service Name   `json:"service"`
+	Port    uint16 `json:"port"`
 	// IPv4 and IPv6 count the addresses of ready endpoints on this node, [NotServed] in a family in
 	// which the service does not exist: nobody answers there.
-	IPv4, IPv6 int
+	IPv4 int `json:"ipv4"`
+	IPv6 int `json:"ipv6"`
 }
 
 // NotServed is the count of a family in which a service does not exist, see [HealthCheck].
@@ -203,9 +204,9 @@ const NotServed = -1
 // Conflict says that two services claim one key. The winner has the lower kind, then the lower
 // name.
 type Conflict struct {
-	Key    FrontendKey
-	Winner PortName
-	Loser  PortName
+	Key    FrontendKey `json:"key"`
+	Winner PortName    `json:"winner"`
+	Loser  PortName    `json:"loser"`
 }
 
 // String returns "10.96.0.10:80/tcp: default/a:http wins over default/b:http".

@@ -37,13 +37,24 @@ func unmarshalName[T fmt.Stringer](value *T, text []byte, all ...T) error {
 	return fmt.Errorf("%q: must be %s or %s", text, strings.Join(names[:last], ", "), names[last])
 }
 
-// ParseProtocol returns the protocol of a name, in lower or in upper case.
+// ParseProtocol returns the protocol of a name, in lower or in upper case, or the inverse of
+// [Protocol.String].
 func ParseProtocol(s string) (p Protocol, err error) {
+	if number, ok := strings.CutPrefix(s, "protocol "); ok {
+		if n, err := strconv.ParseUint(number, 10, 8); err == nil && n > 0 {
+			return Protocol(n), nil
+		}
+	}
 	return p, unmarshalName(&p, []byte(strings.ToLower(s)), TCP, UDP, SCTP)
 }
 
-// MarshalText returns "tcp", "udp" or "sctp"; other protocols are an error.
-func (p Protocol) MarshalText() ([]byte, error) { return marshalName(p, TCP, UDP, SCTP) }
+// MarshalText returns "tcp", "udp" or "sctp", or a number, such as "protocol 1".
+func (p Protocol) MarshalText() ([]byte, error) {
+	if p == 0 {
+		return nil, fmt.Errorf("%v: has no name", p)
+	}
+	return []byte(p.String()), nil
+}
 
 // UnmarshalText is [ParseProtocol].
 func (p *Protocol) UnmarshalText(text []byte) (err error) {
@@ -105,7 +116,7 @@ func ParseFrontendKey(s string) (k FrontendKey, err error) {
 
 // MarshalText returns the key as [FrontendKey.String] does.
 func (k FrontendKey) MarshalText() ([]byte, error) {
-	if !k.Addr.IsValid() || !k.Protocol.Valid() {
+	if !k.Addr.IsValid() || k.Protocol == 0 {
 		return nil, fmt.Errorf("%v: has no text", k)
 	}
 	return []byte(k.String()), nil
@@ -142,6 +153,12 @@ func (s Scope) MarshalText() ([]byte, error) { return marshalName(s, ScopeCluste
 func (s *Scope) UnmarshalText(text []byte) error {
 	return unmarshalName(s, text, ScopeCluster, ScopeLocal)
 }
+
+// MarshalText returns the name of the kind.
+func (k CauseKind) MarshalText() ([]byte, error) { return marshalName(k, causes()...) }
+
+// UnmarshalText is the inverse of MarshalText.
+func (k *CauseKind) UnmarshalText(text []byte) error { return unmarshalName(k, text, causes()...) }
 
 // MarshalText returns the name of the outcome.
 func (o Outcome) MarshalText() ([]byte, error) { return marshalName(o, outcomes...) }
@@ -188,13 +205,31 @@ func (f *Forwarding) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// MarshalText returns "default", "leave", "drain 30s" or "cut".
-func (p ConnectionPolicy) MarshalText() ([]byte, error) {
-	if p.Mode > CutConnections || p.Mode != DrainConnections && p.Drain != 0 {
-		return nil, fmt.Errorf("%v, drain %v: has no text", p, p.Drain)
+// MarshalText returns the name of the policy.
+func (p MasqueradePolicy) MarshalText() ([]byte, error) {
+	if int(p) >= len(masqueradePolicies) {
+		return nil, fmt.Errorf("%v: has no name", p)
 	}
 	return []byte(p.String()), nil
 }
+
+// UnmarshalText is [ParseMasqueradePolicy].
+func (p *MasqueradePolicy) UnmarshalText(text []byte) (err error) {
+	*p, err = ParseMasqueradePolicy(string(text))
+	return err
+}
+
+// MarshalText returns "default", "leave", "drain 30s" or "cut". A time that means nothing is left
+// out.
+func (p ConnectionPolicy) MarshalText() ([]byte, error) {
+	if p.Mode > CutConnections {
+		return nil, fmt.Errorf("%v: has no name", p)
+	}
+	return []byte(p.String()), nil
+}
+
+// IsZero reports whether p is the default, whatever its time.
+func (p ConnectionPolicy) IsZero() bool { return p.Mode == ConnectionsDefault }
 
 // UnmarshalText is [ParseConnectionPolicy], and "default".
 func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
@@ -206,12 +241,13 @@ func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// IsZero reports whether a means no affinity, whatever its timeout.
+func (a SessionAffinity) IsZero() bool { return !a.ClientIP }
+
 // MarshalText returns "none", or how long a client is remembered, such as "3h0m0s"; "default" is
-// [DefaultAffinityTimeout].
+// [DefaultAffinityTimeout]. A timeout without affinity means nothing, and is left out.
 func (a SessionAffinity) MarshalText() ([]byte, error) {
 	switch {
-	case !a.ClientIP && a.Timeout != 0:
-		return nil, fmt.Errorf("no affinity with a timeout of %v: has no text", a.Timeout)
 	case !a.ClientIP:
 		return []byte("none"), nil
 	case a.Timeout == 0:
@@ -239,10 +275,19 @@ func (a *SessionAffinity) UnmarshalText(text []byte) error {
 }
 
 var (
-	kinds    = []Kind{ClusterIP, LoadBalancer, ExternalIP, NodePort}
+	kinds    = []Kind{ClusterIP, LoadBalancer, ExternalIP, NodePort, HostIP}
 	verdicts = []Verdict{Reject, Drop, BalanceCluster, BalanceLocal}
 	outcomes = []Outcome{Untouched, Balanced, Rejected, Dropped}
 )
+
+// causes returns all kinds of causes.
+func causes() []CauseKind {
+	all := make([]CauseKind, CauseNoService+1)
+	for i := range all {
+		all[i] = CauseKind(i)
+	}
+	return all
+}
 
 // origins returns all sets of origins.
 func origins() []Origins {

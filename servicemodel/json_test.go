@@ -1,0 +1,147 @@
+package servicemodel_test
+
+import (
+	"encoding/json"
+	"flag"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// requireReadBack marshals a value, reads it into a new one and returns that.
+func requireReadBack[T any](t *testing.T, v T) T {
+	t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	var back T
+	require.NoError(t, json.Unmarshal(text, &back), "%s", text)
+	again, err := json.Marshal(back)
+	require.NoError(t, err)
+	require.Equal(t, string(text), string(again))
+	return back
+}
+
+func TestJSONIsReadBack(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	for range 50 {
+		s := r.state()
+		back := requireReadBack(t, s)
+		table, same := mustResolve(t, nil, s), mustResolve(t, nil, back)
+		require.True(t, table.Equal(same))
+		require.True(t, table.Equal(requireReadBack(t, table)))
+		for n := range s.Services() {
+			require.Equal(t, s.Endpoints(n.Name), back.Endpoints(n.Name))
+		}
+
+		next := mustResolve(t, table, r.edit(s))
+		c := sm.Diff(table, next)
+		on, err := requireReadBack(t, c).On(requireReadBack(t, table))
+		require.NoError(t, err)
+		require.True(t, on.New.Equal(next))
+		require.Equal(t, c.Counts(), on.Counts())
+
+		for f := range table.Frontends() {
+			p := sm.Packet{Src: netip.MustParseAddrPort("192.0.2.1:40000"), Dst: f.Key.AddrPort(),
+				Protocol: f.Key.Protocol, InInterface: "eth0"}
+			require.Equal(t, p, requireReadBack(t, p))
+			d := table.Decide(p, nil)
+			require.Equal(t, d, requireReadBack(t, d))
+		}
+	}
+}
+
+func TestAChangeSetIsAppliedOnlyWhereItBelongs(t *testing.T) {
+	t.Parallel()
+	old := tableOf(t, thisNode, webService(), endpoint("10.64.0.1"))
+	c := requireReadBack(t, sm.Diff(old, tableOf(t, thisNode, webService(),
+		endpoint("10.64.0.1"), endpoint("10.64.0.2"))))
+	_, err := c.On(nil)
+	require.ErrorIs(t, err, sm.ErrOtherTable)
+	_, err = c.On(tableOf(t, thisNode, webService(), endpoint("10.64.0.9")))
+	require.ErrorIs(t, err, sm.ErrOtherTable)
+
+	c.Pools[0].New.Slots[1].Endpoint = netip.MustParseAddrPort("192.0.2.66:1")
+	_, err = c.On(old)
+	require.ErrorContains(t, err, "the change set was changed")
+	require.NotErrorIs(t, err, sm.ErrOtherTable)
+}
+
+func TestWrongJSONIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		into       any
+		text, want string
+	}{
+		{&sm.State{}, `{"service": []}`, `state: json: unknown field "service"`},
+		{&sm.State{}, `{"services": [null]}`, "services[0] is null"},
+		{&sm.State{}, `{"services": [{"name": "web"}]}`, "must be NAMESPACE/NAME"},
+		{&sm.State{}, `{"services": [{"name": "a/b", "x":1}]}`, `unknown field "x"`},
+		{&sm.State{}, `{"services": [{"name": "a/b"}, {"name": "a/b"}]}`,
+			"services[1] is null or occurs twice"},
+		{&sm.State{}, `{} {}`, "after top-level value"},
+		{&sm.Table{}, `{"pools": [null]}`, "a frontend or pool is nil"},
+		{&sm.Table{}, `{"frontends": [{"afinity": "1s"}]}`, `unknown field "afinity"`},
+		{&sm.ChangeSet{}, `{"frontends": [{}]}`, "frontends[0]: old and new are not of one"},
+		{&sm.ChangeSet{}, `{"pools": [{}]}`, "pools[0]: old and new are not of one"},
+		{&sm.ChangeSet{}, `{"healthChecks": [{}]}`, "healthChecks[0]: old and new are not of one"},
+	} {
+		require.ErrorContains(t, json.Unmarshal([]byte(test.text), test.into), test.want,
+			test.text)
+	}
+}
+
+// TestJSONIsTheRecordedOne keeps the names of fields: programs and people have learnt them.
+func TestJSONIsTheRecordedOne(t *testing.T) {
+	t.Parallel()
+	state := stateOf(thisNode, webService(externalLocal, func(s *sm.Service) {
+		s.SessionAffinity.ClientIP = true
+		s.HealthCheckNodePort = 32000
+	}), endpoint("10.64.0.1", here), endpoint("10.64.0.2", notReady))
+	table := mustResolve(t, nil, state)
+	key, err := sm.ParseFrontendKey("10.96.0.1:80/tcp")
+	require.NoError(t, err)
+	values := map[string]any{
+		"state": state, "table": table,
+		"changes": sm.Diff(table, tableOf(t, thisNode, webService(), endpoint("10.64.0.3"))),
+		"decision": table.Decide(sm.Packet{Src: netip.MustParseAddrPort("10.64.0.9:40000"),
+			Dst: key.AddrPort(), Protocol: sm.TCP}, nil),
+	}
+	for name, v := range values {
+		text, err := json.MarshalIndent(v, "", "  ")
+		require.NoError(t, err)
+		golden := "testdata/" + name + ".json"
+		if *update {
+			require.NoError(t, os.WriteFile(golden, append(text, '\n'), 0o644))
+		}
+		want, err := os.ReadFile(golden)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(text)+"\n")
+	}
+}
+
+func FuzzJSON(f *testing.F) {
+	for _, name := range []string{"state", "table", "changes"} {
+		text, err := os.ReadFile("testdata/" + name + ".json")
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var s sm.State
+		if json.Unmarshal(text, &s) == nil && s.Validate() == nil {
+			requireReadBack(t, s)
+		}
+		var table sm.Table
+		_ = json.Unmarshal(text, &table)
+		var c sm.ChangeSet
+		if json.Unmarshal(text, &c) == nil {
+			_, _ = c.On(&table)
+		}
+	})
+}
