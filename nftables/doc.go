@@ -6,11 +6,11 @@
 // # The ruleset
 //
 // The ruleset is a fixed program, and services are only data. There is one table in each of the
-// families ip and ip6, named after the instance ("kernlb"). Its chains and rules are the same
-// whatever the services are; a service is elements in sets and maps, none of which carries a
-// verdict. The kernel finds an element by hashing, and does not look at the ruleset again when one
-// changes, so that a change costs the same among ten services and among fifty thousand. In short,
-// for IPv4:
+// families ip and ip6 that services have addresses in, named after the instance ("kernlb"). Its
+// chains and rules are the same whatever the services are; a service is elements in sets and maps,
+// none of which carries a verdict. The kernel finds an element by hashing, and does not look at the
+// ruleset again when one changes, so that a change costs the same among ten services and among
+// fifty thousand. In short, for IPv4:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }

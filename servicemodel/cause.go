@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kernlb/kernlb/internal/spell"
 )
@@ -166,40 +167,48 @@ func portsText(ports []string) string {
 	}
 }
 
-// Explain says why a frontend of a table that was resolved from s, or that a kernel holds for it,
-// rejects or drops: packets from anywhere, or those from outside. It is NoCause if f balances all
-// of them, and CauseUnknown if s gives no reason, since f is of another state. The cost is that of
-// the service, and of all endpoints if the service has none.
-func Explain(s State, f *Frontend) Cause { return (&explainer{state: s}).explain(f) }
-
-// explainer explains frontends of one state.
-type explainer struct {
-	state    State
-	homeless []Name // what has endpoints and is no service, once searched is set
-	searched bool
+// Cause says why a frontend of t rejects or drops packets from anywhere, or those from outside, from
+// the state that t was resolved from. It is NoCause if f balances all of them. f may also be what a
+// kernel holds where t is wanted; it is CauseUnknown if the state gives no reason for it. A table
+// that was not resolved, but read from a kernel, knows no more than its verdicts and pools tell.
+//
+// The cost is that of the service, and once for each table that of all services, if one has no
+// endpoints.
+func (t *Table) Cause(f *Frontend) Cause {
+	if t.remembers() {
+		return t.memory.explain(f)
+	}
+	c := f.cause()
+	if c.Kind == CauseNotLocal {
+		if everywhere, _ := t.PoolsOf(f); everywhere != nil {
+			c.Endpoints = len(everywhere.Slots)
+		}
+	}
+	return c
 }
 
-func (x *explainer) explain(f *Frontend) Cause {
+// explain is [Table.Cause] for the table of the memory.
+func (m *memory) explain(f *Frontend) Cause {
 	c := f.cause()
 	if c.Kind == NoCause {
 		return c
 	}
-	n := tally(Select(x.state, f.Service, f.Key.Family()))
+	n := tally(Select(m.state, f.Service, f.Key.Family()))
 	unknown := Cause{Kind: CauseUnknown, At: f.Key, Service: f.Service}
-	if x.state.port(f.Service) == nil || (c.Kind == CauseNotLocal) != (n.usable > 0) ||
+	if m.state.port(f.Service) == nil || (c.Kind == CauseNotLocal) != (n.usable > 0) ||
 		c.Kind == CauseNotLocal && n.local > 0 {
 		return unknown
 	}
 	switch {
 	case n.usable > 0:
-		c.Node, c.Endpoints, c.Unplaced = x.state.viewpoint().Name, n.usable, n.unplaced
+		c.Node, c.Endpoints, c.Unplaced = m.state.viewpoint().Name, n.usable, n.unplaced
 	case n.all == 0:
-		c.Kind, c.Others = CauseNoEndpoints, x.misnamed(f.Service.Name)
+		c.Kind, c.Others = CauseNoEndpoints, m.misnamed(f.Service.Name)
 	case n.family == 0:
 		c.Kind, c.Endpoints = CauseNoFamily, n.all
 	case n.port == 0:
 		c.Kind, c.Endpoints = CauseNoPort, n.family
-		c.Others = x.portsOf(f.Service.Name, f.Key.Family())
+		c.Others = m.portsOf(f.Service.Name, f.Key.Family())
 	default:
 		c.Kind, c.Endpoints = CauseNotReady, n.port
 	}
@@ -249,26 +258,10 @@ func (f *Frontend) cause() Cause {
 	return c
 }
 
-// Cause says why a frontend of t rejects or drops, as [Explain] does, from the state that t was
-// resolved from. A table that was not, but read from a kernel, knows no more than its verdicts and
-// pools tell.
-func (t *Table) Cause(f *Frontend) Cause {
-	if t.remembers() {
-		return Explain(t.memory.state, f)
-	}
-	c := f.cause()
-	if c.Kind == CauseNotLocal {
-		if everywhere, _ := t.PoolsOf(f); everywhere != nil {
-			c.Endpoints = len(everywhere.Slots)
-		}
-	}
-	return c
-}
-
 // portsOf returns the ports of a service's endpoints of a family, sorted.
-func (x *explainer) portsOf(n Name, f Family) []string {
+func (m *memory) portsOf(n Name, f Family) []string {
 	var all []string
-	for _, e := range x.state.endpointsOf(n) {
+	for _, e := range m.state.endpointsOf(n) {
 		if FamilyOf(e.Addr) != f {
 			continue
 		}
@@ -280,19 +273,24 @@ func (x *explainer) portsOf(n Name, f Family) []string {
 	return slices.Compact(all)
 }
 
-// misnamed returns what has endpoints, is no service, and may stand for n: names of the same
-// namespace that are similar, and the same name in other namespaces.
-func (x *explainer) misnamed(n Name) []string {
-	if !x.searched {
-		x.searched = true
-		for o := range x.state.endpoints.All() {
-			if x.state.serviceOf(o) == nil {
-				x.homeless = append(x.homeless, o)
+// homeless are the names that have endpoints and are no services.
+type homeless struct {
+	once  sync.Once
+	names []Name
+}
+
+// misnamed returns the homeless that may stand for n: names of the same namespace that are similar,
+// and the same name in other namespaces.
+func (m *memory) misnamed(n Name) []string {
+	m.homeless.once.Do(func() {
+		for o := range m.state.endpoints.All() {
+			if m.state.serviceOf(o) == nil {
+				m.homeless.names = append(m.homeless.names, o)
 			}
 		}
-	}
+	})
 	var near, all []string
-	for _, o := range x.homeless {
+	for _, o := range m.homeless.names {
 		switch {
 		case o.Namespace == n.Namespace:
 			near = append(near, o.Name)

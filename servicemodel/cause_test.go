@@ -74,10 +74,9 @@ func TestCauses(t *testing.T) {
 				port = 30080
 			}
 			f := table.Frontend(sm.FrontendKey{Addr: ip(tt.at), Protocol: sm.TCP, Port: port})
-			c := sm.Explain(s, f)
+			c := table.Cause(f)
 			require.Equal(t, tt.want, c.String())
 			require.Equal(t, tt.kind, c.Kind)
-			require.Equal(t, c, table.Cause(f))
 
 			other := stateOf(thisNode, webService(tt.service), endpoint("10.64.0.1", here),
 				endpoint("fd64::1", here))
@@ -86,9 +85,10 @@ func TestCauses(t *testing.T) {
 				want = sm.NoCause
 			}
 			if tt.name != "a port without a name" {
-				require.Equal(t, want, sm.Explain(other, f).Kind, "of another state")
+				require.Equal(t, want, mustResolve(t, nil, other).Cause(f).Kind, "of another state")
 			}
-			require.Equal(t, want, sm.Explain(sm.State{}, f).Kind, "of no state")
+			require.Equal(t, want, mustResolve(t, nil, sm.State{}).Cause(f).Kind,
+				"of no state")
 		})
 	}
 }

@@ -16,12 +16,8 @@ func (c *ChangeSet) String() string {
 		line(&b, '~',
 			"rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))
 	}
-	var x *explainer
-	if c.New.remembers() {
-		x = &explainer{state: c.New.memory.state}
-	}
 	for _, f := range c.Frontends {
-		f.text(&b, x)
+		f.text(&b, c.New)
 	}
 	for _, p := range c.Pools {
 		p.text(&b)
@@ -55,11 +51,12 @@ func sign(was, is bool) byte {
 	return '~'
 }
 
-// text writes the change. Where x is given, it says why the frontend rejects or drops.
-func (c FrontendChange) text(b *strings.Builder, x *explainer) {
+// text writes the change. If t, the new table, was resolved, it says why the frontend rejects or
+// drops.
+func (c FrontendChange) text(b *strings.Builder, t *Table) {
 	why := ""
-	if c.New != nil && x != nil {
-		if cause := x.explain(c.New); cause.Kind != NoCause {
+	if c.New != nil && t.remembers() {
+		if cause := t.Cause(c.New); cause.Kind != NoCause {
 			why = "; because " + cause.String()
 		}
 	}

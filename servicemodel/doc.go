@@ -22,9 +22,9 @@
 // # Causes
 //
 // A frontend that rejects or drops has a [Cause], such as "2 endpoints, none ready":
-// [Table.Cause], [Explain]. It is found when it is asked for, from the state, and [Resolve] knows
-// nothing of it. [Select] says what became of each endpoint, and [Table.Trace] how it comes that a
-// packet goes where it goes.
+// [Table.Cause]. It is found when it is asked for, from the state, and [Resolve] knows nothing of
+// it. [Select] says what became of each endpoint, and [Table.Trace] how it comes that a packet goes
+// where it goes.
 //
 // # Collisions
 //

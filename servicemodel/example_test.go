@@ -80,6 +80,44 @@ func ExampleTable_Decide() {
 	// rejected: 10.96.0.10 is default/shop, which has port 80/tcp, not 81/tcp
 }
 
+// Why a service refuses connections, in words and as a value.
+func ExampleTable_Cause() {
+	name := servicemodel.Name{Namespace: "default", Name: "shop"}
+	state := shop()
+	endpoints := state.Endpoints(name)
+	for i := range endpoints {
+		endpoints[i].Ready = false
+	}
+	table, err := servicemodel.Resolve(nil, state.WithEndpoints(name, endpoints))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for f := range table.Frontends() {
+		cause := table.Cause(f)
+		fmt.Println(f.Key, f.Internal, cause.Kind, "-", cause)
+	}
+	// Output:
+	// *4:30080/tcp reject not-ready - 2 endpoints, none ready
+	// 10.96.0.10:80/tcp reject not-ready - 2 endpoints, none ready
+}
+
+// What happens to a packet, and why.
+func ExampleTable_Trace() {
+	table, err := servicemodel.Resolve(nil, shop())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(table.Trace(servicemodel.Packet{Src: netip.MustParseAddrPort("10.64.9.9:40000"),
+		Dst: netip.MustParseAddrPort("10.96.0.10:8080"), Protocol: servicemodel.TCP}, nil))
+	// Output:
+	// 10.64.9.9 -> 10.96.0.10:8080/tcp
+	//   source       10.64.9.9 counts as outside: nothing says which packets come from pods
+	//   destination  10.96.0.10 is default/shop, which has port 80/tcp, not 8080/tcp
+	//   outcome      rejected: 10.96.0.10 is default/shop, which has port 80/tcp, not 8080/tcp
+}
+
 //revive:enable:line-length-limit
 
 func ExampleState_Validate() {

@@ -12,6 +12,7 @@ type memory struct {
 	state      State
 	view       view
 	footprints footprints
+	homeless   homeless // found when a cause is asked for
 }
 
 // Resolve decides what the state means on its node. prev, which may be nil, is a table resolved
@@ -20,9 +21,9 @@ type memory struct {
 // an error, and no table, if what changed is invalid: every problem joined in one error, each a
 // *[FieldError].
 func Resolve(prev *Table, s State) (*Table, error) {
-	var old memory
+	old := &memory{}
 	if prev.remembers() {
-		old = *prev.memory
+		old = prev.memory
 		if old.state.Same(s) {
 			return prev, nil
 		}

@@ -58,7 +58,7 @@ var traces = []struct {
   policy       externalTrafficPolicy is Local, which is for clients outside: this one gets endpoints anywhere
   endpoints    1 of 1 endpoint is used
   masquerade   the endpoint sees an address of this node: what comes from host to a node port is masqueraded
-  outcome      balanced over 10.64.0.2:8080 (2 of 2)
+  outcome      balanced over 10.64.0.2:8080 (1 of 1)
 `},
 	{"dropped, none here", externalLocal, []sm.Endpoint{remoteEndpoint}, fromOutside, to("192.0.2.1:30080"), `
 198.51.100.7 -> 192.0.2.1:30080/tcp

@@ -20,13 +20,20 @@ func (p *program) causes() (func(*servicemodel.Table, *servicemodel.Frontend) st
 		}, nil
 	}
 	s, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := servicemodel.Resolve(nil, s)
+	if err != nil {
+		return nil, p.invalid(err)
+	}
 	return func(_ *servicemodel.Table, f *servicemodel.Frontend) string {
-		c := servicemodel.Explain(s, f)
+		c := wanted.Cause(f)
 		if c.Kind == servicemodel.CauseUnknown {
 			return "it is not up to date with the manifests"
 		}
 		return c.String()
-	}, err
+	}, nil
 }
 
 // maxNotes is how many service ports are named that refuse connections.
