@@ -33,7 +33,9 @@ func scramble(v reflect.Value) {
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			scramble(v.Field(i))
+			if v.Type().Field(i).IsExported() {
+				scramble(v.Field(i))
+			}
 		}
 	case reflect.Slice:
 		all := v.Slice(0, v.Cap()) // also what an append would overwrite
