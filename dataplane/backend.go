@@ -69,6 +69,9 @@ type Observation struct {
 	// Unread says that the kernel holds more, which belongs to nothing in Table or in want. Only an
 	// observation without a hint finds it.
 	Unread bool
+	// OtherLayout says that at least part of the drift was made by another version of kernlb, and
+	// not read: nothing tells what services it stands for.
+	OtherLayout bool
 }
 
 // Locker is a [Backend] whose writers of one instance can take turns, in this process and in

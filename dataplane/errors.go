@@ -40,6 +40,10 @@ var (
 	// drained. [Engine.Apply] then returns a result and an error. The next Apply or [Engine.Settle]
 	// tries again.
 	ErrUnsettled = errors.New("applied, but not settled")
+	// ErrOtherLayout says that an instance was made by a version of kernlb with another layout, so
+	// that parts cannot be changed without loss for their owners. [Engine.Apply] replaces such an
+	// instance, and [Engine.Cleanup] removes it.
+	ErrOtherLayout = errors.New("the instance was made by another version of kernlb")
 	// ErrRunning says that [Engine.Run] is under way already.
 	ErrRunning = errors.New("the engine runs already")
 )

@@ -2,7 +2,9 @@ package dataplane
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -105,10 +107,17 @@ func (p *Parts) without(ctx context.Context, owners []string) (*partChange, erro
 // observe reads what owners hold: only that if the backend can, else everything.
 func (p *Parts) observe(ctx context.Context, owners []string, want *servicemodel.Table) (
 	*Observation, error) {
+	var o *Observation
+	var err error
 	if r, ok := p.backend.(PartReader); ok {
-		return r.ObserveParts(ctx, owners, want)
+		o, err = r.ObserveParts(ctx, owners, want)
+	} else {
+		o, err = p.backend.Observe(ctx, nil)
 	}
-	return p.backend.Observe(ctx, nil)
+	if err == nil && o.OtherLayout {
+		return nil, fmt.Errorf("%w: %s", ErrOtherLayout, strings.Join(o.Drift, "; "))
+	}
+	return o, err
 }
 
 // owners returns all owners, sorted.

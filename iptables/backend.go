@@ -118,7 +118,8 @@ func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	b.state, b.found, b.observed = o.state, o.kernel, true
-	return &dataplane.Observation{Table: o.state.table, Drift: o.summary()}, nil
+	return &dataplane.Observation{Table: o.state.table, Drift: o.summary(),
+		OtherLayout: o.otherLayout}, nil
 }
 
 // committed makes what a plan leads to what is known of the kernel.

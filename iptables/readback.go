@@ -1,11 +1,13 @@
 package iptables
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -45,6 +47,8 @@ type observed struct {
 	kernel kernelState
 	// text says what drifted, one line a chain.
 	text []string
+	// otherLayout says that another version has made what there is.
+	otherLayout bool
 }
 
 // interpret finds out which services the rules stand for, and what in the kernel is not as these
@@ -57,6 +61,7 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	}
 	o := &observed{}
 	if err := reading.unread; err != nil {
+		o.otherLayout = errors.Is(err, settings.ErrLayout)
 		o.text = []string{fmt.Sprintf("%s: %v", chainID{0, nat, l.names.settings()}, err)}
 	}
 	local := l.localnetOf(r)

@@ -15,6 +15,7 @@ type companion struct {
 	version    version
 	exists     [2]bool // the table of the family is there
 	whole      [2]bool // and is as it should be
+	other      bool    // another version has made one of them
 	rules      servicemodel.Rules
 	clusterIPs []netip.Addr
 	hairpins   []netip.Addr

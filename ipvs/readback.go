@@ -40,7 +40,8 @@ func (pl *planner) adopt(o observed, drift []string, want *servicemodel.Table) (
 	}
 	o.table = t
 	pl.have = o
-	return &dataplane.Observation{Table: t, Drift: append(drift, device...)}, nil
+	return &dataplane.Observation{Table: t, Drift: append(drift, device...),
+		OtherLayout: comp.other}, nil
 }
 
 // indexRecords notes the firewall marks that are taken, by our records and by virtual servers of

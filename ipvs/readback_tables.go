@@ -31,6 +31,7 @@ func companionOf(name string, raws [2]*rawTable) (c companion, drift []string) {
 			continue
 		}
 		if err := c.take(f, raws[i]); err != nil {
+			c.other = c.other || errors.Is(err, settings.ErrLayout)
 			drift = append(drift, fmt.Sprintf("table %s %s: %v", f.Name, name, err))
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
@@ -118,7 +119,8 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) (
 	*dataplane.Observation, error) {
 	var c servicemodel.Contents
-	obs := &dataplane.Observation{}
+	obs := &dataplane.Observation{OtherLayout: slices.ContainsFunc(read[:],
+		func(o *observed) bool { return o.otherLayout })}
 	anew := b.crowded
 	if b.crowded {
 		obs.Drift = append(obs.Drift, "a set is full")

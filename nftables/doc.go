@@ -87,6 +87,16 @@
 //	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
 //	nat-postrouting                              nat, priority 100: masquerade
 //
+// # Owners
+//
+// Programs that share an instance, each with services of its own ([dataplane.Parts]), find what
+// they hold by an index, and read nothing else: the map owner-frontends leads from an owner, which
+// is a hash of its name, and a number to a frontend, and the set owner-hairpins says whose hairpins
+// there are. A hairpin or cluster IP that several owners need has a comment such as "2 owners", and
+// goes with the last of them. An engine that applies whole states leaves the index empty; the next
+// program that changes a part reads everything, once, and makes it anew. The same goes for what is
+// damaged: then all that is whole stays, whosever it is.
+//
 // # Transactions
 //
 // A change is one transaction; nothing is ever half written. (A load that is larger than what the

@@ -102,6 +102,30 @@ func TestPartsAreRepaired(t *testing.T) {
 	}
 }
 
+// What another version has made is neither changed nor lost: its elements may mean something else.
+func TestPartsOfAnotherLayoutStay(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("nft is not installed (Debian package nftables)")
+	}
+	ns, b := newNS(t)
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other")
+	runNft(t, ns, program, "delete element ip kernlb settings { 0x00000001 }\n"+
+		"add element ip kernlb settings { 0x00000001 comment \"layout 1000\" }\n", "-f", "-")
+	before := runNft(t, ns, program, "", "list", "ruleset")
+	p := dataplane.NewParts(b, nil)
+	_, err = p.Apply(t.Context(), "third", states["third"])
+	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.ErrorContains(t, err, `"layout 1000", want "layout 1"`)
+	_, err = p.Remove(t.Context(), "default")
+	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
+	_, err = dataplane.New(b, nil).Apply(t.Context(), states["third"])
+	require.NoError(t, err)
+}
+
 // An engine that applies a whole state to an instance of parts removes them, and leaves the index
 // empty; the next part makes it anew for all.
 func TestAnEngineBesideParts(t *testing.T) {

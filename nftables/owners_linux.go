@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -85,6 +86,7 @@ type partsReading struct {
 	crowded bool
 	doubted version
 	damage  bool // what the owners hold was read, and is not whole
+	other   bool // another version has made a table
 
 	raw     [2]*rawTable
 	have    [2]skeleton
@@ -127,7 +129,7 @@ func (p *partsReading) observe(ctx context.Context) (*dataplane.Observation, err
 	if err != nil {
 		return nil, fmt.Errorf("what the kernel holds: %w", err)
 	}
-	return &dataplane.Observation{Table: t, Drift: p.text}, nil
+	return &dataplane.Observation{Table: t, Drift: p.text, OtherLayout: p.other}, nil
 }
 
 // damaged reports whether what the owners hold is other than what the index says, or there in part
@@ -204,7 +206,7 @@ func (p *partsReading) readSkeleton(ctx context.Context, i int, f *nft.Family) e
 	}
 	switch {
 	case err != nil:
-		p.have[i].broken = true
+		p.have[i].broken, p.other = true, p.other || errors.Is(err, settings.ErrLayout)
 	case p.rules.MasqueradeMark == 0:
 		p.rules = rules
 	case !p.rules.Equal(rules):

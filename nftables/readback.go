@@ -76,8 +76,8 @@ type observed struct {
 	driftText []string
 	// part is what is there of the wanted table, if one was read with it; contents is the rest.
 	part *part
-	// unread says that there is more.
-	unread bool
+	// unread says that there is more, otherLayout that another version has made the table.
+	unread, otherLayout bool
 }
 
 // shapeOf reads the features in use off the names of the sets.
@@ -201,7 +201,7 @@ func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observ
 	}
 	o.skeleton, o.driftText = readSkeleton(f, raw, o.rules)
 	if err != nil {
-		o.broken = true
+		o.broken, o.otherLayout = true, errors.Is(err, settings.ErrLayout)
 		o.driftText = []string{fmt.Sprintf("table %s: %v", f.Name, err)}
 	}
 	if o.broken {

@@ -9,6 +9,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -27,6 +28,9 @@ const (
 	serviceCIDR = "service-cidr"
 	localhost   = "localhost-node-ports"
 )
+
+// ErrLayout says that what there is has another layout.
+var ErrLayout = errors.New("it was made by another version of kernlb")
 
 // Lines returns the number of a layout and node-wide rules as lines. The zero Rules, of a table
 // that was never written, have none.
@@ -65,7 +69,7 @@ func Parse(number int, lines []string) (servicemodel.Rules, error) {
 		return r, nil
 	}
 	if got, want := lines[0], fmt.Sprintf("%s %d", layout, number); got != want {
-		return r, fmt.Errorf("it was made by another version of kernlb: %q, want %q", got, want)
+		return r, fmt.Errorf("%w: %q, want %q", ErrLayout, got, want)
 	}
 	for _, line := range lines[1:] {
 		name, v, _ := strings.Cut(line, " ")
