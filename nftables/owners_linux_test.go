@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -114,4 +116,29 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 // one of all owners or of none.
 func needed(t *servicemodel.Table, owners []string, a netip.Addr) bool {
 	return slices.ContainsFunc(owners, func(o string) bool { return t.Part(o).HasHairpin(a) })
+}
+
+// What fails or is not understood while parts are read, in whatever way, is told, and nothing is
+// known then.
+func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	s := inOwner("a", affinityState(2, -1))
+	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "a", s)
+	require.NoError(t, err)
+	reader, tap := tapped(t, ns)
+	observe := func(ctx context.Context) error {
+		_, err := reader.ObserveParts(ctx, []string{"a"}, nil)
+		require.Equal(t, err == nil, reader.observed)
+		return err
+	}
+	garbled := func() error { return observe(t.Context()) }
+	for _, damage := range []string{"list ruleset", "flush map ip kernlb owner-frontends"} {
+		runNft(t, ns, nftPrograms(t)[0], damage, "-f", "-")
+		rawnltest.FailEach(t, "observe parts", observe)
+		rawnltest.GarbleEach(t, "observe parts", tap, garbled)
+	}
+	owners := func(ctx context.Context) error { _, err := reader.Owners(ctx); return err }
+	rawnltest.FailEach(t, "owners", owners)
+	rawnltest.GarbleEach(t, "owners", tap, func() error { return owners(t.Context()) })
 }
