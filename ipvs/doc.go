@@ -48,12 +48,16 @@
 // # Hooks
 //
 //	unmark-output       filter, output, -300       takes our marks away from what IPVS has sent on
-//	prerouting          filter, prerouting, -150   leads packets to IPVS; sources, reject, drop
-//	output              route, output, -150        the same for the host's own
+//	prerouting          filter, prerouting, -99    leads packets to IPVS; sources, reject, drop
+//	output              route, output, -99         the same for the host's own
 //	IPVS                output -98, input 98, 99
 //	input               filter, input, 110         resets TCP connections that IPVS has forgotten
 //	postrouting         nat, postrouting, 100      masquerade, hairpin: by conntrack's flow
 //	unmark-postrouting  filter, postrouting, 110
+//
+// Destinations are translated at -100, by whoever does. What another backend of kernlb, or
+// kube-proxy in the modes iptables and nftables, has sent to an endpoint is not led to IPVS: its
+// connections go on when it goes, and while both are in place, it has all new ones.
 //
 // The masquerade mark of the model is not needed and not set.
 //

@@ -90,10 +90,12 @@ func (b *builder) masquerade() {
 }
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). IPVS works at -98
-// in the output hook and at 99 in the input hook.
+// in the output hook and at 99 in the input hook. Packets are led there after others have had their
+// turn to translate them, at -100: what another backend has translated, or still translates while
+// both are in place, is none of ours.
 const (
 	prioUnmark   = -300
-	prioSteer    = -150
+	prioSteer    = -99
 	prioSNAT     = 100
 	prioUnmarkIn = 110
 	prioReset    = 110
@@ -135,7 +137,7 @@ func (b *builder) hooks() {
 // lead makes the chains that lead packets to IPVS.
 func (b *builder) lead(services nft.Rule) {
 	pre := b.Filter("prerouting", nft.HookPrerouting, prioSteer)
-	pre.Add(nft.CTDirOriginal, b.flowIn(kindService, kindService+"s"), steer)
+	pre.Add(nft.CTDirOriginal, nft.CTNotDNAT, b.flowIn(kindService, kindService+"s"), steer)
 	pre.Add(backwards, services, nft.FIBDaddrNotLocal, steer)
 	// Where packets are forwarded unchanged, answers need not come this way: conntrack, which then
 	// sees half of a connection, takes it for invalid.

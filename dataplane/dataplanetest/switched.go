@@ -13,9 +13,9 @@ import (
 )
 
 // Switched switches an engine that runs from one backend to another and back, while connections are
-// open and new ones are made: none of them may notice. Where a backend knows connections that
-// conntrack does not ([Backend.OwnConnections]), new ones are required to be answered once the
-// switch is done. Nothing is left of the backend before.
+// open and new ones are made: none of them may notice. Connections that a backend knows and
+// conntrack does not ([Backend.OwnConnections]) may end with it. Nothing is left of the backend
+// before.
 func Switched(t *testing.T, from, to Backend) {
 	from.need(t)
 	to.need(t)
@@ -29,22 +29,17 @@ func Switched(t *testing.T, from, to Backend) {
 	w.apply(t, s)
 	stop := RunEngine(t, w.engine, s)
 	defer stop()
-	if from.OwnConnections || to.OwnConnections {
-		for _, under := range []Backend{to, from} {
-			w.switchTo(t, under)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			w.askAll(ctx, t, trafficTargets())()
-			cancel()
-		}
-		return
-	}
-	end := w.traffic(t)
-	time.Sleep(time.Second)
 	for _, under := range []Backend{to, from} {
+		begin := w.traffic
+		if w.under.OwnConnections {
+			begin = w.newTraffic
+		}
+		end := begin(t)
+		time.Sleep(time.Second)
 		w.switchTo(t, under)
 		time.Sleep(time.Second)
+		end()
 	}
-	end()
 }
 
 // trafficState has one service, with two endpoints.
@@ -78,10 +73,10 @@ func (w *world) traffic(t *testing.T) (end func()) {
 			opened <- conns.Watch(ctx, 100*time.Millisecond, 5*time.Second)
 		}()
 	}
-	asked := w.askAll(ctx, t, targets)
+	endNew := w.newTraffic(t)
 	return func() {
+		endNew()
 		cancel()
-		asked()
 		for range targets {
 			if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
 				t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
@@ -91,10 +86,11 @@ func (w *world) traffic(t *testing.T) (end func()) {
 	}
 }
 
-// askAll has hosts open connections to targets until ctx is done. What it returns waits for that,
-// and requires that all of them were answered.
-func (w *world) askAll(ctx context.Context, t *testing.T,
-	targets map[string]netip.AddrPort) (wait func()) {
+// newTraffic has hosts open connections until end is called, which requires that all of them were
+// answered.
+func (w *world) newTraffic(t *testing.T) (end func()) {
+	targets := trafficTargets()
+	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan []string, len(targets))
 	var total atomic.Int64
 	for host, addr := range targets {
@@ -105,10 +101,13 @@ func (w *world) askAll(ctx context.Context, t *testing.T,
 		}()
 	}
 	return func() {
+		cancel()
+		var bad []string
 		for range targets {
-			for _, o := range <-asked {
-				t.Errorf("a new connection: %s", o)
-			}
+			bad = append(bad, <-asked...)
+		}
+		if len(bad) > 0 {
+			t.Errorf("%d not answered, such as %s", len(bad), bad[0])
 		}
 		t.Logf("%d new connections and datagrams", total.Load())
 	}

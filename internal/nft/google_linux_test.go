@@ -78,6 +78,8 @@ var vocabulary = []struct {
 		masked(Native32(0x20), zero4), cmp(expr.CmpOpNeq, zero4...)}},
 	{IPv4, CTUnconfirmed, "ct status ! confirmed", []expr.Any{ct(expr.CtKeySTATUS),
 		masked(Native32(8), zero4), cmp(expr.CmpOpEq, zero4...)}},
+	{IPv4, CTNotDNAT, "ct status ! dnat", []expr.Any{ct(expr.CtKeySTATUS),
+		masked(Native32(0x20), zero4), cmp(expr.CmpOpEq, zero4...)}},
 	{IPv4, CTUntranslated, "ct status & 0x30 == 0x0", []expr.Any{ct(expr.CtKeySTATUS),
 		masked(Native32(0x30), zero4), cmp(expr.CmpOpEq, zero4...)}},
 	{IPv4, CTDirOriginal, "ct direction original", []expr.Any{ct(expr.CtKeyDIRECTION),

@@ -19,6 +19,7 @@ var (
 	CTDirOriginal  = ctDirectionIs("original", ctDirOriginal)
 	CTDirReply     = ctDirectionIs("reply", ctDirReply)
 	CTUnconfirmed  = ctBits("ct status ! confirmed", ctStatus, ctConfirmed, CmpEq)
+	CTNotDNAT      = ctBits("ct status ! dnat", ctStatus, ctDNAT, CmpEq)
 	CTUntranslated = ctBits(fmt.Sprintf("ct status & 0x%x == 0x0", ctSNAT|ctDNAT), ctStatus,
 		ctSNAT|ctDNAT, CmpEq)
 )
