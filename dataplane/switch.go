@@ -9,10 +9,10 @@ import (
 
 // Switch changes the backend: the new one is made to hold what was last applied, and then the one
 // before is cleaned up, so that packets of services are led by at least one of them all the time.
-// Connections go on where conntrack leads them, which is with nftables and iptables. To and from
-// ipvs, which knows connections of its own, they end, and new ones are refused while both are in
-// place: a fraction of a second. Clients with session affinity may be given another endpoint by the
-// new backend, which does not know what the old one remembers.
+// No new connection is refused. Open ones go on where conntrack leads them, which is with nftables
+// and iptables; those of ipvs, which knows connections of its own, end with it. Clients with
+// session affinity may be given another endpoint by the new backend, which does not know what the
+// old one remembers.
 //
 // If the new backend fails, it is cleaned up, and the engine stays with the one before. If the one
 // before cannot be cleaned up, there is a result and an error: the engine works with the new one,
