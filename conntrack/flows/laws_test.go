@@ -85,11 +85,12 @@ func set(l []string) map[string]bool {
 	return m
 }
 
-// serves reports whether an endpoint terminates and still serves, for any service.
+// serves reports whether an endpoint terminates or is quiesced and still serves, for any service.
 func serves(s sm.State, e netip.AddrPort) bool {
 	for svc := range s.Services() {
 		for _, ep := range s.Endpoints(svc.Name) {
-			if ep.Addr == e.Addr() && ep.Serving && ep.Terminating {
+			if ep.Addr == e.Addr() && (ep.Serving && ep.Terminating ||
+				ep.Quiesced && (ep.Ready || ep.Serving)) {
 				return true
 			}
 		}
