@@ -54,7 +54,7 @@ func TestTuningOfTheMachine(t *testing.T) {
 // plan compares the settings of the machine.
 func plan(t *testing.T, machine *Table, want tuning.Config) tuning.Plan {
 	t.Helper()
-	p, err := tuning.NewPlan(context.Background(), machine, want)
+	p, err := tuning.NewPlan(context.Background(), machine, &want)
 	require.NoError(t, err)
 	return p
 }

@@ -13,9 +13,11 @@ import (
 
 // Config says where to look for flows. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of a network namespace, used only during [Open]. 0 means the
-	// network namespace of the calling thread; any other needs CAP_SYS_ADMIN.
-	NetNS int
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
+	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only during [Open]. Zero and empty
+	// mean that of the calling thread; any other needs CAP_SYS_ADMIN.
+	NetNS     int
+	NetNSPath string
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
 }
@@ -35,7 +37,12 @@ func Open(cfg *Config) (*Table, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	ns, err := threadns.Open(cfg.NetNS)
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))
+	}
+	defer release()
+	ns, err := threadns.Open(fd)
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))
 	}

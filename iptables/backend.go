@@ -21,9 +21,11 @@ const DefaultPrefix = "KUBE"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
-	// is opened. Zero means that of the calling thread.
-	NetNS int
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
+	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only while the backend is opened.
+	// Zero and empty mean that of the calling thread.
+	NetNS     int
+	NetNSPath string
 	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends
 	// with different prefixes do not see each other. Empty means [DefaultPrefix]. It has capital
 	// letters, digits and "_" only, at most 7 of them, and starts with a letter.

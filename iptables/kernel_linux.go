@@ -33,10 +33,15 @@ type kernel struct {
 }
 
 func (k *kernel) open(cfg *Config) error {
-	var c rawnl.Config
-	if cfg != nil {
-		c.NetNS = cfg.NetNS
+	if cfg == nil {
+		cfg = &Config{}
 	}
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return err
+	}
+	defer release()
+	c := rawnl.Config{NetNS: fd}
 	conn, err := rawnl.Dial(&c)
 	if err != nil {
 		return err

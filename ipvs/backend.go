@@ -25,9 +25,11 @@ const DefaultDrainLimit = 15 * time.Minute
 
 // Config says where and how a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
-	// is opened. Zero means that of the calling thread.
-	NetNS int
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
+	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only while the backend is opened.
+	// Zero and empty mean that of the calling thread.
+	NetNS     int
+	NetNSPath string
 	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and so the
 	// instance. Empty means [DefaultTable]. It starts with a letter and has letters, digits, "_",
 	// "-" and "." only, at most 63 of them.

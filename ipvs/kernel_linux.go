@@ -40,8 +40,15 @@ type kernel struct {
 }
 
 // open opens the sockets in the network namespace of the configuration.
-func (k *kernel) open(c *Config) (err error) {
-	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: c.NetNS})
+func (k *kernel) open(c *Config) error {
+	fd, release, err := threadns.At(c.NetNS, c.NetNSPath)
+	if err != nil {
+		return err
+	}
+	defer release()
+	at := *c
+	at.NetNS = fd
+	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: fd})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		return noModule("ip_vs", err)
 	}
@@ -52,7 +59,7 @@ func (k *kernel) open(c *Config) (err error) {
 	if _, err := k.vs.Info(context.Background()); err != nil {
 		return errors.Join(err, k.vs.Close())
 	}
-	if err := k.openNetwork(c); err != nil {
+	if err := k.openNetwork(&at); err != nil {
 		return errors.Join(err, k.close())
 	}
 	return nil

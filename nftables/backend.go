@@ -20,9 +20,11 @@ const DefaultTable = "kernlb"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, used only while the backend
-	// is opened. Zero means that of the calling thread.
-	NetNS int
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
+	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only while the backend is opened.
+	// Zero and empty mean that of the calling thread.
+	NetNS     int
+	NetNSPath string
 	// Table is the name of the tables in the families ip and ip6, and so the instance: backends
 	// with different tables do not see each other. Empty means [DefaultTable]. It starts with a
 	// letter and has letters, digits, "_", "-" and "." only, at most 63 of them.

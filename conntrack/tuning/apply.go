@@ -19,7 +19,10 @@ var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be chan
 // with those wanted. Nothing is changed. Settings that belong to the machine are planned in any
 // namespace; whether they can be written shows when they are. It returns [ErrBadConfig], or
 // [conntrack.ErrMissingModule] if the kernel lacks a setting that is wanted.
-func NewPlan(ctx context.Context, t *conntrack.Table, want Config) (Plan, error) {
+func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error) {
+	if want == nil {
+		want = &Config{}
+	}
 	// The settings are there once conntrack is, and a request loads its module.
 	if _, err := t.Usage(ctx); err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: %w", err)

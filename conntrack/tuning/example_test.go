@@ -16,7 +16,8 @@ func ExampleNewPlan() {
 		log.Fatal(err)
 	}
 	defer table.Close()
-	plan, err := tuning.NewPlan(context.Background(), table, tuning.KubeProxy())
+	want := tuning.KubeProxy()
+	plan, err := tuning.NewPlan(context.Background(), table, &want)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Config are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value
-// wants nothing. Times are whole seconds, as the kernel has them.
+// wants nothing. A nil *Config is the zero Config. Times are whole seconds, as the kernel has them.
 type Config struct {
 	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at
 	// most 1,048,576: more is for those who set the maximum themselves. 0 leaves the maximum as it

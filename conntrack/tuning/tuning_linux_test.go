@@ -19,7 +19,7 @@ func TestTuningOfANamespace(t *testing.T) {
 	table, ns := cttest.NewTable(t)
 	want := tuning.KubeProxy()
 	want.UDP, want.TCPBeLiberal, want.MaxPerCore, want.Min = 45*time.Second, true, 1, 1<<30
-	p, err := tuning.NewPlan(context.Background(), table, want)
+	p, err := tuning.NewPlan(context.Background(), table, &want)
 	require.NoError(t, err)
 	require.Contains(t, p.String(), "nf_conntrack_udp_timeout: 30 -> 45")
 
@@ -36,13 +36,13 @@ func TestTuningOfANamespace(t *testing.T) {
 		require.Equal(t, value, got, key)
 	}
 	want.MaxPerCore = 0
-	p, err = tuning.NewPlan(context.Background(), table, want)
+	p, err = tuning.NewPlan(context.Background(), table, &want)
 	require.NoError(t, err)
 	require.True(t, p.Empty(), p.String())
 	require.NoError(t, p.Apply(table))
 
 	other, _ := cttest.NewTable(t)
-	p, err = tuning.NewPlan(context.Background(), other, want)
+	p, err = tuning.NewPlan(context.Background(), other, &want)
 	require.NoError(t, err)
 	require.Contains(t, p.String(), "nf_conntrack_udp_timeout: 30 -> 45",
 		"other namespaces are as they were")

@@ -37,8 +37,12 @@ func open(cfg *Config) (*kernel, error) {
 		cfg = &Config{}
 	}
 	k := &kernel{log: cfg.Logger}
-	var err error
-	if k.ns, err = threadns.Open(cfg.NetNS); err != nil {
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if k.ns, err = threadns.Open(fd); err != nil {
 		return nil, err
 	}
 	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD(), Logger: cfg.Logger}); err != nil {

@@ -24,7 +24,7 @@ func (p *program) tune(ctx context.Context) error {
 		return err
 	}
 	defer table.Close()
-	plan, err := tuning.NewPlan(ctx, table, p.opts.flow.tuning)
+	plan, err := tuning.NewPlan(ctx, table, &p.opts.flow.tuning)
 	if errors.Is(err, tuning.ErrBadConfig) {
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	} else if err != nil {
