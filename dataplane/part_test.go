@@ -191,6 +191,28 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	require.Zero(t, b.Calls(memory.CallCommit))
 }
 
+// ofAnotherVersion is a backend that finds what another version of kernlb has made.
+type ofAnotherVersion struct{ *memory.Backend }
+
+func (b ofAnotherVersion) Observe(ctx context.Context, want *servicemodel.Table) (
+	*dataplane.Observation, error) {
+	o, err := b.Backend.Observe(ctx, want)
+	o.OtherLayout, o.Drift = true, []string{"layout 7"}
+	return o, err
+}
+
+func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	b := ofAnotherVersion{memory.New(nil)}
+	p := dataplane.NewParts(b, nil)
+	_, err := p.Apply(t.Context(), "a", published("a", 7, 80))
+	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.ErrorContains(t, err, "layout 7")
+	_, err = p.Remove(t.Context(), "a")
+	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.Zero(t, b.Calls(memory.CallCommit))
+}
+
 func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
 	t.Parallel()
 	for name, b := range backends(nil) {
