@@ -32,6 +32,8 @@ type Cause struct {
 	// CauseNotReady, those with the right family and port; of CauseNotLocal, those that could be
 	// used on other nodes. Of CauseUnknown it is 0.
 	Endpoints int `json:"endpoints,omitzero"`
+	// Quiesced is how many of them are quiesced, of CauseNotReady.
+	Quiesced int `json:"quiesced,omitzero"`
 	// Unplaced is how many of them name no node, of CauseNotLocal.
 	Unplaced int `json:"unplaced,omitzero"`
 	// Others is what there is instead, sorted: of CauseNoEndpoints, services of similar names that
@@ -88,7 +90,11 @@ func (c Cause) String() string {
 		return fmt.Sprintf("%s, none has a port %s: they have %s", endpointsText(c.Endpoints),
 			named(c.Service), orNone(strings.Join(c.Others, ", ")))
 	case CauseNotReady:
-		return endpointsText(c.Endpoints) + ", none ready"
+		s := endpointsText(c.Endpoints) + ", none ready"
+		if c.Quiesced > 0 {
+			s += fmt.Sprintf(" and not quiesced (%d of them quiesced)", c.Quiesced)
+		}
+		return s
 	case CauseNotLocal:
 		return c.notLocal()
 	case CauseSource:
@@ -210,13 +216,13 @@ func (m *memory) explain(f *Frontend) Cause {
 		c.Kind, c.Endpoints = CauseNoPort, n.family
 		c.Others = m.portsOf(f.Service.Name, f.Key.Family())
 	default:
-		c.Kind, c.Endpoints = CauseNotReady, n.port
+		c.Kind, c.Endpoints, c.Quiesced = CauseNotReady, n.port, n.quiesced
 	}
 	return c
 }
 
 // tallied counts the endpoints of a selection that come so far.
-type tallied struct{ all, family, port, usable, unplaced, local int }
+type tallied struct{ all, family, port, quiesced, usable, unplaced, local int }
 
 func tally(sel []Selection) (n tallied) {
 	n.all = len(sel)
@@ -229,7 +235,11 @@ func tally(sel []Selection) (n tallied) {
 			continue
 		}
 		n.port++
-		if sel[i].Cluster == Repeated || sel[i].Cluster == Unready {
+		switch sel[i].Cluster {
+		case TakesNoNew:
+			n.quiesced++
+			continue
+		case Repeated, Unready:
 			continue
 		}
 		n.usable++

@@ -14,6 +14,8 @@ func httpNamed(name string, p sm.Protocol) func(*sm.Endpoint) {
 	return func(e *sm.Endpoint) { e.Ports[0].Name, e.Ports[0].Protocol = name, p }
 }
 
+func quiesced(e *sm.Endpoint) { e.Quiesced = true }
+
 func sixToo(s *sm.Service) { s.ClusterIPs = addrs("10.96.0.1", "fd96::1") }
 
 // causes are services without endpoints for the frontend at an address, and what is said of that.
@@ -45,6 +47,9 @@ var causes = []struct {
 		endpoint("10.64.0.2", dying), endpoint("10.64.0.3", servingOnly),
 		endpoint("10.64.0.4", httpNamed("x", sm.TCP))}, "10.96.0.1", sm.CauseNotReady,
 		"3 endpoints, none ready"},
+	{"quiesced", anyService, []sm.Endpoint{endpoint("10.64.0.1", notReady),
+		endpoint("10.64.0.2", quiesced)}, "10.96.0.1", sm.CauseNotReady,
+		"2 endpoints, none ready and not quiesced (1 of them quiesced)"},
 	{"not here", externalLocal, []sm.Endpoint{remoteEndpoint, endpoint("10.64.0.3", terminating),
 		endpoint("10.64.0.4", anywhere), endpoint("10.64.0.5", here, notReady)}, "0.0.0.0",
 		sm.CauseNotLocal, "externalTrafficPolicy is Local and no ready endpoint is on node here; " +

@@ -86,7 +86,6 @@ func TestPublishedAtLoopback(t *testing.T) {
 
 func TestAQuiescedEndpointTakesNothingNew(t *testing.T) {
 	t.Parallel()
-	quiesced := func(e *sm.Endpoint) { e.Quiesced = true }
 	table := tableOf(t, thisNode, webService(),
 		endpoint("10.64.0.1", here, zones("z1")), endpoint("10.64.0.2", quiesced))
 	require.Equal(t, []string{"10.64.0.1"}, endpointsOf(table, sm.IPv4, sm.ScopeCluster))

@@ -23,6 +23,7 @@ const (
 	OtherFamily                     // its address is of the other family
 	OtherPort                       // it has no port of the service port's name and protocol
 	Repeated                        // another entry of its address and port counts
+	TakesNoNew                      // it is quiesced
 	Unready                         // it is not ready, and does not serve while it terminates
 	NotHere                         // it is not on this node ([ScopeLocal] only)
 	LastResort                      // it is terminating, and others are ready
@@ -41,6 +42,8 @@ func (x Exclusion) String() string {
 		return "has no such port"
 	case Repeated:
 		return "is listed again"
+	case TakesNoNew:
+		return "is quiesced"
 	case Unready:
 		return "is not ready"
 	case NotHere:
@@ -112,7 +115,7 @@ func (x *excluder) cluster(c candidate) Exclusion {
 	case c.cluster:
 		return Included
 	case u == unusable:
-		return Unready
+		return idle(c.endpoint)
 	case u != x.best:
 		return LastResort
 	case x.hints == nodeHints:
@@ -126,11 +129,19 @@ func (x *excluder) local(c candidate) Exclusion {
 	case c.local:
 		return Included
 	case usabilityOf(c.endpoint) == unusable:
-		return Unready
+		return idle(c.endpoint)
 	case !x.view.local(c.endpoint):
 		return NotHere
 	}
 	return LastResort
+}
+
+// idle says why an endpoint is unusable.
+func idle(e *Endpoint) Exclusion {
+	if e.Quiesced {
+		return TakesNoNew
+	}
+	return Unready
 }
 
 // port returns the service port of that name, nil if the state has none.

@@ -116,6 +116,8 @@ func kindText(k Kind) string {
 		return "a load balancer IP"
 	case ExternalIP:
 		return "an external IP"
+	case HostIP:
+		return "a host IP"
 	}
 	return "a node port"
 }

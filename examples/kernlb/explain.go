@@ -275,7 +275,8 @@ func condition(e *servicemodel.Endpoint) string {
 	for _, c := range []struct {
 		is   bool
 		name string
-	}{{e.Ready, "ready"}, {e.Serving, "serving"}, {e.Terminating, "terminating"}} {
+	}{{e.Ready, "ready"}, {e.Serving, "serving"}, {e.Terminating, "terminating"},
+		{e.Quiesced, "quiesced"}} {
 		if c.is {
 			all = append(all, c.name)
 		}
