@@ -163,7 +163,8 @@ func New(cfg *Config) (*Backend, error) {
 }
 
 func newBackend(c Config) *Backend {
-	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: ration.New(8, 20)}
+	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: ration.New(8, 20),
+		scrub: scrub{share: scrubShare}}
 }
 
 // Name returns "ipvs".

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"testing"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
@@ -16,7 +17,12 @@ import (
 func onFake() dataplanetest.FaultyBackend {
 	fake := ipvsfake.New()
 	open := func(netns int, wrap func(rawnl.Socket) rawnl.Socket) (dataplane.Backend, error) {
-		return openOn(fake, Config{NetNS: netns, DrainLimit: -1}, wrap)
+		b, err := openOn(fake, Config{NetNS: netns, DrainLimit: -1}, wrap)
+		if err != nil {
+			return nil, err
+		}
+		b.scrub.share = time.Hour // so that the number of requests does not depend on the time
+		return b, nil
 	}
 	return dataplanetest.FaultyBackend{
 		Backend: dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {

@@ -16,8 +16,9 @@ const (
 	scrubMost  = 500 * time.Microsecond
 )
 
-// scrub is the turn of the virtual servers. The zero value begins a round.
+// scrub is the turn of the virtual servers.
 type scrub struct {
+	share  time.Duration       // one part in so many of the time may be spent
 	keys   []ipvsnl.ServiceKey // that are left of the round; some may be gone by now
 	budget time.Duration       // may be below zero: what was spent too much
 	at     time.Time           // when the budget was that
@@ -26,7 +27,7 @@ type scrub struct {
 // begin adds to the budget what has passed.
 func (s *scrub) begin(now time.Time) {
 	if !s.at.IsZero() {
-		s.budget = min(s.budget+now.Sub(s.at)/scrubShare, scrubMost)
+		s.budget = min(s.budget+now.Sub(s.at)/s.share, scrubMost)
 	}
 	s.at = now
 }
