@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/examples/internal/manifest"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
+	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 // load reads the manifests into a state that is to be applied: one without services is an error.

@@ -20,10 +20,10 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/examples/internal/manifest"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
+	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 //go:embed *.yaml

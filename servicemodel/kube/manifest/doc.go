@@ -1,5 +1,5 @@
-// Package manifest reads Kubernetes manifests for the example programs: what kubectl apply reads,
-// without an API server to judge it.
+// Package manifest reads what kubectl apply reads, without an API server to judge it, for programs
+// that take their services from files.
 //
 //	files ──split──► documents ──tree──► values ──decode──► objects ──defaults──► kube.Tracker
 //

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kernlb/kernlb/examples/internal/manifest"
 	"github.com/kernlb/kernlb/servicemodel/kube"
+	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 func BenchmarkLoad(b *testing.B) {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kernlb/kernlb/examples/internal/manifest"
 	"github.com/kernlb/kernlb/servicemodel/kube"
+	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 //revive:disable:line-length-limit a line of output cannot be wrapped
