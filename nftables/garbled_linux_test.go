@@ -73,3 +73,65 @@ func TestGarbledAnswersEndNoSweep(t *testing.T) {
 		return err
 	})
 }
+
+// doubled makes the second element of a message the same as the first, as in the dump of a map that
+// the kernel moves to another hash table.
+func doubled(m rawnltest.Message) bool {
+	const header, elements = 4, 3 // nfgenmsg; NFTA_SET_ELEM_LIST_ELEMENTS
+	if m.Type&0xff != uint16(nft.MsgNewSetElem) {
+		return false
+	}
+	for it := rawnl.Attrs(m.Body[header:]); it.Next(); {
+		if it.Type() != elements {
+			continue
+		}
+		l := it.Nest()
+		if !l.Next() {
+			return false
+		}
+		first := l.Data()
+		return l.Next() && copy(l.Data(), first) == len(first)
+	}
+	return false
+}
+
+// An affinity map that the kernel was moving is read again, some times.
+func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
+	t.Parallel()
+	ns, writer := newNS(t)
+	_, err := dataplane.New(writer, nil).Apply(t.Context(), affinityState(10, -1))
+	require.NoError(t, err)
+	rememberClients(t, writer, 100, 10)
+	b, tap := tapped(t, ns)
+	o, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = b.Commit(t.Context(), servicemodel.Diff(o.Table,
+		mustResolve(t, affinityState(10, 3)).Arrange(o.Table)))
+	require.NoError(t, err)
+	moved := 0
+	for n := range affinityMaps {
+		tap.Answer = nil
+		want, sure, err := b.findClients(t.Context(), 0, affinityMap(n))
+		require.NoError(t, err)
+		for _, times := range []int{1, findTries} {
+			seen := 0
+			tap.Answer = func(m rawnltest.Message) {
+				if seen < times && doubled(m) {
+					seen++
+				}
+			}
+			got, still, err := b.findClients(t.Context(), 0, affinityMap(n))
+			require.NoError(t, err)
+			switch seen {
+			case 0:
+			case findTries:
+				require.False(t, still)
+				moved++
+			default:
+				require.ElementsMatch(t, want, got)
+				require.Equal(t, sure, still)
+			}
+		}
+	}
+	require.Positive(t, moved)
+}
