@@ -105,6 +105,7 @@ func TestExpressionsAndTheirModules(t *testing.T) {
 		{"reject", "", "ipv4", "nft_reject_ipv4"},
 		{"match", "statistic", "ipv4", "xt_statistic"}, {"target", "", "ipv4", "nft_compat"},
 		{"", "", "ipv4", ""},
+		{"lookup", "", "ipv4", ""}, {"immediate", "", "ipv6", ""},
 	} {
 		require.Equal(t, tt[3], expression(tt[0], tt[1], tt[2]))
 	}
@@ -173,4 +174,24 @@ func FuzzModule(f *testing.F) {
 	b, at := transaction()
 	f.Add(b.Bytes(), at)
 	f.Fuzz(func(_ *testing.T, msg []byte, offset int) { module(msg, offset) })
+}
+
+// What somebody deleted meanwhile is no missing module.
+func TestWhatIsGoneIsNoModule(t *testing.T) {
+	t.Parallel()
+	b := &rawnl.Batch{}
+	b.Message(rawnl.SubsysNFTables, msgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain"})
+	table := b.MessageLen()
+	b.Text(attrChainTable, "gone")
+	b.Text(attrChainType, "nat")
+	b.Message(rawnl.SubsysNFTables, msgNewRule, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "rule"})
+	exprs := b.Nest(attrRuleExprs)
+	set := b.MessageLen()
+	e := b.Nest(1)
+	b.Text(attrExprName, "lookup")
+	b.End(e)
+	b.End(exprs)
+	require.NoError(t, Missing(refused(0, syscall.ENOENT, table), b))
+	require.NoError(t, Missing(refused(1, syscall.ENOENT, set), b))
+	require.ErrorIs(t, Missing(refused(0, syscall.ENOENT, 0), b), dataplane.ErrMissingModule)
 }
