@@ -205,7 +205,6 @@ func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observ
 		o.driftText = []string{fmt.Sprintf("table %s: %v", f.Name, err)}
 	}
 	if o.broken {
-		o.rules = servicemodel.Rules{}
 		return o, nil
 	}
 	if err := elements(o); err != nil {
