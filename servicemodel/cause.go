@@ -173,8 +173,8 @@ func portsText(ports []string) string {
 	}
 }
 
-// Cause says why a frontend of t rejects or drops packets from anywhere, or those from outside, from
-// the state that t was resolved from. It is NoCause if f balances all of them. f may also be what a
+// Cause says why a frontend of t rejects or drops packets, from anywhere or from outside, by the
+// state that t was resolved from. It is NoCause if f balances all of them. f may also be what a
 // kernel holds where t is wanted; it is CauseUnknown if the state gives no reason for it. A table
 // that was not resolved, but read from a kernel, knows no more than its verdicts and pools tell.
 //
