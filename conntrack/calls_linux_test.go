@@ -53,7 +53,7 @@ func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 	m, err := NewMatcher(Change{Frontends: []Frontend{{Key: KeyOf(hurtService, UDP),
 		Endpoints: []netip.AddrPort{hurtEndpoint(true)}}}})
 	require.NoError(t, err)
-	for _, fault := range rawnltest.All() {
+	for _, fault := range append(rawnltest.All(), rawnltest.Torn) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
 			table, ns := NewTable(t)

@@ -29,16 +29,20 @@ type FaultyBackend struct {
 // faultPatience is how long an apply may take that goes wrong: far longer than all retries.
 const faultPatience = 30 * time.Second
 
-// faultStep is one call in how many a fault hits by default.
-const faultStep = 17
+// faultStep is one call in how many a fault hits by default, and knowingStep the same for an engine
+// that knows what the kernel holds: then, a commit is among few calls.
+const (
+	faultStep   = 17
+	knowingStep = 5
+)
 
 // Faulted lets each call to the kernel go wrong in turn, in each of the ways of [rawnltest.All],
 // while an engine takes the kernel from one state to another: one that has to read first, and one
 // that knows what is there. The apply succeeds, or its error names the backend and wraps what went
 // wrong. The kernel then holds one of the states, and the next apply of the same engine ends at the
 // one that is wanted. Where each call goes wrong, the apply fails, and in time. By default, each
-// fault hits one call in 17, and each call is hit by a fault or two; with KERNLB_TEST_FAULTS=all,
-// each fault hits each call.
+// fault hits one call in 17, or in five of an engine that knows, so that each call is hit by a fault
+// or more; with KERNLB_TEST_FAULTS=all, each fault hits each call.
 //
 // machine returns a backend for a namespace of its own, and is called for each fault.
 func Faulted(t *testing.T, machine func() FaultyBackend) {
@@ -87,7 +91,11 @@ type faulted struct {
 
 // calls lets each call go wrong in turn, and then all.
 func (f *faulted) calls(knows bool) bool {
-	for n := f.first; ; n += f.step {
+	step := f.step
+	if knows {
+		step = min(step, knowingStep)
+	}
+	for n := (f.first-1)%step + 1; ; n += step {
 		hits, err := f.once(knows, n)
 		if err != nil {
 			f.t.Errorf("call %d, of an engine that knows the kernel: %t: %v", n, knows, err)

@@ -21,15 +21,16 @@ import (
 )
 
 var (
-	clientsOf = flag.String("clients", "", "what clients see: measure with this `BACKEND`")
+	clientsOf   = flag.String("clients", "", "what clients see: measure with this `BACKEND`")
+	clientPause = flag.Duration("pause", 5*time.Millisecond,
+		"what clients see: time between two tries; an emulated machine needs 50ms")
 	oldBinary = flag.String("old", "", "what clients see: the `FILE` of an older kernlb")
 )
 
 const (
 	clientConns  = 50
-	clientPause  = 5 * time.Millisecond
 	clientSettle = 4 * time.Second // from what happens to the end of the measurement
-	podPort   = 8080
+	podPort      = 8080
 )
 
 var usedService = netip.MustParseAddrPort("10.96.0.10:80")
@@ -244,7 +245,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 	defer stop()
 	reports := make(chan netnstest.ConnsReport, len(conns))
 	for _, c := range conns {
-		go func() { reports <- c.Watch(ctx, 20*time.Millisecond, 2*time.Second) }()
+		go func() { reports <- c.Watch(ctx, 4**clientPause, 5*time.Second) }()
 	}
 	var work sync.WaitGroup
 	fresh, udp := &outage{}, &outage{}
@@ -271,7 +272,7 @@ func (n *clientNode) connectAgain(ctx context.Context, work *sync.WaitGroup, o *
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
 		work.Go(func() { o.note(start, n.connect(hosts[i%len(hosts)])) })
-		time.Sleep(clientPause)
+		time.Sleep(*clientPause)
 	}
 }
 
@@ -292,14 +293,14 @@ func (n *clientNode) stream(ctx context.Context, t *testing.T, o *outage) {
 		for ctx.Err() == nil {
 			start := time.Now()
 			_, err := conn.Write([]byte("stream\n"))
-			_ = conn.SetReadDeadline(start.Add(200 * time.Millisecond)) // reading tells
+			_ = conn.SetReadDeadline(start.Add(40 * *clientPause)) // reading tells
 			var read int
 			if err == nil {
 				read, err = conn.Read(b)
 			}
 			served := err == nil && !strings.HasPrefix(string(b[:read]), netnstest.InternetName)
 			o.note(start, served)
-			time.Sleep(clientPause)
+			time.Sleep(*clientPause)
 		}
 	}
 }
@@ -332,5 +333,5 @@ func (o *outage) String() string {
 		return fmt.Sprintf("none of %d", o.tries)
 	}
 	return fmt.Sprintf("%d of %d, for %d ms", o.failed, o.tries,
-		(o.last.Sub(o.first) + clientPause).Milliseconds())
+		(o.last.Sub(o.first) + *clientPause).Milliseconds())
 }

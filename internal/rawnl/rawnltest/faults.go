@@ -29,6 +29,9 @@ func (f Fault) Explains(err error, others ...error) bool {
 // Stall is a receive queue that is empty too early: the kernel had no memory for what comes next.
 var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, hurt: fail}
 
+// Torn is a dump that was interrupted, and lacks most of what should be in it.
+var Torn = Fault{Name: "a dump is torn", hurt: tear, Dump: true}
+
 // The errnos that a kernel says under pressure.
 var pressure = []struct {
 	name  string
@@ -48,6 +51,7 @@ func All() (all []Fault) {
 		}
 	}
 	return append(all, Stall,
+		Fault{Name: "a request is refused, and the answer lost", send: vanish},
 		Fault{Name: "an answer is lost", Errno: syscall.ENOBUFS, hurt: lose},
 		Fault{Name: "half of an answer is read", hurt: halve},
 		Fault{Name: "less than a header is read", hurt: behead},
@@ -211,6 +215,9 @@ func answer(w *wrapped, f Fault, p []byte) error {
 	return nil
 }
 
+// vanish is a request of which the kernel does nothing, and has no memory to say so.
+func vanish(*wrapped, Fault, []byte) error { return nil }
+
 // fail is a receive that fails; what is in the queue stays there.
 func fail(_ *wrapped, f Fault, _ []byte, _ []int) (int, error) { return 0, f.Errno }
 
@@ -245,6 +252,18 @@ func behead(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
 
 // partOfDump reports whether the datagram in p is part of a dump.
 func partOfDump(p []byte) bool { return native.Uint16(p[6:])&flagMulti != 0 }
+
+// tear marks what was received of a dump as interrupted, and takes away all objects but the first.
+func tear(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
+	const noop = 1 // NLMSG_NOOP
+	for at, first := 0, true; at+headerLen <= sizes[0]; first = false {
+		if native.Uint16(p[at+4:]) != typeDone && !first {
+			native.PutUint16(p[at+4:], noop)
+		}
+		at += (int(native.Uint32(p[at:])) + 3) &^ 3
+	}
+	return interrupt(w, f, p, sizes)
+}
 
 // interrupt marks what was received of a dump as interrupted.
 func interrupt(_ *wrapped, _ Fault, p []byte, _ []int) (int, error) {
