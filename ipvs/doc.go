@@ -55,9 +55,9 @@
 //	postrouting         nat, postrouting, 100      masquerade, hairpin: by conntrack's flow
 //	unmark-postrouting  filter, postrouting, 110
 //
-// Destinations are translated at -100, by whoever does. What another backend of kernlb, or
-// kube-proxy in the modes iptables and nftables, has sent to an endpoint is not led to IPVS: its
-// connections go on when it goes, and while both are in place, it has all new ones.
+// Destinations are translated at -100, by whoever does. What another backend of kernlb has sent to
+// an endpoint is not led to IPVS: its connections go on when it goes, and while both are in place,
+// it has all new ones.
 //
 // The masquerade mark of the model is not needed and not set.
 //
