@@ -62,16 +62,16 @@ type Backend interface {
 type Observation struct {
 	// Table holds the objects that are whole. An instance that was never applied has an empty
 	// table.
-	Table *servicemodel.Table
+	Table *servicemodel.Table `json:"table"`
 	// Drift describes, one line each, what is there but does not belong, or is there in part only.
 	// The next commit puts it right, also if its change set is empty.
-	Drift []string
+	Drift []string `json:"drift,omitempty"`
 	// Unread says that the kernel holds more, which belongs to nothing in Table or in want. Only an
 	// observation without a hint finds it.
-	Unread bool
+	Unread bool `json:"unread,omitzero"`
 	// OtherLayout says that at least part of the drift was made by another version of kernlb, and
 	// not read: nothing tells what services it stands for.
-	OtherLayout bool
+	OtherLayout bool `json:"otherLayout,omitzero"`
 }
 
 // Locker is a [Backend] whose writers of one instance can take turns, in this process and in

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -246,7 +247,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 		return nil, e.phase.fail(err)
 	}
 	return &Preview{
-		Changes: p.changes, Drift: e.drift, Plan: plan,
+		Changes: p.changes, Drift: slices.Clone(e.drift), Plan: plan,
 		Refused: p.refused, Conflicts: p.conflicts(),
 	}, nil
 }
@@ -261,7 +262,7 @@ func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	if err := e.retry(ctx, "observe", func() error { return e.observe(ctx, nil) }); err != nil {
 		return nil, e.phase.fail(err)
 	}
-	return &Observation{Table: e.kernel, Drift: e.drift}, nil
+	return &Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
 }
 
 // Resync makes the next apply read the kernel, whatever its integrity.

@@ -48,21 +48,22 @@ func (s *Status) Pending() bool { return s.Wanted != s.Applied }
 // Totals counts what an engine did since it was made.
 type Totals struct {
 	// Applies counts the applies that succeeded, whether they found something to do or not.
-	Applies int
+	Applies int `json:"applies"`
 	// Failures counts those that failed.
-	Failures int
+	Failures int `json:"failures"`
 	// Repairs counts the applies that put right what others had done ([Result.IsRepair]).
-	Repairs int
+	Repairs int `json:"repairs"`
 	// Repaired counts what was put right, see [Result.Repaired].
-	Repaired servicemodel.Counts
+	Repaired servicemodel.Counts `json:"repaired"`
 }
 
-// Status returns what the engine knows, at once, whatever it is doing. What is in it must not be
-// changed.
+// Status returns what the engine knows, at once, whatever it is doing.
 func (e *Engine) Status() Status {
 	e.progress.mu.Lock()
 	defer e.progress.mu.Unlock()
-	return e.progress.status
+	s := e.progress.status
+	s.Refused, s.Conflicts = slices.Clone(s.Refused), slices.Clone(s.Conflicts)
+	return s
 }
 
 // succeeded tells of an apply that succeeded.
@@ -70,7 +71,8 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	p := &e.progress
 	p.update(func(s *Status) {
 		s.Applied, p.tried, p.err = r.Revision, r.Revision, nil
-		s.Refused, s.Conflicts, s.Succeeded = r.Refused, r.Conflicts, time.Now()
+		s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
+		s.Succeeded = time.Now()
 		s.Totals.Applies++
 		if r.IsRepair() {
 			s.Totals.Repairs++

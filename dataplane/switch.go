@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -64,9 +65,9 @@ func (e *Engine) hold(ctx context.Context, before held) (*Result, error) {
 		return nil, errors.Join(err, errCleanup)
 	}
 	r.Revision = e.revision()
-	e.refused, e.conflicts = r.Refused, r.Conflicts
+	e.refused, e.conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
 	e.progress.update(func(s *Status) {
-		s.Backend, s.Refused, s.Conflicts = r.Backend, r.Refused, r.Conflicts
+		s.Backend, s.Refused, s.Conflicts = r.Backend, e.refused, e.conflicts
 	})
 	return r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -33,6 +34,9 @@ type reason struct {
 }
 
 func (p *program) apply(ctx context.Context) error {
+	if p.opts.changes != "" {
+		return p.applyChanges(ctx)
+	}
 	s, err := p.load()
 	if err != nil {
 		return err
@@ -125,21 +129,51 @@ func (p *program) plan(ctx context.Context) error {
 		}
 		p.warnConflicts(v.Conflicts)
 		p.noteRefusing(s)
-		return errors.Join(p.printPlan(v, p.refused(v.Refused)), p.complete())
+		p.refused(v.Refused)
+		return errors.Join(p.printPlan(v), p.complete())
 	})
 }
 
-func (p *program) printPlan(v *dataplane.Preview, refused []reason) error {
+// plannedJSON is what plan prints with -o json, and apply -changes reads.
+type plannedJSON struct {
+	Backend string             `json:"backend"`
+	Preview *dataplane.Preview `json:"preview"`
+}
+
+// applyChanges applies what plan has printed, and says what it was.
+func (p *program) applyChanges(ctx context.Context) error {
+	text, err := os.ReadFile(p.opts.changes)
+	if err != nil {
+		return fmt.Errorf("%w: -changes: %w", errInvalid, err)
+	}
+	var planned struct {
+		Preview struct {
+			Changes *servicemodel.ChangeSet `json:"changes"`
+		} `json:"preview"`
+	}
+	if err := json.Unmarshal(text, &planned); err != nil {
+		return fmt.Errorf("%w: -changes: %s: %w", errInvalid, p.opts.changes, err)
+	}
+	if planned.Preview.Changes == nil {
+		return fmt.Errorf("%w: -changes: %s: it is not what plan -o json prints", errInvalid,
+			p.opts.changes)
+	}
+	return p.withEngine(ctx, servicemodel.State{},
+		func(ctx context.Context, e *dataplane.Engine) error {
+			r, err := e.ApplyChanges(ctx, planned.Preview.Changes)
+			if err != nil {
+				return err
+			}
+			return p.summarize(summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed,
+				Removed: r.Removed, Messages: r.Messages, Bytes: r.Bytes,
+				Micros: r.Duration.Microseconds(), Repaired: r.Drift})
+		})
+}
+
+func (p *program) printPlan(v *dataplane.Preview) error {
 	stats, counts := v.Plan.Stats(), v.Changes.Counts()
 	if p.opts.output == "json" {
-		return p.printJSON(struct {
-			summary
-			Changes string `json:"changes"`
-			Kernel  string `json:"kernel"`
-		}{summary{Backend: p.opts.backend, Added: counts.Added, Changed: counts.Changed,
-			Removed:  counts.Removed,
-			Messages: stats.Messages, Bytes: stats.Bytes, Repaired: v.Drift, Refused: refused},
-			v.Changes.String(), v.Plan.String()})
+		return p.printJSON(plannedJSON{p.opts.backend, v})
 	}
 	if stats.Messages == 0 && len(v.Drift) == 0 {
 		_, err := fmt.Fprintln(p.stdout, "nothing would change")

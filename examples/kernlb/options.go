@@ -19,6 +19,7 @@ import (
 // options are the flags.
 type options struct {
 	files    []string
+	changes  string // apply: a plan to be applied in place of manifests
 	backend  string
 	instance string
 	output   string
@@ -54,7 +55,10 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 		return "", err
 	}
 	needsFile := name == "apply" || name == "plan" || name == "watch"
-	if needsFile && len(o.files) == 0 {
+	switch {
+	case o.changes != "" && len(o.files) > 0:
+		return "", errors.New("-changes: what was planned is applied without manifests (-f)")
+	case needsFile && len(o.files) == 0 && o.changes == "":
 		return "", fmt.Errorf("%s needs manifests: -f FILE", name)
 	}
 	if name == "cleanup" && o.of == "" && o.backend == auto {
@@ -102,6 +106,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.StringVar(&o.instance, "instance", defaultInstance,
 		"owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
+	fs.StringVar(&o.changes, "changes", "",
+		"apply: `FILE` that plan -o json has printed; its changes are applied if the kernel holds "+
+			"what it held then, and nothing else is")
 	fs.BoolVar(&o.goOn, "keep-going", false,
 		"apply and plan: leave out the services that are invalid "+
 			"or that the backend refuses, and print each; the exit code is 1 if there were any "+

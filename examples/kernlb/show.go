@@ -12,30 +12,31 @@ import (
 
 // row is one frontend, as show prints it.
 type row struct {
-	Address    string     `json:"address"` // "*" for any address of the node
-	Family     string     `json:"family"`
-	Port       uint16     `json:"port"`
-	Protocol   string     `json:"protocol"`
-	Service    string     `json:"service"`
-	Kind       string     `json:"kind"`
-	Verdict    string     `json:"verdict"`
-	Endpoints  []endpoint `json:"endpoints"`
-	External   *external  `json:"external,omitempty"`
-	Masquerade string     `json:"masquerade"`
-	Affinity   int        `json:"affinity_seconds,omitempty"`
-	Sources    []string   `json:"sources,omitempty"`
-	Cause      string     `json:"cause,omitempty"` // why it rejects or drops
+	key        servicemodel.FrontendKey
+	Address    string // "*" for any address of the node
+	Family     string
+	Port       uint16
+	Protocol   string
+	Service    string
+	Kind       string
+	Verdict    string
+	Endpoints  []endpoint
+	External   *external
+	Masquerade string
+	Affinity   int
+	Sources    []string
+	Cause      string // why it rejects or drops
 }
 
 // external is what outside clients get, where that differs.
 type external struct {
-	Verdict   string     `json:"verdict"`
-	Endpoints []endpoint `json:"endpoints"`
+	Verdict   string
+	Endpoints []endpoint
 }
 
 type endpoint struct {
-	Address string `json:"address"`
-	Weight  uint16 `json:"weight"`
+	Address string
+	Weight  uint16
 }
 
 func (p *program) show(ctx context.Context) error {
@@ -57,18 +58,36 @@ func (p *program) show(ctx context.Context) error {
 				rows = append(rows, r)
 			}
 			if p.opts.output == "json" {
-				return p.printJSON(struct {
-					Backend   string   `json:"backend"`
-					Frontends []row    `json:"frontends"`
-					Drift     []string `json:"drift,omitempty"`
-				}{p.opts.backend, rows, o.Drift})
+				return p.printJSON(shownJSON{p.opts.backend, o, causesOf(rows)})
 			}
 			return p.printRows(rows, o.Drift)
 		})
 }
 
+// shownJSON is what show prints with -o json.
+type shownJSON struct {
+	Backend     string                 `json:"backend"`
+	Observation *dataplane.Observation `json:"observation"`
+	Causes      []causeJSON            `json:"causes,omitempty"`
+}
+
+// causeJSON is why a frontend rejects or drops.
+type causeJSON struct {
+	Frontend servicemodel.FrontendKey `json:"frontend"`
+	Cause    string                   `json:"cause"`
+}
+
+func causesOf(rows []row) (l []causeJSON) {
+	for _, r := range rows {
+		if r.Cause != "" {
+			l = append(l, causeJSON{r.key, r.Cause})
+		}
+	}
+	return l
+}
+
 func newRow(t *servicemodel.Table, f *servicemodel.Frontend) row {
-	r := row{Address: f.Key.Addr.String(), Family: f.Key.Family().String(), Port: f.Key.Port,
+	r := row{key: f.Key, Address: f.Key.Addr.String(), Family: f.Key.Family().String(), Port: f.Key.Port,
 		Protocol: f.Key.Protocol.String(),
 		Service:  f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(),
 		Endpoints:  endpoints(t, f, f.Internal),

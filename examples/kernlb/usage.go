@@ -42,6 +42,7 @@ var flagsFor = map[string]string{
 	"f":                  "apply plan watch show trace explain",
 	"from":               "trace",
 	"to":                 "trace",
+	"changes":            "apply",
 	"keep-going":         "apply plan",
 	"allow-empty":        "apply plan watch",
 	"copies":             "watch",

@@ -1,0 +1,114 @@
+package dataplane_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// A change set that one engine planned is applied by another one, if the kernel still holds what it
+// begins from.
+func TestPlannedChangesAreAppliedLater(t *testing.T) {
+	t.Parallel()
+	kernel := &memory.Kernel{}
+	open := func() *dataplane.Engine { return dataplane.New(memory.New(kernel), nil) }
+	_, err := open().Apply(t.Context(), services(3))
+	require.NoError(t, err)
+	preview, err := open().Plan(t.Context(), services(4).WithoutService(serviceName(1)))
+	require.NoError(t, err)
+
+	var stored struct {
+		Changes *servicemodel.ChangeSet `json:"changes"`
+		Plan    string                  `json:"plan"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(asJSON(t, preview)), &stored))
+	require.Equal(t, preview.Plan.String(), stored.Plan)
+	require.Equal(t, preview.Changes.Counts(), stored.Changes.Counts())
+
+	engine := open()
+	r, err := engine.ApplyChanges(t.Context(), stored.Changes)
+	require.NoError(t, err)
+	require.Equal(t, preview.Changes.Counts(), r.Counts)
+	o, err := engine.Observe(t.Context())
+	require.NoError(t, err)
+	require.True(t, preview.Changes.New.Equal(withoutHealth(t, o.Table)))
+	require.False(t, func() bool { s := engine.Status(); return s.Pending() }())
+
+	var read dataplane.Observation
+	require.NoError(t, json.Unmarshal([]byte(asJSON(t, o)), &read))
+	require.True(t, read.Table.Equal(o.Table))
+
+	_, err = engine.ApplyChanges(t.Context(), stored.Changes)
+	require.ErrorIs(t, err, servicemodel.ErrOtherTable, "it was applied already")
+	again, err := engine.Apply(t.Context(), services(4).WithoutService(serviceName(1)))
+	require.NoError(t, err)
+	require.True(t, again.Changes.Empty())
+}
+
+// withoutHealth returns a table as it was read; no kernel holds health checks.
+func withoutHealth(t *testing.T, table *servicemodel.Table) *servicemodel.Table {
+	t.Helper()
+	for range table.HealthChecks() {
+		t.Fatal("no kernel holds health checks")
+	}
+	return table
+}
+
+func TestResultsAsJSON(t *testing.T) {
+	t.Parallel()
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	r := &dataplane.Result{Backend: "memory", Revision: 3, Counts: servicemodel.Counts{Added: 2},
+		Drift: []string{"chain x"}, Observed: true,
+		Phases: dataplane.Phases{dataplane.PhaseCommit: time.Millisecond},
+		Stats:  dataplane.Stats{Messages: 4, Bytes: 100, Duration: 2 * time.Millisecond},
+		Refused: []dataplane.Refusal{{Service: name, Err: errors.Join(
+			&servicemodel.FieldError{Object: "service default/web", Field: "ports[0].port",
+				Value: "0", Reason: "must not be zero"},
+			&dataplane.UnsupportedError{Backend: "memory", Object: "service default/web",
+				Field: "scheduler", Value: "lc"},
+			&dataplane.CollisionError{Backend: "memory", Service: name, Object: "a set"},
+			errors.New("other"))}}}
+	require.JSONEq(t, `{"backend": "memory", "revision": 3, "added": 2, "changed": 0, "removed": 0,
+		"changes": null, "drift": ["chain x"], "observed": true, "phases": {"commit": "1ms"},
+		"messages": 4, "bytes": 100, "elements": 0, "duration": "2ms",
+		"refused": [{"service": "default/web", "problems": [
+			{"object": "service default/web", "field": "ports[0].port", "value": "0",
+				"error": "service default/web: ports[0].port: 0: must not be zero"},
+			{"object": "service default/web", "field": "scheduler", "value": "lc",
+				"error": "memory cannot express service default/web: scheduler: lc"},
+			{"object": "a set", "error": "memory: service default/web: a set is not ours"},
+			{"error": "other"}]}]}`, asJSON(t, r))
+	require.JSONEq(t, `{"backend": "memory", "running": false, "wanted": 0, "applied": 0,
+		"state": {"node": {}}, "error": "broken", "totals": {"applies": 1, "failures": 0,
+		"repairs": 0, "repaired": {"added": 0, "changed": 0, "removed": 0}}}`,
+		asJSON(t, dataplane.Status{Backend: "memory", Err: errors.New("broken"),
+			Totals: dataplane.Totals{Applies: 1}}))
+}
+
+// What an engine hands out can be changed without effect on it.
+func TestAnEngineCannotBeChangedFromOutside(t *testing.T) {
+	t.Parallel()
+	engine := dataplane.New(memory.New(nil), nil)
+	bad := services(2).WithService(&servicemodel.Service{Name: serviceName(0),
+		Scheduler: "fastest"})
+	r, err := engine.Apply(t.Context(), bad)
+	require.NoError(t, err)
+	require.Len(t, r.Refused, 1)
+	want := engine.Status().Refused[0]
+	r.Refused[0], engine.Status().Refused[0] = dataplane.Refusal{}, dataplane.Refusal{}
+	require.Equal(t, want, engine.Status().Refused[0])
+}
