@@ -119,8 +119,8 @@ type previewJSON struct {
 	statsJSON
 }
 
-// MarshalJSON writes p, with the plan as text, and what it counts to. Its changes can be stored, and
-// applied later by [Engine.ApplyChanges].
+// MarshalJSON writes p, with the plan as text, and what it counts to. Its changes can be stored,
+// and applied later by [Engine.ApplyChanges].
 func (p *Preview) MarshalJSON() ([]byte, error) {
 	v := previewJSON{Changes: p.Changes, Drift: p.Drift, Refused: p.Refused,
 		Conflicts: p.Conflicts}

@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -88,6 +89,7 @@ var provoked = map[string]func(t *testing.T) error{
 	"ErrCollision": refuses(&dataplane.CollisionError{}), "CollisionError": refuses(
 		&dataplane.CollisionError{}),
 	"ErrUnsettled": leavesFlows, "ErrRunning": runsTwice, "TakenError": takes,
+	"ErrOtherTable": appliesTwice,
 }
 
 // kernelSays applies a state to a kernel that refuses all transactions.
@@ -130,6 +132,21 @@ type staleFlows struct{}
 func (staleFlows) Changed(servicemodel.State, *servicemodel.ChangeSet) {}
 
 func (staleFlows) Settle(context.Context) (time.Duration, error) { return 0, syscall.ENOBUFS }
+
+// appliesTwice applies a planned change set twice.
+func appliesTwice(t *testing.T) error {
+	engine := dataplane.New(memory.New(nil), nil)
+	preview, err := engine.Plan(t.Context(), web("a"))
+	require.NoError(t, err)
+	text, err := json.Marshal(preview.Changes)
+	require.NoError(t, err)
+	var changes servicemodel.ChangeSet
+	require.NoError(t, json.Unmarshal(text, &changes))
+	_, err = engine.ApplyChanges(t.Context(), &changes)
+	require.NoError(t, err)
+	_, err = engine.ApplyChanges(t.Context(), &changes)
+	return err
+}
 
 func leavesFlows(t *testing.T) error {
 	r, err := dataplane.New(memory.New(nil), &dataplane.Config{Flows: staleFlows{}}).Apply(
@@ -180,7 +197,8 @@ var matches = map[string]func(error) bool{
 	"ErrMissingModule": is(dataplane.ErrMissingModule), "ErrRefused": is(dataplane.ErrRefused),
 	"ErrKernelTooOld": is(dataplane.ErrKernelTooOld), "ErrRunning": is(dataplane.ErrRunning),
 	"ErrUnsupported": is(dataplane.ErrUnsupported), "ErrCollision": is(dataplane.ErrCollision),
-	"ErrUnsettled": is(dataplane.ErrUnsettled), "OpError": as[*dataplane.OpError],
+	"ErrOtherTable": is(servicemodel.ErrOtherTable),
+	"ErrUnsettled":  is(dataplane.ErrUnsettled), "OpError": as[*dataplane.OpError],
 	"PhaseError": as[*dataplane.PhaseError], "FieldError": as[*servicemodel.FieldError],
 	"UnsupportedError": as[*dataplane.UnsupportedError], "TakenError": as[*servicemodel.TakenError],
 	"CollisionError": as[*dataplane.CollisionError],

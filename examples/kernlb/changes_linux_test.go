@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // What plan prints is applied later, once, and only where the kernel is as it was.
@@ -36,10 +35,8 @@ func TestAPlanIsAppliedLater(t *testing.T) {
 		Causes      []causeJSON           `json:"causes"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &shown))
-	key, err := servicemodel.ParseFrontendKey("10.96.0.1:80/tcp")
-	require.NoError(t, err)
-	require.NotNil(t, shown.Observation.Table.Frontend(key))
-	require.Equal(t, key, shown.Causes[0].Frontend)
+	require.Equal(t, 1, shown.Observation.Table.Len())
+	require.NotNil(t, shown.Observation.Table.Frontend(shown.Causes[0].Frontend))
 
 	code, _, errs = kernlb(t, ns, "apply", "-changes", file)
 	require.Equal(t, exitFailed, code)

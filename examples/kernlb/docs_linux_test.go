@@ -66,8 +66,9 @@ func requireWorks(t *testing.T, ns *netnstest.NS, dir, line string) {
 	if strings.HasPrefix(line, "bench ") {
 		return // takes a minute, and makes namespaces of its own
 	}
-	args := strings.Fields(strings.NewReplacer("services.yaml", dir+"/services.yaml",
-		"/etc/kernlb", dir).Replace(line))
+	command, file, _ := strings.Cut(strings.NewReplacer("services.yaml", dir+"/services.yaml",
+		"plan.json", dir+"/plan.json", "/etc/kernlb", dir).Replace(line), " > ")
+	args := strings.Fields(command)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	if args[0] == "watch" || strings.HasSuffix(line, " -watch") {
@@ -79,4 +80,7 @@ func requireWorks(t *testing.T, ns *netnstest.NS, dir, line string) {
 		require.Equal(t, exitDone, p.run(ctx, args), "kernlb %s: %s", line, &errs)
 		return nil
 	}))
+	if file != "" {
+		require.NoError(t, os.WriteFile(strings.TrimSpace(file), out.Bytes(), 0o600))
+	}
 }

@@ -106,16 +106,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	fs.StringVar(&o.instance, "instance", defaultInstance,
 		"owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
-	fs.StringVar(&o.changes, "changes", "",
-		"apply: `FILE` that plan -o json has printed; its changes are applied if the kernel holds "+
-			"what it held then, and nothing else is")
-	fs.BoolVar(&o.goOn, "keep-going", false,
-		"apply and plan: leave out the services that are invalid "+
-			"or that the backend refuses, and print each; the exit code is 1 if there were any "+
-			"(default: they refuse the whole state)")
-	fs.BoolVar(&o.empty, "allow-empty", false,
-		"apply, plan and watch: if the manifests have no service, remove all that the kernel has "+
-			"(default: that is an error, and watch waits for services)")
+	o.defineApply(fs)
 	fs.StringVar(&o.copies, "copies", "",
 		"watch: `DIR` for the last whole version of each manifest, in case that one is broken "+
 			"when the program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
@@ -148,6 +139,20 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	o.defineIPVS(fs)
 	o.flow.define(fs)
 	o.trace.define(fs)
+}
+
+// defineApply defines the flags that say what is applied.
+func (o *options) defineApply(fs *flag.FlagSet) {
+	fs.StringVar(&o.changes, "changes", "",
+		"apply: `FILE` that plan -o json has printed; its changes are applied if the kernel holds "+
+			"what it held then, and nothing else is")
+	fs.BoolVar(&o.goOn, "keep-going", false,
+		"apply and plan: leave out the services that are invalid "+
+			"or that the backend refuses, and print each; the exit code is 1 if there were any "+
+			"(default: they refuse the whole state)")
+	fs.BoolVar(&o.empty, "allow-empty", false,
+		"apply, plan and watch: if the manifests have no service, remove all that the kernel has "+
+			"(default: that is an error, and watch waits for services)")
 }
 
 // defineIPVS defines the flags of the ipvs backend.

@@ -87,9 +87,9 @@ func causesOf(rows []row) (l []causeJSON) {
 }
 
 func newRow(t *servicemodel.Table, f *servicemodel.Frontend) row {
-	r := row{key: f.Key, Address: f.Key.Addr.String(), Family: f.Key.Family().String(), Port: f.Key.Port,
-		Protocol: f.Key.Protocol.String(),
-		Service:  f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(),
+	r := row{key: f.Key, Address: f.Key.Addr.String(), Family: f.Key.Family().String(),
+		Port: f.Key.Port, Protocol: f.Key.Protocol.String(),
+		Service: f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(),
 		Endpoints:  endpoints(t, f, f.Internal),
 		Masquerade: f.Masquerade.String(), Affinity: int(f.Affinity.Seconds())}
 	if f.Key.NodePort() {
