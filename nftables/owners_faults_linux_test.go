@@ -1,0 +1,140 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Elements that nobody indexed make a part fail once; then everything is read.
+func TestAPartThatMeetsStrayElements(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("nft is not installed (Debian package nftables)")
+	}
+	ns, _ := newNS(t)
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other", "third")
+	editByHand(t, ns, program, "add element ip kernlb hairpins { 10.244.1.77 . 10.244.1.77 }; "+
+		"add element ip kernlb service-endpoints "+
+		"{ 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080 }")
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	states["default"] = states["default"].WithEndpoints(name,
+		goldenEndpoints("10.244.1.1", "10.244.1.2", "10.244.1.3", "10.244.1.77"))
+	applyParts(t, ns, states, "default")
+	requireShared(t, ns, states, 0)
+	requireIndex(t, ns, []string{"default", "other", "third"})
+}
+
+// A set that is full makes the tables be made anew, with what all owners hold.
+func TestAPartThatFindsASetFull(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	states := sharedState()
+	b.pl.capacity = func(n int) uint32 { return uint32(n) }
+	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "default", states["default"])
+	require.NoError(t, err)
+	applyParts(t, ns, states, "other", "third")
+	requireShared(t, ns, states, 0)
+	requireIndex(t, ns, []string{"default", "other", "third"})
+}
+
+// What cannot be sent at once comes in parts of a part.
+func TestALargePartComesInParts(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other", "third")
+	limited(t, b, ns.Fd(), 50_000)
+	large := inOwner("large", manyServices(300)).WithNode(goldenNode())
+	for svc := range large.Services() { // other addresses than those of the others
+		a := svc.ClusterIPs[0].As4()
+		svc.ClusterIPs[0] = netip.AddrFrom4([4]byte{a[0], 97, a[2], a[3]})
+		large = large.WithService(svc)
+	}
+	states["large"] = large
+	r, err := dataplane.NewParts(b, nil).Apply(t.Context(), "large", large)
+	require.NoError(t, err)
+	require.Greater(t, r.Bytes, 100_000)
+	requireShared(t, ns, states, 0)
+	requireIndex(t, ns, []string{"default", "large", "other", "third"})
+}
+
+// Clients that a program which was killed had still to forget are forgotten by the next one, though
+// it changes something else.
+func TestAPartEndsASweep(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other")
+	_, err := b.ObserveParts(t.Context(), []string{"default"}, nil)
+	require.NoError(t, err)
+	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, true, true),
+		mark: true}
+	b.kernel.batch.Reset()
+	p.encode(&b.kernel.batch)
+	require.NoError(t, b.kernel.commit(t.Context()))
+
+	applyParts(t, ns, states, "third")
+	requireShared(t, ns, states, 0)
+	v, err := b.kernel.readVersion(t.Context(), DefaultTable)
+	require.NoError(t, err)
+	require.False(t, v.unswept)
+	require.True(t, v.owners)
+}
+
+// What is saved and restored as text has the index, and the numbers of owners of an address.
+func TestTheIndexSurvivesText(t *testing.T) {
+	t.Parallel()
+	for _, program := range nftPrograms(t) {
+		ns, _ := newNS(t)
+		states := sharedState()
+		name := servicemodel.Name{Namespace: "default", Name: "web"}
+		svc := states["default"].Service(name) // nft loads neither of these from text
+		svc.SessionAffinity, svc.LoadBalancerSourceRanges = servicemodel.SessionAffinity{}, nil
+		states["default"] = states["default"].WithService(svc)
+		applyParts(t, ns, states, "default", "other", "third")
+		list := runNft(t, ns, program, "", "list", "ruleset")
+		require.Contains(t, list, `"2 owners"`)
+		runNft(t, ns, program, "flush ruleset\n"+list, "-f", "-")
+		p := dataplane.NewParts(newBackend(t, ns, nil), nil)
+		r, err := p.Remove(t.Context(), "other") // and rules lose their hashes
+		require.NoError(t, err)
+		require.NotContains(t, fmt.Sprint(r.Drift), "owners")
+		delete(states, "other")
+		requireShared(t, ns, states, 0)
+		requireIndex(t, ns, []string{"default", "third"})
+	}
+}
+
+// A UDP node port needs to know who else has its number.
+func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
+	t.Parallel()
+	ns, _ := newNS(t)
+	udp := func(owner string, edit func(*servicemodel.Service)) servicemodel.State {
+		svc := goldenService(func(s *servicemodel.Service) {
+			s.Name.Namespace, s.ClusterIPs = owner, nil
+			s.Ports[0].Protocol, s.Ports[0].Port, s.Ports[0].NodePort = servicemodel.UDP, 53, 0
+		}, edit)
+		return servicemodel.State{}.WithNode(goldenNode()).WithService(svc)
+	}
+	states := map[string]servicemodel.State{
+		"default": udp("default", func(s *servicemodel.Service) {
+			s.ExternalIPs = append(s.ExternalIPs, goldenNode().Addresses[0])
+		}),
+		"other": udp("other", func(s *servicemodel.Service) { s.Ports[0].NodePort = 53 })}
+	applyParts(t, ns, states, "default")
+	b := newBackend(t, ns, nil)
+	o, err := b.ObserveParts(t.Context(), []string{"other"}, mustResolve(t, states["other"]))
+	require.NoError(t, err)
+	require.Equal(t, 1, o.Table.Len())
+	require.NotNil(t, o.Table.Frontend(servicemodel.FrontendKey{Addr: goldenNode().Addresses[0],
+		Protocol: servicemodel.UDP, Port: 53}))
+}
