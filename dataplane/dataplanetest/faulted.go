@@ -41,8 +41,8 @@ const (
 // that knows what is there. The apply succeeds, or its error names the backend and wraps what went
 // wrong. The kernel then holds one of the states, and the next apply of the same engine ends at the
 // one that is wanted. Where each call goes wrong, the apply fails, and in time. By default, each
-// fault hits one call in 17, or in five of an engine that knows, so that each call is hit by a fault
-// or more; with KERNLB_TEST_FAULTS=all, each fault hits each call.
+// fault hits one call in 17, or in five of an engine that knows the kernel; with
+// KERNLB_TEST_FAULTS=all, each fault hits each call.
 //
 // machine returns a backend for a namespace of its own, and is called for each fault.
 func Faulted(t *testing.T, machine func() FaultyBackend) {
