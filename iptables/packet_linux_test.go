@@ -151,6 +151,36 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
+// A port that is published at a loopback address answers to the node, and not to its neighbours.
+func TestPublishedAtLoopback(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	e := dataplane.New(b, nil)
+	published := podService(c, 3, func(svc *sm.Service, n *sm.Node) {
+		n.LocalhostNodePorts, svc.HostIPs = true, addrs("127.0.0.2")
+		svc.Masquerade = sm.MasqueradeAt(sm.MasqueradeNever)
+	})
+	_, err := e.Apply(t.Context(), published)
+	require.NoError(t, err)
+	o := dial(t, c.Node, "127.0.0.2:80")
+	require.Equal(t, netnstest.Answered, o.Kind, o)
+	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
+
+	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	route := "route add table local unicast 127.0.0.2/32 dev eth0 onlink via " +
+		c.Node.IPv4.String()
+	runCommand(t, c.Pods[0].NS, "ip", strings.Fields(route)...)
+	o = dial(t, c.Pods[0], "127.0.0.2:80")
+	require.Equal(t, netnstest.Dropped, o.Kind, o)
+
+	again, err := New(&Config{NetNS: c.Node.NS.Fd()}) // another process adopts it
+	require.NoError(t, err)
+	defer again.Close()
+	r, err := dataplane.New(again, nil).Apply(t.Context(), published)
+	require.NoError(t, err)
+	require.Zero(t, r.Messages, r.Changes)
+}
+
 // With node ports at localhost go the sysctl and the guard, in that order, whether the option, the
 // address or all of it goes.
 func TestNodePortsAtLocalhostGoAgain(t *testing.T) {

@@ -107,6 +107,9 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 		natTree, filterTree = natNodePorts, filterNodePorts
 	}
 	r := keyRule(fe.Key)
+	// With route_localnet others can send to loopback addresses, too. Who pretends to be this node
+	// does not get past routing (fib_validate_source).
+	r.srcLocal = fe.Key.Addr.IsLoopback()
 	r.comment = comment.Of(fe)
 	r.target = targetAccept
 	if b.balances(fe.Internal) || b.balances(fe.External) {

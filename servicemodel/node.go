@@ -32,9 +32,9 @@ type Node struct {
 	MasqueradeMark uint32 `json:"masqueradeMark,omitzero"`
 
 	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] among loopback addresses,
-	// answer at 127.0.0.0/8 to the node itself. The kernel then routes packets of loopback
-	// addresses (sysctl route_localnet), and what comes from elsewhere for one is dropped. A
-	// backend that cannot refuses it.
+	// answer at 127.0.0.0/8 to the node itself, if NodePortAddresses selects something of it. The
+	// kernel then routes packets of loopback addresses (sysctl route_localnet), and what comes from
+	// elsewhere for one is dropped. Only iptables can; other backends refuse it.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 }
 

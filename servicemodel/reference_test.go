@@ -115,7 +115,7 @@ func (h hit) masquerade() sm.MasqueradePolicy {
 // loopback reports whether a packet of the node may come from a loopback address, so that it is
 // masqueraded whatever the policy says.
 func (r reference) loopback(h hit, host bool) bool {
-	return host && r.node.LocalhostNodePorts && h.family == sm.IPv4 &&
+	return host && r.localhost() && h.family == sm.IPv4 &&
 		(h.kind == sm.NodePort || h.kind == sm.HostIP && h.loopback)
 }
 
@@ -217,7 +217,17 @@ func (r reference) kindsAt(svc *sm.Service, p sm.Packet) (kinds []sm.Kind) {
 
 // takesLoopback reports whether a packet to a loopback address may be for a service.
 func (r reference) takesLoopback(p sm.Packet) bool {
-	return p.FromThisNode && r.node.LocalhostNodePorts && p.Dst.Addr().Is4()
+	return p.FromThisNode && r.localhost() && p.Dst.Addr().Is4()
+}
+
+// localhost reports whether loopback addresses can answer at all: where node ports may.
+func (r reference) localhost() bool {
+	any, covered := false, false
+	for _, c := range r.node.NodePortAddresses.CIDRs {
+		any = any || c.Addr().Is4()
+		covered = covered || c.Overlaps(netip.MustParsePrefix("127.0.0.0/8"))
+	}
+	return r.node.LocalhostNodePorts && !r.node.NodePortAddresses.Primary && (!any || covered)
 }
 
 func (r reference) takesNodePorts(p sm.Packet) bool {

@@ -30,7 +30,7 @@ var families = [...]Family{IPv4, IPv6}
 
 func (n *Node) view() view {
 	v := view{name: n.Name, zone: n.Zone, primary: n.primary(), masqueradeAll: n.MasqueradeAll,
-		localhost: n.LocalhostNodePorts}
+		localhost: n.loopback()}
 	for _, f := range families {
 		*v.detectsPods.of(f) = n.LocalPods.detects(f)
 	}
@@ -55,6 +55,14 @@ func (d PodDetector) detects(f Family) bool {
 
 // local reports whether e runs on this node.
 func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
+
+// loopback reports whether something may answer at IPv4 loopback addresses: where node ports do.
+func (n *Node) loopback() bool {
+	return n.LocalhostNodePorts && slices.ContainsFunc(n.nodePorts(), loopback4.Overlaps)
+}
+
+// loopback4 are the loopback addresses of IPv4.
+var loopback4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 
 // rules returns the decisions that hold for the whole node.
 func (n *Node) rules() Rules {
