@@ -41,9 +41,12 @@ func readme(ctx context.Context) error {
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
 		}})
 	result, err := engine.Apply(ctx, state) // the kernel holds exactly this
-	_ = result
+	use(result)
 	return err
 }
+
+// use stands for what a program does with a result.
+func use(*dataplane.Result) {}
 
 // withFlows is that of flows.md.
 func withFlows(backend dataplane.Backend) (*dataplane.Engine, error) {
@@ -67,14 +70,16 @@ func cni(ctx context.Context, backend dataplane.Backend, owner string, state ser
 	if err != nil {
 		return err
 	}
+	use(result)
 	result, err = parts.Remove(ctx, owner) // DEL; an owner who holds nothing is no error
 	if err != nil {
 		return err
 	}
+	use(result)
 	result, err = parts.Keep(ctx, func(owner string) bool { // GC
 		return !strings.HasPrefix(owner, "mynet,") || attached[owner]
 	})
-	_ = result
+	use(result)
 	return err
 }
 

@@ -12,8 +12,8 @@ import (
 // Config says where to look. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
-	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only during the call. Zero and empty
-	// mean that of the calling thread.
+	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only during the call. Zero and
+	// empty mean that of the calling thread.
 	NetNS     int
 	NetNSPath string
 	// Logger gets a debug record for each request to the kernel. Nil means silence.

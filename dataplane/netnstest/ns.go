@@ -10,10 +10,6 @@ import (
 	"sync"
 )
 
-// errNotSupported is what everything here returns on systems other than Linux.
-var errNotSupported = fmt.Errorf("netnstest: network namespaces need Linux: %w",
-	errors.ErrUnsupported)
-
 // errClosed is returned by methods of an NS after Close.
 var errClosed = errors.New("namespace is closed")
 

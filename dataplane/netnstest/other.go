@@ -4,6 +4,8 @@ package netnstest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 )
 
@@ -14,6 +16,10 @@ type (
 
 func (*packetSocket) Close() error { return nil }
 func (*packetSocket) dropped() int { return 0 }
+
+// errNotSupported is what everything here returns on systems other than Linux.
+var errNotSupported = fmt.Errorf("netnstest: network namespaces need Linux: %w",
+	errors.ErrUnsupported)
 
 func newNetNS() (*os.File, error)            { return nil, errNotSupported }
 func inNetNS(*NS, func() error) error        { return errNotSupported }
