@@ -45,7 +45,7 @@ func (n *Neighbour) run(ctx context.Context) error {
 	e := nft.NewEncoder(&batch, nft.IPv4, "neighbour")
 	for ; ; n.commits++ {
 		batch.Reset()
-		e.AddTable()
+		e.EnsureTable()
 		e.AddChain(&nft.Chain{Name: "chain"})
 		e.DeleteChain("chain")
 		if err := n.conn.Commit(ctx, &batch, 0); err != nil {
@@ -54,7 +54,7 @@ func (n *Neighbour) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			batch.Reset()
-			e.AddTable()
+			e.EnsureTable()
 			e.DeleteTable()
 			return n.conn.Commit(context.WithoutCancel(ctx), &batch, 0)
 		case <-tick.C:
