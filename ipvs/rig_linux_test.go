@@ -68,7 +68,9 @@ func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socke
 	if k.vs, err = fake.Dial(context.Background(), &rawnl.Config{Wrap: wrap}); err != nil {
 		return nil, err
 	}
-	if err := k.openNetwork(&c); err != nil || wrap == nil {
+	err = k.openNetwork(&c)
+	k.references.file = "" // a module that is loaded is not about the fake
+	if err != nil || wrap == nil {
 		return b, err
 	}
 	k.nf.Close()

@@ -38,6 +38,9 @@ func commandLines(t *testing.T, document string) (lines []string) {
 func TestCommandsInTheDocumentsWork(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
+	if _, err := os.Stat("../../docs"); err != nil {
+		t.Skip("the documents are not beside the test: needs no virtual machine")
+	}
 	documents, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
 	found := 0
