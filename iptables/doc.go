@@ -50,7 +50,8 @@
 //
 //   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or
 //     KUBE-SVL- for the endpoints on this node). They stand in reverse order of their slots, so
-//     that one more is one rule in front, and one replaced is one rule.
+//     that one more is one rule in front, and one replaced is one rule. With affinity, the rules
+//     that look for a client come before them, in kube-proxy's order.
 //   - An endpoint that reaches itself is masqueraded by a rule in KUBE-HAIRPIN; only endpoints on
 //     this node, or on an unknown one, have that.
 //   - What must be rejected or dropped is in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL

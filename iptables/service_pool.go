@@ -10,7 +10,9 @@ import (
 // poolChain makes the chain that balances over a pool.
 //
 // Slots come in reverse, so that a slot added is a rule in front, and the share of each does not
-// depend on those before it: that of slot i is its weight among slots 0 to i.
+// depend on those before it: that of slot i is its weight among slots 0 to i. The rules that look
+// for a client come in the order of slots, as kube-proxy's do: a client that two endpoints remember,
+// since it opened its first connections at once, meets the same one after a hand-over.
 func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
 	p := b.pools[scope]
 	verdict := servicemodel.BalanceCluster
@@ -24,7 +26,7 @@ func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemo
 	}
 	rules := b.clusterMarks(make([]rule, 0, n+len(frontends)), verdict, frontends)
 	if affinity > 0 {
-		for i := len(p.Slots) - 1; i >= 0; i-- {
+		for i := range p.Slots {
 			r := dnatRule(p, i)
 			r.recent = b.recent(recentUpdate, p.Slots[i].Endpoint)
 			r.recent.seconds = uint32(affinity / time.Second)
