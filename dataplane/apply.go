@@ -16,8 +16,8 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		return nil, err
 	}
 	r := &Result{
-		Backend: e.backend.Name(), Changes: p.changes, Refused: p.refused,
-		Conflicts: p.conflicts(), Observed: p.observed, state: p.state,
+		Backend: e.backend.Name(), State: s, Changes: p.changes, Refused: p.refused,
+		Conflicts: p.conflicts(), Observed: p.observed, accepted: p.state,
 		begun: e.resolved != nil && !e.torn,
 	}
 	e.count(r)
@@ -71,7 +71,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	}
 	r.Drift = append(r.Drift, e.drift...)
 	e.resolved, e.kernel, e.drift, e.torn = c.New, c.New, nil, false
-	e.changed(r.state, c)
+	e.changed(r.accepted, c)
 	return nil
 }
 

@@ -27,19 +27,11 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	r, err := e.applyChanges(ctx, c)
 	e.held, e.notified, e.applied = newHeld(e.backend), nil, false
 	if err != nil {
-		err = e.failed(ctx, "apply changes", rev, err)
-	}
-	e.progress.update(func(s *Status) {
-		e.progress.tried, e.progress.err = rev, err
-		if err == nil {
-			s.Applied, s.Refused, s.Conflicts = rev, nil, nil
-		}
-	})
-	if err != nil {
-		return nil, err
+		return nil, e.applyFailed(ctx, "apply changes", rev, err)
 	}
 	e.phase.enter(PhaseSettle)
 	r.Revision, r.Phases, r.Duration = rev, e.phase.elapsed, time.Since(start)
+	e.succeeded(ctx, r)
 	return r, nil
 }
 

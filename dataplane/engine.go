@@ -174,12 +174,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	e.phase.begin(PhaseLock)
 	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
-		err = e.failed(ctx, "apply", rev, err)
-		e.progress.update(func(s *Status) {
-			s.Totals.Failures++
-			e.progress.tried, e.progress.err = rev, err
-		})
-		return nil, err
+		return nil, e.applyFailed(ctx, "apply", rev, err)
 	}
 	e.state, e.applied = s, true
 	r.Revision = rev
@@ -189,6 +184,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
 	e.succeeded(ctx, r)
 	if err != nil {
+		e.phase.begin(PhaseSettle)
 		err = e.failed(ctx, "settle", rev, err)
 	}
 	return r, err
@@ -288,6 +284,11 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 		s.Refused, s.Conflicts = nil, nil
 	})
+	if e.observers.any() {
+		e.phase.enter(PhaseCleanup)
+		e.observers.emit(ctx, CleanedUp{Backend: e.backend.Name(), Phases: e.phase.elapsed,
+			Stats: stats})
+	}
 	return stats, nil
 }
 

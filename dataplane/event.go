@@ -17,7 +17,7 @@ import (
 type Observer func(ctx context.Context, ev Event)
 
 // Event is something that an engine did: [Applied], [Refused], [ClaimConflict], [Repaired],
-// [RepairDelayed], [WriteConflict], [Settled], [Failed], [WatchFailed] or [Switched].
+// [RepairDelayed], [WriteConflict], [Settled], [Failed], [WatchFailed], [Switched] or [CleanedUp].
 type Event interface{ event() }
 
 // Applied is an apply that succeeded, whether it found something to do or not: Messages tells.
@@ -61,8 +61,10 @@ type Settled struct {
 // Failed is something that failed. [Engine.Run] tries it again; who called the engine has the error
 // as well.
 type Failed struct {
-	Doing    string   // "apply", "settle", "switch" or "cleanup"
+	Doing    string   // "apply", "apply changes", "settle", "switch" or "cleanup"
+	Backend  string   // the name of the backend that the engine works with then
 	Phase    Phase    // in which phase
+	Phases   Phases   // how long each phase took, as far as Applied has not told it
 	Revision Revision // of the state that was to be applied
 	Err      error
 }
@@ -76,6 +78,13 @@ type Switched struct {
 	*Result
 }
 
+// CleanedUp is an [Engine.Cleanup] that succeeded.
+type CleanedUp struct {
+	Backend string // the backend's name
+	Phases  Phases // how long each phase took
+	Stats          // what was sent to the kernel
+}
+
 func (Applied) event()       {}
 func (Refused) event()       {}
 func (ClaimConflict) event() {}
@@ -86,6 +95,7 @@ func (Settled) event()       {}
 func (Failed) event()        {}
 func (WatchFailed) event()   {}
 func (Switched) event()      {}
+func (CleanedUp) event()     {}
 
 // observers are those who listen. Who emits an event makes it only if somebody does.
 type observers struct {

@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // heard is an observer that notes each event in a few words.
@@ -45,6 +47,8 @@ func describe(ev dataplane.Event) string {
 		return fmt.Sprintf("watch failed: %v", ev.Err)
 	case dataplane.Switched:
 		return fmt.Sprintf("switched from %s to %s: %v", ev.From, ev.To, ev.Counts)
+	case dataplane.CleanedUp:
+		return fmt.Sprintf("cleaned up %s, %d messages", ev.Backend, ev.Messages)
 	}
 	return fmt.Sprintf("%T", ev)
 }
@@ -115,6 +119,48 @@ func TestAnObserverMayCallTheEngine(t *testing.T) {
 		require.True(t, status.Succeeded.Equal(r.start))
 		requireHolds(t, r.Kernel(), services(2))
 		require.Len(t, r.applies, 2)
+	})
+}
+
+// What is not an apply of a state is told as well, and what failed says where its time went.
+func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		e := dataplane.New(m, nil)
+		preview, err := e.Plan(t.Context(), services(1))
+		require.NoError(t, err)
+		stored, err := json.Marshal(preview.Changes)
+		require.NoError(t, err)
+		var changes servicemodel.ChangeSet
+		require.NoError(t, json.Unmarshal(stored, &changes))
+		var told heard
+		var failed dataplane.Failed
+		e.Subscribe(func(ctx context.Context, ev dataplane.Event) {
+			told.hear(ctx, ev)
+			if f, ok := ev.(dataplane.Failed); ok {
+				failed = f
+			}
+		})
+		time.Sleep(time.Second)
+		_, err = e.ApplyChanges(t.Context(), &changes)
+		require.NoError(t, err)
+		require.Equal(t, []string{"applied 1: {1 0 0}"}, told.take())
+		status := e.Status()
+		require.Equal(t, 1, status.Totals.Applies)
+		require.Equal(t, time.Now(), status.Asked)
+		m.Before(memory.CallCommit, func(context.Context) error {
+			time.Sleep(time.Second)
+			return errRefused
+		})
+		_, err = e.Apply(t.Context(), services(2))
+		require.Error(t, err)
+		require.Len(t, told.take(), 1)
+		require.Equal(t, "memory", failed.Backend)
+		require.Equal(t, dataplane.Phases{dataplane.PhaseCommit: time.Second}, failed.Phases)
+		_, err = e.Cleanup(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"cleaned up memory, 6 messages"}, told.take())
 	})
 }
 

@@ -138,6 +138,7 @@ type statusJSON struct {
 	Backend      string                  `json:"backend"`
 	Running      bool                    `json:"running"`
 	Wanted       Revision                `json:"wanted"`
+	Asked        time.Time               `json:"asked,omitzero"`
 	Applied      Revision                `json:"applied"`
 	State        servicemodel.State      `json:"state"`
 	PendingSince time.Time               `json:"pendingSince,omitzero"`
@@ -153,8 +154,8 @@ type statusJSON struct {
 
 // MarshalJSON writes s. What never happened is left out.
 func (s Status) MarshalJSON() ([]byte, error) {
-	v := statusJSON{s.Backend, s.Running, s.Wanted, s.Applied, s.State, s.PendingSince, s.Held,
-		s.Refused, s.Conflicts, s.Succeeded, s.Failed, "", s.Settle, s.Totals}
+	v := statusJSON{s.Backend, s.Running, s.Wanted, s.Asked, s.Applied, s.State, s.PendingSince,
+		s.Held, s.Refused, s.Conflicts, s.Succeeded, s.Failed, "", s.Settle, s.Totals}
 	if s.Err != nil {
 		v.Error = s.Err.Error()
 	}

@@ -12,6 +12,9 @@ type Result struct {
 	Backend string
 	// Revision numbers the state among those that were asked for, see [Engine.Set].
 	Revision Revision
+	// State is what was asked for, services included that were refused. It is empty where changes
+	// were applied ([Engine.ApplyChanges]), or a part.
+	State servicemodel.State
 	// Counts counts what was added, changed and removed since it was wanted otherwise: since the
 	// last apply, or for the first one, since what the kernel held.
 	servicemodel.Counts
@@ -41,8 +44,8 @@ type Result struct {
 	// from its turn on.
 	Stats
 
-	state servicemodel.State // what was applied, without the refused services
-	begun bool               // it is known what was wanted before
+	accepted servicemodel.State // State without the services that were refused
+	begun    bool               // it is known what was wanted before
 	// damaged says that others had changed the table, if only in what Repaired does not count.
 	damaged bool
 }

@@ -18,6 +18,8 @@ type Status struct {
 	// means that nothing was.
 	Wanted Revision
 	State  servicemodel.State
+	// Asked is when something was last asked for. Zero means never.
+	Asked time.Time
 	// Applied is the newest of what was asked for that the kernel came to hold. Zero means none.
 	Applied Revision
 	// PendingSince is since when something that was asked for is not in the kernel yet. Zero means
@@ -101,13 +103,25 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	e.observers.emit(ctx, Applied{r})
 }
 
+// applyFailed tells of an apply that failed, and returns the error as that of the phase.
+func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, err error) error {
+	err = e.failed(ctx, doing, rev, err)
+	e.progress.update(func(s *Status) {
+		s.Totals.Failures++
+		e.progress.tried, e.progress.err = rev, err
+	})
+	return err
+}
+
 // failed tells of something that failed in the phase under way, and returns the error as that of
 // the phase.
 func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.phase.fail(err)
 	e.progress.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })
 	if e.observers.any() {
-		e.observers.emit(ctx, Failed{Doing: doing, Phase: e.phase.phase, Revision: rev, Err: err})
+		e.phase.enter(e.phase.phase)
+		e.observers.emit(ctx, Failed{Doing: doing, Backend: e.backend.Name(),
+			Phase: e.phase.phase, Phases: e.phase.elapsed, Revision: rev, Err: err})
 	}
 	return err
 }

@@ -57,7 +57,7 @@ func (p *progress) update(f func(*Status)) {
 func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 	p.update(func(st *Status) {
 		st.Wanted++
-		st.State, p.wants, r = s, wants, st.Wanted
+		st.State, st.Asked, p.wants, r = s, time.Now(), wants, st.Wanted
 	})
 	return r
 }

@@ -43,7 +43,10 @@ func TestIncrementalIsFromScratch(t *testing.T) {
 			require.True(t, table.Apply(servicemodel.Diff(table, next)).Equal(next),
 				"seed %d step %d", seed, step)
 			table = next
-			s = g.Change(s)
+			changed := g.Change(s)
+			require.Equal(t, changed.Since(servicemodel.State{}).Growth,
+				s.Since(servicemodel.State{}).Growth+changed.Since(s).Growth)
+			s = changed
 		}
 	}
 }
