@@ -88,7 +88,7 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 	for range 5000 {
 		a, b := list(), list()
 		var got []rule
-		at := 0
+		at, kept := 0, 0
 		for _, e := range editsBetween(a, b) {
 			require.Equal(t, at, e.at, "seed %d", seed)
 			if e.kind != editInsert {
@@ -96,6 +96,7 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 			}
 			switch e.kind {
 			case editKeep:
+				kept++
 				got = append(got, a[e.at])
 			case editInsert, editReplace:
 				got = append(got, b[e.rule])
@@ -103,7 +104,19 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 		}
 		require.Equal(t, len(a), at)
 		require.True(t, sameRules(b, got), "seed %d: %v to %v", seed, a, b)
+		require.Equal(t, mostKept(a, b), kept, "seed %d: %v to %v", seed, a, b)
 	}
+}
+
+// mostKept returns how many rules can stay where one list becomes another.
+func mostKept(a, b []rule) int {
+	switch {
+	case len(a) == 0 || len(b) == 0:
+		return 0
+	case a[0].same(&b[0]):
+		return 1 + mostKept(a[1:], b[1:])
+	}
+	return max(mostKept(a[1:], b), mostKept(a, b[1:]))
 }
 
 func TestALongListIsComparedInBoundedTime(t *testing.T) {

@@ -133,8 +133,7 @@ func (b *Backend) transact(ctx context.Context, p *plan) (dataplane.Stats, error
 	}
 	k := &b.kernel
 	k.batch.Reset()
-	p.encode(&k.batch, known)
-	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
+	stats := p.encode(&k.batch, known)
 	if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
 		return dataplane.Stats{}, err
 	}

@@ -25,3 +25,24 @@ func TestDifferencesAreDescribed(t *testing.T) {
 		require.Equal(t, want, describeDifference(lists[0], lists[1], sm.IPv4))
 	}
 }
+
+// A chain that drifted is missing, or does not belong, or has other rules; each is told in a line.
+func TestDriftedChainsAreDescribed(t *testing.T) {
+	t.Parallel()
+	rules := []rule{clusterIPRule(netip.MustParseAddr("fd00::1"))}
+	id := chainID{1, nat, "KUBE-X"}
+	for want, x := range map[string]*chainChange{
+		"is missing":      {exists: true, after: rules},
+		"does not belong": {existed: true, before: rules},
+		"lacks 0 and has 1 surplus rules; surplus: " + rules[0].text(sm.IPv6): {existed: true,
+			shared: true, before: rules},
+		"lacks 1 and has 0 surplus rules; missing: " + rules[0].text(sm.IPv6): {existed: true,
+			exists: true, after: rules},
+	} {
+		x.id = id
+		o := &observed{kernel: kernelState{drift: map[chainID]*chainChange{}}}
+		o.drifted(x)
+		require.Equal(t, []string{"chain KUBE-X of table ip6 nat " + want}, o.text)
+		require.Same(t, x, o.kernel.drift[id])
+	}
+}

@@ -77,7 +77,7 @@ type pair struct{ before, after int }
 
 // common returns a longest common subsequence.
 func common(a, b []rule) []pair {
-	if len(a) == 0 || len(b) == 0 || len(a)*len(b) > maxCompared {
+	if len(a)*len(b) > maxCompared {
 		return nil
 	}
 	// longest[i][j] is the length of the longest common subsequence of a[i:] and b[j:].

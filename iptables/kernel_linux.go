@@ -41,27 +41,22 @@ func (k *kernel) open(cfg *Config) error {
 		return err
 	}
 	defer release()
-	c := rawnl.Config{NetNS: fd}
-	conn, err := rawnl.Dial(&c)
+	var errs [3]error
+	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: fd})
+	k.sysctl.ns, errs[1] = threadns.Open(fd)
+	k.turn, errs[2] = threadns.OpenTurn(fd)
+	k.reader, k.looks = newReader(k.conn), ration.New(8, 20)
+	if err = errors.Join(errs[:]...); err == nil {
+		err = k.probe(context.Background())
+	}
 	if err != nil {
-		return err
+		err = errors.Join(err, k.close())
 	}
-	k.conn, k.reader = conn, newReader(conn)
-	k.looks = ration.New(8, 20)
-	if err := k.sysctl.open(c.NetNS); err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
-		return errors.Join(err, k.sysctl.close(), conn.Close())
-	}
-	if err := k.probe(context.Background()); err != nil {
-		return errors.Join(err, k.close())
-	}
-	return nil
+	return err
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.turn.Close(), k.sysctl.close(), k.conn.Close())
+	return errors.Join(k.turn.Close(), k.sysctl.ns.Close(), k.conn.Close())
 }
 
 // Close closes the socket and leaves the kernel as it is.

@@ -289,6 +289,11 @@ func (r *raw) addMissing(l *layout, read []chainID) {
 // chainsForReader is how many chains are worth a connection and a thread.
 const chainsForReader = 256
 
+// readersFor returns how many connections read so many chains on so many processors.
+func readersFor(chains, processors int) int {
+	return min(1+chains/chainsForReader, processors)
+}
+
 // fillAll reads the rules of chains, of many over several connections at a time: a dump runs
 // under RCU only, so that they do not wait for each other.
 func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) error {
@@ -304,7 +309,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 			}
 		}
 	}
-	errs := make([]error, 1+min(len(ids)/chainsForReader, runtime.GOMAXPROCS(0)-1))
+	errs := make([]error, readersFor(len(ids), runtime.GOMAXPROCS(0)))
 	var group sync.WaitGroup
 	for i := range errs[1:] {
 		group.Go(func() {

@@ -74,6 +74,8 @@ func TestPrefixes(t *testing.T) {
 		got, err := (&Config{Prefix: prefix}).prefix()
 		if !ok {
 			require.ErrorContains(t, err, "prefix", prefix)
+			_, err = New(&Config{Prefix: prefix})
+			require.ErrorContains(t, err, "prefix", prefix)
 			continue
 		}
 		require.NoError(t, err, prefix)

@@ -116,11 +116,10 @@ type handles struct {
 	first uint64
 }
 
-// Sizes of messages, roughly: that of a chain, of a rule, and what a list of clients adds.
+// Sizes of messages, roughly: that of a chain and of a rule.
 const (
-	chainBytes  = 64
-	ruleBytes   = 400
-	recentBytes = 270
+	chainBytes = 64
+	ruleBytes  = 400
 )
 
 // grow makes room for the plan in a batch.
@@ -129,15 +128,12 @@ func (p *plan) grow(b *rawnl.Batch) {
 	for _, x := range p.chains {
 		messages += 1 + len(x.after)
 		bytes += chainBytes + ruleBytes*len(x.after)
-		if n := len(x.after); n > 0 && x.after[n-1].recent.kind != recentNone {
-			bytes += recentBytes * n
-		}
 	}
 	b.Grow(messages, bytes)
 }
 
-// encode appends the plan to a batch.
-func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) {
+// encode appends the plan to a batch, which it counts.
+func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats {
 	p.grow(b)
 	e := newEncoder(b)
 	for i := range p.tables {
@@ -167,6 +163,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) {
 		}
 	}
 	p.encodeRemovals(e)
+	return dataplane.Stats{Messages: b.Len(), Bytes: b.Size(), Elements: e.rules}
 }
 
 // encodeRemovals empties all chains that go before it deletes the first: they lead to each other.
@@ -216,6 +213,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 		case editReplace:
 			e.rule(x.id, nft.InPlaceOf, h.rules[d.at], &x.after[d.rule])
 		case editDelete:
+			e.rules++
 			e.of(x.id).DeleteRule(x.id.name, h.rules[d.at])
 		}
 	}
@@ -252,8 +250,7 @@ func (p *plan) stats() dataplane.Stats {
 		known[x.id] = handles{rules: slices.Repeat([]uint64{1}, len(x.before))}
 	}
 	var b rawnl.Batch
-	p.encode(&b, known)
-	return dataplane.Stats{Messages: b.Len(), Bytes: b.Size()}
+	return p.encode(&b, known)
 }
 
 // String names the chain in errors.

@@ -1,8 +1,6 @@
 package iptables
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -10,24 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/golden"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden compares text with a file.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got)
-}
 
 // planFor plans the way from one state to another on an otherwise empty kernel, and from there to
 // the next.
@@ -99,7 +84,7 @@ func TestPlansAsText(t *testing.T) {
 	t.Parallel()
 	names, states := story()
 	for i, p := range planFor(t, states...) {
-		t.Run(names[i], func(t *testing.T) { golden(t, "plan-"+names[i]+".txt", p.String()) })
+		golden.Plan(t, filepath.Join("testdata", "plan-"+names[i]+".txt"), p)
 	}
 }
 
@@ -152,6 +137,27 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	require.Equal(t, 3, plans[1].Stats().Messages, "one rule replaced, and the version")
 	require.Equal(t, 3, plans[2].Stats().Messages, "one rule inserted, and the version")
 	require.Less(t, plans[3].Stats().Messages, 60)
+	require.Empty(t, plans[0].edited(), "no rule is there")
+	require.Len(t, plans[1].edited(), 1)
+	for _, x := range plans[3].edited() {
+		require.True(t, x.exists)
+	}
+}
+
+// The memory of a large batch is not allocated again and again while it grows.
+func TestALargeBatchIsAllocatedOnce(t *testing.T) {
+	p := planFor(t, manyServices(500, 10))[0]
+	var used rawnl.Batch
+	p.encode(&used, nil)
+	again := testing.AllocsPerRun(3, func() {
+		used.Reset()
+		p.encode(&used, nil)
+	})
+	anew := testing.AllocsPerRun(3, func() {
+		var b rawnl.Batch
+		p.encode(&b, nil)
+	})
+	require.LessOrEqual(t, anew-again, 4.0)
 }
 
 // A cleanup removes base chains that accept, and have nothing in them but rules of ours that go.

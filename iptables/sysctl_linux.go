@@ -17,16 +17,6 @@ const routeLocalnet = "/proc/sys/net/ipv4/conf/all/route_localnet"
 // sysctl reads and writes routeLocalnet in one network namespace.
 type sysctl struct{ ns *threadns.NS }
 
-// open keeps a network namespace, given by a file descriptor or 0 for that of the calling thread.
-func (s *sysctl) open(netns int) (err error) {
-	if s.ns, err = threadns.Open(netns); err != nil {
-		return fmt.Errorf("network namespace: %w", err)
-	}
-	return nil
-}
-
-func (s *sysctl) close() error { return s.ns.Close() }
-
 // get reports whether it is on. Where there is no IPv4 it is off.
 func (s *sysctl) get() (bool, error) {
 	var value []byte

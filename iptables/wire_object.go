@@ -10,6 +10,7 @@ type encoder struct {
 	batch   *rawnl.Batch
 	tables  [2][len(tables)]*nft.Encoder
 	f       *nft.Family // of the rule that is being appended
+	rules   int         // that were added, changed or deleted one by one
 	scratch [sizeLargest]byte
 }
 

@@ -16,6 +16,7 @@ const protocolOffset = 9
 
 // rule appends a message that puts a rule into a chain.
 func (e *encoder) rule(id chainID, at nft.Place, handle uint64, r *rule) {
+	e.rules++
 	e.f = nft.Families[id.family]
 	table := e.of(id)
 	table.BeginRule(id.name, at, handle)

@@ -130,7 +130,7 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) err
 // request begins a request on a socket of ours.
 func (k *kernel) request(msg, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(msg, flags)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.raw}
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &k.raw}
 	return req
 }
 

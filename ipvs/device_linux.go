@@ -23,8 +23,9 @@ func (k *kernel) findDevice(a *addresses) error {
 	if err != nil {
 		return fmt.Errorf("device %s: %w", k.device, err)
 	}
-	if l.Type() != "dummy" {
-		return fmt.Errorf("device %s is of the type %q: want a dummy device", k.device, l.Type())
+	if l.Type() != k.kind {
+		return fmt.Errorf("device %s is of the type %q: want a %s device", k.device, l.Type(),
+			k.kind)
 	}
 	a.ifindex, a.up = l.Attrs().Index, l.Attrs().Flags&net.FlagUp != 0
 	k.ifindex = a.ifindex
@@ -58,7 +59,7 @@ func (k *kernel) readDevices() ([]string, error) {
 	}
 	var l []string
 	for _, link := range links {
-		if link.Type() == "dummy" && link.Attrs().Group == instanceNumber(k.instance) {
+		if link.Type() == k.kind && link.Attrs().Group == instanceNumber(k.instance) {
 			l = append(l, link.Attrs().Name)
 		}
 	}
@@ -70,19 +71,19 @@ func (k *kernel) readDevices() ([]string, error) {
 func (k *kernel) makeDevice() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.Group, attrs.Flags = k.device, instanceNumber(k.instance), net.FlagUp
-	err := k.links.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	var l netlink.Link
+	err := k.links.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: k.kind})
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		err = noModule("dummy", err)
+		err = noModule(k.kind, err)
 	}
-	if err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("make device %s: %w", k.device, err)
+	if err == nil || errors.Is(err, syscall.EEXIST) {
+		l, err = k.links.LinkByName(k.device)
 	}
-	l, err := k.links.LinkByName(k.device)
 	if err == nil {
 		err = k.links.LinkSetUp(l)
 	}
 	if err != nil {
-		return fmt.Errorf("set up device %s: %w", k.device, err)
+		return fmt.Errorf("make device %s: %w", k.device, err)
 	}
 	k.ifindex = l.Attrs().Index
 	return nil

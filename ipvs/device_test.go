@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/golden"
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -57,8 +58,8 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	require.Empty(t,
 		ipLines(commit(t, b,
 			state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
-	golden(t, "device-more-addresses", commit(t, b, state(six, more)).String())
-	golden(t, "device-fewer-addresses", commit(t, b, state()).String())
+	golden.Plan(t, "testdata/device-more-addresses.plan", commit(t, b, state(six, more)))
+	golden.Plan(t, "testdata/device-fewer-addresses.plan", commit(t, b, state()))
 	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"},
 		ipLines(commit(t, b, servicemodel.State{}.WithNode(goldenNode()))))
 	require.Empty(t, b.pl.have.index.users)

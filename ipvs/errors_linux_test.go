@@ -93,9 +93,9 @@ func TestUnreadableAddressesAreAnError(t *testing.T) {
 	b.kernel.device = "lo"
 	b.kernel.changes.suspect.Store(true)
 	_, err = b.Integrity(t.Context())
-	require.ErrorContains(t, err, "want a dummy device")
+	require.ErrorContains(t, err, "want a bridge device")
 	_, err = b.Observe(t.Context(), nil)
-	require.ErrorContains(t, err, "want a dummy device")
+	require.ErrorContains(t, err, "want a bridge device")
 	require.False(t, b.observed)
 }
 

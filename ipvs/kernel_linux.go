@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,10 +33,11 @@ type kernel struct {
 	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
 	links   *netlink.Handle
-	raw     *nl.SocketHandle // for what links cannot say: see address_linux.go
-	changes changes          // of addresses and links
+	raw     nl.SocketHandle // for what links cannot say: see address_linux.go
+	changes changes         // of addresses and links
 	sysctls sysctlFiles
 	device  string // the configured one
+	kind    string // of its link; empty: dummy, but tests have what more kernels know
 	ifindex int    // of the device; 0: it is not there
 }
 
@@ -52,42 +54,35 @@ func (k *kernel) open(c *Config) error {
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		return noModule("ip_vs", err)
 	}
+	if err == nil { // anybody may look for the family; its version shows whether more is permitted
+		_, err = k.vs.Info(context.Background())
+	}
+	if err == nil {
+		err = k.openNetwork(&at)
+	}
 	if err != nil {
-		return err
+		err = errors.Join(err, k.close())
 	}
-	// Anybody may look for the family; its version shows whether more is permitted.
-	if _, err := k.vs.Info(context.Background()); err != nil {
-		return errors.Join(err, k.vs.Close())
-	}
-	if err := k.openNetwork(&at); err != nil {
-		return errors.Join(err, k.close())
-	}
-	return nil
+	return err
 }
 
 // openNetwork opens all sockets but that of IPVS.
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
 	k.sysctls, k.references.file = sysctlFiles{}, referencesFile
+	k.kind = cmp.Or(k.kind, "dummy")
 	if k.ns, err = threadns.Open(c.NetNS); err != nil {
 		return err
 	}
-	if k.turn, err = threadns.OpenTurn(k.ns.FD()); err != nil {
-		return err
-	}
-	ns := netns.NsHandle(k.ns.FD())
-	if k.links, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
-	}
-	raw, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
-	}
-	k.raw = &nl.SocketHandle{Socket: raw}
-	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD()}); err != nil {
-		return err
-	}
-	if err := k.changes.open(k.ns); err != nil {
+	fd := k.ns.FD()
+	var errs [5]error
+	k.turn, errs[0] = threadns.OpenTurn(fd)
+	k.links, errs[1] = netlink.NewHandleAt(netns.NsHandle(fd), unix.NETLINK_ROUTE)
+	k.raw.Socket, errs[2] = nl.GetNetlinkSocketAt(netns.NsHandle(fd), netns.None(),
+		unix.NETLINK_ROUTE)
+	k.nf, errs[3] = rawnl.Dial(&rawnl.Config{NetNS: fd})
+	errs[4] = k.changes.open(k.ns)
+	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
 	return k.findDevice(&addresses{})
@@ -95,29 +90,13 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 
 // close closes what was opened.
 func (k *kernel) close() error {
-	var errs []error
-	if k.vs != nil {
-		errs = append(errs, k.vs.Close())
-	}
-	if k.nf != nil {
-		errs = append(errs, k.nf.Close())
-	}
 	if k.links != nil {
 		k.links.Close()
 	}
-	if k.raw != nil {
-		k.raw.Close()
-	}
+	k.raw.Close()
 	k.changes.close()
 	k.sysctls.close()
-	if k.turn != nil {
-		errs = append(errs, k.turn.Close())
-	}
-	if k.ns != nil {
-		errs = append(errs, k.ns.Close())
-	}
-	k.vs, k.nf, k.turn, k.ns = nil, nil, nil, nil
-	return errors.Join(errs...)
+	return errors.Join(k.vs.Close(), k.nf.Close(), k.turn.Close(), k.ns.Close())
 }
 
 // Close closes the sockets and leaves the kernel as it is.

@@ -1,9 +1,7 @@
 package ipvs
 
 import (
-	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -11,12 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/golden"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 var goldenAddr = netip.MustParseAddr("192.0.2.10")
 
@@ -150,7 +147,7 @@ func TestPlansAreGolden(t *testing.T) {
 		require.NoError(t, err)
 		c := servicemodel.Diff(table, next)
 		p := b.pl.plan(c)
-		golden(t, step.name, p.String())
+		golden.Plan(t, filepath.Join("testdata", step.name+".plan"), p)
 		requireCounted(t, p)
 		require.Equal(t, p.String(), b.pl.plan(c).String())
 		b.committed(p, 0)
@@ -204,17 +201,6 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 			require.Contains(t, p.String(), w)
 		}
 	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".plan")
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got, "run with -update if this is meant")
 }
 
 // A mark is given to one frontend at a time, and given again when it is free; those of others are

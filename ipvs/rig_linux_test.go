@@ -60,6 +60,7 @@ func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socke
 		return nil, err
 	}
 	b := newBackend(c)
+	b.kernel.kind = "bridge"
 	for name := range sysctls(true) {
 		delete(b.pl.tunables, name)
 	}

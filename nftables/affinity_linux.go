@@ -202,7 +202,7 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	k.batch.Reset()
 	nft.NewEncoder(&k.batch, nft.Families[i], b.pl.table).DeleteElements(
 		&nft.Set{Name: name}, &l)
-	err := k.commit(ctx)
+	_, err := k.commit(ctx)
 	if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
@@ -224,7 +224,7 @@ func (b *Backend) swept(ctx context.Context) error {
 		next: b.pl.version.next(b.pl.first, false, b.pl.version.owners), mark: true}
 	k.batch.Reset()
 	p.encode(&k.batch)
-	err := k.commit(ctx)
+	_, err := k.commit(ctx)
 	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return nil

@@ -47,31 +47,30 @@ func (k *kernel) open(cfg *Config) error {
 	}
 	defer release()
 	c := rawnl.Config{NetNS: fd}
-	conn, err := rawnl.Dial(&c)
+	var second *rawnl.Conn
+	var errs [3]error
+	k.conn, errs[0] = rawnl.Dial(&c)
+	second, errs[1] = rawnl.Dial(&c)
+	k.turn, errs[2] = threadns.OpenTurn(fd)
+	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunkAddrs
+	if err = errors.Join(errs[:]...); err == nil {
+		// Without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables.
+		if _, e := k.conn.GenID(context.Background()); errors.Is(e, unix.EPERM) {
+			err = e
+		}
+	}
 	if err != nil {
-		return err
+		err = errors.Join(err, k.close())
 	}
-	// Without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables.
-	if _, err := conn.GenID(context.Background()); errors.Is(err, unix.EPERM) {
-		return errors.Join(err, conn.Close())
-	}
-	second, err := rawnl.Dial(&c)
-	if err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	if k.turn, err = threadns.OpenTurn(c.NetNS); err != nil {
-		return errors.Join(err, conn.Close(), second.Close())
-	}
-	k.conn, k.dumpable, k.chunk = conn, dumpable, chunkAddrs
-	k.askers = [2]*asker{{conn: conn}, {conn: second}}
-	return nil
+	return err
+}
+
+func (k *kernel) close() error {
+	return errors.Join(k.turn.Close(), k.conn.Close(), k.askers[1].conn.Close())
 }
 
 // Close closes the sockets and leaves the kernel as it is.
-func (b *Backend) Close() error {
-	k := &b.kernel
-	return errors.Join(k.turn.Close(), k.conn.Close(), k.askers[1].conn.Close())
-}
+func (b *Backend) Close() error { return b.kernel.close() }
 
 // patience is how long other writers of the namespace are waited for.
 const patience = 10 * time.Second
@@ -217,18 +216,7 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 			return dataplane.Broken, err
 		}
 		sk, _ := readSkeleton(f, raw, b.rules)
-		if sk.exists != b.pl.have[i].exists || sk.broken || sk.stale ||
-			!sk.shape.equal(&b.pl.have[i].shape) {
-			return dataplane.Broken, nil
-		}
-		for name, n := range b.pl.have[i].counts {
-			got, told := sk.counts[name]
-			if !told {
-				result = dataplane.Touched
-			} else if got != n {
-				return dataplane.Broken, nil
-			}
-		}
+		result = max(result, b.pl.have[i].compare(&sk))
 	}
 	return result, nil
 }
@@ -270,16 +258,17 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 	p.encode(&k.batch)
-	stats := dataplane.Stats{Messages: k.batch.Len(), Elements: p.elements()}
+	stats, err := k.commit(ctx)
+	stats.Elements = p.elements()
+	return stats, err
+}
+
+// commit sends the batch as one transaction, if there is anything in it.
+func (k *kernel) commit(ctx context.Context) (dataplane.Stats, error) {
+	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
 	if stats.Messages == 0 {
 		return stats, nil
 	}
-	stats.Bytes = k.batch.Size()
-	return stats, k.commit(ctx)
-}
-
-// commit sends the batch as one transaction.
-func (k *kernel) commit(ctx context.Context) error {
 	err := k.conn.Commit(ctx, &k.batch, 0)
 	if k.batch.Size() > keptBatch {
 		k.batch = rawnl.Batch{}
@@ -288,7 +277,7 @@ func (k *kernel) commit(ctx context.Context) error {
 	if err == nil {
 		k.gen = rawnl.NextGenID(k.gen)
 	}
-	return err
+	return stats, err
 }
 
 // failed wraps an error after which the kernel must be observed again.
@@ -322,12 +311,9 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 			nft.NewEncoder(&k.batch, f, b.pl.table).DeleteTable()
 		}
 	}
-	stats := dataplane.Stats{Messages: k.batch.Len()}
-	if stats.Messages > 0 {
-		stats.Bytes = k.batch.Size()
-		if err := k.conn.Commit(ctx, &k.batch, 0); err != nil {
-			return dataplane.Stats{}, b.failed("cleanup", err)
-		}
+	stats, err := k.commit(ctx)
+	if err != nil {
+		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
 	stats.Duration = time.Since(start)
 	return stats, nil

@@ -80,7 +80,8 @@ func TestAPartEndsASweep(t *testing.T) {
 		mark: true}
 	b.kernel.batch.Reset()
 	p.encode(&b.kernel.batch)
-	require.NoError(t, b.kernel.commit(t.Context()))
+	_, err = b.kernel.commit(t.Context())
+	require.NoError(t, err)
 
 	applyParts(t, ns, states, "third")
 	requireShared(t, ns, states, 0)

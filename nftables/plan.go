@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/shared"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -17,6 +18,24 @@ type skeleton struct {
 	broken bool // sets or chains are missing or of another kind: only making the table anew helps
 	// counts is how many elements each set has, as far as it is known, but for what rules add.
 	counts map[string]int
+}
+
+// compare returns what a look at the table says, which was sk when it was known last.
+func (sk *skeleton) compare(now *skeleton) dataplane.Integrity {
+	if now.exists != sk.exists || now.broken || now.stale || !now.shape.equal(&sk.shape) {
+		return dataplane.Broken
+	}
+	result := dataplane.Intact
+	for name, n := range sk.counts {
+		got, told := now.counts[name]
+		if told && got != n {
+			return dataplane.Broken
+		}
+		if !told {
+			result = dataplane.Touched
+		}
+	}
+	return result
 }
 
 // plan is what a commit sends: for each family, in this order, the table, its sets, the elements to

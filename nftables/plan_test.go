@@ -1,20 +1,18 @@
 package nftables
 
 import (
-	"flag"
+	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/golden"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func goldenNode() servicemodel.Node {
 	return servicemodel.Node{Name: "this",
@@ -92,7 +90,7 @@ func TestPlansAreGolden(t *testing.T) {
 		next, err := servicemodel.Resolve(table, step.state)
 		require.NoError(t, err)
 		p := pl.plan(servicemodel.Diff(table, next))
-		golden(t, step.name, p.String())
+		golden.Plan(t, filepath.Join("testdata", step.name+".nft"), p)
 
 		// The same plan is the same bytes.
 		var one, two rawnl.Batch
@@ -111,15 +109,32 @@ func TestPlansAreGolden(t *testing.T) {
 	}
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".nft")
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+// The memory of a large batch is not allocated again and again while it grows.
+func TestALargeBatchIsAllocatedOnce(t *testing.T) {
+	s := servicemodel.State{}.WithNode(goldenNode())
+	for i := range 6000 {
+		svc := goldenService(func(s *servicemodel.Service) {
+			s.Name.Name, s.Ports[0].NodePort = fmt.Sprint("web-", i), 0
+			s.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}
+		})
+		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	}
-	want, err := os.ReadFile(file)
+	table, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
-	require.Equal(t, string(want), got, "run with -update if this is meant")
+	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 1}
+	p := pl.plan(servicemodel.Diff(nil, table))
+	var used rawnl.Batch
+	p.encode(&used)
+	require.Greater(t, used.Size(), keptBatch)
+	again := testing.AllocsPerRun(3, func() {
+		used.Reset()
+		p.encode(&used)
+	})
+	anew := testing.AllocsPerRun(3, func() {
+		var b rawnl.Batch
+		p.encode(&b)
+	})
+	require.LessOrEqual(t, anew-again, 8.0)
 }
 
 func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
@@ -167,8 +182,8 @@ func TestTableNames(t *testing.T) {
 		require.NoError(t, err, name)
 	}
 	for _, name := range []string{"1a", "a b", "a;flush", "ä", "a/b", string(make([]byte, 70))} {
-		_, err := (&Config{Table: name}).table()
-		require.Error(t, err, name)
+		_, err := New(&Config{Table: name})
+		require.ErrorContains(t, err, "table name", name)
 	}
 	got, err := (*Config)(nil).table()
 	require.NoError(t, err)

@@ -48,7 +48,7 @@ func (p *plan) size() int {
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
 	if n := p.size(); n > keptBatch {
-		b.Grow(0, n+n/64) // of messages there are few
+		b.Grow(len(p.families), n+n/64) // of messages there are few
 	}
 	p.write(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) })
 }

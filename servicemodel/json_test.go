@@ -2,17 +2,15 @@ package servicemodel_test
 
 import (
 	"encoding/json"
-	"flag"
 	"net/netip"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // requireReadBack marshals a value, reads it into a new one and returns that.
 func requireReadBack[T any](t *testing.T, v T) T {
@@ -116,13 +114,7 @@ func TestJSONIsTheRecordedOne(t *testing.T) {
 	for name, v := range values {
 		text, err := json.MarshalIndent(v, "", "  ")
 		require.NoError(t, err)
-		golden := "testdata/" + name + ".json"
-		if *update {
-			require.NoError(t, os.WriteFile(golden, append(text, '\n'), 0o644))
-		}
-		want, err := os.ReadFile(golden)
-		require.NoError(t, err)
-		require.Equal(t, string(want), string(text)+"\n")
+		golden.File(t, "testdata/"+name+".json", string(text)+"\n")
 	}
 }
 

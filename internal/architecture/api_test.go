@@ -2,26 +2,24 @@ package architecture
 
 import (
 	"bytes"
-	"flag"
 	"go/ast"
 	"go/build"
 	"go/doc"
 	"go/parser"
 	"go/printer"
 	"go/token"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/golden"
 )
 
 // record is the exported API of the module. A change of it is seen in review, and goes into
 // CHANGELOG.md; what may change is said in CONTRIBUTING.md.
 const record = "testdata/api.txt"
-
-var update = flag.Bool("update", false, "write the exported API to "+record)
 
 func TestTheExportedAPIIsTheRecordedOne(t *testing.T) {
 	t.Parallel()
@@ -36,13 +34,7 @@ func TestTheExportedAPIIsTheRecordedOne(t *testing.T) {
 		}
 		got.WriteByte('\n')
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(record, got.Bytes(), 0o644))
-	}
-	want, err := os.ReadFile(record)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got.String(),
-		"the exported API changed: go test ./internal/architecture -update writes the new one")
+	golden.File(t, record, got.String())
 }
 
 // exported returns the exported declarations of a package in the order of go doc, without comments

@@ -50,8 +50,14 @@ func Dial(ctx context.Context, cfg *rawnl.Config) (*Client, error) {
 	return &Client{conn}, nil
 }
 
-// Close closes the client. A request in progress ends first, or with [rawnl.ErrClosed].
-func (c *Client) Close() error { return c.conn.Close() }
+// Close closes the client. A request in progress ends first, or with [rawnl.ErrClosed]. Nil is
+// closed.
+func (c *Client) Close() error {
+	if c == nil {
+		return nil
+	}
+	return c.conn.Close()
+}
 
 // Submit sends the commands of b, which the kernel carries out in their order. One that fails does
 // not stop the others, for IPVS has no transactions: the error says which did, as that of

@@ -120,9 +120,9 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 }
 
 // Close closes the connection, as soon as the system call in progress returns. A request in
-// progress ends with [ErrClosed], unless that was its last.
+// progress ends with [ErrClosed], unless that was its last. Nil is closed.
 func (c *Conn) Close() error {
-	if c.closed.Swap(true) {
+	if c == nil || c.closed.Swap(true) {
 		return nil
 	}
 	<-c.turn

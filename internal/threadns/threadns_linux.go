@@ -56,8 +56,13 @@ func Current() (*os.File, error) {
 	return file, nil
 }
 
-// Close lets go of the namespace.
-func (n *NS) Close() error { return n.file.Close() }
+// Close lets go of the namespace. Nil is none.
+func (n *NS) Close() error {
+	if n == nil {
+		return nil
+	}
+	return n.file.Close()
+}
 
 // FD is a file descriptor of the namespace, until it is closed.
 func (n *NS) FD() int { return int(n.file.Fd()) }

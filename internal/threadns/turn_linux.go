@@ -92,5 +92,10 @@ func (t *Turn) othersWait() bool {
 	return err == nil && lock.Type != unix.F_UNLCK
 }
 
-// Close gives the lock back and lets go of the namespace.
-func (t *Turn) Close() error { return t.file.Close() }
+// Close gives the lock back and lets go of the namespace. Nil has neither.
+func (t *Turn) Close() error {
+	if t == nil {
+		return nil
+	}
+	return t.file.Close()
+}
