@@ -11,12 +11,12 @@ import (
 // Usage is how full the table is, and what came of that.
 type Usage struct {
 	// Count is the number of flows in this network namespace.
-	Count uint32
+	Count uint32 `json:"count"`
 	// Max is nf_conntrack_max: one number for the machine, which every namespace may reach for
 	// itself. 0 means no limit, and before Linux 4.18 that it is not known.
-	Max uint32
+	Max uint32 `json:"max"`
 	// Stats are counters since the namespace was made.
-	Stats Stats
+	Stats Stats `json:"stats"`
 }
 
 // Fraction is Count in relation to Max: the figure to alert on. From about 0.95 on, the kernel
@@ -32,21 +32,22 @@ func (u Usage) Fraction() float64 {
 // Stats are events counted on all CPUs. On each CPU the kernel counts them in 32 bits and lets them
 // wrap.
 type Stats struct {
-	Found    uint64 // found: lookups that hit although none was expected
-	Invalid  uint64 // invalid: packets that could not be tracked
-	Inserted uint64 // insert: flows put into the table by ctnetlink
+	Found    uint64 `json:"found"`    // found: lookups that hit although none was expected
+	Invalid  uint64 `json:"invalid"`  // invalid: packets that could not be tracked
+	Inserted uint64 `json:"inserted"` // insert: flows put into the table by ctnetlink
 	// insert_failed: flows not put into the table, as another had taken their tuple
-	InsertFailed uint64
+	InsertFailed uint64 `json:"insertFailed"`
 	// Dropped: packets lost because the table was full, or because of a clash that could not be
 	// resolved. Alert when it grows.
-	Dropped uint64 // drop
+	Dropped uint64 `json:"dropped"` // drop
 	// EarlyDropped: flows evicted to make room. It grows some time before Dropped does.
-	EarlyDropped    uint64 // early_drop
-	Errors          uint64 // error: ICMP errors that could not be tracked
-	SearchRestarts  uint64 // search_restart: lookups begun again since the table changed
-	ClashesResolved uint64 // clash_resolve, since Linux 5.6
+	EarlyDropped uint64 `json:"earlyDropped"` // early_drop
+	Errors       uint64 `json:"errors"`       // error: ICMP errors that could not be tracked
+	// search_restart: lookups begun again since the table changed
+	SearchRestarts  uint64 `json:"searchRestarts"`
+	ClashesResolved uint64 `json:"clashesResolved"` // clash_resolve, since Linux 5.6
 	// chaintoolong, since Linux 5.15: flows not inserted since their hash bucket was full
-	ChainsTooLong uint64
+	ChainsTooLong uint64 `json:"chainsTooLong"`
 }
 
 // Usage reads how full the table is.

@@ -3,6 +3,7 @@ package docs_test
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,12 +14,13 @@ import (
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // The functions are compiled only: they would write to the kernel of whoever runs the tests.
-var _ = []any{readme, withFlows, cni}
+var _ = []any{readme, withFlows, withPage, cni}
 
 // readme is README.md's.
 func readme(ctx context.Context) error {
@@ -60,6 +62,13 @@ func withFlows(backend dataplane.Backend) (*dataplane.Engine, error) {
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 	return engine, nil
+}
+
+// withPage is that of page.md.
+func withPage(engine *dataplane.Engine, table *conntrack.Table, mux *http.ServeMux) {
+	shown := page.New(engine, &page.Config{Conntrack: table})
+	defer shown.Close()
+	mux.Handle("/kernlb/", http.StripPrefix("/kernlb", shown))
 }
 
 // cni is that of cni.md.

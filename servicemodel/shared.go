@@ -6,8 +6,8 @@ import (
 	"github.com/kernlb/kernlb/internal/shared"
 )
 
-// Shared reads a table without copying what it reads. It is for the backends of this module, which
-// look at every frontend and pool several times.
+// Shared reads a table without copying what it reads. It is for the packages of this module that
+// look at every frontend and pool, as the backends do several times.
 type Shared struct{ t *Table }
 
 // Shared returns t with methods that hand out its own objects, which other tables share: they must
@@ -45,3 +45,16 @@ func (s Shared) poolOf(f *Frontend, v Verdict) *Pool {
 	}
 	return nil
 }
+
+// SharedState reads a state without copying what it reads, as [Shared] does a table.
+type SharedState struct{ s State }
+
+// Shared returns s with methods that hand out its own objects, which other states share: they must
+// not be modified. As with [Table.Shared], only packages of this module have the key.
+func (s State) Shared(shared.Key) SharedState { return SharedState{s} }
+
+// Services is [State.Services] without copies.
+func (s SharedState) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
+
+// Endpoints is [State.Endpoints] without a copy.
+func (s SharedState) Endpoints(n Name) []Endpoint { return s.s.endpointsOf(n) }

@@ -33,6 +33,7 @@ type options struct {
 	endpoint int
 	flow     flowOptions
 	trace    traceOptions
+	listen   listenOptions
 
 	explained servicemodel.Name // explain: the service
 	ipvs      ipvs.Config       // what flags say of it
@@ -68,7 +69,7 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 		o.checkExplain(name, about)); err != nil {
 		return "", err
 	}
-	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check())
+	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check(), o.listen.check())
 }
 
 // checkCleanup checks the flags that cleanup alone has.
@@ -139,6 +140,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	o.defineIPVS(fs)
 	o.flow.define(fs)
 	o.trace.define(fs)
+	o.listen.define(fs)
 }
 
 // defineApply defines the flags that say what is applied.

@@ -46,6 +46,7 @@ var flagsFor = map[string]string{
 	"keep-going":         "apply plan",
 	"allow-empty":        "apply plan watch",
 	"copies":             "watch",
+	"listen*":            "watch",
 	"of":                 "cleanup",
 	"plan":               "cleanup tune",
 	"node":               needNode,

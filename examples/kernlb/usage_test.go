@@ -23,16 +23,20 @@ func TestWrongUsageIsOneLine(t *testing.T) {
 		"show -conntrack-min 1": "-conntrack-min is for tune, not for show",
 		"tune -masquerade-all": "-masquerade-all is for apply, plan, watch, show, " +
 			"trace, explain, bench",
-		"apply":                      "apply needs manifests: -f FILE",
-		"apply web.yaml":             `apply does not take "web.yaml", which is no flag`,
-		"explain web":                `explain needs a service: NAMESPACE/NAME, not "web"`,
-		"explain a/b c/d":            `explain does not take "c/d"`,
-		"apply -f":                   "flag needs an argument: -f",
-		"bench -services x":          `invalid value "x" for flag -services: parse error`,
-		"-service a/b apply -f x":    "-service is for flows, not for apply",
-		"cleanup -of kube-proxy3":    `-of: "kube-proxy3": want kube-proxy`,
-		"show -o json -o yaml":       `-o: "yaml": want text or json`,
-		"flows -watch -service nope": `-service: "nope": want namespace/name`,
+		"watch -f x -listen 0.0.0.0:80": "-listen: 0.0.0.0:80: others than this machine " +
+			"reach it, and could read the page; if they shall, say -listen-anywhere",
+		"watch -f x -listen localhost:1": `-listen: "localhost:1": want IP:PORT`,
+		"watch -f x -listen 192.0.2.1":   `-listen: "192.0.2.1": want IP:PORT`,
+		"apply":                          "apply needs manifests: -f FILE",
+		"apply web.yaml":                 `apply does not take "web.yaml", which is no flag`,
+		"explain web":                    `explain needs a service: NAMESPACE/NAME, not "web"`,
+		"explain a/b c/d":                `explain does not take "c/d"`,
+		"apply -f":                       "flag needs an argument: -f",
+		"bench -services x":              `invalid value "x" for flag -services: parse error`,
+		"-service a/b apply -f x":        "-service is for flows, not for apply",
+		"cleanup -of kube-proxy3":        `-of: "kube-proxy3": want kube-proxy`,
+		"show -o json -o yaml":           `-o: "yaml": want text or json`,
+		"flows -watch -service nope":     `-service: "nope": want namespace/name`,
 	} {
 		var out, errs bytes.Buffer
 		p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}

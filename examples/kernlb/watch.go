@@ -105,11 +105,16 @@ func (p *program) logger() *slog.Logger {
 func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollower,
 	node *addrFollower) error {
 	defer e.Subscribe(tellManager)()
+	closePage, err := w.listen(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer closePage()
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	w.send(e)
 	go func() { ended <- e.Run(ctx, nil) }()
-	err := w.follow(ctx, e, files, node)
+	err = w.follow(ctx, e, files, node)
 	stop()
 	if runErr := <-ended; err == nil {
 		err = runErr

@@ -1,0 +1,123 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// dumpTime is how long the conntrack table may be read for somebody.
+const dumpTime = 10 * time.Second
+
+// conntrackData is how full the table is.
+type conntrackData struct {
+	conntrack.Usage
+	Fraction float64 `json:"fraction"`
+}
+
+func (p *Page) conntrack(r *http.Request, _ *dataplane.Status) (any, error) {
+	if p.cfg.Conntrack == nil {
+		return nil, noConntrack()
+	}
+	u, err := p.cfg.Conntrack.Usage(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return &conntrackData{u, u.Fraction()}, nil
+}
+
+func noConntrack() error {
+	return &problem{http.StatusNotFound, "this program does not look at conntrack"}
+}
+
+// connections counts the connections of a service to one of its endpoints, as conntrack sees them.
+type connections struct {
+	Port     servicemodel.PortName `json:"port"`
+	Endpoint netip.AddrPort        `json:"endpoint"`
+	// Former says that the service does not send new connections there.
+	Former bool `json:"former,omitempty"`
+	// Answered, Unanswered and Reset are those that the endpoint has answered, has not answered,
+	// and has refused: TCP connections that it reset before they were established.
+	Answered   int `json:"answered"`
+	Unanswered int `json:"unanswered"`
+	Reset      int `json:"reset"`
+}
+
+// Hint says what is likely if nobody answers.
+func (c *connections) Hint() string {
+	switch {
+	case c.Reset > 0 && c.Answered == 0:
+		return "it refuses connections: nothing listens there"
+	case c.Unanswered > 0 && c.Answered == 0:
+		return "it does not answer: it is not reached, or a firewall drops the packets or the " +
+			"answers"
+	}
+	return ""
+}
+
+// connectionsOf reads the conntrack table, for one asker at a time.
+func (p *Page) connectionsOf(ctx context.Context, t *servicemodel.Table, n servicemodel.Name) (
+	[]*connections, error) {
+	ct := p.cfg.Conntrack
+	if ct == nil {
+		return nil, noConntrack()
+	}
+	select {
+	case p.dumps <- struct{}{}:
+		defer func() { <-p.dumps }()
+	default:
+		return nil, &problem{http.StatusServiceUnavailable,
+			"the conntrack table is being read for somebody else"}
+	}
+	ctx, stop := context.WithTimeout(ctx, dumpTime)
+	defer stop()
+	node, err := ct.NodeAddrs(t.Rules().NodePorts)
+	if err != nil {
+		return nil, fmt.Errorf("count the connections of %v: %w", n, err)
+	}
+	index := flows.NewIndex(t, node)
+	counts := map[connections]*connections{}
+	for fl, err := range ct.Flows(ctx, conntrack.Filter{}) {
+		if err != nil {
+			return nil, fmt.Errorf("count the connections of %v: %w", n, err)
+		}
+		f := index.Frontend(&fl)
+		if f == nil || f.Service.Name != n {
+			continue
+		}
+		key := connections{Port: f.Service, Endpoint: fl.Reply.Src,
+			Former: !index.Serves(f, &fl)}
+		c := counts[key]
+		if c == nil {
+			own := key
+			c = &own
+			counts[key] = c
+		}
+		c.add(&fl)
+	}
+	return slices.SortedFunc(maps.Values(counts), func(a, b *connections) int {
+		return cmp.Or(a.Port.Compare(b.Port), a.Endpoint.Compare(b.Endpoint))
+	}), nil
+}
+
+// add counts a flow.
+func (c *connections) add(f *conntrack.Flow) {
+	switch {
+	case f.Status&conntrack.StatusSeenReply == 0:
+		c.Unanswered++
+	case f.TCP == conntrack.TCPClose && f.Status&conntrack.StatusAssured == 0:
+		c.Reset++
+	default:
+		c.Answered++
+	}
+}

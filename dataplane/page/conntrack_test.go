@@ -1,0 +1,120 @@
+package page_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/page"
+)
+
+// fakeConntrack is a conntrack table that holds some flows, or fails.
+type fakeConntrack struct {
+	flows []conntrack.Flow
+	err   error
+	wait  chan struct{} // closed when flows may be read
+}
+
+func (c fakeConntrack) Usage(context.Context) (conntrack.Usage, error) {
+	return conntrack.Usage{Count: 90, Max: 100, Stats: conntrack.Stats{Dropped: 7}}, c.err
+}
+
+func (c fakeConntrack) NodeAddrs([]netip.Prefix) ([]netip.Addr, error) {
+	return []netip.Addr{addr(192, 168, 1)}, c.err
+}
+
+func (c fakeConntrack) Flows(ctx context.Context, _ conntrack.Filter) iter.Seq2[conntrack.Flow,
+	error] {
+	if c.wait != nil {
+		<-c.wait
+	}
+	return conntrack.All(c.flows...)
+}
+
+// flow is a TCP flow to a frontend that an endpoint answers, or not.
+func flow(dst, endpoint string, s conntrack.Status, tcp conntrack.TCPState) conntrack.Flow {
+	client := netip.MustParseAddrPort("10.244.7.7:40000")
+	return conntrack.Flow{Protocol: conntrack.TCP, Status: s, TCP: tcp,
+		Original: conntrack.Tuple{Src: client, Dst: netip.MustParseAddrPort(dst)},
+		Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client}}
+}
+
+// Connections tell which endpoints answer, which do not, and which refuse.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	const answered = conntrack.StatusSeenReply | conntrack.StatusAssured
+	cfg := &page.Config{Conntrack: fakeConntrack{flows: []conntrack.Flow{
+		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPEstablished),
+		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPClose),
+		flow("192.168.0.1:30080", "10.244.0.1:8080", 0, conntrack.TCPSynSent),
+		flow("10.96.0.10:80", "10.244.0.2:8080", 0, conntrack.TCPSynSent),
+		flow("10.96.0.10:80", "10.244.0.3:8080", conntrack.StatusSeenReply, conntrack.TCPClose),
+		flow("10.96.0.99:80", "10.244.0.3:8080", answered, conntrack.TCPEstablished),
+	}}}
+	s := holding(t, web(), cfg)
+	type countsJSON struct {
+		Endpoint                    string
+		Former                      bool
+		Answered, Unanswered, Reset int
+	}
+	var got struct{ Connections []countsJSON }
+	s.json(t, "/service.json?name=default/web&connections=1", &got)
+	require.Equal(t, []countsJSON{
+		{"10.244.0.1:8080", false, 2, 1, 0},
+		{"10.244.0.2:8080", false, 0, 1, 0},
+		{"10.244.0.3:8080", true, 0, 0, 1},
+	}, got.Connections)
+	_, body := s.get("/service?name=default/web&connections=1")
+	require.Contains(t, body, "it does not answer")
+	require.Contains(t, body, "nothing listens there")
+	_, body = s.get("/service?name=default/web")
+	require.NotContains(t, body, "it does not answer", "nobody asked")
+	none := holding(t, web(), &page.Config{Conntrack: fakeConntrack{}})
+	_, body = none.get("/service?name=default/web&connections=1")
+	require.Contains(t, body, ": none")
+}
+
+// The table is read for one asker at a time, for a large one takes seconds.
+func TestOneReadsConntrackAtATime(t *testing.T) {
+	t.Parallel()
+	wait := make(chan struct{})
+	s := holding(t, web(), &page.Config{Conntrack: fakeConntrack{wait: wait}})
+	const path = "/service.json?name=default/web&connections=1"
+	codes := make(chan int, 2)
+	for range 2 {
+		go func() {
+			code, _ := s.get(path)
+			codes <- code
+		}()
+	}
+	require.Equal(t, http.StatusServiceUnavailable, <-codes)
+	close(wait)
+	require.Equal(t, http.StatusOK, <-codes)
+}
+
+func TestConntrackUsage(t *testing.T) {
+	t.Parallel()
+	s := holding(t, web(), &page.Config{Conntrack: fakeConntrack{}})
+	var got struct {
+		Count, Max int
+		Fraction   float64
+		Stats      struct{ Dropped int }
+	}
+	s.json(t, "/conntrack.json", &got)
+	require.Equal(t, 0.9, got.Fraction)
+	require.Equal(t, 7, got.Stats.Dropped)
+	_, body := s.get("/conntrack")
+	require.Contains(t, body, "90 %")
+	code, body := holding(t, web(), nil).get("/conntrack")
+	require.Equal(t, http.StatusNotFound, code)
+	require.Contains(t, body, "does not look at conntrack")
+	failing := holding(t, web(), &page.Config{Conntrack: fakeConntrack{err: errors.New("no")}})
+	code, _ = failing.get("/conntrack")
+	require.Equal(t, http.StatusInternalServerError, code)
+}

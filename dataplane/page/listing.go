@@ -1,0 +1,140 @@
+package page
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// condition is how a service is doing, in one word.
+type condition string
+
+const (
+	ok       condition = "ok"       // all connections are balanced
+	refused  condition = "refused"  // it is left out, see dataplane.Refusal
+	rejects  condition = "rejects"  // some connections are rejected: nobody can take them
+	drops    condition = "drops"    // some are dropped: nobody here can take them
+	conflict condition = "conflict" // another service has one of its addresses
+	pending  condition = "pending"  // it is not in the kernel yet
+	removed  condition = "removed"  // nobody wants it any more
+	unused   condition = "unused"   // it has no address or no port
+	unknown  condition = "unknown"  // what the kernel holds is not known
+)
+
+// bad reports whether somebody should look.
+func (c condition) bad() bool {
+	return c == refused || c == rejects || c == drops || c == conflict
+}
+
+// entry is a service of a listing.
+type entry struct {
+	name      servicemodel.Name
+	text      string                   // the name
+	frontends []*servicemodel.Frontend // those that the kernel holds; shared with tables
+	endpoints []servicemodel.Endpoint  // those that are wanted; shared with states
+	condition condition
+}
+
+// listing is all services that are wanted or held, in the order of their names, as they were at
+// one moment. It is not modified.
+type listing struct {
+	held      *servicemodel.Table
+	state     servicemodel.State
+	succeeded time.Time
+	pending   bool
+	all       []entry
+	bad       int
+}
+
+// listingOf returns the listing of a status. As long as the engine does nothing, it is the same.
+func (p *Page) listingOf(s *dataplane.Status) *listing {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.listed; l == nil || l.held != s.Held || !l.state.Same(s.State) ||
+		!l.succeeded.Equal(s.Succeeded) || l.pending != s.Pending() {
+		p.listed = newListing(s)
+	}
+	return p.listed
+}
+
+func newListing(s *dataplane.Status) *listing {
+	l := &listing{held: s.Held, state: s.State, succeeded: s.Succeeded, pending: s.Pending()}
+	frontends := make(map[servicemodel.Name][]*servicemodel.Frontend, s.State.Len())
+	for f := range shared.Of(s.Held).Frontends() {
+		frontends[f.Service.Name] = append(frontends[f.Service.Name], f)
+	}
+	marked := map[servicemodel.Name]condition{}
+	for _, c := range s.Conflicts {
+		marked[c.Loser.Name] = conflict
+	}
+	for _, r := range s.Refused {
+		marked[r.Service] = refused
+	}
+	l.all = make([]entry, 0, s.State.Len())
+	wanted := shared.Of(s.State)
+	for svc := range wanted.Services() {
+		own := frontends[svc.Name]
+		l.add(entry{svc.Name, svc.Name.String(), own, wanted.Endpoints(svc.Name),
+			l.conditionOf(own, marked[svc.Name])})
+		delete(frontends, svc.Name)
+	}
+	sorted := len(frontends) == 0
+	for name, own := range frontends {
+		l.add(entry{name, name.String(), own, nil, removed})
+	}
+	if !sorted {
+		slices.SortFunc(l.all, func(a, b entry) int { return a.name.Compare(b.name) })
+	}
+	return l
+}
+
+func (l *listing) add(e entry) {
+	l.all = append(l.all, e)
+	if e.condition.bad() {
+		l.bad++
+	}
+}
+
+// conditionOf is that of a wanted service with its frontends; marked is what the last apply said.
+func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) condition {
+	switch {
+	case marked == refused:
+		return refused
+	case l.held == nil:
+		return unknown
+	}
+	worst := ok
+	for _, f := range own {
+		switch {
+		case f.Internal == servicemodel.Reject || f.External == servicemodel.Reject:
+			return rejects
+		case f.Internal == servicemodel.Drop || f.External == servicemodel.Drop:
+			worst = drops
+		}
+	}
+	switch {
+	case worst == drops:
+		return drops
+	case marked == conflict:
+		return conflict
+	case len(own) == 0 && l.pending:
+		return pending
+	case len(own) == 0:
+		return unused
+	}
+	return ok
+}
+
+// find returns the service of that name, nil if there is none.
+func (l *listing) find(n servicemodel.Name) *entry {
+	i, found := slices.BinarySearchFunc(l.all, n, func(e entry, n servicemodel.Name) int {
+		return e.name.Compare(n)
+	})
+	if !found {
+		return nil
+	}
+	return &l.all[i]
+}

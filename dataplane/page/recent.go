@@ -1,0 +1,156 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// maxChanges is how many changes of each kind of objects are kept of a change set.
+const maxChanges = 25
+
+// event is something that an engine did.
+type event struct {
+	Time time.Time `json:"time"`
+	Kind string    `json:"kind"` // such as "applied"
+	Text string    `json:"text,omitempty"`
+
+	// The rest is that of applies, see dataplane.Result.
+	Backend  string              `json:"backend,omitempty"`
+	Revision dataplane.Revision  `json:"revision,omitzero"`
+	Counts   servicemodel.Counts `json:"counts,omitzero"`
+	Messages int                 `json:"messages,omitzero"`
+	Bytes    int                 `json:"bytes,omitzero"`
+	Duration duration            `json:"duration,omitzero"`
+	Phases   dataplane.Phases    `json:"phases,omitzero"`
+	// Changes are lines of the change set, and Rest is how many objects changed besides.
+	Changes []string `json:"changes,omitempty"`
+	Rest    int      `json:"rest,omitzero"`
+}
+
+// duration is a time that is text as JSON, such as "1.5ms".
+type duration time.Duration
+
+func (d duration) String() string {
+	return time.Duration(d).Round(time.Microsecond).String()
+}
+
+// MarshalText returns text such as "1.5ms".
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// Bad reports whether somebody should look.
+func (e *event) Bad() bool {
+	return slices.Contains([]string{"failed", "refused", "conflict"}, e.Kind)
+}
+
+// PhaseTimes are the phases that took time, in their order.
+func (e *event) PhaseTimes() (l []string) {
+	for phase, d := range e.Phases {
+		if d > 0 {
+			l = append(l, dataplane.Phase(phase).String()+" "+duration(d).String())
+		}
+	}
+	return l
+}
+
+// ring keeps the last events.
+type ring struct {
+	size   int
+	mu     sync.Mutex
+	events []event
+	next   int // where the oldest is, if the ring is full
+}
+
+func (r *ring) add(e event) {
+	e.Time = time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) < r.size {
+		r.events = append(r.events, e)
+		return
+	}
+	r.events[r.next] = e
+	r.next = (r.next + 1) % r.size
+}
+
+// newest returns the events, the newest first.
+func (r *ring) newest() []event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := slices.Concat(r.events[r.next:], r.events[:r.next])
+	slices.Reverse(l)
+	return l
+}
+
+// observe keeps what an engine does. An apply that found nothing to do is not kept: there are many.
+func (r *ring) observe(_ context.Context, ev dataplane.Event) {
+	switch ev := ev.(type) {
+	case dataplane.Applied:
+		if ev.Messages > 0 {
+			r.add(applied("applied", ev.Result))
+		}
+	case dataplane.Repaired:
+		r.add(event{Kind: "repaired", Backend: ev.Backend, Revision: ev.Revision,
+			Counts: ev.Repaired, Changes: firstOf(ev.Drift),
+			Rest: max(0, len(ev.Drift)-maxChanges)})
+	case dataplane.Switched:
+		e := applied("switched", ev.Result)
+		e.Text = "from " + ev.From + " to " + ev.To
+		r.add(e)
+	case dataplane.Refused:
+		r.add(event{Kind: "refused", Backend: ev.Backend, Text: ev.String()})
+	case dataplane.ClaimConflict:
+		r.add(event{Kind: "conflict", Text: ev.String()})
+	case dataplane.Failed:
+		if !errors.Is(ev.Err, context.Canceled) { // the program ends
+			r.add(event{Kind: "failed", Revision: ev.Revision,
+				Text: ev.Doing + ": " + ev.Err.Error()})
+		}
+	case dataplane.RepairDelayed:
+		r.add(event{Kind: "repair delayed",
+			Text: "somebody undoes repairs again and again: the next one waits"})
+	case dataplane.WatchFailed:
+		r.add(event{Kind: "failed", Text: "watch: " + ev.Err.Error()})
+	}
+}
+
+func firstOf(l []string) []string { return slices.Clone(l[:min(len(l), maxChanges)]) }
+
+// applied keeps of a result what people read, so that old tables are not kept.
+func applied(kind string, r *dataplane.Result) event {
+	e := event{Kind: kind, Backend: r.Backend, Revision: r.Revision, Counts: r.Counts,
+		Messages: r.Messages, Bytes: r.Bytes, Duration: duration(r.Duration), Phases: r.Phases}
+	if r.Changes == nil {
+		return e
+	}
+	c := *r.Changes
+	n := len(c.Frontends) + len(c.Pools) + len(c.ClusterIPs) + len(c.Hairpins) + len(c.Health)
+	c.Frontends = c.Frontends[:min(len(c.Frontends), maxChanges)]
+	c.Pools = c.Pools[:min(len(c.Pools), maxChanges)]
+	c.ClusterIPs = c.ClusterIPs[:min(len(c.ClusterIPs), maxChanges)]
+	c.Hairpins = c.Hairpins[:min(len(c.Hairpins), maxChanges)]
+	c.Health = c.Health[:min(len(c.Health), maxChanges)]
+	e.Rest = n - len(c.Frontends) - len(c.Pools) - len(c.ClusterIPs) - len(c.Hairpins) -
+		len(c.Health)
+	if text := strings.TrimSuffix(c.String(), "\n"); text != "" {
+		e.Changes = strings.Split(text, "\n")
+	}
+	return e
+}
+
+// recentData is what the engine did.
+type recentData struct {
+	Totals dataplane.Totals `json:"totals"`
+	Events []event          `json:"events"` // the newest first
+}
+
+func (p *Page) recentEvents(_ *http.Request, s *dataplane.Status) (any, error) {
+	return &recentData{s.Totals, p.recent.newest()}, nil
+}

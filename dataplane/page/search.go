@@ -1,0 +1,93 @@
+package page
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// search is what somebody looks for: services that match each word.
+type search []word
+
+// word matches a service if any of this does: its name contains the text; a frontend has the
+// address, the port, or both; an endpoint has the address, or both.
+type word struct {
+	text string
+	addr netip.Addr
+	port uint16
+}
+
+// parseSearch reads words such as "web", "kube-system/", "10.96.0.10", "80", "10.244.1.7:8080" and
+// "10.96.0.10:80/tcp". Any text is a search.
+func parseSearch(q string) (s search) {
+	for text := range strings.FieldsSeq(strings.ToLower(q)) {
+		w := word{text: text}
+		if at, err := netip.ParseAddrPort(text); err == nil {
+			w.addr, w.port = at.Addr().Unmap(), at.Port()
+		} else if key, err := servicemodel.ParseFrontendKey(text); err == nil {
+			w.addr, w.port = key.Addr, key.Port
+		} else if a, err := netip.ParseAddr(text); err == nil {
+			w.addr = a.Unmap()
+		} else if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+			w.port = uint16(n)
+		}
+		s = append(s, w)
+	}
+	return s
+}
+
+// matches reports whether a service has all that is looked for.
+func (s search) matches(e *entry) bool {
+	for i := range s {
+		if !s[i].matches(e) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *word) matches(e *entry) bool {
+	if strings.Contains(e.text, w.text) {
+		return true
+	}
+	if !w.addr.IsValid() && w.port == 0 {
+		return false
+	}
+	for _, f := range e.frontends {
+		if (!w.addr.IsValid() || f.Key.Addr == w.addr) && (w.port == 0 || f.Key.Port == w.port) {
+			return true
+		}
+	}
+	return w.addr.IsValid() && w.isEndpoint(e)
+}
+
+// isEndpoint reports whether the service has an endpoint at the address, used or not.
+func (w *word) isEndpoint(e *entry) bool {
+	for i := range e.endpoints {
+		ep := &e.endpoints[i]
+		if ep.Addr != w.addr {
+			continue
+		}
+		if w.port == 0 || slices.ContainsFunc(ep.Ports, func(p servicemodel.EndpointPort) bool {
+			return p.Port == w.port
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// poolsOf returns the pools of a frontend, none, one or two, which are shared with the table.
+func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (l []*servicemodel.Pool) {
+	internal, external := shared.Of(t).PoolsOf(f)
+	for _, pool := range []*servicemodel.Pool{internal, external} {
+		if pool != nil {
+			l = append(l, pool)
+		}
+	}
+	return l
+}

@@ -1,0 +1,204 @@
+package page
+
+import (
+	"cmp"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// serviceData is all that is known of a service.
+type serviceData struct {
+	Name      servicemodel.Name       `json:"name"`
+	Condition condition               `json:"condition"`
+	Service   *servicemodel.Service   `json:"service,omitempty"` // nil if it is not wanted
+	Refusal   *dataplane.Refusal      `json:"refusal,omitempty"`
+	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
+	Frontends []frontendRow           `json:"frontends"`
+	Ports     []portPart              `json:"ports"`
+	// Connections is there if it was asked for.
+	Connections []*connections `json:"connections,omitempty"`
+
+	CanCount bool `json:"-"` // connections can be counted
+	Counted  bool `json:"-"` // they were
+}
+
+func (d *serviceData) title() string { return d.Name.String() }
+
+// Bad reports whether somebody should look.
+func (d *serviceData) Bad() bool { return d.Condition.bad() }
+
+// frontendRow is a frontend that the kernel holds, and why it rejects or drops.
+type frontendRow struct {
+	Frontend *servicemodel.Frontend `json:"frontend"`
+	Cause    string                 `json:"cause,omitempty"`
+}
+
+// portPart is the endpoints of a service port in one family.
+type portPart struct {
+	Port       servicemodel.PortName   `json:"port"`
+	Family     servicemodel.Family     `json:"family"`
+	Scheduler  servicemodel.Scheduler  `json:"scheduler,omitzero"`
+	Forwarding servicemodel.Forwarding `json:"forwarding,omitzero"`
+	// HasLocal says that clients of some frontends are sent to endpoints on this node only.
+	HasLocal  bool          `json:"hasLocal"`
+	Endpoints []endpointRow `json:"endpoints"`
+}
+
+// endpointRow is an endpoint of a service port. Cluster and Local are the shares of new connections
+// that it gets, from 0 to 1, of frontends that balance over all endpoints and over those on this
+// node.
+type endpointRow struct {
+	Endpoint  netip.AddrPort `json:"endpoint"`
+	Node      string         `json:"node,omitempty"`
+	Zone      string         `json:"zone,omitempty"`
+	Condition string         `json:"condition"`
+	Weight    uint16         `json:"weight,omitzero"`
+	Cluster   float64        `json:"cluster"`
+	Local     float64        `json:"local"`
+	// Excluded says why it gets nothing, and ExcludedLocal why it gets nothing of the latter.
+	Excluded      string `json:"excluded,omitempty"`
+	ExcludedLocal string `json:"excludedLocal,omitempty"`
+}
+
+func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
+	q := r.URL.Query()
+	name, err := servicemodel.ParseName(q.Get("name"))
+	if err != nil {
+		return nil, badRequest("name: %v", err)
+	}
+	l := p.listingOf(s)
+	e := l.find(name)
+	if e == nil {
+		return nil, &problem{http.StatusNotFound, "there is no service " + name.String()}
+	}
+	d := &serviceData{Name: name, Condition: e.condition, Service: s.State.Service(name),
+		Refusal: refusalOf(s, name), Frontends: []frontendRow{}, Ports: []portPart{},
+		CanCount: p.cfg.Conntrack != nil}
+	for _, c := range s.Conflicts {
+		if c.Winner.Name == name || c.Loser.Name == name {
+			d.Conflicts = append(d.Conflicts, c)
+		}
+	}
+	for _, f := range e.frontends {
+		d.Frontends = append(d.Frontends, frontendRow{f, l.held.Cause(f).String()})
+	}
+	d.addPorts(l, e)
+	if q.Get("connections") != "" {
+		if d.Connections, err = p.connectionsOf(r.Context(), l.held, name); err != nil {
+			return d, err
+		}
+		d.Counted = true
+	}
+	return d, nil
+}
+
+// addPorts adds the ports that are wanted or held, in the families that have endpoints or
+// frontends.
+func (d *serviceData) addPorts(l *listing, e *entry) {
+	type part struct {
+		port   servicemodel.PortName
+		family servicemodel.Family
+	}
+	var parts []part
+	for _, f := range e.frontends {
+		parts = append(parts, part{f.Service, f.Key.Family()})
+	}
+	if d.Service != nil {
+		for _, p := range d.Service.Ports {
+			for _, ep := range l.state.Endpoints(d.Name) {
+				parts = append(parts, part{servicemodel.PortName{Name: d.Name, Port: p.Name,
+					Protocol: p.Protocol}, servicemodel.FamilyOf(ep.Addr)})
+			}
+		}
+	}
+	slices.SortFunc(parts, func(a, b part) int {
+		return cmp.Or(a.port.Compare(b.port), cmp.Compare(a.family, b.family))
+	})
+	for _, p := range slices.Compact(parts) {
+		d.Ports = append(d.Ports, l.portPart(p.port, p.family))
+	}
+}
+
+// portPart says what becomes of each endpoint.
+func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) portPart {
+	p := portPart{Port: port, Family: f, Endpoints: []endpointRow{}}
+	rows := map[netip.AddrPort]int{}
+	for _, sel := range servicemodel.Select(l.state, port, f) {
+		if sel.Cluster == servicemodel.OtherFamily || sel.Cluster == servicemodel.Repeated {
+			continue
+		}
+		rows[sel.Target] = len(p.Endpoints)
+		row := endpointRow{Endpoint: sel.Target, Node: sel.Endpoint.Node, Zone: sel.Endpoint.Zone,
+			Condition: conditionsOf(&sel.Endpoint)}
+		if sel.Cluster != servicemodel.Included {
+			row.Excluded = sel.Cluster.String()
+		}
+		if sel.Local != servicemodel.Included {
+			row.ExcludedLocal = sel.Local.String()
+		}
+		p.Endpoints = append(p.Endpoints, row)
+	}
+	for _, scope := range []servicemodel.Scope{servicemodel.ScopeCluster, servicemodel.ScopeLocal} {
+		if pool := l.held.Pool(servicemodel.PoolID{Service: port, Family: f,
+			Scope: scope}); pool != nil {
+			p.addPool(pool, rows)
+		}
+	}
+	return p
+}
+
+// addPool adds the shares that the slots of a pool have.
+func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int) {
+	p.Scheduler, p.Forwarding = pool.Scheduler, pool.Forwarding
+	local := pool.ID.Scope == servicemodel.ScopeLocal
+	p.HasLocal = p.HasLocal || local
+	total := 0
+	for _, s := range pool.Slots {
+		total += int(s.Weight)
+	}
+	for _, s := range pool.Slots {
+		i, found := rows[s.Endpoint]
+		if !found {
+			i = len(p.Endpoints)
+			rows[s.Endpoint] = i
+			p.Endpoints = append(p.Endpoints, endpointRow{Endpoint: s.Endpoint,
+				Condition: "not wanted any more"})
+		}
+		row, share := &p.Endpoints[i], float64(s.Weight)/float64(total)
+		row.Weight = cmp.Or(row.Weight, s.Weight)
+		if local {
+			row.Local = share
+		} else {
+			row.Cluster = share
+		}
+	}
+}
+
+// conditionsOf is what an endpoint is ready for.
+func conditionsOf(e *servicemodel.Endpoint) string {
+	var all []string
+	for _, c := range []struct {
+		is   bool
+		name string
+	}{{e.Ready, "ready"}, {e.Serving && !e.Ready, "serving"}, {e.Terminating, "terminating"},
+		{e.Quiesced, "quiesced"}} {
+		if c.is {
+			all = append(all, c.name)
+		}
+	}
+	return cmp.Or(strings.Join(all, ", "), "not ready")
+}
+
+// Ranges are those that may connect, as text; empty if all may.
+func (r frontendRow) Ranges() string {
+	var l []string
+	for _, s := range r.Frontend.Sources {
+		l = append(l, s.String())
+	}
+	return strings.Join(l, ", ")
+}

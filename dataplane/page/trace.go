@@ -1,0 +1,80 @@
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// traceData is the form of a trace, and the trace if there is one.
+type traceData struct {
+	From string `json:"from"`
+	Link string `json:"link,omitempty"`
+	To   string `json:"to"`
+
+	Outcome string      `json:"outcome,omitempty"`
+	Cause   string      `json:"cause,omitempty"`
+	Steps   []traceStep `json:"steps,omitempty"`
+	// Wanted says that what the kernel holds is not known, so that the trace is about what is
+	// wanted.
+	Wanted bool `json:"wanted,omitempty"`
+}
+
+// traceStep is a step of a trace.
+type traceStep struct {
+	Step string `json:"step"`
+	Text string `json:"text"`
+}
+
+// clientPort is that of traced packets, of which nothing depends on it.
+const clientPort = 40000
+
+func (p *Page) trace(r *http.Request, s *dataplane.Status) (any, error) {
+	q := r.URL.Query()
+	d := &traceData{From: q.Get("from"), Link: q.Get("link"), To: q.Get("to")}
+	if !q.Has("from") {
+		return d, nil // to is filled in by links to the form
+	}
+	packet, err := d.packet()
+	if err != nil {
+		return d, err
+	}
+	here, err := p.cfg.Addresses()
+	if err != nil {
+		return d, fmt.Errorf("the addresses of this node: %w", err)
+	}
+	packet.FromThisNode = d.Link == "" && servicemodel.Locality(here).Local(packet.Src.Addr())
+	t, known, err := table(s)
+	if err != nil {
+		return d, fmt.Errorf("what the kernel holds is not known, nor what is wanted: %w", err)
+	}
+	trace := t.Trace(packet, here)
+	d.Wanted = !known
+	d.Outcome, d.Cause = trace.Decision.Outcome.String(), trace.Decision.Cause.String()
+	for _, step := range trace.Steps {
+		d.Steps = append(d.Steps, traceStep{step.Kind.String(), step.Text})
+	}
+	return d, nil
+}
+
+// packet reads the form.
+func (d *traceData) packet() (p servicemodel.Packet, err error) {
+	src, err := netip.ParseAddr(d.From)
+	if err != nil || src.Zone() != "" {
+		return p, badRequest("from: %q: want an IP address", d.From)
+	}
+	to, err := servicemodel.ParseFrontendKey(d.To)
+	if err != nil || to.Addr.IsUnspecified() || !to.Protocol.Valid() {
+		return p, badRequest("to: %q: want IP:PORT/PROTOCOL, such as 10.96.0.10:80/tcp", d.To)
+	}
+	p = servicemodel.Packet{Src: netip.AddrPortFrom(src.Unmap(), clientPort),
+		Dst:      netip.AddrPortFrom(to.Addr.Unmap().WithZone(""), to.Port),
+		Protocol: to.Protocol, InInterface: d.Link}
+	if p.Src.Addr().Is4() != p.Dst.Addr().Is4() {
+		return p, badRequest("from and to: %s and %s are of different families", d.From, d.To)
+	}
+	return p, nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/page"
+)
+
+// listenOptions are the flags about the page of watch.
+type listenOptions struct {
+	address  string
+	anywhere bool
+	at       netip.AddrPort // the address
+}
+
+func (o *listenOptions) define(fs *flag.FlagSet) {
+	fs.StringVar(&o.address, "listen", "",
+		"watch: serve a page that shows services, traces packets and tells what was done, and "+
+			"/healthz and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
+	fs.BoolVar(&o.anywhere, "listen-anywhere", false,
+		"watch: let -listen be an address that others than this machine reach; all who do can "+
+			"read the page")
+}
+
+// check reads the flags.
+func (o *listenOptions) check() (err error) {
+	if o.address == "" {
+		return nil
+	}
+	if o.at, err = netip.ParseAddrPort(o.address); err != nil {
+		return fmt.Errorf("-listen: %q: want IP:PORT, such as 127.0.0.1:10256", o.address)
+	}
+	if !o.at.Addr().IsLoopback() && !o.anywhere {
+		return fmt.Errorf("-listen: %s: others than this machine reach it, and could read the "+
+			"page; if they shall, say -listen-anywhere", o.address)
+	}
+	return nil
+}
+
+// everywhere are the ranges of all addresses.
+var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+
+// listen serves the page of an engine, if the flags say where. The function that it returns ends
+// that.
+func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), error) {
+	o := &w.opts.listen
+	if o.address == "" {
+		return func() {}, nil
+	}
+	table, err := conntrack.Open(nil)
+	if err != nil {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.at.String())
+	if err != nil {
+		table.Close()
+		return nil, fmt.Errorf("-listen: %w", err)
+	}
+	shown := page.New(e, &page.Config{Conntrack: table,
+		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) }})
+	mux := http.NewServeMux()
+	mux.Handle("/", shown)
+	healthy := health.NewProxy(e, nil).Handler()
+	mux.Handle("/healthz", healthy)
+	mux.Handle("/livez", healthy)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second,
+		WriteTimeout: time.Minute}
+	if !o.anywhere {
+		server.Handler = page.Loopback(mux)
+	}
+	w.log.Info("listening", "address", "http://"+l.Addr().String())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("the page is not served any more", "error", err)
+		}
+	}()
+	return func() {
+		_ = server.Close() // who is reading loses nothing of value
+		<-ended
+		_ = shown.Close()
+		table.Close()
+	}, nil
+}
