@@ -78,6 +78,23 @@ type Candidate struct {
 	Masquerade bool `json:"masquerade,omitzero"`
 }
 
+// verdict is the one of the frontend that holds for the packet's origin.
+func (d Decision) verdict() Verdict {
+	if d.Origin&(FromPods|FromHost) != 0 {
+		return d.Frontend.Internal
+	}
+	return d.Frontend.External
+}
+
+// Pool returns the identity of the pool that the candidates are from, and false if the packet is
+// not sent to a pool.
+func (d Decision) Pool() (PoolID, bool) {
+	if d.Frontend == nil || d.Outcome != Balanced {
+		return PoolID{}, false
+	}
+	return d.Frontend.Pool(d.verdict())
+}
+
 // String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080
 // masqueraded: cluster IP of default/web, from outside".
 func (d Decision) String() string {
@@ -210,11 +227,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 			Others: prefixTexts(f.Sources)})
 		return
 	}
-	verdict := f.External
-	if d.Origin&(FromPods|FromHost) != 0 {
-		verdict = f.Internal
-	}
-	switch verdict {
+	switch d.verdict() {
 	case Reject:
 		d.because(Rejected, t.Cause(f))
 		return
@@ -223,7 +236,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		return
 	}
 	d.Outcome = Balanced
-	id, _ := f.Pool(verdict)
+	id, _ := d.Pool()
 	pool := t.pool(id)
 	if pool == nil {
 		d.because(Rejected, Cause{Kind: CauseUnknown, At: f.Key, Service: f.Service})

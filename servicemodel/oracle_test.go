@@ -174,8 +174,23 @@ func TestDecisions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, node, webService(everywhere, tt.service), tt.endpoints...)
-			require.Equal(t, tt.want, table.Decide(packet(tt.from, tt.to), nodeAddrs).String())
+			d := table.Decide(packet(tt.from, tt.to), nodeAddrs)
+			require.Equal(t, tt.want, d.String())
+			id, balanced := d.Pool()
+			require.Equal(t, d.Outcome == sm.Balanced, balanced)
+			if balanced {
+				requireCandidates(t, table.Pool(id).Slots, d.Candidates)
+			}
 		})
+	}
+}
+
+// requireCandidates checks that candidates are those of a pool.
+func requireCandidates(t *testing.T, want []sm.Slot, got []sm.Candidate) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for i, s := range want {
+		require.Equal(t, s, sm.Slot{Endpoint: got[i].Endpoint, Weight: got[i].Weight})
 	}
 }
 

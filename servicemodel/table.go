@@ -78,6 +78,13 @@ func NewTable(c Contents) (*Table, error) {
 	return t, nil
 }
 
+// Contents returns what [NewTable] makes the table of: what a kernel holds of it.
+func (t *Table) Contents() Contents {
+	return Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
+		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
+		Hairpins: slices.Collect(t.Hairpins())}
+}
+
 func sorted[T any](list []T, compare func(a, b T) int) []T {
 	list = slices.Clone(list)
 	slices.SortFunc(list, compare)

@@ -12,11 +12,7 @@ import (
 
 // contentsOf returns the parts of a table, shuffled.
 func contentsOf(r source, t *sm.Table) sm.Contents {
-	c := sm.Contents{
-		Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
-		Pools:      slices.Collect(t.Pools()),
-		ClusterIPs: slices.Collect(t.ClusterIPs()), Hairpins: slices.Collect(t.Hairpins()),
-	}
+	c := t.Contents()
 	r.Shuffle(len(c.Frontends), func(i, j int) {
 		c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i]
 	})

@@ -137,10 +137,7 @@ func (r *tracer) atFrontend(f *Frontend) {
 			return
 		}
 	}
-	verdict := f.External
-	if r.Decision.Origin != FromOutside {
-		verdict = f.Internal
-	}
+	verdict := r.Decision.verdict()
 	r.step(StepPolicy, "%s", r.policy(f, verdict))
 	r.endpoints(f, verdict)
 	if r.Decision.Outcome != Balanced {

@@ -18,6 +18,14 @@ type Backend struct {
 	// IPVS does. It shows in what becomes of flows: see "Where the mechanisms differ" in
 	// behaviour.md.
 	OwnConnections bool
+	// Proxy says that the mechanism is a process that accepts connections, at addresses that the
+	// node has, and makes its own to endpoints: Open sees to it that the service addresses of
+	// package netnstest are the node's. What such a backend cannot do is not asked of it: see "What
+	// a proxy is asked" in behaviour.md. One that is a [flows.Table] is its own connection
+	// tracking.
+	//
+	// [flows.Table]: https://pkg.go.dev/github.com/kernlb/kernlb/conntrack/flows#Table
+	Proxy bool
 }
 
 // need skips a test where the backend cannot run.

@@ -60,6 +60,9 @@ func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) strin
 	case servicemodel.Untouched:
 		ok = w.untouched(p, got)
 	}
+	if w.under.Proxy {
+		ok = w.proxyDid(p, want, got)
+	}
 	if ok {
 		return ""
 	}

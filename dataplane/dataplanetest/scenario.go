@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +42,7 @@ func (s *Scenario) run(t *testing.T, ws *worlds) {
 	w := ws.take(t, s.Options)
 	defer ws.give(s.Options, w)
 	for i, step := range s.Steps {
-		r, err := w.engine.Apply(t.Context(), step.State)
+		r, err := w.engine.Apply(t.Context(), w.under.expressible(step.State))
 		if err != nil {
 			t.Fatalf("step %d: apply: %v", i+1, err)
 		}
@@ -60,6 +61,9 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 	var probes []netnstest.Probe
 	var of []int
 	for i, c := range checks {
+		if !slices.Contains(w.under.protocols(), c.Proto) {
+			continue
+		}
 		from := w.hosts[c.From]
 		if from == nil {
 			t.Fatalf("no host %q", c.From)

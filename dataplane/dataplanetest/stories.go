@@ -30,18 +30,22 @@ var stories = []story{
 	{"a client is given another endpoint when its own leaves", clientMoves},
 	{"a client is forgotten after the timeout", clientForgotten},
 	{"affinity ends with the setting", affinityEnds},
-	{"a new process adopts what the old one left", adopts},
-	{"a flush is noticed and repaired", repairsFlush},
 	{"cleaning up leaves nothing", cleansUp},
 	{"connections survive what does not concern them", connectionsSurvive},
-	{"programs that share an instance leave each other alone", sharedInstance},
-	{"programs change parts of an instance at once", programsAtOnce},
-	{"flows of a part end with it", sharedFlows},
+}
+
+// restartStories are about processes that find what others left.
+var restartStories = []story{
+	{"a new process adopts what the old one left", adopts},
+	{"a flush is noticed and repaired", repairsFlush},
+	{"no new connection reaches an endpoint that another process took away",
+		neverBack(time.Hour, true)},
+	{"a new program cleans up what the last one left", cleansAfterRestart},
 }
 
 func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 	t.Helper()
-	r, err := w.engine.Apply(t.Context(), s)
+	r, err := w.engine.Apply(t.Context(), w.under.expressible(s))
 	if err != nil {
 		t.Fatalf("apply: %v", err)
 	}
@@ -94,7 +98,7 @@ func fairShares(t *testing.T, w *world) {
 	for _, d := range destinations {
 		for _, from := range []string{"pod1", "node", "outside1"} {
 			for _, f := range families {
-				for _, proto := range protocols {
+				for _, proto := range w.under.protocols() {
 					to := netip.AddrPortFrom(d.addrs[f], d.port)
 					requireShares(t, fmt.Sprintf("%s from %s to %s", proto, from, to),
 						w.shares(t, from, proto, to, 90), third)
@@ -130,11 +134,11 @@ func sticky(timeout time.Duration) func(*servicemodel.Service) {
 var clients = []string{"pod1", "outside1", "outside2", "node"}
 
 // eachClient calls f for every client, destination, family and protocol.
-func eachClient(f func(from string, proto servicemodel.Protocol, to netip.AddrPort)) {
+func (w *world) eachClient(f func(from string, proto servicemodel.Protocol, to netip.AddrPort)) {
 	for _, from := range clients {
 		for _, d := range destinations {
 			for _, fam := range families {
-				for _, p := range protocols {
+				for _, p := range w.under.protocols() {
 					f(from, p, netip.AddrPortFrom(d.addrs[fam], d.port))
 				}
 			}
@@ -146,7 +150,7 @@ func clientStays(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3", "remote1"))
 	w.apply(t, s)
 	given := map[string]string{}
-	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
 		count := w.shares(t, from, p, to, 6)
 		if len(count) > 3 {
 			t.Errorf("%s from %s to %s: %v", p, from, to, count)
@@ -160,7 +164,7 @@ func clientStays(t *testing.T, w *world) {
 	})
 	// An endpoint more does not move anybody.
 	w.apply(t, and(s, web(sticky(time.Hour)), eps("pod2", "pod3", "remote1", "remote2")))
-	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
 		count := w.shares(t, from, p, to, 3)
 		if count[given[fmt.Sprint(from, p, to)]] != 3 {
 			t.Errorf("%s from %s to %s: was given %s, now %v", p, from, to,
@@ -172,14 +176,14 @@ func clientStays(t *testing.T, w *world) {
 func clientMoves(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3"))
 	w.apply(t, s)
-	eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
 		w.shares(t, from, p, to, 2)
 	})
 	left := []servicemodel.Endpoint(nil)
 	for _, host := range []string{"pod2", "remote1", "pod3"} {
 		left = eps(host)
 		w.apply(t, and(s, web(sticky(time.Hour)), left))
-		eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
+		w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
 			if count := w.shares(t, from, p, to, 2); count[serverName(host, PortA)] != 2 {
 				t.Errorf("%s from %s to %s: only %s is left, got %v", p, from, to, host, count)
 			}

@@ -26,8 +26,6 @@ var affinityStories = []story{
 		neverBack(2*time.Second, false)},
 	{"no new connection reaches an endpoint that was taken away, affinity of an hour",
 		neverBack(time.Hour, false)},
-	{"no new connection reaches an endpoint that another process took away",
-		neverBack(time.Hour, true)},
 }
 
 // silentPort is a port where packets arrive and nobody answers.

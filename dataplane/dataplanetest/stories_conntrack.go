@@ -22,19 +22,22 @@ var flowStories = []story{
 	{"a UDP client is answered throughout while its endpoint is replaced", endpointReplaced},
 	{"a UDP client loses no more than what was on its way when its endpoint dies", endpointDies},
 	{"a UDP client that was refused is answered when the first endpoint comes", firstEndpoint},
-	{"a UDP client that sent before there was a service reaches it", serviceComes},
 	{"a UDP client follows a node port that moves", nodePortMoves},
-	{"a UDP client of a service that goes is not held by it", serviceGoes},
 	{"a UDP client stays with an endpoint that terminates until it ends", endpointTerminates},
-	{"a new program cleans up what the last one left", cleansAfterRestart},
 	{"connections to an endpoint that goes are left, drained or cut",
 		connectionsOfEndpointThatGoes},
-	{"flows that look alike survive", lookAlikesSurvive},
 	{"endpoints are replaced all the time, connections being left",
 		rolling(servicemodel.ConnectionPolicy{})},
 	{"endpoints are replaced all the time, connections being drained", rolling(drained)},
 	{"endpoints are replaced all the time, connections being cut",
 		rolling(servicemodel.ConnectionPolicy{Mode: servicemodel.CutConnections})},
+}
+
+// kernelFlowStories are about flows that are there without the backend.
+var kernelFlowStories = []story{
+	{"a UDP client that sent before there was a service reaches it", serviceComes},
+	{"a UDP client of a service that goes is not held by it", serviceGoes},
+	{"flows that look alike survive", lookAlikesSurvive},
 }
 
 // Ports of the service of these stories; its endpoints listen on flowTarget.
@@ -50,10 +53,18 @@ const (
 const serverGrace = 100 * time.Millisecond
 
 // keepFlows gives the world an engine that knows nothing yet, with a keeper of the node's flows,
-// and returns it.
+// and returns it, with the conntrack table if the flows are in there.
 func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*conntrack.Table,
 	*flows.Keeper) {
 	t.Helper()
+	if own, ok := w.backend.(flows.Table); ok && w.under.Proxy {
+		keeper, err := flows.New(own, &flows.Config{Connections: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.engine = w.newEngine(keeper)
+		return nil, keeper
+	}
 	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
 	if errors.Is(err, conntrack.ErrMissingModule) {
 		t.Skipf("no conntrack over netlink: %v", err)

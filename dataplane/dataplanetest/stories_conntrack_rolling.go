@@ -254,6 +254,7 @@ func (c *caller) session(ctx context.Context, r *roll, from string, to netip.Add
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
+	c.connects++
 	conn.SetLinger(0)  //nolint:errcheck // leaves no connection in TIME_WAIT
 	defer conn.Close() //nolint:errcheck // nothing is owed
 	in := bufio.NewReader(conn)
@@ -264,7 +265,6 @@ func (c *caller) session(ctx context.Context, r *roll, from string, to netip.Add
 	server, _, _ := strings.Cut(line, " ")
 	r.use(server, 1)
 	defer r.use(server, -1)
-	c.connects++
 	for {
 		c.worst = max(c.worst, time.Since(*last))
 		*last = time.Now()
@@ -361,7 +361,7 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 		r.t.Error("connections were to be cut, and none was")
 	case cuts && (c.connects < c.reset-len(tcp) || c.connects > c.reset+len(tcp)):
 		// Each client may have been about to connect when the story ended, or have been reset
-		// before it was greeted.
+		// while it did.
 		r.t.Errorf(
 			"%d connections, %d of them reset, %d clients: not each that was reset has another",
 			c.connects, c.reset, len(tcp))

@@ -15,6 +15,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// partStories are about programs that share an instance.
+var partStories = []story{
+	{"programs that share an instance leave each other alone", sharedInstance},
+	{"programs change parts of an instance at once", programsAtOnce},
+	{"flows of a part end with it", sharedFlows},
+}
+
 // part is the state of an owner: the service of that name in the namespace of that name.
 func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 	return state(podCIDRs(thisNode()), web(named(owner, ips), func(s *servicemodel.Service) {

@@ -7,10 +7,17 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
+// kernelStories are about what outlives a process or is no part of one.
+var kernelStories = slices.Concat(restartStories, partStories, kernelFlowStories)
+
 // Run runs the whole suite on a backend.
 func Run(t *testing.T, under Backend) {
 	RunScenarios(t, under, Scenarios()...)
-	for _, s := range slices.Concat(stories, affinityStories, flowStories) {
+	told := slices.Concat(stories, affinityStories, flowStories)
+	if !under.Proxy {
+		told = slices.Concat(told, kernelStories)
+	}
+	for _, s := range told {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			tellStory(t, under, s)
@@ -27,6 +34,9 @@ func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 	netnstest.Require(t)
 	ws := newWorlds(t, under)
 	for _, s := range scenarios {
+		if !under.asks(&s) {
+			continue
+		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			s.run(t, ws)

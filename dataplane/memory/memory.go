@@ -303,13 +303,7 @@ func (m *Backend) Close() error { return m.enter(context.Background(), CallClose
 
 // contents returns t without what no kernel holds.
 func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
-	return servicemodel.NewTable(servicemodel.Contents{
-		Rules:      t.Rules(),
-		Frontends:  slices.Collect(t.Frontends()),
-		Pools:      slices.Collect(t.Pools()),
-		ClusterIPs: slices.Collect(t.ClusterIPs()),
-		Hairpins:   slices.Collect(t.Hairpins()),
-	})
+	return servicemodel.NewTable(t.Contents())
 }
 
 // within returns what of t is in want, too: frontends and pools by their identity.

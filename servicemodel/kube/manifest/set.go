@@ -97,6 +97,13 @@ func (s *Set) Unmatched() []Problem {
 	return located(s.tracker.Unmatched(), all)
 }
 
+// Locate returns the file and the line where the service begins that counts, and false if no file
+// has it. It is for problems that are found later, when the service is applied.
+func (s *Set) Locate(n servicemodel.Name) (file string, line int, ok bool) {
+	file, ok = s.current[key{"Service", n}]
+	return file, s.files[file].seen["Service "+n.String()].line, ok
+}
+
 // Files returns the names of the files, sorted.
 func (s *Set) Files() []string { return slices.Sorted(maps.Keys(s.files)) }
 

@@ -1,11 +1,13 @@
 package manifest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
@@ -54,6 +56,11 @@ func TestSetTakesTheLastFile(t *testing.T) {
 	require.Equal(t, map[string]string{"web": "10.96.0.2"}, addresses(s))
 	putService(t, s, "c", "web", "10.96.0.3")
 	require.Equal(t, map[string]string{"web": "10.96.0.3"}, addresses(s))
+	file, line, ok := s.Locate(servicemodel.Name{Namespace: "default", Name: "web"})
+	require.True(t, ok)
+	require.Equal(t, "c:1", fmt.Sprintf("%s:%d", file, line))
+	_, _, ok = s.Locate(servicemodel.Name{Namespace: "default", Name: "db"})
+	require.False(t, ok)
 	s.Remove("c")
 	require.Equal(t, map[string]string{"web": "10.96.0.2"}, addresses(s))
 	putService(t, s, "b", "db", "10.96.0.9")

@@ -1,0 +1,59 @@
+package dataplanetest
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// protocols returns those that the suite asks for.
+func (b *Backend) protocols() []servicemodel.Protocol {
+	if b.Proxy {
+		return []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP}
+	}
+	return protocols
+}
+
+// asks reports whether a scenario asks for what the backend can do: a process does not see the
+// interface that a connection came in by.
+func (b *Backend) asks(s *Scenario) bool {
+	return !b.Proxy || s.Options == Options{}
+}
+
+// expressible returns a state without the ports whose protocol the suite does not ask for.
+func (b *Backend) expressible(s servicemodel.State) servicemodel.State {
+	if !b.Proxy {
+		return s
+	}
+	for svc := range s.Services() {
+		n := len(svc.Ports)
+		svc.Ports = slices.DeleteFunc(svc.Ports, func(p servicemodel.ServicePort) bool {
+			return !slices.Contains(b.protocols(), p.Protocol)
+		})
+		switch {
+		case len(svc.Ports) == 0:
+			s = s.WithoutService(svc.Name)
+		case len(svc.Ports) < n:
+			s = s.WithService(svc)
+		}
+	}
+	return s
+}
+
+// proxyDid reports whether a proxy did what is wanted, as far as one can: see behaviour.md.
+func (w *world) proxyDid(p netnstest.Probe, want Want, got netnstest.Outcome) bool {
+	refused := got.Kind == netnstest.Refused || errors.Is(got.Err, syscall.ECONNRESET)
+	switch want.Outcome {
+	case servicemodel.Balanced:
+		return got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
+			w.IsNodeAddr(got.Source.Addr())
+	case servicemodel.Rejected:
+		return refused
+	case servicemodel.Dropped:
+		return refused || got.Kind == netnstest.Dropped
+	}
+	return refused || w.untouched(p, got)
+}

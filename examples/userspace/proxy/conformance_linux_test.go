@@ -1,0 +1,76 @@
+package proxy_test
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/examples/userspace/proxy"
+	"github.com/kernlb/kernlb/internal/threadns"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// TestConformance runs what of the suite makes sense for a proxy, with real packets.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Run(t, dataplanetest.Backend{Open: openIn, Proxy: true})
+}
+
+// within is a proxy in another network namespace.
+type within struct {
+	*proxy.Backend
+	ns *threadns.NS
+}
+
+func openIn(netns int) (dataplane.Backend, error) {
+	ns, err := threadns.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	if err = ns.Do(haveServiceAddresses); err != nil {
+		return nil, err
+	}
+	b, err := proxy.New(&proxy.Config{Within: ns.Do})
+	return within{b, ns}, err
+}
+
+func (w within) Close() error {
+	defer w.ns.Close()
+	return w.Backend.Close()
+}
+
+// haveServiceAddresses makes the addresses of services the node's own, by routes. IPv6 sockets may
+// be bound to such an address only where a sysctl says so.
+func haveServiceAddresses() error {
+	err := os.WriteFile("/proc/sys/net/ipv6/ip_nonlocal_bind", []byte("1"), 0)
+	if err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	for cidr, src := range map[string]string{
+		netnstest.ServiceCIDRv4: netnstest.NodeIPv4, "203.0.113.0/24": netnstest.NodeIPv4,
+		netnstest.ServiceCIDRv6: netnstest.NodeIPv6, "2001:db8:113::/64": netnstest.NodeIPv6,
+	} {
+		p := netip.MustParsePrefix(cidr)
+		dst := &net.IPNet{IP: p.Addr().AsSlice(),
+			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+		err := netlink.RouteReplace(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst,
+			Src: net.ParseIP(src), Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL,
+			Scope: unix.RT_SCOPE_HOST})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

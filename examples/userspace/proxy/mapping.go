@@ -1,0 +1,99 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Mapping says where addresses of services and endpoints are on this host. Of its rules the first
+// that fits counts; an address that fits none is itself.
+type Mapping []Rule
+
+// Rule maps addresses to one address, or to none.
+type Rule struct {
+	From     netip.Prefix // the addresses
+	FromPort uint16       // the port; 0 is any
+	To       netip.Addr   // where they are; the zero Addr is nowhere: what is there is left alone
+	ToPort   uint16       // the port there; 0 is the same
+}
+
+// ParseRule returns the rule that s says: "10.96.0.10:80=127.0.0.1:8080", "10.96.0.10=127.0.0.1",
+// "10.244.0.0/16=127.0.0.1" or "10.96.0.0/12=none".
+func ParseRule(s string) (Rule, error) {
+	from, to, ok := strings.Cut(s, "=")
+	if !ok {
+		return Rule{}, errors.New("must be ADDRESS=ADDRESS")
+	}
+	var r Rule
+	var err error
+	if strings.Contains(from, "/") {
+		r.From, err = netip.ParsePrefix(from)
+	} else {
+		var a netip.Addr
+		if a, r.FromPort, err = parseAddr(from); err == nil {
+			r.From = netip.PrefixFrom(a, a.BitLen())
+		}
+	}
+	if err != nil {
+		return Rule{}, fmt.Errorf("%s: must be an address, an address and a port, or a range", from)
+	}
+	if to == "none" {
+		return r, nil
+	}
+	if r.To, r.ToPort, err = parseAddr(to); err != nil {
+		return Rule{}, fmt.Errorf("%s: must be an address, an address and a port, or none", to)
+	}
+	return r, nil
+}
+
+// parseAddr parses an address with or without a port, which is 0 then.
+func parseAddr(s string) (netip.Addr, uint16, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return a, 0, nil
+	}
+	ap, err := netip.ParseAddrPort(s)
+	if err == nil && ap.Port() == 0 {
+		err = errors.New("port 0")
+	}
+	return ap.Addr(), ap.Port(), err
+}
+
+// String returns what [ParseRule] parses.
+func (r Rule) String() string {
+	from, to := r.From.String(), "none"
+	if r.From.IsSingleIP() {
+		from = addrText(r.From.Addr(), r.FromPort)
+	}
+	if r.To.IsValid() {
+		to = addrText(r.To, r.ToPort)
+	}
+	return from + "=" + to
+}
+
+func addrText(a netip.Addr, port uint16) string {
+	switch {
+	case port == 0:
+		return a.String()
+	case a.Is4():
+		return a.String() + ":" + strconv.Itoa(int(port))
+	}
+	return "[" + a.String() + "]:" + strconv.Itoa(int(port))
+}
+
+// At returns where an address and port is on this host, and false if nowhere.
+func (m Mapping) At(a netip.AddrPort) (netip.AddrPort, bool) {
+	for _, r := range m {
+		if !r.From.Contains(a.Addr()) || r.FromPort != 0 && r.FromPort != a.Port() {
+			continue
+		}
+		port := r.ToPort
+		if port == 0 {
+			port = a.Port()
+		}
+		return netip.AddrPortFrom(r.To, port), r.To.IsValid()
+	}
+	return a, true
+}
