@@ -17,6 +17,7 @@ import (
 type traceOptions struct {
 	from, to string
 	packet   servicemodel.Packet
+	live     liveOptions
 }
 
 // clientPort is that of traced packets, of which nothing depends on it.
@@ -28,6 +29,12 @@ func (o *traceOptions) define(fs *flag.FlagSet) {
 		"itself, unless there is a link")
 	fs.StringVar(&o.to, "to", "", "trace: where it goes, `IP:PORT/PROTOCOL`, such as "+
 		"10.96.0.10:80/tcp")
+	fs.BoolVar(&o.live.on, "live", false, "trace: follow the next such packet through the kernel, "+
+		"and name the rules that it meets, other programs', too (needs Linux 5.10)")
+	fs.BoolVar(&o.live.send, "send", false, "trace: as -live, and send the packet: -from is an "+
+		"address of this node")
+	fs.DurationVar(&o.live.wait, "wait", 0, "trace: how long -live waits for a packet (default: "+
+		"until it is interrupted)")
 }
 
 // check reads the flags.
@@ -50,7 +57,7 @@ func (o *traceOptions) check() error {
 	if o.packet.Src.Addr().Is4() != o.packet.Dst.Addr().Is4() {
 		return fmt.Errorf("-from and -to: %s and %s are of different families", o.from, o.to)
 	}
-	return nil
+	return o.checkLive()
 }
 
 // trace says what happens to a packet: by manifests, or by what the kernel holds.
@@ -64,7 +71,7 @@ func (p *program) trace(ctx context.Context) error {
 		if err != nil {
 			return p.invalid(err)
 		}
-		return p.printTrace(table)
+		return p.printTrace(ctx, table)
 	}
 	p.findBackend(ctx)
 	return p.withEngine(ctx, servicemodel.State{},
@@ -73,7 +80,7 @@ func (p *program) trace(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return p.printTrace(o.Table)
+			return p.printTrace(ctx, o.Table)
 		})
 }
 
@@ -83,10 +90,29 @@ type tracedStep struct {
 	Text string `json:"text"`
 }
 
-func (p *program) printTrace(table *servicemodel.Table) error {
+// tracedPacket is a trace, as trace prints it with -o json.
+type tracedPacket struct {
+	Outcome string       `json:"outcome"`
+	Cause   string       `json:"cause,omitempty"`
+	Steps   []tracedStep `json:"steps"`
+}
+
+func newTracedPacket(t servicemodel.Trace) *tracedPacket {
+	p := &tracedPacket{t.Decision.Outcome.String(), t.Decision.Cause.String(),
+		make([]tracedStep, len(t.Steps))}
+	for i, s := range t.Steps {
+		p.Steps[i] = tracedStep{s.Kind.String(), s.Text}
+	}
+	return p
+}
+
+func (p *program) printTrace(ctx context.Context, table *servicemodel.Table) error {
 	here, err := p.locality()
 	if err != nil {
 		return err
+	}
+	if p.opts.trace.live.on {
+		return p.traceLive(ctx, table, here)
 	}
 	packet := p.opts.trace.packet
 	packet.FromThisNode = packet.InInterface == "" && here.Local(packet.Src.Addr())
@@ -95,15 +121,7 @@ func (p *program) printTrace(table *servicemodel.Table) error {
 		_, err := fmt.Fprint(p.stdout, t)
 		return err
 	}
-	steps := make([]tracedStep, len(t.Steps))
-	for i, s := range t.Steps {
-		steps[i] = tracedStep{s.Kind.String(), s.Text}
-	}
-	return p.printJSON(struct {
-		Outcome string       `json:"outcome"`
-		Cause   string       `json:"cause,omitempty"`
-		Steps   []tracedStep `json:"steps"`
-	}{t.Decision.Outcome.String(), t.Decision.Cause.String(), steps})
+	return p.printJSON(newTracedPacket(t))
 }
 
 // locality returns the addresses of the node: those that flags name, or all of its interfaces.

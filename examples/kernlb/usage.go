@@ -23,7 +23,7 @@ commands:
   cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
   probe    print which backends this kernel supports, and why not the others
   trace    say step by step what happens to a packet (-from, -to), by the manifests (-f), or by
-           what the kernel holds
+           what the kernel holds; with -live to a real packet, by whose rules
   explain  print all that is known of the service NAMESPACE/NAME: its frontends, endpoints (with the
            manifests, -f), objects in the kernel, and why it refuses connections
   flows    print the flows of services, counts, and how full the table is
@@ -42,6 +42,9 @@ var flagsFor = map[string]string{
 	"f":                  "apply plan watch show trace explain",
 	"from":               "trace",
 	"to":                 "trace",
+	"live":               "trace",
+	"send":               "trace",
+	"wait":               "trace",
 	"changes":            "apply",
 	"keep-going":         "apply plan",
 	"allow-empty":        "apply plan watch",

@@ -76,14 +76,18 @@ func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
 }
 
 // AddTable makes the table.
-func (e *Encoder) AddTable() { e.newTable(rawnl.FlagCreate | rawnl.FlagExcl) }
+func (e *Encoder) AddTable() { e.newTable(rawnl.FlagCreate|rawnl.FlagExcl, 0) }
+
+// AddOwnedTable makes the table, which nobody else can change and which goes when the connection is
+// closed. Before Linux 5.12 there is no such table: EINVAL or EOPNOTSUPP.
+func (e *Encoder) AddOwnedTable() { e.newTable(rawnl.FlagCreate|rawnl.FlagExcl, tableOwner) }
 
 // EnsureTable makes the table. One that is there stays as it is.
-func (e *Encoder) EnsureTable() { e.newTable(rawnl.FlagCreate) }
+func (e *Encoder) EnsureTable() { e.newTable(rawnl.FlagCreate, 0) }
 
-func (e *Encoder) newTable(flags uint16) {
+func (e *Encoder) newTable(flags uint16, tableFlags uint32) {
 	e.tableMessage(MsgNewTable, flags, "add")
-	e.b.U32(attrTableFlags, 0)
+	e.b.U32(attrTableFlags, tableFlags)
 }
 
 // DeleteTable deletes the table with all that is in it.

@@ -62,3 +62,12 @@ func (e *Encoder) ruleMessage(typ uint8, flags uint16, verb, chain string) {
 	e.b.Text(AttrRuleTable, e.table)
 	e.b.Text(AttrRuleChain, chain)
 }
+
+// AppendGetRule appends a request for one rule of anybody's table of a family.
+func AppendGetRule(b *rawnl.Batch, family uint8, table, chain string, handle uint64) {
+	b.Message(rawnl.SubsysNFTables, MsgGetRule, 0, family, 0, rawnl.Object{Verb: "read rule of",
+		Kind: "chain", Name: chain, Within: "table " + table})
+	b.Text(AttrRuleTable, table)
+	b.Text(AttrRuleChain, chain)
+	b.U64(attrRuleHandle, handle)
+}

@@ -138,8 +138,14 @@ func AppendRange(b *rawnl.Batch, from, to []byte) {
 }
 
 // AppendCounter counts packets and bytes, from zero.
-func AppendCounter(b *rawnl.Batch) {
-	elem, data := beginExpr(b, "counter")
+func AppendCounter(b *rawnl.Batch) { appendCounterAs(b, listElem) }
+
+// appendCounterAs appends a counter as attribute typ: an element of a list, or the expression of
+// the elements of a set.
+func appendCounterAs(b *rawnl.Batch, typ uint16) {
+	elem := b.Nest(typ)
+	b.Text(exprName, "counter")
+	data := b.Nest(exprData)
 	b.U64(attrCounterBytes, 0)
 	b.U64(attrCounterPackets, 0)
 	endExpr(b, elem, data)
@@ -272,14 +278,23 @@ func appendFIBType(b *rawnl.Batch, which uint32) {
 }
 
 // appendUpdate puts the data into the map under the key in Reg1, or renews the timeout of a key
-// that is there, whose data it leaves alone.
-func appendUpdate(b *rawnl.Batch, name string, dataReg uint32, timeout time.Duration) {
+// that is there, whose data it leaves alone. A set has no data: dataReg is 0. What an element does,
+// such as to count, is appended by each.
+func appendUpdate(b *rawnl.Batch, name string, dataReg uint32, timeout time.Duration,
+	each func(*rawnl.Batch)) {
 	elem, data := beginExpr(b, "dynset")
 	b.U32(attrDynsetKeyReg, Reg1)
-	b.U32(attrDynsetDataReg, dataReg)
+	if dataReg != 0 {
+		b.U32(attrDynsetDataReg, dataReg)
+	}
 	b.U32(attrDynsetOp, dynsetUpdate)
-	b.U64(attrDynsetTimeout, uint64(timeout.Milliseconds()))
+	if timeout != 0 {
+		b.U64(attrDynsetTimeout, uint64(timeout.Milliseconds()))
+	}
 	b.Text(attrDynsetSet, name)
+	if each != nil {
+		each(b)
+	}
 	endExpr(b, elem, data)
 }
 

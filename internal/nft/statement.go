@@ -211,7 +211,17 @@ func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 	return rule(text, func(b *rawnl.Batch) {
 		end := key.load(b, 0)
 		data.load(b, end)
-		appendUpdate(b, name, register(end), timeout)
+		appendUpdate(b, name, register(end), timeout, nil)
+	})
+}
+
+// Remember puts a key into a set for a time of whole seconds. One that is there lives for so long
+// again. If the set is full, the rule ends.
+func Remember(name string, key Concat, timeout time.Duration) Rule {
+	text := fmt.Sprintf("update @%s { %s timeout %s }", name, key.text(), duration(timeout))
+	return rule(text, func(b *rawnl.Batch) {
+		key.load(b, 0)
+		appendUpdate(b, name, 0, timeout, nil)
 	})
 }
 

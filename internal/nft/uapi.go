@@ -20,6 +20,9 @@ const (
 	MsgNewSetElem
 	MsgGetSetElem
 	MsgDelSetElem
+	_ // NFT_MSG_NEWGEN
+	_ // NFT_MSG_GETGEN
+	MsgTrace
 )
 
 // Attributes of a table (enum nft_table_attributes).
@@ -29,7 +32,11 @@ const (
 	attrTableUse
 )
 
-const tableDormant = 1 // NFT_TABLE_F_DORMANT
+// Flags of a table (enum nft_table_flags).
+const (
+	tableDormant = 1 << iota // NFT_TABLE_F_DORMANT
+	tableOwner               // NFT_TABLE_F_OWNER, since Linux 5.12
+)
 
 // Attributes of a chain (enum nft_chain_attributes).
 const (
@@ -160,6 +167,10 @@ const (
 	_ // NFT_CONTINUE
 	VerdictDrop
 	VerdictAccept
+	VerdictStolen
+	VerdictQueue
+
+	VerdictMask = 0xff // NF_VERDICT_MASK: the rest is an argument
 )
 
 // Registers (enum nft_registers). Those from NFT_REG_1 on have 16 bytes; four registers from
@@ -201,6 +212,7 @@ const (
 const (
 	MetaMark    = 3
 	MetaIIFName = 6
+	metaNFTrace = 12
 	MetaL4Proto = 16
 )
 
@@ -217,6 +229,7 @@ const (
 	ctDirection = 1
 	ctStatus    = 2
 	ctProtocol  = 10
+	ctProtoSrc  = 11
 	ctProtoDst  = 12
 	ctSrcIP     = 19
 	ctDstIP     = 20
@@ -365,6 +378,7 @@ const (
 	attrDynsetKeyReg
 	attrDynsetDataReg
 	attrDynsetTimeout
+	attrDynsetExpr
 )
 
 const dynsetUpdate = 1 // NFT_DYNSET_OP_UPDATE
@@ -382,9 +396,10 @@ const (
 
 // Where headers have what rules look at. TCP, UDP and SCTP agree on the place of the port.
 const (
-	dportOffset = 2
-	portLen     = 2
-	protocolLen = 1
+	dportOffset    = 2
+	portLen        = 2
+	protocolLen    = 1
+	tcpFlagsOffset = 13
 )
 
 const (

@@ -1,0 +1,243 @@
+package livetrace
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The chains of the tracer's own table are named by their hook and one of these.
+const (
+	chainFirst   = "-first"
+	chainAnswers = "-answers"
+	chainLast    = "-last"
+)
+
+// follower makes traces of events, the first packet that matches and its answer.
+type follower struct {
+	table           string // the tracer's own
+	request, answer *walk
+}
+
+// walk is a packet on its way.
+type walk struct {
+	Trace
+	id     uint32
+	in     uint32 // indices of interfaces
+	out    uint32
+	looped bool // it left by the loopback interface, from where it comes back with another number
+	over   bool
+}
+
+// event takes an event of a table of a family, and reports whether it is of what is followed.
+func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
+	hook, place := "", ""
+	if e.Table == f.table {
+		hook, place = placeOf(e.Chain)
+	}
+	w := f.walkOf(e, place)
+	if w == nil {
+		return false
+	}
+	p, first := packetOf(e)
+	if first {
+		w.see(p)
+	}
+	switch {
+	case place == chainFirst, place == chainAnswers:
+		w.enter(hook)
+	case place == chainLast && first: // further events of the chain do not have the interface
+		w.leave(hook, e)
+	case place == "":
+		w.rule(family, e)
+	}
+	return true
+}
+
+// placeOf takes the name of an own chain apart.
+func placeOf(chain string) (hook, place string) {
+	if i := strings.LastIndexByte(chain, '-'); i >= 0 {
+		return chain[:i], chain[i:]
+	}
+	return chain, ""
+}
+
+// walkOf returns the walk that an event belongs to, and begins one where a packet is met first.
+func (f *follower) walkOf(e *nft.TraceInfo, place string) *walk {
+	for _, w := range []*walk{f.request, f.answer} {
+		if w != nil && !w.over && w.has(e, place) {
+			return w
+		}
+	}
+	p, ok := packetOf(e)
+	if !ok || e.Type != nft.TraceRule {
+		return nil
+	}
+	w := &walk{id: e.ID, in: e.In, Trace: Trace{Packet: p, Last: p, Steps: []Step{}}}
+	switch {
+	case place == chainFirst && f.request == nil:
+		f.request = w
+	case place == chainAnswers && f.isAnswer(p):
+		f.answer = w
+	default:
+		return nil
+	}
+	return w
+}
+
+// has reports whether an event is of the packet.
+func (w *walk) has(e *nft.TraceInfo, place string) bool {
+	if w.id == e.ID {
+		return true
+	}
+	if p, ok := packetOf(e); !ok || !w.looped || place != chainFirst || p != w.Last {
+		return false
+	}
+	w.id, w.looped = e.ID, false
+	return true
+}
+
+// isAnswer reports whether p is the first answer to the packet that was followed.
+func (f *follower) isAnswer(p Packet) bool {
+	return f.answer == nil && f.request != nil && f.request.over && f.request.Answers() &&
+		answers(p, f.request.Last)
+}
+
+// answers reports whether p goes back the way that a packet went. An ICMP error may come from
+// anybody on that way.
+func answers(p, to Packet) bool {
+	if p.Protocol == protocolICMP || p.Protocol == protocolICMPv6 {
+		return p.Dst.Addr() == to.Src.Addr()
+	}
+	return p.Src == to.Dst && p.Dst == to.Src
+}
+
+// see notes the packet as it is now.
+func (w *walk) see(p Packet) {
+	if p == w.Last {
+		return
+	}
+	w.Last = p
+	w.Steps = append(w.Steps, Step{Hook: w.Hook, Packet: &p})
+}
+
+// enter notes that the packet came to a hook.
+func (w *walk) enter(hook string) {
+	if w.Within && w.Hook != hook { // the end of the last one was not reached
+		w.Steps = append(w.Steps, Step{Hook: w.Hook, Taken: true})
+	}
+	w.Hook, w.Within = hook, true
+}
+
+// leave notes that the packet came through a hook.
+func (w *walk) leave(hook string, e *nft.TraceInfo) {
+	w.Hook, w.Within = hook, false
+	switch {
+	case hook == "input":
+		w.Fate, w.over = Delivered, true
+	case hook == "postrouting" && e.Out == loopback:
+		w.looped = true
+	case hook == "postrouting":
+		w.Fate, w.out, w.over = Sent, e.Out, true
+	}
+}
+
+// loopback is the index of the loopback interface in every network namespace.
+const loopback = 1
+
+// rule notes what a rule, or the policy of a chain, said.
+func (w *walk) rule(family uint8, e *nft.TraceInfo) {
+	r := &Rule{Family: familyName(family), Table: e.Table, Chain: e.Chain, family: family}
+	code := e.Verdict
+	switch {
+	case e.Type == nft.TracePolicy:
+		code = e.Policy
+	case e.Handle != 0:
+		r.Handle = e.Handle
+	default: // the end of the rules of a chain
+		return
+	}
+	w.Steps = append(w.Steps, Step{Hook: w.Hook, Rule: r,
+		Verdict: nft.VerdictText(code, e.ToChain)})
+	if code&nft.VerdictMask == nft.VerdictDrop && code >= 0 {
+		w.Fate, w.By, w.over = Dropped, r, true
+	}
+}
+
+func familyName(family uint8) string {
+	switch family {
+	case 1:
+		return "inet"
+	case nft.IPv4.NFProto:
+		return nft.IPv4.Name
+	case nft.IPv6.NFProto:
+		return nft.IPv6.Name
+	case 7:
+		return "bridge"
+	}
+	return "family " + servicemodel.Protocol(family).String()
+}
+
+const (
+	protocolICMP   servicemodel.Protocol = 1
+	protocolICMPv6 servicemodel.Protocol = 58
+)
+
+// packetOf reads the headers of an event, if it has any.
+func packetOf(e *nft.TraceInfo) (Packet, bool) {
+	var p Packet
+	var src, dst netip.Addr
+	switch n := e.Network; {
+	case len(n) >= 20 && n[0]>>4 == 4:
+		src, dst = addrOf(n[12:16]), addrOf(n[16:20])
+		p.Protocol = servicemodel.Protocol(n[9])
+	case len(n) >= 40 && n[0]>>4 == 6:
+		src, dst = addrOf(n[8:24]), addrOf(n[24:40])
+		p.Protocol = servicemodel.Protocol(n[6])
+	default:
+		return p, false
+	}
+	t := e.Transport
+	if p.Protocol.Valid() && len(t) >= 4 {
+		p.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(t))
+		p.Dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(t[2:]))
+	} else {
+		p.Src, p.Dst = netip.AddrPortFrom(src, 0), netip.AddrPortFrom(dst, 0)
+	}
+	p.Kind = kindOf(p.Protocol, t)
+	return p, true
+}
+
+func addrOf(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// kindOf says what a packet says by its transport header.
+func kindOf(protocol servicemodel.Protocol, t []byte) string {
+	switch {
+	case protocol == servicemodel.TCP && len(t) > 13:
+		var names []string
+		for i, name := range [...]string{"fin", "syn", "rst", "", "ack"} {
+			if name != "" && t[13]&(1<<i) != 0 {
+				names = append(names, name)
+			}
+		}
+		return strings.Join(names, "-")
+	case protocol == servicemodel.SCTP && len(t) > 12:
+		return map[byte]string{1: "init", 2: "init-ack", 6: "abort"}[t[12]]
+	case protocol == protocolICMP && len(t) > 0 && t[0] == 3,
+		protocol == protocolICMPv6 && len(t) > 0 && t[0] == 1:
+		return "unreachable"
+	}
+	return ""
+}
+
+// done reports whether all is known: the packet came to its end, and an answer that can come did.
+func (f *follower) done() bool {
+	return f.request != nil && f.request.over &&
+		(!f.request.Answers() || f.answer != nil && f.answer.over)
+}

@@ -1,0 +1,9 @@
+package livetrace
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }

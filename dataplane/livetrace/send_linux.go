@@ -1,0 +1,151 @@
+package livetrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Send sends a packet that begins a connection of TCP, or a datagram of one byte, and follows it.
+// Filter.Src must be an address of the network namespace; if it is not set, the kernel chooses.
+// Filter.SrcPort is chosen if it is 0. SCTP cannot be sent: open a [Tracer], and send it by other
+// means.
+func Send(ctx context.Context, cfg *Config) (*Trace, error) {
+	t, err := send(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("livetrace: send: %w", err)
+	}
+	return t, nil
+}
+
+func send(ctx context.Context, cfg *Config) (*Trace, error) {
+	c := *cfg
+	kind := unix.SOCK_STREAM
+	switch {
+	case c.Filter.InInterface != "":
+		return nil, errors.New("Filter.InInterface: what the node sends comes in by none")
+	case c.Filter.Protocol == servicemodel.UDP:
+		kind = unix.SOCK_DGRAM
+	case c.Filter.Protocol != servicemodel.TCP:
+		return nil, fmt.Errorf("Filter.Protocol: %v: only TCP and UDP can be sent",
+			c.Filter.Protocol)
+	}
+	if err := c.Filter.check(); err != nil {
+		return nil, err
+	}
+	fd, release, err := threadns.At(c.NetNS, c.NetNSPath)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	ns, err := threadns.Open(fd)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close() //nolint:errcheck // nothing was written
+	c.NetNS, c.NetNSPath = ns.FD(), ""
+	var sock int
+	err = ns.Do(func() (err error) {
+		sock, err = bound(kind, &c.Filter)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(sock) //nolint:errcheck // nothing is lost
+	t, err := open(ctx, &c)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close() //nolint:errcheck // the table belongs to the socket
+	if err := connect(sock, kind, c.Filter.Dst); err != nil {
+		return nil, err
+	}
+	return t.next(ctx)
+}
+
+// bound opens a socket with the source of the packet, which it fills in.
+func bound(kind int, f *Filter) (int, error) {
+	if !f.Src.IsValid() { // what a socket that is connected has
+		probe, err := socket(unix.SOCK_DGRAM, f.Dst)
+		if err != nil {
+			return -1, err
+		}
+		defer unix.Close(probe) //nolint:errcheck // nothing is lost
+		if err := unix.Connect(probe, sockaddr(f.Dst)); err != nil {
+			return -1, fmt.Errorf("choose a source for %v: %w", f.Dst, err)
+		}
+		if f.Src, _, err = nameOf(probe); err != nil {
+			return -1, err
+		}
+	}
+	fd, err := socket(kind, f.Dst)
+	if err != nil {
+		return -1, err
+	}
+	src := netip.AddrPortFrom(f.Src, f.SrcPort)
+	if err := unix.Bind(fd, sockaddr(src)); err != nil {
+		return -1, errors.Join(fmt.Errorf("Filter.Src: send from %v: %w", src, err),
+			unix.Close(fd))
+	}
+	_, port, err := nameOf(fd)
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	f.SrcPort = port
+	return fd, nil
+}
+
+func socket(kind int, dst netip.AddrPort) (int, error) {
+	family := unix.AF_INET
+	if dst.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	return fd, nil
+}
+
+// connect sends the packet.
+func connect(fd, kind int, dst netip.AddrPort) error {
+	err := unix.Connect(fd, sockaddr(dst))
+	if err == nil && kind == unix.SOCK_DGRAM {
+		_, err = unix.Write(fd, []byte{0})
+	}
+	switch err {
+	// A packet that a rule of this machine drops or refuses at once shows as an error, too.
+	case nil, unix.EINPROGRESS, unix.EPERM, unix.ECONNREFUSED:
+		return nil
+	}
+	return fmt.Errorf("send to %v: %w", dst, err)
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+// nameOf returns the address and port of a socket.
+func nameOf(fd int) (netip.Addr, uint16, error) {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.Addr{}, 0, fmt.Errorf("getsockname: %w", err)
+	}
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(a.Addr), uint16(a.Port), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(a.Addr), uint16(a.Port), nil
+	}
+	return netip.Addr{}, 0, errors.New("getsockname: another family")
+}

@@ -1,0 +1,123 @@
+package livetrace
+
+import (
+	"fmt"
+	"strings"
+)
+
+// String says the trace in words, a line for each step.
+func (t *Trace) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v\n", t.Packet)
+	t.write(&b)
+	if !t.Answers() {
+		return b.String()
+	}
+	switch a := t.Answer; {
+	case a == nil:
+		line(&b, "answer", "none was seen")
+	default:
+		line(&b, "answer", a.Packet.String())
+		a.write(&b)
+	}
+	return b.String()
+}
+
+func line(b *strings.Builder, what, text string) { fmt.Fprintf(b, "  %-12s %s\n", what, text) }
+
+// write writes the steps and the outcome.
+func (t *Trace) write(b *strings.Builder) {
+	hook := ""
+	if t.In != "" {
+		line(b, "in", t.In)
+	}
+	for _, s := range t.Steps {
+		text := s.text()
+		if text == "" {
+			continue
+		}
+		if s.Hook == hook {
+			line(b, "", text)
+			continue
+		}
+		hook = s.Hook
+		line(b, hook, text)
+	}
+	line(b, "outcome", t.Outcome())
+}
+
+// text is what is worth to be said of a step: not that a chain had no rule for the packet.
+func (s *Step) text() string {
+	switch {
+	case s.Taken:
+		return "taken here by something that is no rule of nf_tables, and sent on: IPVS, or a " +
+			"program like it"
+	case s.Rule == nil:
+		return fmt.Sprintf("it now goes from %s to %s", place(s.Packet.Src), place(s.Packet.Dst))
+	case s.Rule.Handle == 0 && s.Verdict == "accept":
+		return ""
+	}
+	text := s.Rule.Text
+	if text == "" || s.Rule.Handle == 0 {
+		text = s.Verdict
+	}
+	return fmt.Sprintf("%v: %s", *s.Rule, text)
+}
+
+// Outcome says what became of the packet, and by what.
+func (t *Trace) Outcome() string {
+	switch t.Fate {
+	case Dropped, Refused:
+		return fmt.Sprintf("%v by %v", t.Fate, *t.By)
+	case Delivered:
+		return fmt.Sprintf("delivered to %s on this node", place(t.Last.Dst))
+	case Sent:
+		return fmt.Sprintf("sent by %s to %s", t.Out, place(t.Last.Dst))
+	}
+	if t.Within {
+		return fmt.Sprintf("lost in %s, by something that is no rule of nf_tables: "+
+			"iptables-legacy, IPVS, a program of BPF, a process that a rule queued it to", t.Hook)
+	}
+	return fmt.Sprintf("lost after %s, where the kernel decides on the way: forwarding is off, "+
+		"there is no route to %v, or rp_filter refuses %v from there", t.Hook, t.Last.Dst.Addr(),
+		t.Last.Src.Addr())
+}
+
+// Summary says in one sentence what became of the packet, for who asks why a connection fails. ours
+// tells the rules of kernlb from those of other programs.
+func (t *Trace) Summary(ours func(Rule) bool) string {
+	if t.By != nil {
+		return by(t, ours) + " it"
+	}
+	if !t.Answers() {
+		return "it is " + t.Outcome()
+	}
+	server := place(t.Last.Dst)
+	switch a := t.Answer; {
+	case a == nil:
+		return "no answer of " + server + " was seen: it does not answer, or its answers do not " +
+			"come through this node"
+	case a.By != nil:
+		return by(a, ours) + " the answer of " + server
+	case !a.Answers():
+		return "the answer of " + server + " is " + a.Outcome()
+	case a.Packet.Kind == "unreachable":
+		return place(a.Packet.Src) + " says that " + server + " is unreachable: nothing listens " +
+			"there, or it cannot be reached"
+	case a.Packet.Refusal():
+		return server + " refuses: nothing listens there"
+	}
+	return "it works: " + server + " answers"
+}
+
+// by names who ended the way of a packet, and how.
+func by(t *Trace, ours func(Rule) bool) string {
+	verb := "drops"
+	if t.Fate == Refused {
+		verb = "refuses"
+	}
+	if ours(*t.By) {
+		return fmt.Sprintf("kernlb (%v) %s", *t.By, verb)
+	}
+	return fmt.Sprintf("another program (%v) %s", *t.By, verb)
+}

@@ -1,0 +1,186 @@
+package livetrace
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Config says what is followed, and where.
+type Config struct {
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path:
+	// either, used only while the tracer is opened. Zero and empty mean that of the calling thread.
+	NetNS     int
+	NetNSPath string
+	// Filter says which packets are followed.
+	Filter Filter
+	// Patience is how long silence lasts until a packet counts as lost, and how long an answer is
+	// waited for. Zero means a second.
+	Patience time.Duration
+}
+
+// Filter says which packets are followed: those that begin a connection, as far as that can be told
+// by a packet, for TCP by its flags.
+type Filter struct {
+	// Src is where packets come from. The zero value means anywhere. SrcPort may be 0 for any.
+	Src     netip.Addr
+	SrcPort uint16
+	// Dst is where they go, before anything translates it.
+	Dst netip.AddrPort
+	// Protocol is TCP, UDP or SCTP.
+	Protocol servicemodel.Protocol
+	// InInterface is the name of the interface that they come in by. Empty means any, or none: the
+	// node itself sends them.
+	InInterface string
+}
+
+// check names the field that is wrong.
+func (f *Filter) check() error {
+	switch {
+	case !f.Dst.IsValid() || f.Dst.Port() == 0:
+		return errors.New("Filter.Dst: want an address and a port")
+	case !f.Protocol.Valid():
+		return fmt.Errorf("Filter.Protocol: %v: want TCP, UDP or SCTP", f.Protocol)
+	case f.Src.IsValid() && f.Src.Is4() != f.Dst.Addr().Is4():
+		return fmt.Errorf("Filter.Src: %v is of another family than %v", f.Src, f.Dst)
+	case f.Dst.Addr().Is4In6() || f.Src.Is4In6():
+		return errors.New("Filter: an IPv4 address is written as IPv6")
+	case len(f.InInterface) > 15:
+		return fmt.Errorf("Filter.InInterface: %q is longer than the name of an interface",
+			f.InInterface)
+	}
+	return nil
+}
+
+// Packet is what is known of a packet at some place on its way.
+type Packet struct {
+	Src netip.AddrPort `json:"src"` // without ports in ICMP
+	Dst netip.AddrPort `json:"dst"`
+	// Protocol is the number of its protocol.
+	Protocol servicemodel.Protocol `json:"protocol"`
+	// Kind is what it says: "syn", "syn-ack", "rst" and other flags of TCP, "init", "init-ack" and
+	// "abort" of SCTP, "unreachable" of ICMP; empty if that is not known.
+	Kind string `json:"kind,omitzero"`
+}
+
+// Refusal reports whether the packet says that nobody listens, or that the destination cannot be
+// reached.
+func (p Packet) Refusal() bool {
+	return p.Kind == "rst" || p.Kind == "rst-ack" || p.Kind == "abort" || p.Kind == "unreachable"
+}
+
+// String returns the packet, such as "tcp 10.244.1.1:40000 -> 10.96.0.10:80, syn".
+func (p Packet) String() string {
+	name := p.Protocol.String()
+	if p.Protocol == protocolICMP || p.Protocol == protocolICMPv6 {
+		name = "icmp"
+	}
+	s := fmt.Sprintf("%s %s -> %s", name, place(p.Src), place(p.Dst))
+	if p.Kind != "" {
+		s += ", " + p.Kind
+	}
+	return s
+}
+
+// place is an address, and a port if there is one.
+func place(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
+}
+
+// Rule names a rule, or a base chain whose policy decides.
+type Rule struct {
+	Family string `json:"family"` // "ip", "ip6", "inet"
+	Table  string `json:"table"`
+	Chain  string `json:"chain"`
+	Handle uint64 `json:"handle,omitzero"` // 0: the policy of the chain
+	// Comment is the rule's comment. Text is its matches and statements, for people. Both are empty
+	// if the rule was gone when it was asked for.
+	Comment string `json:"comment,omitzero"`
+	Text    string `json:"text,omitzero"`
+
+	family  uint8
+	refuses bool
+}
+
+// String returns where the rule is: `inet firewall forward, rule 5 ("no web")`.
+func (r Rule) String() string {
+	s := r.Family + " " + r.Table + " " + r.Chain
+	if r.Handle == 0 {
+		return s + ", its policy"
+	}
+	s += fmt.Sprintf(", rule %d", r.Handle)
+	if r.Comment != "" {
+		s += fmt.Sprintf(" (%q)", r.Comment)
+	}
+	return s
+}
+
+// Step is one step of a packet's way.
+type Step struct {
+	// Hook is where it was: "prerouting", "input", "forward", "output" or "postrouting".
+	Hook string `json:"hook"`
+	// Rule is the rule that it matched, or the chain whose end it reached; nil where the packet
+	// itself changed.
+	Rule *Rule `json:"rule,omitempty"`
+	// Verdict is what the rule or the policy said: "accept", "drop", "jump services", "continue".
+	Verdict string `json:"verdict,omitempty"`
+	// Packet is the packet as it is from here on, where Rule is nil.
+	Packet *Packet `json:"packet,omitempty"`
+	// Taken says that something that is no table of nf_tables took the packet and sent it on, as
+	// IPVS does.
+	Taken bool `json:"taken,omitzero"`
+}
+
+// Fate is what became of a packet.
+type Fate uint8
+
+// The fates.
+const (
+	Lost      Fate = iota // nothing tells where: by routing, or by what is no rule of nf_tables
+	Dropped               // by a rule, or by the policy of a chain
+	Refused               // by a rule that answers so
+	Delivered             // to this node
+	Sent                  // out by an interface
+)
+
+// String returns "lost", "dropped", "refused", "delivered" or "sent".
+func (f Fate) String() string {
+	names := [...]string{"lost", "dropped", "refused", "delivered", "sent"}
+	if int(f) < len(names) {
+		return names[f]
+	}
+	return fmt.Sprintf("fate %d", uint8(f))
+}
+
+// MarshalText returns the name.
+func (f Fate) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// Trace is the way of one packet.
+type Trace struct {
+	// Packet is the packet as it came in, In the interface, empty if the node sent it.
+	Packet Packet `json:"packet"`
+	In     string `json:"in,omitempty"`
+	Steps  []Step `json:"steps"`
+	// Last is the packet as it was seen last, translated or not.
+	Last Packet `json:"last"`
+	Fate Fate   `json:"fate"`
+	// By is the rule that dropped or refused it, or the base chain whose policy dropped it.
+	By *Rule `json:"by,omitempty"`
+	// Hook is where it was seen last. Within says that it was lost there; if not, it was lost after
+	// that hook, where the kernel decides on the way.
+	Hook   string `json:"hook"`
+	Within bool   `json:"within,omitzero"`
+	// Out is the interface by which it left.
+	Out string `json:"out,omitempty"`
+	// Answer is the way of the first answer, nil if none was seen in time, or none could come.
+	Answer *Trace `json:"answer,omitempty"`
+}
+
+// Answers reports whether an answer was waited for: the packet was delivered, or sent.
+func (t *Trace) Answers() bool { return t.Fate == Delivered || t.Fate == Sent }

@@ -1,0 +1,260 @@
+package livetrace
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/threadns"
+)
+
+const (
+	tableName       = "kernlb-trace"
+	defaultPatience = time.Second
+	// queueSize is the size of the queue of events, which the kernel doubles. A packet makes some
+	// fifty, of less than 1 KiB each.
+	queueSize = 4 << 20
+	eventSize = 8 << 10
+)
+
+// Tracer follows packets, one after the other. Its methods must not be called at the same time.
+type Tracer struct {
+	ns       *threadns.NS
+	conn     *rawnl.Conn
+	listener *rawnl.Listener
+	family   *nft.Family
+	table    string
+	patience time.Duration
+	owned    bool // the kernel removes the table
+	buf      [eventSize]byte
+}
+
+// Open begins to watch for packets: those that come from now on are followed, also before [Next] is
+// called. It needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace. Errors match the
+// sentinels of package dataplane.
+func Open(ctx context.Context, cfg *Config) (*Tracer, error) {
+	t, err := open(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("livetrace: open: %w", err)
+	}
+	return t, nil
+}
+
+func open(ctx context.Context, cfg *Config) (*Tracer, error) {
+	if err := cfg.Filter.check(); err != nil {
+		return nil, err
+	}
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	t := &Tracer{family: nft.Families[nft.FamilyIndex(cfg.Filter.Dst.Addr())],
+		patience: cfg.Patience}
+	if t.patience == 0 {
+		t.patience = defaultPatience
+	}
+	if t.ns, err = threadns.Open(fd); err != nil {
+		return nil, err
+	}
+	if err := t.begin(ctx, &cfg.Filter); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// begin listens, and makes the table.
+func (t *Tracer) begin(ctx context.Context, want *Filter) error {
+	err := t.ns.Do(func() (err error) {
+		if t.conn, err = rawnl.Dial(nil); err != nil {
+			return err
+		}
+		t.listener, err = rawnl.Listen(rawnl.ListenConfig{Groups: []uint32{nft.GroupTrace},
+			Buffer: queueSize})
+		return err
+	})
+	if err != nil {
+		return kernelprobe.Explain(err, nil, kernelprobe.Running())
+	}
+	var name [4]byte
+	rand.Read(name[:]) //nolint:errcheck // never fails
+	var b rawnl.Batch
+	t.table, t.owned = tableName+"-"+hex.EncodeToString(name[:]), true
+	nft.NewEncoder(&b, t.family, t.table).AddOwnedTable()
+	err = t.commit(ctx, &b, want)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) { // Linux 5.10 and 5.11
+		t.table, t.owned = tableName, false
+		b.Reset()
+		e := nft.NewEncoder(&b, t.family, t.table)
+		e.EnsureTable()
+		e.DeleteTable()
+		e.AddTable()
+		err = t.commit(ctx, &b, want)
+	}
+	if err != nil {
+		t.table = ""
+		return kernelprobe.Explain(err, &b, kernelprobe.Running())
+	}
+	return nil
+}
+
+// commit makes what the batch begins with, and the chains.
+func (t *Tracer) commit(ctx context.Context, b *rawnl.Batch, want *Filter) error {
+	e, p := nft.NewEncoder(b, t.family, t.table), program(t.family, want)
+	e.AddSet(followed(t.family))
+	p.WriteChains(e)
+	p.WriteRules(e)
+	return t.conn.Commit(ctx, b, 0)
+}
+
+// Close stops the following, and removes the table.
+func (t *Tracer) Close() error {
+	var errs []error
+	if t.listener != nil {
+		errs = append(errs, t.listener.Close())
+	}
+	if t.conn != nil {
+		if t.table != "" && !t.owned {
+			var b rawnl.Batch
+			nft.NewEncoder(&b, t.family, t.table).DeleteTable()
+			errs = append(errs, rawnl.Except(t.conn.Commit(context.Background(), &b, 0),
+				unix.ENOENT))
+		}
+		errs = append(errs, t.conn.Close())
+	}
+	return errors.Join(append(errs, t.ns.Close())...)
+}
+
+// Next waits for the next packet that matches, until ctx ends, and returns its way and that of the
+// first answer. Packets that come while one is followed are not.
+func (t *Tracer) Next(ctx context.Context) (*Trace, error) {
+	tr, err := t.next(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("livetrace: %w", err)
+	}
+	return tr, nil
+}
+
+func (t *Tracer) next(ctx context.Context) (*Trace, error) {
+	f := follower{table: t.table}
+	if err := t.listener.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		t.listener.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only if it is closed
+	})
+	defer func() {
+		if !stop() {
+			<-done
+		}
+	}()
+	for !f.done() {
+		ours, err := t.receive(&f)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return t.finish(ctx, &f)
+		case err == rawnl.ErrOverflow:
+			return nil, errors.New("there were more events than could be read")
+		case err != nil:
+			return nil, err
+		case ours:
+			if err := t.listener.SetDeadline(time.Now().Add(t.patience)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return t.finish(ctx, &f)
+}
+
+// receive takes the events of one datagram. It reports whether one was of what is followed.
+func (t *Tracer) receive(f *follower) (ours bool, err error) {
+	n, err := t.listener.Wait(t.buf[:])
+	if err != nil {
+		return false, err
+	}
+	err = rawnl.Messages(t.buf[:n], func(m rawnl.Message) error {
+		if m.Subsys != rawnl.SubsysNFTables || m.Type != nft.MsgTrace {
+			return nil
+		}
+		e, err := nft.DecodeTrace(m.Attrs)
+		if err != nil {
+			return err
+		}
+		ours = f.event(m.Family, &e) || ours
+		return nil
+	})
+	return ours, err
+}
+
+// finish asks for the rules and the interfaces of what was followed.
+func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
+	l := []*walk{f.request}
+	if f.answer != nil {
+		l = append(l, f.answer)
+		f.request.Answer = &f.answer.Trace
+	}
+	err := t.ns.Do(func() error {
+		for _, w := range l {
+			w.In, w.Out = interfaceName(w.in), interfaceName(w.out)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range l {
+		for i := range w.Steps {
+			if r := w.Steps[i].Rule; r != nil && r.Handle != 0 {
+				if err := t.readRule(ctx, r); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if w.By != nil && w.By.refuses {
+			w.Fate = Refused
+		}
+	}
+	return &f.request.Trace, nil
+}
+
+func interfaceName(index uint32) string {
+	if index == 0 {
+		return ""
+	}
+	i, err := net.InterfaceByIndex(int(index))
+	if err != nil {
+		return fmt.Sprintf("interface %d", index)
+	}
+	return i.Name
+}
+
+// readRule asks for a rule. One that is gone stays without text.
+func (t *Tracer) readRule(ctx context.Context, r *Rule) error {
+	var b rawnl.Batch
+	nft.AppendGetRule(&b, r.family, r.Table, r.Chain, r.Handle)
+	replies, err := t.conn.Query(ctx, &b)
+	if err != nil || len(replies) == 0 {
+		return rawnl.Except(err, unix.ENOENT)
+	}
+	info, err := nft.DecodeRule(replies[0].Attrs)
+	if err != nil {
+		return err
+	}
+	r.Comment, r.Text = nft.CommentOf(info.UserData), nft.ListRule(r.family, info.Exprs)
+	r.refuses = info.Refuses()
+	return nil
+}

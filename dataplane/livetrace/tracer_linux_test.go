@@ -1,0 +1,363 @@
+package livetrace
+
+import (
+	"context"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Addresses of services.
+var (
+	clusterIP  = netip.MustParseAddr("10.96.0.10")
+	clusterIP6 = netip.MustParseAddr("fd00:10:96::10")
+	emptyIP    = netip.MustParseAddr("10.96.0.11")
+	balancerIP = netip.MustParseAddr("203.0.113.10")
+	localIP    = netip.MustParseAddr("203.0.113.11")
+	deafIP     = netip.MustParseAddr("10.96.0.12")
+	hostIP     = netip.MustParseAddr("10.96.0.13")
+)
+
+// network is a cluster whose node has services, by a backend.
+type network struct {
+	*netnstest.Cluster
+	t *testing.T
+}
+
+func newNetwork(t *testing.T, backend string) *network {
+	t.Helper()
+	n := &network{netnstest.Start(t, netnstest.Options{}), t}
+	for _, p := range netnstest.Protocols() {
+		require.NoError(t, n.Pods[1].Serve(p, 8080))
+	}
+	open := func() (dataplane.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: n.Node.NS.Fd()})
+	}
+	if backend == iptables.Name {
+		open = func() (dataplane.Backend, error) {
+			return iptables.New(&iptables.Config{NetNS: n.Node.NS.Fd()})
+		}
+	}
+	b, err := open()
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	_, err = dataplane.New(b, nil).Apply(t.Context(), services())
+	require.NoError(t, err)
+	return n
+}
+
+// services are one that works, one without endpoints, one for some clients only, one whose endpoint
+// is on another node, one whose endpoint does not listen, and one of the node itself.
+func services() servicemodel.State {
+	node := servicemodel.Node{Name: "this", Addresses: []netip.Addr{
+		netip.MustParseAddr(netnstest.NodeIPv4), netip.MustParseAddr(netnstest.NodeIPv6)}}
+	s := servicemodel.State{}.WithNode(node)
+	add := func(name string, svc servicemodel.Service, eps ...servicemodel.Endpoint) {
+		svc.Name = servicemodel.Name{Namespace: "default", Name: name}
+		for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP,
+			servicemodel.SCTP} {
+			svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
+				Port: 80})
+			for i := range eps {
+				port := uint16(8080)
+				if name == "deaf" {
+					port = 8081
+				}
+				eps[i].Ready = true
+				eps[i].Ports = append(eps[i].Ports, servicemodel.EndpointPort{Name: p.String(),
+					Protocol: p, Port: port})
+			}
+		}
+		s = s.WithService(&svc).WithEndpoints(svc.Name, eps)
+	}
+	pod := servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.1.2"), Node: "this"}
+	pod6 := servicemodel.Endpoint{Addr: netip.MustParseAddr("fd00:10:244:1::2"), Node: "this"}
+	remote := servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.1"), Node: "other"}
+	add("web", servicemodel.Service{ClusterIPs: []netip.Addr{clusterIP, clusterIP6}}, pod, pod6)
+	add("empty", servicemodel.Service{ClusterIPs: []netip.Addr{emptyIP}})
+	add("some", servicemodel.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.20")},
+		LoadBalancerIPs:          []servicemodel.LoadBalancerIP{{Addr: balancerIP}},
+		LoadBalancerSourceRanges: []netip.Prefix{netip.MustParsePrefix("198.51.100.12/32")}}, pod)
+	add("local", servicemodel.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.21")},
+		LoadBalancerIPs:       []servicemodel.LoadBalancerIP{{Addr: localIP}},
+		ExternalTrafficPolicy: servicemodel.PolicyLocal}, remote)
+	add("deaf", servicemodel.Service{ClusterIPs: []netip.Addr{deafIP}}, pod)
+	add("host", servicemodel.Service{ClusterIPs: []netip.Addr{hostIP}},
+		servicemodel.Endpoint{Addr: node.Addresses[0], Node: "this"})
+	return s
+}
+
+// nft loads rules of somebody else.
+func (n *network) nft(text string) {
+	n.t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		n.t.Skip("nft is not installed (Debian package nftables)")
+	}
+	var out []byte
+	var err error
+	require.NoError(n.t, n.Node.NS.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(text)
+		out, err = cmd.CombinedOutput()
+		return nil
+	}))
+	require.NoError(n.t, err, string(out))
+}
+
+// follow sends a packet from a host, and returns its trace and what became of it.
+func (n *network) follow(from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort) (*Trace,
+	netnstest.Outcome) {
+	n.t.Helper()
+	f := Filter{Dst: to, Protocol: servicemodel.Protocol(proto)}
+	if from != n.Node {
+		f.Src, f.InInterface = from.Addr(to.Addr()), from.NodeInterface
+	}
+	tracer, err := Open(n.t.Context(), &Config{NetNS: n.Node.NS.Fd(), Filter: f})
+	require.NoError(n.t, err)
+	defer func() { require.NoError(n.t, tracer.Close()) }()
+	got := netnstest.Probe{From: from, Proto: proto, To: to}.Send(n.t.Context())
+	tr, err := tracer.Next(n.t.Context())
+	require.NoError(n.t, err)
+	return tr, got
+}
+
+// told is what a trace must say of a packet.
+type told struct {
+	to   netip.AddrPort
+	fate Fate
+	by   string // in the name of the rule that ended its way
+	says string // in the trace as text
+}
+
+func at(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 80) }
+
+// Whatever becomes of a packet by the services of kernlb, a trace says so, and by which rule; what
+// a client sees agrees.
+func TestWhatBecomesOfPackets(t *testing.T) {
+	t.Parallel()
+	for backend, rules := range map[string][3]string{
+		nftables.Name: {"ip kernlb no-endpoints, rule", "ip kernlb sources-prerouting, rule",
+			"@service-endpoints"},
+		iptables.Name: {"ip filter KUBE-SERVICES, rule", "ip filter KUBE-FW-",
+			"-j DNAT"},
+	} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, backend)
+			for _, w := range []told{
+				{at(clusterIP), Sent, "", "it now goes from"},
+				{at(clusterIP), Sent, "", rules[2]},
+				{at(clusterIP6), Sent, "", "[fd00:10:244:1::2]:8080"},
+				{at(emptyIP), Refused, rules[0], "refused by " + rules[0]},
+				{at(balancerIP), Dropped, rules[1], "dropped by " + rules[1]},
+				{at(localIP), Dropped, rules[0], "dropped by " + rules[0]},
+				{at(deafIP), Sent, "", "10.244.1.2:8081"},
+				{at(hostIP), Delivered, "", "delivered to 192.0.2.10:8080 on this node"},
+			} {
+				for _, p := range netnstest.Protocols() {
+					tr, got := n.follow(n.Outside[0], p, w.to)
+					n.requireTold(w, tr, got)
+				}
+			}
+		})
+	}
+}
+
+// requireTold compares a trace with what it must say, and with what the client saw.
+func (n *network) requireTold(w told, tr *Trace, got netnstest.Outcome) {
+	n.t.Helper()
+	require.Equal(n.t, w.fate, tr.Fate, tr)
+	require.Contains(n.t, tr.String(), w.says)
+	if w.by == "" {
+		require.Nil(n.t, tr.By, tr)
+	} else {
+		require.Contains(n.t, tr.By.String(), w.by)
+	}
+	answered := tr.Answer != nil && (tr.Answer.Fate == Sent || tr.Answer.Fate == Delivered)
+	switch got.Kind {
+	case netnstest.Answered:
+		require.True(n.t, answered && !tr.Answer.Packet.Refusal(), "%v: %v", got, tr)
+	case netnstest.Refused:
+		require.True(n.t, tr.Fate == Refused || answered && tr.Answer.Packet.Refusal(), "%v: %v",
+			got, tr)
+	case netnstest.Dropped:
+		require.True(n.t, !answered, "%v: %v", got, tr)
+	default:
+		require.Fail(n.t, "unexpected", "%v: %v", got, tr)
+	}
+}
+
+// The rule of somebody else's firewall that drops or refuses a packet is named, in each hook, and
+// so is one that drops the answer.
+func TestRulesOfOthersAreNamed(t *testing.T) {
+	t.Parallel()
+	const drops = `ip daddr 10.244.1.2 th dport 8080 counter drop comment "no web"`
+	for name, c := range map[string]struct {
+		firewall string
+		from     string
+		told
+	}{
+		"prerouting": {"chain c { type filter hook prerouting priority -300; ip daddr 10.96.0.10 " +
+			"drop;}", "outside", told{at(clusterIP), Dropped, "inet fw c, rule 2",
+			"ip daddr 10.96.0.10 drop"}},
+		"forward": {"chain c { type filter hook forward priority 10; jump d;}\nchain d {" + drops +
+			";}", "outside", told{at(clusterIP), Dropped, `inet fw d, rule 4 ("no web")`,
+			"ip daddr 10.244.1.2 th dport 8080 counter drop"}},
+		"input": {"chain c { type filter hook input priority 10; meta l4proto { tcp, udp, sctp } " +
+			"th dport 8080 reject;}", "outside", told{at(hostIP), Refused, "inet fw c, rule",
+			"th dport 8080 reject"}},
+		"output": {"chain c { type filter hook output priority 10; " + drops + ";}", "node",
+			told{at(clusterIP), Dropped, "inet fw c, rule 2", "dropped by inet fw c"}},
+		"postrouting": {"chain c { type filter hook postrouting priority 10; oifname \"veth2\" " +
+			"drop;}", "outside", told{at(clusterIP), Dropped, "inet fw c, rule 2",
+			`oifname "veth2" drop`}},
+		"policy": {"chain c { type filter hook forward priority 10; policy drop;}", "outside",
+			told{at(clusterIP), Dropped, "inet fw c, its policy", "inet fw c, its policy: drop"}},
+		"answer": {"chain c { type filter hook forward priority 10; ip saddr 10.96.0.10 accept; " +
+			"ip saddr 10.244.1.2 drop;}", "outside", told{at(clusterIP), Sent, "",
+			"dropped by inet fw c, rule"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, nftables.Name)
+			n.nft("table inet fw {\n" + c.firewall + "\n}\n")
+			from := n.Outside[0]
+			if c.from == "node" {
+				from = n.Node
+			}
+			for _, p := range netnstest.Protocols() {
+				tr, got := n.follow(from, p, c.to)
+				n.requireTold(c.told, tr, got)
+			}
+		})
+	}
+}
+
+// Rules of iptables-nft are seen like any other.
+func TestRulesOfIptablesAreNamed(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, nftables.Name)
+	if _, err := exec.LookPath("iptables-nft"); err != nil {
+		t.Skip("iptables-nft is not installed (Debian package iptables)")
+	}
+	require.NoError(t, n.Node.NS.Do(func() error {
+		return exec.Command("iptables-nft", "-A", "FORWARD", "-p", "tcp", "-d", "10.244.1.2", "-m",
+			"comment", "--comment", "no web here", "-j", "REJECT").Run()
+	}))
+	tr, got := n.follow(n.Outside[0], netnstest.TCP, at(clusterIP))
+	n.requireTold(told{at(clusterIP), Refused, "ip filter FORWARD, rule",
+		"/* no web here */ counter -j REJECT"}, tr, got)
+}
+
+// Where no rule says what became of a packet, the trace says where it was lost.
+func TestLostByRouting(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, nftables.Name)
+	require.NoError(t, n.Node.NS.SetSysctl("net/ipv4/ip_forward", "0"))
+	tr, _ := n.follow(n.Outside[0], netnstest.UDP, at(clusterIP))
+	require.Equal(t, Lost, tr.Fate, tr)
+	require.Contains(t, tr.String(), "lost after prerouting, where the kernel decides on the way: "+
+		"forwarding is off, there is no route to 10.244.1.2, or rp_filter refuses 198.51.100.11")
+}
+
+func TestSend(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, nftables.Name)
+	cfg := Config{NetNS: n.Node.NS.Fd()}
+	for _, f := range []Filter{
+		{Dst: at(clusterIP), Protocol: servicemodel.TCP},
+		{Dst: at(clusterIP), Protocol: servicemodel.UDP, Src: netip.MustParseAddr("192.0.2.11")},
+		{Dst: at(clusterIP6), Protocol: servicemodel.TCP, SrcPort: 4000},
+	} {
+		cfg.Filter = f
+		tr, err := Send(t.Context(), &cfg)
+		require.NoError(t, err)
+		require.NotNil(t, tr.Answer, tr)
+		require.False(t, tr.Answer.Packet.Refusal(), tr)
+		if f.Src.IsValid() {
+			require.Equal(t, f.Src, tr.Packet.Src.Addr())
+		}
+	}
+	cfg.Filter = Filter{Dst: at(emptyIP), Protocol: servicemodel.UDP}
+	tr, err := Send(t.Context(), &cfg)
+	require.NoError(t, err)
+	require.Equal(t, Refused, tr.Fate, tr)
+	for want, f := range map[string]Filter{
+		"Filter.Src: send from 198.18.0.1:0: ": {Dst: at(clusterIP), Protocol: servicemodel.UDP,
+			Src: netip.MustParseAddr("198.18.0.1")},
+		"Filter.Protocol: sctp: only TCP and UDP": {Dst: at(clusterIP),
+			Protocol: servicemodel.SCTP},
+		"Filter.Dst: want an address and a port": {Protocol: servicemodel.TCP},
+		"is of another family": {Dst: at(clusterIP), Protocol: servicemodel.TCP,
+			Src: netip.MustParseAddr("fd00::1")},
+	} {
+		cfg.Filter = f
+		_, err := Send(t.Context(), &cfg)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// tables lists the tables of the node.
+func (n *network) tables() string {
+	var out []byte
+	require.NoError(n.t, n.Node.NS.Do(func() (err error) {
+		out, err = exec.Command("nft", "list", "tables").Output()
+		return err
+	}))
+	return string(out)
+}
+
+// Two tracers work side by side; neither changes what is there, nobody can take their tables away,
+// and the kernel removes them.
+func TestTracersLeaveNothing(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, nftables.Name)
+	n.nft("add table ip other")
+	before := n.tables()
+	var tracers []*Tracer
+	for range 2 {
+		tr, err := Open(t.Context(), &Config{NetNS: n.Node.NS.Fd(), Filter: Filter{
+			Dst: at(emptyIP), Protocol: servicemodel.UDP}})
+		require.NoError(t, err)
+		tracers = append(tracers, tr)
+	}
+	n.nft("flush ruleset")
+	require.Equal(t, 2, strings.Count(n.tables(), tableName))
+	require.NotContains(t, n.tables(), "other")
+	netnstest.Probe{From: n.Pods[0], Proto: netnstest.UDP, To: at(emptyIP)}.Send(t.Context())
+	for _, tr := range tracers {
+		got, err := tr.Next(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, Sent, got.Fate, "to the internet, unhindered: %v", got)
+		require.NoError(t, tr.conn.Close()) // as when the process is killed
+		require.NoError(t, tr.listener.Close())
+	}
+	require.NotContains(t, n.tables(), tableName)
+	require.Contains(t, before, "table ip kernlb\n")
+}
+
+func TestNextEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, nftables.Name)
+	tr, err := Open(t.Context(), &Config{NetNS: n.Node.NS.Fd(), Filter: Filter{Dst: at(emptyIP),
+		Protocol: servicemodel.TCP}})
+	require.NoError(t, err)
+	defer tr.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = tr.Next(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	netnstest.Probe{From: n.Pods[0], Proto: netnstest.TCP, To: at(emptyIP)}.Send(t.Context())
+	got, err := tr.Next(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Refused, got.Fate)
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// brokenServices are eight services, each broken in another way; the endpoints are pods of
+// netnstest. Services fw and deaf are fine but for what is around them.
+func brokenServices() string {
+	s := serviceManifest("unready", "10.96.0.1", "", "")
+	s = strings.Replace(s, "{ready: true}", "{ready: false}", 1) +
+		serviceManifest("local", "10.96.0.2", "", "type: NodePort, externalTrafficPolicy: Local") +
+		serviceManifest("ranges", "10.96.0.3", "",
+			"type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]") +
+		strings.Replace(serviceManifest("port", "10.96.0.4", "", ""),
+			"ports: [{name: http, port: 8080", "ports: [{name: htpp, port: 8080", 1) +
+		serviceManifest("first", "10.96.0.50", "", "type: NodePort") +
+		serviceManifest("second", "10.96.0.5", "", "type: NodePort") +
+		strings.Replace(serviceManifest("deaf", "10.96.0.6", "", ""), "port: 8080", "port: 9999",
+			1) +
+		serviceManifest("fw", "10.96.0.7", "", "") +
+		serviceManifest("refused", "10.96.0.8", "annotations: {kernlb.io/scheduler: lc}", "")
+	for name, port := range map[string]string{"local": "30002", "first": "30005",
+		"second": "30005"} {
+		at := strings.Index(s, "name: "+name+", namespace")
+		s = s[:at] + strings.Replace(s[at:], "port: 80,", "port: 80, nodePort: "+port+",", 1)
+	}
+	at := strings.Index(s, "name: ranges, namespace")
+	end := at + strings.Index(s[at:], "\n---")
+	return s[:end] + "\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.3}]}}" + s[end:]
+}
+
+// Eight services are broken in eight ways. One command finds each, as docs/debugging.md says.
+func TestBrokenServicesAreDiagnosed(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	file := filepath.Join(t.TempDir(), "services.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(brokenServices()), 0o600))
+	node := []string{"-f", file, "-node", "n1", "-node-ip", netnstest.NodeIPv4}
+	code, _, errs := kernlb(t, c.Node.NS, append([]string{"apply", "-keep-going"}, node...)...)
+	require.Equal(t, exitFailed, code, errs)
+	require.NoError(t, c.Node.NS.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader("table inet fw {\nchain out {\n" +
+			"type filter hook postrouting priority 10\n" +
+			"tcp dport 8080 drop comment \"no web\"\n}\n}\n")
+		return cmd.Run()
+	}))
+	for name, w := range map[string]struct {
+		command string
+		says    string
+	}{
+		"no ready endpoint": {"trace -from 10.244.1.1%veth1 -to 10.96.0.1:80/tcp",
+			"rejected: 1 endpoint, none ready"},
+		"Local without endpoints here": {"trace -from 198.51.100.11%eth1 -to 192.0.2.10:30002/tcp",
+			"dropped: externalTrafficPolicy is Local and no ready endpoint is on node n1"},
+		"source ranges": {"trace -from 198.51.100.11%eth1 -to 203.0.113.3:80/tcp",
+			"dropped: 198.51.100.11 may not connect, only 192.0.2.0/24"},
+		"wrong targetPort":     {"explain default/port", "none has a port named http"},
+		"node port of another": {"explain default/second", "conflict: "},
+		"nothing listens": {"trace -send -from 192.0.2.10 -to 10.96.0.6:80/tcp",
+			"\n10.244.1.2:9999 refuses: nothing listens there\n"},
+		"firewall": {"trace -send -from 192.0.2.10 -to 10.96.0.7:80/tcp",
+			"\nanother program (inet fw out, rule 2 (\"no web\")) drops it\n"},
+		"refused": {"explain default/refused", "refused: nftables cannot express service " +
+			"default/refused:http: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := kernlb(t, c.Node.NS, append(strings.Fields(w.command), node...)...)
+			require.Equal(t, exitDone, code, errs)
+			require.Contains(t, out, w.says)
+		})
+	}
+}
+
+// trace -live waits for a packet that matches, from whomever, and follows it.
+func TestTraceLive(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	require.NoError(t, c.Pods[1].Serve(netnstest.UDP, 8080))
+	udp := strings.ReplaceAll(serviceManifest("web", "10.96.0.1", "", ""), "TCP", "UDP")
+	none := strings.Replace(serviceManifest("none", "10.96.0.2", "", ""), "ready: true",
+		"ready: false", 1)
+	code, _, errs := kernlbWith(t, c.Node.NS, udp+none, "apply", "-f", "-")
+	require.Equal(t, exitDone, code, errs)
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := make(chan bool)
+	go func() {
+		defer close(sent)
+		for ctx.Err() == nil {
+			netnstest.Probe{From: c.Pods[0], Proto: netnstest.UDP,
+				To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(ctx)
+		}
+	}()
+	defer func() {
+		cancel()
+		<-sent
+	}()
+	args := []string{"trace", "-live", "-from", "10.244.1.1%veth1", "-to", "10.96.0.1:80/udp"}
+	code, out, errs := kernlb(t, c.Node.NS, args...)
+	require.Equal(t, exitDone, code, errs)
+	require.Equal(t, "waiting for a packet from 10.244.1.1%veth1 to 10.96.0.1:80/udp\n", errs)
+	require.Contains(t, out, "\nit works: 10.244.1.2:8080 answers\n")
+	code, out, errs = kernlb(t, c.Node.NS, append(args, "-o", "json", "-wait", "1m")...)
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, `"summary": "it works: 10.244.1.2:8080 answers"`)
+	require.Contains(t, out, `"fate": "sent"`)
+
+	code, out, errs = kernlb(t, c.Node.NS, "trace", "-send", "-from", "192.0.2.10", "-to",
+		"10.96.0.2:80/tcp")
+	require.Equal(t, exitDone, code, errs)
+	require.Contains(t, out, "\nkernlb (ip kernlb no-endpoints, rule ")
+	require.Contains(t, out, ") refuses it: no endpoint can be used")
+	for want, args := range map[string][]string{
+		"no packet from 10.0.0.9 to 10.96.0.1:80/udp came within 1ms": {"-from", "10.0.0.9",
+			"-live", "-wait", "1ms"},
+		"-send: 10.0.0.9 is no address of this node":      {"-from", "10.0.0.9", "-send"},
+		"-send: what this node sends comes in by no link": {"-from", "192.0.2.10%eth0", "-send"},
+		"-wait: it is how long -live waits":               {"-from", "192.0.2.10", "-wait", "1s"},
+	} {
+		code, _, errs = kernlb(t, c.Node.NS, append([]string{"trace", "-to", "10.96.0.1:80/udp"},
+			args...)...)
+		require.NotEqual(t, exitDone, code)
+		require.Contains(t, errs, want)
+	}
+}
