@@ -237,3 +237,17 @@ func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
 	}
 	return svc.Connections
 }
+
+// Draining returns how many endpoints are given nothing new and keep the flows that they have, for
+// some time or as long as they serve, see [servicemodel.ConnectionPolicy].
+func (k *Keeper) Draining() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := map[netip.AddrPort]struct{}{}
+	for _, endpoints := range k.departed {
+		for e := range endpoints {
+			all[e] = struct{}{}
+		}
+	}
+	return len(all)
+}

@@ -1,0 +1,91 @@
+package metrics_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// costless is a backend that does nothing.
+type costless struct{}
+
+func (costless) Name() string                        { return "nftables" }
+func (costless) Check(*servicemodel.ChangeSet) error { return nil }
+func (costless) Close() error                        { return nil }
+
+func (costless) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
+	return &dataplane.Observation{}, nil
+}
+
+func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
+	return dataplane.Intact, nil
+}
+
+func (costless) Plan(*servicemodel.ChangeSet) (dataplane.Plan, error) { return nil, nil }
+
+func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	return dataplane.Stats{Messages: 1}, nil
+}
+
+func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return dataplane.Stats{}, nil }
+
+// tenThousand is a state of 10,000 services of 10 endpoints.
+func tenThousand() servicemodel.State {
+	s := onNode()
+	for i := range 10000 {
+		s = with(s, i, 10)
+	}
+	return s
+}
+
+// BenchmarkApply is one endpoint of one of 10,000 services replaced on a backend that costs
+// nothing, without a collector and with one.
+func BenchmarkApply(b *testing.B) {
+	all := tenThousand()
+	for _, collected := range []bool{false, true} {
+		b.Run(map[bool]string{false: "alone", true: "collected"}[collected], func(b *testing.B) {
+			e := dataplane.New(costless{}, nil)
+			if collected {
+				defer metrics.New(e, &metrics.Config{Flows: &fakeFlows{}}).Close()
+			}
+			s, i := all, 0
+			if _, err := e.Apply(b.Context(), s); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				i++
+				eps := s.Endpoints(serviceName(i % 10000))
+				eps[0].Ports = []servicemodel.EndpointPort{
+					{Protocol: servicemodel.TCP, Port: uint16(i%60000) + 1}}
+				s = s.WithEndpoints(serviceName(i%10000), eps)
+				if _, err := e.Apply(b.Context(), s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkScrape is a scrape beside 10,000 services.
+func BenchmarkScrape(b *testing.B) {
+	e := dataplane.New(costless{}, nil)
+	c := metrics.New(e, &metrics.Config{Flows: &fakeFlows{},
+		Conntrack: &fakeConntrack{usage: conntrack.Usage{Count: 1}}})
+	defer c.Close()
+	if _, err := e.Apply(b.Context(), tenThousand()); err != nil {
+		b.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	for b.Loop() {
+		if _, err := registry.Gather(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

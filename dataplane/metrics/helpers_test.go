@@ -1,0 +1,206 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var errBroken = errors.New("broken")
+
+// serviceName is default/svc-i.
+func serviceName(i int) servicemodel.Name {
+	return servicemodel.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
+}
+
+func clusterIP(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+}
+
+// with adds a service with so many endpoints, on node n2, to a state.
+func with(s servicemodel.State, i, endpoints int,
+	edits ...func(*servicemodel.Service)) servicemodel.State {
+	svc := &servicemodel.Service{Name: serviceName(i), ClusterIPs: []netip.Addr{clusterIP(i)},
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	for _, edit := range edits {
+		edit(svc)
+	}
+	var eps []servicemodel.Endpoint
+	for j := range endpoints {
+		eps = append(eps, servicemodel.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(j)}), Node: "n2", Ready: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return s.WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+// onNode is an empty state seen from node n1.
+func onNode() servicemodel.State {
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "n1"})
+}
+
+func localOnly(s *servicemodel.Service) {
+	s.InternalTrafficPolicy, s.ExternalTrafficPolicy = servicemodel.PolicyLocal,
+		servicemodel.PolicyLocal
+	s.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, s.ClusterIPs[0].As4()[3]})}
+}
+
+func invalid(s *servicemodel.Service) { s.Ports[0].Port = 0 }
+
+func sharing(i int) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) { s.ClusterIPs = []netip.Addr{clusterIP(i)} }
+}
+
+// fakeFlows is a keeper of flows.
+type fakeFlows struct {
+	done     conntrack.CleanResult
+	draining int
+}
+
+func (f *fakeFlows) Totals() conntrack.CleanResult { return f.done }
+func (f *fakeFlows) Draining() int                 { return f.draining }
+
+// fakeConntrack is a table of connections.
+type fakeConntrack struct {
+	usage   conntrack.Usage
+	flows   []conntrack.Flow
+	err     error
+	asked   int
+	dumped  int
+	blocked bool
+}
+
+func (f *fakeConntrack) Usage(ctx context.Context) (conntrack.Usage, error) {
+	f.asked++
+	if f.blocked {
+		<-ctx.Done()
+		return conntrack.Usage{}, ctx.Err()
+	}
+	return f.usage, f.err
+}
+
+func (f *fakeConntrack) NodeAddrs([]netip.Prefix) ([]netip.Addr, error) { return nil, nil }
+
+func (f *fakeConntrack) Flows(context.Context, conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
+	f.dumped++
+	return func(yield func(conntrack.Flow, error) bool) {
+		for i := range f.flows {
+			if !yield(f.flows[i], nil) {
+				return
+			}
+		}
+		if f.err != nil {
+			yield(conntrack.Flow{}, f.err)
+		}
+	}
+}
+
+// fixture is an engine without a kernel, and what is collected of it.
+type fixture struct {
+	t         *testing.T
+	backend   *named
+	engine    *dataplane.Engine
+	flows     *fakeFlows
+	conntrack *fakeConntrack
+	collector *metrics.Collector
+	registry  *prometheus.Registry
+}
+
+// named is a backend that goes by another name.
+type named struct {
+	*memory.Backend
+	name string
+	left time.Duration // until there is work to do
+}
+
+func (n *named) Name() string { return n.name }
+
+func (n *named) Settle(context.Context) (time.Duration, error) { return n.left, nil }
+
+func newFixture(t *testing.T, name string, edits ...func(*metrics.Config)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, backend: &named{Backend: memory.New(nil), name: name}, flows: &fakeFlows{},
+		conntrack: &fakeConntrack{}, registry: prometheus.NewPedanticRegistry()}
+	f.engine = dataplane.New(f.backend, nil)
+	cfg := &metrics.Config{Flows: f.flows, Conntrack: f.conntrack}
+	for _, edit := range edits {
+		edit(cfg)
+	}
+	f.collector = metrics.New(f.engine, cfg)
+	t.Cleanup(f.collector.Close)
+	require.NoError(t, f.registry.Register(f.collector))
+	return f
+}
+
+func (f *fixture) apply(s servicemodel.State) {
+	f.t.Helper()
+	_, err := f.engine.Apply(f.t.Context(), s)
+	require.NoError(f.t, err)
+}
+
+// scrape returns the values of all series; of a histogram the count and the sum.
+func (f *fixture) scrape() map[string]float64 {
+	f.t.Helper()
+	families, err := f.registry.Gather()
+	require.NoError(f.t, err)
+	out := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			name := family.GetName() + labels(m)
+			switch family.GetType() {
+			case dto.MetricType_COUNTER:
+				out[name] = m.Counter.GetValue()
+			case dto.MetricType_GAUGE:
+				out[name] = m.Gauge.GetValue()
+			default:
+				out[name+" count"] = float64(m.Histogram.GetSampleCount())
+				out[name+" sum"] = math.Round(m.Histogram.GetSampleSum()*1e6) / 1e6
+			}
+		}
+	}
+	return out
+}
+
+func labels(m *dto.Metric) string {
+	var l []string
+	for _, p := range m.Label {
+		l = append(l, p.GetName()+"="+p.GetValue())
+	}
+	if len(l) == 0 {
+		return ""
+	}
+	return "{" + strings.Join(l, ",") + "}"
+}
+
+// requireSeries requires series of these values; NaN says that there is none.
+func (f *fixture) requireSeries(want map[string]float64) {
+	f.t.Helper()
+	got := f.scrape()
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		v, there := got[name]
+		if math.IsNaN(want[name]) {
+			require.False(f.t, there, "%s is there", name)
+			continue
+		}
+		require.True(f.t, there, "%s is not there", name)
+		require.InDelta(f.t, want[name], v, 1e-9, name)
+	}
+}

@@ -1,0 +1,126 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// observe counts an event.
+func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch ev := ev.(type) {
+	case dataplane.Applied:
+		c.applied(ev.Result, !c.begun)
+	case dataplane.Switched:
+		c.own.switches.WithLabelValues(ev.To).Inc()
+		c.proxy.begin(ev.To)
+		if ev.Changes != nil { // something had been applied
+			c.applied(ev.Result, true)
+		}
+	case dataplane.CleanedUp:
+		c.own.phases(ev.Phases)
+		c.own.sent(ev.Backend, ev.Stats)
+		c.tally, c.asked = tally{}, servicemodel.State{}
+	case dataplane.Failed:
+		c.failed(&ev)
+	case dataplane.Settled:
+		c.own.phases(dataplane.Phases{dataplane.PhaseSettle: ev.Duration})
+		c.cleanedFlows()
+	case dataplane.Refused:
+		c.own.refusals.WithLabelValues().Inc()
+	case dataplane.RepairDelayed:
+		c.own.delays.WithLabelValues().Inc()
+	case dataplane.WriteConflict:
+		c.own.conflicts.WithLabelValues(ev.Doing).Inc()
+	case dataplane.WatchFailed:
+		c.own.watchFailures.WithLabelValues().Inc()
+	}
+}
+
+// applied counts an apply that succeeded. With adopts, it begins from what a program of before has
+// left in the kernel.
+func (c *Collector) applied(r *dataplane.Result, adopts bool) {
+	c.proxy.applied(r, r.State.Since(c.asked))
+	c.own.applied(r, adopts)
+	c.begun, c.asked, c.revision, c.at = true, r.State, r.Revision, time.Now()
+	c.tally.follow(r.Changes)
+	c.tally.follow(r.Rest)
+	c.programmed()
+	c.cleanedFlows()
+}
+
+// failed counts a failure. That a program ends is none.
+func (c *Collector) failed(ev *dataplane.Failed) {
+	if errors.Is(ev.Err, context.Canceled) {
+		return
+	}
+	var took time.Duration
+	for _, d := range ev.Phases {
+		took += d
+	}
+	c.proxy.failed(ev, took)
+	if ev.Doing != doingSettle || ev.Revision == 0 { // otherwise Applied told of that phase
+		c.own.phases(ev.Phases)
+	}
+	c.own.failures.WithLabelValues(ev.Doing, ev.Phase.String()).Inc()
+	if ev.Doing == "apply" || ev.Doing == "apply changes" {
+		c.own.applies.WithLabelValues("failed").Inc()
+		c.own.apply.WithLabelValues().Observe(took.Seconds())
+	}
+	c.cleanedFlows()
+}
+
+// cleanedFlows counts what the keeper of flows did since it was last asked: one round at most, as
+// it works while the engine settles.
+func (c *Collector) cleanedFlows() {
+	if c.cfg.Flows == nil {
+		return
+	}
+	now := c.cfg.Flows.Totals()
+	if d := now.Duration - c.cleaned.Duration; d > 0 {
+		c.proxy.observe(c.proxy.reconciled, d)
+	}
+	c.own.flowsDeleted.WithLabelValues().Add(float64(now.Deleted - c.cleaned.Deleted))
+	c.own.flowsReset.WithLabelValues().Add(float64(now.Reset - c.cleaned.Reset))
+	c.cleaned = now
+}
+
+// trigger is when a change was triggered that a revision has.
+type trigger struct {
+	revision dataplane.Revision
+	at       time.Time
+}
+
+// Triggered tells when changes were triggered that the state of a revision has, so that it is known
+// how long it took until they were in the kernel (kubeproxy_network_programming_duration_seconds).
+// In Kubernetes, EndpointSlices say so by an annotation:
+//
+//	source.Run(ctx, func(s servicemodel.State) {
+//		collector.Triggered(engine.Set(s), source.Triggers()...)
+//	})
+func (c *Collector) Triggered(r dataplane.Revision, at ...time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range at {
+		c.triggers = append(c.triggers, trigger{r, t})
+	}
+	c.programmed()
+}
+
+// programmed observes the triggers whose revision is in the kernel.
+func (c *Collector) programmed() {
+	waiting := c.triggers[:0]
+	for _, t := range c.triggers {
+		if t.revision > c.revision {
+			waiting = append(waiting, t)
+			continue
+		}
+		c.proxy.observe(c.proxy.programming, max(0, c.at.Sub(t.at))) // clocks differ
+	}
+	c.triggers = waiting
+}

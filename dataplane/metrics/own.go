@@ -1,0 +1,238 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// durationBuckets are from 10 µs, which is less than the smallest apply, to 42 s.
+var durationBuckets = prometheus.ExponentialBuckets(10e-6, 4, 12)
+
+// ownMetrics are those that kube-proxy does not have.
+type ownMetrics struct {
+	info, running gauge
+
+	applies, changes, readings     *prometheus.CounterVec
+	apply, phase                   *prometheus.HistogramVec
+	messages, bytes, elements      *prometheus.CounterVec
+	failures, conflicts, refusals  *prometheus.CounterVec
+	repairs, repaired, delays      *prometheus.CounterVec
+	watchFailures, switches        *prometheus.CounterVec
+	flowsDeleted, flowsReset       *prometheus.CounterVec
+	scrapeErrors                   *prometheus.CounterVec
+	succeeded, failed, settle      gauge
+	pending, refused, claims       gauge
+	wantedServices, heldServices   gauge
+	wantedEndpoints, heldEndpoints gauge
+	heldFrontends, adopted         gauge
+	draining, connections          gauge
+
+	conntrackCount, conntrackMax gauge
+	conntrackEvents              *counts
+}
+
+const doingSettle = "settle"
+
+func newOwnMetrics(r *maker) *ownMetrics {
+	m := &ownMetrics{}
+	m.makeWork(r)
+	m.makeTrouble(r)
+	m.makeState(r)
+	m.makeConntrack(r)
+	m.begin()
+	return m
+}
+
+// makeWork makes what counts the work of the engine.
+func (m *ownMetrics) makeWork(r *maker) {
+	m.applies = r.counter("kernlb_applies_total", "Applies that changed something in the kernel, "+
+		"found nothing to change, or failed.", "result")
+	m.apply = r.histogram("kernlb_apply_duration_seconds",
+		"How long applies took, also those that failed.", durationBuckets)
+	m.phase = r.histogram("kernlb_phase_duration_seconds",
+		"How long each phase of the engine's work took, where it took any time.", durationBuckets,
+		"phase")
+	m.changes = r.counter("kernlb_changes_total", "Frontends and endpoints that were added, "+
+		"changed and removed because something else was wanted.", "type")
+	m.readings = r.counter("kernlb_readings_total",
+		"Applies that read what the kernel holds.")
+	m.messages = r.counter("kernlb_kernel_messages_total", "Netlink messages sent to write.",
+		"backend")
+	m.bytes = r.counter("kernlb_kernel_sent_bytes_total", "Bytes sent to write.", "backend")
+	m.elements = r.counter("kernlb_kernel_elements_total",
+		"Set elements, rules or destinations that were written one by one.", "backend")
+	m.switches = r.counter("kernlb_switches_total", "Changes to another backend.", "backend")
+	m.flowsDeleted = r.counter("kernlb_flows_deleted_total",
+		"Stale flows that were deleted from the table of connections.")
+	m.flowsReset = r.counter("kernlb_flows_reset_total",
+		"TCP connections among the deleted flows whose ends were reset.")
+}
+
+// makeTrouble makes what counts what went wrong.
+func (m *ownMetrics) makeTrouble(r *maker) {
+	m.failures = r.counter("kernlb_failures_total", "What failed, and in which phase. It is tried "+
+		"again.", "doing", "phase")
+	m.conflicts = r.counter("kernlb_write_conflicts_total",
+		"Tries that another writer of the kernel came between, and that were begun again.", "doing")
+	m.refusals = r.counter("kernlb_refusals_total",
+		"Services that began to be refused, or were for another reason.")
+	m.repairs = r.counter("kernlb_repairs_total",
+		"Applies that put right what others had done to the kernel.")
+	m.repaired = r.counter("kernlb_repaired_total", "What it took to undo what others had done: "+
+		"frontends and endpoints that were added, changed and removed, and foreign objects.",
+		"type")
+	m.delays = r.counter("kernlb_repair_delays_total",
+		"Times that repairs began to wait, since somebody undoes them again and again.")
+	m.watchFailures = r.counter("kernlb_watch_failures_total",
+		"Failures to follow the addresses of the node.")
+	m.scrapeErrors = r.counter("kernlb_scrape_errors_total",
+		"Figures that the kernel did not give to a scrape.", "figure")
+}
+
+// makeState makes what says how things are.
+func (m *ownMetrics) makeState(r *maker) {
+	m.info = r.gauge("kernlb_info", "1, with the name of the backend in use.", "backend")
+	m.running = r.gauge("kernlb_running",
+		"1 while the engine keeps the kernel as it should be (Engine.Run).")
+	m.succeeded = r.gauge("kernlb_last_success_timestamp_seconds",
+		"When an apply last succeeded.")
+	m.failed = r.gauge("kernlb_last_failure_timestamp_seconds",
+		"When something last failed.")
+	m.settle = r.gauge("kernlb_settle_timestamp_seconds", "When the work is due that was left to "+
+		"a later time, such as draining; absent if there is none.")
+	m.pending = r.gauge("kernlb_pending_seconds",
+		"How long something that is wanted has not been in the kernel; 0 if all is.")
+	m.refused = r.gauge("kernlb_refused_services", "Services that are left out of the kernel.")
+	m.claims = r.gauge("kernlb_claim_conflicts",
+		"Addresses and ports that a service claims and another one has.")
+	m.wantedServices = r.gauge("kernlb_wanted_services", "Services that are wanted.")
+	m.wantedEndpoints = r.gauge("kernlb_wanted_endpoints",
+		"Endpoints that are wanted, ready or not, on any node.")
+	m.heldServices = r.gauge("kernlb_held_services", "Services that the kernel holds.")
+	m.heldFrontends = r.gauge("kernlb_held_frontends",
+		"Addresses and ports at which the kernel holds services.")
+	m.heldEndpoints = r.gauge("kernlb_held_endpoints", "Endpoints that the kernel holds; one that "+
+		"serves two ports counts twice.")
+	m.adopted = r.gauge("kernlb_adopted_frontends",
+		"Frontends that the first apply found in the kernel.")
+	m.draining = r.gauge("kernlb_draining_endpoints",
+		"Endpoints that are given nothing new and keep the flows they have.")
+}
+
+// makeConntrack makes what the table of connections is asked for.
+func (m *ownMetrics) makeConntrack(r *maker) {
+	m.conntrackCount = r.gauge("kernlb_conntrack_entries",
+		"Flows in the table of connections of this network namespace.")
+	m.conntrackMax = r.gauge("kernlb_conntrack_entries_limit",
+		"How many flows fit; 0 means no limit.")
+	m.conntrackEvents = r.counts("kernlb_conntrack_events_total",
+		"What the kernel counted since the network namespace was made.", "event")
+	m.connections = r.gauge("kernlb_service_connections",
+		"Flows in the table of connections that began at the service.", "namespace", "service")
+}
+
+// begin makes counters that are 0, so that a rate can be told of the first that is counted.
+func (m *ownMetrics) begin() {
+	for _, c := range []*prometheus.CounterVec{m.readings, m.refusals, m.repairs, m.delays,
+		m.watchFailures, m.flowsDeleted, m.flowsReset} {
+		c.WithLabelValues()
+	}
+	m.apply.WithLabelValues()
+	for _, result := range []string{"changed", "unchanged", "failed"} {
+		m.applies.WithLabelValues(result)
+	}
+	for _, kind := range []string{"added", "changed", "removed"} {
+		m.changes.WithLabelValues(kind)
+		m.repaired.WithLabelValues(kind)
+	}
+	m.repaired.WithLabelValues("foreign")
+	for _, doing := range []string{"apply", doingSettle} {
+		m.conflicts.WithLabelValues(doing)
+	}
+	m.failures.WithLabelValues("apply", dataplane.PhaseCommit.String())
+}
+
+// applied counts an apply. A reading that is the first is an adoption.
+func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
+	result := "unchanged"
+	if r.Messages > 0 {
+		result = "changed"
+	}
+	m.applies.WithLabelValues(result).Inc()
+	m.apply.WithLabelValues().Observe(r.Duration.Seconds())
+	m.phases(r.Phases)
+	m.sent(r.Backend, r.Stats)
+	count(m.changes, r.Counts)
+	count(m.repaired, r.Repaired)
+	m.repaired.WithLabelValues("foreign").Add(float64(len(r.Drift)))
+	if r.IsRepair() {
+		m.repairs.WithLabelValues().Inc()
+	}
+	if r.Observed {
+		m.readings.WithLabelValues().Inc()
+	}
+	if first {
+		m.adopted.set(float64(found(r)))
+	}
+}
+
+// found returns how many frontends an apply found in the kernel. What nobody wants may be found in
+// a second step.
+func found(r *dataplane.Result) int {
+	n := r.Changes.Old.Len()
+	if r.Rest != nil {
+		n += r.Rest.Old.Len() - r.Rest.New.Len()
+	}
+	return n
+}
+
+// phases adds the phases that took time.
+func (m *ownMetrics) phases(all dataplane.Phases) {
+	for phase, d := range all {
+		if d > 0 {
+			m.phase.WithLabelValues(dataplane.Phase(phase).String()).Observe(d.Seconds())
+		}
+	}
+}
+
+// sent adds what was sent to the kernel.
+func (m *ownMetrics) sent(backend string, s dataplane.Stats) {
+	m.messages.WithLabelValues(backend).Add(float64(s.Messages))
+	m.bytes.WithLabelValues(backend).Add(float64(s.Bytes))
+	m.elements.WithLabelValues(backend).Add(float64(s.Elements))
+}
+
+func count(c *prometheus.CounterVec, n servicemodel.Counts) {
+	c.WithLabelValues("added").Add(float64(n.Added))
+	c.WithLabelValues("changed").Add(float64(n.Changed))
+	c.WithLabelValues("removed").Add(float64(n.Removed))
+}
+
+// update sets the gauges.
+func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
+	m.info.Reset()
+	m.info.set(1, s.Backend)
+	running, pending := 0.0, 0.0
+	if s.Running {
+		running = 1
+	}
+	if s.Pending() {
+		pending = time.Since(s.PendingSince).Seconds()
+	}
+	m.running.set(running)
+	m.pending.set(pending)
+	m.succeeded.setTime(s.Succeeded)
+	m.failed.setTime(s.Failed)
+	m.settle.setTime(s.Settle)
+	m.refused.set(float64(len(s.Refused)))
+	m.claims.set(float64(len(s.Conflicts)))
+	m.wantedServices.set(float64(s.State.Len()))
+	m.wantedEndpoints.set(float64(endpoints))
+	m.heldServices.set(float64(len(t.services)))
+	m.heldFrontends.set(float64(t.frontends))
+	m.heldEndpoints.set(float64(t.slots))
+}

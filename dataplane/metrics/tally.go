@@ -1,0 +1,89 @@
+package metrics
+
+import (
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// tally counts what a table holds. It follows the changes of the table, so that neither an apply
+// nor a scrape counts all of it.
+type tally struct {
+	table     *servicemodel.Table
+	services  map[servicemodel.Name]int // how many frontends each has
+	frontends int
+	slots     int
+	// dropping are the service ports whose traffic policy Local finds no endpoint on the node, with
+	// their frontends counted, and noLocal counts the ports.
+	dropping map[droppingPort]int
+	noLocal  map[localPolicy]int
+}
+
+// localPolicy is a traffic policy of a family, "internal" or "external".
+type localPolicy struct {
+	family servicemodel.Family
+	policy string
+}
+
+// droppingPort is a service port whose clients are dropped under a traffic policy.
+type droppingPort struct {
+	port servicemodel.PortName
+	localPolicy
+}
+
+// follow counts what the table holds after a change.
+func (t *tally) follow(c *servicemodel.ChangeSet) {
+	if c == nil || t.services != nil && c.New == t.table {
+		return
+	}
+	if t.services == nil || c.Old != t.table {
+		*t = tally{services: map[servicemodel.Name]int{}, dropping: map[droppingPort]int{},
+			noLocal: map[localPolicy]int{}}
+		for f := range c.New.Frontends() {
+			t.frontend(f, 1)
+		}
+		for p := range c.New.Pools() {
+			t.slots += len(p.Slots)
+		}
+		t.table = c.New
+		return
+	}
+	for _, f := range c.Frontends {
+		t.frontend(f.Old, -1)
+		t.frontend(f.New, 1)
+	}
+	for _, p := range c.Pools {
+		if p.Old != nil {
+			t.slots -= len(p.Old.Slots)
+		}
+		if p.New != nil {
+			t.slots += len(p.New.Slots)
+		}
+	}
+	t.table = c.New
+}
+
+// frontend counts a frontend that came (1) or went (-1).
+func (t *tally) frontend(f *servicemodel.Frontend, n int) {
+	if f == nil {
+		return
+	}
+	t.frontends += n
+	add(t.services, f.Service.Name, n)
+	if f.External != servicemodel.Drop {
+		return
+	}
+	// A frontend drops under traffic policy Local only. Cluster IPs have the internal one.
+	port := droppingPort{f.Service, localPolicy{f.Key.Family(), "external"}}
+	if f.Kind == servicemodel.ClusterIP {
+		port.policy = "internal"
+	}
+	was := min(t.dropping[port], 1)
+	add(t.dropping, port, n)
+	add(t.noLocal, port.localPolicy, min(t.dropping[port], 1)-was)
+}
+
+// add adds to a count, which goes when it is 0.
+func add[K comparable](counts map[K]int, k K, n int) {
+	if counts[k] += n; counts[k] == 0 {
+		delete(counts, k)
+	}
+}
