@@ -42,7 +42,8 @@ vmtools: setup
 	@CGO_ENABLED=0 $(GO) build -C internal/vmtest -o $(CURDIR)/bin/ ./cmd/...
 
 # The modules whose tests run together.
-MODULES  = . servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy internal/vmtest
+MODULES  = . servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy examples/kubeproxy \
+	internal/vmtest
 # each ARGUMENTS runs go test for each of them. testreport says what failed.
 each     = { for m in $(MODULES); do $(GO) test -C $$m -json -timeout 15m $(1) ./...; done; }
 

@@ -77,9 +77,14 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	fd := k.ns.FD()
 	var errs [5]error
 	k.turn, errs[0] = threadns.OpenTurn(fd)
-	k.links, errs[1] = netlink.NewHandleAt(netns.NsHandle(fd), unix.NETLINK_ROUTE)
-	k.raw.Socket, errs[2] = nl.GetNetlinkSocketAt(netns.NsHandle(fd), netns.None(),
-		unix.NETLINK_ROUTE)
+	errs[1] = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
+		k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	errs[2] = k.ns.Do(func() (err error) {
+		k.raw.Socket, err = nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+		return err
+	})
 	k.nf, errs[3] = rawnl.Dial(&rawnl.Config{NetNS: fd})
 	errs[4] = k.changes.open(k.ns)
 	if err := errors.Join(errs[:]...); err != nil {

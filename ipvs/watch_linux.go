@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -20,7 +19,11 @@ import (
 // they do not tell an overrun from other errors, and they deliver from a goroutine of their own,
 // while a change that was made must be seen by the next look.
 func subscribe(ns *threadns.NS, groups ...uint) (*nl.NetlinkSocket, error) {
-	s, err := nl.SubscribeAt(netns.NsHandle(ns.FD()), netns.None(), unix.NETLINK_ROUTE, groups...)
+	var s *nl.NetlinkSocket
+	err := ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
+		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to changes of the network: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -49,8 +48,10 @@ func open(cfg *Config) (*kernel, error) {
 		k.close()
 		return nil, err
 	}
-	k.links, err = netlink.NewHandleAt(netns.NsHandle(k.ns.FD()), unix.NETLINK_ROUTE,
-		unix.NETLINK_NETFILTER)
+	err = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
+		k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+		return err
+	})
 	if err != nil {
 		k.close()
 		return nil, fmt.Errorf("open netlink sockets: %w", err)

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+// config is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1.
+type config = v1alpha1.KubeProxyConfiguration
+
+const (
+	apiVersion = "kubeproxy.config.k8s.io/v1alpha1"
+	kind       = "KubeProxyConfiguration"
+
+	modeIPTables = v1alpha1.ProxyMode("iptables")
+	modeNFTables = v1alpha1.ProxyMode("nftables")
+	modeIPVS     = v1alpha1.ProxyMode("ipvs")
+
+	localClusterCIDR = v1alpha1.LocalMode("ClusterCIDR")
+	localNodeCIDR    = v1alpha1.LocalMode("NodeCIDR")
+	localBridge      = v1alpha1.LocalMode("BridgeInterface")
+	localPrefix      = v1alpha1.LocalMode("InterfaceNamePrefix")
+
+	healthzPort = 10256
+	metricsPort = 10249
+)
+
+// setDefaults fills in what is missing with kube-proxy's defaults
+// (pkg/proxy/apis/config/v1alpha1/defaults.go in Kubernetes 1.36). What depends on the mode comes
+// later, see [setModeDefaults].
+func setDefaults(c *config) {
+	c.APIVersion, c.Kind = apiVersion, kind
+	fill(&c.BindAddress, "0.0.0.0")
+	all, local := "0.0.0.0", "127.0.0.1"
+	if a, err := netip.ParseAddr(c.BindAddress); err == nil && a.Is6() {
+		all, local = "::", "::1"
+	}
+	fill(&c.HealthzBindAddress, all)
+	fill(&c.MetricsBindAddress, local)
+	c.HealthzBindAddress = withPort(c.HealthzBindAddress, healthzPort)
+	c.MetricsBindAddress = withPort(c.MetricsBindAddress, metricsPort)
+	fill(&c.OOMScoreAdj, ptr[int32](-999))
+	fill(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
+	fill(&c.IPTables.MinSyncPeriod.Duration, time.Second)
+	fill(&c.IPTables.LocalhostNodePorts, ptr(true))
+	fill(&c.IPTables.MasqueradeBit, ptr[int32](14))
+	fill(&c.IPVS.SyncPeriod.Duration, 30*time.Second)
+	fill(&c.NFTables.SyncPeriod.Duration, 30*time.Second)
+	fill(&c.NFTables.MinSyncPeriod.Duration, time.Second)
+	fill(&c.NFTables.MasqueradeBit, ptr[int32](14))
+	fill(&c.Conntrack.MaxPerCore, ptr[int32](32*1024))
+	fill(&c.Conntrack.Min, ptr[int32](128*1024))
+	fill(&c.Conntrack.TCPEstablishedTimeout, &metav1.Duration{Duration: 24 * time.Hour})
+	fill(&c.Conntrack.TCPCloseWaitTimeout, &metav1.Duration{Duration: time.Hour})
+	fill(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
+	fill(&c.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	fill(&c.ClientConnection.QPS, 5)
+	fill(&c.ClientConnection.Burst, 10)
+	if c.FeatureGates == nil {
+		c.FeatureGates = map[string]bool{}
+	}
+	logsapi.SetRecommendedLoggingConfiguration(&c.Logging)
+}
+
+// setModeDefaults fills in what depends on the mode (platformApplyDefaults in
+// cmd/kube-proxy/app/server_linux.go), once flags and file are known.
+func setModeDefaults(c *config) {
+	fill(&c.Mode, modeIPTables)
+	if c.Mode == modeNFTables && len(c.NodePortAddresses) == 0 {
+		c.NodePortAddresses = []string{"primary"}
+	}
+	fill(&c.DetectLocalMode, localClusterCIDR)
+}
+
+// fill sets what is zero.
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// withPort appends the port to an address that has none. What is no address stays: the check of the
+// field names it.
+func withPort(address string, port uint16) string {
+	a, err := netip.ParseAddr(strings.Trim(address, "[]"))
+	if err != nil {
+		return address
+	}
+	return netip.AddrPortFrom(a, port).String()
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	yamlv3 "go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+)
+
+// manifest decodes the documents of a file of deploy, strictly, each into one of the objects.
+func manifest(t *testing.T, name string, objects ...any) {
+	t.Helper()
+	text, err := os.ReadFile("deploy/" + name)
+	require.NoError(t, err)
+	in := yamlv3.NewDecoder(bytes.NewReader(text))
+	for _, o := range objects {
+		var node any // resolves aliases, which strict decoding does not know
+		require.NoError(t, in.Decode(&node), name)
+		one, err := yaml.Marshal(node)
+		require.NoError(t, err)
+		require.NoError(t, yaml.UnmarshalStrict(one, o), name)
+	}
+	require.True(t, errors.Is(in.Decode(new(any)), io.EOF), "%s has more documents", name)
+}
+
+func TestTheManifestsFitTogether(t *testing.T) {
+	t.Parallel()
+	var account corev1.ServiceAccount
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	var files corev1.ConfigMap
+	var daemons appsv1.DaemonSet
+	var kustomization struct {
+		APIVersion, Kind string
+		Resources        []string
+		Images           []struct{ Name, NewName, NewTag string }
+	}
+	manifest(t, "rbac.yaml", &account, &role, &binding)
+	manifest(t, "config.yaml", &files)
+	manifest(t, "daemonset.yaml", &daemons)
+	manifest(t, "kustomization.yaml", &kustomization)
+
+	require.Equal(t, "ClusterRole", role.Kind)
+	require.Equal(t, role.Name, binding.RoleRef.Name)
+	require.Equal(t, rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name,
+		Namespace: account.Namespace}, binding.Subjects[0])
+	pod := daemons.Spec.Template
+	require.Equal(t, account.Name, pod.Spec.ServiceAccountName)
+	require.Equal(t, daemons.Spec.Selector.MatchLabels, pod.Labels)
+	require.Len(t, kustomization.Resources, 3)
+	require.Equal(t, files.Name, pod.Spec.Volumes[0].ConfigMap.Name)
+	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		require.Equal(t, "/var/lib/kubeproxy", c.VolumeMounts[0].MountPath)
+		require.Equal(t, kustomization.Images[0].Name+":latest", c.Image)
+		o, err := parseOptions(append(c.Args, "--config="+file(t, files.Data["config.conf"])))
+		require.NoError(t, err)
+		require.Empty(t, o.warnings)
+		require.Equal(t, "/var/lib/kubeproxy/kubeconfig.conf", o.settings.client.kubeconfig)
+	}
+	_, err := clientcmd.Load([]byte(files.Data["kubeconfig.conf"]))
+	require.NoError(t, err)
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the table of fields into README.md")
+
+// leaves returns the paths of all fields of a type that hold a value.
+func leaves(t reflect.Type, prefix string) (out []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, inline := jsonName(f)
+		typ := f.Type
+		if typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
+		}
+		ours := strings.HasPrefix(typ.PkgPath(), "k8s.io/component-base/") ||
+			strings.HasPrefix(typ.PkgPath(), "k8s.io/kube-proxy/") || inline
+		switch {
+		case inline:
+			out = append(out, leaves(typ, prefix)...)
+		case ours && typ.Kind() == reflect.Struct && name != "flushFrequency":
+			out = append(out, leaves(typ, prefix+name+".")...)
+		default:
+			out = append(out, prefix+name)
+		}
+	}
+	return out
+}
+
+func TestEachFieldOfTheTypeIsInTheTableOnce(t *testing.T) {
+	t.Parallel()
+	var inTable []string
+	for _, f := range fields {
+		if f.field != "" {
+			inTable = append(inTable, f.field)
+		}
+	}
+	want := leaves(reflect.TypeFor[v1alpha1.KubeProxyConfiguration](), "")
+	require.Len(t, want, 62, "the type has more fields than kube-proxy 1.36, or fewer")
+	require.ElementsMatch(t, want, inTable)
+}
+
+// The list is what "kube-proxy --help" of 1.36.3 names, and the deprecated flags that it hides.
+func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
+	t.Parallel()
+	record, err := os.ReadFile("testdata/kube-proxy-flags.txt")
+	require.NoError(t, err)
+	inTable := map[string]bool{}
+	for _, f := range fields {
+		if f.flag != "" {
+			inTable[f.flag] = true
+		}
+	}
+	want := strings.Fields(string(record))
+	require.ElementsMatch(t, want, slices.Collect(maps.Keys(inTable)))
+	o := &options{config: &config{}}
+	setDefaults(o.config)
+	fs := newFlags(o)
+	for _, name := range want {
+		if name != "help" {
+			require.NotNil(t, fs.Lookup(name), name)
+		}
+	}
+	fs.VisitAll(func(f *pflag.Flag) { require.Contains(t, want, f.Name) })
+}
+
+// modes in which a field counts, if not in all.
+func modesOf(field string) v1alpha1.ProxyMode {
+	for _, m := range []v1alpha1.ProxyMode{modeIPVS, modeNFTables} {
+		if strings.HasPrefix(field, string(m)+".") {
+			return m
+		}
+	}
+	return modeIPTables
+}
+
+// other gives a field another value than the one it has.
+func other(v reflect.Value) {
+	switch {
+	case v.Kind() == reflect.Pointer:
+		p := reflect.New(v.Type().Elem())
+		p.Elem().Set(v.Elem())
+		v.Set(p)
+		other(v.Elem())
+	case v.Type() == duration:
+		v.Set(reflect.ValueOf(metav1.Duration{
+			Duration: v.Interface().(metav1.Duration).Duration + time.Second}))
+	case v.Kind() == reflect.Bool:
+		v.SetBool(!v.Bool())
+	case v.Kind() == reflect.String:
+		v.SetString("x")
+	case v.Kind() == reflect.Float32:
+		v.SetFloat(v.Float() + 1)
+	case v.Kind() == reflect.Map:
+		v.Set(reflect.ValueOf(map[string]bool{"X": true}))
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.ValueOf([]string{"x"}))
+	default:
+		v.SetInt(v.Int() + 1)
+	}
+}
+
+// A field that is called honoured changes what the program does, or is found to be wrong; one
+// without effect is warned of.
+func TestEachFieldDoesWhatTheTableSays(t *testing.T) {
+	t.Parallel()
+	base := func(mode v1alpha1.ProxyMode) *config {
+		c := &config{Mode: mode, HostnameOverride: "node1"}
+		setDefaults(c)
+		setModeDefaults(c)
+		return c
+	}
+	for _, f := range fields {
+		if f.field == "" {
+			require.Nil(t, f.use)
+			continue
+		}
+		require.Equal(t, f.effect == honoured, f.use != nil, f.field)
+		if strings.HasPrefix(f.field, "logging.") {
+			continue // logsapi's; TestLogs
+		}
+		c := base(modesOf(f.field))
+		before, warnings, err := newSettings(c)
+		require.NoError(t, err)
+		require.Empty(t, warnings)
+		v := fieldAt(c, f.field)
+		if other(v); strings.HasPrefix(f.field, "detectLocal.") {
+			c.DetectLocalMode = localBridge
+			if f.field == "detectLocal.interfaceNamePrefix" {
+				c.DetectLocalMode = localPrefix
+			}
+			other := base(modeIPTables)
+			other.DetectLocalMode = c.DetectLocalMode
+			_, _, err := newSettings(other)
+			require.ErrorContains(t, err, f.field+": is empty")
+		}
+		after, warnings, err := newSettings(c)
+		switch {
+		case f.effect == noEffect:
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+			require.Len(t, warnings, 1)
+			require.Contains(t, warnings[0], f.field+" has no effect: "+f.text)
+		case err != nil:
+			require.ErrorContains(t, err, f.field)
+		default:
+			require.NotEqual(t, before, after, "%s is honoured and does nothing", f.field)
+		}
+	}
+}
+
+// table is the table of the README.
+func table() string {
+	var b strings.Builder
+	b.WriteString("| field | flag | effect |\n|---|---|---|\n")
+	for _, f := range fields {
+		name, flag, text := f.field, f.flag, f.effect.String()
+		if name != "" {
+			name = "`" + name + "`"
+		}
+		if flag != "" {
+			flag = "`--" + flag + "`"
+		}
+		if f.text != "" {
+			text += ": " + f.text
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, flag, text)
+	}
+	return b.String()
+}
+
+func TestTheReadmeHasTheTable(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(readme), "| field | flag | effect |\n")
+	require.True(t, found)
+	_, after, _ := strings.Cut(rest, "\n\n")
+	want := before + table() + "\n" + after
+	if *update {
+		require.NoError(t, os.WriteFile("README.md", []byte(want), 0o644))
+		return
+	}
+	require.True(t, want == string(readme), "go test . -run Readme -update writes the table")
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// options are the flags that are no field of the configuration, and the configuration.
+type options struct {
+	configFile, writeConfigTo, master string
+	cleanup, initOnly, version        bool
+	healthzPort, metricsPort          int32
+
+	config   *config
+	doc      *document // nil without a file
+	settings *settings
+	warnings []string
+}
+
+// besideFile tells the flags that count beside a file.
+func besideFile(flag string) bool {
+	switch flag {
+	case "healthz-port", "metrics-port":
+		return false
+	case "hostname-override":
+		return true
+	}
+	return isLogging(flag) || slices.ContainsFunc(fields, func(f field) bool {
+		return f.flag == flag && f.field == ""
+	})
+}
+
+// isLogging tells the flags of logging.
+func isLogging(flag string) bool {
+	return slices.ContainsFunc(fields, func(f field) bool {
+		return f.flag == flag && strings.HasPrefix(f.field, "logging.")
+	})
+}
+
+// newFlags returns the flags of kube-proxy. Those of fields set the configuration, which has its
+// defaults.
+func newFlags(o *options) *pflag.FlagSet {
+	fs := pflag.NewFlagSet("kubeproxy", pflag.ContinueOnError)
+	fs.SortFlags = true
+	fs.StringVar(&o.configFile, "config", "", usage("config"))
+	fs.StringVar(&o.writeConfigTo, "write-config-to", "", usage("write-config-to"))
+	fs.StringVar(&o.master, "master", "", usage("master"))
+	fs.BoolVar(&o.cleanup, "cleanup", false, usage("cleanup"))
+	fs.BoolVar(&o.initOnly, "init-only", false, usage("init-only"))
+	fs.BoolVar(&o.version, "version", false, "prints the version, and ends")
+	fs.Int32Var(&o.healthzPort, "healthz-port", healthzPort, usage("healthz-port"))
+	fs.Int32Var(&o.metricsPort, "metrics-port", metricsPort, usage("metrics-port"))
+	logsapi.AddFlags(&o.config.Logging, fs)
+	values := map[string]*flagValue{}
+	for i := range fields {
+		f := &fields[i]
+		if f.field == "" && f.effect == noEffect {
+			fs.String(f.flag, "", usage(f.flag))
+		}
+		if f.flag == "" || f.field == "" {
+			continue
+		}
+		if v := values[f.flag]; v != nil {
+			v.fields = append(v.fields, fieldAt(o.config, f.field))
+		} else if fs.Lookup(f.flag) == nil {
+			v := &flagValue{fields: []reflect.Value{fieldAt(o.config, f.field)}}
+			values[f.flag] = v
+			p := fs.VarPF(v, f.flag, "", usage(f.flag))
+			if v.Type() == "bool" {
+				p.NoOptDefVal = "true"
+			}
+		}
+	}
+	return fs
+}
+
+// usage is the help of a flag: its fields, and the text of the first.
+func usage(flag string) string {
+	for i := range fields {
+		if f := &fields[i]; f.flag == flag {
+			switch {
+			case f.field == "":
+				return f.text
+			case f.text == "":
+				return f.field
+			}
+			return f.field + ": " + f.text
+		}
+	}
+	return ""
+}
+
+// parseOptions reads the command line and the file that it names.
+func parseOptions(args []string) (*options, error) {
+	o := &options{config: &config{}}
+	setDefaults(o.config)
+	fs := newFlags(o)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if fs.NArg() > 0 {
+		return nil, fmt.Errorf("argument %q: there are flags only", fs.Arg(0))
+	}
+	if o.version {
+		return o, nil
+	}
+	for i := range fields {
+		if f := &fields[i]; f.field == "" && f.effect == noEffect && fs.Changed(f.flag) {
+			o.warnings = append(o.warnings, "--"+f.flag+" has no effect: "+f.text)
+		}
+	}
+	if o.configFile != "" {
+		if err := o.load(fs); err != nil {
+			return nil, err
+		}
+	} else if err := o.ports(); err != nil {
+		return nil, err
+	}
+	setModeDefaults(o.config)
+	return o, o.settle()
+}
+
+// load reads the file. Flags count beside it only as with kube-proxy.
+func (o *options) load(fs *pflag.FlagSet) error {
+	var err error
+	if o.doc, err = readDocument(o.configFile); err != nil {
+		return err
+	}
+	c, err := o.doc.decode()
+	if err != nil {
+		return err
+	}
+	if c.APIVersion == "" || c.Kind == "" {
+		return &fileError{o.configFile, 0,
+			fmt.Errorf("want apiVersion: %s and kind: %s", apiVersion, kind)}
+	}
+	version, kind := c.APIVersion, c.Kind
+	setDefaults(c)
+	c.APIVersion, c.Kind = version, kind
+	given := o.config
+	o.config = c
+	if given.HostnameOverride != "" {
+		c.HostnameOverride = given.HostnameOverride
+	}
+	again := newFlags(&options{config: c})
+	var errs []error
+	fs.Visit(func(f *pflag.Flag) {
+		if !besideFile(f.Name) {
+			o.warnings = append(o.warnings,
+				"--"+f.Name+" has no effect: there is a file, "+o.configFile)
+		} else if isLogging(f.Name) {
+			errs = append(errs, again.Set(f.Name, f.Value.String()))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// ports does what the two deprecated flags ask for: 0 is no server, and an address without a port
+// gets this one.
+func (o *options) ports() error {
+	for _, p := range []struct {
+		flag    string
+		port    int32
+		address *string
+	}{
+		{"healthz-port", o.healthzPort, &o.config.HealthzBindAddress},
+		{"metrics-port", o.metricsPort, &o.config.MetricsBindAddress},
+	} {
+		if p.port < 0 || p.port > 65535 {
+			return fmt.Errorf("--%s: %d: must be 0 to 65535", p.flag, p.port)
+		}
+		if p.port == 0 {
+			*p.address = ""
+		} else {
+			*p.address = withPort(*p.address, uint16(p.port))
+		}
+	}
+	return nil
+}
+
+// settle makes the settings.
+func (o *options) settle() error {
+	s, warnings, err := newSettings(o.config)
+	if err != nil && o.doc != nil {
+		return o.doc.locate(err)
+	}
+	if err != nil {
+		return byFlag(err)
+	}
+	s.client.master = o.master
+	o.settings, o.warnings = s, append(o.warnings, warnings...)
+	return nil
+}
+
+// byFlag says which flag an error is about, where there is no file.
+func byFlag(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []error
+		for _, e := range joined.Unwrap() {
+			out = append(out, byFlag(e))
+		}
+		return errors.Join(out...)
+	}
+	v := (*valueError)(nil)
+	if !errors.As(err, &v) {
+		return err
+	}
+	for i := range fields {
+		if f := &fields[i]; f.field == v.field && f.flag != "" {
+			return &valueError{"--" + f.flag, v.err}
+		}
+	}
+	return err
+}
+
+// writeConfig writes the configuration with its defaults.
+func (o *options) writeConfig() error {
+	text, err := yaml.Marshal(o.config)
+	if err == nil {
+		err = os.WriteFile(o.writeConfigTo, text, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	return nil
+}

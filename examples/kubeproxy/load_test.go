@@ -1,0 +1,178 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+
+// file writes a configuration and returns its name.
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "config.conf")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
+	return name
+}
+
+func TestErrorsNameFileLineAndField(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ text, want string }{
+		{header + "iptables:\n  masqueradeBit: 32\n",
+			"FILE:4: iptables.masqueradeBit: 32: must be 0 to 31"},
+		{header + "mode: ipvs\nipvs:\n  scheduler: best\n", "FILE:5: ipvs.scheduler: "},
+		{header + "mode: userspace\n",
+			`FILE:3: mode: "userspace": want iptables, nftables, ipvs, or nothing`},
+		{header + "iptables:\n  masqueradeBot: 3\n",
+			"FILE:4: iptables.masqueradeBot: no such field"},
+		{header + "bindAddress: here\n", `FILE:3: bindAddress: "here": not an IP address`},
+		{header + "healthzBindAddress: :10256\n",
+			`FILE:3: healthzBindAddress: ":10256": want an IP address and a port`},
+		{header + "mode: [a\n", "FILE:"},
+		{header + "mode: nftables\nmode: ipvs\n", `FILE:4: `},
+		{header + "detectLocalMode: BridgeInterface\n", "FILE: detectLocal.bridgeInterface: is " +
+			"empty, and detectLocalMode is BridgeInterface"},
+		{header + "clusterCIDR: 10.0.0.0/8,10.1.0.0/16\n", "FILE:3: clusterCIDR: "},
+		{header + "nodePortAddresses:\n- 10.0.0.0/8\n- x\n",
+			`FILE:3: nodePortAddresses: [1]: "x": not a CIDR`},
+		{header + "nodePortAddresses: [primary, 10.0.0.0/8]\n",
+			"FILE:3: nodePortAddresses: primary stands alone"},
+		{header + "iptables: {syncPeriod: 1s, minSyncPeriod: 2s}\n",
+			"FILE:3: iptables.minSyncPeriod: 2s: is more than syncPeriod, 1s"},
+		{header + "conntrack: {udpTimeout: 500ms}\n",
+			"FILE:3: conntrack.udpTimeout: 500ms: is less"},
+		{header + "iptables: {syncPeriod: soon}\n", "FILE"},
+		{header + "oomScoreAdj: -1001\n", "FILE:3: oomScoreAdj: -1001: must be -1000 to 1000"},
+		{header + "logging: {format: xml}\n", "FILE:3: logging.format: "},
+		{header + "featureGates: {AllowServiceExternalIPs: false}\n",
+			"FILE:3: featureGates.AllowServiceExternalIPs: false: external IPs are always used"},
+		{header + "---\n" + header, "FILE:3: a second document: want one"},
+		{"kind: Pod\napiVersion: v1\n", `FILE:1: kind: "Pod": want KubeProxyConfiguration`},
+		{"mode: nftables\n", "FILE: want apiVersion: kubeproxy.config.k8s.io/v1alpha1 and kind: "},
+	} {
+		name := file(t, tt.text)
+		_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
+		require.Error(t, err, tt.text)
+		want := name + tt.want[len("FILE"):]
+		require.Contains(t, err.Error(), want, tt.text)
+	}
+	_, err := parseOptions([]string{"--config", "/nowhere"})
+	require.EqualError(t, err, "configuration: open /nowhere: no such file or directory")
+}
+
+func TestErrorsNameFlags(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{
+		"--iptables-masquerade-bit=40": "--iptables-masquerade-bit: 40: must be 0 to 31",
+		"--proxy-mode=kernelspace":     `--proxy-mode: "kernelspace": want iptables`,
+		"--bind-address=x":             `--bind-address: "x": not an IP address`,
+		"--iptables-sync-period=x":     "--iptables-sync-period",
+		"--no-such-flag":               "--no-such-flag",
+		"--metrics-port=70000":         "--metrics-port: 70000: must be 0 to 65535",
+		"--hostname-override= ":        "--hostname-override: is blank",
+		"more":                         `argument "more": there are flags only`,
+	} {
+		_, err := parseOptions([]string{arg})
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestFlagsBesideAFile(t *testing.T) {
+	t.Parallel()
+	name := file(t, header+"mode: nftables\nlogging: {verbosity: 1}\nportRange: 1-2\n"+
+		"featureGates: {WatchListClient: true, ContextualLogging: true}\n")
+	o, err := parseOptions([]string{"--config=" + name, "-v=5", "--hostname-override= Node1 ",
+		"--proxy-mode=ipvs", "--master=https://api", "--healthz-port=0"})
+	require.NoError(t, err)
+	require.Equal(t, modeNFTables, o.settings.mode)
+	require.EqualValues(t, 5, o.config.Logging.Verbosity)
+	require.Equal(t, "node1", o.settings.tracker.Node.Name)
+	require.Equal(t, "https://api", o.settings.client.master)
+	require.Equal(t, "0.0.0.0:10256", o.settings.healthz.String())
+	require.True(t, o.settings.tracker.Node.NodePortAddresses.Primary)
+	require.Equal(t, []string{
+		"--healthz-port has no effect: there is a file, " + name,
+		"--proxy-mode has no effect: there is a file, " + name,
+		"portRange has no effect: kube-proxy has not used it since its userspace mode went",
+		"featureGates.WatchListClient has no effect: it is about code of Kubernetes that is not " +
+			"here",
+	}, o.warnings)
+}
+
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	o, err := parseOptions([]string{"--proxy-mode", "nftables", "--masquerade-all",
+		"--iptables-sync-period=10s", "--iptables-min-sync-period=0s", "--cluster-cidr",
+		"10.244.0.0/16,fd00::/48", "--nodeport-addresses=10.0.0.0/8,fd00::/8",
+		"--nodeport-addresses=192.0.2.0/24", "--healthz-bind-address=::1", "--healthz-port=99",
+		"--metrics-port=0", "--bind-address=2001:db8::1", "--hostname-override=N",
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0",
+		"--feature-gates=A=true,B=false", "--feature-gates=C=true", "--metrics-bind-address=",
+		"--boot-id-file=x"})
+	require.NoError(t, err)
+	s := o.settings
+	require.Equal(t, 10*time.Second, s.run.RetryMax)
+	require.Zero(t, s.run.MinInterval)
+	require.True(t, s.tracker.Node.MasqueradeAll)
+	require.Len(t, s.tracker.Node.LocalPods.CIDRs, 2)
+	require.Len(t, s.tracker.Node.NodePortAddresses.CIDRs, 3)
+	require.Equal(t, "[::1]:99", s.healthz.String())
+	require.False(t, s.metrics.IsValid())
+	require.Equal(t, "2001:db8::1", s.bindAddress.String())
+	require.Zero(t, s.conntrack.MaxPerCore)
+	require.Zero(t, s.conntrack.TCPEstablished)
+	require.Equal(t, time.Hour, s.conntrack.TCPCloseWait)
+	require.Len(t, o.warnings, 4)
+}
+
+// The records are what "kube-proxy --proxy-mode MODE --write-config-to FILE" of 1.36.3 writes. It
+// leaves out the periods of the modes that it is not in.
+func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
+		record, err := os.ReadFile("testdata/defaults-" + mode + ".yaml")
+		require.NoError(t, err)
+		name := filepath.Join(t.TempDir(), "out")
+		require.NoError(t, start(t.Context(),
+			[]string{"--proxy-mode", mode, "--write-config-to", name}))
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		_, err = parseOptions([]string{"--config", name})
+		require.NoError(t, err, "what is written can be read")
+		var want, got config
+		require.NoError(t, yaml.UnmarshalStrict(record, &want))
+		require.NoError(t, yaml.UnmarshalStrict(text, &got))
+		for section, periods := range map[string][]*metav1.Duration{
+			"iptables": {&got.IPTables.SyncPeriod, &got.IPTables.MinSyncPeriod},
+			"nftables": {&got.NFTables.SyncPeriod, &got.NFTables.MinSyncPeriod},
+			"ipvs":     {&got.IPVS.SyncPeriod, &got.IPVS.MinSyncPeriod},
+		} {
+			if section != mode {
+				*periods[0], *periods[1] = metav1.Duration{}, metav1.Duration{}
+			}
+		}
+		setModeDefaults(&want) // which kube-proxy leaves out
+		if mode == "ipvs" {    // by flag, kube-proxy has the default of iptables; by file, its own
+			want.IPVS.MinSyncPeriod = metav1.Duration{}
+		}
+		require.Equal(t, want, got, mode)
+	}
+}
+
+// Files that installers of Kubernetes write.
+func TestFilesOfOthersLoad(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("testdata/config-*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
+		require.NoError(t, err)
+	}
+}

@@ -1,0 +1,131 @@
+// Kubeproxy takes the place of kube-proxy on a node of Kubernetes: it reads the same flags and
+// configuration files (KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, version 1.36),
+// runs in the same modes, answers at the same ports, and takes over from a kube-proxy that was
+// there.
+//
+//	kubeproxy --config /var/lib/kube-proxy/config.conf
+//
+// README.md says how to install it, and what becomes of each field and flag. Where things are:
+//
+//	fields.go    the table of fields and flags: all the rest of the configuration follows from it
+//	use.go       what each field means for the settings
+//	flags.go, load.go, defaults.go, value.go    the command line, the file, and what neither says
+//	proxy.go     objects of the API server become states, and an engine makes the kernel hold them
+//	backend.go   which backend, and taking over from kube-proxy and from other modes
+//	serve.go     what listens;  events.go: what is told to the API server
+//
+// What the package is about is in docs/node-proxy.md; examples/nodeproxy is the same in 150 lines.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // the format json
+	"k8s.io/klog/v2"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := start(ctx, os.Args[1:])
+	stop()
+	klog.Flush()
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "kubeproxy:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line says.
+func start(ctx context.Context, args []string) error {
+	o, err := parseOptions(args)
+	if err != nil {
+		return err
+	}
+	if o.version {
+		fmt.Println("kernlb-kubeproxy", version(), "(configuration of kube-proxy 1.36)")
+		return nil
+	}
+	if o.writeConfigTo != "" {
+		return o.writeConfig()
+	}
+	log, err := o.logger()
+	if err != nil {
+		return err
+	}
+	for _, w := range o.warnings {
+		log.Warn(w)
+	}
+	switch {
+	case o.cleanup:
+		return o.settings.cleanup(ctx, log)
+	case o.initOnly:
+		return o.settings.initialize(ctx, log)
+	}
+	client, err := o.settings.client.open()
+	if err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	return run(ctx, o, client, log)
+}
+
+// version is that of the module, or of the commit it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return info.Main.Version
+}
+
+// logger sets up klog, which client-go logs with, as the configuration says, and returns a logger
+// into it.
+func (o *options) logger() (*slog.Logger, error) {
+	gates, err := logGates(o.config.FeatureGates)
+	if err != nil {
+		return nil, err
+	}
+	if err := logsapi.ValidateAndApply(&o.config.Logging, gates); err != nil {
+		return nil, fmt.Errorf("logging: %w", err)
+	}
+	return slog.Default(), nil // which logsapi has made klog's
+}
+
+// open makes a client of the API server, as kube-proxy does.
+func (c *clientSettings) open() (kubernetes.Interface, error) {
+	var r *rest.Config
+	var err error
+	if c.kubeconfig == "" && c.master == "" {
+		r, err = rest.InClusterConfig()
+	} else {
+		r, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.kubeconfig},
+			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.master}},
+		).ClientConfig()
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.AcceptContentTypes, r.ContentType = c.acceptContentTypes, c.contentType
+	r.QPS, r.Burst = c.qps, c.burst
+	return kubernetes.NewForConfig(r)
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// asProgram makes the test binary the program. With the value "memory" its API server is in memory
+// and has the objects that come over standard input.
+const asProgram = "KERNLB_TEST_AS_KUBEPROXY"
+
+func TestMain(m *testing.M) {
+	mode := os.Getenv(asProgram)
+	if mode == "" {
+		netnstest.Main(m)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	act := start
+	if mode == "memory" {
+		act = startInMemory
+	}
+	if err := act(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+type objects struct {
+	Services []*corev1.Service
+	Slices   []*discoveryv1.EndpointSlice
+}
+
+// startInMemory is start with an API server in memory.
+func startInMemory(ctx context.Context, args []string) error {
+	o, err := parseOptions(args)
+	if err != nil {
+		return err
+	}
+	log, err := o.logger()
+	if err != nil {
+		return err
+	}
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{netnstest.NodeCIDRv4}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: netnstest.NodeIPv4}}}})
+	go func() {
+		d := json.NewDecoder(os.Stdin)
+		for {
+			var o objects
+			if d.Decode(&o) != nil {
+				return
+			}
+			for _, s := range o.Services {
+				_, _ = client.CoreV1().Services(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
+			}
+			for _, s := range o.Slices {
+				_ = client.DiscoveryV1().EndpointSlices(s.Namespace).Delete(ctx, s.Name,
+					metav1.DeleteOptions{})
+				_, _ = client.DiscoveryV1().EndpointSlices(s.Namespace).Create(ctx, s,
+					metav1.CreateOptions{})
+			}
+		}
+	}()
+	return run(ctx, o, client, log)
+}
+
+// process is a program that runs in the namespace of a node.
+type process struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  *json.Encoder
+}
+
+// spawn starts a program in a namespace. It is killed with the test.
+func spawn(t *testing.T, ns *netnstest.NS, env string, name string, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env)
+	out, err := os.CreateTemp(t.TempDir(), "log")
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = out, out
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, ns.Do(cmd.Start))
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if text, _ := os.ReadFile(out.Name()); t.Failed() {
+			t.Logf("%s %q wrote:\n%s", name, args, text[max(0, len(text)-6000):])
+		}
+		out.Close()
+	})
+	return &process{t, cmd, json.NewEncoder(in)}
+}
+
+// self is the test binary.
+const self = "/proc/self/exe"
+
+// executable is the test binary, for programs that start it.
+func executable(t *testing.T) string {
+	t.Helper()
+	name, err := os.Executable()
+	require.NoError(t, err)
+	return name
+}
+
+// stop ends the program as a kubelet does, and expects that it says that all went well.
+func (p *process) stop() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(p.t, p.cmd.Wait())
+}
+
+// answers waits until a connection has an outcome: "answered pod1", "refused ".
+func answers(t *testing.T, from *netnstest.Host, to, want string) {
+	t.Helper()
+	var got netnstest.Outcome
+	require.Eventually(t, func() bool {
+		got = netnstest.Probe{From: from, Proto: netnstest.TCP,
+			To: netip.MustParseAddrPort(to)}.Send(t.Context())
+		return got.Kind.String()+" "+got.Server == want
+	}, time.Minute, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
+}
+
+// ruleset returns the ruleset of a namespace.
+func ruleset(t *testing.T, ns *netnstest.NS) string {
+	t.Helper()
+	var out []byte
+	require.NoError(t, ns.Do(func() (err error) {
+		out, err = exec.Command("nft", "list", "ruleset").CombinedOutput()
+		return err
+	}))
+	return string(out)
+}
+
+var web = metav1.ObjectMeta{Namespace: "default", Name: "web",
+	Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}
+
+func service() *corev1.Service {
+	local := corev1.ServiceExternalTrafficPolicyLocal
+	return &corev1.Service{ObjectMeta: web, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: local,
+		HealthCheckNodePort: 32000, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports: []corev1.ServicePort{
+			{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30080}}}}
+}
+
+func slice(pods ...*netnstest.Host) *discoveryv1.EndpointSlice {
+	name, port, protocol, node := "", int32(8080), corev1.ProtocolTCP, "node1"
+	s := &discoveryv1.EndpointSlice{ObjectMeta: web, AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}}
+	for _, p := range pods {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{NodeName: &node,
+			Addresses: []string{p.IPv4.String()}})
+	}
+	return s
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// get asks a node over HTTP, at an address and path, and returns the status and the body.
+func get(t *testing.T, ns *netnstest.NS, what string) string {
+	t.Helper()
+	address, path, _ := strings.Cut(what, "/")
+	var answer string
+	ask := func() error {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET /"+path+" HTTP/1.0\r\n\r\n"); err != nil {
+			return err
+		}
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		answer = r.Status + " " + string(body)
+		return err
+	}
+	require.Eventually(t, func() bool { return ns.Do(ask) == nil }, time.Minute,
+		20*time.Millisecond, what)
+	return answer
+}
+
+// node starts a cluster of which pods serve.
+func node(t *testing.T) *netnstest.Cluster {
+	t.Helper()
+	c := netnstest.Start(t, netnstest.Options{})
+	for _, p := range c.Pods {
+		require.NoError(t, p.Serve(netnstest.TCP, 8080))
+	}
+	return c
+}
+
+// leftover restores what kube-proxy had in a namespace.
+func leftover(t *testing.T, ns *netnstest.NS, file string, command ...string) {
+	t.Helper()
+	text, err := os.Open("../../dataplane/kubeproxy/testdata/" + file)
+	require.NoError(t, err)
+	defer text.Close()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin = text
+	require.NoError(t, ns.Do(func() error {
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		return err
+	}))
+}
+
+func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ mode, ours, theirs string }{
+		{"iptables", "KERNLB-SVC-", "KUBE-SERVICES"},
+		{"nftables", "table ip kernlb", "KUBE-SERVICES"},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			t.Parallel()
+			c := node(t)
+			leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
+			require.Contains(t, ruleset(t, c.Node.NS), tt.theirs)
+			args := []string{"--proxy-mode=" + tt.mode, "--hostname-override=node1",
+				"--detect-local-mode=NodeCIDR", "--conntrack-max-per-core=0", "--profiling",
+				"--nodeport-addresses=primary"}
+			// The privileges of the DaemonSet, and no more.
+			p := spawn(t, c.Node.NS, asProgram+"=memory", "setpriv", append([]string{
+				"--bounding-set=-all,+net_admin,+sys_resource", executable(t)}, args...)...)
+			require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service()},
+				Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
+			answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+			answers(t, c.Outside[0], netnstest.NodeIPv4+":30080", "answered pod1")
+			require.Contains(t, get(t, c.Node.NS, netnstest.NodeIPv4+":32000/"), "200 OK")
+			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10256/healthz"), `"nodeEligible":true`)
+			require.Equal(t, "200 OK "+tt.mode, get(t, c.Node.NS, "127.0.0.1:10249/proxyMode"))
+			require.Equal(t, "200 OK ok", get(t, c.Node.NS, "127.0.0.1:10249/healthz"))
+			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/configz"),
+				`"mode":"`+tt.mode+`"`)
+			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/debug/pprof/heap"), "200 OK")
+			require.Eventually(t, func() bool {
+				return !strings.Contains(ruleset(t, c.Node.NS), tt.theirs)
+			}, time.Minute, 50*time.Millisecond, "it takes over from kube-proxy")
+			require.Contains(t, ruleset(t, c.Node.NS), tt.ours)
+
+			p.stop()
+			answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+			cleanup := spawn(t, c.Node.NS, asProgram+"=1", self, "--cleanup")
+			require.NoError(t, cleanup.cmd.Wait())
+			require.NotContains(t, strings.ToLower(ruleset(t, c.Node.NS)), "kernlb")
+		})
+	}
+}
+
+func TestAnotherModeTakesOver(t *testing.T) {
+	t.Parallel()
+	c := node(t)
+	first := objects{Services: []*corev1.Service{service()},
+		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}
+	begin := func(mode string) *process {
+		p := spawn(t, c.Node.NS, asProgram+"=memory", self, "--proxy-mode="+mode,
+			"--hostname-override=node1", "--conntrack-max-per-core=0", "--healthz-port=0")
+		require.NoError(t, p.in.Encode(first))
+		return p
+	}
+	p := begin("iptables")
+	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1],
+		netip.MustParseAddrPort("10.96.0.10:80"), 20)
+	require.NoError(t, err)
+	defer conns.Close()
+	p.stop()
+	for _, step := range []struct{ mode, ours, gone string }{
+		{"nftables", "table ip kernlb", "KERNLB-SERVICES"},
+		{"iptables", "KERNLB-SERVICES", "table ip kernlb"},
+	} {
+		p := begin(step.mode)
+		require.Eventually(t, func() bool {
+			text := ruleset(t, c.Node.NS)
+			return strings.Contains(text, step.ours) && !strings.Contains(text, step.gone)
+		}, time.Minute, 50*time.Millisecond, step.mode)
+		answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+		p.stop()
+	}
+	require.Zero(t, conns.Ping(10*time.Second).Lost())
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// bindAgain is after what time an address that cannot be listened at is tried again.
+const bindAgain = 5 * time.Second
+
+// serveHealth serves /healthz and /livez until the context ends.
+func (p *proxy) serveHealth(ctx context.Context) error {
+	return p.serve(ctx, "healthzBindAddress", p.healthz, p.health.Handler(),
+		"FailedToStartProxierHealthcheck")
+}
+
+// serveMetrics serves what kube-proxy has at metricsBindAddress until the context ends.
+func (p *proxy) serveMetrics(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", text("ok"))
+	mux.HandleFunc("GET /proxyMode", text(string(p.mode)))
+	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"kubeproxy.config.k8s.io": p.config})
+	})
+	if p.profiling {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
+	}
+	return p.serve(ctx, "metricsBindAddress", p.metrics, mux, "FailedToStartMetricServer")
+}
+
+// text answers with a text.
+func text(s string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		_, _ = io.WriteString(w, s)
+	}
+}
+
+// setVerbosity changes how much is logged, to the number in the body.
+func setVerbosity(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 16))
+	if err == nil {
+		var level klog.Level
+		err = level.Set(string(bytes.TrimSpace(body)))
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, _ = fmt.Fprintf(w, "successfully set klog.logging.verbosity to %s\n", body)
+}
+
+// serve serves until the context ends. An address that cannot be listened at is tried again, and
+// said in an event, or an error if bindAddressHardFail is set.
+func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h http.Handler,
+	reason string) error {
+	if !at.IsValid() {
+		return nil
+	}
+	network := "tcp4"
+	if at.Addr().Is6() {
+		network = "tcp"
+	}
+	var listener net.Listener
+	for said := false; listener == nil; said = true {
+		var err error
+		listener, err = (&net.ListenConfig{}).Listen(ctx, network, at.String())
+		if err == nil {
+			break
+		}
+		err = fmt.Errorf("%s: %w (does kube-proxy still run?)", field, err)
+		if !said {
+			p.log.Error("cannot listen", "err", err)
+			p.events.node("Warning", reason, "StartKubeProxy", err.Error())
+		}
+		if p.hardFail {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(bindAgain):
+		}
+	}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	return nil
+}
+
+// fileLook is how often the configuration file is looked at.
+const fileLook = 10 * time.Second
+
+// errFileChanged ends the program, so that whoever runs it starts it with the new configuration, as
+// kube-proxy does. The kernel stays as it is meanwhile.
+var errFileChanged = errors.New("the configuration file changed")
+
+// watchFile returns an error when the configuration file is another one.
+func (o *options) watchFile(ctx context.Context) error {
+	if o.doc == nil {
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(fileLook):
+		}
+		now, err := os.ReadFile(o.doc.name)
+		if err == nil && !bytes.Equal(now, o.doc.text) {
+			return fmt.Errorf("%s: %w", o.doc.name, errFileChanged)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/kernlb/kernlb/conntrack/tuning"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// settings are what the program does, as the fields of the configuration say.
+type settings struct {
+	mode         v1alpha1.ProxyMode
+	client       clientSettings
+	tracker      kube.Config
+	resync       time.Duration  // of the objects of the API server
+	bindAddress  netip.Addr     // the primary address of the node, if it is told; else not valid
+	healthz      netip.AddrPort // not valid: not served
+	metrics      netip.AddrPort // not valid: not served
+	hardFail     bool
+	profiling    bool
+	oomScoreAdj  int32
+	conntrack    tuning.Config
+	ipvs         ipvs.Config
+	run          dataplane.RunOptions
+	syncPeriod   time.Duration
+	featureGates map[string]bool // those of logging
+}
+
+// clientSettings say how the API server is spoken to.
+type clientSettings struct {
+	kubeconfig, master              string
+	acceptContentTypes, contentType string
+	qps                             float32
+	burst                           int
+}
+
+// valueError says what is wrong with a field or flag.
+type valueError struct {
+	field string // as in the file; of a flag, "--NAME"
+	err   error
+}
+
+func (e *valueError) Error() string { return e.field + ": " + e.err.Error() }
+func (e *valueError) Unwrap() error { return e.err }
+
+// newSettings makes settings of a configuration that has its defaults. It returns what it warns of,
+// and joins a *valueError for each field that cannot be had.
+func newSettings(c *config) (*settings, []string, error) {
+	s := &settings{}
+	var warnings []string
+	var errs []error
+	defaults := &config{}
+	setDefaults(defaults)
+	said := map[string]bool{} // a function that is about several fields is called for each
+	for i := range fields {
+		f := &fields[i]
+		if f.field == "" {
+			continue
+		}
+		if f.effect == honoured {
+			if err := located(f.field, f.use(c, s)); err != nil && !said[err.Error()] {
+				errs = append(errs, err)
+				said[err.Error()] = true
+			}
+		} else if !reflect.DeepEqual(fieldAt(c, f.field).Interface(),
+			fieldAt(defaults, f.field).Interface()) {
+			warnings = append(warnings, f.field+" has no effect: "+f.text)
+		}
+	}
+	more, err := checkGates(c)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return s, append(warnings, more...), errors.Join(errs...)
+}
+
+// located gives an error its field, unless it has one, which may be deeper.
+func located(field string, err error) error {
+	if v := (*valueError)(nil); err == nil || errors.As(err, &v) {
+		return err
+	}
+	return &valueError{field, err}
+}
+
+// nodeName returns the name of the node: what the configuration says, else the host's.
+func nodeName(override string) (string, error) {
+	name := strings.TrimSpace(override)
+	if name == "" {
+		if override != "" {
+			return "", errors.New("is blank")
+		}
+		host, err := os.Hostname()
+		if err != nil {
+			return "", fmt.Errorf("ask for the host's name: %w", err)
+		}
+		name = strings.TrimSpace(host)
+	}
+	if name == "" {
+		return "", errors.New("is empty, and the host has no name")
+	}
+	return strings.ToLower(name), nil
+}
+
+// withAddress makes the address that the configuration names the primary one of its family, ahead
+// of those that the Node object has, as kube-proxy does.
+func (s *settings) withAddress(state servicemodel.State) servicemodel.State {
+	if !s.bindAddress.IsValid() {
+		return state
+	}
+	n := state.Node()
+	addresses := []netip.Addr{s.bindAddress}
+	for _, a := range n.Addresses {
+		if a.Is4() != s.bindAddress.Is4() {
+			addresses = append(addresses, a)
+		}
+	}
+	n.Addresses = addresses
+	return state.WithNode(n)
+}
