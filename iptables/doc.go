@@ -7,9 +7,10 @@
 //
 // # The ruleset
 //
-// Chains are named as kube-proxy names them; the prefix KUBE can be another, so that two instances
-// exist side by side. For one service with a cluster IP, a node port and a load balancer's address,
-// two endpoints, and pods in 10.244.0.0/16, iptables-save prints:
+// Chains are named as kube-proxy names them, and its bit of the mark asks for masquerading; the
+// prefix KUBE can be another, so that two instances exist side by side. Then the bit is another,
+// too (servicemodel.DefaultMasqueradeMark). For one service with a cluster IP, a node port and a
+// load balancer's address, two endpoints, and pods in 10.244.0.0/16, iptables-save prints:
 //
 //	*nat
 //	-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES

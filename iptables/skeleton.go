@@ -102,9 +102,21 @@ func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
 	return false
 }
 
+// bit returns the bit of the mark that asks for masquerading. Who takes over kube-proxy's chains
+// takes over its bit, too: kubelet before Kubernetes 1.28 keeps these chains in order with it, and
+// others set it to be masqueraded. Any other instance keeps away from it.
+func (l *layout) bit(r *servicemodel.Rules) uint32 {
+	if r.MasqueradeMark == servicemodel.DefaultMasqueradeMark && l.names.prefix == DefaultPrefix {
+		return kubeProxyBit
+	}
+	return r.MasqueradeMark
+}
+
+const kubeProxyBit uint32 = 1 << 14
+
 // mark sets the bit that asks for masquerading.
 func (l *layout) mark(r *servicemodel.Rules) rule {
-	return rule{target: targetMark, set: markSet{r.MasqueradeMark, r.MasqueradeMark}}
+	return rule{target: targetMark, set: markSet{l.bit(r), l.bit(r)}}
 }
 
 // masqOffPod marks what does not come from pods.
@@ -120,12 +132,12 @@ func (l *layout) masqOffPod(f *nft.Family, r *servicemodel.Rules) []rule {
 // postrouting masquerades what was marked and takes the mark away, so that a packet that comes by
 // again is not masqueraded again; and it masquerades connections of endpoints to themselves.
 func (l *layout) postrouting(r *servicemodel.Rules) []rule {
-	unmarked := markMatch{value: r.MasqueradeMark, mask: r.MasqueradeMark, not: true}
+	unmarked := markMatch{value: l.bit(r), mask: l.bit(r), not: true}
 	return []rule{
 		{mark: unmarked, state: stateMatch{states: ctDNAT}, target: targetJump,
 			chain: l.names.hairpin()},
 		{mark: unmarked, target: targetReturn},
-		{target: targetMark, set: markSet{r.MasqueradeMark, 0}},
+		{target: targetMark, set: markSet{l.bit(r), 0}},
 		{comment: "kubernetes service traffic requiring SNAT", target: targetMasquerade},
 	}
 }
@@ -134,8 +146,8 @@ func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 // does. Unlike kube-proxy it does not drop what conntrack calls invalid.
 func (l *layout) forward(r *servicemodel.Rules) []rule {
 	return []rule{
-		{comment: "kubernetes forwarding rules", mark: markMatch{value: r.MasqueradeMark,
-			mask: r.MasqueradeMark}, target: targetAccept},
+		{comment: "kubernetes forwarding rules", mark: markMatch{value: l.bit(r),
+			mask: l.bit(r)}, target: targetAccept},
 		{comment: "kubernetes forwarding conntrack rule",
 			state: stateMatch{states: ctRelated | ctEstablished}, target: targetAccept},
 	}

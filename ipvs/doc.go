@@ -8,8 +8,8 @@
 //     address of the node that takes node ports. It exists also while the frontend rejects or
 //     drops, so that connections which drain go on.
 //   - A virtual server by firewall mark for each frontend where pods and the host have other
-//     endpoints than clients outside (external traffic policy Local). The marks are 0xc0000001 and
-//     up.
+//     endpoints than clients outside (external traffic policy Local). The marks are 0xc0000000
+//     and a number: 262,143 for each instance, from one that is made of its name on.
 //   - The tables ip and ip6 named [Config.Table], the companion. Its chains are fixed; a frontend
 //     is elements of sets.
 //   - A rule and a local route in each family, which deliver packets with the mark 0x40000000 to
@@ -47,9 +47,12 @@
 //
 // # Hooks
 //
-//	unmark-output       filter, output, -300       takes our marks away from what IPVS has sent on
-//	prerouting          filter, prerouting, -99    leads packets to IPVS; sources, reject, drop
+//	sent-output         filter, output, -300       marks what IPVS has sent on unchanged
+//	unmark-output       filter, output, -299       takes other marks away from that
+//	prerouting          filter, prerouting, -99    leads packets to IPVS; sources, no endpoints
 //	output              route, output, -99         the same for the host's own
+//	unused-prerouting   filter, prerouting, -97    drops and rejects what no instance led to IPVS
+//	unused-output       filter, output, -97        the same for the host's own
 //	IPVS                output -98, input 98, 99
 //	input               filter, input, 110         resets TCP connections that IPVS has forgotten
 //	postrouting         nat, postrouting, 100      masquerade, hairpin: by conntrack's flow

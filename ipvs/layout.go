@@ -104,6 +104,11 @@ const (
 	sentMark   uint32 = 2 << 30 // in these two bits
 )
 
+// firstMark returns the mark before the first one that an instance gives to its frontends. Each
+// instance has a quarter of a million numbers of its own, as far as the twelve bits of its name's
+// hash differ; a number that a virtual server of anybody else has is left out anyway.
+func (pl *planner) firstMark() uint32 { return splitMarks | pl.instance>>20<<18 }
+
 // rulePriority is that of the rules that lead marked packets to the routing table of the instance,
 // behind the one of the table of local addresses.
 const rulePriority = 107

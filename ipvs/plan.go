@@ -109,7 +109,7 @@ func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add)
 // newPlan returns a plan that does nothing.
 func (pl *planner) newPlan() *plan {
 	c := &pl.have.companion
-	p := &plan{name: pl.cfg.Table, mark: splitMarks, from: c.version,
+	p := &plan{name: pl.cfg.Table, mark: pl.firstMark(), from: c.version,
 		servers: map[ipvsnl.ServiceKey]*server{},
 		owned:   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{},

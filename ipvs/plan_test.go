@@ -208,7 +208,8 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 func TestMarksAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	b.pl.have.index.marks[splitMarks+2] = true // somebody else's
+	first := b.pl.firstMark()
+	b.pl.have.index.marks[first+2] = true // somebody else's
 	service := func(i int) *servicemodel.Service {
 		return goldenService(func(s *servicemodel.Service) {
 			s.Name.Name += string(rune('a' + i))
@@ -242,13 +243,13 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		require.Len(t, b.pl.have.index.marks, len(given)+1)
 		return given
 	}
-	require.Equal(t, map[uint32]string{splitMarks + 1: "weba", splitMarks + 3: "webb"},
+	require.Equal(t, map[uint32]string{first + 1: "weba", first + 3: "webb"},
 		commit(0, 1))
-	require.Equal(t, map[uint32]string{splitMarks + 3: "webb"}, commit(1))
-	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"},
+	require.Equal(t, map[uint32]string{first + 3: "webb"}, commit(1))
+	require.Equal(t, map[uint32]string{first + 3: "webb", first + 1: "webc"},
 		commit(1, 2))
 	endpoints = goldenEndpoints("10.244.1.1", "10.244.2.3")
-	require.Equal(t, map[uint32]string{splitMarks + 3: "webb", splitMarks + 1: "webc"},
+	require.Equal(t, map[uint32]string{first + 3: "webb", first + 1: "webc"},
 		commit(1, 2), "who has a mark keeps it")
 }
 

@@ -94,8 +94,10 @@ func (b *builder) masquerade() {
 // turn to translate them, at -100: what another backend has translated, or still translates while
 // both are in place, is none of ours.
 const (
-	prioUnmark   = -300
+	prioSent     = -300
+	prioUnmark   = -299
 	prioSteer    = -99
+	prioUnused   = -97
 	prioSNAT     = 100
 	prioUnmarkIn = 110
 	prioReset    = 110
@@ -106,15 +108,18 @@ var (
 	isSplit = nft.MarkIs(splitMarks, splitMarks)
 	isSteer = nft.MarkIs(steerBit, steerBit)
 	isSent  = nft.MarkIs(splitMarks, sentMark)
+	isUnled = nft.MarkIs(splitMarks, 0)
 	steer   = nft.MarkOr(steerBit)
 )
 
 // hooks makes the base chains.
 func (b *builder) hooks() {
 	services := b.in(kindService, kindService+"s")
+	// Every instance has marked what it sends on unchanged before any takes marks away.
+	sent := b.Filter("sent-output", nft.HookOutput, prioSent)
+	sent.Add(isSplit, services, nft.MarkAndOr(0, sentMark))
+	sent.Add(isSteer, services, nft.MarkAndOr(^splitMarks, sentMark))
 	out := b.Filter("unmark-output", nft.HookOutput, prioUnmark)
-	out.Add(isSplit, services, nft.MarkAndOr(0, sentMark))
-	out.Add(isSteer, services, nft.MarkAndOr(^splitMarks, sentMark))
 	out.Add(isSplit, nft.MarkAnd(0))
 	out.Add(isSteer, nft.MarkAnd(^steerBit))
 	post := b.Filter("unmark-postrouting", nft.HookPostrouting, prioUnmarkIn)
@@ -148,7 +153,13 @@ func (b *builder) lead(services nft.Rule) {
 	out.Add(backwards, services, nft.FIBDaddrNotLocal, steer)
 	for _, c := range []*nft.ProgramChain{pre, out} {
 		c.Add(nft.CTStateNew, nft.Jump("admit"))
-		c.Add(nft.CTStateNew, nft.FIBDaddrNotLocal, nft.Jump("no-service"))
+	}
+	// What is for no service of ours may be for one of another instance, which has had its turn to
+	// lead it to IPVS by now.
+	for _, c := range []*nft.ProgramChain{
+		b.Filter("unused-prerouting", nft.HookPrerouting, prioUnused),
+		b.Filter("unused-output", nft.HookOutput, prioUnused)} {
+		c.Add(isUnled, nft.CTStateNew, nft.FIBDaddrNotLocal, nft.Jump("no-service"))
 	}
 }
 

@@ -24,7 +24,7 @@
 //			meta l4proto . th dport @nodeports fib daddr type local ip daddr != 127.0.0.0/8 goto nodeports
 //		}
 //		chain services {
-//			ip daddr . meta l4proto . th dport @service-masquerade-all meta mark set meta mark | 0x4000
+//			ip daddr . meta l4proto . th dport @service-masquerade-all meta mark set meta mark | 0x1000
 //			…
 //			goto service-balance
 //		}
@@ -86,6 +86,9 @@
 //	learn-prerouting, learn-output               filter, priority -99: session affinity, after DNAT
 //	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
 //	nat-postrouting                              nat, priority 100: masquerade
+//
+// Masqueraded is what has the mark and, as conntrack knows, was sent to a frontend of the instance.
+// So instances may have the same mark, and what other programs mark with the bit is left alone.
 //
 // # Owners
 //

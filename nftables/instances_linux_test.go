@@ -24,6 +24,8 @@ type instance struct {
 	all     bool   // everything is masqueraded
 	mark    uint32 // 0: the default
 	backend dataplane.Backend
+	mute    []string // the command after which it masquerades nothing
+	muted   bool
 }
 
 func (i *instance) address(external bool) netip.Addr {
@@ -81,53 +83,85 @@ COMMIT
 `
 
 // Instances with settings of their own, of one backend and of another, and kube-proxy share a node:
-// the packets of each meet what its own settings say, in whatever order they came, and an instance
-// that goes takes nothing of the others with it.
+// the packets of each meet what its own settings say, in whatever order they came. An instance that
+// goes takes nothing of the others with it, and what it no longer masquerades, nobody does.
 func TestInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
-	if _, err := exec.LookPath("iptables-nft-restore"); err != nil {
-		t.Skip("the program iptables-nft-restore is not installed")
+	for _, program := range []string{"iptables-nft-restore", "nft"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("the program %s is not installed", program)
+		}
 	}
 	c, err := netnstest.New(t.Context(), netnstest.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
-	ns, endpoint := c.Node.NS.Fd(), c.Pods[1].IPv4
-
-	l := []*instance{
-		{name: "the default mark", number: 1},
-		{name: "a mark of its own", number: 2, mark: 1 << 12, all: true},
-		{name: "iptables", number: 3},
-	}
-	l[0].backend, err = nftables.New(&nftables.Config{NetNS: ns, Table: "one"})
-	require.NoError(t, err)
-	path := fmt.Sprintf("/proc/self/fd/%d", ns)
-	l[1].backend, err = nftables.New(&nftables.Config{NetNSPath: path, Table: "two"})
-	require.NoError(t, err)
-	l[2].backend, err = iptables.New(&iptables.Config{NetNSPath: path, Prefix: "KTHREE"})
-	require.NoError(t, err)
-	kubeProxy := &instance{name: "kube-proxy", number: 4}
+	ns, endpoint := c.Node.NS, c.Pods[1].IPv4
+	kubeProxy := &instance{name: "kube-proxy", number: 5,
+		mute: []string{"iptables-nft", "-t", "nat", "-F", "KUBE-POSTROUTING"}}
+	l := append(instances(t, ns), kubeProxy)
 	apply := func(i *instance) {
+		if i == kubeProxy {
+			run(t, ns, strings.NewReplacer("CLUSTERIP", i.address(false).String(), "EXTERNAL",
+				i.address(true).String(), "ENDPOINT", endpoint.String()).Replace(kubeProxys),
+				"iptables-nft-restore", "--noflush")
+			return
+		}
 		_, err := dataplane.New(i.backend, nil).Apply(t.Context(), i.state(endpoint))
 		require.NoError(t, err, i.name)
 	}
-	apply(l[0])
-	restore(t, c.Node.NS, strings.NewReplacer("CLUSTERIP", kubeProxy.address(false).String(),
-		"EXTERNAL", kubeProxy.address(true).String(), "ENDPOINT", endpoint.String()).Replace(
-		kubeProxys))
-	apply(l[1])
-	apply(l[2])
-	for _, i := range append(l, kubeProxy) {
-		i.requireFate(t, c)
+	for _, n := range []int{0, 4, 1, 3, 2} {
+		apply(l[n])
 	}
-	for n, i := range l {
+	requireFates(t, c, l)
+	for _, i := range l {
+		run(t, ns, "", i.mute...)
+		i.muted = true
+		requireFates(t, c, l)
+		i.muted = false
+		apply(i)
+		requireFates(t, c, l)
+	}
+	for n, i := range l[:4] {
 		_, err := i.backend.Cleanup(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, i.backend.Close())
-		for _, other := range append(l[n+1:len(l):len(l)], kubeProxy) {
-			other.requireFate(t, c)
-		}
+		requireFates(t, c, l[n+1:])
+	}
+}
+
+// instances opens four: two with the default mark, and two with marks of their own.
+func instances(t *testing.T, ns *netnstest.NS) []*instance {
+	t.Helper()
+	flush := func(table string) []string {
+		return []string{"nft", "flush", "chain", "ip", table, "nat-postrouting"}
+	}
+	l := []*instance{
+		{name: "the default mark", number: 1, mute: flush("one")},
+		{name: "the default mark as well", number: 2, mute: flush("two")},
+		{name: "a mark of its own", number: 3, mark: 1 << 10, all: true, mute: flush("three")},
+		{name: "iptables", number: 4, mark: 1 << 11,
+			mute: []string{"iptables-nft", "-t", "nat", "-F", "KFOUR-POSTROUTING"}},
+	}
+	path := fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
+	for n, cfg := range []*nftables.Config{{NetNS: ns.Fd(), Table: "one"},
+		{NetNSPath: path, Table: "two"}, {NetNSPath: path, Table: "three"}} {
+		var err error
+		l[n].backend, err = nftables.New(cfg)
+		require.NoError(t, err)
+	}
+	var err error
+	l[3].backend, err = iptables.New(&iptables.Config{NetNSPath: path, Prefix: "KFOUR"})
+	require.NoError(t, err)
+	return l
+}
+
+// requireFates requires what requireFate does of each instance.
+func requireFates(t *testing.T, c *netnstest.Cluster, l []*instance) {
+	t.Helper()
+	for _, i := range l {
+		i.requireFate(t, c)
 	}
 }
 
@@ -146,20 +180,20 @@ func (i *instance) requireFate(t *testing.T, c *netnstest.Cluster) {
 			To: netip.AddrPortFrom(i.address(from.external), 80)}
 		o := p.Send(t.Context())
 		require.Equal(t, netnstest.Answered, o.Kind, "%s: %s: %s", i.name, p, o)
-		require.Equal(t, from.masquerade, o.Source.Addr() != from.host.IPv4, "%s: %s: %s", i.name,
-			p, o)
+		require.Equal(t, from.masquerade && !i.muted, o.Source.Addr() != from.host.IPv4,
+			"%s: %s: %s", i.name, p, o)
 	}
 }
 
-// restore loads rules of iptables in a namespace.
-func restore(t *testing.T, ns *netnstest.NS, rules string) {
+// run runs a program in a namespace.
+func run(t *testing.T, ns *netnstest.NS, input string, command ...string) {
 	t.Helper()
 	require.NoError(t, ns.Do(func() error {
-		cmd := exec.CommandContext(t.Context(), "iptables-nft-restore", "--noflush")
-		cmd.Stdin = strings.NewReader(rules)
+		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		cmd.Stdin = strings.NewReader(input)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+			return fmt.Errorf("%v: %w: %s", command, err, out)
 		}
 		return nil
 	}))

@@ -26,6 +26,7 @@ func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 	}
 	b.dispatch()
 	b.noEndpoints()
+	b.masquerade()
 	if b.affinity() {
 		b.remembered()
 		b.learn()

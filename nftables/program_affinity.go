@@ -41,8 +41,7 @@ var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.
 // DNAT. The counter tells Commit whether anybody was remembered while it worked.
 func (b *builder) learn() {
 	f := b.f
-	nodePort := nft.Concat{nft.L4Proto, nft.CTOriginalDPort}
-	service := append(nft.Concat{f.CTDaddr}, nodePort...)
+	service, nodePort := b.asked()
 	endpoint := nft.Concat{f.Daddr, nft.DPort}
 	var rules []nft.Rule
 	for _, t := range b.shape.affinity {

@@ -82,10 +82,30 @@ func first(c *nft.ProgramChain) {
 	c.Add(nft.CTStateNew, nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Jump(chainLearn))
 }
 
-// postrouting masquerades what was marked, taking the mark away, and connections of endpoints to
-// themselves.
+// postrouting masquerades what was marked, and connections of endpoints to themselves.
 func (b *builder) postrouting(c *nft.ProgramChain) {
 	mark, hairpin := b.rules.MasqueradeMark, nft.Concat{b.f.Saddr, b.f.Daddr}
-	c.Add(nft.MarkIs(mark, mark), nft.MarkXor(mark), nft.Masquerade)
+	c.Add(nft.MarkIs(mark, mark), nft.CTStatusDNAT, nft.Jump(chainMasquerade))
 	c.Add(nft.CTStatusDNAT, hairpin.In(setHairpins), nft.Masquerade)
+}
+
+// masquerade makes the chain that masquerades what is marked and was sent to a frontend of this
+// instance, taking the mark away. The mark alone would not do: another instance may have the same
+// one, and to other programs the bit means something else (bit 14 is in wg-quick's mark, 0xca6c).
+func (b *builder) masquerade() {
+	service, nodePort := b.asked()
+	c := b.Chain(chainMasquerade)
+	for _, ours := range []nft.Rule{service.In(kindService.registry),
+		nodePort.In(kindNodePort.registry)} {
+		c.Add(withPorts, ours, nft.MarkXor(b.rules.MasqueradeMark), nft.Masquerade)
+	}
+}
+
+const chainMasquerade = "marked"
+
+// asked selects the keys of the frontend that the packets of a flow were sent to before DNAT, as
+// conntrack knows it: of a service, and of a node port.
+func (b *builder) asked() (service, nodePort nft.Concat) {
+	nodePort = nft.Concat{nft.L4Proto, nft.CTOriginalDPort}
+	return append(nft.Concat{b.f.CTDaddr}, nodePort...), nodePort
 }

@@ -102,7 +102,7 @@ var changesAsText = []struct {
 `},
 	{"the node changes", sm.State{}.WithNode(thisNode), sm.State{}.WithNode(otherNode()),
 		sm.Counts{}, `
-~ rules: masquerade mark 0x4000 -> 0x8000; pods 10.64.0.0/16, fd64::/16 -> interfaces veth*; node ports 0.0.0.0/0, ::/0 -> 192.0.2.1/32, 2001:db8::1/128; service CIDRs none -> 10.96.0.0/12
+~ rules: masquerade mark 0x1000 -> 0x8000; pods 10.64.0.0/16, fd64::/16 -> interfaces veth*; node ports 0.0.0.0/0, ::/0 -> 192.0.2.1/32, 2001:db8::1/128; service CIDRs none -> 10.96.0.0/12
 `},
 	{"nothing changes", beforeChange, beforeChange, sm.Counts{}, "\n"},
 }
@@ -142,7 +142,7 @@ func TestHealthChecksAndPoolsAsText(t *testing.T) {
 		sm.Diff(nil,
 			mustResolve(t, nil,
 				sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}}))).String(),
-		"~ rules: masquerade mark 0x0 -> 0x4000; pods none -> bridge cbr0; node ports none -> "+
+		"~ rules: masquerade mark 0x0 -> 0x1000; pods none -> bridge cbr0; node ports none -> "+
 			"0.0.0.0/0, ::/0\n")
 }
 

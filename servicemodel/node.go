@@ -4,7 +4,7 @@ import "net/netip"
 
 // Node is the view from one node: who it is, which traffic is local, and how it masquerades.
 // The zero value is a node without a name that takes node ports at all its addresses, cannot
-// tell pods from others, and marks packets to be masqueraded with bit 14.
+// tell pods from others, and marks packets to be masqueraded with [DefaultMasqueradeMark].
 type Node struct {
 	// Name is compared with [Endpoint.Node] and the node hints. Empty: no endpoint is local.
 	Name string `json:"name,omitzero"`
@@ -28,7 +28,8 @@ type Node struct {
 	// MasqueradeAll masquerades all traffic to cluster IPs.
 	MasqueradeAll bool `json:"masqueradeAll,omitzero"`
 	// MasqueradeMark is the one bit of the packet mark that is set, between DNAT and
-	// postrouting, on packets to be masqueraded. Zero means [DefaultMasqueradeMark].
+	// postrouting, on packets to be masqueraded. Zero means [DefaultMasqueradeMark]. Package ipvs
+	// needs none.
 	MasqueradeMark uint32 `json:"masqueradeMark,omitzero"`
 
 	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] among loopback addresses,
@@ -38,8 +39,12 @@ type Node struct {
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 }
 
-// DefaultMasqueradeMark is bit 14, kube-proxy's default.
-const DefaultMasqueradeMark uint32 = 1 << 14
+// DefaultMasqueradeMark, bit 12, leaves the mark to the backend. It is this bit, except where
+// package iptables has the chains of kube-proxy, and with them its bit, 14. No program that we know
+// uses bit 12, in which it differs from most others: bit 13 is that of the CNI plugin portmap, 14
+// kube-proxy's, and also in the mark of wg-quick (0xca6c), 15 kubelet's, 8 to 11 are Cilium's, 16
+// and up those of Calico, Tailscale and package ipvs.
+const DefaultMasqueradeMark uint32 = 1 << 12
 
 // NodePortAddresses selects addresses of the node. The zero value selects all of them
 // except loopback.

@@ -271,24 +271,24 @@ func TestRulesOfANode(t *testing.T) {
 		node sm.Node
 		want sm.Rules
 	}{
-		{"the zero node", sm.Node{}, sm.Rules{MasqueradeMark: 1 << 14,
+		{"the zero node", sm.Node{}, sm.Rules{MasqueradeMark: 1 << 12,
 			NodePorts: prefixes("0.0.0.0/0", "::/0")}},
 		{"primary addresses; a family without one opens nowhere",
 			sm.Node{Addresses: addresses, NodePortAddresses: sm.NodePortAddresses{Primary: true}},
-			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.1/32")}},
+			sm.Rules{MasqueradeMark: 1 << 12, NodePorts: prefixes("192.0.2.1/32")}},
 		{"primary addresses of both families",
 			sm.Node{Addresses: append(addrs("2001:db8::1"), addresses...),
 				NodePortAddresses: sm.NodePortAddresses{Primary: true}},
-			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.1/32",
+			sm.Rules{MasqueradeMark: 1 << 12, NodePorts: prefixes("192.0.2.1/32",
 				"2001:db8::1/128")}},
 		{"CIDRs; a family without one opens everywhere",
 			sm.Node{NodePortAddresses: sm.NodePortAddresses{
 				CIDRs: prefixes("192.0.2.77/24", "192.0.2.128/25")}},
-			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("192.0.2.0/24", "::/0")}},
+			sm.Rules{MasqueradeMark: 1 << 12, NodePorts: prefixes("192.0.2.0/24", "::/0")}},
 		{"a CIDR of the whole family",
 			sm.Node{NodePortAddresses: sm.NodePortAddresses{
 				CIDRs: prefixes("192.0.2.0/24", "0.0.0.0/0", "fd00::/8")}},
-			sm.Rules{MasqueradeMark: 1 << 14, NodePorts: prefixes("0.0.0.0/0", "fd00::/8")}},
+			sm.Rules{MasqueradeMark: 1 << 12, NodePorts: prefixes("0.0.0.0/0", "fd00::/8")}},
 		{"everything else", sm.Node{
 			LocalPods: sm.PodDetector{CIDRs: prefixes("fd64::1/16", "10.64.1.1/16",
 				"10.64.3.0/24")}, MasqueradeMark: 2, LocalhostNodePorts: true,

@@ -1,12 +1,12 @@
 // Package kubeproxy deletes what kube-proxy left in the kernel, in each of its Linux modes, and
 // touches nothing else. It knows the versions 1.28 to 1.36 of Kubernetes. [Find] says what there
-// is, [Cleanup] deletes it.
+// is, [Cleanup] deletes it, and [Running] says whether a kube-proxy runs now.
 //
 // # Handing over
 //
 // The new comes before the old goes, so that services work all the time:
 //
-//  1. Stop kube-proxy, or it makes everything again.
+//  1. Stop kube-proxy, or it makes everything again. [Running] says whether one still runs.
 //  2. Apply the services with a backend of kernlb. Both sets of rules are in place then; each new
 //     connection is balanced by one of them.
 //  3. Call [Cleanup].

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 )
 
 // kernel is not there.
@@ -17,6 +18,15 @@ var errNotSupported = fmt.Errorf("not supported on this operating system: %w",
 func open(*Config) (*kernel, error) { return nil, errNotSupported }
 
 func (k *kernel) close() {}
+
+// within is not there.
+type within struct{}
+
+func enter(*Config) (within, error) { return within{}, errNotSupported }
+
+func (within) Close() error { return nil }
+
+func (within) dial(context.Context, string, string) (net.Conn, error) { return nil, errNotSupported }
 
 func (k *kernel) find(context.Context) (*Plan, error) { return nil, errNotSupported }
 

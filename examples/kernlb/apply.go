@@ -48,6 +48,9 @@ func (p *program) apply(ctx context.Context) error {
 	defer done()
 	chosen := p.opts.backend == auto
 	return p.withEngine(ctx, s, func(ctx context.Context, e *dataplane.Engine) error {
+		if err := p.spareKubeProxy(ctx); err != nil {
+			return err
+		}
 		r, err := e.Apply(ctx, s)
 		if r == nil {
 			return err

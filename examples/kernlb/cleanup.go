@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -48,6 +49,20 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 		err = printErr
 	}
 	return err
+}
+
+// spareKubeProxy fails where a kube-proxy runs that writes the chains of the instance, too: each
+// would undo the other's work.
+func (p *program) spareKubeProxy(ctx context.Context) error {
+	if p.opts.backend != iptables.Name || p.opts.instance != defaultInstance {
+		return nil
+	}
+	mode, err := kubeproxy.Running(ctx, nil)
+	if err != nil || mode != iptables.Name {
+		return err
+	}
+	return fmt.Errorf("kube-proxy runs in iptables mode, and writes chains of the same names: "+
+		"stop it, or choose another -instance or -backend: %w", dataplane.ErrCollision)
 }
 
 // printLeftovers prints what was found of kube-proxy.

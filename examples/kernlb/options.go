@@ -83,6 +83,9 @@ func (o *options) checkCleanup(command string) error {
 	return nil
 }
 
+// defaultBit is that of servicemodel.DefaultMasqueradeMark.
+const defaultBit = 12
+
 // nodeFlags are the flags that describe the node, as given.
 type nodeFlags struct {
 	ips, clusterCIDRs, serviceCIDRs list
@@ -130,8 +133,9 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
 	fs.BoolVar(&o.node.MasqueradeAll, "masquerade-all", false,
 		"masquerade all traffic to cluster IPs")
-	fs.UintVar(&n.bit, "masquerade-bit", 14,
-		"bit `N` of the packet mark, 0 to 31, that asks for masquerading")
+	fs.UintVar(&n.bit, "masquerade-bit", defaultBit,
+		"bit `N` of the packet mark, 0 to 31, that asks for masquerading; the default is 14 with "+
+			"the chains of kube-proxy")
 	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
 	fs.StringVar(&o.annotations, "annotations", "kernlb.io",

@@ -72,6 +72,9 @@ func (p *program) watch(ctx context.Context) error {
 	defer done()
 	w.addrs = interfaceAddrs(p.opts.ipvs.Device)
 	return p.withEngine(ctx, w.state(), func(ctx context.Context, e *dataplane.Engine) error {
+		if err := p.spareKubeProxy(ctx); err != nil {
+			return err
+		}
 		return w.run(ctx, e, files, node)
 	})
 }

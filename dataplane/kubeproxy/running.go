@@ -1,0 +1,67 @@
+package kubeproxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/refusal"
+)
+
+// answerLimit is how long a kube-proxy may take to say its mode.
+const answerLimit = 2 * time.Second
+
+// modes are those that [Running] tells apart.
+var modes = []string{"iptables", "ipvs", "nftables"}
+
+// Running returns the mode of the kube-proxy that runs in the network namespace, "iptables", "ipvs"
+// or "nftables", or "" if none answers. Two programs must not write to the same chains: where the
+// mode is iptables, give [github.com/kernlb/kernlb/iptables.Config] a prefix of its own, or stop
+// kube-proxy.
+//
+// What it left in the kernel does not say whether it runs. So it is asked, at its metrics address:
+// port 10249 of the loopback addresses, /proxyMode. A kube-proxy that was configured with another
+// metricsBindAddress is not seen. To enter another network namespace takes CAP_SYS_ADMIN.
+func Running(ctx context.Context, cfg *Config) (mode string, err error) {
+	ns, err := enter(cfg)
+	if err != nil {
+		return "", fmt.Errorf("look for a kube-proxy that runs: %w", refusal.Permission(err))
+	}
+	defer ns.Close()
+	t := &http.Transport{DialContext: ns.dial, DisableKeepAlives: true,
+		ResponseHeaderTimeout: answerLimit}
+	for _, addr := range []string{"127.0.0.1", "[::1]"} {
+		mode, err := ask(ctx, t, "http://"+addr+":10249/proxyMode")
+		if mode != "" || err != nil {
+			return mode, err
+		}
+	}
+	return "", nil
+}
+
+// ask returns the mode that the server at a URL says, or "" if there is no server, or it is no
+// kube-proxy. The error is that of the context.
+func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return "", ctx.Err()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64))
+	if err != nil {
+		return "", ctx.Err()
+	}
+	if mode := strings.TrimSpace(string(text)); resp.StatusCode == http.StatusOK &&
+		slices.Contains(modes, mode) {
+		return mode, nil
+	}
+	return "", nil
+}

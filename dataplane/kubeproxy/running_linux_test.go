@@ -1,0 +1,54 @@
+package kubeproxy
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, addr, path, says string
+		code                   int
+		want                   string
+	}{
+		{"iptables", "127.0.0.1", "/proxyMode", "iptables", http.StatusOK, "iptables"},
+		{"IPv6 alone", "[::1]", "/proxyMode", "nftables\n", http.StatusOK, "nftables"},
+		{"another program's metrics", "127.0.0.1", "/metrics", "iptables", http.StatusOK, ""},
+		{"says something else", "127.0.0.1", "/proxyMode", "a mode that nobody has", http.StatusOK,
+			""},
+		{"an error", "127.0.0.1", "/proxyMode", "ipvs", http.StatusInternalServerError, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ns := newNS(t)
+			cfg := &Config{NetNS: ns.Fd()}
+			mode, err := Running(t.Context(), cfg)
+			require.NoError(t, err)
+			require.Empty(t, mode, "nobody listens")
+
+			mux := http.NewServeMux()
+			mux.HandleFunc(c.path, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.code)
+				io.WriteString(w, c.says) //nolint:errcheck // the test would fail
+			})
+			var l net.Listener
+			require.NoError(t, ns.Do(func() (err error) {
+				l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", c.addr+":10249")
+				return err
+			}))
+			server := &http.Server{Handler: mux}
+			go server.Serve(l) //nolint:errcheck // ends with Close
+			t.Cleanup(func() { server.Close() })
+			mode, err = Running(t.Context(), cfg)
+			require.NoError(t, err)
+			require.Equal(t, c.want, mode)
+		})
+	}
+	_, err := Running(t.Context(), &Config{NetNS: -1})
+	require.ErrorContains(t, err, "NetNS: -1 is not a file descriptor")
+}
