@@ -100,8 +100,9 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 
 // oracle returns what the table says must become of a probe, once its source is known.
 func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (Want,
-	servicemodel.Decision) {
-	d := t.Decide(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
+	servicemodel.Trace) {
+	trace := t.Trace(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
+	d := &trace.Decision
 	want := Want{Outcome: d.Outcome}
 	for i, c := range d.Candidates {
 		want.Servers = append(want.Servers, w.serverOf(c.Endpoint))
@@ -114,7 +115,39 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 		}
 		want.Masquerade = m
 	}
-	return want, d
+	return want, trace
+}
+
+// judgeTrace compares what the steps of a trace say in words with what became of the packet, whose
+// outcome was judged.
+func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string {
+	d, sees := &t.Decision, ""
+	for _, s := range t.Steps {
+		if s.Kind == servicemodel.StepMasquerade {
+			sees = s.Text
+		}
+	}
+	last := t.Steps[len(t.Steps)-1]
+	src, node := got.Source.Addr(), strings.HasPrefix(sees, "the endpoint sees an address of this")
+	switch {
+	case last.Kind != servicemodel.StepOutcome || !strings.HasPrefix(last.Text, d.Outcome.String()),
+		d.Outcome != servicemodel.Balanced && sees != "":
+		return "the trace contradicts its decision"
+	case d.Outcome != servicemodel.Balanced:
+		return ""
+	case sees == "",
+		node && !w.IsNodeAddr(src) && !w.hostEndpoint(d, got.Server),
+		!node && src != got.Local.Addr() && !strings.Contains(sees, "but for itself"):
+		return fmt.Sprintf("the trace says %q, the endpoint saw %v", sees, src)
+	}
+	return ""
+}
+
+// hostEndpoint reports whether the server that answered is in the host's network: see maskedAt.
+func (w *world) hostEndpoint(d *servicemodel.Decision, server string) bool {
+	return slices.ContainsFunc(d.Candidates, func(c servicemodel.Candidate) bool {
+		return w.serverOf(c.Endpoint) == server && w.IsNodeAddr(c.Endpoint.Addr())
+	})
 }
 
 // maskedAt is which source a candidate must see. One in the host's network gets packets from
@@ -129,22 +162,27 @@ func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
 	return NodeSource
 }
 
-// judgeOracle compares the outcome of a probe with the oracle. Where candidates differ in being
-// masqueraded (a hairpin among others), it looks at the one that answered.
+// judgeOracle compares the outcome of a probe with the oracle, and with the words of a trace. Where
+// candidates differ in being masqueraded (a hairpin among others), it looks at the one that
+// answered.
 func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
 	got netnstest.Outcome) string {
 	src := got.Local
 	if !src.IsValid() {
 		src = netip.AddrPortFrom(p.From.Addr(p.To.Addr()), p.SourcePort)
 	}
-	want, d := w.oracle(t, p, src)
-	for _, c := range d.Candidates {
+	want, trace := w.oracle(t, p, src)
+	for _, c := range trace.Decision.Candidates {
 		if w.serverOf(c.Endpoint) == got.Server {
 			want.Masquerade = w.maskedAt(c)
 		}
 	}
-	if s := w.judge(p, want, got); s != "" {
-		return s + "\n\tthe oracle: " + d.String()
+	s := w.judge(p, want, got)
+	if s == "" {
+		s = w.judgeTrace(&trace, got)
+	}
+	if s != "" {
+		return fmt.Sprintf("%s\n\tthe oracle: %v\n%v", s, trace.Decision, trace)
 	}
 	return ""
 }

@@ -32,8 +32,8 @@ type RandomOptions struct {
 const packetsPerState = 50
 
 // Random applies random states, one random change after the other, sends random packets, and
-// compares what becomes of each with the oracle. When they differ, it makes the state smaller while
-// they still do, and reports that.
+// compares what becomes of each with the oracle, and with the words of its trace. When they differ,
+// it makes the state smaller while they still do, and reports that.
 func Random(t *testing.T, under Backend, o RandomOptions) {
 	under.need(t)
 	netnstest.Require(t)
