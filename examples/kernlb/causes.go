@@ -7,25 +7,33 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// wanted returns what the manifests mean, nil if there are none.
+func (p *program) wanted() (*servicemodel.Table, error) {
+	if len(p.opts.files) == 0 {
+		return nil, nil
+	}
+	s, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	t, err := servicemodel.Resolve(nil, s)
+	if err != nil {
+		return nil, p.invalid(err)
+	}
+	return t, nil
+}
+
 // causes returns what says why a frontend of a table that was read from the kernel rejects or
 // drops: by the manifests, if there are any.
-func (p *program) causes() (func(*servicemodel.Table, *servicemodel.Frontend) string, error) {
-	if len(p.opts.files) == 0 {
+func causes(wanted *servicemodel.Table) func(*servicemodel.Table, *servicemodel.Frontend) string {
+	if wanted == nil {
 		return func(t *servicemodel.Table, f *servicemodel.Frontend) string {
 			c := t.Cause(f)
 			if c.Kind == servicemodel.CauseUnknown {
 				return c.String() + "; with the manifests (-f), it is said why"
 			}
 			return c.String()
-		}, nil
-	}
-	s, err := p.read()
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := servicemodel.Resolve(nil, s)
-	if err != nil {
-		return nil, p.invalid(err)
+		}
 	}
 	return func(_ *servicemodel.Table, f *servicemodel.Frontend) string {
 		c := wanted.Cause(f)
@@ -33,7 +41,7 @@ func (p *program) causes() (func(*servicemodel.Table, *servicemodel.Frontend) st
 			return "it is not up to date with the manifests"
 		}
 		return c.String()
-	}, nil
+	}
 }
 
 // maxNotes is how many service ports are named that refuse connections.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -82,7 +81,9 @@ func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
 	if len(x.frontends(x.held)) == 0 {
 		return nil
 	}
-	rest, err := without(x.held, x.name)
+	rest, err := partOf(x.held, func(f *servicemodel.Frontend) bool {
+		return f.Service.Name != x.name
+	})
 	if err != nil {
 		return err
 	}
@@ -92,31 +93,6 @@ func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
 	}
 	x.objects = plan.String()
 	return nil
-}
-
-// without returns t without a service.
-func without(t *servicemodel.Table, n servicemodel.Name) (*servicemodel.Table, error) {
-	c := servicemodel.Contents{Rules: t.Rules()}
-	addrs := map[netip.Addr]bool{} // that other services have
-	for f := range t.Frontends() {
-		if f.Service.Name != n {
-			c.Frontends = append(c.Frontends, f)
-			addrs[f.Key.Addr] = true
-		}
-	}
-	for pool := range t.Pools() {
-		if pool.ID.Service.Name == n {
-			continue
-		}
-		c.Pools = append(c.Pools, pool)
-		for _, s := range pool.Slots {
-			addrs[s.Endpoint.Addr()] = true
-		}
-	}
-	others := func(a netip.Addr) bool { return !addrs[a] }
-	c.ClusterIPs = slices.DeleteFunc(slices.Collect(t.ClusterIPs()), others)
-	c.Hairpins = slices.DeleteFunc(slices.Collect(t.Hairpins()), others)
-	return servicemodel.NewTable(c)
 }
 
 // frontends returns the frontends of the service in a table, by their keys.
@@ -194,7 +170,7 @@ func (x *explanation) printFrontends() {
 	}
 	w := tabwriter.NewWriter(x.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nFRONTEND\tPORT\tKIND\tKERNEL\tENDPOINTS")
-	for _, k := range slices.SortedFunc(maps.Keys(all), servicemodel.FrontendKey.Compare) {
+	for _, k := range sortedKeys(all) {
 		f, t, kernel := all[k], cmp.Or(x.wanted, x.held), "holds it"
 		switch {
 		case wanted[k] == nil:
@@ -208,6 +184,11 @@ func (x *explanation) printFrontends() {
 			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, x.target(t, f))
 	}
 	w.Flush()
+}
+
+func sortedKeys(
+	m map[servicemodel.FrontendKey]*servicemodel.Frontend) []servicemodel.FrontendKey {
+	return slices.SortedFunc(maps.Keys(m), servicemodel.FrontendKey.Compare)
 }
 
 // same reports whether the kernel balances to what is wanted.

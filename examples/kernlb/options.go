@@ -33,6 +33,7 @@ type options struct {
 	endpoint int
 	flow     flowOptions
 	trace    traceOptions
+	show     showOptions
 	listen   listenOptions
 
 	explained servicemodel.Name // explain: the service
@@ -66,6 +67,7 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
 	}
 	if err := errors.Join(o.checkCleanup(name), o.checkTrace(name),
+		o.show.check(o.flow.service, len(o.files) > 0),
 		o.checkExplain(name, about)); err != nil {
 		return "", err
 	}
@@ -144,6 +146,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	o.defineIPVS(fs)
 	o.flow.define(fs)
 	o.trace.define(fs)
+	o.show.define(fs)
 	o.listen.define(fs)
 }
 

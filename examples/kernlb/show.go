@@ -40,16 +40,26 @@ type endpoint struct {
 }
 
 func (p *program) show(ctx context.Context) error {
-	cause, err := p.causes()
+	wanted, err := p.wanted()
 	if err != nil {
 		return err
 	}
+	cause := causes(wanted)
 	p.findBackend(ctx)
 	return p.withEngine(ctx, servicemodel.State{},
 		func(ctx context.Context, e *dataplane.Engine) error {
 			o, err := e.Observe(ctx)
 			if err != nil {
 				return err
+			}
+			if o.Table, err = p.opts.show.filtered(o.Table); err != nil {
+				return err
+			}
+			if p.opts.show.diff {
+				if wanted, err = p.opts.show.filtered(wanted); err != nil {
+					return err
+				}
+				return p.printDiff(o.Table, wanted, o.Drift)
 			}
 			rows := []row{}
 			for f := range o.Table.Frontends() {

@@ -19,7 +19,8 @@ commands:
   apply    make the kernel hold exactly the services of the manifests (-f)
   watch    keep the kernel equal to a directory of manifests (-f) until interrupted
   plan     print what apply would change; touches nothing
-  show     print what the kernel holds now
+  show     print what the kernel holds now, all or some of it (-namespace, -service, -address,
+           -port), or how it differs from manifests (-diff -f)
   cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
   probe    print which backends this kernel supports, and why not the others
   trace    say step by step what happens to a packet (-from, -to), by the manifests (-f), or by
@@ -63,7 +64,11 @@ var flagsFor = map[string]string{
 	"keep-flows":         "apply watch",
 	"connections":        "apply watch",
 	"watch":              "flows",
-	"service":            "flows",
+	"service":            "flows show",
+	"namespace":          "show",
+	"address":            "show",
+	"port":               "show",
+	"diff":               "show",
 	"services":           "bench",
 	"endpoints":          "bench",
 	"flows":              "bench",

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// showOptions are the flags that say what show shows.
+type showOptions struct {
+	namespace, service, address string
+	port                        uint
+	diff                        bool
+	addr                        netip.Addr // of address
+}
+
+func (o *showOptions) define(fs *flag.FlagSet) {
+	fs.StringVar(&o.namespace, "namespace", "", "show: only services of the namespace `NAME`")
+	fs.StringVar(&o.address, "address", "", "show: only what is reached at the address `IP`, or "+
+		"leads to it")
+	fs.UintVar(&o.port, "port", 0, "show: only what is reached at the port `N`, or leads to it")
+	fs.BoolVar(&o.diff, "diff", false, "show: what the kernel holds and the manifests (-f) do not "+
+		"say, and the reverse; the exit code is 1 if there is anything")
+}
+
+// check checks the flags of show. service is that of flows, too.
+func (o *showOptions) check(service string, manifests bool) error {
+	var err error
+	o.service = service
+	if o.address != "" {
+		if o.addr, err = netip.ParseAddr(o.address); err != nil {
+			return fmt.Errorf("-address: %q is not an IP address", o.address)
+		}
+		o.addr = o.addr.Unmap()
+	}
+	switch {
+	case o.port > 65535:
+		return fmt.Errorf("-port: %d: want 1 to 65535", o.port)
+	case o.diff && !manifests:
+		return errors.New("-diff compares with manifests: it needs -f")
+	}
+	return nil
+}
+
+// filtered returns the part of a table that is to be shown.
+func (o *showOptions) filtered(t *servicemodel.Table) (*servicemodel.Table, error) {
+	if o.namespace == "" && o.service == "" && o.address == "" && o.port == 0 {
+		return t, nil
+	}
+	return partOf(t, func(f *servicemodel.Frontend) bool {
+		n := f.Service.Name
+		return (o.namespace == "" || n.Namespace == o.namespace) &&
+			(o.service == "" || n.String() == o.service) &&
+			(o.address == "" || f.Key.Addr == o.addr || leadsTo(t, f, func(e netip.AddrPort) bool {
+				return e.Addr() == o.addr
+			})) &&
+			(o.port == 0 || f.Key.Port == uint16(o.port) || leadsTo(t, f,
+				func(e netip.AddrPort) bool { return e.Port() == uint16(o.port) }))
+	})
+}
+
+// leadsTo reports whether a frontend has such an endpoint.
+func leadsTo(t *servicemodel.Table, f *servicemodel.Frontend,
+	is func(netip.AddrPort) bool) bool {
+	internal, external := t.PoolsOf(f)
+	for _, p := range []*servicemodel.Pool{internal, external} {
+		if p != nil && slices.ContainsFunc(p.Slots,
+			func(s servicemodel.Slot) bool { return is(s.Endpoint) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// partOf returns the part of a table that some frontends need.
+func partOf(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) (*servicemodel.Table,
+	error) {
+	c := servicemodel.Contents{Rules: t.Rules()}
+	addrs, pools := map[netip.Addr]bool{}, map[servicemodel.PoolID]bool{}
+	for f := range t.Frontends() {
+		if !keep(f) {
+			continue
+		}
+		c.Frontends = append(c.Frontends, f)
+		addrs[f.Key.Addr] = true
+		internal, external := t.PoolsOf(f)
+		for _, p := range []*servicemodel.Pool{internal, external} {
+			if p == nil || pools[p.ID] {
+				continue
+			}
+			pools[p.ID] = true
+			c.Pools = append(c.Pools, p)
+			for _, s := range p.Slots {
+				addrs[s.Endpoint.Addr()] = true
+			}
+		}
+	}
+	others := func(a netip.Addr) bool { return !addrs[a] }
+	c.ClusterIPs = slices.DeleteFunc(slices.Collect(t.ClusterIPs()), others)
+	c.Hairpins = slices.DeleteFunc(slices.Collect(t.Hairpins()), others)
+	return servicemodel.NewTable(c)
+}
+
+// errDiffers says that show -diff found something.
+var errDiffers = errors.New("the kernel does not hold what the manifests say: see above")
+
+// printDiff prints how the kernel differs from the manifests, as a unified diff with a hunk for
+// each frontend that differs.
+func (p *program) printDiff(held, wanted *servicemodel.Table, drift []string) error {
+	fmt.Fprintf(p.stdout, "--- kernel (%s)\n+++ manifests (%s)\n", p.opts.backend,
+		strings.Join(p.opts.files, ", "))
+	differs := len(drift) > 0
+	hunk := func(title string, old, new []string) {
+		if slices.Equal(old, new) {
+			return
+		}
+		differs = true
+		fmt.Fprintf(p.stdout, "@@ %s @@\n", title)
+		for _, l := range unified(old, new) {
+			fmt.Fprintln(p.stdout, l)
+		}
+	}
+	if c := servicemodel.Diff(held, wanted); c.Rules != nil && held.Len() > 0 {
+		differs = true
+		fmt.Fprintf(p.stdout, "@@ settings of the node @@\n%v",
+			&servicemodel.ChangeSet{Rules: c.Rules})
+	}
+	keys := map[servicemodel.FrontendKey]*servicemodel.Frontend{}
+	for _, t := range []*servicemodel.Table{held, wanted} {
+		for f := range t.Frontends() {
+			keys[f.Key] = f
+		}
+	}
+	for _, k := range sortedKeys(keys) {
+		hunk(newRow(wanted, keys[k]).frontend()+" "+keys[k].Service.String(), linesOf(held, k),
+			linesOf(wanted, k))
+	}
+	for _, d := range drift {
+		fmt.Fprintf(p.stdout, "! %s\n", d)
+	}
+	if differs {
+		return errDiffers
+	}
+	return nil
+}
+
+// linesOf is what a table says of a frontend, a line for each endpoint.
+func linesOf(t *servicemodel.Table, k servicemodel.FrontendKey) []string {
+	f := t.Frontend(k)
+	if f == nil {
+		return nil
+	}
+	lines := []string{f.String()}
+	internal, external := t.PoolsOf(f)
+	for i, pool := range []*servicemodel.Pool{internal, external} {
+		if pool == nil || i == 1 && external == internal {
+			continue
+		}
+		to := "  -> "
+		if i == 1 {
+			to = "  outside -> "
+		}
+		var l []string
+		for _, s := range pool.Slots {
+			l = append(l, to+s.String())
+		}
+		slices.Sort(l)
+		lines = append(lines, l...)
+	}
+	return slices.Compact(lines)
+}
+
+// unified is what of two lists of lines differs: those of the first that the second does not have
+// are taken away, the others are added in their places.
+func unified(old, new []string) []string {
+	var l []string
+	for _, s := range old {
+		sign := " "
+		if !slices.Contains(new, s) {
+			sign = "-"
+		}
+		l = append(l, sign+s)
+	}
+	for _, s := range new {
+		if !slices.Contains(old, s) {
+			l = append(l, "+"+s)
+		}
+	}
+	return l
+}
