@@ -113,4 +113,7 @@ NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
 	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
 	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint
 VM_TESTS    = internal/vmtest.TestGuestIsWhatProgramsArePromised
-REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'vm=$(VM_TESTS)'
+PROM_TESTS  = dataplane/metrics.TestPrometheusHasWhatDashboardsAndAlertsAskFor \
+	dataplane/metrics.TestAlertsFireWhenTheyShould
+REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'vm=$(VM_TESTS)' \
+	-require 'prometheus=$(PROM_TESTS)'

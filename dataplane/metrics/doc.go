@@ -6,7 +6,8 @@
 // Where kube-proxy has a metric of the same meaning, the name, the labels and the buckets are its
 // own (kubeproxy_…), so that dashboards and alerts made for kube-proxy work. An engine writes both
 // families at once: each apply is one sync of each of [Config.Families]. The rest has the prefix
-// kernlb_. docs/metrics.md lists all of them.
+// kernlb_. docs/metrics.md lists all of them, and the directory has a dashboard for Grafana
+// (dashboard.json) and alerts for Prometheus (alerts.yaml).
 //
 // # Where the figures come from
 //

@@ -30,6 +30,7 @@ func everything(t *testing.T, name string) *fixture {
 	t.Helper()
 	f := newFixture(t, name, func(c *metrics.Config) { c.Connections = true })
 	f.conntrack.flows = []conntrack.Flow{to(1)}
+	f.conntrack.usage = conntrack.Usage{Count: 1, Max: 100}
 	f.backend.left = time.Hour
 	f.flows.done.Deleted, f.flows.done.Duration = 1, 1
 	state := with(with(onNode(), 1, 2), 2, 1, localOnly)
