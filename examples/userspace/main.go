@@ -18,6 +18,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
 )
 
@@ -59,7 +60,16 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
+	ports := health.NewNodePorts(nil) // for load balancers in front of this host
+	defer ports.Close()
 	defer engine.Subscribe(follower.tell)()
+	defer engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
+		if ev, ok := ev.(dataplane.Applied); ok {
+			if err := ports.Sync(ctx, ev.Changes.New); err != nil {
+				log.Error("health check node ports", "error", err)
+			}
+		}
+	})()
 	engine.Set(follower.state())
 	if err := serve(ctx, engine, follower); err != nil {
 		return err

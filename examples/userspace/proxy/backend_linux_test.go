@@ -206,8 +206,7 @@ func TestSourcesAndAffinity(t *testing.T) {
 		v.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	})
 	s.apply(state(closedTo, 1))
-	_, err := greeting(s.dial())
-	require.ErrorIs(t, err, syscall.ECONNRESET)
+	s.requireReset()
 	unanswered(t, s.socket(), "nobody lets it in")
 	require.Equal(t, 2, s.Stats().Refused)
 }

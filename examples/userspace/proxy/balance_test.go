@@ -196,6 +196,21 @@ func TestMapping(t *testing.T) {
 	}
 }
 
+func FuzzParseRule(f *testing.F) {
+	f.Add("10.96.0.10:80=127.0.0.1:8080")
+	f.Add("[fd00::a]:80=none")
+	f.Add("10.244.0.0/16=::1")
+	f.Fuzz(func(t *testing.T, s string) {
+		r, err := ParseRule(s)
+		if err != nil {
+			return
+		}
+		again, err := ParseRule(r.String())
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+	})
+}
+
 func TestConfigurationsAreChecked(t *testing.T) {
 	t.Parallel()
 	_, err := New(&Config{UDPTimeout: -1})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -108,6 +109,18 @@ func (s *site) dial() *net.TCPConn {
 	require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
 	s.t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// requireReset connects, and requires that the connection is reset, before or after it is there.
+func (s *site) requireReset() {
+	s.t.Helper()
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
+	if err == nil {
+		defer c.Close()
+		require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
+		_, err = greeting(c)
+	}
+	require.ErrorIs(s.t, err, syscall.ECONNRESET)
 }
 
 // greeting returns the first line that a connection brings.

@@ -112,8 +112,7 @@ func TestAClientIsResetIfNobodyAccepts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{Attempts: 2}, closed(t), closed(t), closed(t))
 	s.apply(state(service(), 1, 2, 3))
-	_, err := greeting(s.dial())
-	require.ErrorIs(t, err, syscall.ECONNRESET)
+	s.requireReset()
 	eventually(t, "it is counted", func() bool {
 		return s.Stats() == Stats{Balanced: 2, Retried: 1, Failed: 1}
 	})
