@@ -55,8 +55,8 @@ var fields = []field{
 		"is bound to it", useBindAddress},
 	{"healthzBindAddress", "healthz-bind-address", honoured, "`/healthz` and `/livez`",
 		useHealthz},
-	{"metricsBindAddress", "metrics-bind-address", honoured, "`/healthz`, `/proxyMode` " +
-		"and `/configz`", useMetrics},
+	{"metricsBindAddress", "metrics-bind-address", honoured, "`/metrics`, `/healthz`, " +
+		"`/proxyMode` and `/configz`", useMetrics},
 	{"bindAddressHardFail", "bind-address-hard-fail", honoured, "", useHardFail},
 	{"enableProfiling", "profiling", honoured, "`/debug/pprof` at metricsBindAddress",
 		useProfiling},

@@ -4,7 +4,9 @@ go 1.26.0
 
 require (
 	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb/dataplane/metrics v0.0.0
 	github.com/kernlb/kernlb/servicemodel/kube/kubeapi v0.0.0
+	github.com/prometheus/client_golang v1.23.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.12.1
 	go.yaml.in/yaml/v3 v3.0.5
@@ -40,7 +42,6 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.23.2 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.67.5 // indirect
 	github.com/prometheus/procfs v0.19.2 // indirect
@@ -71,5 +72,6 @@ require (
 
 replace (
 	github.com/kernlb/kernlb => ../..
+	github.com/kernlb/kernlb/dataplane/metrics => ../../dataplane/metrics
 	github.com/kernlb/kernlb/servicemodel/kube/kubeapi => ../../servicemodel/kube/kubeapi
 )

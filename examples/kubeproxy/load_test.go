@@ -94,7 +94,7 @@ func TestFlagsBesideAFile(t *testing.T) {
 	require.EqualValues(t, 5, o.config.Logging.Verbosity)
 	require.Equal(t, "node1", o.settings.tracker.Node.Name)
 	require.Equal(t, "https://api", o.settings.client.master)
-	require.Equal(t, "0.0.0.0:10256", o.settings.healthz.String())
+	require.Equal(t, "0.0.0.0:10256", o.settings.healthzAt.String())
 	require.True(t, o.settings.tracker.Node.NodePortAddresses.Primary)
 	require.Equal(t, []string{
 		"--healthz-port has no effect: there is a file, " + name,
@@ -122,8 +122,8 @@ func TestFlags(t *testing.T) {
 	require.True(t, s.tracker.Node.MasqueradeAll)
 	require.Len(t, s.tracker.Node.LocalPods.CIDRs, 2)
 	require.Len(t, s.tracker.Node.NodePortAddresses.CIDRs, 3)
-	require.Equal(t, "[::1]:99", s.healthz.String())
-	require.False(t, s.metrics.IsValid())
+	require.Equal(t, "[::1]:99", s.healthzAt.String())
+	require.False(t, s.metricsAt.IsValid())
 	require.Equal(t, "2001:db8::1", s.bindAddress.String())
 	require.Zero(t, s.conntrack.MaxPerCore)
 	require.Zero(t, s.conntrack.TCPEstablished)

@@ -106,7 +106,7 @@ func spawn(t *testing.T, ns *netnstest.NS, env string, name string, args ...stri
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		if text, _ := os.ReadFile(out.Name()); t.Failed() {
-			t.Logf("%s %q wrote:\n%s", name, args, text[max(0, len(text)-6000):])
+			t.Logf("%s %q wrote:\n%s", name, args, text[max(0, len(text)-2000):])
 		}
 		out.Close()
 	})

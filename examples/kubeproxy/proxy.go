@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack/tuning"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
 )
@@ -31,6 +32,7 @@ type proxy struct {
 
 	source  atomic.Pointer[kubeapi.Source] // nil until the API server answered once
 	engine  *dataplane.Engine
+	metrics *metrics.Collector
 	health  *health.Proxy
 	ports   *health.NodePorts
 	applied chan struct{} // closed by the first apply that succeeded
@@ -56,6 +58,8 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		return err
 	}
 	p.engine = dataplane.New(backends.first, &dataplane.Config{Logger: log, Flows: keeper})
+	p.metrics = metrics.New(p.engine, &metrics.Config{Flows: keeper, Conntrack: table})
+	defer p.metrics.Close()
 	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.syncPeriod,
 		Eligible: func() bool {
 			source := p.source.Load()

@@ -97,6 +97,8 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10256/healthz"), `"nodeEligible":true`)
 			require.Equal(t, "200 OK "+tt.mode, get(t, c.Node.NS, "127.0.0.1:10249/proxyMode"))
 			require.Equal(t, "200 OK ok", get(t, c.Node.NS, "127.0.0.1:10249/healthz"))
+			require.Regexp(t, `kubeproxy_sync_proxy_rules_duration_seconds_count.* [1-9]`,
+				get(t, c.Node.NS, "127.0.0.1:10249/metrics"))
 			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/configz"),
 				`"mode":"`+tt.mode+`"`)
 			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/debug/pprof/heap"), "200 OK")

@@ -14,6 +14,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/klog/v2"
 )
 
@@ -22,13 +25,22 @@ const bindAgain = 5 * time.Second
 
 // serveHealth serves /healthz and /livez until the context ends.
 func (p *proxy) serveHealth(ctx context.Context) error {
-	return p.serve(ctx, "healthzBindAddress", p.healthz, p.health.Handler(),
+	return p.serve(ctx, "healthzBindAddress", p.healthzAt,
+		p.metrics.CountProbes(p.health.Handler()),
 		"FailedToStartProxierHealthcheck")
 }
 
 // serveMetrics serves what kube-proxy has at metricsBindAddress until the context ends.
 func (p *proxy) serveMetrics(ctx context.Context) error {
+	registry := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{p.metrics, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := registry.Register(c); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
 	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", text("ok"))
 	mux.HandleFunc("GET /proxyMode", text(string(p.mode)))
 	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
@@ -42,7 +54,7 @@ func (p *proxy) serveMetrics(ctx context.Context) error {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
 	}
-	return p.serve(ctx, "metricsBindAddress", p.metrics, mux, "FailedToStartMetricServer")
+	return p.serve(ctx, "metricsBindAddress", p.metricsAt, mux, "FailedToStartMetricServer")
 }
 
 // text answers with a text.

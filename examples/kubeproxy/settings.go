@@ -25,8 +25,8 @@ type settings struct {
 	tracker      kube.Config
 	resync       time.Duration  // of the objects of the API server
 	bindAddress  netip.Addr     // the primary address of the node, if it is told; else not valid
-	healthz      netip.AddrPort // not valid: not served
-	metrics      netip.AddrPort // not valid: not served
+	healthzAt    netip.AddrPort // not valid: not served
+	metricsAt    netip.AddrPort // not valid: not served
 	hardFail     bool
 	profiling    bool
 	oomScoreAdj  int32

@@ -132,12 +132,12 @@ func listenAt(address string) (netip.AddrPort, error) {
 }
 
 func useHealthz(c *config, s *settings) (err error) {
-	s.healthz, err = listenAt(c.HealthzBindAddress)
+	s.healthzAt, err = listenAt(c.HealthzBindAddress)
 	return err
 }
 
 func useMetrics(c *config, s *settings) (err error) {
-	s.metrics, err = listenAt(c.MetricsBindAddress)
+	s.metricsAt, err = listenAt(c.MetricsBindAddress)
 	return err
 }
 

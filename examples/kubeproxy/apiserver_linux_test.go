@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// serviceOf returns a service for pods with a label, with port 80 to their port 8080.
+func serviceOf(name, app string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": app},
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}}}
+}
+
+// proxyArgs are the arguments of the program on a node.
+func (p *controlPlane) proxyArgs(node, mode string) []string {
+	return []string{"--kubeconfig=" + p.kubeconfig(proxyToken), "--hostname-override=" + node,
+		"--proxy-mode=" + mode, "--conntrack-max-per-core=0", "--detect-local-mode=NodeCIDR"}
+}
+
+// twoNodes starts a cluster whose pods serve, with the program on both nodes.
+func twoNodes(t *testing.T, p *controlPlane, mode string) (*netnstest.Cluster, *process) {
+	t.Helper()
+	c := node(t)
+	for _, remote := range c.RemotePods {
+		require.NoError(t, remote.Serve(netnstest.TCP, 8080))
+	}
+	p.reach(c.Node.NS)
+	p.reach(c.OtherNode.NS)
+	spawn(t, c.OtherNode.NS, asProgram+"=1", self, p.proxyArgs("node2", mode)...)
+	return c, spawn(t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", mode)...)
+}
+
+func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
+	t.Parallel()
+	p := startControlPlane(t)
+	c, first := twoNodes(t, p, "nftables")
+	app := map[string]string{"app": "web"}
+	p.addPod("here", "node1", c.Pods[0].IPv4.String(), app)
+	p.addPod("there", "node2", c.RemotePods[0].IPv4.String(), app)
+	local := serviceOf("local", "web")
+	local.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+	here := p.addService(local)
+	answers(t, c.Pods[1], here, "answered pod1")
+	answers(t, c.OtherNode, here, "answered remote1") // the other node's view
+	web := p.addService(serviceOf("web", "web"))
+	answers(t, c.Pods[1], web, "answered remote1")
+	answers(t, c.Pods[1], web, "answered pod1")
+
+	p.onlyItsPermissions()
+	p.nodeIsFollowed(c)
+
+	// The API server goes; services stay, also for a program that is started meanwhile.
+	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(here), 20)
+	require.NoError(t, err)
+	defer conns.Close()
+	p.killAPIServer()
+	answers(t, c.Pods[1], here, "answered pod1")
+	first.stop()
+	second := spawn(t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", "nftables")...)
+	require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/healthz"), "200 OK")
+	answers(t, c.Pods[1], here, "answered pod1")
+	// It comes back, and has forgotten the versions that watches would go on from.
+	p.startAPIServer()
+	p.waitReady()
+	p.addPod("new", "node1", c.Pods[2].IPv4.String(), map[string]string{"app": "new"})
+	answers(t, c.Pods[1], p.addService(serviceOf("new", "new")), "answered pod3")
+	p.removePod("here")
+	answers(t, c.Pods[1], web, "answered remote1")
+	answers(t, c.OtherNode, here, "answered remote1")
+	require.Zero(t, conns.Ping(10*time.Second).Lost())
+	second.stop()
+}
+
+// onlyItsPermissions expects the events of the programs, which nothing else makes, and that their
+// token is good for nothing that they do not need.
+func (p *controlPlane) onlyItsPermissions() {
+	p.t.Helper()
+	ctx := p.t.Context()
+	require.Eventually(p.t, func() bool {
+		l, err := p.client.EventsV1().Events("").List(ctx, metav1.ListOptions{})
+		names := map[string]bool{}
+		for _, e := range l.Items {
+			if e.ReportingController == reporter && e.Reason == "Starting" {
+				names[e.Regarding.Name] = true
+			}
+		}
+		return err == nil && names["node1"] && names["node2"]
+	}, time.Minute, 50*time.Millisecond, "events of both nodes")
+	proxy := p.clientOf(proxyToken)
+	_, err := proxy.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+	_, err = proxy.CoreV1().Nodes().Get(ctx, "node1", metav1.GetOptions{})
+	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
+}
+
+// nodeIsFollowed changes a Node object, and expects that load balancers are told.
+func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
+	p.t.Helper()
+	eligible := func(want string) {
+		p.t.Helper()
+		require.Eventually(p.t, func() bool {
+			return strings.HasPrefix(get(p.t, c.Node.NS, "127.0.0.1:10256/healthz"), want)
+		}, time.Minute, 20*time.Millisecond, want)
+	}
+	taint := func(taints ...corev1.Taint) {
+		require.Eventually(p.t, func() bool {
+			n, err := p.client.CoreV1().Nodes().Get(p.t.Context(), "node1", metav1.GetOptions{})
+			require.NoError(p.t, err)
+			n.Spec.Taints = taints
+			_, err = p.client.CoreV1().Nodes().Update(p.t.Context(), n, metav1.UpdateOptions{})
+			return err == nil
+		}, time.Minute, 20*time.Millisecond)
+	}
+	eligible("200")
+	taint(corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"})
+	eligible("503")
+	taint()
+	eligible("200")
+}
+
+// traffic makes new connections without pause until the test's end, and counts those that fail.
+type traffic struct {
+	made, failed atomic.Int64
+	last         atomic.Pointer[netnstest.Outcome]
+	stop         func()
+}
+
+func startTraffic(t *testing.T, from *netnstest.Host, to string) *traffic {
+	ctx, cancel := context.WithCancel(t.Context())
+	tr := &traffic{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			o := netnstest.Probe{From: from, Proto: netnstest.TCP,
+				To: netip.MustParseAddrPort(to), Timeout: 10 * time.Second}.Send(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			tr.made.Add(1)
+			if o.Kind != netnstest.Answered || o.Server == netnstest.InternetName {
+				tr.failed.Add(1)
+				tr.last.Store(&o)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	tr.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(tr.stop)
+	return tr
+}
+
+// all expects that no connection failed.
+func (tr *traffic) all(t *testing.T) {
+	t.Helper()
+	tr.stop()
+	require.Zero(t, tr.failed.Load(), "of %d: %v", tr.made.Load(), tr.last.Load())
+	require.Positive(t, tr.made.Load())
+}
+
+// kubeProxyArgs are the arguments of kube-proxy on a node.
+func (p *controlPlane) kubeProxyArgs(node, mode string) []string {
+	args := p.proxyArgs(node, mode)
+	args[0] = "--kubeconfig=" + p.kubeconfig(kubeProxyToken)
+	return append([]string{"kube-proxy", "--conntrack-tcp-timeout-established=0",
+		"--conntrack-tcp-timeout-close-wait=0"}, args...)
+}
+
+// A kube-proxy that runs is replaced, and comes back, under open connections and new ones.
+func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
+	t.Parallel()
+	p := startControlPlane(t)
+	for _, tt := range []struct{ mode, theirs, service, ours string }{
+		{"nftables", "table ip kube-proxy", "-default/web-nftables", "table ip kernlb"},
+		{"iptables", "KUBE-SERVICES", "KUBE-SVC-", "KERNLB-SERVICES"},
+	} {
+		c := node(t)
+		p.reach(c.Node.NS)
+		app := "web-" + tt.mode
+		p.addPod(app, "node1", c.Pods[0].IPv4.String(), map[string]string{"app": app})
+		to := p.addService(serviceOf(app, app))
+		has := func(yes, no string) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				text := ruleset(t, c.Node.NS)
+				return strings.Contains(text, yes) && (no == "" || !strings.Contains(text, no))
+			}, time.Minute, 50*time.Millisecond, "%s, without %q", yes, no)
+		}
+		kubeProxy := spawn(t, c.Node.NS, "PATH="+nftIPTables(t), binary(t),
+			p.kubeProxyArgs("node1", tt.mode)...)
+		answers(t, c.Pods[1], to, "answered pod1")
+		conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 50)
+		require.NoError(t, err)
+		tr := startTraffic(t, c.Pods[2], to)
+		require.NoError(t, kubeProxy.cmd.Process.Kill())
+		_ = kubeProxy.cmd.Wait()
+		ours := spawn(t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", tt.mode)...)
+		has(tt.ours, tt.theirs)
+		require.Zero(t, conns.Ping(10*time.Second).Lost())
+
+		ours.stop()
+		again := spawn(t, c.Node.NS, "PATH="+nftIPTables(t), binary(t),
+			p.kubeProxyArgs("node1", tt.mode)...)
+		has(tt.service, "") // kube-proxy has the service, too
+		cleanup := spawn(t, c.Node.NS, asProgram+"=1", self, "--cleanup")
+		require.NoError(t, cleanup.cmd.Wait())
+		has(tt.theirs, tt.ours)
+		answers(t, c.Pods[1], to, "answered pod1")
+		require.Zero(t, conns.Ping(10*time.Second).Lost())
+		tr.all(t)
+		conns.Close()
+		require.NoError(t, again.cmd.Process.Kill())
+		p.removePod(app)
+	}
+}
+
+// nftIPTables is a PATH in which iptables is the one of nf_tables, whatever the machine's is.
+func nftIPTables(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, part := range []string{"", "-save", "-restore"} {
+			program, err := exec.LookPath(name + "-nft" + part)
+			require.NoError(t, err)
+			program, err = filepath.EvalSymlinks(program) // it looks at the name it is called by
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(program, filepath.Join(dir, name+part)))
+		}
+	}
+	return dir + ":" + os.Getenv("PATH")
+}

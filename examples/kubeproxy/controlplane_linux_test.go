@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// controlPlane is a real API server with etcd and the EndpointSlice controller, in a network
+// namespace of its own (internal/controlplane).
+type controlPlane struct {
+	t         *testing.T
+	ns        *netnstest.NS
+	dir       string
+	apiserver *process
+	client    kubernetes.Interface // an administrator's
+}
+
+// Tokens, and who has them.
+const (
+	adminToken     = "admin"
+	proxyToken     = "proxy"      // the service account of deploy/rbac.yaml
+	kubeProxyToken = "kube-proxy" // what kube-proxy is by default
+	tokens         = `admin,admin,1,"system:masters"
+proxy,system:serviceaccount:kube-system:kernlb-kubeproxy,2,"system:serviceaccounts"
+kube-proxy,system:kube-proxy,3
+`
+	apiAddress = "127.0.0.1:6443"
+)
+
+// binary is the program that internal/controlplane builds.
+func binary(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("apiserver: not with -short")
+	}
+	name, err := filepath.Abs("../../bin/controlplane")
+	require.NoError(t, err)
+	if _, err := os.Stat(name); err != nil {
+		t.Skip("apiserver: bin/controlplane is missing; make controlplane builds it")
+	}
+	return name
+}
+
+// startControlPlane starts everything, with the permissions of deploy/rbac.yaml and two nodes.
+func startControlPlane(t *testing.T) *controlPlane {
+	t.Helper()
+	netnstest.Require(t)
+	program := binary(t)
+	ns, err := netnstest.NewNS("control plane")
+	require.NoError(t, err)
+	t.Cleanup(func() { ns.Close() })
+	p := &controlPlane{t: t, ns: ns, dir: t.TempDir()}
+	p.writeFiles()
+	spawn(t, ns, "", program, "etcd", filepath.Join(p.dir, "etcd"))
+	require.Eventually(t, func() bool {
+		return ns.Do(func() error {
+			conn, err := net.Dial("tcp4", "127.0.0.1:2379")
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		}) == nil
+	}, time.Minute, 50*time.Millisecond, "etcd is ready")
+	p.startAPIServer()
+	p.client = p.clientOf(adminToken)
+	p.waitReady()
+	spawn(t, ns, "", program, "endpointslices", p.kubeconfig(adminToken))
+	p.applyRBAC()
+	p.addNode("node1", netnstest.NodeIPv4, netnstest.NodeCIDRv4)
+	p.addNode("node2", netnstest.OtherNodeIPv4, netnstest.RemoteCIDRv4)
+	return p
+}
+
+// writeFiles writes the key of service accounts and the tokens.
+func (p *controlPlane) writeFiles() {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(p.t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
+		Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "key"), text, 0o600))
+	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "tokens"), []byte(tokens), 0o600))
+}
+
+// startAPIServer starts the API server, again if it was killed.
+func (p *controlPlane) startAPIServer() {
+	key := filepath.Join(p.dir, "key")
+	p.apiserver = spawn(p.t, p.ns, "", binary(p.t), "kube-apiserver",
+		"--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+filepath.Join(p.dir, "certs"),
+		"--service-cluster-ip-range="+netnstest.ServiceCIDRv4, "--bind-address=127.0.0.1",
+		"--secure-port=6443", "--advertise-address=192.0.2.1", "--authorization-mode=RBAC",
+		"--token-auth-file="+filepath.Join(p.dir, "tokens"),
+		"--service-account-issuer=https://kernlb.test", "--service-account-key-file="+key,
+		"--service-account-signing-key-file="+key, "--disable-admission-plugins=ServiceAccount",
+		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000")
+}
+
+// killAPIServer kills the API server. etcd stays.
+func (p *controlPlane) killAPIServer() {
+	require.NoError(p.t, p.apiserver.cmd.Process.Kill())
+	_ = p.apiserver.cmd.Wait()
+}
+
+// waitReady waits until the API server answers.
+func (p *controlPlane) waitReady() {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		_, err := p.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(p.t.Context())
+		return err == nil
+	}, 3*time.Minute, 50*time.Millisecond, "the API server is ready")
+}
+
+// clientOf makes a client of who has a token, for this process.
+func (p *controlPlane) clientOf(token string) kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + apiAddress,
+		BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
+		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
+		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = p.ns.Do(func() error {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		}})
+	require.NoError(p.t, err)
+	return client
+}
+
+// kubeconfig writes a kubeconfig file of who has a token.
+func (p *controlPlane) kubeconfig(token string) string {
+	name := filepath.Join(p.dir, "kubeconfig-"+token)
+	require.NoError(p.t, os.WriteFile(name, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: %s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, apiAddress, token), 0o600))
+	return name
+}
+
+// reach lets programs in a namespace reach the API server, at the address that it has in its own.
+func (p *controlPlane) reach(from *netnstest.NS) {
+	var l net.Listener
+	require.NoError(p.t, from.Do(func() (err error) {
+		l, err = net.Listen("tcp4", apiAddress)
+		return err
+	}))
+	p.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.relay(near)
+		}
+	}()
+}
+
+// relay copies between a connection and one to the API server.
+func (p *controlPlane) relay(near net.Conn) {
+	defer near.Close()
+	var far net.Conn
+	if err := p.ns.Do(func() (err error) {
+		far, err = net.Dial("tcp4", apiAddress)
+		return err
+	}); err != nil {
+		return
+	}
+	defer far.Close()
+	go func() {
+		_, _ = io.Copy(far, near)
+		far.Close()
+	}()
+	_, _ = io.Copy(near, far)
+}
+
+// applyRBAC creates what deploy/rbac.yaml has.
+func (p *controlPlane) applyRBAC() {
+	var account corev1.ServiceAccount
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	manifest(p.t, "rbac.yaml", &account, &role, &binding)
+	ctx := p.t.Context()
+	require.Eventually(p.t, func() bool { // the namespace comes after the server
+		_, err := p.client.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, &account,
+			metav1.CreateOptions{})
+		return err == nil
+	}, time.Minute, 50*time.Millisecond)
+	_, err := p.client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	_, err = p.client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+// addNode creates a Node with an address and a pod CIDR.
+func (p *controlPlane) addNode(name, address, podCIDR string) {
+	ctx := p.t.Context()
+	n, err := p.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.NodeSpec{PodCIDR: podCIDR, PodCIDRs: []string{podCIDR}}},
+		metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	_, err = p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{})
+	require.NoError(p.t, err)
+}
+
+// addPod creates a Pod that is ready, as a kubelet would make it.
+func (p *controlPlane) addPod(name, node, address string, labels map[string]string) {
+	ctx := p.t.Context()
+	pod, err := p.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{
+			{Name: "c", Image: "none"}}}}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address,
+		PodIPs:     []corev1.PodIP{{IP: address}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	_, err = p.client.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	require.NoError(p.t, err)
+}
+
+// removePod deletes a pod at once.
+func (p *controlPlane) removePod(name string) {
+	require.NoError(p.t, p.client.CoreV1().Pods("default").Delete(p.t.Context(), name,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr[int64](0)}))
+}
+
+// addService creates a service for pods with the label app and returns its cluster IP and port.
+func (p *controlPlane) addService(s *corev1.Service) string {
+	s, err := p.client.CoreV1().Services("default").Create(p.t.Context(), s, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	return fmt.Sprintf("%s:%d", s.Spec.ClusterIP, s.Spec.Ports[0].Port)
+}
