@@ -49,19 +49,18 @@ func (w Want) String() string {
 // there is none.
 func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) string {
 	ok := false
-	switch want.Outcome {
-	case servicemodel.Balanced:
+	switch outcome := want.Outcome; {
+	case w.under.Proxy:
+		ok = w.proxyDid(p, want, got)
+	case outcome == servicemodel.Balanced:
 		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
 			w.sourceIs(want.Masquerade, got)
-	case servicemodel.Rejected:
+	case outcome == servicemodel.Rejected:
 		ok = got.Kind == netnstest.Refused && got.ICMP != nil && got.ICMP.PortUnreachable()
-	case servicemodel.Dropped:
+	case outcome == servicemodel.Dropped:
 		ok = got.Kind == netnstest.Dropped
-	case servicemodel.Untouched:
+	case outcome == servicemodel.Untouched:
 		ok = w.untouched(p, got)
-	}
-	if w.under.Proxy {
-		ok = w.proxyDid(p, want, got)
 	}
 	if ok {
 		return ""
@@ -133,8 +132,8 @@ func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string 
 	case last.Kind != servicemodel.StepOutcome || !strings.HasPrefix(last.Text, d.Outcome.String()),
 		d.Outcome != servicemodel.Balanced && sees != "":
 		return "the trace contradicts its decision"
-	case d.Outcome != servicemodel.Balanced:
-		return ""
+	case d.Outcome != servicemodel.Balanced, w.under.Proxy && sees != "":
+		return "" // what a proxy's endpoints see was judged
 	case sees == "",
 		node && !w.IsNodeAddr(src) && !w.hostEndpoint(d, got.Server),
 		!node && src != got.Local.Addr() && !strings.Contains(sees, "but for itself"):
