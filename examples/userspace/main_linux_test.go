@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/examples/userspace/proxy"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// asProgram makes the test binary the program, with these arguments, one a line.
+const asProgram = "USERSPACE_ARGUMENTS"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(asProgram); args != "" {
+		os.Args = append([]string{"userspace"}, strings.Split(args, "\n")...)
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// patience is how long tests wait for what must happen.
+const patience = 20 * time.Second
+
+// program is one that runs.
+type program struct {
+	*exec.Cmd
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+func (p *program) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(b)
+}
+
+func (p *program) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+func start(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{Cmd: exec.Command("/proc/self/exe")}
+	p.Env = append(os.Environ(), asProgram+"="+strings.Join(args, "\n"))
+	p.Stderr = p
+	require.NoError(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill() })
+	return p
+}
+
+// logs waits until the program logs something.
+func (p *program) logs(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(p.output(), text) }, patience,
+		5*time.Millisecond, "no %q", text)
+}
+
+// endpoint listens, and says its name to each connection, which it keeps until the client ends.
+func endpoint(t *testing.T, name string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.WriteString(c, name)
+				_, _ = io.Copy(io.Discard, c)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// visit connects, and returns who answers; "" if nobody does.
+func visit(t *testing.T, at string) (net.Conn, string) {
+	t.Helper()
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		return nil, ""
+	}
+	t.Cleanup(func() { c.Close() })
+	b := make([]byte, 3)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.ReadFull(c, b)
+	return c, string(b)
+}
+
+// write writes a manifest at once, as editors and config maps do.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	require.NoError(t, os.Rename(path+".new", path))
+}
+
+// free returns an address at a port that is free, which nobody else is given soon.
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestAProgramFollowsItsManifests goes through the life of the program.
+func TestAProgramFollowsItsManifests(t *testing.T) {
+	t.Parallel()
+	dir, at := t.TempDir(), free(t)
+	path := filepath.Join(dir, "web.yaml")
+	write(t, path, demoManifest)
+	p := start(t, "-f", dir, "-interval", "10ms", "-drain", "20s", "-map", "10.96.0.10:80="+at,
+		"-map", "10.244.0.1:8080="+endpoint(t, "one"),
+		"-map", "10.244.0.2:8080="+endpoint(t, "two"))
+	p.logs(t, "applied added=1")
+	names := map[string]bool{}
+	var open net.Conn
+	for range 2 {
+		c, name := visit(t, at)
+		open, names[name] = c, true
+	}
+	require.Equal(t, map[string]bool{"one": true, "two": true}, names)
+
+	// What is broken changes nothing, and is named with file, line and field.
+	write(t, path, strings.Replace(demoManifest, "port: 80,", "port: 80000,", 1))
+	p.logs(t, path+":11: document 1: Service default/web: spec.ports[0].port: 80000: ")
+	_, name := visit(t, at)
+	require.NotEmpty(t, name)
+
+	// An endpoint that goes takes no new connections.
+	write(t, path, strings.Replace(demoManifest,
+		"- {addresses: [10.244.0.2], conditions: {ready: true}}\n", "", 1))
+	p.logs(t, "applied added=0 changed=0 removed=1")
+	for range 4 {
+		_, name := visit(t, at)
+		require.Equal(t, "one", name)
+	}
+
+	// Asked to stop, it listens no more, and waits for the connections that are open.
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+	p.logs(t, "stopped listening")
+	_, name = visit(t, at)
+	require.Empty(t, name)
+	_, err := open.Write([]byte("x"))
+	require.NoError(t, err)
+	require.NoError(t, p.Process.Kill()) // the connections of the loop are open, too
+}
+
+// TestAProgramStopsWhenConnectionsEnd also shows that a service that is refused is named, and is
+// served once it can be.
+func TestAProgramStopsWhenConnectionsEnd(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	write(t, path, demoManifest)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := l.Addr().String()
+	p := start(t, "-f", path, "-interval", "10ms", "-drain", "20s", "-map", "10.96.0.10:80="+at,
+		"-map", "10.244.0.0/24="+endpoint(t, "one"))
+	p.logs(t, `msg="service is refused" at=`+path+`:2 error="proxy: service default/web: the `+
+		`socket at `+at+`/tcp, which is taken, is not ours"`)
+	require.NoError(t, l.Close())
+	p.logs(t, "applied added=1")
+	c, name := visit(t, at)
+	require.Equal(t, "one", name)
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+	p.logs(t, `msg="stopped listening" open=1`)
+	require.NoError(t, c.Close())
+	require.NoError(t, p.Wait())
+}
+
+func TestAProgramDoesNotStartWithABrokenManifest(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	write(t, path, strings.Replace(demoManifest, "ports:", "prots:", 1))
+	p := start(t, "-f", path, "-f", path+"x")
+	require.Error(t, p.Wait())
+	require.Contains(t, p.output(), path+":11: document 1: Service default/web: spec.prots: ")
+	require.Contains(t, p.output(), "read manifest: stat "+path+"x: no such file or directory")
+}
+
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"-f: no manifest is given; -demo serves one":               {},
+		`"web.yaml" is no flag: manifests are given with -f`:       {"web.yaml"},
+		"-demo: it brings its own manifest, leave out -f":          {"-demo", "-f", "x"},
+		"-interval: 0s: must be positive":                          {"-f", "x", "-interval", "0s"},
+		"-drain: -1s: must not be negative":                        {"-f", "x", "-drain", "-1s"},
+		`invalid value "x" for flag -map: must be ADDRESS=ADDRESS`: {"-map", "x"},
+		`invalid value "v3" for flag -proxy-protocol: "v3": must be none, v1 or v2`: {
+			"-proxy-protocol", "v3"},
+		`invalid value "x" for flag -connections: must be leave, cut, or a time of at least 1s`: {
+			"-connections", "x"},
+	} {
+		_, err := parse(args, io.Discard)
+		require.EqualError(t, err, want)
+	}
+	o, err := parse([]string{"-f", "a", "-f", "b", "-proxy-protocol", "v1", "-proxy-protocol",
+		"v2=default/web", "-connections", "30s"}, io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b"}, o.paths)
+	require.Equal(t, "drain 30s", o.connections.String())
+	name := servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: "web"}}
+	require.Equal(t, proxy.ProxyV2, o.header(name))
+	require.Equal(t, proxy.ProxyV1, o.header(servicemodel.PortName{}))
+	var help bytes.Buffer
+	_, err = parse([]string{"-h"}, &help)
+	require.ErrorIs(t, err, flag.ErrHelp)
+	require.Contains(t, help.String(), "-max-flows")
+}
+
+// TestDemo runs the demonstration, at another address than that of the README.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	at := free(t)
+	o, err := parse([]string{"-demo", "-map", "10.96.0.10:80=" + at}, io.Discard)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, o) }()
+	require.Eventually(t, func() bool {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+		answer, _ := io.ReadAll(c)
+		return strings.Contains(string(answer), "\r\n\r\nendpoint ")
+	}, patience, 5*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,269 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestAPlanSaysWhichSocketsChange(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{})
+	at := s.at.String()
+	p, err := s.engine.Plan(t.Context(), state(service(), 1))
+	require.NoError(t, err)
+	require.Equal(t, `listen `+at+`:80/tcp for default/web:tcp at 10.96.0.10:80
+listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
+`+p.Changes.String(), p.Plan.String())
+	require.Empty(t, s.sockets, "a preview leaves nothing")
+	r := s.apply(state(service(), 1))
+	require.Equal(t, p.Plan.Stats().Messages, r.Messages)
+	require.Equal(t, 2, r.Elements)
+	p, err = s.engine.Plan(t.Context(), servicemodel.State{})
+	require.NoError(t, err)
+	require.Equal(t, "close "+at+":80/tcp\nclose "+at+":80/udp\n"+p.Changes.String(),
+		p.Plan.String())
+}
+
+// A change touches what it is about: other listeners and connections stay, and so do the
+// connections of endpoints that leave.
+func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 2)...)
+	base := state(service(), 1, 2)
+	s.apply(base)
+	before := s.sockets[where{servicemodel.TCP, netip.AddrPortFrom(s.at, 80)}]
+	c, name := s.visit()
+	left := 2
+	if name == "2" {
+		left = 1
+	}
+	r := s.apply(state(service(), left))
+	require.Zero(t, r.Elements, "no socket changes")
+	other := service(func(v *servicemodel.Service) {
+		v.Name.Name = "other"
+		v.Ports = v.Ports[:1]
+		v.Ports[0].Port = 81
+	})
+	r = s.apply(state(service(), left).WithService(other).WithEndpoints(other.Name,
+		base.Endpoints(web)))
+	require.Equal(t, 1, r.Elements)
+	require.Same(t, before, s.sockets[before.where])
+	s.apply(servicemodel.State{})
+	_, err := c.Write([]byte("still here"))
+	require.NoError(t, err)
+	b := make([]byte, 10)
+	_, err = io.ReadFull(c, b)
+	require.NoError(t, err)
+	require.Equal(t, "still here", string(b))
+}
+
+// Where nobody is sent to an endpoint, the operating system refuses.
+func TestWithoutEndpointsClientsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 1)...)
+	for range 2 {
+		s.apply(state(service()))
+		_, err := net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		s.apply(state(service(), 1))
+		s.visit()
+	}
+}
+
+func TestRefusalsNameTheField(t *testing.T) {
+	t.Parallel()
+	taken := netip.AddrPortFrom(loopback(), 80)
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(taken))
+	require.NoError(t, err)
+	defer l.Close()
+	elsewhere := netip.MustParseAddr("203.0.113.77")
+	tcp := func(edit func(*servicemodel.Service)) *servicemodel.Service {
+		return service(func(v *servicemodel.Service) { v.Ports = v.Ports[:1] }, edit)
+	}
+	const inUse = "service default/web: the socket at "
+	for want, edit := range map[string]func(*servicemodel.Service){
+		"clusterIPs: 203.0.113.77 (listen at 203.0.113.77:80/tcp: cannot assign requested " +
+			"address; it can be mapped)": func(v *servicemodel.Service) {
+			v.ClusterIPs = []netip.Addr{elsewhere}
+		},
+		inUse + taken.String() + "/tcp, which is taken,": func(v *servicemodel.Service) {
+			v.ClusterIPs = nil
+			v.HostIPs = []netip.Addr{taken.Addr()}
+		},
+		"to which 10.96.0.11:80 is mapped and": func(v *servicemodel.Service) {
+			v.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11")}
+		},
+		"protocol: SCTP (the kernel backends forward it)": func(v *servicemodel.Service) {
+			v.Ports = append(v.Ports, servicemodel.ServicePort{Name: "sctp",
+				Protocol: servicemodel.SCTP, Port: 80})
+		},
+		"scheduler: dh (ipvs has it)": scheduled(servicemodel.DestHash),
+		"forwarding: tunnel (ipvs has it)": func(v *servicemodel.Service) {
+			v.Forwarding = servicemodel.ForwardTunnel
+		},
+	} {
+		s := newSite(t, Config{})
+		s.cfg.Map = append(s.cfg.Map, Rule{From: netip.PrefixFrom(
+			netip.MustParseAddr("10.96.0.11"), 32), To: s.at})
+		st := state(tcp(edit), 1).WithNode(servicemodel.Node{LocalhostNodePorts: true})
+		r := s.apply(st)
+		require.Len(t, r.Refused, 1, want)
+		require.Equal(t, web, r.Refused[0].Service)
+		require.ErrorContains(t, r.Refused[0].Err, want)
+		require.Empty(t, s.sockets)
+	}
+	s := newSite(t, Config{})
+	_, err = s.engine.Apply(t.Context(), state(service(), 1).WithNode(servicemodel.Node{
+		LocalPods: servicemodel.PodDetector{Bridge: "cni0"}}))
+	require.ErrorIs(t, err, dataplane.ErrRefused)
+	require.ErrorContains(t, err, "node: localPods.bridge: cni0 (give localPods.cidrs)")
+}
+
+// Somebody takes the port after the check: the engine looks again, and names the service.
+func TestAPortTakenInBetweenIsACollision(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 1)...)
+	s.apply(servicemodel.State{})
+	var c *servicemodel.ChangeSet
+	p, err := s.engine.Plan(t.Context(), state(service(), 1))
+	require.NoError(t, err)
+	c = p.Changes
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
+	require.NoError(t, err)
+	_, err = s.Commit(t.Context(), c)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.Empty(t, s.sockets, "all or nothing")
+	r := s.apply(state(service(), 1))
+	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+	require.NoError(t, l.Close())
+	require.Empty(t, s.apply(state(service(), 1)).Refused)
+	s.visit()
+}
+
+func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
+	t.Parallel()
+	first, second := loopback(), loopback()
+	var node atomic.Pointer[[]netip.Addr]
+	node.Store(&[]netip.Addr{first})
+	s := newSite(t, Config{Addresses: func() ([]netip.Addr, error) { return *node.Load(), nil }},
+		echoes(t, 1)...)
+	published := service(func(v *servicemodel.Service) {
+		v.Ports = v.Ports[:1]
+		v.Ports[0].NodePort = 30080
+	})
+	s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
+	require.Contains(t, s.sockets, where{servicemodel.TCP, netip.AddrPortFrom(first, 30080)})
+	node.Store(&[]netip.Addr{second})
+	i, err := s.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+	r := s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
+	require.Equal(t, []string{"close " + first.String() + ":30080/tcp", "listen " +
+		second.String() + ":30080/tcp for default/web:tcp at " + second.String() + ":30080"},
+		r.Drift)
+	c, err := net.Dial("tcp", netip.AddrPortFrom(second, 30080).String())
+	require.NoError(t, err)
+	defer c.Close()
+	name, err := greeting(c.(*net.TCPConn))
+	require.NoError(t, err)
+	require.Equal(t, "1", name)
+	i, err = s.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Intact, i)
+}
+
+func TestSourcesAndAffinity(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 3)...)
+	sticky := service(func(v *servicemodel.Service) {
+		v.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Hour}
+	})
+	s.apply(state(sticky, 1, 2, 3))
+	_, name := s.visit()
+	for range 5 {
+		_, again := s.visit()
+		require.Equal(t, name, again)
+	}
+	all := map[string]int{"1": 1, "2": 2, "3": 3}
+	delete(all, name)
+	for _, n := range all {
+		s.apply(state(sticky, n)) // its own left
+		_, moved := s.visit()
+		require.NotEqual(t, name, moved)
+	}
+	closedTo := service(func(v *servicemodel.Service) {
+		v.ClusterIPs, v.LoadBalancerIPs = nil, []servicemodel.LoadBalancerIP{{Addr: webIP}}
+		v.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	})
+	s.apply(state(closedTo, 1))
+	s.requireReset()
+	unanswered(t, s.socket(), "nobody lets it in")
+	require.Equal(t, 2, s.Stats().Refused)
+}
+
+// Connections to an endpoint that is quiesced are left, drained and cut as the service wants it.
+func TestConnectionsOfEndpointsThatGo(t *testing.T) {
+	t.Parallel()
+	for mode, goes := range map[servicemodel.ConnectionMode]bool{
+		servicemodel.LeaveConnections: false, servicemodel.DrainConnections: true,
+		servicemodel.CutConnections: true,
+	} {
+		s := newSite(t, Config{}, echoes(t, 2)...)
+		svc := service(func(v *servicemodel.Service) {
+			v.Connections = servicemodel.ConnectionPolicy{Mode: mode}
+			if mode == servicemodel.DrainConnections {
+				v.Connections.Drain = time.Second
+			}
+		})
+		s.apply(state(svc, 1))
+		c, _ := s.visit()
+		both := state(svc, 1, 2)
+		list := both.Endpoints(web)
+		list[0].Quiesced = true
+		s.apply(both.WithEndpoints(web, list))
+		_, name := s.visit()
+		require.Equal(t, "2", name)
+		if !goes {
+			_, err := c.Write([]byte("x"))
+			require.NoError(t, err)
+			_, err = io.ReadFull(c, make([]byte, 1))
+			require.NoError(t, err)
+			continue
+		}
+		eventually(t, "it is cut", func() bool {
+			_, err := s.engine.Settle(t.Context())
+			return err == nil && s.keeper.Totals().Reset == 1
+		})
+		_, err := io.ReadAll(c)
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+	}
+}
+
+func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 1)...)
+	s.apply(state(service(), 1))
+	c, _ := s.visit()
+	_, err := s.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	_, err = net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	drained := make(chan error)
+	go func() { drained <- s.Drain(t.Context()) }()
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(c, make([]byte, 1))
+	require.NoError(t, err)
+	c.Close()
+	require.NoError(t, <-drained)
+}

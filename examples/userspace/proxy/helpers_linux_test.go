@@ -1,0 +1,179 @@
+package proxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// patience is how long tests wait for what must happen.
+const patience = 20 * time.Second
+
+var tests atomic.Uint32
+
+// loopback returns an address that no other test has, in this process or in another.
+func loopback() netip.Addr {
+	pid, n := os.Getpid(), tests.Add(1)
+	return netip.AddrFrom4([4]byte{127, byte(pid >> 8), byte(pid), byte(n + 1)})
+}
+
+// The service of the tests, and the address that its clients ask for.
+var (
+	web   = servicemodel.Name{Namespace: "default", Name: "web"}
+	webIP = netip.MustParseAddr("10.96.0.10")
+)
+
+// site is a proxy with an engine.
+type site struct {
+	*Backend
+	t      *testing.T
+	engine *dataplane.Engine
+	at     netip.Addr // where the service is
+	keeper *flows.Keeper
+}
+
+// newSite makes a proxy. Endpoint 10.244.0.n is mapped to the nth address.
+func newSite(t *testing.T, cfg Config, endpoints ...netip.AddrPort) *site {
+	t.Helper()
+	s := &site{t: t, at: loopback()}
+	cfg.Map = append(cfg.Map, Rule{From: netip.PrefixFrom(webIP, 32), To: s.at})
+	for i, e := range endpoints {
+		cfg.Map = append(cfg.Map, Rule{From: netip.PrefixFrom(endpointAddr(i+1), 32), To: e.Addr(),
+			ToPort: e.Port()})
+	}
+	var err error
+	s.Backend, err = New(&cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	s.keeper, err = flows.New(s.Backend, nil)
+	require.NoError(t, err)
+	s.engine = dataplane.New(s.Backend, &dataplane.Config{Flows: s.keeper})
+	return s
+}
+
+func endpointAddr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, byte(n)}) }
+
+// service is the service, with a port 80 for TCP and one for UDP.
+func service(edit ...func(*servicemodel.Service)) *servicemodel.Service {
+	s := &servicemodel.Service{Name: web, ClusterIPs: []netip.Addr{webIP},
+		Ports: []servicemodel.ServicePort{{Name: "tcp", Protocol: servicemodel.TCP, Port: 80},
+			{Name: "udp", Protocol: servicemodel.UDP, Port: 80}}}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+func scheduled(by servicemodel.Scheduler) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) { s.Scheduler = by }
+}
+
+// state is the service with the endpoints of those numbers.
+func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
+	var list []servicemodel.Endpoint
+	for _, n := range endpoints {
+		list = append(list, servicemodel.Endpoint{Addr: endpointAddr(n), Ready: true, Serving: true,
+			Ports: []servicemodel.EndpointPort{
+				{Name: "tcp", Protocol: servicemodel.TCP, Port: 8080},
+				{Name: "udp", Protocol: servicemodel.UDP, Port: 8080}}})
+	}
+	return servicemodel.State{}.WithService(svc).WithEndpoints(svc.Name, list)
+}
+
+func (s *site) apply(state servicemodel.State) *dataplane.Result {
+	s.t.Helper()
+	r, err := s.engine.Apply(s.t.Context(), state)
+	require.NoError(s.t, err)
+	return r
+}
+
+// dial connects to the service.
+func (s *site) dial() *net.TCPConn {
+	s.t.Helper()
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
+	require.NoError(s.t, err)
+	require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// requireReset connects, and requires that the connection is reset, before or after it is there.
+func (s *site) requireReset() {
+	s.t.Helper()
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
+	if err == nil {
+		defer c.Close()
+		require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
+		_, err = greeting(c)
+	}
+	require.ErrorIs(s.t, err, syscall.ECONNRESET)
+}
+
+// greeting returns the first line that a connection brings.
+func greeting(c *net.TCPConn) (string, error) {
+	line, err := bufio.NewReaderSize(io.LimitReader(c, 64), 64).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// visit connects, and returns the connection and who answers.
+func (s *site) visit() (*net.TCPConn, string) {
+	s.t.Helper()
+	c := s.dial()
+	name, err := greeting(c)
+	require.NoError(s.t, err)
+	return c, name
+}
+
+// listener listens at a free port until the test ends, and serves each connection.
+func listener(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); serve(c) }()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// echoes are servers that say their number on a line and then echo.
+func echoes(t *testing.T, n int) (all []netip.AddrPort) {
+	for i := range n {
+		all = append(all, listener(t, func(c *net.TCPConn) {
+			fmt.Fprintf(c, "%d\n", i+1)
+			io.Copy(c, c)
+		}))
+	}
+	return all
+}
+
+// closed returns an address where nobody listens, and connections are refused.
+func closed(t *testing.T) netip.AddrPort {
+	return netip.AddrPortFrom(loopback(), 9)
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	require.Eventually(t, done, patience, 5*time.Millisecond, what)
+}

@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestConnectionsAreBalancedInTurn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 3)...)
+	s.apply(state(service(), 1, 2, 3))
+	count := map[string]int{}
+	for range 9 {
+		_, name := s.visit()
+		count[name]++
+	}
+	require.Equal(t, map[string]int{"1": 3, "2": 3, "3": 3}, count)
+	require.Equal(t, Stats{Open: 9, Balanced: 9}, s.Stats())
+}
+
+// A client that has sent all it has to say is answered still.
+func TestHalfCloseIsPassedOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, listener(t, func(c *net.TCPConn) {
+		all, _ := io.ReadAll(c)
+		c.Write(bytes.ToUpper(all))
+	}))
+	s.apply(state(service(), 1))
+	c := s.dial()
+	_, err := c.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, c.CloseWrite())
+	answer, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, "HELLO", string(answer))
+	eventually(t, "the connection ends", func() bool { return s.Stats().Open == 0 })
+}
+
+func TestAResetIsPassedOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, listener(t, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, 1))
+		c.SetLinger(0)
+	}))
+	s.apply(state(service(), 1))
+	c := s.dial()
+	_, err := c.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.ReadAll(c)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+// What does not fit waits at the client; no byte is lost or changed.
+func TestASlowReaderSlowsTheSender(t *testing.T) {
+	t.Parallel()
+	start, sum := make(chan struct{}), make(chan []byte, 1)
+	s := newSite(t, Config{}, listener(t, func(c *net.TCPConn) {
+		<-start
+		h := sha256.New()
+		io.Copy(h, c)
+		sum <- h.Sum(nil)
+	}))
+	s.apply(state(service(), 1))
+	c := s.dial()
+	data := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{}).Read(data)
+	want, sent := sha256.New(), 0
+	// Until it blocks: buffers are full then.
+	for err := error(nil); err == nil; {
+		require.NoError(t, c.SetWriteDeadline(time.Now().Add(200*time.Millisecond)))
+		var n int
+		n, err = c.Write(data)
+		want.Write(data[:n])
+		sent += n
+		require.Less(t, sent, 256<<20, "nobody reads, and it was all taken")
+	}
+	close(start)
+	require.NoError(t, c.SetWriteDeadline(time.Now().Add(patience)))
+	_, err := c.Write(data)
+	require.NoError(t, err)
+	want.Write(data)
+	require.NoError(t, c.CloseWrite())
+	require.Equal(t, want.Sum(nil), <-sum)
+}
+
+func TestAnotherEndpointIsAsked(t *testing.T) {
+	t.Parallel()
+	for _, by := range []servicemodel.Scheduler{"", servicemodel.Random, servicemodel.RoundRobin,
+		servicemodel.LeastConn, servicemodel.WeightedLC, servicemodel.SourceHash,
+		servicemodel.Maglev + servicemodel.HashPort} {
+		s := newSite(t, Config{}, closed(t), echoes(t, 1)[0])
+		s.apply(state(service(scheduled(by)), 1, 2))
+		for range 4 {
+			_, name := s.visit()
+			require.Equal(t, "1", name, "%s", by)
+		}
+	}
+}
+
+func TestAClientIsResetIfNobodyAccepts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{Attempts: 2}, closed(t), closed(t), closed(t))
+	s.apply(state(service(), 1, 2, 3))
+	s.requireReset()
+	eventually(t, "it is counted", func() bool {
+		return s.Stats() == Stats{Balanced: 2, Retried: 1, Failed: 1}
+	})
+}
+
+// An endpoint that answers nothing costs the time that it has to accept.
+func TestASilentEndpointIsGivenUp(t *testing.T) {
+	t.Parallel()
+	full, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	require.NoError(t, err)
+	defer syscall.Close(full)
+	at := loopback()
+	require.NoError(t, syscall.Bind(full, &syscall.SockaddrInet4{Port: 9, Addr: at.As4()}))
+	require.NoError(t, syscall.Listen(full, 0))
+	silent := netip.AddrPortFrom(at, 9)
+	fill, err := net.Dial("tcp", silent.String()) // its queue holds one
+	require.NoError(t, err)
+	defer fill.Close()
+	s := newSite(t, Config{ConnectTimeout: time.Second}, silent, echoes(t, 1)[0])
+	s.apply(state(service(), 1, 2))
+	for range 2 {
+		_, name := s.visit()
+		require.Equal(t, "1", name)
+	}
+	require.Positive(t, s.Stats().Retried)
+}
+
+func TestAnIdleConnectionIsReset(t *testing.T) {
+	t.Parallel()
+	const idle = 2 * time.Second
+	s := newSite(t, Config{IdleTimeout: idle}, echoes(t, 1)[0])
+	s.apply(state(service(), 1))
+	c, _ := s.visit()
+	// A byte in one direction keeps both alive.
+	for start := time.Now(); time.Since(start) < 2*idle; time.Sleep(idle / 20) {
+		_, err := c.Write([]byte("x"))
+		require.NoError(t, err)
+	}
+	_, err := io.ReadAll(c)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func TestConnectionsBeyondTheLimitWait(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{MaxConnections: 2}, echoes(t, 1)[0])
+	s.apply(state(service(), 1))
+	first, _ := s.visit()
+	s.visit()
+	third := s.dial()
+	require.NoError(t, third.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+	_, err := third.Read(make([]byte, 1))
+	require.ErrorContains(t, err, "timeout")
+	require.NoError(t, third.SetReadDeadline(time.Now().Add(patience)))
+	first.Close()
+	name, err := greeting(third)
+	require.NoError(t, err)
+	require.Equal(t, "1", name)
+}
+
+func TestCloseResetsAndEndsEverything(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{}, echoes(t, 1)[0], udpServers(t, 1)[0])
+	s.apply(state(service(), 1, 2))
+	c, _ := s.visit()
+	require.NoError(t, s.Close())
+	_, err := io.ReadAll(c)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	_, err = s.engine.Apply(t.Context(), state(service(), 1))
+	require.ErrorContains(t, err, "the proxy is closed")
+}
+
+func TestTheEndpointLearnsOfTheClient(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 1)
+	server := listener(t, func(c *net.TCPConn) {
+		b := make([]byte, 256)
+		n, _ := io.ReadAtLeast(c, b, 28)
+		got <- string(b[:n])
+	})
+	for _, h := range []Header{ProxyV1, ProxyV2} {
+		s := newSite(t, Config{Header: func(n servicemodel.PortName) Header {
+			require.Equal(t, web, n.Name)
+			return h
+		}}, server)
+		s.apply(state(service(), 1))
+		c := s.dial()
+		src := c.LocalAddr().(*net.TCPAddr).AddrPort()
+		require.Equal(t, string(h.encode(src, netip.AddrPortFrom(webIP, 80))), <-got)
+	}
+}
