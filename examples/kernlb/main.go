@@ -11,6 +11,7 @@
 //	                           says step by step what happens to a packet, and why
 //	kernlb explain NAMESPACE/NAME
 //	                           says all that is known of a service
+//	kernlb count               switches counters of frontends and endpoints on, or with -off off
 //	kernlb flows               prints the flows of services
 //	kernlb tune                sets the limits and timeouts of conntrack
 //	kernlb bench               measures the library in a namespace of its own
@@ -76,6 +77,7 @@ var commands = map[string]func(*program, context.Context) error{
 	"tune":    (*program).tune,
 	"trace":   (*program).trace,
 	"explain": (*program).explain,
+	"count":   (*program).count,
 }
 
 // warn keeps a line for the end.

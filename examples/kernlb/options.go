@@ -34,6 +34,7 @@ type options struct {
 	flow     flowOptions
 	trace    traceOptions
 	show     showOptions
+	count    countOptions
 	listen   listenOptions
 
 	explained servicemodel.Name // explain: the service
@@ -147,6 +148,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	o.flow.define(fs)
 	o.trace.define(fs)
 	o.show.define(fs)
+	o.count.define(fs)
 	o.listen.define(fs)
 }
 

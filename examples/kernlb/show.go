@@ -67,8 +67,16 @@ func (p *program) show(ctx context.Context) error {
 				r.Cause = cause(o.Table, f)
 				rows = append(rows, r)
 			}
+			sums, err := p.counted(ctx, o.Table)
+			if err != nil {
+				return err
+			}
+			counts := countsOf(o.Table, rows, sums)
 			if p.opts.output == "json" {
-				return p.printJSON(shownJSON{p.opts.backend, o, causesOf(rows)})
+				return p.printJSON(shownJSON{p.opts.backend, o, causesOf(rows), counts})
+			}
+			if counts != nil {
+				return p.printCounts(rows, counts)
 			}
 			return p.printRows(rows, o.Drift)
 		})
@@ -79,6 +87,7 @@ type shownJSON struct {
 	Backend     string                 `json:"backend"`
 	Observation *dataplane.Observation `json:"observation"`
 	Causes      []causeJSON            `json:"causes,omitempty"`
+	Counters    []countedJSON          `json:"counters,omitempty"`
 }
 
 // causeJSON is why a frontend rejects or drops.

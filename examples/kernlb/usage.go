@@ -27,6 +27,8 @@ commands:
            what the kernel holds; with -live to a real packet, by whose rules
   explain  print all that is known of the service NAMESPACE/NAME: its frontends, endpoints (with the
            manifests, -f), objects in the kernel, and why it refuses connections
+  count    count connections, packets and bytes of frontends and endpoints from now on, for show
+           -counters, or stop it (-off)
   flows    print the flows of services, counts, and how full the table is
   tune     set the limits and timeouts of conntrack
   bench    measure the library in a network namespace of its own
@@ -69,6 +71,8 @@ var flagsFor = map[string]string{
 	"address":            "show",
 	"port":               "show",
 	"diff":               "show",
+	"counters":           "show",
+	"off":                "count",
 	"services":           "bench",
 	"endpoints":          "bench",
 	"flows":              "bench",

@@ -158,6 +158,76 @@ func decodeElem(data []byte) (Elem, error) {
 	return e, it.Err()
 }
 
+// Counted is an element of a set that counts. Key points into the message.
+type Counted struct {
+	Key            []byte
+	Packets, Bytes uint64
+}
+
+// DecodeCounted calls fn for each element in the attributes of a message about elements of a set
+// that counts ([Count]).
+func DecodeCounted(attrs []byte, fn func(Counted) error) error {
+	it := rawnl.Attrs(attrs)
+	for it.Next() {
+		if it.Type() != AttrElemsList {
+			continue
+		}
+		elems := it.Nest()
+		for elems.Next() {
+			c, err := decodeCounted(elems.Nest())
+			if err != nil {
+				return err
+			}
+			if err := fn(c); err != nil {
+				return err
+			}
+		}
+		if err := elems.Err(); err != nil {
+			return err
+		}
+	}
+	return it.Err()
+}
+
+func decodeCounted(it rawnl.AttrIter) (c Counted, err error) {
+	for it.Next() {
+		switch it.Type() {
+		case elemKey:
+			c.Key = dataOf(&it)
+		case elemExpr:
+			c.Packets, c.Bytes, err = countedBy(exprOf(it.Nest()))
+			if err != nil {
+				return c, err
+			}
+		}
+	}
+	return c, it.Err()
+}
+
+// exprOf returns the attributes of an expression.
+func exprOf(it rawnl.AttrIter) (attrs []byte) {
+	for it.Next() {
+		if it.Type() == exprData {
+			attrs = it.Data()
+		}
+	}
+	return attrs
+}
+
+// countedBy reads the attributes of a counter.
+func countedBy(attrs []byte) (packets, bytes uint64, err error) {
+	it := rawnl.Attrs(attrs)
+	for it.Next() {
+		switch it.Type() {
+		case attrCounterPackets:
+			packets = it.U64()
+		case attrCounterBytes:
+			bytes = it.U64()
+		}
+	}
+	return packets, bytes, it.Err()
+}
+
 // dataOf returns the NFTA_DATA_VALUE inside the current attribute; nil if there is none.
 func dataOf(it *rawnl.AttrIter) []byte {
 	in := it.Nest()

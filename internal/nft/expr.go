@@ -93,12 +93,12 @@ func appendCT(b *rawnl.Batch, reg, key uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendCTOriginal loads what conntrack knows of the original direction of the flow.
-func appendCTOriginal(b *rawnl.Batch, reg, key uint32) {
+// appendCTOf loads what conntrack knows of a direction of the flow.
+func appendCTOf(b *rawnl.Batch, reg, key uint32, direction uint8) {
 	elem, data := beginExpr(b, "ct")
 	b.U32(attrCTKey, key)
 	b.U32(attrCTDReg, reg)
-	b.U8(attrCTDirection, ctDirOriginal)
+	b.U8(attrCTDirection, direction)
 	endExpr(b, elem, data)
 }
 

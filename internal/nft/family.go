@@ -21,6 +21,8 @@ type Family struct {
 	// Saddr and Daddr select the addresses of the packet, CTSaddr and CTDaddr those of the original
 	// direction of its flow.
 	Saddr, Daddr, CTSaddr, CTDaddr Selector
+	// CTReplySaddr selects who answers.
+	CTReplySaddr Selector
 
 	icmp            string // as nft says it
 	portUnreachable uint8  // the code of ICMP
@@ -32,21 +34,23 @@ var (
 		Name: "ip", Model: servicemodel.IPv4, NFProto: 2, AddrLen: 4, Addr: fieldIPv4Addr,
 		Any: netip.IPv4Unspecified(), Loopback: netip.MustParsePrefix("127.0.0.0/8"),
 		SaddrOffset: 12, DaddrOffset: 16,
-		Saddr:   address("ip saddr", 12, 4),
-		Daddr:   address("ip daddr", 16, 4),
-		CTSaddr: ctOriginal("ip saddr", 4, ctSrcIP),
-		CTDaddr: ctOriginal("ip daddr", 4, ctDstIP),
-		icmp:    "icmp", portUnreachable: 3, // ICMP_PORT_UNREACH
+		Saddr:        address("ip saddr", 12, 4),
+		Daddr:        address("ip daddr", 16, 4),
+		CTSaddr:      ctOriginal("ip saddr", 4, ctSrcIP),
+		CTDaddr:      ctOriginal("ip daddr", 4, ctDstIP),
+		CTReplySaddr: ctReply("ip saddr", 4, ctSrcIP),
+		icmp:         "icmp", portUnreachable: 3, // ICMP_PORT_UNREACH
 	}
 	IPv6 = &Family{
 		Name: "ip6", Model: servicemodel.IPv6, NFProto: 10, AddrLen: 16, Addr: fieldIPv6Addr,
 		Any: netip.IPv6Unspecified(), Loopback: netip.MustParsePrefix("::1/128"),
 		SaddrOffset: 8, DaddrOffset: 24,
-		Saddr:   address("ip6 saddr", 8, 16),
-		Daddr:   address("ip6 daddr", 24, 16),
-		CTSaddr: ctOriginal("ip6 saddr", 16, ctSrcIP6),
-		CTDaddr: ctOriginal("ip6 daddr", 16, ctDstIP6),
-		icmp:    "icmpv6", portUnreachable: 4, // ICMPV6_PORT_UNREACH
+		Saddr:        address("ip6 saddr", 8, 16),
+		Daddr:        address("ip6 daddr", 24, 16),
+		CTSaddr:      ctOriginal("ip6 saddr", 16, ctSrcIP6),
+		CTDaddr:      ctOriginal("ip6 daddr", 16, ctDstIP6),
+		CTReplySaddr: ctReply("ip6 saddr", 16, ctSrcIP6),
+		icmp:         "icmpv6", portUnreachable: 4, // ICMPV6_PORT_UNREACH
 	}
 )
 

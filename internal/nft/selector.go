@@ -27,12 +27,20 @@ var (
 	}}
 	CTOriginalProtocol = ctOriginal("protocol", protocolLen, ctProtocol)
 	CTOriginalDPort    = ctOriginal("proto-dst", portLen, ctProtoDst)
+	CTReplySPort       = ctReply("proto-src", portLen, ctProtoSrc)
 )
 
 // ctOriginal selects what conntrack knows of the original direction.
 func ctOriginal(name string, length int, key uint32) Selector {
 	return Selector{"ct original " + name, length, func(b *rawnl.Batch, reg uint32) {
-		appendCTOriginal(b, reg, key)
+		appendCTOf(b, reg, key, ctDirOriginal)
+	}}
+}
+
+// ctReply selects what conntrack knows of the direction of answers.
+func ctReply(name string, length int, key uint32) Selector {
+	return Selector{"ct reply " + name, length, func(b *rawnl.Batch, reg uint32) {
+		appendCTOf(b, reg, key, ctDirReply)
 	}}
 }
 

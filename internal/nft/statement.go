@@ -225,6 +225,19 @@ func Remember(name string, key Concat, timeout time.Duration) Rule {
 	})
 }
 
+// Count counts packets and bytes of a key in a set. An element lives for a time of whole seconds
+// after the last packet. If the set is full, further keys are not counted, and the rule ends.
+func Count(name string, key Concat, timeout time.Duration) Rule {
+	text := fmt.Sprintf("update @%s { %s timeout %s counter }", name, key.text(),
+		duration(timeout))
+	return rule(text, func(b *rawnl.Batch) {
+		key.load(b, 0)
+		appendUpdate(b, name, 0, timeout, func(b *rawnl.Batch) {
+			appendCounterAs(b, attrDynsetExpr)
+		})
+	})
+}
+
 // duration writes a duration of whole seconds as nft does: "3h", "1m30s".
 func duration(d time.Duration) string {
 	var s string

@@ -141,7 +141,7 @@ const (
 	elemTimeout
 	elemExpiration
 	elemUserData
-	_ // NFTA_SET_ELEM_EXPR
+	elemExpr
 	_ // NFTA_SET_ELEM_PAD
 	_ // NFTA_SET_ELEM_OBJREF
 	elemKeyEnd

@@ -1,0 +1,116 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/threadns"
+)
+
+// Counters are the counters of one network namespace. Its methods may be called at the same time,
+// and by several processes.
+type Counters struct {
+	conn  *rawnl.Conn
+	table string
+	size  int // of the sets
+}
+
+// Open opens the counters, and leaves them on or off as they are. What it needs is CAP_NET_ADMIN,
+// and CAP_SYS_ADMIN for another network namespace. Errors match the sentinels of package dataplane.
+func Open(cfg *Config) (*Counters, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return nil, fmt.Errorf("counters: open: %w", err)
+	}
+	defer release()
+	c := &Counters{table: cfg.Table, size: setSize}
+	if c.table == "" {
+		c.table = DefaultTable
+	}
+	if c.conn, err = rawnl.Dial(&rawnl.Config{NetNS: fd}); err != nil {
+		return nil, fmt.Errorf("counters: open: %w",
+			kernelprobe.Explain(err, nil, kernelprobe.Running()))
+	}
+	return c, nil
+}
+
+// Close closes the socket, and leaves the counters on or off as they are.
+func (c *Counters) Close() error { return c.conn.Close() }
+
+// Start begins to count, from zero. If they count already, that goes on.
+func (c *Counters) Start(ctx context.Context) error {
+	var b rawnl.Batch
+	for _, f := range nft.Families {
+		e, p := nft.NewEncoder(&b, f, c.table), program(f)
+		e.AddTable()
+		for _, name := range setNames {
+			e.AddSet(set(f, name, c.size))
+		}
+		p.WriteChains(e)
+		p.WriteRules(e)
+	}
+	err := c.conn.Commit(ctx, &b, 0)
+	if err == nil || errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return fmt.Errorf("counters: start: %w", kernelprobe.Explain(err, &b, kernelprobe.Running()))
+}
+
+// Stop ends counting, and forgets what was counted. It is no error if nothing counts.
+func (c *Counters) Stop(ctx context.Context) error {
+	var b rawnl.Batch
+	for _, f := range nft.Families {
+		e := nft.NewEncoder(&b, f, c.table)
+		e.EnsureTable()
+		e.DeleteTable()
+	}
+	if err := c.conn.Commit(ctx, &b, 0); err != nil {
+		return fmt.Errorf("counters: stop: %w", err)
+	}
+	return nil
+}
+
+// Read reads what was counted; [ErrOff] if nothing counts.
+func (c *Counters) Read(ctx context.Context) (*Reading, error) {
+	r := &Reading{Pairs: map[Pair]Values{}}
+	for _, f := range nft.Families {
+		for _, name := range setNames {
+			if err := c.read(ctx, r, f, name); err != nil {
+				return nil, fmt.Errorf("counters: read: %w", err)
+			}
+		}
+	}
+	return r, nil
+}
+
+// read reads a set.
+func (c *Counters) read(ctx context.Context, r *Reading, f *nft.Family, name string) error {
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysNFTables, nft.MsgGetSetElem, 0, f.NFProto, 0, rawnl.Object{Verb: "read",
+		Kind: "set", Name: name, Within: "table " + f.Name + " " + c.table})
+	b.Text(nft.AttrElemsTable, c.table)
+	b.Text(nft.AttrElemsSet, name)
+	n := 0
+	err := c.conn.DumpOwn(ctx, &b, func(m rawnl.Message) error {
+		return nft.DecodeCounted(m.Attrs, func(e nft.Counted) error {
+			if n++; !r.add(f, name, e) {
+				return fmt.Errorf("%w: a key of %d bytes", rawnl.ErrMalformed, len(e.Key))
+			}
+			return nil
+		})
+	})
+	r.Full = r.Full || n >= c.size
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", ErrOff, err)
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package counters
+
+import (
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var (
+	ips   = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")}
+	nodes = []netip.Addr{netip.MustParseAddr(netnstest.NodeIPv4),
+		netip.MustParseAddr(netnstest.NodeIPv6)}
+)
+
+// web is a service whose endpoints are the first pod, or also one in the host's network.
+func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
+	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		ClusterIPs: ips}
+	var eps []servicemodel.Endpoint
+	for _, p := range netnstest.Protocols() {
+		svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: p.String(),
+			Protocol: servicemodel.Protocol(p), Port: 80, NodePort: 30080})
+	}
+	for _, h := range hosts {
+		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+			e := servicemodel.Endpoint{Addr: a, Ready: true, Node: "this"}
+			for _, p := range svc.Ports {
+				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.Name,
+					Protocol: p.Protocol, Port: 8080})
+			}
+			eps = append(eps, e)
+		}
+	}
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes}).
+		WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+// Whoever asks, and by whatever way, each packet of a service is counted once; the counters are
+// switched on and off while connections are open, and change nothing of what is there.
+func TestCounted(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{nftables.Name, iptables.Name} {
+		for _, where := range []string{"pod", "host"} {
+			t.Run(backend+" "+where, func(t *testing.T) {
+				t.Parallel()
+				testCounted(t, backend, where)
+			})
+		}
+	}
+}
+
+func testCounted(t *testing.T, backend, where string) {
+	c := netnstest.Start(t, netnstest.Options{})
+	server := c.Pods[0]
+	if where == "host" {
+		server = c.Node
+	}
+	for _, p := range netnstest.Protocols() {
+		require.NoError(t, server.Serve(p, 8080))
+	}
+	b, err := open(backend, c.Node.NS.Fd())
+	require.NoError(t, err)
+	defer b.Close()
+	r, err := dataplane.New(b, nil).Apply(t.Context(), web(c, server))
+	require.NoError(t, err)
+	table := r.Changes.New
+
+	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.AddrPortFrom(ips[0], 80), 3)
+	require.NoError(t, err)
+	defer conns.Close()
+	count, err := Open(&Config{NetNS: c.Node.NS.Fd()})
+	require.NoError(t, err)
+	defer count.Close()
+	_, err = count.Read(t.Context())
+	require.ErrorIs(t, err, ErrOff)
+	require.NoError(t, count.Start(t.Context()))
+	require.Zero(t, conns.Ping(netnstest.DefaultTimeout*20).Lost())
+	require.NoError(t, count.Start(t.Context()), "it goes on")
+	sums := read(t, count, table)
+	old := sums.Frontend(servicemodel.FrontendKey{Addr: ips[0], Protocol: servicemodel.TCP,
+		Port: 80})
+	require.Zero(t, old.Connections, "they began before")
+	require.GreaterOrEqual(t, old.PacketsIn, uint64(3))
+	require.GreaterOrEqual(t, old.PacketsOut, uint64(3))
+
+	for _, from := range []*netnstest.Host{c.Pods[1], c.Outside[0], c.Node} {
+		for i, ip := range ips {
+			for _, to := range []netip.AddrPort{netip.AddrPortFrom(ip, 80),
+				netip.AddrPortFrom(nodes[i], 30080)} {
+				for _, p := range []netnstest.Protocol{netnstest.UDP, netnstest.SCTP} {
+					checkCounted(t, count, table, from, p, to, server)
+				}
+			}
+		}
+	}
+	out := nftList(t, c)
+	require.Contains(t, out, "update @requests")
+	require.NoError(t, count.Stop(t.Context()))
+	require.NoError(t, count.Stop(t.Context()), "it is off")
+	require.NotContains(t, nftList(t, c), DefaultTable)
+	require.Zero(t, conns.Ping(netnstest.DefaultTimeout*20).Lost())
+}
+
+// checkCounted sends a packet, which is answered by one, and requires that both were counted.
+func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from *netnstest.Host,
+	p netnstest.Protocol, to netip.AddrPort, server *netnstest.Host) {
+	t.Helper()
+	k := servicemodel.FrontendKey{Addr: to.Addr(), Protocol: servicemodel.Protocol(p),
+		Port: to.Port()}
+	if k.Port != 80 {
+		k.Addr = map[bool]netip.Addr{true: netip.IPv4Unspecified(),
+			false: netip.IPv6Unspecified()}[k.Addr.Is4()]
+	}
+	e := netip.AddrPortFrom(server.Addr(to.Addr()), 8080)
+	before := read(t, count, table)
+	got := netnstest.Probe{From: from, Proto: p, To: to}.Send(t.Context())
+	require.Equal(t, netnstest.Answered, got.Kind, "%v", got)
+	after := read(t, count, table)
+	size := before.Frontend(k)
+	require.Equal(t, after.Frontend(k), after.Endpoint(k, e))
+	now := after.Frontend(k)
+	require.Equal(t, size.Connections+1, now.Connections, "%v from %s to %v", p, from.Name, to)
+	require.Equal(t, size.PacketsIn+1, now.PacketsIn, "%v from %s to %v", p, from.Name, to)
+	require.Equal(t, size.PacketsOut+1, now.PacketsOut, "%v from %s to %v", p, from.Name, to)
+	require.Greater(t, now.BytesIn, size.BytesIn+20)
+	require.Greater(t, now.BytesOut, size.BytesOut+20)
+}
+
+func open(backend string, ns int) (dataplane.Backend, error) {
+	if backend == iptables.Name {
+		return iptables.New(&iptables.Config{NetNS: ns})
+	}
+	return nftables.New(&nftables.Config{NetNS: ns})
+}
+
+func read(t *testing.T, c *Counters, table *servicemodel.Table) *Sums {
+	t.Helper()
+	r, err := c.Read(t.Context())
+	require.NoError(t, err)
+	require.False(t, r.Full)
+	return r.Of(table, nodes)
+}
+
+// nftList lists the ruleset.
+func nftList(t *testing.T, c *netnstest.Cluster) string {
+	t.Helper()
+	var out []byte
+	require.NoError(t, c.Node.NS.Do(func() (err error) {
+		out, err = exec.Command("nft", "list", "ruleset").Output()
+		return err
+	}))
+	return string(out)
+}
+
+// Where there are more pairs than room, those that are there go on counting.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	require.NoError(t, c.Pods[0].Serve(netnstest.UDP, 8080))
+	b, err := open(nftables.Name, c.Node.NS.Fd())
+	require.NoError(t, err)
+	defer b.Close()
+	_, err = dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0]))
+	require.NoError(t, err)
+	count, err := Open(&Config{NetNS: c.Node.NS.Fd(), Table: "few"})
+	require.NoError(t, err)
+	defer count.Close()
+	count.size = 1
+	require.NoError(t, count.Start(t.Context()))
+	for _, to := range []netip.AddrPort{netip.AddrPortFrom(ips[0], 80),
+		netip.AddrPortFrom(nodes[0], 30080), netip.AddrPortFrom(ips[0], 80)} {
+		got := netnstest.Probe{From: c.Pods[1], Proto: netnstest.UDP, To: to}.Send(t.Context())
+		require.Equal(t, netnstest.Answered, got.Kind, got)
+	}
+	r, err := count.Read(t.Context())
+	require.NoError(t, err)
+	require.True(t, r.Full)
+	require.Len(t, r.Pairs, 1)
+	for p, v := range r.Pairs {
+		require.Equal(t, netip.AddrPortFrom(ips[0], 80), p.Dst)
+		require.Equal(t, uint64(2), v.Connections)
+	}
+}
+
+// Whatever the kernel says of elements, it is decoded without harm.
+func FuzzElements(f *testing.F) {
+	f.Fuzz(func(_ *testing.T, attrs []byte) {
+		r := &Reading{Pairs: map[Pair]Values{}}
+		_ = nft.DecodeCounted(attrs, func(c nft.Counted) error {
+			for _, family := range nft.Families {
+				r.add(family, setRequests, c)
+			}
+			return nil
+		})
+	})
+}
