@@ -60,7 +60,8 @@ func alerts(t *testing.T) map[string]string {
 
 // variables are those of dashboards, all instances being chosen.
 var (
-	variables   = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$cluster", "lab")
+	variables = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$cluster",
+		"lab")
 	labelValues = regexp.MustCompile(`label_values\((\w+), \w+\)`)
 )
 
