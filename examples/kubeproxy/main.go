@@ -14,7 +14,7 @@
 //	backend.go   which backend, and taking over from kube-proxy and from other modes
 //	serve.go     what listens;  events.go: what is told to the API server
 //
-// What the package is about is in docs/node-proxy.md; examples/nodeproxy is the same in 150 lines.
+// What the package is about is in docs/node-proxy.md; examples/nodeproxy is the same in 170 lines.
 package main
 
 import (

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,11 +15,9 @@ import (
 )
 
 // get asks a node over HTTP, at its port and path, and returns the status and the body.
-func get(t *testing.T, node *netnstest.Host, what string) string {
-	t.Helper()
+func get(node *netnstest.Host, what string) (answer string, err error) {
 	port, path, _ := strings.Cut(what, "/")
-	var answer string
-	require.NoError(t, node.NS.Do(func() error {
+	err = node.NS.Do(func() error {
 		conn, err := net.Dial("tcp", net.JoinHostPort(node.IPv4.String(), port))
 		if err != nil {
 			return err
@@ -35,6 +34,15 @@ func get(t *testing.T, node *netnstest.Host, what string) string {
 		body, err := io.ReadAll(r.Body)
 		answer = r.Status + " " + string(body)
 		return err
-	}))
-	return answer
+	})
+	return answer, err
+}
+
+// says waits until a node answers with a text: what is told comes after what is in the kernel.
+func says(t *testing.T, node *netnstest.Host, what, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		answer, err := get(node, what)
+		return err == nil && strings.Contains(answer, text)
+	}, 20*time.Second, 20*time.Millisecond, "%s: %s", what, text)
 }

@@ -1,7 +1,8 @@
-// Nodeproxy does for a node of Kubernetes what kube-proxy does, in 150 lines: objects come from the
+// Nodeproxy does for a node of Kubernetes what kube-proxy does, in 170 lines: objects come from the
 // API server, become states, and an engine makes the kernel hold them.
 //
-//	nodeproxy -node NAME [-kubeconfig FILE] [-cluster-cidr 10.244.0.0/16] [-healthz 0.0.0.0:10256]
+//	nodeproxy -node NAME [-kubeconfig FILE] [-cluster-cidr 10.244.0.0/16]
+//		[-healthz 0.0.0.0:10256] [-metrics 127.0.0.1:10249]
 //
 // It needs CAP_NET_ADMIN and the permissions that package kubeapi lists. See docs/node-proxy.md.
 package main
@@ -19,13 +20,18 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/metrics/prometheus/restclient"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -33,7 +39,7 @@ import (
 )
 
 type options struct {
-	node, kubeconfig, clusterCIDR, healthz string
+	node, kubeconfig, clusterCIDR, healthz, metrics string
 }
 
 func main() {
@@ -42,6 +48,7 @@ func main() {
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "empty: the service account of the pod")
 	flag.StringVar(&o.clusterCIDR, "cluster-cidr", "", "where pods are; empty: as the Node says")
 	flag.StringVar(&o.healthz, "healthz", "0.0.0.0:10256", "where /healthz and /livez answer")
+	flag.StringVar(&o.metrics, "metrics", "127.0.0.1:10249", "where /metrics answers")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -66,7 +73,8 @@ func start(ctx context.Context, o options) error {
 
 // run proxies until the context ends.
 func run(ctx context.Context, client kubernetes.Interface, o options) error {
-	tracker := kube.Config{Node: servicemodel.Node{Name: o.node}, NodeCIDRs: o.clusterCIDR == ""}
+	tracker := kube.Config{Node: servicemodel.Node{Name: o.node}, NodeCIDRs: o.clusterCIDR == "",
+		Triggers: true}
 	if o.node == "" {
 		return errors.New("-node is missing")
 	}
@@ -108,14 +116,31 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 			}
 		}
 	})
-	server := &http.Server{Addr: o.healthz, Handler: proxy.Handler(),
-		ReadHeaderTimeout: 10 * time.Second}
-	return together(ctx, func(context.Context) error { return server.ListenAndServe() },
-		func(ctx context.Context) error { <-ctx.Done(); return server.Close() },
+	collector := metrics.New(engine, &metrics.Config{Flows: keeper, Conntrack: table})
+	defer collector.Close()
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(collector); err != nil {
+		return err
+	}
+	// beside them those of client-go, Go and the process, as components of Kubernetes have them
+	all := prometheus.Gatherers{registry, legacyregistry.DefaultGatherer}
+	return together(ctx, serve(o.healthz, collector.CountProbes(proxy.Handler())),
+		serve(o.metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{})),
 		func(ctx context.Context) error { return engine.Run(ctx, nil) },
 		func(ctx context.Context) error {
-			return source.Run(ctx, func(s servicemodel.State) { engine.Set(s) })
+			return source.Run(ctx, func(s servicemodel.State) {
+				collector.Triggered(engine.Set(s), source.Triggers()...)
+			})
 		})
+}
+
+// serve returns a function that answers at an address until its context ends.
+func serve(addr string, h http.Handler) func(context.Context) error {
+	return func(ctx context.Context) error {
+		server := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second}
+		defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+		return server.ListenAndServe()
+	}
 }
 
 // together runs functions until all have returned. The first that returns an error ends the others.

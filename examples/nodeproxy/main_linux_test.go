@@ -63,7 +63,8 @@ func program(ctx context.Context) error {
 			}
 		}
 	}()
-	return run(ctx, client, options{node: "node1", healthz: netnstest.NodeIPv4 + ":10256"})
+	return run(ctx, client, options{node: "node1", healthz: netnstest.NodeIPv4 + ":10256",
+		metrics: netnstest.NodeIPv4 + ":10249"})
 }
 
 var web = metav1.ObjectMeta{Namespace: "default", Name: "web",
@@ -81,7 +82,10 @@ func service() *corev1.Service {
 
 func slice(pods ...*netnstest.Host) *discoveryv1.EndpointSlice {
 	name, port, protocol, node := "", int32(8080), corev1.ProtocolTCP, "node1"
-	s := &discoveryv1.EndpointSlice{ObjectMeta: web, AddressType: discoveryv1.AddressTypeIPv4,
+	meta := web
+	meta.Annotations = map[string]string{
+		corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)}
+	s := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}}
 	for _, p := range pods {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{NodeName: &node,
@@ -118,12 +122,15 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
 	answers(c.Pods[1], "10.96.0.10:80", "answered pod1")
 	answers(c.Outside[0], netnstest.NodeIPv4+":30080", "answered pod1")
-	require.Contains(t, get(t, c.Node, "32000"), "200 OK")
-	require.Contains(t, get(t, c.Node, "10256/healthz"), `"nodeEligible":true`)
+	says(t, c.Node, "32000", "200 OK")
+	says(t, c.Node, "10256/healthz", `"nodeEligible":true`)
 
 	require.NoError(t, send.Encode(objects{Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[2])}}))
 	answers(c.Pods[1], "10.96.0.10:80", "answered pod3")
 	require.NoError(t, send.Encode(objects{Slices: []*discoveryv1.EndpointSlice{slice()}}))
 	answers(c.Pods[1], "10.96.0.10:80", "refused ")
-	require.Contains(t, get(t, c.Node, "32000"), "503 Service Unavailable")
+	says(t, c.Node, "32000", "503 Service Unavailable")
+	text, err := get(c.Node, "10249/metrics")
+	require.NoError(t, err)
+	requireMetrics(t, text)
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,6 +18,7 @@ type slice struct {
 	families  []servicemodel.Family       // of its addresses
 	ports     []servicemodel.EndpointPort // of its endpoints
 	endpoints []servicemodel.Endpoint
+	triggered time.Time // when its last change was triggered; zero: it is not known
 }
 
 // translateSlice returns what s means, nil if it is of no use or invalid.
@@ -47,7 +49,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 	}
 	ports := slicePorts(s.Ports, r)
 	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service},
-		families: []servicemodel.Family{family}, ports: ports}
+		families: []servicemodel.Family{family}, ports: ports, triggered: triggeredAt(s)}
 	for i := range s.Endpoints {
 		a, ok := sliceAddr(s.Endpoints[i].Addresses, i, family, r)
 		if !ok || len(ports) == 0 {

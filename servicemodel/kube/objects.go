@@ -96,15 +96,20 @@ func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
 
 func (t *Tracker) putSlice(n servicemodel.Name) func(*slice) {
 	return func(s *slice) {
+		var old *slice
 		if owner, known := t.owners[n]; known { // it may have been of another service
 			delete(t.owners, n)
 			b := t.backends[owner]
+			old = b.slices[n.Name]
 			delete(b.slices, n.Name)
 			t.tidy(owner, b)
 		}
 		if s != nil {
 			t.owners[n] = s.service
 			t.backendsOf(s.service).slices[n.Name] = s
+		}
+		if t.config.Triggers {
+			t.triggers.note(n, old, s)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -35,6 +36,10 @@ type Config struct {
 	// heeds it (a node port of a service of type ClusterIP). What of a Service has no effect where
 	// there is no cluster, such as spec.loadBalancerIP, is a warning.
 	Strict bool
+
+	// Triggers notes when changes were triggered, for [Tracker.Triggers]: a program that sets it
+	// takes them from there, or they become ever more.
+	Triggers bool
 }
 
 // Tracker follows Kubernetes objects and yields the state they describe. Its methods may be called
@@ -54,6 +59,7 @@ type Tracker struct {
 	node         node
 	serviceCIDRs map[string][]netip.Prefix // by the name of the ServiceCIDR
 	problems     map[objectKey][]Problem
+	triggers     triggers
 
 	// state is the state last asked for, dirty what may have changed since.
 	state     servicemodel.State
@@ -70,8 +76,10 @@ func NewTracker(c Config) *Tracker {
 		owners:       map[servicemodel.Name]servicemodel.Name{},
 		serviceCIDRs: map[string][]netip.Prefix{},
 		problems:     map[objectKey][]Problem{},
-		dirty:        map[servicemodel.Name]struct{}{},
-		dirtyNode:    true,
+		triggers: triggers{began: time.Now(),
+			waiting: map[servicemodel.Name]time.Time{}},
+		dirty:     map[servicemodel.Name]struct{}{},
+		dirtyNode: true,
 	}
 }
 
@@ -86,6 +94,7 @@ func (t *Tracker) State() servicemodel.State {
 		t.state = t.refresh(t.state, n)
 	}
 	clear(t.dirty)
+	t.triggers.give()
 	if t.dirtyNode {
 		t.state = t.state.WithNode(t.view())
 		t.dirtyNode = false

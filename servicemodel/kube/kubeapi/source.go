@@ -161,6 +161,10 @@ func (s *Source) State() servicemodel.State { return s.tracker.State() }
 // Problems returns what is wrong with the objects known now, see [kube.Tracker.Problems].
 func (s *Source) Problems() []kube.Problem { return s.tracker.Problems() }
 
+// Triggers returns when the changes were triggered that the newest states have, if [Config.Tracker]
+// says that it is to be noted; see [kube.Tracker.Triggers].
+func (s *Source) Triggers() []time.Time { return s.tracker.Triggers() }
+
 // NodeEligible reports whether load balancers may send new connections to this node, as kube-proxy
 // answers it in /healthz: its Node object is known, is not being deleted, and does not have the
 // taint ToBeDeletedByClusterAutoscaler. See package dataplane/health.
