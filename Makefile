@@ -17,6 +17,8 @@
 #                (internal/peers)
 # make apiserver examples/kubeproxy and kube-proxy 1.36.3 on a real API server: 5,000 services while
 #                traffic flows, a rollout, and how long it takes from a write to a connection
+# make browser   the page in headless Chromium, which it installs; UPDATE=-update makes the pictures
+#                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
 # make bench     kernlb bench, and the Go benchmarks of the pure packages
 
@@ -34,7 +36,7 @@ VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./d
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm test-long race fuzz bench setup vmtools test-kernel test-kernels peers \
-	peers-build soak rolling controlplane apiserver
+	peers-build soak rolling controlplane apiserver browser
 
 setup:
 	@.ci/setup
@@ -95,6 +97,11 @@ test-kernel: vmtools
 test-kernels:
 	$(MAKE) test-kernel KERNEL='$(KERNELS)'
 
+browser: setup
+	@command -v chromium >/dev/null || .ci/setup chromium
+	@$(GO) test -json -count 1 -run Browser ./dataplane/page $(UPDATE) | \
+		$(GO) run ./internal/testreport -require 'browser=$(BROWSER_TESTS)'
+
 fuzz:
 	@for m in $(MODULES); do for pkg in $$($(GO) list -C $$m ./...); do \
 		for f in $$($(GO) test -C $$m -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz'); do \
@@ -124,6 +131,7 @@ NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
 	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
 	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint
 API_TESTS   = examples/kubeproxy.TestServicesOfAnAPIServerBecomeConnections
+BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard
 VM_TESTS    = internal/vmtest.TestGuestIsWhatProgramsArePromised
 PROM_TESTS  = dataplane/metrics.TestPrometheusHasWhatDashboardsAndAlertsAskFor \
 	dataplane/metrics.TestAlertsFireWhenTheyShould

@@ -45,19 +45,23 @@ func flow(dst, endpoint string, s conntrack.Status, tcp conntrack.TCPState) conn
 		Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client}}
 }
 
-// Connections tell which endpoints answer, which do not, and which refuse.
-func TestConnections(t *testing.T) {
-	t.Parallel()
+// connected has connections of web that are answered, that are not, and that are refused.
+func connected() fakeConntrack {
 	const answered = conntrack.StatusSeenReply | conntrack.StatusAssured
-	cfg := &page.Config{Conntrack: fakeConntrack{flows: []conntrack.Flow{
+	return fakeConntrack{flows: []conntrack.Flow{
 		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPEstablished),
 		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPClose),
 		flow("192.168.0.1:30080", "10.244.0.1:8080", 0, conntrack.TCPSynSent),
 		flow("10.96.0.10:80", "10.244.0.2:8080", 0, conntrack.TCPSynSent),
 		flow("10.96.0.10:80", "10.244.0.3:8080", conntrack.StatusSeenReply, conntrack.TCPClose),
 		flow("10.96.0.99:80", "10.244.0.3:8080", answered, conntrack.TCPEstablished),
-	}}}
-	s := holding(t, web(), cfg)
+	}}
+}
+
+// Connections tell which endpoints answer, which do not, and which refuse.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	s := holding(t, web(), &page.Config{Conntrack: connected()})
 	type countsJSON struct {
 		Endpoint                    string
 		Former                      bool

@@ -123,3 +123,6 @@ func broken() sm.State {
 		WithEndpoints(zebra, []sm.Endpoint{{Addr: addr(10, 244, 9), Ready: true,
 			Ports: ports("http")}})
 }
+
+// here is the address of the node.
+func here() ([]netip.Addr, error) { return []netip.Addr{addr(192, 168, 1)}, nil }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -205,9 +204,7 @@ func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
 
 func TestTrace(t *testing.T) {
 	t.Parallel()
-	s := holding(t, web(), &page.Config{Addresses: func() ([]netip.Addr, error) {
-		return []netip.Addr{addr(192, 168, 1)}, nil
-	}})
+	s := holding(t, web(), &page.Config{Addresses: here})
 	for query, want := range map[string]string{
 		"from=10.244.1.5&to=10.96.0.10:80/tcp":             "balanced",
 		"from=203.0.113.9&to=192.168.0.1:30080/tcp":        "balanced",

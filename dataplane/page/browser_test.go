@@ -1,0 +1,168 @@
+package page_test
+
+import (
+	"bytes"
+	"flag"
+	"image"
+	"image/color"
+	"image/png"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/page"
+)
+
+var update = flag.Bool("update", false, "make the pictures in docs anew")
+
+// audit is JavaScript that says what is wrong with the look of a page: texts with too little
+// contrast to what is behind them (4.5 to 1, WCAG 2.2, 1.4.3), what is wider than the window, and
+// what moved while the page was loaded.
+const audit = `(() => {
+	const wrong = []
+	const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
+	const light = c => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2])
+	const rgba = s => { const m = s.match(/[\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m }
+	const behind = e => {
+		for (; e; e = e.parentElement) {
+			const c = rgba(getComputedStyle(e).backgroundColor)
+			if (c[3] > 0) return c
+		}
+		return [255, 255, 255, 1]
+	}
+	for (const e of document.querySelectorAll("body *")) {
+		const own = [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim())
+		if (!own || !e.checkVisibility() || e.tagName == "METER" || e.tagName == "OPTION") continue
+		const a = light(rgba(getComputedStyle(e).color)), b = light(behind(e))
+		const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
+		if (contrast < 4.5) wrong.push(e.outerHTML + " has contrast " + contrast.toFixed(1))
+	}
+	const page = document.documentElement
+	if (page.scrollWidth > page.clientWidth) wrong.push("wider than the window: " + page.scrollWidth)
+	const seen = new PerformanceObserver(() => {})
+	seen.observe({type: "layout-shift", buffered: true})
+	for (const s of seen.takeRecords()) if (s.value > 0) wrong.push("moved: " + s.value)
+	return wrong
+})()`
+
+// Every page can be read: in light and dark, in wide and narrow windows, with nothing moving,
+// nothing blocked by its own policy, and enough contrast.
+func TestBrowserShowsEveryPage(t *testing.T) {
+	t.Parallel()
+	c, site := startChromium(t), serve(t)
+	for _, path := range []string{"/", "/?show=problems", "/?q=nothing", "/service?name=default/web",
+		"/service?name=default/x_y", "/service?name=default/web&connections=1", "/service",
+		"/refused", "/recent", "/conntrack", "/trace",
+		"/trace?from=10.244.1.5&to=10.96.0.11:80/tcp"} {
+		for scheme, width := range map[string]int{"light": 1200, "dark": 400} {
+			c.look(width, 900, scheme)
+			c.open(site + path)
+			var wrong []string
+			c.eval(audit, &wrong)
+			require.Empty(t, wrong, "%s, %s, %d wide", path, scheme, width)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	said := slices.DeleteFunc(c.said, func(s string) bool {
+		return bytes.Contains([]byte(s), []byte("status of 400")) // "/service" has no name
+	})
+	require.Empty(t, said, "the browser complains about nothing")
+}
+
+// A keyboard is enough: the first key leads past the navigation, a search and a trace are made.
+func TestBrowserWithAKeyboard(t *testing.T) {
+	t.Parallel()
+	c, site := startChromium(t), serve(t)
+	c.look(1200, 900, "light")
+	c.open(site + "/")
+	c.press("Tab")
+	require.Equal(t, "Skip to the content", c.text("document.activeElement.textContent"))
+	var visible bool
+	c.eval("document.activeElement.getBoundingClientRect().left >= 0", &visible)
+	require.True(t, visible)
+	c.press("Enter")
+	c.press("Tab")
+	require.Equal(t, "q", c.text("document.activeElement.id"))
+	c.write("10.244.0.1")
+	c.loaded(func() { c.press("Enter") })
+	require.Equal(t, "1 service found", c.text("document.querySelector('[role=status]').textContent"))
+	require.Equal(t, "10.244.0.1", c.text("document.getElementById('q').value"))
+
+	c.open(site + "/service?name=default/shop")
+	c.eval("document.querySelector('main th a').focus() ?? true", new(bool))
+	c.loaded(func() { c.press("Enter") })
+	require.Equal(t, "10.96.0.11:80/tcp", c.text("document.getElementById('to').value"))
+	c.eval("document.getElementById('from').focus() ?? true", new(bool))
+	c.write("10.244.1.5")
+	c.loaded(func() { c.press("Enter") })
+	require.Equal(t, "rejected: the service has no endpoints",
+		c.text("document.querySelector('.step-outcome td').textContent"))
+}
+
+// The pictures in docs/page.md are those of today's page, made with -update.
+func TestBrowserPictures(t *testing.T) {
+	t.Parallel()
+	if !*update {
+		t.Skip("makes pictures: needs -update")
+	}
+	c, site := startChromium(t), serve(t)
+	for name, p := range map[string]struct {
+		path, scheme string
+		height       int
+	}{
+		"services": {"/", "light", 470},
+		"service":  {"/service?name=default/web", "dark", 650},
+		"trace":    {"/trace?from=203.0.113.9&to=192.168.0.1:30080/tcp", "light", 760},
+	} {
+		c.look(1000, p.height, p.scheme)
+		c.open(site + p.path)
+		picture, err := png.Decode(bytes.NewReader(c.screenshot()))
+		require.NoError(t, err)
+		var b bytes.Buffer
+		require.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b,
+			fewColours(picture)))
+		require.NoError(t, os.WriteFile(filepath.Join("..", "..", "docs", "page-"+name+".png"),
+			b.Bytes(), 0o644))
+	}
+}
+
+// fewColours returns a picture with its 32 most frequent colours: a third of the bytes.
+func fewColours(from image.Image) image.Image {
+	counts := map[color.Color]int{}
+	r := from.Bounds()
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			counts[from.At(x, y)]++
+		}
+	}
+	var all color.Palette
+	for c := range counts {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b color.Color) int { return counts[b] - counts[a] })
+	to := image.NewPaletted(r, all[:min(len(all), 32)])
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			to.Set(x, y, from.At(x, y))
+		}
+	}
+	return to
+}
+
+// serve serves a page with some services, of which some are broken.
+func serve(t *testing.T) string {
+	t.Helper()
+	st := broken()
+	for svc := range many(8, 3).Services() {
+		st = st.WithService(svc).WithEndpoints(svc.Name, many(8, 3).Endpoints(svc.Name))
+	}
+	s := holding(t, st, &page.Config{Conntrack: connected(), Addresses: here})
+	site := httptest.NewServer(s)
+	t.Cleanup(site.Close)
+	return site.URL
+}

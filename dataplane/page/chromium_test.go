@@ -1,0 +1,220 @@
+package page_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// chromium is a headless browser, told what to do over pipes by the Chrome DevTools Protocol
+// (https://chromedevtools.github.io/devtools-protocol/): a JSON object and a NUL for each message.
+type chromium struct {
+	t       *testing.T
+	to      *os.File
+	session string
+
+	mu      sync.Mutex
+	next    int
+	answers map[int]chan cdpMessage
+	said    []string // what the page wrote to the console, and what was blocked
+	loads   chan struct{}
+}
+
+// cdpMessage is an answer or an event.
+type cdpMessage struct {
+	ID     int             `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Result json.RawMessage `json:"result"`
+	Error  *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// startChromium starts a browser with an empty page.
+func startChromium(t *testing.T) *chromium {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("needs chromium: make browser")
+	}
+	if testing.Short() {
+		t.Skip("drives a browser: -short")
+	}
+	theirIn, to, err := os.Pipe()
+	require.NoError(t, err)
+	from, theirOut, err := os.Pipe()
+	require.NoError(t, err)
+	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu",
+		"--hide-scrollbars", "--disable-background-networking", "--no-first-run",
+		"--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir())
+	cmd.ExtraFiles = []*os.File{theirIn, theirOut} // descriptors 3 and 4
+	require.NoError(t, cmd.Start())
+	theirIn.Close()
+	theirOut.Close()
+	c := &chromium{t: t, to: to, answers: map[int]chan cdpMessage{},
+		loads: make(chan struct{}, 100)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.read(from)
+	}()
+	t.Cleanup(func() {
+		_, _ = to.WriteString(`{"id":0,"method":"Browser.close"}` + "\x00")
+		_ = cmd.Wait() // it is told to end; how it does so does not matter
+		to.Close()
+		<-ended
+		from.Close()
+	})
+	var target struct{ TargetID string }
+	c.call("Target.createTarget", `{"url": "about:blank"}`, &target)
+	var attached struct{ SessionID string }
+	c.call("Target.attachToTarget", fmt.Sprintf(`{"targetId": %q, "flatten": true}`,
+		target.TargetID), &attached)
+	c.session = attached.SessionID
+	for _, domain := range []string{"Page", "Runtime", "Log"} {
+		c.call(domain+".enable", "{}", nil)
+	}
+	return c
+}
+
+// read takes what the browser says, until it ends.
+func (c *chromium) read(from *os.File) {
+	r := bufio.NewReader(from)
+	for {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			return
+		}
+		var m cdpMessage
+		if json.Unmarshal(text[:len(text)-1], &m) != nil {
+			continue
+		}
+		c.mu.Lock()
+		switch m.Method {
+		case "":
+			if a := c.answers[m.ID]; a != nil {
+				a <- m
+			}
+		case "Page.loadEventFired":
+			c.loads <- struct{}{}
+		case "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown":
+			c.said = append(c.said, string(m.Params))
+		}
+		c.mu.Unlock()
+	}
+}
+
+// patience is how long the browser may take for anything: it is what fails a test that hangs.
+const patience = 2 * time.Minute
+
+// call calls a method, and reads its result into what is given, unless that is nil.
+func (c *chromium) call(method, params string, into any) {
+	c.t.Helper()
+	c.mu.Lock()
+	c.next++
+	id, answer := c.next, make(chan cdpMessage, 1)
+	c.answers[id] = answer
+	c.mu.Unlock()
+	session := ""
+	if c.session != "" {
+		session = fmt.Sprintf(`"sessionId": %q, `, c.session)
+	}
+	_, err := fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", id, session,
+		method, params)
+	require.NoError(c.t, err)
+	select {
+	case m := <-answer:
+		require.Nil(c.t, m.Error, "%s(%s)", method, params)
+		if into != nil {
+			require.NoError(c.t, json.Unmarshal(m.Result, into))
+		}
+	case <-time.After(patience):
+		require.Fail(c.t, "the browser does not answer", "%s(%s)", method, params)
+	}
+}
+
+// loaded does something that loads a page, and waits until it is loaded.
+func (c *chromium) loaded(do func()) {
+	c.t.Helper()
+	for len(c.loads) > 0 {
+		<-c.loads
+	}
+	do()
+	select {
+	case <-c.loads:
+	case <-time.After(patience):
+		require.Fail(c.t, "the page is not loaded")
+	}
+}
+
+// open loads a page.
+func (c *chromium) open(url string) {
+	c.t.Helper()
+	c.loaded(func() { c.call("Page.navigate", fmt.Sprintf(`{"url": %q}`, url), nil) })
+}
+
+// eval returns the value of an expression of JavaScript, which the policy of the page does not
+// concern.
+func (c *chromium) eval(expression string, into any) {
+	c.t.Helper()
+	text, err := json.Marshal(expression)
+	require.NoError(c.t, err)
+	var r struct {
+		Result           struct{ Value json.RawMessage }
+		ExceptionDetails json.RawMessage
+	}
+	c.call("Runtime.evaluate", fmt.Sprintf(`{"expression": %s, "returnByValue": true}`, text), &r)
+	require.Empty(c.t, string(r.ExceptionDetails))
+	require.NoError(c.t, json.Unmarshal(r.Result.Value, into), "%s", expression)
+}
+
+// text is eval of a text.
+func (c *chromium) text(expression string) (s string) {
+	c.t.Helper()
+	c.eval(expression, &s)
+	return s
+}
+
+// press presses a key: Tab or Enter.
+func (c *chromium) press(key string) {
+	c.t.Helper()
+	code, text := 9, ""
+	if key == "Enter" {
+		code, text = 13, `, "text": "\r"`
+	}
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		c.call("Input.dispatchKeyEvent", fmt.Sprintf(`{"type": %q, "key": %q, "code": %q, `+
+			`"windowsVirtualKeyCode": %d%s}`, kind, key, key, code, text), nil)
+	}
+}
+
+// write writes where the focus is.
+func (c *chromium) write(text string) {
+	c.t.Helper()
+	c.call("Input.insertText", fmt.Sprintf(`{"text": %q}`, text), nil)
+}
+
+// look sets the width of the window and the colours that the user prefers.
+func (c *chromium) look(width, height int, scheme string) {
+	c.t.Helper()
+	c.call("Emulation.setDeviceMetricsOverride", fmt.Sprintf(`{"width": %d, "height": %d, `+
+		`"deviceScaleFactor": 1, "mobile": false}`, width, height), nil)
+	c.call("Emulation.setEmulatedMedia", fmt.Sprintf(`{"features": [{"name": `+
+		`"prefers-color-scheme", "value": %q}]}`, scheme), nil)
+}
+
+// screenshot returns a PNG of the window.
+func (c *chromium) screenshot() (png []byte) {
+	c.t.Helper()
+	var r struct{ Data []byte }
+	c.call("Page.captureScreenshot", `{"format": "png"}`, &r)
+	return r.Data
+}
