@@ -66,7 +66,7 @@ func withFlows(backend dataplane.Backend) (*dataplane.Engine, error) {
 
 // withPage is that of page.md.
 func withPage(engine *dataplane.Engine, table *conntrack.Table, mux *http.ServeMux) {
-	shown := page.New(engine, &page.Config{Conntrack: table})
+	shown := page.New(engine, &page.Config{Conntrack: table}) // and Hooks, Dial, Addresses
 	defer shown.Close()
 	mux.Handle("/kernlb/", http.StripPrefix("/kernlb", shown))
 }

@@ -26,7 +26,7 @@ const audit = `(() => {
 	const wrong = []
 	const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
 	const light = c => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2])
-	const rgba = s => { const m = s.match(/[\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m }
+	const rgba = s => [...s.match(/[\d.]+/g).map(Number), 1].slice(0, 4)
 	const behind = e => {
 		for (; e; e = e.parentElement) {
 			const c = rgba(getComputedStyle(e).backgroundColor)
@@ -42,7 +42,7 @@ const audit = `(() => {
 		if (contrast < 4.5) wrong.push(e.outerHTML + " has contrast " + contrast.toFixed(1))
 	}
 	const page = document.documentElement
-	if (page.scrollWidth > page.clientWidth) wrong.push("wider than the window: " + page.scrollWidth)
+	if (page.scrollWidth > page.clientWidth) wrong.push("wider than the window")
 	const seen = new PerformanceObserver(() => {})
 	seen.observe({type: "layout-shift", buffered: true})
 	for (const s of seen.takeRecords()) if (s.value > 0) wrong.push("moved: " + s.value)
@@ -54,9 +54,9 @@ const audit = `(() => {
 func TestBrowserShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	c, site := startChromium(t), serve(t)
-	for _, path := range []string{"/", "/?show=problems", "/?q=nothing", "/service?name=default/web",
-		"/service?name=default/x_y", "/service?name=default/web&connections=1", "/service",
-		"/refused", "/recent", "/conntrack", "/trace",
+	for _, path := range []string{"/", "/?show=problems", "/?q=nothing", "/service",
+		"/service?name=default/x_y", "/service?name=default/web&connections=1", "/refused",
+		"/recent", "/conntrack", "/hooks", "/trace",
 		"/trace?from=10.244.1.5&to=10.96.0.11:80/tcp"} {
 		for scheme, width := range map[string]int{"light": 1200, "dark": 400} {
 			c.look(width, 900, scheme)
@@ -90,7 +90,8 @@ func TestBrowserWithAKeyboard(t *testing.T) {
 	require.Equal(t, "q", c.text("document.activeElement.id"))
 	c.write("10.244.0.1")
 	c.loaded(func() { c.press("Enter") })
-	require.Equal(t, "1 service found", c.text("document.querySelector('[role=status]').textContent"))
+	const found = "document.querySelector('[role=status]').textContent"
+	require.Equal(t, "1 service found", c.text(found))
 	require.Equal(t, "10.244.0.1", c.text("document.getElementById('q').value"))
 
 	c.open(site + "/service?name=default/shop")
@@ -161,7 +162,8 @@ func serve(t *testing.T) string {
 	for svc := range many(8, 3).Services() {
 		st = st.WithService(svc).WithEndpoints(svc.Name, many(8, 3).Endpoints(svc.Name))
 	}
-	s := holding(t, st, &page.Config{Conntrack: connected(), Addresses: here})
+	s := holding(t, st, &page.Config{Conntrack: connected(), Addresses: here,
+		Hooks: chains})
 	site := httptest.NewServer(s)
 	t.Cleanup(site.Close)
 	return site.URL

@@ -46,23 +46,11 @@ type connections struct {
 	Endpoint netip.AddrPort        `json:"endpoint"`
 	// Former says that the service does not send new connections there.
 	Former bool `json:"former,omitempty"`
-	// Answered, Unanswered and Reset are those that the endpoint has answered, has not answered,
-	// and has refused: TCP connections that it reset before they were established.
+	// Answered and Unanswered are those that the endpoint has answered, and has not. A connection
+	// that it refuses is not among them: conntrack forgets it when it sees the RST
+	// (nf_conntrack_tcp_packet in net/netfilter/nf_conntrack_proto_tcp.c).
 	Answered   int `json:"answered"`
 	Unanswered int `json:"unanswered"`
-	Reset      int `json:"reset"`
-}
-
-// Hint says what is likely if nobody answers.
-func (c *connections) Hint() string {
-	switch {
-	case c.Reset > 0 && c.Answered == 0:
-		return "it refuses connections: nothing listens there"
-	case c.Unanswered > 0 && c.Answered == 0:
-		return "it does not answer: it is not reached, or a firewall drops the packets or the " +
-			"answers"
-	}
-	return ""
 }
 
 // connectionsOf reads the conntrack table, for one asker at a time.
@@ -72,13 +60,11 @@ func (p *Page) connectionsOf(ctx context.Context, t *servicemodel.Table, n servi
 	if ct == nil {
 		return nil, noConntrack()
 	}
-	select {
-	case p.dumps <- struct{}{}:
-		defer func() { <-p.dumps }()
-	default:
-		return nil, &problem{http.StatusServiceUnavailable,
-			"the conntrack table is being read for somebody else"}
+	release, err := p.oneAtATime()
+	if err != nil {
+		return nil, err
 	}
+	defer release()
 	ctx, stop := context.WithTimeout(ctx, dumpTime)
 	defer stop()
 	node, err := ct.NodeAddrs(t.Rules().NodePorts)
@@ -112,12 +98,20 @@ func (p *Page) connectionsOf(ctx context.Context, t *servicemodel.Table, n servi
 
 // add counts a flow.
 func (c *connections) add(f *conntrack.Flow) {
-	switch {
-	case f.Status&conntrack.StatusSeenReply == 0:
+	if f.Status&conntrack.StatusSeenReply == 0 {
 		c.Unanswered++
-	case f.TCP == conntrack.TCPClose && f.Status&conntrack.StatusAssured == 0:
-		c.Reset++
-	default:
+	} else {
 		c.Answered++
+	}
+}
+
+// oneAtATime lets one asker do what takes long, until release is called.
+func (p *Page) oneAtATime() (release func(), err error) {
+	select {
+	case p.turn <- struct{}{}:
+		return func() { <-p.turn }, nil
+	default:
+		return nil, &problem{http.StatusServiceUnavailable,
+			"the same is being found out for somebody else; try again"}
 	}
 }

@@ -45,7 +45,7 @@ func flow(dst, endpoint string, s conntrack.Status, tcp conntrack.TCPState) conn
 		Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client}}
 }
 
-// connected has connections of web that are answered, that are not, and that are refused.
+// connected has connections of web that are answered, and that are not.
 func connected() fakeConntrack {
 	const answered = conntrack.StatusSeenReply | conntrack.StatusAssured
 	return fakeConntrack{flows: []conntrack.Flow{
@@ -53,32 +53,31 @@ func connected() fakeConntrack {
 		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPClose),
 		flow("192.168.0.1:30080", "10.244.0.1:8080", 0, conntrack.TCPSynSent),
 		flow("10.96.0.10:80", "10.244.0.2:8080", 0, conntrack.TCPSynSent),
-		flow("10.96.0.10:80", "10.244.0.3:8080", conntrack.StatusSeenReply, conntrack.TCPClose),
+		flow("10.96.0.10:80", "10.244.0.3:8080", answered, conntrack.TCPEstablished),
 		flow("10.96.0.99:80", "10.244.0.3:8080", answered, conntrack.TCPEstablished),
 	}}
 }
 
-// Connections tell which endpoints answer, which do not, and which refuse.
+// Connections tell which endpoints answer, and which do not.
 func TestConnections(t *testing.T) {
 	t.Parallel()
 	s := holding(t, web(), &page.Config{Conntrack: connected()})
 	type countsJSON struct {
-		Endpoint                    string
-		Former                      bool
-		Answered, Unanswered, Reset int
+		Endpoint             string
+		Former               bool
+		Answered, Unanswered int
 	}
 	var got struct{ Connections []countsJSON }
 	s.json(t, "/service.json?name=default/web&connections=1", &got)
 	require.Equal(t, []countsJSON{
-		{"10.244.0.1:8080", false, 2, 1, 0},
-		{"10.244.0.2:8080", false, 0, 1, 0},
-		{"10.244.0.3:8080", true, 0, 0, 1},
+		{"10.244.0.1:8080", false, 2, 1},
+		{"10.244.0.2:8080", false, 0, 1},
+		{"10.244.0.3:8080", true, 1, 0},
 	}, got.Connections)
 	_, body := s.get("/service?name=default/web&connections=1")
-	require.Contains(t, body, "it does not answer")
-	require.Contains(t, body, "nothing listens there")
+	require.Contains(t, body, "not used for new ones")
 	_, body = s.get("/service?name=default/web")
-	require.NotContains(t, body, "it does not answer", "nobody asked")
+	require.NotContains(t, body, "not used for new ones", "nobody asked")
 	none := holding(t, web(), &page.Config{Conntrack: fakeConntrack{}})
 	_, body = none.get("/service?name=default/web&connections=1")
 	require.Contains(t, body, ": none")

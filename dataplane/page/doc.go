@@ -12,8 +12,12 @@
 //	/refused     services that are left out, and addresses that several services claim
 //	/recent      what the engine did, the newest first
 //	/conntrack   how full the conntrack table is
+//	/hooks       the chains of nf_tables that packets pass, and what of them drops packets
 //	/trace       what happens to a packet: from is an address, link the interface that it comes in
 //	             by, to is such as "10.96.0.10:80/tcp"
+//
+// A POST to /ask with the name of a service opens a connection to each of its TCP endpoints, to
+// tell whether they answer, if the program lets it ([Config.Dial]).
 //
 // With ".json" behind it ("/services.json" for the first), each path has the same as JSON;
 // docs/page.md has the fields.

@@ -1,6 +1,7 @@
 package page_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
 	sm "github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // shown is a page of an engine that works on a kernel in memory.
@@ -126,3 +128,13 @@ func broken() sm.State {
 
 // here is the address of the node.
 func here() ([]netip.Addr, error) { return []netip.Addr{addr(192, 168, 1)}, nil }
+
+// chains are two of another program, of which one drops.
+func chains(context.Context) ([]graph.Chain, error) {
+	return []graph.Chain{
+		{Family: "inet", Table: "fw", Name: "out", Type: "filter", Hook: graph.Postrouting,
+			Priority: 10, Drops: []graph.Rule{{Chain: "web", Handle: 7, Text: "th dport 80 drop"}}},
+		{Family: "ip", Table: "fw", Name: "fwd", Type: "filter", Hook: graph.Forward,
+			DropsByDefault: true},
+	}, nil
+}

@@ -1,6 +1,7 @@
 package page_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/page"
 	sm "github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // document is what of a page can be checked without a browser.
@@ -75,7 +77,7 @@ func (d *document) attribute(t *testing.T, n *html.Node, a html.Attribute) {
 // Every link of every page leads to a page or to JSON, whatever the path that it is mounted at.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	t.Parallel()
-	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}})
+	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains})
 	const prefix = "/debug/kernlb"
 	h := http.StripPrefix(prefix, s.Page)
 	base, err := url.Parse(prefix + "/")
@@ -98,7 +100,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 		}
 	}
 	for _, link := range []string{"style.css", "./services.json", "refused", "recent", "conntrack",
-		"trace", "service?name=default%2fweb", "service?name=default%2fweb&connections=1",
+		"hooks", "trace", "service?name=default%2fweb", "service?name=default%2fweb&connections=1",
 		"trace?to=10.96.0.10%3a80%2ftcp"} {
 		require.True(t, seen[link], "nothing links to %s: %v", link, seen)
 	}
@@ -121,7 +123,11 @@ func TestNothingIsInjected(t *testing.T) {
 	eps := st.Endpoints(sm.Name{Namespace: "default", Name: "web"})
 	eps[0].Node, eps[0].Zone = evil, evil
 	st = st.WithEndpoints(sm.Name{Namespace: "default", Name: "web"}, eps)
-	s := newShown(t, &page.Config{Conntrack: fakeConntrack{err: fmt.Errorf("no: %s", evil)}})
+	s := newShown(t, &page.Config{Conntrack: fakeConntrack{err: fmt.Errorf("no: %s", evil)},
+		Hooks: func(context.Context) ([]graph.Chain, error) {
+			return []graph.Chain{{Family: evil, Table: evil, Name: evil, Type: evil,
+				Drops: []graph.Rule{{Chain: evil, Comment: evil, Text: evil}}}}, nil
+		}})
 	s.backend.Refuse(func(c *sm.ChangeSet) error {
 		web := sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"}, Port: "http",
 			Protocol: sm.TCP}
@@ -134,7 +140,7 @@ func TestNothingIsInjected(t *testing.T) {
 	})
 	s.engine.Set(st)
 	q := url.QueryEscape(evil)
-	paths := []string{"/", "/refused", "/recent", "/conntrack", "/?q=" + q, "/?show=" + q,
+	paths := []string{"/", "/refused", "/recent", "/conntrack", "/hooks", "/?q=" + q, "/?show=" + q,
 		"/?page=" + q, "/service?name=default/" + q, "/service?name=default/web&connections=1",
 		"/trace?from=" + q + "&link=" + q + "&to=" + q, "/trace?from=10.0.0.1&link=" + q +
 			"&to=10.96.0.10:80/tcp"}

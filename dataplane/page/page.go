@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // Config tunes a [Page]. A nil *Config is the zero Config.
@@ -21,6 +22,13 @@ type Config struct {
 	// Addresses returns the node's own addresses, for traces. Nil means those of
 	// net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
+	// Hooks reads the chains of nf_tables that packets pass, as hooks.Reader does, to show which of
+	// other programs drop packets. Nil: the page says that it is not known.
+	Hooks func(context.Context) ([]graph.Chain, error)
+	// Dial opens a TCP connection from this node, to tell whether an endpoint answers, when somebody
+	// asks for that with a POST from the page itself; it is closed again at once. It is the one
+	// thing that the page does besides reading. Nil: nobody can ask.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Recent is how many things that the engine did are kept. Zero means 100.
 	Recent int
 }
@@ -46,7 +54,7 @@ type Page struct {
 	mux    *http.ServeMux
 	recent *ring
 	close  func()
-	dumps  chan struct{} // holds a token while conntrack's table is read
+	turn   chan struct{} // holds a token while something is done that takes long
 
 	mu     sync.Mutex
 	listed *listing // the services of the last status that somebody looked at
@@ -54,7 +62,7 @@ type Page struct {
 
 // New returns the page of an engine. What the engine did before is not on it.
 func New(e *dataplane.Engine, cfg *Config) *Page {
-	p := &Page{engine: e, mux: http.NewServeMux(), dumps: make(chan struct{}, 1)}
+	p := &Page{engine: e, mux: http.NewServeMux(), turn: make(chan struct{}, 1)}
 	if cfg != nil {
 		p.cfg = *cfg
 	}
@@ -79,6 +87,12 @@ func (p *Page) Close() error {
 // routes are the paths.
 func (p *Page) routes() {
 	p.mux.HandleFunc("GET /style.css", serveStyle)
+	// Other sites cannot make a browser ask.
+	same := http.NewCrossOriginProtection()
+	p.mux.Handle("POST /ask", same.Handler(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { p.serveHTML(w, r, "ask", p.ask) })))
+	p.mux.Handle("POST /ask.json", same.Handler(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { p.serveJSON(w, r, p.ask) })))
 	for name, v := range map[string]view{
 		"services":  p.services,
 		"service":   p.service,
@@ -86,6 +100,7 @@ func (p *Page) routes() {
 		"recent":    p.recentEvents,
 		"conntrack": p.conntrack,
 		"trace":     p.trace,
+		"hooks":     p.hooks,
 	} {
 		path := "/" + name
 		if name == "services" {
@@ -100,7 +115,7 @@ func (p *Page) routes() {
 	}
 }
 
-// ServeHTTP answers GET and HEAD.
+// ServeHTTP answers GET and HEAD, and POST at /ask.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; form-action 'self'; "+

@@ -238,6 +238,24 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// Chains come in the order in which packets pass them, with what drops packets.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	s := holding(t, web(), &page.Config{Hooks: chains})
+	var got struct {
+		Chains []struct{ Hook, Name string }
+	}
+	s.json(t, "/hooks.json", &got)
+	require.Equal(t, "forward", got.Chains[0].Hook)
+	require.Equal(t, "out", got.Chains[1].Name)
+	_, body := s.get("/hooks")
+	require.Contains(t, body, "<code>inet fw out</code>")
+	require.Contains(t, body, "web, handle 7: th dport 80 drop")
+	require.Contains(t, body, "policy drop")
+	code, _ := holding(t, web(), nil).get("/hooks")
+	require.Equal(t, http.StatusNotFound, code)
+}
+
 // Only reading is possible, and only for pages of the same origin.
 func TestHeadersAndMethods(t *testing.T) {
 	t.Parallel()

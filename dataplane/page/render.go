@@ -58,8 +58,7 @@ func parseTemplates() map[string]*template.Template {
 		"addr":    addrText,
 	}).ParseFS(files, "files/frame.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"services", "service", "refused", "recent", "conntrack",
-		"trace"} {
+	for name := range titles {
 		all[name] = template.Must(template.Must(frame.Clone()).ParseFS(files,
 			"files/"+name+".html"))
 	}
@@ -81,7 +80,8 @@ type frame struct {
 type titled interface{ title() string }
 
 var titles = map[string]string{"services": "Services", "service": "Service", "refused": "Refused",
-	"recent": "Recent", "conntrack": "Conntrack", "trace": "Trace"}
+	"recent": "Recent", "conntrack": "Conntrack", "trace": "Trace", "hooks": "Hooks",
+	"ask": "Service"}
 
 func (p *Page) serveHTML(w http.ResponseWriter, r *http.Request, name string, v view) {
 	status := p.engine.Status()
@@ -91,7 +91,10 @@ func (p *Page) serveHTML(w http.ResponseWriter, r *http.Request, name string, v 
 	if t, ok := data.(titled); ok {
 		f.Title = t.title()
 	}
-	if r.URL.RawQuery != "" {
+	if name == "ask" {
+		f.JSON = "" // a link asks nothing
+	}
+	if r.URL.RawQuery != "" && f.JSON != "" {
 		f.JSON += "?" + r.URL.RawQuery
 	}
 	var b bytes.Buffer

@@ -25,6 +25,7 @@ type serviceData struct {
 
 	CanCount bool `json:"-"` // connections can be counted
 	Counted  bool `json:"-"` // they were
+	CanAsk   bool `json:"-"` // endpoints can be asked
 }
 
 func (d *serviceData) title() string { return d.Name.String() }
@@ -74,11 +75,11 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 	l := p.listingOf(s)
 	e := l.find(name)
 	if e == nil {
-		return nil, &problem{http.StatusNotFound, "there is no service " + name.String()}
+		return nil, noService(name)
 	}
 	d := &serviceData{Name: name, Condition: e.condition, Service: s.State.Service(name),
 		Refusal: refusalOf(s, name), Frontends: []frontendRow{}, Ports: []portPart{},
-		CanCount: p.cfg.Conntrack != nil}
+		CanCount: p.cfg.Conntrack != nil, CanAsk: p.cfg.Dial != nil}
 	for _, c := range s.Conflicts {
 		if c.Winner.Name == name || c.Loser.Name == name {
 			d.Conflicts = append(d.Conflicts, c)
@@ -95,6 +96,10 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 		d.Counted = true
 	}
 	return d, nil
+}
+
+func noService(n servicemodel.Name) error {
+	return &problem{http.StatusNotFound, "there is no service " + n.String()}
 }
 
 // addPorts adds the ports that are wanted or held, in the families that have endpoints or

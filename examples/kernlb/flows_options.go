@@ -27,7 +27,7 @@ func (o *flowOptions) define(fs *flag.FlagSet) {
 		"apply: what becomes of connections to endpoints that go, `POLICY`: leave, cut, or how "+
 			"long they are drained, such as 30s; apply waits for it")
 	fs.BoolVar(&o.watch, "watch", false, "flows: print what happens to flows, until interrupted")
-	fs.StringVar(&o.service, "service", "", "flows and show: only the service "+
+	fs.StringVar(&o.service, "service", "", "flows, show and graph: only the service "+
 		"`NAMESPACE/NAME`")
 	fs.IntVar(&o.bench, "flows", 0, "bench: measure with `N` flows what cleaning them up takes")
 

@@ -12,6 +12,8 @@
 //	kernlb explain NAMESPACE/NAME
 //	                           says all that is known of a service
 //	kernlb count               switches counters of frontends and endpoints on, or with -off off
+//	kernlb graph               draws services, or the way of a packet through the chains of all
+//	                           programs
 //	kernlb flows               prints the flows of services
 //	kernlb tune                sets the limits and timeouts of conntrack
 //	kernlb bench               measures the library in a namespace of its own
@@ -78,6 +80,7 @@ var commands = map[string]func(*program, context.Context) error{
 	"trace":   (*program).trace,
 	"explain": (*program).explain,
 	"count":   (*program).count,
+	"graph":   (*program).graph,
 }
 
 // warn keeps a line for the end.

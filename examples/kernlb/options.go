@@ -36,6 +36,7 @@ type options struct {
 	show     showOptions
 	count    countOptions
 	listen   listenOptions
+	graph    graphOptions
 
 	explained servicemodel.Name // explain: the service
 	ipvs      ipvs.Config       // what flags say of it
@@ -72,7 +73,8 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 		o.checkExplain(name, about)); err != nil {
 		return "", err
 	}
-	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check(), o.listen.check())
+	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check(), o.listen.check(),
+		o.graph.check())
 }
 
 // checkCleanup checks the flags that cleanup alone has.
@@ -150,6 +152,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	o.show.define(fs)
 	o.count.define(fs)
 	o.listen.define(fs)
+	o.graph.define(fs)
 }
 
 // defineApply defines the flags that say what is applied.

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// showOptions are the flags that say what show shows.
+// showOptions are the flags that say what show and graph show.
 type showOptions struct {
 	namespace, service, address string
 	port                        uint
@@ -20,10 +20,12 @@ type showOptions struct {
 }
 
 func (o *showOptions) define(fs *flag.FlagSet) {
-	fs.StringVar(&o.namespace, "namespace", "", "show: only services of the namespace `NAME`")
-	fs.StringVar(&o.address, "address", "", "show: only what is reached at the address `IP`, or "+
-		"leads to it")
-	fs.UintVar(&o.port, "port", 0, "show: only what is reached at the port `N`, or leads to it")
+	fs.StringVar(&o.namespace, "namespace", "", "show and graph: only services of the "+
+		"namespace `NAME`")
+	fs.StringVar(&o.address, "address", "", "show and graph: only what is reached at the "+
+		"address `IP`, or leads to it")
+	fs.UintVar(&o.port, "port", 0, "show and graph: only what is reached at the port "+
+		"`N`, or leads to it")
 	fs.BoolVar(&o.diff, "diff", false, "show: what the kernel holds and the manifests (-f) do not "+
 		"say, and the reverse; the exit code is 1 if there is anything")
 }
@@ -52,16 +54,19 @@ func (o *showOptions) filtered(t *servicemodel.Table) (*servicemodel.Table, erro
 	if o.namespace == "" && o.service == "" && o.address == "" && o.port == 0 {
 		return t, nil
 	}
-	return partOf(t, func(f *servicemodel.Frontend) bool {
-		n := f.Service.Name
-		return (o.namespace == "" || n.Namespace == o.namespace) &&
-			(o.service == "" || n.String() == o.service) &&
-			(o.address == "" || f.Key.Addr == o.addr || leadsTo(t, f, func(e netip.AddrPort) bool {
-				return e.Addr() == o.addr
-			})) &&
-			(o.port == 0 || f.Key.Port == uint16(o.port) || leadsTo(t, f,
-				func(e netip.AddrPort) bool { return e.Port() == uint16(o.port) }))
-	})
+	return partOf(t, func(f *servicemodel.Frontend) bool { return o.shows(t, f) })
+}
+
+// shows reports whether a frontend of a table is to be shown.
+func (o *showOptions) shows(t *servicemodel.Table, f *servicemodel.Frontend) bool {
+	n := f.Service.Name
+	return (o.namespace == "" || n.Namespace == o.namespace) &&
+		(o.service == "" || n.String() == o.service) &&
+		(o.address == "" || f.Key.Addr == o.addr || leadsTo(t, f, func(e netip.AddrPort) bool {
+			return e.Addr() == o.addr
+		})) &&
+		(o.port == 0 || f.Key.Port == uint16(o.port) || leadsTo(t, f,
+			func(e netip.AddrPort) bool { return e.Port() == uint16(o.port) }))
 }
 
 // leadsTo reports whether a frontend has such an endpoint.

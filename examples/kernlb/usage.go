@@ -29,6 +29,8 @@ commands:
            manifests, -f), objects in the kernel, and why it refuses connections
   count    count connections, packets and bytes of frontends and endpoints from now on, for show
            -counters, or stop it (-off)
+  graph    draw services, frontends, pools and endpoints, by the manifests (-f) or by what the
+           kernel holds; with -hooks the way of a packet through the chains of all programs
   flows    print the flows of services, counts, and how full the table is
   tune     set the limits and timeouts of conntrack
   bench    measure the library in a network namespace of its own
@@ -42,7 +44,7 @@ const hint = "kernlb -h lists commands and flags"
 // flagsFor says for which commands a flag is, by its name or by how its name begins, with an
 // asterisk. Those of flags that are not here are all.
 var flagsFor = map[string]string{
-	"f":                  "apply plan watch show trace explain",
+	"f":                  "apply plan watch show trace explain graph",
 	"from":               "trace",
 	"to":                 "trace",
 	"live":               "trace",
@@ -66,13 +68,15 @@ var flagsFor = map[string]string{
 	"keep-flows":         "apply watch",
 	"connections":        "apply watch",
 	"watch":              "flows",
-	"service":            "flows show",
-	"namespace":          "show",
-	"address":            "show",
-	"port":               "show",
+	"service":            "flows show graph",
+	"namespace":          "show graph",
+	"address":            "show graph",
+	"port":               "show graph",
 	"diff":               "show",
 	"counters":           "show",
 	"off":                "count",
+	"format":             "graph",
+	"hooks":              "graph",
 	"services":           "bench",
 	"endpoints":          "bench",
 	"flows":              "bench",
@@ -81,7 +85,7 @@ var flagsFor = map[string]string{
 }
 
 // needNode are the commands that resolve services.
-const needNode = "apply plan watch show trace explain bench"
+const needNode = "apply plan watch show trace explain graph bench"
 
 // takes returns an error if a flag that was given is not for the command.
 func takes(command string, f *flag.Flag) error {

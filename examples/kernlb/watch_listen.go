@@ -13,7 +13,9 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // listenOptions are the flags about the page of watch.
@@ -62,13 +64,29 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if err != nil {
 		return nil, err
 	}
+	reader, err := hooks.Open()
+	if err != nil {
+		table.Close()
+		return nil, err
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.at.String())
 	if err != nil {
 		table.Close()
+		reader.Close()
 		return nil, fmt.Errorf("-listen: %w", err)
 	}
 	shown := page.New(e, &page.Config{Conntrack: table,
-		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) }})
+		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
+		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = table.Do(func() error {
+				conn, err = new(net.Dialer).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		},
+		Hooks: func(ctx context.Context) ([]graph.Chain, error) {
+			return reader.Read(ctx, w.ownsTable)
+		}})
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, nil).Handler()
@@ -92,5 +110,6 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 		<-ended
 		_ = shown.Close()
 		table.Close()
+		reader.Close()
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func (w *watched) address() string {
 }
 
 // get asks the page of a program in a namespace, with a Host header, and returns the code and the
-// body.
+// body. The path may have POST before it.
 func get(t *testing.T, ns *netnstest.NS, at, host, path string) (code int, body string) {
 	t.Helper()
 	require.NoError(t, ns.Do(func() error {
@@ -34,7 +35,11 @@ func get(t *testing.T, ns *netnstest.NS, at, host, path string) (code int, body 
 			return err
 		}
 		defer conn.Close()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+path, nil)
+		method, path, post := strings.Cut(path, " ")
+		if !post {
+			method, path = http.MethodGet, method
+		}
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+host+path, nil)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,169 @@
+package hooks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/servicemodel/graph"
+)
+
+// Reader reads the chains of one network namespace. It must be made by [Open], and closed. Its
+// methods may be called by several goroutines.
+type Reader struct{ conn *rawnl.Conn }
+
+// Open returns a reader of the network namespace of the calling thread. To read takes
+// CAP_NET_ADMIN; without, Read fails with dataplane.ErrNoPermission.
+func Open() (*Reader, error) {
+	conn, err := rawnl.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("open hooks: %w", kernelprobe.Explain(err, nil,
+			kernelprobe.Running()))
+	}
+	return &Reader{conn}, nil
+}
+
+// Close closes the connection to the kernel.
+func (r *Reader) Close() error { return r.conn.Close() }
+
+// families are those whose chains are read, by the numbers of the kernel.
+var families = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6",
+	unix.NFPROTO_INET: "inet"}
+
+// place is a table or a chain.
+type place struct {
+	family       uint8
+	table, chain string
+}
+
+// reading is what is read of all tables.
+type reading struct {
+	base  []graph.Chain
+	at    []place // of each base chain
+	leads map[place][]string
+	drops map[place][]graph.Rule
+}
+
+// Read returns the base chains in the order of family, table and name. The rules of tables for
+// which skip is true are not read, and nil skips none: those of kernlb's own tables may be many.
+// Reading is no snapshot: what others change meanwhile may be in it or not.
+func (r *Reader) Read(ctx context.Context, skip func(table string) bool) ([]graph.Chain, error) {
+	d := reading{leads: map[place][]string{}, drops: map[place][]graph.Rule{}}
+	if err := d.read(ctx, r.conn, skip); err != nil {
+		return nil, fmt.Errorf("read the chains of nf_tables: %w", kernelprobe.Explain(err, nil,
+			kernelprobe.Running()))
+	}
+	for i := range d.base {
+		d.base[i].Drops = d.dropsFrom(d.at[i], map[place]bool{})
+	}
+	slices.SortFunc(d.base, func(a, b graph.Chain) int {
+		return slices.Compare([]string{a.Family, a.Table, a.Name},
+			[]string{b.Family, b.Table, b.Name})
+	})
+	return d.base, nil
+}
+
+func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) bool) error {
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, unix.NFPROTO_UNSPEC, 0,
+		rawnl.Object{Verb: "list", Kind: "chains"})
+	tables := map[place]bool{}
+	err := conn.Dump(ctx, &b, func(m rawnl.Message) error {
+		c, err := nft.DecodeChain(m.Attrs)
+		if err != nil || c.Type == "" || families[m.Family] == "" {
+			return err
+		}
+		d.base = append(d.base, graph.Chain{Family: families[m.Family], Table: c.Table,
+			Name: c.Name, Type: c.Type, Hook: graph.Hook(c.Hook), Priority: c.Prio,
+			DropsByDefault: c.Drops})
+		d.at = append(d.at, place{m.Family, c.Table, c.Name})
+		tables[place{m.Family, c.Table, ""}] = true
+		return nil
+	})
+	for t := range tables {
+		if err == nil && (skip == nil || !skip(t.table)) {
+			err = d.readRules(ctx, conn, t)
+		}
+	}
+	return err
+}
+
+// readRules reads the rules of a table. One that is gone has none.
+func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) error {
+	var b rawnl.Batch
+	b.Message(rawnl.SubsysNFTables, nft.MsgGetRule, 0, t.family, 0,
+		rawnl.Object{Verb: "list", Kind: "rules of table", Name: t.table})
+	b.Text(nft.AttrRuleTable, t.table)
+	return rawnl.Except(conn.Dump(ctx, &b, func(m rawnl.Message) error {
+		rule, err := nft.DecodeRule(m.Attrs)
+		if err != nil || string(rule.Table) != t.table || m.Family != t.family {
+			return err
+		}
+		at := place{t.family, t.table, string(rule.Chain)}
+		drops, leads := meaning(rule.Exprs)
+		d.leads[at] = append(d.leads[at], leads...)
+		if drops {
+			d.drops[at] = append(d.drops[at], graph.Rule{Chain: at.chain, Handle: rule.Handle,
+				Comment: nft.CommentOf(rule.UserData), Text: nft.ListRule(t.family, rule.Exprs)})
+		}
+		return nil
+	}), unix.ENOENT)
+}
+
+// dropsFrom returns the rules that drop in a chain and in those that it leads to.
+func (d *reading) dropsFrom(at place, seen map[place]bool) (l []graph.Rule) {
+	if seen[at] {
+		return nil
+	}
+	seen[at] = true
+	l = append(l, d.drops[at]...)
+	for _, chain := range d.leads[at] {
+		l = append(l, d.dropsFrom(place{at.family, at.table, chain}, seen)...)
+	}
+	return l
+}
+
+// meaning says whether a rule drops or rejects packets, and to which chains it leads. Where the
+// verdict is in a map, that is not known.
+func meaning(exprs []byte) (drops bool, leads []string) {
+	nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
+		switch string(e.Name) {
+		case "reject":
+			drops = true
+		case "target": // of x_tables, by the variant of iptables that works on nf_tables
+			name := attribute(e.Attrs, nft.AttrExtensionName)
+			target := string(nft.CString(name))
+			drops = drops || target == "REJECT" || target == "DROP"
+		case "immediate":
+			verdict := attribute(attribute(e.Attrs, nft.AttrImmediateData), nft.DataVerdict)
+			code := attribute(verdict, nft.AttrVerdictCode)
+			switch {
+			case len(code) != 4:
+			case slices.Equal(code, []byte{0, 0, 0, nft.VerdictDrop}):
+				drops = true
+			default:
+				if to := nft.CString(attribute(verdict, nft.AttrVerdictChain)); len(to) > 0 {
+					leads = append(leads, string(to))
+				}
+			}
+		}
+		return true
+	})
+	return drops, leads
+}
+
+// attribute returns an attribute among others, nil if it is not there.
+func attribute(attrs []byte, typ uint16) []byte {
+	it := rawnl.Attrs(attrs)
+	for it.Next() {
+		if it.Type() == typ {
+			return it.Data()
+		}
+	}
+	return nil
+}

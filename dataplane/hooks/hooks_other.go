@@ -1,0 +1,24 @@
+//go:build !linux
+
+package hooks
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kernlb/kernlb/servicemodel/graph"
+)
+
+// Reader reads the chains of one network namespace, on Linux.
+type Reader struct{}
+
+// Open returns errors.ErrUnsupported: chains of nf_tables are there on Linux only.
+func Open() (*Reader, error) { return nil, errors.ErrUnsupported }
+
+// Read returns errors.ErrUnsupported.
+func (*Reader) Read(context.Context, func(table string) bool) ([]graph.Chain, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Close does nothing.
+func (*Reader) Close() error { return nil }

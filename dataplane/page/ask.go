@@ -1,0 +1,116 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Endpoints are asked so many in all, so many at a time, and so long each.
+const (
+	maxAsked    = 64
+	askedAtOnce = 16
+	askPatience = time.Second
+)
+
+// askData is what the endpoints of a service say.
+type askData struct {
+	Name    servicemodel.Name `json:"name"`
+	Answers []answer          `json:"answers"`
+	// Left is how many endpoints were not asked: those of UDP and SCTP, and those beyond 64.
+	Left int `json:"left,omitzero"`
+}
+
+func (d *askData) title() string { return d.Name.String() }
+
+// answer is what came of a connection to an endpoint.
+type answer struct {
+	Endpoint netip.AddrPort `json:"endpoint"`
+	OK       bool           `json:"ok"`
+	Says     string         `json:"says"`
+}
+
+// ask opens a TCP connection from this node to each endpoint of a service that is used, and closes
+// it again.
+func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
+	if p.cfg.Dial == nil {
+		return nil, &problem{http.StatusNotFound, "this program does not ask endpoints"}
+	}
+	name, err := servicemodel.ParseName(r.FormValue("name"))
+	if err != nil {
+		return nil, badRequest("name: %v", err)
+	}
+	l := p.listingOf(s)
+	e := l.find(name)
+	if e == nil {
+		return nil, noService(name)
+	}
+	release, err := p.oneAtATime()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	d := &askData{Name: name, Answers: []answer{}}
+	seen := map[netip.AddrPort]bool{}
+	for _, f := range e.frontends {
+		for _, pool := range poolsOf(l.held, f) {
+			for i := range pool.Slots {
+				at := pool.Slots[i].Endpoint
+				switch {
+				case seen[at] && f.Service.Protocol == servicemodel.TCP:
+				case f.Service.Protocol != servicemodel.TCP || len(d.Answers) == maxAsked:
+					d.Left++
+				default:
+					seen[at] = true
+					d.Answers = append(d.Answers, answer{Endpoint: at})
+				}
+			}
+		}
+	}
+	p.askAll(r.Context(), d.Answers)
+	slices.SortFunc(d.Answers, func(a, b answer) int { return a.Endpoint.Compare(b.Endpoint) })
+	return d, nil
+}
+
+// askAll asks some at a time, and waits for all.
+func (p *Page) askAll(ctx context.Context, l []answer) {
+	var all sync.WaitGroup
+	turns := make(chan struct{}, askedAtOnce)
+	for i := range l {
+		turns <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turns }()
+			p.askOne(ctx, &l[i])
+		})
+	}
+	all.Wait()
+}
+
+func (p *Page) askOne(ctx context.Context, a *answer) {
+	ctx, stop := context.WithTimeout(ctx, askPatience)
+	defer stop()
+	conn, err := p.cfg.Dial(ctx, "tcp", a.Endpoint.String())
+	var timeout net.Error
+	switch {
+	case err == nil:
+		conn.Close()
+		a.OK, a.Says = true, "answers"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		a.Says = "refuses connections: nothing listens there"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		a.Says = "does not answer: it is not reached, or a firewall drops the packets or the " +
+			"answers"
+	default:
+		a.Says = cmp.Or(errors.Unwrap(err), err).Error()
+	}
+}

@@ -1,0 +1,209 @@
+package graph_test
+
+import (
+	"encoding/xml"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/graph"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func all(*sm.Frontend) bool { return true }
+
+// table has a service with weights and policy Local, one without endpoints, and one that drops.
+func table(t testing.TB) *sm.Table {
+	t.Helper()
+	service := func(name string, ip byte, edit func(*sm.Service)) *sm.Service {
+		s := &sm.Service{Name: sm.Name{Namespace: "default", Name: name},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, ip})},
+			Ports:      []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80}}}
+		edit(s)
+		return s
+	}
+	endpoint := func(i, weight int, node string) sm.Endpoint {
+		return sm.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Ready: true,
+			Weight: uint16(weight), Node: node,
+			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}}
+	}
+	local := func(port uint16) func(*sm.Service) {
+		return func(s *sm.Service) {
+			s.ExternalTrafficPolicy = sm.PolicyLocal
+			s.Ports[0].NodePort = port
+		}
+	}
+	var many []sm.Endpoint
+	for i := range 20 {
+		many = append(many, endpoint(100+i, 1, "n2"))
+	}
+	st := sm.State{}.WithNode(sm.Node{Name: "n1"}).
+		WithService(service("web", 10, local(30080))).
+		WithService(service("mail", 11, local(30081))).
+		WithService(service("shop", 12, func(s *sm.Service) { s.SessionAffinity.ClientIP = true }))
+	st = st.WithEndpoints(sm.Name{Namespace: "default", Name: "web"},
+		[]sm.Endpoint{endpoint(1, 3, "n1"), endpoint(2, 1, "n2")}).
+		WithEndpoints(sm.Name{Namespace: "default", Name: "mail"}, many)
+	got, err := sm.Resolve(nil, st)
+	require.NoError(t, err)
+	return got
+}
+
+// chains are those of kernlb and of two others.
+func chains() []graph.Chain {
+	c := func(family, table, name string, h graph.Hook, prio int32,
+		drops ...graph.Rule) graph.Chain {
+		return graph.Chain{Family: family, Table: table, Name: name, Type: "filter", Hook: h,
+			Priority: prio, Drops: drops}
+	}
+	drop := graph.Rule{Chain: "web", Handle: 7, Text: "tcp dport 8080 drop", Comment: "no web"}
+	policy := c("ip", "filter", "FORWARD", graph.Forward, 0)
+	policy.DropsByDefault = true
+	return []graph.Chain{
+		c("ip", "kernlb", "nat-prerouting", graph.Prerouting, -100),
+		c("inet", "fw", "raw", graph.Prerouting, -300),
+		c("ip", "kernlb", "nat-output", graph.Output, -100),
+		c("ip", "kernlb", "filter-forward", graph.Forward, 0),
+		c("ip6", "filter", "INPUT", graph.Input, 0),
+		c("inet", "fw", "out", graph.Postrouting, 10, drop, drop, drop, drop, drop),
+		policy,
+	}
+}
+
+func ours(c *graph.Chain) bool { return c.Table == "kernlb" }
+
+func TestDrawingsAreGolden(t *testing.T) {
+	t.Parallel()
+	for name, g := range map[string]*graph.Graph{
+		"services": graph.Services(table(t), all),
+		"hooks":    graph.Hooks(chains(), sm.IPv4, ours),
+	} {
+		for suffix, got := range map[string]string{"mmd": g.Mermaid(), "dot": g.DOT(),
+			"svg": g.SVG()} {
+			path := filepath.Join("testdata", name+"."+suffix)
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got, "%s: -update writes it anew", path)
+		}
+	}
+}
+
+// Only what is to be kept is drawn, and an empty table is an empty drawing.
+func TestOnlyWhatIsKeptIsDrawn(t *testing.T) {
+	t.Parallel()
+	web := graph.Services(table(t), func(f *sm.Frontend) bool {
+		return f.Service.Name.Name == "web"
+	})
+	require.Contains(t, web.Mermaid(), "default/web:http")
+	require.NotContains(t, web.Mermaid(), "shop")
+	for _, g := range []*graph.Graph{graph.Services(nil, all), graph.Hooks(nil, sm.IPv6, ours)} {
+		wellFormed(t, g.SVG())
+		require.Contains(t, g.Mermaid(), "flowchart")
+	}
+}
+
+func wellFormed(t *testing.T, svg string) (texts []string) {
+	t.Helper()
+	d := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			return texts
+		}
+		require.NoError(t, err)
+		switch token := token.(type) {
+		case xml.StartElement:
+			require.Contains(t, []string{"svg", "style", "defs", "marker", "path", "rect", "g",
+				"text"}, token.Name.Local)
+			for _, a := range token.Attr {
+				require.NotContains(t, []string{"href", "onload"}, a.Name.Local)
+			}
+		case xml.CharData:
+			texts = append(texts, string(token))
+		}
+	}
+}
+
+// Names of others stay text in each language.
+func TestNothingIsInjected(t *testing.T) {
+	t.Parallel()
+	const evil = "\"]; <script>alert(1)</script> \\\" end %% & | `x` \x00"
+	g := graph.Hooks([]graph.Chain{{Family: "ip", Table: evil, Name: evil, Type: evil,
+		Drops: []graph.Rule{{Chain: evil, Text: evil, Comment: evil}}}}, sm.IPv4, ours)
+	texts := wellFormed(t, g.SVG())
+	require.Contains(t, strings.Join(texts, ""), "<script>alert(1)</script>")
+	for line := range strings.Lines(g.Mermaid()) {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "n"); ok && strings.Contains(
+			rest, "[\"") {
+			require.Equal(t, 2, strings.Count(rest, `"`), line)
+			require.NotContains(t, rest, "script>")
+		}
+	}
+	for line := range strings.Lines(g.DOT()) {
+		quotes := strings.Count(strings.NewReplacer(`\\`, "", `\"`, "").Replace(line), `"`)
+		require.Zero(t, quotes%2, line)
+	}
+}
+
+func TestTextsOfHooksAndRules(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "postrouting", graph.Postrouting.String())
+	require.Equal(t, "hook 5", graph.Hook(5).String())
+	require.Equal(t, "inet fw out", chains()[5].String())
+	require.Equal(t, `web, handle 7: tcp dport 8080 drop ("no web")`, chains()[5].Drops[0].String())
+	require.True(t, chains()[5].Sees(sm.IPv6))
+	require.False(t, chains()[0].Sees(sm.IPv6))
+}
+
+// Boxes never lie upon one another.
+func TestBoxesAreApart(t *testing.T) {
+	t.Parallel()
+	for _, svg := range []string{graph.Services(table(t), all).SVG(),
+		graph.Hooks(chains(), sm.IPv4, ours).SVG()} {
+		var boxes [][4]int
+		for line := range strings.Lines(svg) {
+			_, at, ok := strings.Cut(line, `"><rect x=`)
+			if !ok {
+				continue
+			}
+			var b [4]int
+			_, err := fmt.Sscanf(at, `"%d" y="%d" width="%d" height="%d"`, &b[0], &b[1], &b[2],
+				&b[3])
+			require.NoError(t, err)
+			for _, o := range boxes {
+				require.False(t, b[0] < o[0]+o[2] && o[0] < b[0]+b[2] && b[1] < o[1]+o[3] &&
+					o[1] < b[1]+b[3], "%v and %v", b, o)
+			}
+			boxes = append(boxes, b)
+		}
+		require.Greater(t, len(boxes), 8)
+	}
+}
+
+// 1,000 services are drawn in a moment.
+func BenchmarkSVG(b *testing.B) {
+	st := sm.State{}
+	for i := range 1000 {
+		n := sm.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
+		st = st.WithService(&sm.Service{Name: n,
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}})
+	}
+	t, err := sm.Resolve(nil, st)
+	require.NoError(b, err)
+	for b.Loop() {
+		graph.Services(t, all).SVG()
+	}
+}

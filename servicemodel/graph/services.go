@@ -1,0 +1,172 @@
+package graph
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// maxEndpoints is how many endpoints of a pool are drawn.
+const maxEndpoints = 12
+
+// Services draws the frontends of a table that are to be kept, with all that they lead to. Where a
+// frontend rejects or drops, the cause is in the box ([servicemodel.Table.Cause]). Of a pool of
+// many endpoints, the first twelve are drawn, and how many there are besides.
+func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {
+	s := services{Graph: &Graph{title: "Services"}, t: t,
+		ports: map[servicemodel.PortName]*box{}, pools: map[servicemodel.PoolID]*box{},
+		endpoints: map[endpoint]*box{}}
+	var all []*servicemodel.Frontend
+	for f := range t.Frontends() {
+		if keep(f) {
+			all = append(all, f)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *servicemodel.Frontend) int {
+		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Kind, b.Kind))
+	})
+	for _, f := range all {
+		s.frontend(f)
+	}
+	return s.Graph
+}
+
+// services is the drawing of a table.
+type services struct {
+	*Graph
+	t         *servicemodel.Table
+	columns   [4]*group // of the service port that is being drawn
+	ports     map[servicemodel.PortName]*box
+	pools     map[servicemodel.PoolID]*box
+	endpoints map[endpoint]*box
+}
+
+// endpoint is an endpoint of a protocol.
+type endpoint struct {
+	addr     netip.AddrPort
+	protocol servicemodel.Protocol
+}
+
+func (s *services) frontend(f *servicemodel.Frontend) {
+	port := s.ports[f.Service]
+	if port == nil {
+		s.row(len(s.ports))
+		port = s.add(s.columns[0], plain, f.Service.String())
+		s.ports[f.Service] = port
+	}
+	lines := []string{f.Key.String(), f.Kind.String()}
+	if f.Affinity > 0 {
+		lines = append(lines, "affinity "+f.Affinity.String())
+	}
+	for _, r := range f.Sources {
+		lines = append(lines, "only from "+r.String())
+	}
+	b := s.add(s.columns[1], plain, lines...)
+	s.connect(port, b, "")
+	if f.Internal == f.External {
+		s.verdict(b, f, f.Internal, "")
+		return
+	}
+	s.verdict(b, f, f.Internal, "from here")
+	s.verdict(b, f, f.External, "from outside")
+}
+
+// row begins the row of a service port. The first one has the titles.
+func (s *services) row(n int) {
+	for i, title := range []string{"service", "frontend", "pool", "endpoint"} {
+		if n > 0 {
+			title = ""
+		}
+		s.columns[i] = s.group(i, n, title)
+	}
+}
+
+// verdict draws where a frontend leads to.
+func (s *services) verdict(from *box, f *servicemodel.Frontend, v servicemodel.Verdict,
+	text string) {
+	id, balances := f.Pool(v)
+	if pool := s.t.Pool(id); balances && pool != nil {
+		s.connect(from, s.pool(pool), text)
+		return
+	}
+	end := "rejected"
+	if v == servicemodel.Drop {
+		end = "dropped"
+	}
+	s.connect(from, s.add(s.columns[2], refuses,
+		append([]string{end}, wrap(s.t.Cause(f).String(), 36)...)...), text)
+}
+
+// pool draws a pool once.
+func (s *services) pool(p *servicemodel.Pool) *box {
+	if b := s.pools[p.ID]; b != nil {
+		return b
+	}
+	what := "all endpoints"
+	if p.ID.Scope == servicemodel.ScopeLocal {
+		what = "endpoints on this node"
+	}
+	lines := []string{what, p.ID.Family.String()}
+	if p.Scheduler != servicemodel.SchedulerDefault {
+		lines = append(lines, "scheduler "+string(p.Scheduler))
+	}
+	if p.Forwarding != servicemodel.ForwardNAT {
+		lines = append(lines, "forwarding "+p.Forwarding.String())
+	}
+	b := s.add(s.columns[2], plain, lines...)
+	s.pools[p.ID] = b
+	slots := slices.SortedFunc(slices.Values(p.Slots), func(a, b servicemodel.Slot) int {
+		return a.Endpoint.Compare(b.Endpoint)
+	})
+	total := 0
+	for _, slot := range slots {
+		total += int(slot.Weight)
+	}
+	drawn := min(len(slots), maxEndpoints)
+	rest := total
+	for _, slot := range slots[:drawn] {
+		rest -= int(slot.Weight)
+		s.connect(b, s.endpoint(slot.Endpoint, p.ID.Service.Protocol),
+			share(int(slot.Weight), total))
+	}
+	if more := len(slots) - drawn; more > 0 {
+		s.connect(b, s.add(s.columns[3], aside, fmt.Sprintf("and %d more", more)),
+			share(rest, total))
+	}
+	return b
+}
+
+func (s *services) endpoint(a netip.AddrPort, p servicemodel.Protocol) *box {
+	key := endpoint{a, p}
+	if s.endpoints[key] == nil {
+		s.endpoints[key] = s.add(s.columns[3], plain, a.String())
+	}
+	return s.endpoints[key]
+}
+
+// share is a part such as "33.3 %".
+func share(part, of int) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*float64(part)/float64(of)), ".0") + " %"
+}
+
+// wrap breaks a text into lines of about a width.
+func wrap(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
