@@ -25,9 +25,9 @@ type Config struct {
 	// Hooks reads the chains of nf_tables that packets pass, as hooks.Reader does, to show which of
 	// other programs drop packets. Nil: the page says that it is not known.
 	Hooks func(context.Context) ([]graph.Chain, error)
-	// Dial opens a TCP connection from this node, to tell whether an endpoint answers, when somebody
-	// asks for that with a POST from the page itself; it is closed again at once. It is the one
-	// thing that the page does besides reading. Nil: nobody can ask.
+	// Dial opens a TCP connection from this node, to tell whether an endpoint answers, when
+	// somebody asks for that with a POST from the page itself; it is closed again at once. It is
+	// the one thing that the page does besides reading. Nil: nobody can ask.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Recent is how many things that the engine did are kept. Zero means 100.
 	Recent int

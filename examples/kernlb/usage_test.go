@@ -33,7 +33,7 @@ func TestWrongUsageIsOneLine(t *testing.T) {
 		"explain a/b c/d":                `explain does not take "c/d"`,
 		"apply -f":                       "flag needs an argument: -f",
 		"bench -services x":              `invalid value "x" for flag -services: parse error`,
-		"-service a/b apply -f x":        "-service is for flows, not for apply",
+		"-service a/b apply -f x":        "-service is for flows, show, graph, not for apply",
 		"cleanup -of kube-proxy3":        `-of: "kube-proxy3": want kube-proxy`,
 		"show -o json -o yaml":           `-o: "yaml": want text or json`,
 		"flows -watch -service nope":     `-service: "nope": want namespace/name`,

@@ -75,18 +75,7 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 		reader.Close()
 		return nil, fmt.Errorf("-listen: %w", err)
 	}
-	shown := page.New(e, &page.Config{Conntrack: table,
-		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
-		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = table.Do(func() error {
-				conn, err = new(net.Dialer).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
-		},
-		Hooks: func(ctx context.Context) ([]graph.Chain, error) {
-			return reader.Read(ctx, w.ownsTable)
-		}})
+	shown := page.New(e, w.pageConfig(table, reader))
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, nil).Handler()
@@ -112,4 +101,20 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 		table.Close()
 		reader.Close()
 	}, nil
+}
+
+// pageConfig says what the page shows, all of it in the network namespace of the table.
+func (w *watcher) pageConfig(table *conntrack.Table, reader *hooks.Reader) *page.Config {
+	return &page.Config{Conntrack: table,
+		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
+		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = table.Do(func() error {
+				conn, err = new(net.Dialer).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		},
+		Hooks: func(ctx context.Context) ([]graph.Chain, error) {
+			return reader.Read(ctx, w.ownsTable)
+		}}
 }
