@@ -18,11 +18,11 @@ func TestWrongUsageIsOneLine(t *testing.T) {
 		"frobnicate":            `there is no command "frobnicate"; kernlb -h lists`,
 		"apply -f x -keep-gong": `there is no flag "-keep-gong"; did you mean -keep-going?`,
 		"show -frobnicate":      `there is no flag "-frobnicate"; kernlb -h lists`,
-		"tune -f x": "-f is for apply, plan, watch, show, trace, explain, not " +
+		"tune -f x": "-f is for apply, plan, watch, show, trace, explain, graph, not " +
 			"for tune",
 		"show -conntrack-min 1": "-conntrack-min is for tune, not for show",
 		"tune -masquerade-all": "-masquerade-all is for apply, plan, watch, show, " +
-			"trace, explain, bench",
+			"trace, explain, graph, bench",
 		"watch -f x -listen 0.0.0.0:80": "-listen: 0.0.0.0:80: others than this machine " +
 			"reach it, and could read the page; if they shall, say -listen-anywhere",
 		"watch -f x -listen localhost:1": `-listen: "localhost:1": want IP:PORT`,
