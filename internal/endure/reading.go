@@ -9,6 +9,8 @@ import (
 	"os"
 	"runtime"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/neighbour"
 )
 
 // reading is what there is at one moment, by the names of columns.
@@ -67,26 +69,20 @@ func (s *soaking) measure(ctx context.Context) error {
 	}
 }
 
-// read is one reading. No writer is under way at that moment, or its objects would be counted.
+// read is one reading. No vandal and no writer is under way at that moment, or what they leave
+// would be counted.
 func (s *soaking) read(ctx context.Context) (reading, error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
+	s.others.Lock()
+	defer s.others.Unlock()
 	r := reading{}
-	for {
-		if _, err := s.engine.Apply(ctx, s.base); err != nil {
-			return nil, err
-		}
-		before := s.vandals.Load() + s.kills.Load()
-		if err := s.countObjects(r); err != nil {
-			return nil, err
-		}
-		result, err := s.engine.Apply(ctx, s.base)
-		if err != nil {
-			return nil, err
-		}
-		if result.Messages == 0 && before == s.vandals.Load()+s.kills.Load() {
-			break // nobody was there meanwhile
-		}
+	s.engine.Resync()
+	if _, err := s.engine.Apply(ctx, s.base); err != nil {
+		return nil, err
+	}
+	if err := s.withoutNeighbour(ctx, func() error { return s.countObjects(r) }); err != nil {
+		return nil, err
 	}
 	usage, err := s.table.Usage(ctx)
 	if err != nil {
@@ -104,6 +100,18 @@ func (s *soaking) read(ctx context.Context) (reading, error) {
 	slab, slabErr := valueOf("/proc/meminfo", "SUnreclaim:")
 	r["RSS MB"], r["slab MB"] = rss/1024, slab/1024
 	return r, errors.Join(err, rssErr, slabErr)
+}
+
+// withoutNeighbour does something while the neighbour is not there: nft begins a listing again when
+// somebody commits meanwhile.
+func (s *soaking) withoutNeighbour(ctx context.Context, do func() error) error {
+	if _, err := s.neighbour.Close(); err != nil {
+		return fmt.Errorf("neighbour: %w", err)
+	}
+	err := do()
+	n, startErr := neighbour.Start(ctx, s.Node.NS.Fd())
+	s.neighbour = n
+	return errors.Join(err, startErr)
 }
 
 // countObjects counts what nf_tables has, as nft sees it, but for the neighbour's table.

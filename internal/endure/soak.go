@@ -33,7 +33,10 @@ type soaking struct {
 	o    *options
 	base servicemodel.State // what the kernel holds whenever it is measured
 
-	turn     sync.Mutex // who has it changes the engine's state
+	turn sync.Mutex // who has it changes the engine's state
+	// others is held for reading by who disturbs the engine, and for writing by who measures: on a
+	// busy machine, a reading takes longer than vandals and writers leave one another alone.
+	others   sync.RWMutex
 	changes  atomic.Int64
 	vandals  atomic.Int64
 	kills    atomic.Int64
@@ -134,7 +137,9 @@ func (s *soaking) vandalize(ctx context.Context) error {
 		case <-tick.C:
 		}
 		// What a command says of a table that is not there is of no interest.
+		s.others.RLock()
 		_, _ = s.run(commands[i%len(commands)])
+		s.others.RUnlock()
 		s.vandals.Add(1)
 	}
 }
@@ -163,23 +168,34 @@ func (s *soaking) write(ctx context.Context) error {
 			return nil
 		case <-time.After(writerEvery):
 		}
-		c := exec.Command("/proc/self/exe", "-backend", s.o.backend, "-services",
-			fmt.Sprint(s.o.services), "writer")
-		c.ExtraFiles, c.Stderr = []*os.File{netns}, os.Stderr
-		if err := c.Start(); err != nil {
-			return fmt.Errorf("start a writer: %w", err)
-		}
-		time.Sleep(time.Duration(rng.ExpFloat64() * float64(writerLives)))
-		if err := c.Process.Kill(); err != nil {
-			return fmt.Errorf("kill a writer: %w", err)
-		}
-		var exit *exec.ExitError
-		if err := c.Wait(); !errors.As(err, &exit) ||
-			exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-			return fmt.Errorf("a writer was not killed: %w", err)
+		life := time.Duration(rng.ExpFloat64() * float64(writerLives))
+		if err := s.writeAndDie(netns, life); err != nil {
+			return err
 		}
 		s.kills.Add(1)
 	}
+}
+
+// writeAndDie starts a writer in a network namespace, and kills it after its life.
+func (s *soaking) writeAndDie(netns *os.File, life time.Duration) error {
+	s.others.RLock()
+	defer s.others.RUnlock()
+	c := exec.Command("/proc/self/exe", "-backend", s.o.backend, "-services",
+		fmt.Sprint(s.o.services), "writer")
+	c.ExtraFiles, c.Stderr = []*os.File{netns}, os.Stderr
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("start a writer: %w", err)
+	}
+	time.Sleep(life)
+	if err := c.Process.Kill(); err != nil {
+		return fmt.Errorf("kill a writer: %w", err)
+	}
+	var exit *exec.ExitError
+	if err := c.Wait(); !errors.As(err, &exit) ||
+		exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		return fmt.Errorf("a writer was not killed: %w", err)
+	}
+	return nil
 }
 
 // writer is the program that is killed.
