@@ -90,6 +90,10 @@ func (p *proposal) conflicts() []servicemodel.Conflict {
 // kernel may be confined to what is wanted.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
 	e.phase.enter(PhaseResolve)
+	s, err := e.completed(ctx, s)
+	if err != nil {
+		return nil, err
+	}
 	p := &proposal{draft: draft{state: s, strict: e.strict}}
 	t, err := p.resolve(e.resolved)
 	if err != nil {

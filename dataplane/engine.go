@@ -21,6 +21,9 @@ type Config struct {
 	// Logger gets a record for each apply that changed something, for drift, and for each service
 	// that is refused. Nil means silence.
 	Logger *slog.Logger
+	// Node completes the node of each state with what it leaves open. Nil means that states say
+	// all there is to say.
+	Node NodeSource
 	// Flows is notified of each change and deletes the flows that the change leaves stale. Nil
 	// means that stale flows stay.
 	Flows Flows
@@ -32,6 +35,7 @@ type Config struct {
 // others return at once.
 type Engine struct {
 	flows    Flows
+	node     NodeSource
 	strict   bool
 	switched chan struct{} // Run is told of another backend
 
@@ -80,7 +84,7 @@ func New(b Backend, cfg *Config) *Engine {
 		cfg = &Config{}
 	}
 	e := &Engine{
-		held: newHeld(b), strict: cfg.Strict, flows: cfg.Flows,
+		held: newHeld(b), strict: cfg.Strict, flows: cfg.Flows, node: cfg.Node,
 		switched: make(chan struct{}, 1), turn: newTurn(),
 		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
 	}

@@ -58,9 +58,10 @@ func (o *RunOptions) withDefaults() RunOptions {
 // Run makes the kernel hold what [Engine.Set] and [Engine.Apply] ask for, the newest of it, until
 // the context is done. It tries again what failed, with the newest state; repairs what others
 // change; and does the work that applies leave to a later time when it is due. If the backend is a
-// [Watcher], Run applies the state again when what it watches has changed.
+// [Watcher], Run applies the state again when what it watches has changed; so it does for a
+// [Config.Node].
 //
-// Run works in the caller's goroutine; the goroutine that watches ends before Run returns. It
+// Run works in the caller's goroutine; goroutines that watch end before Run returns. It
 // returns the context's error, or [ErrRunning] if another Run of the engine is under way. The
 // kernel then stays as it is: what of the newest state is not in it, and what work is left, is in
 // [Engine.Status]. [Engine.Finish], called before the context is ended, waits for both.
@@ -155,14 +156,28 @@ func (l *loop) next(ctx context.Context) error {
 	return nil
 }
 
-// watchBackend watches what the engine's backend depends on, and no other backend any more.
+// watchBackend watches the node, what the engine's backend depends on, and no other backend any
+// more.
 func (l *loop) watchBackend(ctx context.Context) error {
 	b, err := l.engine.current(ctx)
 	if err != nil {
 		return err
 	}
+	var watchers []Watcher
+	if w, ok := b.(Watcher); ok {
+		watchers = append(watchers, w)
+	}
+	if l.engine.node != nil {
+		watchers = append(watchers, l.engine.node)
+	}
 	l.watch.close()
-	l.watch = newWatch(ctx, b, l.opts.RetryMax)
+	noted := l.watch.changed
+	l.watch = newWatch(ctx, l.opts.RetryMax, watchers)
+	select {
+	case <-noted: // what was noted last was about the node, perhaps
+		l.watch.note()
+	default:
+	}
 	return nil
 }
 

@@ -31,35 +31,36 @@ func noWatch() *watch {
 	return &watch{changed: make(chan struct{}, 1), failed: make(chan error), stop: func() {}}
 }
 
-// newWatch begins to watch, if the backend is a Watcher. After an error it begins again once the
-// time again has passed, and counts that as a change, since changes may have been missed.
-func newWatch(ctx context.Context, b Backend, again time.Duration) *watch {
+// newWatch begins to watch.
+func newWatch(ctx context.Context, again time.Duration, watchers []Watcher) *watch {
 	w := noWatch()
-	watcher, ok := b.(Watcher)
-	if !ok {
-		return w
-	}
 	ctx, w.stop = context.WithCancel(ctx)
-	w.ended.Go(func() {
-		for {
-			err := watcher.Watch(ctx, w.note)
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				select {
-				case w.failed <- fmt.Errorf("watch for changes of the node: %w", err):
-				case <-ctx.Done():
-					return
-				}
-			}
-			if sleep.For(ctx, again) != nil {
-				return
-			}
-			w.note()
-		}
-	})
+	for _, watcher := range watchers {
+		w.ended.Go(func() { w.watch(ctx, again, watcher) })
+	}
 	return w
+}
+
+// watch watches. After an error it begins again once the time again has passed, and counts that as
+// a change, since changes may have been missed.
+func (w *watch) watch(ctx context.Context, again time.Duration, watcher Watcher) {
+	for {
+		err := watcher.Watch(ctx, w.note)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			select {
+			case w.failed <- fmt.Errorf("watch for changes of the node: %w", err):
+			case <-ctx.Done():
+				return
+			}
+		}
+		if sleep.For(ctx, again) != nil {
+			return
+		}
+		w.note()
+	}
 }
 
 // note notes a change. Changes that nobody has received become one.

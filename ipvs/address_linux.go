@@ -58,11 +58,10 @@ func moved(doing string, a netip.Addr, dev string, err error) error {
 // readAddresses reads the addresses of the namespace, and looks for the device. A device that is
 // not a dummy is an error.
 func (k *kernel) readAddresses() (addresses, error) {
-	k.changes.look()
-	k.changes.suspect.Store(false) // what is noticed from here on may not be in the list
+	k.changes.Listing()
 	a, err := k.listAddresses()
 	if err != nil {
-		k.changes.suspect.Store(true)
+		k.changes.Suspect()
 	}
 	return a, err
 }

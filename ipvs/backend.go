@@ -23,6 +23,10 @@ const DefaultTable = "kernlb-ipvs"
 // zero.
 const DefaultDrainLimit = 15 * time.Minute
 
+// DefaultCompareShare is how much of a CPU's time comparing virtual servers may take if
+// [Config.CompareShare] is zero.
+const DefaultCompareShare = 0.0008
+
 // Config says where and how a Backend works. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
@@ -54,6 +58,11 @@ type Config struct {
 	// links: net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It needs Device:
 	// without one, nobody answers ARP for the addresses of services.
 	StrictARP bool
+	// CompareShare is the part of one CPU's time that looks ([dataplane.RunOptions]) may take for
+	// comparing virtual servers with those of the kernel, which tells of no change: at most 1. Zero
+	// means [DefaultCompareShare]. The package documentation says how soon a change by hand is
+	// noticed with it.
+	CompareShare float64
 	// Timeouts are how long IPVS keeps idle connections. Zero leaves what the node has.
 	Timeouts Timeouts
 	// Logger gets a debug record for each commit. Nil means silence.
@@ -90,6 +99,9 @@ func (c *Config) withDefaults() (Config, error) {
 	if r.DrainLimit == 0 {
 		r.DrainLimit = DefaultDrainLimit
 	}
+	if r.CompareShare == 0 {
+		r.CompareShare = DefaultCompareShare
+	}
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -113,6 +125,9 @@ func (c *Config) validate() error {
 	case c.Device != "" && !deviceName.MatchString(c.Device):
 		return fmt.Errorf("ipvs: Device: %q: want a name of 1 to 15 letters, digits, \"_\", \"-\" "+
 			"or \".\"", c.Device)
+	case !(c.CompareShare > 0 && c.CompareShare <= 1):
+		return fmt.Errorf("ipvs: CompareShare: %v: want more than 0, up to 1, or 0 for %v",
+			c.CompareShare, DefaultCompareShare)
 	case c.StrictARP && c.Device == "":
 		return errors.New("ipvs: StrictARP: without a Device, nobody answers ARP for the " +
 			"addresses of services")
@@ -164,7 +179,7 @@ func New(cfg *Config) (*Backend, error) {
 
 func newBackend(c Config) *Backend {
 	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: ration.New(8, 20),
-		scrub: scrub{share: scrubShare}}
+		scrub: scrub{share: c.CompareShare / 2}}
 }
 
 // Name returns "ipvs".

@@ -135,10 +135,17 @@
 //     namespaces hold references, too, so such readings are rationed by the engine. Who deletes one
 //     and adds another between two looks is not noticed by it, nor is anybody where IPVS is built
 //     into the kernel.
-//   - Destinations, and how virtual servers are configured: nothing tells. Each look compares some
-//     virtual servers in turn, one at least, for 0.08 % of the time: 20 to 80 in a second, with
-//     five destinations each. So ten virtual servers are through within a second, and 1,000 within
-//     a minute. Then everything that differs is put right at once.
+//   - Destinations, and how virtual servers are configured: nothing tells, so they are compared,
+//     for [Config.CompareShare] of the time. One half of it is for the outlines of all virtual
+//     servers of IPv4: their configuration, and how many destinations they have. The other half is
+//     for all that there is to say of single ones, which takes turns, one at least in each look:
+//     weights of IPv4, and everything of IPv6. Then everything that differs is put right at once.
+//
+// So n virtual servers are compared once in Look + n×c / (CompareShare/2), where c is what one
+// takes. In an emulated machine, some ten times slower than others, c is 1.3 µs for outlines, 11 µs
+// for ten destinations of IPv4, and 430 µs for those of IPv6. A destination of IPv4 that was
+// deleted there by hand is noticed within 0.6 s among 100 virtual servers, 3.5 s among 1,000 and
+// 33 s among 10,000; with a CompareShare of 0.01, within 0.5 s among 1,000 and 3 s among 10,000.
 //
 // The engine reads everything every five minutes ([dataplane.RunOptions]). [Backend.Watch] follows
 // addresses, rules and routes.

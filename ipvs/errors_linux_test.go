@@ -91,7 +91,7 @@ func TestUnreadableAddressesAreAnError(t *testing.T) {
 	_, err := b.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	b.kernel.device = "lo"
-	b.kernel.changes.suspect.Store(true)
+	b.kernel.changes.Suspect()
 	_, err = b.Integrity(t.Context())
 	require.ErrorContains(t, err, "want a bridge device")
 	_, err = b.Observe(t.Context(), nil)

@@ -12,12 +12,12 @@ import (
 )
 
 // Integrity looks whether the node's addresses, the device, the rules, the routes and the tunables
-// are as they were, and compares some of our virtual servers, in turn, with what is known of them.
-// While the generation of the ruleset is the same, so are the companion tables. After another one,
-// their version says whether a writer of ours was there; somebody's edit by hand shows only when
-// the tables are read again, for which a neighbour that commits often gives cause all the time. So
-// that is rationed, and Intact until it is due again. If virtual servers were deleted, in whatever
-// namespace, it is Touched.
+// are as they were, and compares our virtual servers with what is known of them: those of IPv4
+// roughly, some in full, in turn. While the generation of the ruleset is the same, so are the
+// companion tables. After another one, their version says whether a writer of ours was there;
+// somebody's edit by hand shows only when the tables are read again, for which a neighbour that
+// commits often gives cause all the time. So that is rationed, and Intact until it is due again. If
+// virtual servers were deleted, in whatever namespace, it is Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
@@ -45,7 +45,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 // repaired.
 func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have
-	if k.changes.look() {
+	if k.changes.Look() {
 		a, err := k.readAddresses()
 		if err != nil || !a.equal(&have.addresses) {
 			return false, err
@@ -65,10 +65,15 @@ func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 	return len(missing) == 0, err
 }
 
-// serversIntact compares the virtual servers whose turn it is: one at least, since what empties
-// IPVS takes all.
+// serversIntact compares the outlines of all virtual servers when they are due, and the virtual
+// servers whose turn it is: one at least, since what empties IPVS takes all. Each takes half of
+// the share.
 func (b *Backend) serversIntact(ctx context.Context) (bool, error) {
 	have := b.pl.have.servers
+	intact, err := b.kernel.outlines.intact(have, b.cfg.CompareShare/2)
+	if err != nil || !intact {
+		return false, err
+	}
 	b.scrub.begin(time.Now())
 	for range have {
 		intact, err := b.kernel.holds(ctx, b.scrub.current(have))
@@ -83,8 +88,12 @@ func (b *Backend) serversIntact(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// holds reports whether the kernel has a virtual server with its destinations.
+// holds reports whether the kernel has a virtual server with its destinations. Those of IPv4 are
+// asked for their destinations only: all else of them is in the outlines.
 func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
+	if holds, known, err := k.outlines.holdsDests(s); known || err != nil {
+		return holds, err
+	}
 	is, err := k.vs.Service(ctx, s.svc.ServiceKey)
 	if errors.Is(err, ipvsnl.ErrNoService) {
 		return false, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rtnotice"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -29,12 +30,13 @@ type kernel struct {
 	// gen is the generation of the ruleset when the companion was known to be what it is known as.
 	gen        uint32
 	references references // to the module of IPVS
+	outlines   outlines   // of its virtual servers
 	ns         *threadns.NS
 	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
 	links   *netlink.Handle
-	raw     nl.SocketHandle // for what links cannot say: see address_linux.go
-	changes changes         // of addresses and links
+	raw     nl.SocketHandle    // for what links cannot say: see address_linux.go
+	changes rtnotice.Addresses // and links
 	sysctls sysctlFiles
 	device  string // the configured one
 	kind    string // of its link; empty: dummy, but tests have what more kernels know
@@ -75,7 +77,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 		return err
 	}
 	fd := k.ns.FD()
-	var errs [5]error
+	var errs [6]error
 	k.turn, errs[0] = threadns.OpenTurn(fd)
 	errs[1] = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
 		k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -86,7 +88,8 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 		return err
 	})
 	k.nf, errs[3] = rawnl.Dial(&rawnl.Config{NetNS: fd})
-	errs[4] = k.changes.open(k.ns)
+	errs[4] = k.changes.Open(k.ns)
+	k.outlines, errs[5] = openOutlines(k.ns)
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
@@ -99,7 +102,8 @@ func (k *kernel) close() error {
 		k.links.Close()
 	}
 	k.raw.Close()
-	k.changes.close()
+	k.changes.Close()
+	k.outlines.close()
 	k.sysctls.close()
 	return errors.Join(k.vs.Close(), k.nf.Close(), k.turn.Close(), k.ns.Close())
 }
@@ -125,6 +129,7 @@ func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.
 func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
+	b.kernel.outlines.forget()
 	o, drift, err := b.kernel.read(ctx, b.pl.tunables, b.pl.have.companion.tunables)
 	if interrupted(err) {
 		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
@@ -156,6 +161,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		return dataplane.Stats{}, err
 	}
 	b.committed(p, b.kernel.ifindex)
+	b.kernel.outlines.forget()
 	stats.Duration = time.Since(start)
 	b.cfg.Logger.Debug("committed", "backend", Name, "table", b.cfg.Table, "messages",
 		stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
@@ -178,6 +184,7 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		b.deleteDrained(p)
+		b.kernel.outlines.forget()
 	}
 	if len(b.draining) == 0 {
 		return 0, nil

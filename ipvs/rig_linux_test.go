@@ -71,6 +71,7 @@ func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socke
 	}
 	err = k.openNetwork(&c)
 	k.references.file = "" // a module that is loaded is not about the fake
+	k.outlines.read = fake.Sockopt
 	if err != nil || wrap == nil {
 		return b, err
 	}

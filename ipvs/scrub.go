@@ -8,17 +8,14 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// IPVS sends no notices of changes and counts none, so [Backend.Integrity] compares some of the
-// virtual servers each time, in turn: for one part in scrubShare of the time that passes, of which
-// scrubMost can be saved up.
-const (
-	scrubShare = 1250
-	scrubMost  = 500 * time.Microsecond
-)
+// scrubMost is how much of the time that may be spent can be saved up.
+const scrubMost = 500 * time.Microsecond
 
-// scrub is the turn of the virtual servers.
+// scrub is the turn of the virtual servers: IPVS sends no notices of changes and counts none, so
+// [Backend.Integrity] compares some each time with all that the kernel says of them. How many
+// destinations those of IPv4 have, outlines tell sooner.
 type scrub struct {
-	share  time.Duration       // one part in so many of the time may be spent
+	share  float64             // of the time that may be spent
 	keys   []ipvsnl.ServiceKey // that are left of the round; some may be gone by now
 	budget time.Duration       // may be below zero: what was spent too much
 	at     time.Time           // when the budget was that
@@ -27,7 +24,7 @@ type scrub struct {
 // begin adds to the budget what has passed.
 func (s *scrub) begin(now time.Time) {
 	if !s.at.IsZero() {
-		s.budget = min(s.budget+now.Sub(s.at)/s.share, scrubMost)
+		s.budget = min(s.budget+time.Duration(float64(now.Sub(s.at))*s.share), scrubMost)
 	}
 	s.at = now
 }

@@ -85,7 +85,8 @@ func (p *program) withEngine(ctx context.Context, s servicemodel.State,
 
 // engineConfig is what the flags say of engines.
 func (p *program) engineConfig() *dataplane.Config {
-	return &dataplane.Config{Strict: !p.opts.goOn, Flows: p.keeper, Logger: p.log}
+	return &dataplane.Config{Strict: !p.opts.goOn, Flows: p.keeper, Logger: p.log,
+		Node: p.node}
 }
 
 // warnOthers names the other backends in which the instance has services. It is for a backend that

@@ -1,16 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
@@ -64,11 +64,7 @@ func (p *program) read() (servicemodel.State, error) {
 		}
 		p.incomplete = true
 	}
-	s := tracker.State()
-	if n := s.Node(); len(n.Addresses) == 0 {
-		n.Addresses = interfaceAddrs(p.opts.ipvs.Device)
-		s = s.WithNode(n)
-	}
+	s := p.withAddresses(tracker.State())
 	if p.opts.goOn {
 		return s, nil // the engine finds what is invalid
 	}
@@ -148,29 +144,28 @@ func (p *program) classify(err error) error {
 	return err
 }
 
-// interfaceAddrs returns the addresses of this network namespace that others can reach, without
-// those of the device that holds service addresses.
-func interfaceAddrs(holder string) []netip.Addr {
-	l, err := net.Interfaces()
+// withAddresses returns the state with the addresses that the node has, unless it says some. Where
+// they cannot be listed, the node has no primary address, which the rules that need one can live
+// with.
+func (p *program) withAddresses(s servicemodel.State) servicemodel.State {
+	addrs, err := p.nodeAddrs()
 	if err != nil {
-		// the node then has no primary address, which the rules that need one can live with
-		return nil
+		return s
 	}
-	var out []netip.Addr
-	for _, i := range l {
-		addrs, err := i.Addrs()
-		if err != nil || i.Name == holder {
-			continue
-		}
-		for _, a := range addrs {
-			n, ok := a.(*net.IPNet)
-			if !ok {
-				continue
-			}
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() {
-				out = append(out, ip.Unmap())
-			}
-		}
+	defer addrs.Close()
+	n, err := addrs.Complete(context.Background(), s.Node()) // it does not wait
+	if err != nil {
+		return s
 	}
-	return out
+	return s.WithNode(n)
+}
+
+// nodeAddrs knows the addresses of this network namespace, without those of the device that holds
+// service addresses.
+func (p *program) nodeAddrs() (*nodeaddrs.Source, error) {
+	var cfg nodeaddrs.Config
+	if holder := p.opts.ipvs.Device; holder != "" {
+		cfg.Except = []string{holder}
+	}
+	return nodeaddrs.New(&cfg)
 }

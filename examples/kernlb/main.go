@@ -58,8 +58,9 @@ type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	opts   options
-	keeper dataplane.Flows // of the engines; nil: flows are left alone
-	log    *slog.Logger    // of the engines; nil: what they do is printed, not logged
+	keeper dataplane.Flows      // of the engines; nil: flows are left alone
+	node   dataplane.NodeSource // of the engines; nil: manifests and flags say all of the node
+	log    *slog.Logger         // of the engines; nil: what they do is printed, not logged
 	// warnings are printed at the end, where they are seen.
 	warnings []string
 	// incomplete says that -keep-going left something out.

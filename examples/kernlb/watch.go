@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
@@ -41,8 +39,6 @@ type watcher struct {
 
 	unmatched map[string]bool // warnings that were given, see warnUnmatched
 	waits     bool            // for services, see wanted
-
-	addrs []netip.Addr // of the node, if no flag and no Node object says
 }
 
 // watch keeps the kernel equal to a directory of manifests until it is interrupted. Then the
@@ -57,11 +53,12 @@ func (p *program) watch(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	defer func() { files.close() }()
-	node, err := followAddrs()
+	addrs, err := p.nodeAddrs()
 	if err != nil {
 		return err
 	}
-	defer node.close()
+	defer addrs.Close()
+	p.node = addrs
 	if err := w.readAll(); err != nil {
 		return err
 	}
@@ -70,13 +67,13 @@ func (p *program) watch(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	w.addrs = interfaceAddrs(p.opts.ipvs.Device)
-	return p.withEngine(ctx, w.state(), func(ctx context.Context, e *dataplane.Engine) error {
-		if err := p.spareKubeProxy(ctx); err != nil {
-			return err
-		}
-		return w.run(ctx, e, files, node)
-	})
+	return p.withEngine(ctx, w.set.Tracker().State(),
+		func(ctx context.Context, e *dataplane.Engine) error {
+			if err := p.spareKubeProxy(ctx); err != nil {
+				return err
+			}
+			return w.run(ctx, e, files)
+		})
 }
 
 // newWatcher returns the watcher of the directory that the flags name.
@@ -105,8 +102,7 @@ func (p *program) logger() *slog.Logger {
 }
 
 // run applies states, and reads what changes, until ctx is done.
-func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollower,
-	node *addrFollower) error {
+func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollower) error {
 	defer e.Subscribe(tellManager)()
 	closePage, err := w.listen(ctx, e)
 	if err != nil {
@@ -117,7 +113,7 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollow
 	ended := make(chan error, 1)
 	w.send(e)
 	go func() { ended <- e.Run(ctx, nil) }()
-	err = w.follow(ctx, e, files, node)
+	err = w.follow(ctx, e, files)
 	stop()
 	if runErr := <-ended; err == nil {
 		err = runErr
@@ -129,8 +125,7 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollow
 }
 
 // follow reads what changes, until ctx is done.
-func (w *watcher) follow(ctx context.Context, e *dataplane.Engine, files *dirFollower,
-	node *addrFollower) error {
+func (w *watcher) follow(ctx context.Context, e *dataplane.Engine, files *dirFollower) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
@@ -154,9 +149,6 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine, files *dirFol
 				break
 			}
 			w.read(collect(c, files.changes))
-		case <-node.changed:
-			time.Sleep(quiet)
-			w.addrs = interfaceAddrs(w.opts.ipvs.Device)
 		}
 		w.send(e)
 	}
@@ -294,19 +286,9 @@ func (w *watcher) remove(name string) {
 	delete(w.broken, name)
 }
 
-// state returns the state that the files and the node's addresses describe.
-func (w *watcher) state() servicemodel.State {
-	s := w.set.Tracker().State()
-	if n := s.Node(); len(n.Addresses) == 0 {
-		n.Addresses = w.addrs
-		s = s.WithNode(n)
-	}
-	return s
-}
-
 // send hands the newest state to the engine.
 func (w *watcher) send(e *dataplane.Engine) {
-	s := w.state()
+	s := w.set.Tracker().State()
 	w.warnUnmatched()
 	if w.wanted(s) {
 		e.Set(s)

@@ -2,13 +2,11 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"unsafe"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -102,41 +100,3 @@ func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
 	}
 	return c, gone
 }
-
-// addrFollower tells when addresses of the network namespace come and go.
-type addrFollower struct {
-	changed <-chan struct{}
-	done    chan struct{}
-}
-
-// followAddrs begins to follow the addresses of the calling thread's network namespace.
-func followAddrs() (*addrFollower, error) {
-	changed, updates := make(chan struct{}, 1), make(chan netlink.AddrUpdate, 64)
-	f := &addrFollower{changed: changed, done: make(chan struct{})}
-	note := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	err := netlink.AddrSubscribeWithOptions(updates, f.done, netlink.AddrSubscribeOptions{
-		// A lost notification leads to a look.
-		ErrorCallback: func(err error) {
-			if !errors.Is(err, os.ErrClosed) {
-				note()
-			}
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("follow the addresses of the node: %w", err)
-	}
-	go func() {
-		for range updates {
-			note()
-		}
-	}()
-	return f, nil
-}
-
-// close ends the following.
-func (f *addrFollower) close() { close(f.done) }

@@ -31,6 +31,11 @@ func PrefixNetmask(f Family, n int) (Netmask, error) {
 	return Netmask{}, fmt.Errorf("%w: netmask: no prefix of %d bits in %v", ErrInvalid, n, f)
 }
 
+// IPv4Netmask returns the netmask with the bits of an address, which need not be contiguous.
+func IPv4Netmask(mask [4]byte) Netmask {
+	return Netmask{ignored: ^binary.BigEndian.Uint32(mask[:])}
+}
+
 // Bits returns how many leading bits m has in the family f. It is false for an IPv4 mask that is
 // not contiguous.
 func (m Netmask) Bits(f Family) (n int, ok bool) {
@@ -70,7 +75,7 @@ type wireNetmask [4]byte
 // in reads w in the family f.
 func (w wireNetmask) in(f Family) (Netmask, error) {
 	if f != FamilyIPv6 {
-		return Netmask{ignored: ^binary.BigEndian.Uint32(w[:])}, nil
+		return IPv4Netmask(w), nil
 	}
 	n := binary.NativeEndian.Uint32(w[:])
 	if n > 128 {

@@ -1,0 +1,120 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// nodeSource is a NodeSource that a test moves.
+type nodeSource struct {
+	addr    netip.Addr
+	err     error
+	changed chan struct{}
+}
+
+func newNodeSource() *nodeSource {
+	return &nodeSource{addr: netip.MustParseAddr("192.0.2.1"), changed: make(chan struct{}, 8)}
+}
+
+func (s *nodeSource) Complete(_ context.Context, n servicemodel.Node) (servicemodel.Node, error) {
+	if len(n.Addresses) == 0 {
+		n.Addresses = []netip.Addr{s.addr}
+	}
+	return n, s.err
+}
+
+func (s *nodeSource) Watch(ctx context.Context, changed func()) error {
+	for {
+		select {
+		case <-s.changed:
+			changed()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// primary is a state that says of the node only that node ports are at its primary address.
+func primary() servicemodel.State {
+	return services(1).WithNode(servicemodel.Node{Name: "this",
+		NodePortAddresses: servicemodel.NodePortAddresses{Primary: true}})
+}
+
+func nodePortsAt(t *testing.T, table *servicemodel.Table, addr netip.Addr) {
+	t.Helper()
+	require.Equal(t, []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())},
+		table.Rules().NodePorts)
+}
+
+// What a state leaves open of the node is completed in each plan and apply. A source that fails
+// fails the apply, and leaves the kernel as it is. The state that is wanted stays as it was said.
+func TestTheNodeIsCompleted(t *testing.T) {
+	t.Parallel()
+	kernel, source := &memory.Kernel{}, newNodeSource()
+	e := dataplane.New(memory.New(kernel), &dataplane.Config{Node: source})
+	p, err := e.Plan(t.Context(), primary())
+	require.NoError(t, err)
+	nodePortsAt(t, p.Changes.New, source.addr)
+	_, err = e.Apply(t.Context(), primary())
+	require.NoError(t, err)
+	nodePortsAt(t, kernel.Table(), source.addr)
+	require.Equal(t, primary().Node(), e.Status().State.Node())
+
+	before := source.addr
+	source.addr, source.err = netip.MustParseAddr("192.0.2.2"), errors.New("no memory")
+	_, err = e.Apply(t.Context(), primary())
+	require.ErrorIs(t, err, source.err)
+	var phase *dataplane.PhaseError
+	require.ErrorAs(t, err, &phase)
+	require.Equal(t, dataplane.PhaseResolve, phase.Phase)
+	nodePortsAt(t, kernel.Table(), before)
+
+	source.err = nil
+	r, err := e.Apply(t.Context(), primary())
+	require.NoError(t, err)
+	nodePortsAt(t, kernel.Table(), source.addr)
+	require.Zero(t, r.Counts.Added, "services are not written anew")
+}
+
+// Run applies the state again when the node has changed, whichever backend the engine has by then,
+// and tries again when the source fails.
+func TestRunFollowsTheNode(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		kernel, source := &memory.Kernel{}, newNodeSource()
+		e := dataplane.New(memory.New(kernel), &dataplane.Config{Node: source})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- e.Run(ctx, &dataplane.RunOptions{Resync: -1}) }()
+		require.NoError(t, e.Wait(t.Context(), e.Set(primary())))
+		move := func(addr string, err error) {
+			source.addr, source.err = netip.MustParseAddr(addr), err
+			source.changed <- struct{}{}
+			time.Sleep(time.Second)
+		}
+		move("192.0.2.2", nil)
+		nodePortsAt(t, kernel.Table(), source.addr)
+
+		other := &memory.Kernel{}
+		_, err := e.Switch(t.Context(), memory.New(other))
+		require.NoError(t, err)
+		move("192.0.2.3", nil)
+		nodePortsAt(t, other.Table(), source.addr)
+
+		move("192.0.2.4", errors.New("no memory"))
+		nodePortsAt(t, other.Table(), netip.MustParseAddr("192.0.2.3"))
+		source.err = nil
+		time.Sleep(time.Minute)
+		nodePortsAt(t, other.Table(), source.addr)
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}

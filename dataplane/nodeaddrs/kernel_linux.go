@@ -1,0 +1,141 @@
+package nodeaddrs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/rtnotice"
+	"github.com/kernlb/kernlb/internal/threadns"
+)
+
+// kernel lists addresses.
+type kernel struct {
+	ns      *threadns.NS
+	links   *netlink.Handle
+	changes rtnotice.Addresses
+	known   []netip.Addr // since when changes were listed
+}
+
+func (k *kernel) open(cfg *Config) error {
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if k.ns, err = threadns.Open(fd); err != nil {
+		return err
+	}
+	if err = k.changes.Open(k.ns); err == nil {
+		err = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
+			k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+			return err
+		})
+	}
+	if err != nil {
+		return errors.Join(err, k.close())
+	}
+	return nil
+}
+
+func (k *kernel) close() error {
+	if k.links != nil {
+		k.links.Close()
+	}
+	k.changes.Close()
+	return k.ns.Close()
+}
+
+// current returns the addresses, and lists them only if they may have changed.
+func (k *kernel) current(except []string) ([]netip.Addr, error) {
+	if !k.changes.Look() {
+		return k.known, nil
+	}
+	k.changes.Listing()
+	l, err := k.list(except)
+	if err != nil {
+		k.changes.Suspect()
+		return nil, err
+	}
+	k.known = l
+	return l, nil
+}
+
+// listTries is how often addresses are listed again because they change meanwhile.
+const listTries = 8
+
+// list lists the addresses that others can reach.
+func (k *kernel) list(except []string) ([]netip.Addr, error) {
+	var skip []int
+	for _, name := range except {
+		link, err := k.links.LinkByName(name)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("device %s: %w", name, err)
+		}
+		skip = append(skip, link.Attrs().Index)
+	}
+	var all []netlink.Addr
+	var err error
+	for range listTries {
+		all, err = k.links.AddrList(nil, netlink.FAMILY_ALL)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var good, deprecated []netip.Addr
+	for _, a := range all {
+		addr, ok := netip.AddrFromSlice(a.IP)
+		addr = addr.Unmap()
+		switch {
+		case !ok, !addr.IsGlobalUnicast(), slices.Contains(skip, a.LinkIndex),
+			a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0:
+		case a.Flags&unix.IFA_F_DEPRECATED != 0:
+			deprecated = append(deprecated, addr)
+		default:
+			good = append(good, addr)
+		}
+	}
+	return append(good, deprecated...), nil
+}
+
+// Watch calls changed when the addresses are no longer those that Complete gave last, until ctx is
+// done.
+func (s *Source) Watch(ctx context.Context, changed func()) error {
+	k := &s.kernel
+	socket, err := rtnotice.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return fmt.Errorf("follow the addresses of the node: %w", err)
+	}
+	defer socket.Close()
+	defer context.AfterFunc(ctx, socket.Close)()
+	if s.changed() { // before there was the socket
+		changed()
+	}
+	for {
+		_, from, err := socket.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // more than the socket can hold
+			return fmt.Errorf("follow the addresses of the node: %w", err)
+		case err == nil && from.Pid != nl.PidKernel:
+			continue
+		}
+		k.changes.Suspect() // the notice may not have reached that socket yet
+		if s.changed() {
+			changed()
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package ipvs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// What the socket options say of virtual servers of all kinds is what generic netlink says, and a
+// destination that was deleted by hand is noticed long before its virtual server is compared in
+// full.
+func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
+	needIPVS(t)
+	ns, err := netnstest.NewNS("outlines")
+	require.NoError(t, err)
+	defer ns.Close()
+	b, err := New(&Config{NetNS: ns.Fd(), AffinityMask4: 24})
+	require.NoError(t, err)
+	defer b.Close()
+	_, err = dataplane.New(b, nil).Apply(t.Context(), rigState([]string{"10.244.1.1", "10.244.2.2"},
+		func(s *servicemodel.Service) {
+			s.ExternalTrafficPolicy = servicemodel.PolicyLocal // needs a virtual server by mark
+			s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true}
+		}))
+	require.NoError(t, err)
+	o, have := &b.kernel.outlines, b.pl.have.servers
+	require.NoError(t, o.readHeads())
+	require.NotNil(t, o.read)
+	require.True(t, holdsOutlines(o.heads, have))
+	one := holdAllDests(t, o, have)
+	start := time.Now()
+	const times = 100
+	for range times {
+		require.NoError(t, o.readHeads())
+	}
+	t.Logf("%d virtual servers of IPv4: %v", len(o.heads)/outlineHead, time.Since(start)/times)
+
+	b.scrub.share = 0
+	var batch ipvsnl.Batch
+	batch.DelDestination(one.svc.ServiceKey, sortedDests(one.dests)[0])
+	require.NoError(t, b.kernel.vs.Submit(t.Context(), &batch))
+	require.NoError(t, o.readHeads())
+	require.False(t, holdsOutlines(o.heads, have))
+	holds, _, err := o.holdsDests(one)
+	require.NoError(t, err)
+	require.False(t, holds)
+	o.due = time.Time{}
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+}
+
+// holdAllDests requires that all virtual servers of IPv4 have their destinations, and returns one
+// with two. There are some by mark.
+func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server) (one *server) {
+	t.Helper()
+	marks := 0
+	for k, s := range have {
+		if k.Family == ipvsnl.FamilyIPv4 && k.FWMark != 0 {
+			marks++
+		}
+		holds, known, err := o.holdsDests(s)
+		require.NoError(t, err)
+		require.Equal(t, k.Family == ipvsnl.FamilyIPv4, known, k)
+		require.Equal(t, known, holds, k)
+		if known && len(s.dests) > 1 {
+			one = s
+		}
+	}
+	require.Positive(t, marks)
+	require.NotNil(t, one)
+	return one
+}

@@ -1,0 +1,222 @@
+package ipvs
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+)
+
+// outlined is a rig with an engine that has applied a state, and looks at outlines each time, but
+// at all of one virtual server only.
+type outlined struct {
+	*rig
+	b    *Backend
+	e    *dataplane.Engine
+	edit *ipvsnl.Client
+}
+
+func newOutlined(t *testing.T) *outlined {
+	t.Helper()
+	r := newRig(t)
+	o := &outlined{rig: r, b: r.backend()}
+	o.e = dataplane.New(o.b, nil)
+	o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
+	var err error
+	o.edit, err = r.fake.Dial(t.Context(), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { o.edit.Close() })
+	return o
+}
+
+// look requires what the next look says, when another virtual server than k is compared in full.
+func (o *outlined) look(want dataplane.Integrity, k ipvsnl.ServiceKey, what string) {
+	o.t.Helper()
+	o.b.kernel.outlines.due = time.Time{}
+	o.b.scrub.keys, o.b.scrub.share, o.b.scrub.budget = nil, 0, 0
+	for other := range o.b.pl.have.servers {
+		if other != k {
+			o.b.scrub.keys = append(o.b.scrub.keys, other)
+		}
+	}
+	i, err := o.b.Integrity(o.t.Context())
+	require.NoError(o.t, err)
+	require.Equal(o.t, want, i, what)
+}
+
+func (o *outlined) submit(fill func(b *ipvsnl.Batch)) {
+	o.t.Helper()
+	var b ipvsnl.Batch
+	fill(&b)
+	require.NoError(o.t, o.edit.Submit(o.t.Context(), &b))
+}
+
+// one returns a virtual server of IPv4 with destinations.
+func (o *outlined) one() *server {
+	for k, s := range o.b.pl.have.servers {
+		if k.Family == ipvsnl.FamilyIPv4 && len(s.dests) > 1 {
+			return s
+		}
+	}
+	o.t.Fatal("no virtual server of IPv4 has two destinations")
+	return nil
+}
+
+// Each edit of a virtual server, and each destination that comes or goes, shows in its outline at
+// the next look, also where its turn to be compared in full has not come.
+func TestOutlinesShowChangesAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOutlined(t)
+	s := o.one()
+	k, dest := s.svc.ServiceKey, sortedDests(s.dests)[0]
+	mask, err := ipvsnl.PrefixNetmask(ipvsnl.FamilyIPv4, 24)
+	require.NoError(t, err)
+	svc := func(edit func(*ipvsnl.Service)) func(b *ipvsnl.Batch) {
+		edited := s.svc
+		edit(&edited)
+		return func(b *ipvsnl.Batch) { b.SetService(edited) }
+	}
+	o.look(dataplane.Intact, k, "at first")
+	want := o.state()
+	for what, edit := range map[string]func(b *ipvsnl.Batch){
+		"a destination went": func(b *ipvsnl.Batch) { b.DelDestination(k, dest) },
+		"a destination came": func(b *ipvsnl.Batch) {
+			d := s.dests[dest]
+			d.Addr = netip.MustParseAddr("192.0.2.99")
+			b.NewDestination(k, d)
+		},
+		"it went":   func(b *ipvsnl.Batch) { b.DelService(k) },
+		"flags":     svc(func(s *ipvsnl.Service) { s.Flags |= ipvsnl.FlagOnePacket }),
+		"scheduler": svc(func(s *ipvsnl.Service) { s.Scheduler = "lc" }),
+		"timeout":   svc(func(s *ipvsnl.Service) { s.Timeout = time.Hour }),
+		"netmask":   svc(func(s *ipvsnl.Service) { s.Netmask = mask }),
+	} {
+		o.submit(edit)
+		read := o.b.kernel.outlines.read
+		o.b.kernel.outlines.read = nil
+		o.look(dataplane.Intact, k, what+": without outlines")
+		o.b.kernel.outlines.read = read
+		o.look(dataplane.Broken, k, what)
+		o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
+		require.Equal(t, want, o.state(), what)
+		o.look(dataplane.Intact, k, what+": repaired")
+		o.look(dataplane.Intact, k, what+": as compared")
+	}
+}
+
+// Outlines that were right before a commit are not right because they were.
+func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
+	t.Parallel()
+	o := newOutlined(t)
+	k := o.one().svc.ServiceKey
+	o.look(dataplane.Intact, k, "at first")
+	o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2", "10.244.2.3"}))
+	o.submit(func(b *ipvsnl.Batch) {
+		for k, s := range o.b.pl.have.servers {
+			for d := range s.dests {
+				if d.Addr == netip.MustParseAddr("10.244.2.3") {
+					b.DelDestination(k, d)
+				}
+			}
+		}
+	})
+	o.look(dataplane.Broken, k, "as before the commit")
+}
+
+// Virtual servers of others do not matter, however many there are.
+func TestOutlinesMakeRoom(t *testing.T) {
+	t.Parallel()
+	o := newOutlined(t)
+	o.submit(func(b *ipvsnl.Batch) {
+		for i := range 2*outlineRoom + 1 {
+			b.NewService(ipvsnl.Service{Scheduler: "rr",
+				ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i)+1)})
+		}
+	})
+	k := o.one().svc.ServiceKey
+	o.look(dataplane.Intact, k, "beside many")
+	require.Greater(t, len(o.b.kernel.outlines.buf), 2*outlineRoom*outlineSize)
+	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, sortedDests(o.one().dests)[0]) })
+	o.look(dataplane.Broken, k, "beside many")
+}
+
+// The destinations of a virtual server of IPv4 are compared through the socket option, those of
+// others, and of tunnels, through generic netlink.
+func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
+	t.Parallel()
+	o := newOutlined(t)
+	s := o.one()
+	k, dest := s.svc.ServiceKey, sortedDests(s.dests)[0]
+	holds := func(want bool, what string) {
+		t.Helper()
+		is, known, err := o.b.kernel.outlines.holdsDests(s)
+		require.NoError(t, err)
+		require.True(t, known)
+		require.Equal(t, want, is, what)
+	}
+	holds(true, "at first")
+	for what, edit := range map[string]func(d *ipvsnl.Destination){
+		"weight":  func(d *ipvsnl.Destination) { d.Weight++ },
+		"forward": func(d *ipvsnl.Destination) { d.Forward = ipvsnl.ForwardDirectRoute },
+		"upper":   func(d *ipvsnl.Destination) { d.UpperThreshold = 7 },
+		"lower":   func(d *ipvsnl.Destination) { d.UpperThreshold, d.LowerThreshold = 7, 3 },
+	} {
+		d := s.dests[dest]
+		edit(&d)
+		o.submit(func(b *ipvsnl.Batch) { b.SetDestination(k, d) })
+		holds(false, what)
+		o.submit(func(b *ipvsnl.Batch) { b.SetDestination(k, s.dests[dest]) })
+		holds(true, what)
+	}
+	other := s.dests[dest]
+	other.Port++
+	o.submit(func(b *ipvsnl.Batch) { b.NewDestination(k, other) })
+	holds(false, "one more")
+	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, dest) })
+	holds(false, "another one")
+	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, other.DestinationKey) })
+	holds(false, "one less")
+	o.submit(func(b *ipvsnl.Batch) { b.DelService(k) })
+	holds(false, "no service")
+
+	s.dests[dest] = ipvsnl.Destination{DestinationKey: dest, Forward: ipvsnl.ForwardTunnel}
+	_, known, err := o.b.kernel.outlines.holdsDests(s)
+	require.NoError(t, err)
+	require.False(t, known, "a tunnel")
+	s.svc.Family = ipvsnl.FamilyIPv6
+	_, known, err = o.b.kernel.outlines.holdsDests(s)
+	require.NoError(t, err)
+	require.False(t, known, "IPv6")
+}
+
+// Outlines take their share of the time. A kernel that refuses to give them is not asked again, and
+// other errors are told.
+func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
+	t.Parallel()
+	asked, answer := 0, error(nil)
+	o := outlines{read: func(int, []byte) error {
+		asked++
+		time.Sleep(time.Millisecond)
+		return answer
+	}}
+	look := func(intact bool, wantAsked int) error {
+		is, err := o.intact(nil, 1e-6)
+		require.Equal(t, intact, is)
+		require.Equal(t, wantAsked, asked)
+		return err
+	}
+	require.NoError(t, look(true, 1))
+	require.NoError(t, look(true, 1))
+	require.Greater(t, time.Until(o.due), 10*time.Minute)
+	o.due, answer = time.Time{}, syscall.EPERM
+	require.ErrorIs(t, look(false, 2), syscall.EPERM)
+	answer = syscall.EINVAL
+	require.NoError(t, look(true, 3))
+	o.due = time.Time{}
+	require.NoError(t, look(true, 3))
+}
