@@ -58,6 +58,11 @@ type Config struct {
 	// links: net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It needs Device:
 	// without one, nobody answers ARP for the addresses of services.
 	StrictARP bool
+	// TakeOver makes virtual servers that are not of any instance of kernlb, and are where those of
+	// a service must be, the instance's own: with their connections, and what differs is edited in
+	// place. It is for taking over from kube-proxy's ipvs mode, which must not run any more. By
+	// default they are left alone, and the service is a [dataplane.CollisionError].
+	TakeOver bool
 	// CompareShare is the part of one CPU's time that looks ([dataplane.RunOptions]) may take for
 	// comparing virtual servers with those of the kernel, which tells of no change: at most 1. Zero
 	// means [DefaultCompareShare]. The package documentation says how soon a change by hand is

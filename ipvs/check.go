@@ -22,7 +22,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 			continue
 		}
 		for _, s := range pl.servers(c.New, fe, addrs, 0) {
-			if pl.have.foreign[s.svc.ServiceKey] {
+			if k := s.svc.ServiceKey; pl.have.foreign[k] && pl.have.claimable[k] == nil {
 				errs = append(errs,
 					&dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
 						Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})

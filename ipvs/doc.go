@@ -71,7 +71,8 @@
 //
 // A virtual server is ours if the high half of its flags holds the number made of the instance's
 // name: the kernel keeps bits it does not know. Others are never touched; one that is where ours
-// must be is reported by [Backend.Check] as a [dataplane.CollisionError].
+// must be is reported by [Backend.Check] as a [dataplane.CollisionError], unless [Config.TakeOver]
+// lets the service have it: then it is edited until it is ours, and its connections go on.
 //
 // The same number is the group of a device that we made and the metric of an address that we bound
 // (IFLA_GROUP, IFA_RT_PRIORITY): the kernel sets them when it makes the one and binds the other,

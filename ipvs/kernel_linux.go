@@ -34,13 +34,14 @@ type kernel struct {
 	ns         *threadns.NS
 	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
-	links   *netlink.Handle
-	raw     nl.SocketHandle    // for what links cannot say: see address_linux.go
-	changes rtnotice.Addresses // and links
-	sysctls sysctlFiles
-	device  string // the configured one
-	kind    string // of its link; empty: dummy, but tests have what more kernels know
-	ifindex int    // of the device; 0: it is not there
+	links    *netlink.Handle
+	raw      nl.SocketHandle    // for what links cannot say: see address_linux.go
+	changes  rtnotice.Addresses // and links
+	sysctls  sysctlFiles
+	takeOver bool   // see Config
+	device   string // the configured one
+	kind     string // of its link; empty: dummy, but tests have what more kernels know
+	ifindex  int    // of the device; 0: it is not there
 }
 
 // open opens the sockets in the network namespace of the configuration.
@@ -71,6 +72,7 @@ func (k *kernel) open(c *Config) error {
 // openNetwork opens all sockets but that of IPVS.
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
+	k.takeOver = c.TakeOver
 	k.sysctls, k.references.file = sysctlFiles{}, referencesFile
 	k.kind = cmp.Or(k.kind, "dummy")
 	if k.ns, err = threadns.Open(c.NetNS); err != nil {

@@ -74,7 +74,8 @@ func (k *kernel) readCompanion(ctx context.Context) (c companion, drift []string
 	return c, drift, nil
 }
 
-// readServers reads all virtual servers, and the destinations of ours.
+// readServers reads all virtual servers, and the destinations of ours and of those that a service
+// may take over: at an address, since marks mean what their owner says.
 func (k *kernel) readServers(ctx context.Context, o *observed) error {
 	k.references.fewer() // what is deleted from here on shows
 	all, err := k.vs.Services(ctx)
@@ -82,24 +83,32 @@ func (k *kernel) readServers(ctx context.Context, o *observed) error {
 		return err
 	}
 	o.servers, o.foreign = map[ipvsnl.ServiceKey]*server{}, map[ipvsnl.ServiceKey]bool{}
+	o.claimable = map[ipvsnl.ServiceKey]*server{}
 	var keys []ipvsnl.ServiceKey
+	var read []*server
 	for _, s := range all {
-		if uint32(s.Flags)&instanceMask != k.instance {
-			o.foreign[s.ServiceKey] = true
-			continue
-		}
-		keys = append(keys, s.ServiceKey)
-		o.servers[s.ServiceKey] = &server{svc: s.Service,
-			proto: servicemodel.Protocol(s.Protocol),
+		is := &server{svc: s.Service, proto: servicemodel.Protocol(s.Protocol),
 			dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
+		switch instance := uint32(s.Flags) & instanceMask; {
+		case instance == k.instance:
+			o.servers[s.ServiceKey] = is
+		case k.takeOver && instance == 0 && s.FWMark == 0:
+			o.claimable[s.ServiceKey] = is
+			fallthrough
+		default:
+			o.foreign[s.ServiceKey] = true
+		}
+		if o.servers[s.ServiceKey] == is || o.claimable[s.ServiceKey] == is {
+			keys, read = append(keys, s.ServiceKey), append(read, is)
+		}
 	}
 	dests, err := k.vs.AllDestinations(ctx, keys)
 	if err != nil {
 		return err
 	}
-	for i, key := range keys {
+	for i, is := range read {
 		for _, d := range dests[i] {
-			o.servers[key].dests[d.DestinationKey] = d.Destination
+			is.dests[d.DestinationKey] = d.Destination
 		}
 	}
 	return nil

@@ -16,6 +16,8 @@ type observed struct {
 	companion companion
 	servers   map[ipvsnl.ServiceKey]*server // ours
 	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of others
+	// claimable are those of foreign that a service may take over; none unless configured
+	claimable map[ipvsnl.ServiceKey]*server
 	addresses addresses
 	devices   []string          // that this instance made, by name
 	unrouted  []string          // what is missing of the rules and routes that lead packets to IPVS
@@ -109,6 +111,8 @@ func (a *addresses) onDevice(addr netip.Addr) (b boundAddr, found bool) {
 // committed makes an observation that of the kernel after a plan; ifindex is that of the device.
 func (o *observed) committed(p *plan, ifindex int) {
 	for k, s := range p.servers {
+		delete(o.foreign, k)
+		delete(o.claimable, k)
 		if s == nil {
 			delete(o.servers, k)
 			continue

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -192,7 +193,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
-		p.servers[k] = pl.change(p, pl.have.servers[k], want[k])
+		p.servers[k] = pl.change(p, cmp.Or(pl.have.servers[k], pl.have.claimable[k]), want[k])
 	}
 	slices.SortFunc(old, ipvsnl.ServiceKey.Compare)
 	for _, k := range slices.Compact(old) {

@@ -12,9 +12,8 @@
 //  3. Call [Cleanup].
 //
 // Established connections go on: conntrack knows where they go, whoever has made the rules. In the
-// ipvs mode they end with their virtual servers, since IPVS itself moves their packets. kernlb's
-// ipvs backend refuses services at addresses where kube-proxy has virtual servers; between these
-// two, clean up first and apply after it.
+// ipvs mode they end with their virtual servers, since IPVS itself moves their packets; but
+// kernlb's ipvs backend can take these over with their connections (ipvs.Config.TakeOver).
 //
 // kernlb's iptables backend takes over kube-proxy's chains if it has the same prefix, which is its
 // default. Then these chains are kernlb's: they stay, and only those go that kernlb does not have.

@@ -181,6 +181,8 @@ func (o *options) defineIPVS(fs *flag.FlagSet) {
 			"(default: none)")
 	fs.BoolVar(&o.ipvs.StrictARP, "ipvs-strict-arp", false,
 		"ipvs: do not answer ARP for the addresses that -ipvs-device holds")
+	fs.BoolVar(&o.ipvs.TakeOver, "ipvs-take-over", false,
+		"ipvs: virtual servers of others that are where those of a service must be become ours")
 	fs.IntVar(&o.ipvs.AffinityMask4, "ipvs-affinity-mask4", 0,
 		"ipvs: leading `BITS` of IPv4 addresses by which clients share an endpoint, with session "+
 			"affinity (default: all)")
