@@ -83,6 +83,24 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 	}
 }
 
+// What is left of a dump that was given up is read to its own end: an answer to an earlier request,
+// which is still in the queue, is not that. A kernel refuses another dump until then.
+func TestADumpThatWasGivenUpEndsWhereItEnds(t *testing.T) {
+	t.Parallel()
+	c, kernel := dialFake(t, func(r messages) []any {
+		seq := r[0].Seq
+		return []any{reply(seq, FlagMulti, 1), answer(seq-1, syscall.EPERM, "", 0),
+			done(seq-1, 0, 0), reply(seq, FlagMulti, 1), done(seq, 0, 0)}
+	})
+	err := c.Dump(t.Context(), numbered(1), func(Message) error { return errEnough })
+	require.ErrorIs(t, err, errEnough)
+	kernel.Answer = func(r messages) []any {
+		require.Empty(t, kernel.Pending, "the dump before was not read to its end")
+		return []any{done(r[0].Seq, 0, 0)}
+	}
+	require.NoError(t, c.Dump(t.Context(), numbered(1), func(Message) error { return nil }))
+}
+
 func TestADumpGoesOnThroughInterruptions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
