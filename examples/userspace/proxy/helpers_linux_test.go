@@ -177,3 +177,19 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	require.Eventually(t, done, patience, 5*time.Millisecond, what)
 }
+
+// silence returns an address where connections are neither accepted nor refused: the queue of the
+// listener holds one, and is full.
+func silence(t *testing.T) netip.AddrPort {
+	t.Helper()
+	at := netip.AddrPortFrom(loopback(), 9)
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { syscall.Close(fd) })
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Port: 9, Addr: at.Addr().As4()}))
+	require.NoError(t, syscall.Listen(fd, 0))
+	fill, err := net.Dial("tcp", at.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { fill.Close() })
+	return at
+}

@@ -121,17 +121,7 @@ func TestAClientIsResetIfNobodyAccepts(t *testing.T) {
 // An endpoint that answers nothing costs the time that it has to accept.
 func TestASilentEndpointIsGivenUp(t *testing.T) {
 	t.Parallel()
-	full, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	require.NoError(t, err)
-	defer syscall.Close(full)
-	at := loopback()
-	require.NoError(t, syscall.Bind(full, &syscall.SockaddrInet4{Port: 9, Addr: at.As4()}))
-	require.NoError(t, syscall.Listen(full, 0))
-	silent := netip.AddrPortFrom(at, 9)
-	fill, err := net.Dial("tcp", silent.String()) // its queue holds one
-	require.NoError(t, err)
-	defer fill.Close()
-	s := newSite(t, Config{ConnectTimeout: time.Second}, silent, echoes(t, 1)[0])
+	s := newSite(t, Config{ConnectTimeout: time.Second}, silence(t), echoes(t, 1)[0])
 	s.apply(state(service(), 1, 2))
 	for range 2 {
 		_, name := s.visit()
@@ -202,4 +192,23 @@ func TestTheEndpointLearnsOfTheClient(t *testing.T) {
 		src := c.LocalAddr().(*net.TCPAddr).AddrPort()
 		require.Equal(t, string(h.encode(src, netip.AddrPortFrom(webIP, 80))), <-got)
 	}
+}
+
+// A connection that waits for an endpoint which goes is cut as those are that have one, and who
+// cuts it does not wait for the endpoint.
+func TestAConnectionThatIsNotThereYetIsCut(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{ConnectTimeout: time.Hour}, silence(t), echoes(t, 1)[0])
+	cut := service(func(v *servicemodel.Service) {
+		v.Connections.Mode = servicemodel.CutConnections
+	})
+	s.apply(state(cut, 1))
+	c := s.dial()
+	eventually(t, "it is given an endpoint", func() bool { return s.Stats().Open == 1 })
+	s.apply(state(cut, 2))
+	_, err := greeting(c)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.Zero(t, s.Stats().Open)
+	_, name := s.visit()
+	require.Equal(t, "1", name)
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,17 +45,21 @@ func (s *site) socket() *net.UDPConn {
 	return c
 }
 
-// ask sends a datagram until it is answered: what is refused or lost is sent again.
+// ask sends a datagram until it is answered: what is refused or lost is sent again. Late answers to
+// others are passed over.
 func ask(t *testing.T, c *net.UDPConn, text string) string {
 	t.Helper()
 	buf := make([]byte, 1<<16)
-	for start := time.Now(); time.Since(start) < patience; {
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(time.Millisecond) {
 		c.Write([]byte(text))
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
-		if n, err := c.Read(buf); err == nil {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(2*time.Second)))
+		n, err := c.Read(buf)
+		for err == nil && !strings.HasSuffix(string(buf[:n]), text) {
+			n, err = c.Read(buf)
+		}
+		if err == nil {
 			return string(buf[:n])
 		}
-		time.Sleep(time.Millisecond)
 	}
 	t.Fatal("no answer")
 	return ""
@@ -113,7 +118,7 @@ func TestFlowsEndWithTheirEndpointAndTheirService(t *testing.T) {
 	c := s.socket()
 	require.Equal(t, "1 a", ask(t, c, "a"))
 	s.apply(state(service(), 2))
-	require.Equal(t, "2 a", ask(t, c, "a"))
+	require.Equal(t, "2 b", ask(t, c, "b"))
 	s.apply(servicemodel.State{})
 	eventually(t, "the flow ends", func() bool { return s.Stats().Open == 0 })
 	c.Write([]byte("a"))
@@ -132,5 +137,5 @@ func TestDatagramsAreBounded(t *testing.T) {
 	unanswered(t, c, string(make([]byte, 101)))
 	require.Len(t, ask(t, c, string(make([]byte, 98))), 100)
 	unanswered(t, c, string(make([]byte, 99))) // the answer is too large
-	require.Equal(t, 3, s.Stats().Overflows)
+	eventually(t, "all are counted", func() bool { return s.Stats().Overflows == 3 })
 }
