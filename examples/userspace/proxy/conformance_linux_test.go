@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -38,7 +39,8 @@ func openIn(netns int) (dataplane.Backend, error) {
 	if err = ns.Do(haveServiceAddresses); err != nil {
 		return nil, err
 	}
-	b, err := proxy.New(&proxy.Config{Within: ns.Do})
+	// However slow the machine is, an endpoint that is there accepts.
+	b, err := proxy.New(&proxy.Config{Within: ns.Do, ConnectTimeout: time.Minute})
 	return within{b, ns}, err
 }
 
