@@ -158,7 +158,7 @@ func startTraffic(t *testing.T, from *netnstest.Host, to string) *traffic {
 				tr.failed.Add(1)
 				tr.last.Store(&o)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // ports of closed connections come back in time
 		}
 	})
 	tr.stop = func() { cancel(); wg.Wait() }

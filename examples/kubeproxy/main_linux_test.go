@@ -88,6 +88,7 @@ type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
 	in  *json.Encoder
+	out string // the file that it writes to
 }
 
 // spawn starts a program in a namespace. It is killed with the test.
@@ -110,7 +111,7 @@ func spawn(t *testing.T, ns *netnstest.NS, env string, name string, args ...stri
 		}
 		out.Close()
 	})
-	return &process{t, cmd, json.NewEncoder(in)}
+	return &process{t, cmd, json.NewEncoder(in), out.Name()}
 }
 
 // self is the test binary.
@@ -129,6 +130,15 @@ func (p *process) stop() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(p.t, p.cmd.Wait())
+}
+
+// fails waits until the program has ended with an error.
+func (p *process) fails(want string) {
+	p.t.Helper()
+	require.Error(p.t, p.cmd.Wait())
+	text, err := os.ReadFile(p.out)
+	require.NoError(p.t, err)
+	require.Contains(p.t, string(text), want)
 }
 
 // answers waits until a connection has an outcome: "answered pod1", "refused ".

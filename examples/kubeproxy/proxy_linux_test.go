@@ -148,3 +148,26 @@ func TestAnotherModeTakesOver(t *testing.T) {
 	}
 	require.Zero(t, conns.Ping(10*time.Second).Lost())
 }
+
+func TestWhatEndsTheProgram(t *testing.T) {
+	t.Parallel()
+	c := node(t)
+	init := spawn(t, c.Node.NS, asProgram+"=1", self, "--init-only", "--proxy-mode=nftables",
+		"--conntrack-max-per-core=0")
+	require.NoError(t, init.cmd.Wait())
+	require.Empty(t, ruleset(t, c.Node.NS), "nothing is written before the first state")
+
+	require.NoError(t, c.Node.NS.Do(func() error {
+		l, err := net.Listen("tcp4", "0.0.0.0:10256")
+		t.Cleanup(func() { l.Close() })
+		return err
+	}))
+	spawn(t, c.Node.NS, asProgram+"=memory", self, "--bind-address-hard-fail",
+		"--conntrack-max-per-core=0").fails("healthzBindAddress: listen tcp4 0.0.0.0:10256: bind")
+
+	name := file(t, header+"conntrack: {maxPerCore: 0}\n")
+	p := spawn(t, c.Node.NS, asProgram+"=memory", self, "--config="+name)
+	require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/healthz"), "200 OK")
+	require.NoError(t, os.WriteFile(name, []byte(header), 0o644))
+	p.fails(name + ": the configuration file changed")
+}

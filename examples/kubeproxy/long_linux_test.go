@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// long skips tests that "make apiserver" runs.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("KERNLB_TEST_APISERVER") != "long" {
+		t.Skip("long: make apiserver runs it")
+	}
+}
+
+const many = 5000
+
+// addMany creates services with one endpoint each, some at a time.
+func (p *controlPlane) addMany(n int) {
+	p.t.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, 16)
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; i < n && errs[w] == nil; i += len(errs) {
+				name := fmt.Sprintf("many-%d", i)
+				s := serviceOf(name, "")
+				s.Spec.Selector = nil
+				_, errs[w] = p.client.CoreV1().Services("default").Create(p.t.Context(), s,
+					metav1.CreateOptions{})
+				if errs[w] == nil {
+					errs[w] = p.setSlice(name, fmt.Sprintf("10.250.%d.%d", i/250, 1+i%250))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(p.t, err)
+	}
+}
+
+// setSlice creates an EndpointSlice for a service without a selector.
+func (p *controlPlane) setSlice(service, address string) error {
+	protocol := corev1.ProtocolTCP
+	_, err := p.client.DiscoveryV1().EndpointSlices("default").Create(p.t.Context(),
+		&discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: service,
+				Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{{Name: ptr(""), Port: ptr[int32](8080),
+				Protocol: &protocol}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
+		}, metav1.CreateOptions{})
+	return err
+}
+
+func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
+	long(t)
+	p := startControlPlane(t)
+	c, _ := twoNodes(t, p, "nftables")
+	app := map[string]string{"app": "web"}
+	p.addPod("a-0", "node1", c.Pods[0].IPv4.String(), app)
+	to := p.addService(serviceOf("web", "web"))
+	answers(t, c.Pods[1], to, "answered pod1")
+	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 100)
+	require.NoError(t, err)
+	defer conns.Close()
+	tr := startTraffic(t, c.Pods[1], to)
+
+	begin := time.Now()
+	p.addMany(many)
+	created := time.Since(begin)
+	require.Eventually(t, func() bool {
+		return strings.Count(ruleset(t, c.Node.NS), "default/many-") >= many
+	}, 5*time.Minute, 200*time.Millisecond, "all services are in the kernel")
+	t.Logf("%d services created in %s, in the kernel after %s", many, created, time.Since(begin))
+
+	// A rollout: each pod is replaced by another one of the same application, new before old.
+	for i := range 30 {
+		pod := c.Pods[(i+1)%2*2] // pod3, pod1, pod3, …
+		p.addPod(fmt.Sprintf("a-%d", i+1), "node1", pod.IPv4.String(), app)
+		answers(t, c.Pods[1], to, "answered "+pod.Name)
+		p.removePod(fmt.Sprintf("a-%d", i))
+		answers(t, c.Pods[1], to, "answered "+pod.Name)
+	}
+	require.Zero(t, conns.Ping(time.Minute).Lost())
+	tr.all(t)
+	t.Logf("%d connections made meanwhile, none failed", tr.made.Load())
+}
+
+// latencies are the times from the API server's answer to a write of an EndpointSlice to the first
+// connection through it, of services that refused before.
+func (p *controlPlane) latencies(c *netnstest.Cluster, round string, n int) []time.Duration {
+	p.t.Helper()
+	var out []time.Duration
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", round, i)
+		s := serviceOf(name, "")
+		s.Spec.Selector = nil
+		to := p.addService(s)
+		answers(p.t, c.Pods[1], to, "refused ")
+		time.Sleep(1100 * time.Millisecond) // longer than minSyncPeriod
+		require.NoError(p.t, p.setSlice(name, c.Pods[0].IPv4.String()))
+		begin := time.Now()
+		for (netnstest.Probe{From: c.Pods[1], Proto: netnstest.TCP,
+			To: netip.MustParseAddrPort(to)}).Send(p.t.Context()).Kind != netnstest.Answered {
+			require.Less(p.t, time.Since(begin), 2*time.Minute)
+		}
+		out = append(out, time.Since(begin))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestLongLatencyBesideKubeProxy(t *testing.T) {
+	long(t)
+	const rounds = 30
+	for _, services := range []int{0, many} {
+		t.Run(fmt.Sprintf("%d services", services), func(t *testing.T) {
+			p := startControlPlane(t)
+			p.addMany(services)
+			for _, mode := range []string{"nftables", "iptables"} {
+				for _, who := range []string{"kernlb", "kube-proxy"} {
+					c := node(t)
+					p.reach(c.Node.NS)
+					proxy := p.start(who, c, mode)
+					l := p.latencies(c, who+"-"+mode, rounds)
+					t.Logf("%-10s %s: p50 %5.1f ms, p99 %5.1f ms", who, mode, ms(l[len(l)/2]),
+						ms(l[len(l)*99/100]))
+					require.NoError(t, proxy.cmd.Process.Kill())
+				}
+			}
+		})
+	}
+}
+
+// start starts the program, or kube-proxy, on the first node.
+func (p *controlPlane) start(who string, c *netnstest.Cluster, mode string) *process {
+	if who == "kernlb" {
+		return spawn(p.t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", mode)...)
+	}
+	return spawn(p.t, c.Node.NS, "PATH="+nftIPTables(p.t), binary(p.t),
+		p.kubeProxyArgs("node1", mode)...)
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
