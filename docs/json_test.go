@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -43,7 +45,7 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 		servicemodel.Rules{}, servicemodel.Frontend{}, servicemodel.Pool{},
 		servicemodel.HealthCheck{}, servicemodel.Conflict{}, servicemodel.RulesChange{},
 		servicemodel.AddrChange{}, servicemodel.Decision{}, dataplane.Observation{},
-		dataplane.Totals{}} {
+		dataplane.Totals{}, livetrace.Trace{}, counters.Values{}} {
 		walk(reflect.TypeOf(v))
 	}
 	require.Greater(t, fields, 80)
