@@ -28,6 +28,9 @@ type explanation struct {
 
 // explain puts all that is known of a service on one screen.
 func (p *program) explain(ctx context.Context) error {
+	if p.opts.object != "" {
+		return p.explainObject(ctx)
+	}
 	x := &explanation{program: p, name: p.opts.explained}
 	if len(p.opts.files) > 0 {
 		p.opts.goOn = true // what is wrong with other services does not matter

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -83,4 +85,39 @@ func TestExplainOnIptables(t *testing.T) {
 	require.Contains(t, out, "KERNEL OBJECTS (iptables): what would be sent to remove it\n")
 	require.Contains(t, out, "10.96.0.1")
 	require.NotContains(t, out, "10.96.0.2", "that of another service")
+}
+
+// Every object of the kernel is traced back to the service that wants it.
+func TestExplainObject(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	manifest := ""
+	for i := range 20 {
+		manifest += strings.ReplaceAll(serviceManifest(fmt.Sprint("s", i),
+			fmt.Sprint("10.96.0.", i+1), "", ""), "10.244.1.2", fmt.Sprint("10.244.1.", i+1))
+	}
+	object := func(backend, text string) string {
+		code, out, errs := kernlb(t, ns, "explain", "-backend", backend, "-object", text)
+		require.Equal(t, exitDone, code, errs)
+		return out
+	}
+	for _, backend := range []string{"nftables", "iptables"} {
+		code, _, errs := kernlbWith(t, ns, manifest, "apply", "-f", "-", "-backend", backend)
+		require.Equal(t, exitDone, code, errs)
+	}
+	for _, text := range []string{"10.244.1.17", "10.96.0.17 . tcp"} {
+		out := object("nftables", text)
+		require.True(t, strings.HasPrefix(out, "default/s16\n  "), out)
+		require.NotContains(t, out, "default/s1\n")
+	}
+	code, out, errs := kernlb(t, ns, "explain", "-backend", "iptables", "default/s6")
+	require.Equal(t, exitDone, code, errs)
+	chain := regexp.MustCompile("KUBE-SVC-[A-Z0-9]+").FindString(out)
+	require.True(t, strings.HasPrefix(object("iptables", chain), "default/s6\n  "), chain)
+	code, _, errs = kernlb(t, ns, "explain", "-object", "10.9.9.9")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "no service wants an object with \"10.9.9.9\"")
+	code, _, errs = kernlb(t, ns, "explain", "default/web", "-object", "x")
+	require.Equal(t, exitInvalid, code)
+	require.Contains(t, errs, "explain is about -object, or about the service default/web")
 }

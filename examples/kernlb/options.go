@@ -35,6 +35,7 @@ type options struct {
 	trace    traceOptions
 	show     showOptions
 	count    countOptions
+	object   string // that explain is about
 	listen   listenOptions
 	graph    graphOptions
 
@@ -151,6 +152,8 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 	o.trace.define(fs)
 	o.show.define(fs)
 	o.count.define(fs)
+	fs.StringVar(&o.object, "object", "", "explain: which service wants the objects of the kernel "+
+		"that have `TEXT` in what explain prints of them, such as the name of a chain")
 	o.listen.define(fs)
 	o.graph.define(fs)
 }

@@ -26,7 +26,8 @@ commands:
   trace    say step by step what happens to a packet (-from, -to), by the manifests (-f), or by
            what the kernel holds; with -live to a real packet, by whose rules
   explain  print all that is known of the service NAMESPACE/NAME: its frontends, endpoints (with the
-           manifests, -f), objects in the kernel, and why it refuses connections
+           manifests, -f), objects in the kernel, and why it refuses connections; or which
+           service wants an object of the kernel (-object)
   count    count connections, packets and bytes of frontends and endpoints from now on, for show
            -counters, or stop it (-off)
   graph    draw services, frontends, pools and endpoints, by the manifests (-f) or by what the
@@ -73,6 +74,7 @@ var flagsFor = map[string]string{
 	"address":            "show graph",
 	"port":               "show graph",
 	"diff":               "show",
+	"object":             "explain",
 	"counters":           "show",
 	"off":                "count",
 	"format":             "graph",
@@ -146,6 +148,10 @@ func (o *options) checkExplain(command, about string) error {
 	o.explained = servicemodel.Name{Namespace: namespace, Name: name}
 	switch {
 	case command != "explain":
+		return nil
+	case o.object != "" && about != "":
+		return fmt.Errorf("explain is about -object, or about the service %s", about)
+	case o.object != "":
 		return nil
 	case !ok || namespace == "" || name == "":
 		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q", about)
