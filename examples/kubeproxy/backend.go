@@ -30,44 +30,10 @@ func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (dataplane.Ba
 		return iptables.New(&iptables.Config{Prefix: chainPrefix, Logger: log})
 	case modeIPVS:
 		c := s.ipvs
-		c.Logger = log
+		c.Logger, c.TakeOver = log, true // two virtual servers cannot be at one address
 		return ipvs.New(&c)
 	}
 	return nftables.New(&nftables.Config{Logger: log})
-}
-
-// backends are those that the program begins with, and goes on with once kube-proxy's objects are
-// gone. They are the same but where kube-proxy has virtual servers of IPVS, and so shall the
-// program: two cannot be at one address, so that nftables has the services in between.
-type backends struct{ first, then dataplane.Backend }
-
-// openBackends opens them.
-func (p *proxy) openBackends(ctx context.Context) (*backends, error) {
-	b, err := p.open(p.mode, p.log)
-	if err != nil {
-		return nil, fmt.Errorf("mode %s: %w", p.mode, err)
-	}
-	out := &backends{b, b}
-	if p.mode != modeIPVS {
-		return out, nil
-	}
-	plan, err := kubeproxy.Find(ctx, &kubeproxy.Config{Logger: p.log})
-	if err == nil && len(plan.VirtualServers) > 0 {
-		p.log.Info("nftables has the services until the virtual servers of kube-proxy are gone",
-			"virtual servers", len(plan.VirtualServers))
-		out.first, err = p.open(modeNFTables, p.log)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("what does kube-proxy have: %w", err), b.Close())
-	}
-	return out, nil
-}
-
-func (b *backends) close() {
-	if b.first != b.then {
-		_ = b.first.Close()
-	}
-	_ = b.then.Close()
 }
 
 // lookAgain is after what time kube-proxy's objects are looked for again, once some were deleted.
@@ -76,7 +42,7 @@ const lookAgain = time.Minute
 // takeOver deletes what kube-proxy, and this program in another mode, have in the kernel, once all
 // services are there anew. If kube-proxy still runs, it makes its own again: then that is said, and
 // tried again.
-func (p *proxy) takeOver(ctx context.Context, b *backends) error {
+func (p *proxy) takeOver(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -87,8 +53,11 @@ func (p *proxy) takeOver(ctx context.Context, b *backends) error {
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("kube-proxy's objects are still there", "err", err)
 		}
+		if errors.Is(err, kubeproxy.ErrLegacy) {
+			err = nil // which stays so
+		}
 		if first {
-			p.settleIn(ctx, b)
+			p.removeOthers(ctx)
 		}
 		deleted := plan != nil && !plan.Empty()
 		if deleted {
@@ -112,14 +81,8 @@ func (p *proxy) takeOver(ctx context.Context, b *backends) error {
 	}
 }
 
-// settleIn goes to the backend of the mode, and deletes what other modes left.
-func (p *proxy) settleIn(ctx context.Context, b *backends) {
-	if b.first != b.then {
-		if _, err := p.engine.Switch(ctx, b.then); err != nil && ctx.Err() == nil {
-			p.log.Error("the services stay with "+b.first.Name(), "err", err)
-			return
-		}
-	}
+// removeOthers deletes what the program left in other modes.
+func (p *proxy) removeOthers(ctx context.Context) {
 	for _, mode := range []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS} {
 		if mode == p.mode {
 			continue

@@ -81,7 +81,8 @@ var fields = []field{
 	{"ipvs.scheduler", "ipvs-scheduler", honoured, "with its options, such as `mh+port`; empty: " +
 		"`wrr`, which is `rr` as long as weights are equal", useIPVS},
 	{"ipvs.excludeCIDRs", "ipvs-exclude-cidrs", honoured,
-		"virtual servers of others are never touched, wherever they are", useIPVSExclude},
+		"virtual servers of others are left " +
+			"alone, unless a service must be at their address", useIPVSExclude},
 	{"ipvs.strictARP", "ipvs-strict-arp", honoured,
 		"adds the device `kernlb-ipvs0` with the addresses of services, which it is about",
 		useIPVS},

@@ -48,16 +48,16 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		return err
 	}
 	defer table.Close()
-	backends, err := p.openBackends(ctx)
+	backend, err := p.open(p.mode, log)
 	if err != nil {
-		return err
+		return fmt.Errorf("mode %s: %w", p.mode, err)
 	}
-	defer backends.close()
+	defer backend.Close()
 	keeper, err := flows.New(table, &flows.Config{Logger: log})
 	if err != nil {
 		return err
 	}
-	p.engine = dataplane.New(backends.first, &dataplane.Config{Logger: log, Flows: keeper})
+	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper})
 	p.metrics = metrics.New(p.engine, &metrics.Config{Flows: keeper, Conntrack: table})
 	defer p.metrics.Close()
 	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.syncPeriod,
@@ -73,7 +73,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	p.events.node("Normal", "Starting", "StartKubeProxy", "kernlb proxies in mode "+string(p.mode))
 	return together(ctx, p.serveHealth, p.serveMetrics, o.watchFile,
 		func(ctx context.Context) error { return p.engine.Run(ctx, &p.run) },
-		func(ctx context.Context) error { return p.takeOver(ctx, backends) }, p.follow)
+		p.takeOver, p.follow)
 }
 
 // tuned opens the conntrack table and gives it the settings that are asked for.
@@ -114,7 +114,9 @@ func (p *proxy) follow(ctx context.Context) error {
 			Resync: p.resync, Logger: p.log})
 		if err == nil {
 			p.source.Store(source)
-			return source.Run(ctx, func(s servicemodel.State) { p.engine.Set(p.withAddress(s)) })
+			return source.Run(ctx, func(s servicemodel.State) {
+				p.metrics.Triggered(p.engine.Set(p.withAddress(s)), source.Triggers()...)
+			})
 		}
 		p.log.Warn("the API server is asked again", "err", err, "after", wait)
 		select {

@@ -57,7 +57,7 @@ func (e *valueError) Unwrap() error { return e.err }
 // newSettings makes settings of a configuration that has its defaults. It returns what it warns of,
 // and joins a *valueError for each field that cannot be had.
 func newSettings(c *config) (*settings, []string, error) {
-	s := &settings{}
+	s := &settings{tracker: kube.Config{Triggers: true}}
 	var warnings []string
 	var errs []error
 	defaults := &config{}
