@@ -309,3 +309,62 @@ func FuzzCompanionOf(f *testing.F) {
 		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))
 	})
 }
+
+// Where another version has made one of the tables, that is told; where one is damaged otherwise,
+// it is not.
+func TestTablesOfAnotherLayoutAreTold(t *testing.T) {
+	t.Parallel()
+	for i := range nft.Families {
+		_, raws := goldenCompanion(t)
+		for k, e := range raws[i].elems[setSettings] {
+			if strings.HasPrefix(nft.CommentOf(e.UserData), "layout ") {
+				e.UserData = nft.AppendComment(nil, "layout 99")
+				raws[i].elems[setSettings][k] = e
+			}
+		}
+		c, drift := companionOf("x", raws)
+		require.True(t, c.other)
+		require.Len(t, drift, 1)
+		delete(raws[i].elems, setSettings)
+		c, drift = companionOf("x", raws)
+		require.False(t, c.other)
+		require.Len(t, drift, 1)
+	}
+}
+
+// The pools of node ports without any address are taken from what is wanted; no others are.
+func TestWhichPoolsAreAssumed(t *testing.T) {
+	t.Parallel()
+	want, err := servicemodel.Resolve(nil, rigState([]string{"10.244.1.1"}))
+	require.NoError(t, err)
+	fes := slices.Collect(want.Frontends())
+	id := servicemodel.PoolID{}
+	node := slices.IndexFunc(fes, func(fe *servicemodel.Frontend) bool {
+		id, _ = fe.Pool(fe.Internal)
+		return fe.Key.NodePort() && fe.Key.Addr.Is4()
+	})
+	four, six := goldenAddr, netip.MustParseAddr("2001:db8::1")
+	for _, tc := range []struct {
+		frontends []*servicemodel.Frontend
+		addrs     []netip.Addr
+		want      *servicemodel.Table
+		found     bool
+	}{
+		{fes[node : node+1], nil, want, true},
+		{fes[node : node+1], []netip.Addr{six}, want, true},
+		{fes[node : node+1], []netip.Addr{four}, want, false},
+		{fes[node : node+1], nil, nil, false},
+		{slices.Delete(slices.Clone(fes), node, node+1), []netip.Addr{six, four}, want, false},
+	} {
+		found := map[servicemodel.PoolID]*servicemodel.Pool{}
+		assumePools(tc.frontends, tc.addrs, tc.want, found)
+		require.Equal(t, tc.found, len(found) > 0)
+		if tc.found {
+			require.Equal(t, want.Pool(id), found[id])
+			known := &servicemodel.Pool{ID: id}
+			found[id] = known
+			assumePools(tc.frontends, tc.addrs, tc.want, found)
+			require.Same(t, known, found[id], "what was found is not replaced")
+		}
+	}
+}

@@ -53,11 +53,12 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 		s := o.servers[dk.svc]
 		return s == nil || s.dests[dk.dest].Weight != 0
 	})
-	m := map[ipvsnl.ServiceKey]bool{}
+	var l []ipvsnl.ServiceKey
 	for dk := range d {
-		m[dk.svc] = true
+		l = append(l, dk.svc)
 	}
-	return slices.SortedFunc(maps.Keys(m), ipvsnl.ServiceKey.Compare)
+	slices.SortFunc(l, ipvsnl.ServiceKey.Compare)
+	return slices.Compact(l)
 }
 
 // drained returns the commands that delete those destinations of a virtual server that have no

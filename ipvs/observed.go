@@ -40,10 +40,10 @@ type index struct {
 // damage is what differs from what the companion's records and the configuration say. The next
 // commit repairs it.
 type damage struct {
-	frontends map[servicemodel.FrontendKey]bool // whose virtual servers differ
-	servers   []ipvsnl.ServiceKey               // ours that belong to no frontend
-	devices   []string                          // ours, under names other than the configured one
-	addresses bool                              // the bound ones, or the device
+	frontends []servicemodel.FrontendKey // whose virtual servers differ
+	servers   []ipvsnl.ServiceKey        // ours that belong to no frontend
+	devices   []string                   // ours, under names other than the configured one
+	addresses bool                       // the bound ones, or the device
 }
 
 // expected is what the companion tables should hold.

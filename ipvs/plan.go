@@ -127,20 +127,17 @@ func (pl *planner) newPlan() *plan {
 // affected returns the frontends that a change set or damage concerns, sorted.
 func (pl *planner) affected(c *servicemodel.ChangeSet,
 	addrs []netip.Addr) []servicemodel.FrontendKey {
-	m := maps.Clone(pl.have.damage.frontends)
-	if m == nil {
-		m = map[servicemodel.FrontendKey]bool{}
-	}
+	l := slices.Clone(pl.have.damage.frontends)
 	note := func(f *servicemodel.Frontend) {
 		if f == nil {
 			return
 		}
-		m[f.Key] = true
+		l = append(l, f.Key)
 		// It takes the address from a node port of the same number.
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
 			any := nft.Families[nft.FamilyIndex(f.Key.Addr)].Any
-			m[servicemodel.FrontendKey{
-				Addr: any, Protocol: f.Key.Protocol, Port: f.Key.Port}] = true
+			l = append(l, servicemodel.FrontendKey{Addr: any, Protocol: f.Key.Protocol,
+				Port: f.Key.Port})
 		}
 	}
 	for _, fc := range c.Frontends {
@@ -156,18 +153,19 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 		}
 		for _, f := range shared.Of(c.New).FrontendsOf(id.Service) {
 			if f.Key.Family() == id.Family {
-				m[f.Key] = true
+				l = append(l, f.Key)
 			}
 		}
 	}
 	if !slices.Equal(addrs, pl.have.companion.addrs) {
 		for f := range shared.Of(c.New).Frontends() {
 			if f.Key.NodePort() {
-				m[f.Key] = true
+				l = append(l, f.Key)
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(m), servicemodel.FrontendKey.Compare)
+	slices.SortFunc(l, servicemodel.FrontendKey.Compare)
+	return slices.Compact(l)
 }
 
 // plan makes the plan for a change set.

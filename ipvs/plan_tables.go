@@ -172,17 +172,15 @@ func (pl *planner) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
 	tp.rebuild, tp.create = pl.have.companion.exists[i], true
 	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules())
 	add := tp.sink(tp.add)
-	keys := map[servicemodel.FrontendKey]bool{}
+	keys := slices.Collect(maps.Keys(pl.have.companion.records))
 	for fe := range shared.Of(c.New).Frontends() {
-		keys[fe.Key] = true
+		keys = append(keys, fe.Key)
 		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
 			p.records[fe.Key] = pl.record(p, c.New, fe)
 		}
 	}
-	for k := range pl.have.companion.records {
-		keys[k] = true
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(keys), servicemodel.FrontendKey.Compare) {
+	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
+	for _, k := range slices.Compact(keys) {
 		if nft.FamilyIndex(k.Addr) != i {
 			continue
 		}

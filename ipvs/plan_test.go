@@ -115,6 +115,8 @@ func goldenStory() []struct {
 	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).
 		WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	two := goldenEndpoints("10.244.1.3", "10.244.2.4")
+	marked := goldenNode()
+	marked.MasqueradeMark = 0x40
 	with := func(edit ...func(*servicemodel.Service)) servicemodel.State {
 		return base.WithService(goldenService(edit...)).WithEndpoints(name, two)
 	}
@@ -133,8 +135,13 @@ func goldenStory() []struct {
 		{"07-local-affinity", with(local, sticky)},
 		{"08-another-scheduler", with(least)},
 		{"09-direct-routing", with(direct).WithEndpoints(name, atPort(80, two))},
-		{"10-no-endpoints", base.WithEndpoints(name, nil)},
-		{"11-gone", base.WithoutService(name)},
+		{"10-other-settings", base.WithNode(marked).WithService(goldenService(local)).WithEndpoints(
+			name, two)},
+		{"11-other-settings-and-gone", base.WithoutService(name)},
+		{"12-restricted", with(restrictedTo("198.51.100.0/24"))},
+		{"13-other-settings-and-less-restricted", with(restrictedTo()).WithNode(marked)},
+		{"14-no-endpoints", base.WithNode(marked).WithEndpoints(name, nil)},
+		{"15-gone", base.WithNode(marked).WithoutService(name)},
 	}
 }
 

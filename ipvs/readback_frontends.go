@@ -36,7 +36,6 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
 	if err != nil {
 		return nil, err
 	}
-	o.damage.frontends = map[servicemodel.FrontendKey]bool{}
 	used := map[servicemodel.PoolID]*servicemodel.Pool{}
 	unowned := maps.Clone(o.servers)
 	for _, k := range keys {
@@ -45,7 +44,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
 		o.own(k, servers, unowned)
 		damaged, outdated := o.compare(r, recorded, servers)
 		if damaged+outdated != "" {
-			o.damage.frontends[k] = true
+			o.damage.frontends = append(o.damage.frontends, k)
 			drift = append(drift, fmt.Sprintf("frontend %v: %s", k, cmp.Or(damaged, outdated)))
 		}
 		if damaged != "" {

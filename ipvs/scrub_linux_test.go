@@ -50,6 +50,26 @@ func TestDestinationsAreComparedInTurn(t *testing.T) {
 	require.Equal(t, want, r.state())
 }
 
+// The budget is a part of the time that passes, saved up to a limit, and may be spent once.
+func TestTheBudgetOfScrubbing(t *testing.T) {
+	t.Parallel()
+	s := scrub{share: 10}
+	at := time.Now()
+	after := func(d time.Duration) time.Time { at = at.Add(d); return at }
+	s.begin(at)
+	require.Zero(t, s.budget, "nothing has passed")
+	s.begin(after(time.Microsecond * 100))
+	require.Equal(t, 10*time.Microsecond, s.budget)
+	require.True(t, s.goOn(after(4*time.Microsecond)))
+	require.False(t, s.goOn(after(6*time.Microsecond)))
+	require.False(t, s.goOn(after(5*time.Microsecond)))
+	require.Equal(t, -5*time.Microsecond, s.budget)
+	s.begin(after(time.Microsecond * 50))
+	require.Zero(t, s.budget)
+	s.begin(after(time.Hour))
+	require.Equal(t, scrubMost, s.budget)
+}
+
 // The number of references to the module tells that virtual servers were deleted, and not those
 // that the backend deletes.
 func TestReferencesTellOfDeletedServers(t *testing.T) {

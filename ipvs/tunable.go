@@ -102,13 +102,12 @@ func tunableElem(name, value string) nft.Elem {
 // parseTunable is the inverse of the comment of tunableElem. The name is empty for a tunable that
 // this program does not know. Ok is false for anything else.
 func parseTunable(comment string) (name, value string, ok bool) {
-	end := strings.LastIndexByte(comment, ' ')
-	if end < 0 || !isTimeout(comment) && !strings.HasPrefix(comment, "sysctl ") {
+	if !isTimeout(comment) && !strings.HasPrefix(comment, "sysctl ") {
 		return "", "", false
 	}
 	for _, name := range tunableNames {
-		if tunableText(name) == comment[:end] {
-			return name, comment[end+1:], true
+		if value, ok := strings.CutPrefix(comment, tunableText(name)+" "); ok {
+			return name, value, true
 		}
 	}
 	return "", "", true
