@@ -112,9 +112,9 @@ func (b *Backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, e
 	if p.empty() {
 		return dataplane.Stats{}, nil
 	}
-	for range commitTries {
+	for try := 1; ; try++ {
 		stats, err = b.transact(ctx, p)
-		if !conflicts(err) {
+		if !conflicts(err) || try == commitTries {
 			return stats, err
 		}
 		same, asked := b.kernel.stillAt(ctx, b.l, b.found.versions)
@@ -122,7 +122,6 @@ func (b *Backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, e
 			return stats, errors.Join(err, asked)
 		}
 	}
-	return stats, err
 }
 
 // transact sends the transaction of a plan once.

@@ -232,16 +232,16 @@ func (r *rule) matchesKey(k servicemodel.FrontendKey) bool {
 // pool reads the pool that a frontend balances over, unless another frontend's was read before.
 func (r *reading) pool(i uint8, fe *servicemodel.Frontend, v servicemodel.Verdict) bool {
 	id, _ := fe.Pool(v)
-	if p, known := r.pools[id]; known {
-		return p != nil
+	p, known := r.pools[id]
+	if !known {
+		kind := kindCluster
+		if v == servicemodel.BalanceLocal {
+			kind = kindLocal
+		}
+		p = r.readPool(id, r.raw.chain(chainID{i, nat, r.l.names.service(kind, fe.Service, "")}),
+			fe.Affinity > 0)
+		r.pools[id] = p
 	}
-	kind := kindCluster
-	if v == servicemodel.BalanceLocal {
-		kind = kindLocal
-	}
-	p := r.readPool(id, r.raw.chain(chainID{i, nat, r.l.names.service(kind, fe.Service, "")}),
-		fe.Affinity > 0)
-	r.pools[id] = p
 	return p != nil
 }
 
