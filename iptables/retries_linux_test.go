@@ -1,7 +1,10 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -168,4 +171,18 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 		return b.Close()
 	}))
 	require.Contains(t, save(t, ns, nft.IPv4), DefaultPrefix+"-SERVICES")
+}
+
+// Each commit is a record of the log, with what it cost.
+func TestCommitsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	b, _, _ := opened(t, Config{Logger: logger})
+	r, err := dataplane.New(b, nil).Apply(t.Context(), webService())
+	require.NoError(t, err)
+	for _, want := range []string{"level=DEBUG msg=committed backend=iptables", fmt.Sprintf(
+		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
+		require.Contains(t, log.String(), want)
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/ration"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 

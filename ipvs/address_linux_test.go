@@ -79,6 +79,10 @@ func TestAddressesThatWereMoved(t *testing.T) {
 	require.Contains(t, l.others, netip.IPv6Loopback())
 	require.NotContains(t, l.others, a)
 	require.NotContains(t, l.node, a)
+	r.run("ip -6 address add fe80::77/64 dev lo") // which clients cannot reach without a zone
+	again, err := k.readAddresses()
+	require.NoError(t, err)
+	require.True(t, l.equal(&again))
 	k.device, k.ifindex = "lo", 1
 	require.NoError(t, k.releaseAll(d))
 	require.ErrorIs(t, k.releaseAll(d), errMoved)

@@ -180,7 +180,7 @@ func TestWithoutLoopbackInterface(t *testing.T) {
 	require.Equal(t, nothing, r.state())
 }
 
-// A sysctl that cannot be read is an error of a reading.
+// A sysctl that cannot be read is an error of a reading and of a look.
 func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -190,6 +190,14 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, "net/ipv4/there_is_none")
 	require.False(t, b.observed)
+
+	b = r.backend()
+	r.apply(dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
+	b.pl.tunables["net/ipv4/there_is_none"] = "1"
+	b.pl.have.tunables = b.pl.tunables
+	i, err := b.Integrity(t.Context())
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.Equal(t, dataplane.Broken, i)
 }
 
 // A look at tables that go meanwhile is no error: it finds them broken.

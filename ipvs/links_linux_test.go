@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
@@ -39,7 +40,10 @@ func TestBrokenLinksAreErrors(t *testing.T) {
 
 	b = r.backend()
 	k = &b.kernel
+	r.apply(dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
 	breakLinks(k.links)
+	_, err = b.Integrity(t.Context())
+	require.ErrorContains(t, err, "list rules and routes")
 	_, err = b.Observe(t.Context(), nil)
 	require.ErrorContains(t, err, "list devices")
 	k.device = "kernlb0"

@@ -106,3 +106,24 @@ func FuzzElements(f *testing.F) {
 		}
 	})
 }
+
+// What is rejected or dropped, and for whom, is said by the sets that a frontend is in.
+func TestVerdictsAreSets(t *testing.T) {
+	t.Parallel()
+	const balance, reject, drop = servicemodel.BalanceCluster, servicemodel.Reject, servicemodel.Drop
+	for _, tc := range []struct {
+		internal, external servicemodel.Verdict
+		sets               []string
+	}{
+		{balance, balance, nil}, {reject, reject, []string{setReject}}, {drop, drop, []string{setDrop}},
+		{balance, servicemodel.BalanceLocal, []string{setSplit}},
+		{balance, reject, []string{setSplit, setExtReject}},
+		{balance, drop, []string{setSplit, setExtDrop}},
+		{reject, drop, []string{setReject, setSplit, setExtDrop}},
+		{drop, reject, []string{setDrop, setSplit, setExtReject}},
+		{drop, balance, []string{setDrop, setSplit}},
+	} {
+		r := &record{fe: &servicemodel.Frontend{Internal: tc.internal, External: tc.external}}
+		require.Equal(t, tc.sets, r.verdictSets(), "%v, %v", tc.internal, tc.external)
+	}
+}

@@ -1,8 +1,10 @@
 package ipvs
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os/exec"
 	"slices"
@@ -178,4 +180,18 @@ func TestRigAppliesAndCleansUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, r.state())
 	require.Equal(t, "0", r.sysctl(sysctlForward))
+}
+
+// Each commit is a record of the log, with what it cost.
+func TestCommitsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	rig := newRig(t)
+	r, err := rig.engine(Config{Logger: logger}).Apply(t.Context(), rigState([]string{"10.244.1.1"}))
+	require.NoError(t, err)
+	for _, want := range []string{"level=DEBUG msg=committed backend=ipvs", fmt.Sprintf(
+		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
+		require.Contains(t, log.String(), want)
+	}
 }

@@ -1,9 +1,12 @@
 package nftables
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -191,4 +194,57 @@ func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
 	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return New(&Config{NetNS: ns.Fd()}) })
+}
+
+// Each commit is a record of the log, with what it cost.
+func TestCommitsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ns, _ := newNS(t)
+	b := newBackend(t, ns, &Config{Logger: logger})
+	r, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1))
+	require.NoError(t, err)
+	for _, want := range []string{"level=DEBUG msg=committed backend=nftables", fmt.Sprintf(
+		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
+		require.Contains(t, log.String(), want)
+	}
+}
+
+// No configuration is the default one, in the network namespace of the caller.
+func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
+	t.Parallel()
+	ns, reader := newNS(t)
+	state := affinityState(2, -1)
+	require.NoError(t, ns.Do(func() error {
+		b, err := New(nil)
+		if err != nil {
+			return err
+		}
+		_, err = dataplane.New(b, nil).Apply(t.Context(), state)
+		return errors.Join(err, b.Close())
+	}))
+	requireAdopts(t, reader, state, mustResolve(t, state))
+}
+
+// After a cleanup, of something or nothing, nothing is known, and nothing is there.
+func TestNothingIsKnownAfterACleanup(t *testing.T) {
+	t.Parallel()
+	_, b := newNS(t)
+	none := servicemodel.Diff(nil, nil)
+	for _, messages := range []int{1, 0} {
+		if messages > 0 {
+			_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1))
+			require.NoError(t, err)
+		}
+		stats, err := b.Cleanup(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, messages, stats.Messages)
+		require.Equal(t, messages > 0, stats.Bytes > 0)
+		require.Equal(t, dataplane.Broken, integrity(t, b))
+		_, err = b.Plan(none)
+		require.ErrorIs(t, err, errNotObserved)
+		_, err = b.Commit(t.Context(), none)
+		require.ErrorIs(t, err, errNotObserved)
+	}
 }

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -139,6 +140,7 @@ func TestAnEngineBesideParts(t *testing.T) {
 	delete(states, "default")
 	requireShared(t, ns, states, 0)
 	require.False(t, b.pl.version.owners)
+	require.NotEqual(t, dataplane.Broken, look(t, b), "the index is known to be empty")
 
 	changed := sharedState()
 	states["third"] = changed["third"].WithEndpoints(servicemodel.Name{Namespace: "third",
@@ -151,4 +153,28 @@ func TestAnEngineBesideParts(t *testing.T) {
 	require.NoError(t, err)
 	delete(states, "other")
 	requireShared(t, ns, states, 0)
+}
+
+// A frontend that another owner has is found by the index: it is no reason to read everything.
+func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other")
+	want := inOwner("third", states["other"]).WithPart("third", states["third"])
+	for svc := range states["other"].Services() {
+		svc.Name.Namespace = "third"
+		want = want.WithService(svc)
+	}
+	o, err := b.ObserveParts(t.Context(), []string{"third"}, mustResolve(t, want))
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	require.False(t, b.pl.owning.whole)
+	var found []string
+	for fe := range o.Table.Frontends() {
+		found = append(found, fmt.Sprint(fe.Key, " ", fe.Service))
+	}
+	require.Equal(t, []string{"10.96.0.10:81/tcp other/web:http"}, found)
+	_, err = dataplane.NewParts(b, nil).Apply(t.Context(), "third", want)
+	require.ErrorContains(t, err, "other")
 }

@@ -67,13 +67,14 @@ func (o *ownerReading) ask(ctx context.Context, fn func(n int, set string, e nft
 	return err
 }
 
-// wanted yields the wanted frontends of the table.
-func (o *ownerReading) wanted(yield func(*servicemodel.Frontend) bool) {
+// wanted returns the wanted frontends of the table.
+func (o *ownerReading) wanted() (l []*servicemodel.Frontend) {
 	for fe := range o.want.Frontends() {
-		if fe.Key.Family() == o.f.Model && !yield(fe) {
-			return
+		if fe.Key.Family() == o.f.Model {
+			l = append(l, fe)
 		}
 	}
+	return l
 }
 
 // readIndex reads which frontends the owners have, and who has those that are wanted. It returns
@@ -87,7 +88,7 @@ func (o *ownerReading) readIndex(ctx context.Context) ([]servicemodel.FrontendKe
 	for _, owner := range o.owners {
 		keys = append(keys, o.of.frontends[owner]...)
 	}
-	for fe := range o.wanted {
+	for _, fe := range o.wanted() {
 		keys = append(keys, fe.Key)
 	}
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -173,36 +172,6 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	sk, why = readSkeleton(nft.IPv4, nil, h.table.Rules())
 	require.Equal(t, skeleton{}, sk, "no table")
 	require.Empty(t, why)
-}
-
-// A look finds a table broken or touched, or as it was.
-func TestWhatALookSaysOfATable(t *testing.T) {
-	t.Parallel()
-	table := func(edit func(*skeleton)) *skeleton {
-		sk := &skeleton{exists: true, shape: shape{sources: true},
-			counts: map[string]int{setClusterIPs: 3, setHairpins: 1}}
-		edit(sk)
-		return sk
-	}
-	was := table(func(*skeleton) {})
-	for _, tc := range []struct {
-		edit func(*skeleton)
-		want dataplane.Integrity
-	}{
-		{func(*skeleton) {}, dataplane.Intact},
-		{func(sk *skeleton) { sk.counts["more"] = 1 }, dataplane.Intact},
-		{func(sk *skeleton) { *sk = skeleton{} }, dataplane.Broken},
-		{func(sk *skeleton) { sk.broken = true }, dataplane.Broken},
-		{func(sk *skeleton) { sk.stale = true }, dataplane.Broken},
-		{func(sk *skeleton) { sk.shape.sources = false }, dataplane.Broken},
-		{func(sk *skeleton) { sk.counts[setHairpins] = 2 }, dataplane.Broken},
-		{func(sk *skeleton) { delete(sk.counts, setHairpins) }, dataplane.Touched}, // not told
-		{func(sk *skeleton) { delete(sk.counts, setHairpins); sk.counts[setClusterIPs] = 2 },
-			dataplane.Broken},
-	} {
-		require.Equal(t, tc.want, was.compare(table(tc.edit)))
-	}
-	require.Equal(t, dataplane.Broken, (&skeleton{}).compare(was))
 }
 
 // Without settings a table is made anew, and it is told what is wrong with them.

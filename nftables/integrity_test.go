@@ -1,0 +1,64 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// A look finds a table broken or touched, or as it was.
+func TestWhatALookSaysOfATable(t *testing.T) {
+	t.Parallel()
+	table := func(edit func(*skeleton)) *skeleton {
+		sk := &skeleton{exists: true, shape: shape{sources: true},
+			counts: map[string]int{setClusterIPs: 3, setHairpins: 1}}
+		edit(sk)
+		return sk
+	}
+	was := table(func(*skeleton) {})
+	for _, tc := range []struct {
+		edit func(*skeleton)
+		want dataplane.Integrity
+	}{
+		{func(*skeleton) {}, dataplane.Intact},
+		{func(sk *skeleton) { sk.counts["more"] = 1 }, dataplane.Intact},
+		{func(sk *skeleton) { *sk = skeleton{} }, dataplane.Broken},
+		{func(sk *skeleton) { sk.broken = true }, dataplane.Broken},
+		{func(sk *skeleton) { sk.stale = true }, dataplane.Broken},
+		{func(sk *skeleton) { sk.shape.sources = false }, dataplane.Broken},
+		{func(sk *skeleton) { sk.counts[setHairpins] = 2 }, dataplane.Broken},
+		{func(sk *skeleton) { delete(sk.counts, setHairpins) }, dataplane.Touched}, // not told
+		{func(sk *skeleton) { delete(sk.counts, setHairpins); sk.counts[setClusterIPs] = 2 },
+			dataplane.Broken},
+	} {
+		require.Equal(t, tc.want, was.compare(table(tc.edit)))
+	}
+	require.Equal(t, dataplane.Broken, (&skeleton{}).compare(was))
+}
+
+// What the owners of parts hold is damaged where it is not what the index says, and where a single
+// set has drifted.
+func TestWhichPartsAreDamaged(t *testing.T) {
+	t.Parallel()
+	table := mustResolve(t, unitsState())
+	reading := func() *partsReading {
+		p := &partsReading{owners: []string{"default"}}
+		for i, f := range nft.Families {
+			p.owning.families[i] = newOwnership()
+			p.owning.families[i].parts(f, p.owners, table)
+		}
+		return p
+	}
+	require.False(t, reading().damaged(table))
+	for i := range nft.Families {
+		p := reading()
+		p.drift[i] = map[string]*nft.ElemList{setHairpins: {}}
+		require.True(t, p.damaged(table))
+	}
+	p := reading()
+	delete(p.owning.families[0].frontends, "default")
+	require.True(t, p.damaged(table))
+}
