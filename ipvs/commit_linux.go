@@ -64,8 +64,9 @@ func (b *Backend) run(ctx context.Context, steps []step) error {
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
 	err = refusal.Permission(err) // of links and sysctls
-	for _, conflict := range []error{errTaken, rawnl.ErrGenerationChanged, ipvsnl.ErrExists,
-		ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved} {
+	for _, conflict := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted,
+		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService,
+		ipvsnl.ErrNoDestination, errMoved} {
 		if errors.Is(err, conflict) {
 			return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 		}

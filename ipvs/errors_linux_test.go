@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -245,4 +247,40 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.Equal(t, firstTries, tries)
 	require.Equal(t, nothing, r.run("nft list tables"))
+}
+
+// Where others were in the way of a commit, that is a conflict; what else goes wrong is none.
+func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted, errMoved,
+		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService,
+		ipvsnl.ErrNoDestination} {
+		b := withoutKernel(t)
+		b.observed = true
+		failure := b.failed("do it", fmt.Errorf("x: %w", err))
+		require.ErrorIs(t, failure, dataplane.ErrConflict)
+		require.ErrorIs(t, failure, err)
+		require.ErrorContains(t, failure, "ipvs: do it: ")
+		require.False(t, b.observed)
+	}
+	for _, err := range []error{context.Canceled, unix.ENOENT, unix.EPERM, rawnl.ErrMalformed} {
+		require.NotErrorIs(t, withoutKernel(t).failed("do it", err), dataplane.ErrConflict)
+	}
+}
+
+// A commit knows what is there: it sends its transactions and asks nothing of nf_tables.
+func TestACommitReadsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	e := dataplane.New(b, nil)
+	_, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
+	require.NoError(t, err)
+	asked := 0
+	r.tap(b).Request = func([]rawnltest.Message) { asked++ }
+	next, err := servicemodel.Resolve(b.pl.have.table, rigState([]string{"10.244.1.2"}))
+	require.NoError(t, err)
+	_, err = b.Commit(t.Context(), servicemodel.Diff(b.pl.have.table, next))
+	require.NoError(t, err)
+	require.Equal(t, 2, asked, "before the virtual servers change, and after")
 }

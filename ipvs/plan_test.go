@@ -327,3 +327,35 @@ func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
 		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
 			Object: "virtual server TCP 10.96.0.10:80"}, *collision)
 }
+
+// Where node ports answer at other addresses, by the settings or since the node has others, all
+// of them move.
+func TestNodePortsFollowTheAddresses(t *testing.T) {
+	t.Parallel()
+	another := netip.MustParseAddr("198.51.100.10")
+	b := withoutKernel(t)
+	b.pl.have.addresses.node = []netip.Addr{goldenAddr, another}
+	servers := func(cidrs ...string) (l []string) {
+		node := goldenNode()
+		for _, p := range cidrs {
+			node.NodePortAddresses.CIDRs = append(node.NodePortAddresses.CIDRs,
+				netip.MustParsePrefix(p))
+		}
+		commit(t, b, servicemodel.State{}.WithNode(node).WithService(goldenService()).
+			WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1")))
+		for k := range b.pl.have.servers {
+			if k.Port == 30080 {
+				l = append(l, k.Addr.String())
+			}
+		}
+		slices.Sort(l)
+		return l
+	}
+	require.Equal(t, []string{"192.0.2.10", "198.51.100.10"}, servers())
+	require.Equal(t, []string{"198.51.100.10"}, servers("198.51.100.0/24"))
+	require.Equal(t, []string{"192.0.2.10"}, servers("192.0.2.0/24"))
+	b.pl.have.addresses.node = []netip.Addr{another}
+	require.Empty(t, servers("192.0.2.0/24"))
+	b.pl.have.addresses.node = []netip.Addr{netip.MustParseAddr("192.0.2.77")}
+	require.Equal(t, []string{"192.0.2.77"}, servers("192.0.2.0/24"))
+}

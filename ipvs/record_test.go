@@ -110,12 +110,18 @@ func FuzzElements(f *testing.F) {
 // What is rejected or dropped, and for whom, is said by the sets that a frontend is in.
 func TestVerdictsAreSets(t *testing.T) {
 	t.Parallel()
-	const balance, reject, drop = servicemodel.BalanceCluster, servicemodel.Reject, servicemodel.Drop
+	const (
+		balance = servicemodel.BalanceCluster
+		reject  = servicemodel.Reject
+		drop    = servicemodel.Drop
+	)
 	for _, tc := range []struct {
 		internal, external servicemodel.Verdict
 		sets               []string
 	}{
-		{balance, balance, nil}, {reject, reject, []string{setReject}}, {drop, drop, []string{setDrop}},
+		{balance, balance, nil},
+		{reject, reject, []string{setReject}},
+		{drop, drop, []string{setDrop}},
 		{balance, servicemodel.BalanceLocal, []string{setSplit}},
 		{balance, reject, []string{setSplit, setExtReject}},
 		{balance, drop, []string{setSplit, setExtDrop}},

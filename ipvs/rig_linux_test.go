@@ -187,8 +187,8 @@ func TestCommitsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	rig := newRig(t)
-	r, err := rig.engine(Config{Logger: logger}).Apply(t.Context(), rigState([]string{"10.244.1.1"}))
+	e := newRig(t).engine(Config{Logger: logger})
+	r, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
 	require.NoError(t, err)
 	for _, want := range []string{"level=DEBUG msg=committed backend=ipvs", fmt.Sprintf(
 		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
