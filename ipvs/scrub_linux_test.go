@@ -53,18 +53,18 @@ func TestDestinationsAreComparedInTurn(t *testing.T) {
 // The budget is a part of the time that passes, saved up to a limit, and may be spent once.
 func TestTheBudgetOfScrubbing(t *testing.T) {
 	t.Parallel()
-	s := scrub{share: 10}
+	s := scrub{share: 1.0 / 8}
 	at := time.Now()
 	after := func(d time.Duration) time.Time { at = at.Add(d); return at }
 	s.begin(at)
 	require.Zero(t, s.budget, "nothing has passed")
-	s.begin(after(time.Microsecond * 100))
+	s.begin(after(80*time.Microsecond))
 	require.Equal(t, 10*time.Microsecond, s.budget)
 	require.True(t, s.goOn(after(4*time.Microsecond)))
 	require.False(t, s.goOn(after(6*time.Microsecond)))
 	require.False(t, s.goOn(after(5*time.Microsecond)))
 	require.Equal(t, -5*time.Microsecond, s.budget)
-	s.begin(after(time.Microsecond * 50))
+	s.begin(after(40*time.Microsecond))
 	require.Zero(t, s.budget)
 	s.begin(after(time.Hour))
 	require.Equal(t, scrubMost, s.budget)

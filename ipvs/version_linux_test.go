@@ -276,5 +276,5 @@ func TestNodePortsWithoutAddressesReadBack(t *testing.T) {
 	o, err := b.Observe(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
-	require.False(t, b.kernel.changes.look(), "addresses need not be listed again")
+	require.False(t, b.kernel.changes.Look(), "addresses need not be listed again")
 }

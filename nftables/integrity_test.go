@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // A look finds a table broken or touched, or as it was.
@@ -37,28 +36,4 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 		require.Equal(t, tc.want, was.compare(table(tc.edit)))
 	}
 	require.Equal(t, dataplane.Broken, (&skeleton{}).compare(was))
-}
-
-// What the owners of parts hold is damaged where it is not what the index says, and where a single
-// set has drifted.
-func TestWhichPartsAreDamaged(t *testing.T) {
-	t.Parallel()
-	table := mustResolve(t, unitsState())
-	reading := func() *partsReading {
-		p := &partsReading{owners: []string{"default"}}
-		for i, f := range nft.Families {
-			p.owning.families[i] = newOwnership()
-			p.owning.families[i].parts(f, p.owners, table)
-		}
-		return p
-	}
-	require.False(t, reading().damaged(table))
-	for i := range nft.Families {
-		p := reading()
-		p.drift[i] = map[string]*nft.ElemList{setHairpins: {}}
-		require.True(t, p.damaged(table))
-	}
-	p := reading()
-	delete(p.owning.families[0].frontends, "default")
-	require.True(t, p.damaged(table))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -141,4 +142,29 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 	owners := func(ctx context.Context) error { _, err := reader.Owners(ctx); return err }
 	rawnltest.FailEach(t, "owners", owners)
 	rawnltest.GarbleEach(t, "owners", tap, func() error { return owners(t.Context()) })
+}
+
+// What the owners of parts hold is damaged where it is not what the index says, and where a single
+// set has drifted.
+func TestWhichPartsAreDamaged(t *testing.T) {
+	t.Parallel()
+	table, err := servicemodel.Resolve(nil, unitsState())
+	require.NoError(t, err)
+	reading := func() *partsReading {
+		p := &partsReading{owners: []string{"default"}}
+		for i, f := range nft.Families {
+			p.owning.families[i] = newOwnership()
+			p.owning.families[i].parts(f, p.owners, table)
+		}
+		return p
+	}
+	require.False(t, reading().damaged(table))
+	for i := range nft.Families {
+		p := reading()
+		p.drift[i] = map[string]*nft.ElemList{setHairpins: {}}
+		require.True(t, p.damaged(table))
+	}
+	p := reading()
+	delete(p.owning.families[0].frontends, "default")
+	require.True(t, p.damaged(table))
 }
