@@ -50,27 +50,10 @@ func (p *proxy) takeOver(ctx context.Context) error {
 	}
 	for first := true; ; first = false {
 		plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{Logger: p.log})
-		if err != nil && ctx.Err() == nil {
-			p.log.Warn("kube-proxy's objects are still there", "err", err)
-		}
-		if errors.Is(err, kubeproxy.ErrLegacy) {
-			err = nil // which stays so
-		}
 		if first {
 			p.removeOthers(ctx)
 		}
-		deleted := plan != nil && !plan.Empty()
-		if deleted {
-			p.log.Info("took over from kube-proxy", "rules", len(plan.Rules),
-				"chains", len(plan.Chains), "tables", len(plan.Tables),
-				"virtual servers", len(plan.VirtualServers))
-		}
-		if deleted && !first {
-			p.log.Warn("kube-proxy still runs on this node, and made its rules again")
-			p.events.node("Warning", "KubeProxyRuns", "TakeOver",
-				"kube-proxy runs on this node, too, and makes its rules again")
-		}
-		if !deleted && err == nil {
+		if ctx.Err() != nil || p.tookOver(plan, err, first) {
 			return nil
 		}
 		select {
@@ -79,6 +62,24 @@ func (p *proxy) takeOver(ctx context.Context) error {
 		case <-time.After(lookAgain):
 		}
 	}
+}
+
+// tookOver says what was deleted of kube-proxy's, and returns whether there is nothing left to do.
+func (p *proxy) tookOver(plan *kubeproxy.Plan, err error, first bool) bool {
+	if err != nil {
+		p.log.Warn("kube-proxy's objects are still there", "err", err)
+	}
+	if plan == nil || plan.Empty() {
+		return err == nil || errors.Is(err, kubeproxy.ErrLegacy) // which only kube-proxy deletes
+	}
+	p.log.Info("took over from kube-proxy", "rules", len(plan.Rules), "chains", len(plan.Chains),
+		"tables", len(plan.Tables), "virtual servers", len(plan.VirtualServers))
+	if !first {
+		p.log.Warn("kube-proxy still runs on this node, and made its rules again")
+		p.events.node("Warning", "KubeProxyRuns", "TakeOver",
+			"kube-proxy runs on this node, too, and makes its rules again")
+	}
+	return false
 }
 
 // removeOthers deletes what the program left in other modes.
