@@ -88,15 +88,20 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 			}
 		}
 	}
-	set := settings{NodeAddrs: c.NodeAddrs(), ServiceCIDRs: prefixes(netnstest.ServiceCIDRv4,
-		netnstest.ServiceCIDRv6)}
-	if told {
-		set.ClusterCIDRs = prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)
-	}
-	if s.peer, err = startPeer(ctx, name, c.Node, set, os.Stderr); err != nil {
+	if s.peer, err = startPeer(ctx, name, c.Node, s.settings(told), os.Stderr); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return s, nil
+}
+
+// settings are those of a peer here.
+func (s *side) settings(told bool) settings {
+	set := settings{NodeAddrs: s.cluster.NodeAddrs(),
+		ServiceCIDRs: prefixes(netnstest.ServiceCIDRv4, netnstest.ServiceCIDRv6)}
+	if told {
+		set.ClusterCIDRs = prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)
+	}
+	return set
 }
 
 func (s *side) close() error { return errors.Join(s.peer.stop(), s.cluster.Close()) }

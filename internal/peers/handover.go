@@ -22,12 +22,16 @@ import (
 // objects of others, and cleans up. Then everything must be as it was before kube-proxy came.
 func handoverCommand(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("handover", flag.ContinueOnError)
+	back := fs.Bool("back", false, "from each backend of kernlb to kube-proxy")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	names, err := choosePeers(fs.Args())
 	if err != nil {
 		return err
+	}
+	if *back {
+		return handBackAll(ctx, names, out)
 	}
 	var errs []error
 	for _, name := range names {
