@@ -50,7 +50,9 @@ func newBench(b *testing.B) *bench {
 	return x
 }
 
-func serviceIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}) }
+func serviceIP(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+}
 
 func (x *bench) endpoint(pod int) []servicemodel.Endpoint {
 	return []servicemodel.Endpoint{{Addr: x.c.Pods[pod].IPv4, Ready: true, Node: "this",
@@ -63,8 +65,8 @@ func (x *bench) apply(s servicemodel.State) *servicemodel.Table {
 	return r.Changes.New
 }
 
-// both runs a benchmark with counters off and on, each in a network of its own: what conntrack knows
-// from before makes packets slower.
+// both runs a benchmark with counters off and on, each in a network of its own: what conntrack
+// knows from before makes packets slower.
 func both(b *testing.B, fn func(b *testing.B, x *bench)) {
 	for _, name := range []string{"off", "on"} {
 		b.Run(name, func(b *testing.B) {
@@ -78,7 +80,7 @@ func both(b *testing.B, fn func(b *testing.B, x *bench)) {
 	}
 }
 
-// send sends packets from a pod, n in all, to where and from which port each says, and reports the
+// send sends n packets from a pod, to where and from which port each says, and reports the
 // time of the processor that one takes.
 func (x *bench) send(b *testing.B, n int, port func(i int) int, to func(i int) netip.Addr) {
 	require.NoError(b, x.c.Pods[1].NS.Do(func() error {
