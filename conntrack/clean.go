@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
 
@@ -111,8 +112,8 @@ func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Clean
 	err := c.run(ctx)
 	c.result.Duration = time.Since(start)
 	if t.log != nil {
-		t.log.LogAttrs(ctx, slog.LevelDebug, "conntrack cleaned", slog.Any("result", c.result),
-			slog.Any("error", err))
+		t.log.LogAttrs(ctx, slog.LevelDebug, "conntrack cleaned", slog.Any(logkey.Result, c.result),
+			slog.Any(logkey.Error, err))
 	}
 	if err != nil {
 		return c.result, fmt.Errorf("clean up stale flows: %w", explain(err))

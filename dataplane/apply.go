@@ -62,6 +62,7 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	e.phase.enter(PhaseCommit)
 	if !c.Empty() || len(e.drift) > 0 {
+		e.logPlan(ctx, c)
 		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
 			e.known, e.torn = false, e.torn || !errors.Is(err, ErrConflict)

@@ -62,6 +62,7 @@ func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 			return nil
 		}
 		e.phase.enter(PhaseCommit)
+		e.logPlan(ctx, on)
 		r.Stats, err = e.backend.Commit(ctx, on)
 		return err
 	})

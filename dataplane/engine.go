@@ -18,8 +18,9 @@ type Config struct {
 	// Strict refuses a state as a whole if one of its services is refused. By default that service
 	// is left out, and everything else is applied; see [Engine.Apply].
 	Strict bool
-	// Logger gets a record for each apply that changed something, for drift, and for each service
-	// that is refused. Nil means silence.
+	// Logger gets a record for each apply that changed something, for drift, for each service that
+	// is refused, and for what failed; at debug level also the plan of each commit, which costs as
+	// much as making it. docs/logs.md lists the records. Nil means silence.
 	Logger *slog.Logger
 	// Node completes the node of each state with what it leaves open. Nil means that states say
 	// all there is to say.
@@ -36,6 +37,7 @@ type Config struct {
 type Engine struct {
 	flows    Flows
 	node     NodeSource
+	log      *slog.Logger // nil means silence
 	strict   bool
 	switched chan struct{} // Run is told of another backend
 
@@ -84,7 +86,7 @@ func New(b Backend, cfg *Config) *Engine {
 		cfg = &Config{}
 	}
 	e := &Engine{
-		held: newHeld(b), strict: cfg.Strict, flows: cfg.Flows, node: cfg.Node,
+		held: newHeld(b), strict: cfg.Strict, flows: cfg.Flows, node: cfg.Node, log: cfg.Logger,
 		switched: make(chan struct{}, 1), turn: newTurn(),
 		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
 	}

@@ -268,7 +268,8 @@ func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	}
 	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("\n")),
 		"the second apply changed nothing: %s", &buf)
-	require.Contains(t, buf.String(), "msg=applied backend=memory added=1 changed=0 removed=0")
+	require.Contains(t, buf.String(),
+		"msg=applied backend=memory revision=1 added=1 changed=0 removed=0")
 	m.Kernel().AddDrift("a chain of nobody")
 	e.Resync()
 	_, err := e.Apply(context.Background(), services(1))

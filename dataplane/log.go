@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -15,42 +16,69 @@ func logTo(log *slog.Logger) Observer {
 		case Applied:
 			logApplied(ctx, log, ev.Result)
 		case Refused:
-			log.WarnContext(ctx, "service refused", "backend", ev.Backend, "service",
-				ev.Service.String(), "reason", ev.Err)
+			log.WarnContext(ctx, "service refused", logkey.Backend, ev.Backend, logkey.Service,
+				ev.Service.String(), logkey.Reason, ev.Err)
 		case ClaimConflict:
-			log.WarnContext(ctx, "address claimed twice", "address", ev.Key.String(), "winner",
-				ev.Winner.String(), "loser", ev.Loser.String())
+			log.WarnContext(ctx, "address claimed twice", logkey.Address, ev.Key.String(),
+				logkey.Winner, ev.Winner.String(), logkey.Loser, ev.Loser.String())
 		case Repaired:
 			logRepaired(ctx, log, ev.Result)
 		case RepairDelayed:
 			log.WarnContext(ctx, "somebody undoes repairs again and again: the next one waits")
 		case Failed:
 			if !errors.Is(ev.Err, context.Canceled) { // the program ends
-				log.ErrorContext(ctx, ev.Doing+" failed", "phase", ev.Phase.String(), "error",
-					ev.Err)
+				log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
+					logkey.Revision, uint64(ev.Revision), logkey.Phase, ev.Phase.String(),
+					logkey.Error, ev.Err)
 			}
 		case WatchFailed:
-			log.ErrorContext(ctx, "watch failed", "error", ev.Err)
+			log.ErrorContext(ctx, "watch failed", logkey.Error, ev.Err)
 		case Switched:
-			log.InfoContext(ctx, "switched", "from", ev.From, "to", ev.To, "duration", ev.Duration)
+			log.InfoContext(ctx, "switched", logkey.From, ev.From, logkey.To, ev.To,
+				logkey.Messages, ev.Messages, logkey.Bytes, ev.Bytes, logkey.Duration, ev.Duration)
+		case CleanedUp:
+			log.InfoContext(ctx, "cleaned up", logkey.Backend, ev.Backend, logkey.Messages,
+				ev.Messages, logkey.Bytes, ev.Bytes, logkey.Duration, ev.Duration)
+		case WriteConflict:
+			log.DebugContext(ctx, "another writer came between", logkey.Doing, ev.Doing,
+				logkey.Try, ev.Try, logkey.Error, ev.Err)
+		case Settled:
+			log.DebugContext(ctx, "settled", logkey.Next, ev.Next, logkey.Duration, ev.Duration)
 		}
 	}
 }
 
-// logApplied says what changed. A repair has a line of its own.
+// logApplied says what changed, at debug level if nothing did. A repair has a line of its own.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
+	level := slog.LevelDebug
 	if r.Messages > 0 && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
-		log.InfoContext(ctx, "applied", "backend", r.Backend, "added", r.Added, "changed",
-			r.Changed, "removed", r.Removed, "messages", r.Messages, "bytes", r.Bytes, "duration",
-			r.Duration)
+		level = slog.LevelInfo
 	}
+	log.Log(ctx, level, "applied", logkey.Backend, r.Backend, logkey.Revision, uint64(r.Revision),
+		logkey.Added, r.Added, logkey.Changed, r.Changed, logkey.Removed, r.Removed,
+		logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
 }
 
 func logRepaired(ctx context.Context, log *slog.Logger, r *Result) {
-	attrs := []any{"backend", r.Backend, "added", r.Repaired.Added, "changed", r.Repaired.Changed,
-		"removed", r.Repaired.Removed, "objects", len(r.Drift), "duration", r.Duration}
+	attrs := []any{logkey.Backend, r.Backend, logkey.Added, r.Repaired.Added, logkey.Changed,
+		r.Repaired.Changed, logkey.Removed, r.Repaired.Removed, logkey.Objects, len(r.Drift),
+		logkey.Duration, r.Duration}
 	if len(r.Drift) > 0 {
-		attrs = append(attrs, "first", r.Drift[0])
+		attrs = append(attrs, logkey.First, r.Drift[0])
 	}
 	log.WarnContext(ctx, "repaired", attrs...)
+}
+
+// logPlan says, at debug level, what a commit is about to send.
+func (e *Engine) logPlan(ctx context.Context, c *servicemodel.ChangeSet) {
+	if e.log == nil || !e.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	name := e.backend.Name()
+	plan, err := e.backend.Plan(c)
+	if err != nil {
+		e.log.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
+		return
+	}
+	e.log.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, plan.String())
 }

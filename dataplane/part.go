@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -177,9 +178,9 @@ func (p *Parts) change(ctx context.Context, doing string, s servicemodel.State,
 	}
 	r.Duration = time.Since(start)
 	if r.Messages > 0 {
-		p.log.InfoContext(ctx, doing, "backend", r.Backend, "added", r.Added, "changed", r.Changed,
-			"removed", r.Removed, "repaired", len(r.Drift), "messages", r.Messages,
-			"duration", r.Duration)
+		p.log.InfoContext(ctx, doing, logkey.Backend, r.Backend, logkey.Added, r.Added,
+			logkey.Changed, r.Changed, logkey.Removed, r.Removed, logkey.Objects, len(r.Drift),
+			logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
 	}
 	if err != nil {
 		return r, fmt.Errorf("%s: %w: %w", doing, ErrUnsettled, err)

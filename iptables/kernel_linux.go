@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/ration"
@@ -201,8 +202,9 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	stats.Duration = time.Since(start)
-	b.log.DebugContext(ctx, "committed", "backend", Name, "prefix", b.l.names.prefix,
-		"messages", stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
+	b.log.DebugContext(ctx, "committed", logkey.Backend, Name, logkey.Instance,
+		b.l.names.prefix, logkey.Messages, stats.Messages, logkey.Bytes, stats.Bytes,
+		logkey.Duration, stats.Duration)
 	return stats, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -41,8 +42,9 @@ func (k *kernel) restore(ctx context.Context, l []tunable, wanted map[string]str
 			why = "somebody else has set it since"
 		}
 		if why != "" {
-			log.Info("tunable is left as it is", "backend", Name, "table", k.table,
-				"tunable", tunableText(t.name), "is", now[t.name], "was", t.value, "since", why)
+			log.Info("tunable is left as it is", logkey.Backend, Name, logkey.Instance,
+				k.table, logkey.Tunable, tunableText(t.name), logkey.Is, now[t.name], logkey.Was,
+				t.value, logkey.Reason, why)
 			continue
 		}
 		if err := k.setTunables(ctx, []tunable{t}); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -209,10 +210,10 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	t.Reset += c.Reset
 	t.Duration += c.Duration
 	if c.Deleted > 0 {
-		k.log.InfoContext(ctx, "deleted stale flows", "frontends", len(k.due), "misdirected",
-			c.Misdirected, "untranslated", c.Untranslated,
-			"deleted", c.Deleted, "reset", c.Reset, "seen", c.Seen, "looked up", c.Lookups,
-			"duration", c.Duration)
+		k.log.InfoContext(ctx, "deleted stale flows", logkey.Frontends, len(k.due),
+			logkey.Misdirected, c.Misdirected, logkey.Untranslated, c.Untranslated,
+			logkey.Deleted, c.Deleted, logkey.Reset, c.Reset, logkey.Seen, c.Seen,
+			logkey.Lookups, c.Lookups, logkey.Duration, c.Duration)
 	}
 }
 

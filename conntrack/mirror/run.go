@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rcu"
 )
@@ -56,7 +57,7 @@ func (x *Mirror) run(ctx context.Context) error {
 			return err
 		}
 		pause := max(x.times.pause, pauseShare*listing)
-		x.debug(ctx, "out of step", slog.Any("reason", err), slog.Duration("list again in", pause))
+		x.debug(ctx, "out of step", slog.Any(logkey.Reason, err), slog.Duration(logkey.Next, pause))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -140,7 +141,8 @@ func (x *Mirror) keepUp(ctx context.Context) (listing time.Duration, err error) 
 			if err == nil {
 				err = x.sync()
 			}
-			x.debug(ctx, "listed the table", slog.Duration("took", listing), slog.Any("error", err))
+			x.debug(ctx, "listed the table", slog.Duration(logkey.Duration, listing),
+				slog.Any(logkey.Error, err))
 		case <-read.C:
 			err = x.read()
 		case <-check.C:

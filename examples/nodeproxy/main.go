@@ -112,7 +112,7 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
 		if ev, ok := ev.(dataplane.Applied); ok {
 			if err := ports.Sync(ctx, ev.Changes.New); err != nil {
-				logger.Warn("health check node ports", "err", err)
+				logger.Warn("health check node ports", "error", err)
 			}
 		}
 	})

@@ -321,7 +321,7 @@ func TestRequestsAreLogged(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey || a.Key == "took" || a.Key == "bytes" {
+			if a.Key == slog.TimeKey || a.Key == "duration" || a.Key == "bytes" {
 				return slog.Attr{}
 			}
 			return a

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/logkey"
 )
 
 // receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as
@@ -316,11 +318,11 @@ func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time
 		return
 	}
 	attrs := []slog.Attr{
-		slog.Int("messages", b.Len()), slog.Int("bytes", b.Size()),
-		slog.Duration("took", time.Since(start)),
+		slog.Int(logkey.Messages, b.Len()), slog.Int(logkey.Bytes, b.Size()),
+		slog.Duration(logkey.Duration, time.Since(start)),
 	}
 	if err != nil {
-		attrs = append(attrs, slog.Any("error", err))
+		attrs = append(attrs, slog.Any(logkey.Error, err))
 	}
 	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
 }

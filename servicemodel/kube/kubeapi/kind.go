@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -174,7 +175,8 @@ func slim(o any) (any, error) {
 
 func (s *Source) set(k *kind, o any) {
 	for _, p := range k.set(o) {
-		s.log.Warn("object with a problem", "severity", p.Severity.String(), "problem", p.Error())
+		s.log.Warn("object with a problem", logkey.Severity, p.Severity.String(),
+			logkey.Problem, p.Error())
 	}
 	s.touch()
 }
@@ -194,7 +196,7 @@ func (s *Source) works(k *kind) {
 	k.err, k.since = nil, time.Time{}
 	s.mu.Unlock()
 	if before != nil {
-		s.log.Info("watch works again", "kind", k.name)
+		s.log.Info("watch works again", logkey.Kind, k.name)
 	}
 }
 
@@ -214,6 +216,6 @@ func (s *Source) failed(ctx context.Context, k *kind, err error) {
 	k.err = err
 	s.mu.Unlock()
 	if !repeated {
-		s.log.WarnContext(ctx, "watch failed", "kind", k.name, "err", err)
+		s.log.WarnContext(ctx, "watch failed", logkey.Kind, k.name, logkey.Error, err)
 	}
 }

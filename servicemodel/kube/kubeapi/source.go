@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -139,7 +140,7 @@ func (s *Source) sync(ctx context.Context) error {
 		if s.cfg.Tracker.NodeCIDRs {
 			return err
 		}
-		s.log.WarnContext(ctx, "goes on without the node", "reason", err)
+		s.log.WarnContext(ctx, "goes on without the node", logkey.Reason, err)
 	}
 	s.mu.Lock()
 	s.synced = true

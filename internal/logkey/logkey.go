@@ -1,0 +1,46 @@
+// Package logkey has the keys of the records that kernlb logs, so that one thing has one key
+// wherever it is logged. docs/logs.md lists them with their meaning; a test holds the packages
+// against both.
+package logkey
+
+// The keys.
+const (
+	Added        = "added"
+	Address      = "address"
+	Backend      = "backend"
+	Bytes        = "bytes"
+	Changed      = "changed"
+	Deleted      = "deleted"
+	Doing        = "doing"
+	Duration     = "duration"
+	Error        = "error"
+	First        = "first"
+	From         = "from"
+	Frontends    = "frontends"
+	Instance     = "instance"
+	Is           = "is"
+	Kind         = "kind"
+	Lookups      = "lookups"
+	Loser        = "loser"
+	Messages     = "messages"
+	Misdirected  = "misdirected"
+	Next         = "next"
+	Objects      = "objects"
+	Phase        = "phase"
+	Plan         = "plan"
+	Problem      = "problem"
+	Reason       = "reason"
+	Removed      = "removed"
+	Reset        = "reset"
+	Result       = "result"
+	Revision     = "revision"
+	Seen         = "seen"
+	Service      = "service"
+	Severity     = "severity"
+	To           = "to"
+	Try          = "try"
+	Tunable      = "tunable"
+	Untranslated = "untranslated"
+	Was          = "was"
+	Winner       = "winner"
+)
