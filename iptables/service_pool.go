@@ -11,8 +11,8 @@ import (
 //
 // Slots come in reverse, so that a slot added is a rule in front, and the share of each does not
 // depend on those before it: that of slot i is its weight among slots 0 to i. The rules that look
-// for a client come in the order of slots, as kube-proxy's do: a client that two endpoints remember,
-// since it opened its first connections at once, meets the same one after a hand-over.
+// for a client come in the order of slots, as kube-proxy's do: a client that two endpoints
+// remember, since it opened its first connections at once, meets the same one after a hand-over.
 func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
 	p := b.pools[scope]
 	verdict := servicemodel.BalanceCluster

@@ -91,6 +91,9 @@ func WritersWithoutTurns(t *testing.T, under Backend, states []servicemodel.Stat
 // noTurns hides that a backend is a [dataplane.Locker].
 type noTurns struct{ dataplane.Backend }
 
+// writersPatience is how long all writers together may take: some 20 s on a busy machine.
+const writersPatience = 4 * time.Minute
+
 // writing is a test of several writers of one instance.
 type writing struct {
 	t        *testing.T
@@ -111,7 +114,7 @@ func newWriting(t *testing.T, under Backend, states []servicemodel.State,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), writersPatience)
 	t.Cleanup(cancel)
 	return &writing{t, ctx, under, ns, states, harmless}
 }
