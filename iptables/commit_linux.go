@@ -92,13 +92,13 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	if p.localnet == sysctlOff {
-		if err := k.sysctl.set(false); err != nil {
+		if err := k.sysctl.Set(false); err != nil {
 			return dataplane.Stats{}, err
 		}
 	}
 	stats, err := b.commit(ctx, p)
 	if err == nil && p.localnet == sysctlOn {
-		err = k.sysctl.set(true)
+		err = k.sysctl.Set(true)
 	}
 	return stats, err
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
+var underTest = dataplanetest.Backend{Loopback: true, Open: func(netns int) (
+	dataplane.Backend, error) {
 	return New(&Config{NetNS: netns})
 }}
 

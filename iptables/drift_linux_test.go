@@ -177,7 +177,7 @@ func withoutBuiltin(saved string) string {
 
 func sysctlValue(t *testing.T, b *Backend) string {
 	t.Helper()
-	on, err := b.kernel.sysctl.get()
+	on, err := b.kernel.sysctl.Get()
 	require.NoError(t, err)
 	if on {
 		return "1"

@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/logkey"
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/ration"
@@ -27,7 +28,7 @@ type kernel struct {
 	// gen is the generation of the ruleset up to which it is known that nobody changed anything
 	// of ours.
 	gen    uint32
-	sysctl sysctl
+	sysctl loopback.Sysctl
 	turn   *threadns.Turn
 	lacks  lacking
 	looks  ration.Ration // at the skeleton and the uses
@@ -44,7 +45,7 @@ func (k *kernel) open(cfg *Config) error {
 	defer release()
 	var errs [3]error
 	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: fd})
-	k.sysctl.ns, errs[1] = threadns.Open(fd)
+	k.sysctl.NS, errs[1] = threadns.Open(fd)
 	k.turn, errs[2] = threadns.OpenTurn(fd)
 	k.reader, k.looks = newReader(k.conn), ration.New(8, 20)
 	if err = errors.Join(errs[:]...); err == nil {
@@ -57,7 +58,7 @@ func (k *kernel) open(cfg *Config) error {
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.turn.Close(), k.sysctl.ns.Close(), k.conn.Close())
+	return errors.Join(k.turn.Close(), k.sysctl.NS.Close(), k.conn.Close())
 }
 
 // Close closes the socket and leaves the kernel as it is.
@@ -118,7 +119,7 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 		return dataplane.Broken, err
 	}
 	if b.l.localhost(nft.IPv4, &b.state.rules) {
-		if on, err := k.sysctl.get(); err != nil || !on {
+		if on, err := k.sysctl.Get(); err != nil || !on {
 			return dataplane.Broken, err
 		}
 	}

@@ -221,7 +221,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 		err = fmt.Errorf("another writer of the instance committed: %w", dataplane.ErrConflict)
 	}
 	if err == nil {
-		r.routeLocalnet, err = k.sysctl.get()
+		r.routeLocalnet, err = k.sysctl.Get()
 	}
 	return r, gen.ID, err
 }
@@ -313,7 +313,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	var group sync.WaitGroup
 	for i := range errs[1:] {
 		group.Go(func() {
-			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.sysctl.ns.FD()})
+			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.sysctl.NS.FD()})
 			if err == nil { // otherwise, the one that is open does it all
 				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
 			}
@@ -365,6 +365,6 @@ func (k *kernel) readGuards(ctx context.Context, l *layout) (localnet, error) {
 		chains[name].rules = rulesOf(found)
 	}
 	var err error
-	r.routeLocalnet, err = k.sysctl.get()
+	r.routeLocalnet, err = k.sysctl.Get()
 	return l.localnetOf(r), err
 }

@@ -2,17 +2,12 @@ package iptables
 
 import (
 	"errors"
-	"strings"
 
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// localnetBefore is the setting that says what the sysctl route_localnet was before node ports
-// answered at localhost, 0 or 1: it is not one of the node's rules, and is there only as long as
-// they do.
-const localnetBefore = "route-localnet-before"
 
 // settingRules returns the rules of the chain that keeps the node-wide rules: nothing jumps
 // there, and each rule is a comment.
@@ -22,11 +17,7 @@ func (l *layout) settingRules(s *state) []rule {
 		rules = append(rules, rule{comment: line})
 	}
 	if l.localhost(nft.IPv4, &s.rules) {
-		value := "0"
-		if s.localnetBefore {
-			value = "1"
-		}
-		rules = append(rules, rule{comment: localnetBefore + " " + value})
+		rules = append(rules, rule{comment: loopback.Line(s.localnetBefore)})
 	}
 	return rules
 }
@@ -36,8 +27,8 @@ func (l *layout) settingRules(s *state) []rule {
 func parseSettings(rules []rule) (r servicemodel.Rules, before bool, err error) {
 	var lines []string
 	for i := range rules {
-		if value, ok := strings.CutPrefix(rules[i].comment, localnetBefore+" "); ok {
-			before = value == "1"
+		if was, ok := loopback.ParseLine(rules[i].comment); ok {
+			before = was
 			continue
 		}
 		lines = append(lines, rules[i].comment)

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -91,15 +92,7 @@ func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 
 // localhost reports whether node ports answer at loopback addresses.
 func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
-	if !r.LocalhostNodePorts || f.Model != servicemodel.IPv4 {
-		return false
-	}
-	for _, p := range r.NodePorts {
-		if p.Overlaps(f.Loopback) {
-			return true
-		}
-	}
-	return false
+	return f.Model == servicemodel.IPv4 && loopback.Wanted(r)
 }
 
 // bit returns the bit of the mark that asks for masquerading. Who takes over kube-proxy's chains

@@ -71,7 +71,8 @@ func check(c *servicemodel.ChangeSet) error {
 		errs = append(errs,
 			&dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts",
 				Value: "true",
-				Hint:  "node ports answer at addresses of the node that others can reach"})
+				Hint: "IPVS sends nothing from a loopback address to another machine; node ports " +
+					"answer at addresses of the node that others can reach"})
 	}
 	return errors.Join(errs...)
 }

@@ -190,8 +190,10 @@
 //
 // # Limits
 //
-//   - The scheduler "random" is refused, as are source ranges of node ports and localhost node
-//     ports.
+//   - The scheduler "random" is refused, as are source ranges of node ports.
+//   - Loopback addresses take no node ports (servicemodel.Node.LocalhostNodePorts is refused):
+//     what comes from a loopback address, as what the host sends to one does, IPVS does not send to
+//     another machine (crosses_local_route_boundary in net/netfilter/ipvs/ip_vs_xmit.c).
 //   - A client that has affinity is remembered for the timeout after its last connection has ended,
 //     for which IPVS takes up to two minutes.
 //   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -74,6 +75,9 @@ type Backend struct {
 	rules servicemodel.Rules
 	// observed says that have, drift and rules are the kernel's.
 	observed bool
+	// localnetOff says that something answers at loopback addresses, and the sysctl route_localnet
+	// was found off.
+	localnetOff bool
 	// crowded says that a set was full: the tables are to be made anew, larger.
 	crowded bool
 	// doubted is a version in which a commit about parts met elements that were not found.
@@ -104,7 +108,7 @@ func New(cfg *Config) (*Backend, error) {
 func (b *Backend) Name() string { return Name }
 
 // Check reports what nftables cannot express: schedulers other than random, forwarding other than
-// NAT, localhost node ports.
+// NAT.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c) }
 
 // Plan renders what Commit would send, in nft's language.
@@ -112,7 +116,15 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
-	return b.pl.plan(c), nil
+	p := b.pl.plan(c)
+	r := c.New.Rules()
+	switch was, want := loopback.Wanted(&b.rules), loopback.Wanted(&r); {
+	case want && (!was || b.localnetOff):
+		p.sysctl = loopback.Name + "=1"
+	case was && !want && !b.pl.localnet:
+		p.sysctl = loopback.Name + "=0"
+	}
+	return p, nil
 }
 
 // merge makes one observation of what was read of both tables, and remembers it as what the kernel
@@ -124,6 +136,7 @@ func (b *Backend) merge(read [2]*observed, v version, want *servicemodel.Table) 
 	obs := &dataplane.Observation{OtherLayout: slices.ContainsFunc(read[:],
 		func(o *observed) bool { return o.otherLayout })}
 	anew := b.crowded
+	b.pl.localnet = read[0].localnet
 	if b.crowded {
 		obs.Drift = append(obs.Drift, "a set is full")
 	}

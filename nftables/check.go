@@ -44,11 +44,6 @@ func check(c *servicemodel.ChangeSet) error {
 						"at most %d", maxSlots))
 		}
 	}
-	about = servicemodel.Name{}
-	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		refuse("node", "localhostNodePorts", "true",
-			"node ports answer at addresses of the node that others can reach")
-	}
 	return errors.Join(errs...)
 }
 

@@ -90,6 +90,17 @@
 // Masqueraded is what has the mark and, as conntrack knows, was sent to a frontend of the instance.
 // So instances may have the same mark, and what other programs mark with the bit is left alone.
 //
+// # Loopback addresses
+//
+// With servicemodel.Node.LocalhostNodePorts, nat-output translates what this host sends to
+// loopback addresses, and nat-prerouting nothing that is for one. The kernel routes that only with
+// the sysctl net.ipv4.conf.all.route_localnet, which also lets others send to what listens at
+// loopback addresses. So guard-loopback, which filter-input jumps to, drops what comes from
+// elsewhere; the sysctl is turned on after the transaction that brings the rule, and becomes what
+// it was before the one that takes it away. What it was is a setting. It stays on where another
+// instance, kube-proxy, kubelet or the iptables backend has a guard of its own. Somebody who turns
+// it off is repaired.
+//
 // # Owners
 //
 // Programs that share an instance, each with services of its own ([dataplane.Parts]), find what

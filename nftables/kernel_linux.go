@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/logkey"
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/parts"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -26,6 +27,8 @@ type kernel struct {
 	// gen is the generation of the ruleset that was last looked at or made.
 	gen  uint32
 	turn *threadns.Turn
+	// localnet is the sysctl route_localnet.
+	localnet loopback.Sysctl
 	// askers ask for elements, at the same time.
 	askers [2]*asker
 	// dumpable is how many elements of a set that grows with the endpoints may be dumped to find
@@ -49,10 +52,11 @@ func (k *kernel) open(cfg *Config) error {
 	defer release()
 	c := rawnl.Config{NetNS: fd}
 	var second *rawnl.Conn
-	var errs [3]error
+	var errs [4]error
 	k.conn, errs[0] = rawnl.Dial(&c)
 	second, errs[1] = rawnl.Dial(&c)
 	k.turn, errs[2] = threadns.OpenTurn(fd)
+	k.localnet.NS, errs[3] = threadns.Open(fd)
 	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunkAddrs
 	if err = errors.Join(errs[:]...); err == nil {
 		// Without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables.
@@ -67,7 +71,8 @@ func (k *kernel) open(cfg *Config) error {
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.turn.Close(), k.conn.Close(), k.askers[1].conn.Close())
+	return errors.Join(k.turn.Close(), k.localnet.NS.Close(),
+		k.conn.Close(), k.askers[1].conn.Close())
 }
 
 // Close closes the sockets and leaves the kernel as it is.
@@ -91,7 +96,14 @@ func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 	b.observed = false
 	o, v, err := b.kernel.observe(ctx, b.pl.table, want)
 	if err == nil {
-		return b.merge(o, v, want)
+		var obs *dataplane.Observation
+		if obs, err = b.merge(o, v, want); err != nil {
+			return nil, err
+		}
+		if err = b.lookAtLocalnet(obs); err == nil {
+			return obs, nil
+		}
+		b.observed = false
 	}
 	if interrupted(err) {
 		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
@@ -167,6 +179,9 @@ func (k *kernel) observeElements(ctx context.Context, f *nft.Family, raw *rawTab
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed || b.pl.owning != nil {
 		return dataplane.Broken, nil
+	}
+	if stands, err := b.localnetStands(); err != nil || !stands {
+		return dataplane.Broken, err
 	}
 	gen, err := b.kernel.conn.GenID(ctx)
 	if err == nil && gen.ID == b.kernel.gen {
@@ -246,12 +261,17 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // commitPart writes a change set in one transaction.
 func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
+	turnOn, err := b.beforeCommit(ctx, c.New.Rules())
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
 	p := b.pl.plan(c)
 	stats, err := b.send(ctx, p)
-	if err == nil {
-		b.committed(p, c)
+	if err != nil {
+		return stats, err
 	}
-	return stats, err
+	b.committed(p, c)
+	return stats, b.afterCommit(turnOn)
 }
 
 // send commits a plan.
@@ -302,6 +322,9 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
 	k := &b.kernel
+	if err := k.cleanupLocalnet(ctx, b.pl.table); err != nil {
+		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
+	}
 	k.batch.Reset()
 	for _, f := range nft.Families {
 		there, err := k.tableExists(ctx, f, b.pl.table)

@@ -38,7 +38,11 @@ func (b *Backend) ObserveParts(ctx context.Context, owners []string, want *servi
 	if err == nil {
 		b.pl.have, b.pl.drift = p.have, p.drift
 		b.pl.version, b.pl.owning = p.version, &p.owning
-		b.rules, b.observed, b.sweep = o.Table.Rules(), true, nil
+		b.rules, b.pl.localnet, b.sweep = o.Table.Rules(), p.localnet, nil
+		if err = b.lookAtLocalnet(o); err != nil {
+			return nil, fmt.Errorf("nftables: observe parts: %w", err)
+		}
+		b.observed = true
 		if p.version.unswept {
 			b.sweep = sweepAll(o.Table)
 		}
@@ -88,13 +92,15 @@ type partsReading struct {
 	damage  bool // what the owners hold was read, and is not whole
 	other   bool // another version has made a table
 
-	raw     [2]*rawTable
-	have    [2]skeleton
-	drift   [2]map[string]*nft.ElemList
-	text    []string // of the drift
-	rules   servicemodel.Rules
-	version version
-	owning  owning
+	raw   [2]*rawTable
+	have  [2]skeleton
+	drift [2]map[string]*nft.ElemList
+	text  []string // of the drift
+	rules servicemodel.Rules
+	// localnet is what the sysctl route_localnet was before.
+	localnet bool
+	version  version
+	owning   owning
 }
 
 // observe reads all of the tables but their elements, and then what matters of those.
@@ -194,7 +200,7 @@ func (p *partsReading) readSkeleton(ctx context.Context, i int, f *nft.Family) e
 		}
 	}
 	r := &reading{f: f, elems: raw.elems}
-	rules, err := r.settings()
+	rules, localnet, err := r.settings()
 	if err == nil && rules.MasqueradeMark == 0 {
 		err = errors.New("no settings")
 	}
@@ -208,7 +214,7 @@ func (p *partsReading) readSkeleton(ctx context.Context, i int, f *nft.Family) e
 	case err != nil:
 		p.have[i].broken, p.other = true, p.other || errors.Is(err, settings.ErrLayout)
 	case p.rules.MasqueradeMark == 0:
-		p.rules = rules
+		p.rules, p.localnet = rules, localnet
 	case !p.rules.Equal(rules):
 		p.have[i].broken = true
 		why = append(why, "the tables ip and ip6 were made for different settings")

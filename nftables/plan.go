@@ -48,6 +48,8 @@ type plan struct {
 	have, next version
 	// owning is what the next commit about parts begins from.
 	owning owning
+	// sysctl is what else is set, as text.
+	sysctl string
 	// mark says that the version is replaced although nothing else may change: by one with another
 	// mark.
 	mark bool
@@ -122,6 +124,9 @@ type planner struct {
 	// version is the version in the kernel, and first the one to begin with.
 	version version
 	first   uint32
+	// localnet is what the sysctl route_localnet was before something answered at loopback
+	// addresses.
+	localnet bool
 	// drift are elements that must go besides, by family and set.
 	drift [2]map[string]*nft.ElemList
 	// capacity is how many elements a set is made for that begins with n; 0 lets it grow.
@@ -350,7 +355,7 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 		}
 	}
 	pl.allAddresses(i, add)
-	pl.w.writeSettings(rules, add)
+	pl.w.writeSettings(rules, pl.localnet, add)
 	for _, s := range fp.newSets {
 		if ops := fp.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
 			s.Size = pl.capacity(ops.add.Len)

@@ -23,8 +23,8 @@ func (pl *planner) changes(i int) {
 		pl.addresses(i, setHairpins, pl.c.Hairpins, del, add)
 	}
 	if r := pl.c.Rules; r != nil {
-		pl.w.writeSettings(r.Old, del)
-		pl.w.writeSettings(r.New, add)
+		pl.w.writeSettings(r.Old, pl.localnet, del)
+		pl.w.writeSettings(r.New, pl.localnet, add)
 	}
 	fp := &pl.p.families[i]
 	for _, s := range fp.goneSets { // they go with their elements

@@ -57,6 +57,9 @@ func (p *plan) encode(b *rawnl.Batch) {
 func (p *plan) String() string {
 	var b strings.Builder
 	p.write(func(f *nft.Family) nft.Writer { return nft.NewText(&b, f, p.table) })
+	if p.sysctl != "" {
+		fmt.Fprintf(&b, "# sysctl %s\n", p.sysctl)
+	}
 	for _, f := range p.forget {
 		fmt.Fprintf(&b, "# forget clients of %s\n", f)
 	}

@@ -3,6 +3,7 @@ package nftables
 import (
 	"net/netip"
 
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
@@ -15,6 +16,14 @@ func (b *builder) dispatch() {
 		c.Add(b.frontend(kindNodePort).In(kindNodePort.registry), b.nodeAddress(p),
 			nft.Goto(kindNodePort.chain))
 	}
+}
+
+// loopback lists the loopback addresses that node ports answer at. They answer to this host alone.
+func (b *builder) loopback() []netip.Prefix {
+	if b.f != nft.IPv4 {
+		return nil
+	}
+	return loopback.NodePorts(&b.rules)
 }
 
 // nodeAddress matches packets to an address of this host in the range, except loopback.
@@ -37,6 +46,10 @@ func (b *builder) noEndpoints() {
 		nodePorts.Add(b.in(kindNodePort, setDrop), b.nodeAddress(p), nft.Drop)
 		nodePorts.Add(b.in(kindNodePort, setReject), b.nodeAddress(p), b.f.Reject())
 	}
+	for _, p := range b.loopback() { // what comes from elsewhere does not get past the guard
+		nodePorts.Add(b.in(kindNodePort, setDrop), b.f.DaddrWithin(p), nft.Drop)
+		nodePorts.Add(b.in(kindNodePort, setReject), b.f.DaddrWithin(p), b.f.Reject())
+	}
 	unused := b.Chain("no-service")
 	unused.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
 	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
@@ -50,13 +63,18 @@ func (b *builder) hooks() {
 		b.sources(b.Filter("sources-prerouting", nft.HookPrerouting, prioSources))
 		b.sources(b.Filter("sources-output", nft.HookOutput, prioSources))
 	}
-	b.NAT("nat-prerouting", nft.HookPrerouting, prioDNAT).Add(nft.Jump("dispatch"))
-	b.NAT("nat-output", nft.HookOutput, prioDNAT).Add(nft.Jump("dispatch"))
+	b.destinations()
 	if b.affinity() {
 		first(b.Filter("learn-prerouting", nft.HookPrerouting, prioLearn))
 		first(b.Filter("learn-output", nft.HookOutput, prioLearn))
 	}
 	input := b.Filter("filter-input", nft.HookInput, prioFilter)
+	guard := b.Chain(chainGuard) // empty where there is nothing to guard
+	if len(b.loopback()) > 0 {
+		guard.Add(b.f.DaddrWithin(b.f.Loopback), b.f.SaddrNotWithin(b.f.Loopback), nft.CTNotKnown,
+			nft.CTNotDNAT, nft.Drop)
+		input.Add(nft.Jump(chainGuard))
+	}
 	input.Add(nft.CTStateNew, nft.Jump("no-endpoints"))
 	input.Add(nft.CTStateNew, nft.Jump("nodeport-no-endpoints"))
 	forward := b.Filter("filter-forward", nft.HookForward, prioFilter)
@@ -66,6 +84,27 @@ func (b *builder) hooks() {
 	output.Add(nft.CTStateNew, nft.Jump("no-endpoints"))
 	output.Add(nft.CTStateNew, nft.Jump("no-service"))
 	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT))
+}
+
+// chainGuard drops what comes from elsewhere to loopback addresses, which the sysctl route_localnet
+// would let in (CVE-2020-8558). Other instances know it by this name.
+const chainGuard = "guard-loopback"
+
+// destinations makes the base chains that translate destinations. Loopback addresses answer to what
+// this host sends.
+func (b *builder) destinations() {
+	pre := b.NAT("nat-prerouting", nft.HookPrerouting, prioDNAT)
+	out := b.NAT("nat-output", nft.HookOutput, prioDNAT)
+	local := b.loopback()
+	if len(local) > 0 {
+		pre.Add(b.f.DaddrWithin(b.f.Loopback), nft.Accept)
+	}
+	pre.Add(nft.Jump("dispatch"))
+	out.Add(nft.Jump("dispatch"))
+	for _, p := range local {
+		out.Add(b.frontend(kindNodePort).In(kindNodePort.registry), b.f.DaddrWithin(p),
+			nft.Goto(kindNodePort.chain))
+	}
 }
 
 // sources drops connections to restricted frontends from elsewhere than their source ranges.

@@ -35,6 +35,10 @@ var programCases = []struct {
 		NodePorts: prefixes("192.0.2.10/32", "198.51.100.0/24", "2001:db8::/33",
 			"2001:db8:2::10/128"),
 	}, shape: shape{sizes: [2][2][]int{{{2}, nil}, {{2}, nil}}}},
+	{name: "node ports at loopback addresses", rules: servicemodel.Rules{
+		MasqueradeMark: 0x1000, LocalhostNodePorts: true,
+		NodePorts: prefixes("127.0.0.1/32", "192.0.2.0/24"),
+	}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/settings"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -71,6 +72,7 @@ func (raw *rawTable) addChain(attrs []byte) error {
 type observed struct {
 	skeleton
 	rules     servicemodel.Rules
+	localnet  bool // what the sysctl route_localnet was before
 	contents  servicemodel.Contents
 	drift     map[string]*nft.ElemList
 	driftText []string
@@ -196,7 +198,7 @@ func read(f *nft.Family, raw *rawTable, elements func(*observed) error) (*observ
 	}
 	r := newReading(f, raw)
 	var err error
-	if o.rules, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
+	if o.rules, o.localnet, err = r.settings(); err == nil && o.rules.MasqueradeMark == 0 {
 		err = fmt.Errorf("no settings")
 	}
 	o.skeleton, o.driftText = readSkeleton(f, raw, o.rules)
@@ -243,19 +245,25 @@ func (r *reading) has(set string, key []byte) bool {
 	return ok
 }
 
-// settings reads the node-wide rules.
-func (r *reading) settings() (servicemodel.Rules, error) {
+// settings reads the node-wide rules, and what the sysctl route_localnet was before.
+func (r *reading) settings() (rules servicemodel.Rules, localnet bool, err error) {
 	m := r.elems[setSettings]
 	lines := make([]string, 0, len(m))
 	for i := range len(m) {
 		e, ok := m[string(nft.Native32(uint32(i+settingsHaveFirst)))]
 		if !ok {
-			return servicemodel.Rules{}, fmt.Errorf("the settings have gaps")
+			return servicemodel.Rules{}, false, fmt.Errorf("the settings have gaps")
 		}
 		e.seen = true
-		lines = append(lines, nft.CommentOf(e.UserData))
+		line := nft.CommentOf(e.UserData)
+		if was, ok := loopback.ParseLine(line); ok {
+			localnet = was
+			continue
+		}
+		lines = append(lines, line)
 	}
-	return settings.Parse(layoutNumber, lines)
+	rules, err = settings.Parse(layoutNumber, lines)
+	return rules, localnet, err
 }
 
 // addresses reads a set of addresses.

@@ -35,7 +35,7 @@ type Node struct {
 	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] among loopback addresses,
 	// answer at 127.0.0.0/8 to the node itself, if NodePortAddresses selects something of it. The
 	// kernel then routes packets of loopback addresses (sysctl route_localnet), and what comes from
-	// elsewhere for one is dropped. Only iptables can; other backends refuse it.
+	// elsewhere for one is dropped. Package ipvs cannot, and refuses it.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 }
 

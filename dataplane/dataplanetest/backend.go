@@ -18,6 +18,9 @@ type Backend struct {
 	// IPVS does. It shows in what becomes of flows: see "Where the mechanisms differ" in
 	// behaviour.md.
 	OwnConnections bool
+	// Loopback says that node ports can answer at loopback addresses
+	// ([servicemodel.Node.LocalhostNodePorts]). Scenarios with that are not for other backends.
+	Loopback bool
 	// Proxy says that the mechanism is a process that accepts connections, at addresses that the
 	// node has, and makes its own to endpoints: Open sees to it that the service addresses of
 	// package netnstest are the node's. What such a backend cannot do is not asked of it: see "What

@@ -18,9 +18,12 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 }
 
 // asks reports whether a scenario asks for what the backend can do: a process does not see the
-// interface that a connection came in by.
+// interface that a connection came in by, and IPVS knows no loopback addresses.
 func (b *Backend) asks(s *Scenario) bool {
-	return !b.Proxy || s.Options == Options{}
+	loopback := slices.ContainsFunc(s.Steps, func(s Step) bool {
+		return s.State.Node().LocalhostNodePorts
+	})
+	return (!b.Proxy || s.Options == Options{}) && (!loopback || b.Loopback)
 }
 
 // expressible returns a state without the ports whose protocol the suite does not ask for.

@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -59,6 +60,13 @@ func hostIPScenarios() []Scenario {
 			s.Ports[i].NodePort = 0
 		}
 	}, externalLocal)
+	localhost := podCIDRs(thisNode())
+	localhost.LocalhostNodePorts = true
+	atLoopback := func(s *servicemodel.Service) {
+		s.HostIPs = []netip.Addr{netip.MustParseAddr("127.0.0.2")}
+		s.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)
+	}
+	both, own := masqueraded("pod2", "pod3"), at("127.0.0.2", "::1", servicePort)
 	second, first := target{nodeIP2, servicePort}, target{nodeIP, servicePort}
 	return []Scenario{
 		scenario("published", "a port is published at one address of the node",
@@ -66,6 +74,13 @@ func hostIPScenarios() []Scenario {
 				ask("outside1", second, reaches("pod2")), ask("outside1", first, untouched),
 				ask("pod1", second, reaches("pod2")), ask("node", second, masqueraded("pod2")),
 				ask("pod2", second, masqueraded("pod2")))),
+		scenario("published", "a port is published at loopback addresses, to the node alone",
+			after(state(localhost, web(atLoopback), eps("pod2", "pod3")),
+				ipv4(ask("node", nodePortsLoopback, both)), ipv4(ask("node", own, both))),
+			after(state(localhost, web(atLoopback), nil),
+				ipv4(ask("node", nodePortsLoopback, rejected)),
+				ipv4(ask("node", own, rejected))),
+			after(withNode(), tcp(ipv4(ask("node", nodePortsLoopback, untouched))))),
 	}
 }
 

@@ -74,6 +74,9 @@ var vocabulary = []struct {
 }{
 	{IPv4, CTStateNew, "ct state new", []expr.Any{ct(expr.CtKeySTATE),
 		masked(Native32(expr.CtStateBitNEW), zero4), cmp(expr.CmpOpNeq, zero4...)}},
+	{IPv4, CTNotKnown, "ct state ! established,related", []expr.Any{ct(expr.CtKeySTATE),
+		masked(Native32(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), zero4),
+		cmp(expr.CmpOpEq, zero4...)}},
 	{IPv4, CTStatusDNAT, "ct status dnat", []expr.Any{ct(expr.CtKeySTATUS),
 		masked(Native32(0x20), zero4), cmp(expr.CmpOpNeq, zero4...)}},
 	{IPv4, CTUnconfirmed, "ct status ! confirmed", []expr.Any{ct(expr.CtKeySTATUS),

@@ -386,12 +386,14 @@ const dynsetUpdate = 1 // NFT_DYNSET_OP_UPDATE
 // The state, status and direction of a flow (include/uapi/linux/netfilter/nf_conntrack_common.h and
 // nf_conntrack_tuple_common.h).
 const (
-	ctStateNew    = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
-	ctConfirmed   = 1 << 3 // IPS_CONFIRMED
-	ctSNAT        = 1 << 4 // IPS_SRC_NAT
-	ctDNAT        = 1 << 5 // IPS_DST_NAT
-	ctDirOriginal = 0      // IP_CT_DIR_ORIGINAL
-	ctDirReply    = 1      // IP_CT_DIR_REPLY
+	ctStateEstablished = 1 << 1 // NF_CT_STATE_BIT(IP_CT_ESTABLISHED)
+	ctStateRelated     = 1 << 2 // NF_CT_STATE_BIT(IP_CT_RELATED)
+	ctStateNew         = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+	ctConfirmed        = 1 << 3 // IPS_CONFIRMED
+	ctSNAT             = 1 << 4 // IPS_SRC_NAT
+	ctDNAT             = 1 << 5 // IPS_DST_NAT
+	ctDirOriginal      = 0      // IP_CT_DIR_ORIGINAL
+	ctDirReply         = 1      // IP_CT_DIR_REPLY
 )
 
 // Where headers have what rules look at. TCP, UDP and SCTP agree on the place of the port.

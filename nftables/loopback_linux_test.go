@@ -1,0 +1,188 @@
+package nftables_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const routeLocalnet = "net/ipv4/conf/all/route_localnet"
+
+// localhost is a node with a service that is published at a loopback address.
+type localhost struct {
+	*netnstest.Cluster
+	t       *testing.T
+	backend *nftables.Backend
+	engine  *dataplane.Engine
+}
+
+func newLocalhost(t *testing.T, c *netnstest.Cluster, table string) *localhost {
+	t.Helper()
+	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd(), Table: table})
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	return &localhost{Cluster: c, t: t, backend: b, engine: dataplane.New(b, nil)}
+}
+
+// state has a service at a node port and at 127.0.0.2:80. Its client never sees another address
+// than its own, unless the address leaves no choice.
+func (l *localhost) state(pods ...*netnstest.Host) servicemodel.State {
+	svc := &servicemodel.Service{
+		Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80,
+			NodePort: 30080}},
+		HostIPs:    []netip.Addr{netip.MustParseAddr("127.0.0.2")},
+		Masquerade: servicemodel.MasqueradeAt(servicemodel.MasqueradeNever),
+	}
+	var eps []servicemodel.Endpoint
+	for _, p := range pods {
+		eps = append(eps, servicemodel.Endpoint{Addr: p.IPv4, Ready: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true}).
+		WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+func (l *localhost) apply(s servicemodel.State) *dataplane.Result {
+	l.t.Helper()
+	r, err := l.engine.Apply(l.t.Context(), s)
+	require.NoError(l.t, err)
+	return r
+}
+
+func (l *localhost) dial(from *netnstest.Host, to string) netnstest.Outcome {
+	return netnstest.Probe{From: from, Proto: netnstest.TCP,
+		To: netip.MustParseAddrPort(to)}.Send(l.t.Context())
+}
+
+func (l *localhost) sysctl() string {
+	l.t.Helper()
+	v, err := l.Node.NS.Sysctl(routeLocalnet)
+	require.NoError(l.t, err)
+	return v
+}
+
+// requireAnswers requires that the host, and nobody else, is answered at the loopback addresses.
+func (l *localhost) requireAnswers() {
+	l.t.Helper()
+	for _, to := range []string{"127.0.0.1:30080", "127.0.0.2:80"} {
+		o := l.dial(l.Node, to)
+		require.Equal(l.t, netnstest.Answered, o.Kind, "%s: %v", to, o)
+		require.True(l.t, l.IsNodeAddr(o.Source.Addr()), "%s: masqueraded: %v", to, o)
+		o = l.dial(l.Pods[0], to)
+		require.Equal(l.t, netnstest.Dropped, o.Kind, "%s: %v", to, o)
+	}
+}
+
+// newNeighbourly makes a network whose first pod sends packets for loopback addresses to the node.
+func newNeighbourly(t *testing.T) *netnstest.Cluster {
+	t.Helper()
+	netnstest.Require(t)
+	c, err := netnstest.New(t.Context(), netnstest.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[0].NS.SetSysctl(routeLocalnet, "1"))
+	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {
+		if a == "127.0.0.1" {
+			run(t, c.Pods[0].NS, "", "ip", "route", "del", "local", a, "table", "local")
+		}
+		run(t, c.Pods[0].NS, "", strings.Fields(fmt.Sprintf(
+			"ip route add table local unicast %s/32 dev eth0 onlink via %s", a, c.Node.IPv4))...)
+	}
+	return c
+}
+
+// A port that is published at loopback addresses answers to the node itself.
+func TestPublishedAtLoopback(t *testing.T) {
+	t.Parallel()
+	c := newNeighbourly(t)
+	l := newLocalhost(t, c, "")
+	l.apply(l.state())
+	for _, to := range []string{"127.0.0.1:30080", "127.0.0.2:80"} {
+		require.Equal(t, netnstest.Refused, l.dial(c.Node, to).Kind, "no endpoints: %s", to)
+	}
+	l.apply(l.state(c.Pods[1]))
+	l.requireAnswers()
+
+	// What listens at loopback addresses alone is not open to others all the same.
+	_, err := c.Node.NS.Serve("local", netnstest.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
+	require.NoError(t, err)
+	require.Equal(t, "local", l.dial(c.Node, "127.0.0.2:9090").Server)
+	require.Equal(t, netnstest.Dropped, l.dial(c.Pods[0], "127.0.0.2:9090").Kind)
+	run(t, c.Node.NS, "", "nft", "flush", "chain", "ip", "kernlb", "guard-loopback")
+	require.Equal(t, "local", l.dial(c.Pods[0], "127.0.0.2:9090").Server, "it was the guard")
+	require.NotEmpty(t, l.apply(l.state(c.Pods[1])).Drift)
+	l.requireAnswers()
+
+	// Another process adopts it, also as a part.
+	again := newLocalhost(t, c, "")
+	require.Zero(t, again.apply(l.state(c.Pods[1])).Messages)
+	_, err = dataplane.NewParts(newLocalhost(t, c, "").backend, nil).Apply(t.Context(), "pod-x",
+		servicemodel.State{})
+	require.NoError(t, err)
+
+	// The tables are made anew, and what the sysctl was before is still known.
+	run(t, c.Node.NS, "", "nft", "delete", "map", "ip", "kernlb", "service-external-endpoints")
+	require.NotEmpty(t, again.apply(l.state(c.Pods[1])).Drift)
+	_, err = newLocalhost(t, c, "").engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "0", l.sysctl())
+	again.apply(l.state(c.Pods[1]))
+
+	// Somebody turns the sysctl off.
+	require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, "0"))
+	require.Equal(t, []string{"sysctl net.ipv4.conf.all.route_localnet is 0"},
+		again.apply(l.state(c.Pods[1])).Drift)
+	l.requireAnswers()
+}
+
+// The sysctl becomes what it was, whatever ends the need of it, unless others rely on it.
+func TestRouteLocalnetIsRestored(t *testing.T) {
+	t.Parallel()
+	c := newNeighbourly(t)
+	l, other := newLocalhost(t, c, ""), newLocalhost(t, c, "other")
+	without := func() error {
+		_, err := l.engine.Apply(t.Context(), l.state(c.Pods[1]).WithNode(servicemodel.Node{}))
+		return err
+	}
+	for name, end := range map[string]func() error{
+		"the option goes": without,
+		"the address goes": func() error {
+			node := servicemodel.Node{LocalhostNodePorts: true}
+			node.NodePortAddresses.CIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			_, err := l.engine.Apply(t.Context(), l.state(c.Pods[1]).WithNode(node))
+			return err
+		},
+		"everything goes": func() error {
+			_, err := l.engine.Cleanup(t.Context())
+			return err
+		},
+	} {
+		for _, before := range []string{"0", "1"} {
+			require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, before))
+			l.apply(l.state(c.Pods[1]))
+			require.Equal(t, "1", l.sysctl())
+			require.NoError(t, end())
+			require.Equal(t, before, l.sysctl(), "%s; it was %s", name, before)
+			require.Equal(t, netnstest.Refused, l.dial(c.Node, "127.0.0.1:30080").Kind)
+		}
+	}
+	require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, "0"))
+	l.apply(l.state(c.Pods[1]))
+	other.apply(servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true,
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}))
+	require.NoError(t, without())
+	require.Equal(t, "1", l.sysctl(), "another instance has a guard")
+	_, err := other.engine.Cleanup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "0", l.sysctl(), "the last one that goes turns it off")
+}
