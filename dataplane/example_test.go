@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
@@ -93,4 +94,15 @@ func ExampleParts() {
 	// 192.0.2.1:8080/tcp is held by net,one,eth0
 	// {0 0 1} <nil>
 	// <nil>
+}
+
+// An observer may write down what the engine tells it, one line of JSON for each event.
+func ExampleMarshalEvent() {
+	observe := func(_ context.Context, ev dataplane.Event) {
+		line, err := dataplane.MarshalEvent(ev)
+		fmt.Println(string(line), err)
+	}
+	defer dataplane.New(memory.New(nil), nil).Subscribe(observe)()
+	observe(context.Background(), dataplane.Settled{Next: time.Second, Duration: time.Millisecond})
+	// Output: {"event":"Settled","next":"1s","duration":"1ms"} <nil>
 }

@@ -116,10 +116,10 @@ func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner str
 	return err
 }
 
-// state is what is wanted: a service for each mapping, with the pod as its endpoint. The pod is on
-// this node, and clients keep their addresses (policy Local).
+// state is what is wanted: a service for each mapping, with the pod as its endpoint. Clients keep
+// their addresses, but for those at loopback, and for a pod that reaches itself.
 func (r *request) state(owner string) (servicemodel.State, error) {
-	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true})
 	var result struct {
 		IPs []struct{ Address netip.Prefix } `json:"ips"`
 	}
@@ -130,18 +130,19 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // others are refused as invalid
 	for i, m := range r.RuntimeConfig.PortMappings {
 		protocol := protocols[strings.ToLower(m.Protocol)]
-		svc := &servicemodel.Service{ExternalTrafficPolicy: servicemodel.PolicyLocal,
-			Name:  servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
-			Ports: []servicemodel.ServicePort{{Protocol: protocol, Port: m.HostPort}}}
+		svc := &servicemodel.Service{
+			Name:       servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
+			Ports:      []servicemodel.ServicePort{{Protocol: protocol, Port: m.HostPort}},
+			Masquerade: servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)}
 		if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
-			svc.ExternalIPs = []netip.Addr{m.HostIP}
+			svc.HostIPs = []netip.Addr{m.HostIP}
 		} else {
 			svc.Ports[0].NodePort = m.HostPort
 		}
 		var pod []servicemodel.Endpoint
 		for _, ip := range result.IPs {
-			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(), Node: "this",
-				Ready: true, Ports: []servicemodel.EndpointPort{{Protocol: protocol,
+			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(), Ready: true,
+				Ports: []servicemodel.EndpointPort{{Protocol: protocol,
 					Port: m.ContainerPort}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, pod)

@@ -127,6 +127,8 @@ func TestPublish(t *testing.T) {
 		reaches(netnstest.UDP, c.NodeAddrs()[i], 53, name)
 	}
 
+	requireAtLoopback(t, c.Node, 8001, c.Pods[1].Name)
+
 	third := plugin{ns: c.Node.NS, command: "ADD", network: "net", pod: pod(3),
 		addrs: plugins[0].addrs, ports: tcp(8001, 8002)}
 	out, ok := third.run(t)
@@ -215,6 +217,14 @@ func (p plugin) killedAtRandom(t *testing.T, rng *rand.Rand) bool {
 	return false
 }
 
+// requireAtLoopback requires that a port of the node leads to a server, at a loopback address.
+func requireAtLoopback(t *testing.T, node *netnstest.Host, port uint16, want string) {
+	t.Helper()
+	o := netnstest.Probe{From: node, Proto: netnstest.TCP,
+		To: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)}.Send(t.Context())
+	require.Equal(t, want, o.Server, o)
+}
+
 // held returns the ports that a pod has published, all of which must lead to its endpoint.
 func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
 	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
@@ -228,8 +238,8 @@ func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
 		}
 		for f := range o.Table.Part(owner).Frontends() {
 			ports = append(ports, f.Key.Port)
-			_, external := o.Table.PoolsOf(f)
-			require.Len(tb, external.Slots, 1)
+			pod, _ := o.Table.PoolsOf(f)
+			require.Len(tb, pod.Slots, 1)
 		}
 		return ports
 	}

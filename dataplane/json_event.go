@@ -1,0 +1,73 @@
+package dataplane
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// eventJSON is an event of any kind. What a kind does not have is left out.
+type eventJSON struct {
+	Event    string                 `json:"event"`
+	Backend  string                 `json:"backend,omitempty"`
+	From     string                 `json:"from,omitempty"`
+	To       string                 `json:"to,omitempty"`
+	Doing    string                 `json:"doing,omitempty"`
+	Try      int                    `json:"try,omitempty"`
+	Phase    string                 `json:"phase,omitempty"`
+	Phases   *Phases                `json:"phases,omitempty"`
+	Revision Revision               `json:"revision,omitzero"`
+	Result   *Result                `json:"result,omitempty"`
+	Refusal  *Refusal               `json:"refusal,omitempty"`
+	Conflict *servicemodel.Conflict `json:"conflict,omitempty"`
+	Stats    *statsJSON             `json:"stats,omitempty"`
+	Next     string                 `json:"next,omitempty"`
+	Duration string                 `json:"duration,omitempty"`
+	Error    string                 `json:"error,omitempty"`
+}
+
+// MarshalEvent returns an event as JSON, an object whose field "event" has the name of its type.
+// Events are written by this function rather than by json.Marshal, which would write those that
+// embed a result as that result. docs/json.md has the fields.
+func MarshalEvent(ev Event) ([]byte, error) {
+	var v eventJSON
+	switch ev := ev.(type) {
+	case Applied:
+		v = eventJSON{Event: "Applied", Result: ev.Result}
+	case Refused:
+		v = eventJSON{Event: "Refused", Backend: ev.Backend, Refusal: &ev.Refusal}
+	case ClaimConflict:
+		v = eventJSON{Event: "ClaimConflict", Conflict: &ev.Conflict}
+	case Repaired:
+		v = eventJSON{Event: "Repaired", Result: ev.Result}
+	case RepairDelayed:
+		v = eventJSON{Event: "RepairDelayed"}
+	case WriteConflict:
+		v = eventJSON{Event: "WriteConflict", Doing: ev.Doing, Try: ev.Try, Error: message(ev.Err)}
+	case Settled:
+		v = eventJSON{Event: "Settled", Next: text(ev.Next), Duration: text(ev.Duration)}
+	case Failed:
+		v = eventJSON{Event: "Failed", Doing: ev.Doing, Backend: ev.Backend,
+			Phase: ev.Phase.String(), Phases: &ev.Phases, Revision: ev.Revision,
+			Error: message(ev.Err)}
+	case WatchFailed:
+		v = eventJSON{Event: "WatchFailed", Error: message(ev.Err)}
+	case Switched:
+		v = eventJSON{Event: "Switched", From: ev.From, To: ev.To, Result: ev.Result}
+	case CleanedUp:
+		stats := ev.Stats.json()
+		v = eventJSON{Event: "CleanedUp", Backend: ev.Backend, Phases: &ev.Phases, Stats: &stats}
+	default:
+		return nil, fmt.Errorf("dataplane: no event: %T", ev)
+	}
+	return json.Marshal(v)
+}
+
+// message is the text of an error; none if there is none.
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
