@@ -142,7 +142,6 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name, field string
 		edit        func(*servicemodel.Service)
-		node        func(*servicemodel.Node)
 	}{
 		{name: "a scheduler of IPVS", field: "scheduler", edit: func(s *servicemodel.Service) {
 			s.Scheduler = servicemodel.LeastConn
@@ -150,17 +149,12 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 		{name: "direct routing", field: "forwarding", edit: func(s *servicemodel.Service) {
 			s.Forwarding = servicemodel.ForwardDirect
 		}},
-		{name: "node ports on localhost", field: "localhostNodePorts",
-			node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			n, svc := goldenNode(), goldenService()
 			if tc.edit != nil {
 				tc.edit(svc)
-			}
-			if tc.node != nil {
-				tc.node(&n)
 			}
 			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(
 				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))

@@ -31,6 +31,9 @@ func (p *plan) elements() int {
 	return n
 }
 
+// programMessages is about how many messages make a table and its program.
+const programMessages = 64
+
 // keptBatch is how many bytes of memory are kept for the next batch.
 const keptBatch = 1 << 20
 
@@ -48,7 +51,7 @@ func (p *plan) size() int {
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
 	if n := p.size(); n > keptBatch {
-		b.Grow(len(p.families), n+n/64) // of messages there are few
+		b.Grow(programMessages*len(p.families), n+n/64)
 	}
 	p.write(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) })
 }
