@@ -1,4 +1,4 @@
-// Nodeproxy does for a node of Kubernetes what kube-proxy does, in 170 lines: objects come from the
+// Nodeproxy does for a node of Kubernetes what kube-proxy does, in 150 lines: objects come from the
 // API server, become states, and an engine makes the kernel hold them.
 //
 //	nodeproxy -node NAME [-kubeconfig FILE] [-cluster-cidr 10.244.0.0/16]
@@ -22,6 +22,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -52,7 +53,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := start(ctx, o); err != nil {
+	if err := start(ctx, o); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "nodeproxy:", err)
 		os.Exit(1)
 	}
@@ -73,20 +74,8 @@ func start(ctx context.Context, o options) error {
 
 // run proxies until the context ends.
 func run(ctx context.Context, client kubernetes.Interface, o options) error {
-	tracker := kube.Config{Node: servicemodel.Node{Name: o.node}, NodeCIDRs: o.clusterCIDR == "",
-		Triggers: true}
-	if o.node == "" {
-		return errors.New("-node is missing")
-	}
-	if o.clusterCIDR != "" {
-		p, err := netip.ParsePrefix(o.clusterCIDR)
-		if err != nil {
-			return fmt.Errorf("-cluster-cidr: %w", err)
-		}
-		tracker.Node.LocalPods.CIDRs = []netip.Prefix{p}
-	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	source, err := kubeapi.New(client, &kubeapi.Config{Tracker: tracker, Logger: logger})
+	source, err := newSource(client, o, logger)
 	if err != nil {
 		return err
 	}
@@ -105,7 +94,6 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 		return err
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Logger: logger, Flows: keeper})
-
 	proxy := health.NewProxy(engine, &health.ProxyConfig{Eligible: source.NodeEligible})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
@@ -118,50 +106,45 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 	})
 	collector := metrics.New(engine, &metrics.Config{Flows: keeper, Conntrack: table})
 	defer collector.Close()
-	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector); err != nil {
-		return err
-	}
-	// beside them those of client-go, Go and the process, as components of Kubernetes have them
-	all := prometheus.Gatherers{registry, legacyregistry.DefaultGatherer}
-	return together(ctx, serve(o.healthz, collector.CountProbes(proxy.Handler())),
-		serve(o.metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{})),
-		func(ctx context.Context) error { return engine.Run(ctx, nil) },
-		func(ctx context.Context) error {
-			return source.Run(ctx, func(s servicemodel.State) {
-				collector.Triggered(engine.Set(s), source.Triggers()...)
-			})
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serve(ctx, o.healthz, collector.CountProbes(proxy.Handler())) })
+	g.Go(func() error { return serve(ctx, o.metrics, handler(collector)) })
+	g.Go(func() error { return engine.Run(ctx, nil) })
+	g.Go(func() error {
+		return source.Run(ctx, func(s servicemodel.State) {
+			collector.Triggered(engine.Set(s), source.Triggers()...)
 		})
+	})
+	return g.Wait()
 }
 
-// serve returns a function that answers at an address until its context ends.
-func serve(addr string, h http.Handler) func(context.Context) error {
-	return func(ctx context.Context) error {
-		server := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second}
-		defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-		return server.ListenAndServe()
+// newSource follows the objects of an API server.
+func newSource(client kubernetes.Interface, o options, l *slog.Logger) (*kubeapi.Source, error) {
+	if o.node == "" {
+		return nil, errors.New("-node is missing")
 	}
+	tracker := kube.Config{Node: servicemodel.Node{Name: o.node}, NodeCIDRs: true, Triggers: true}
+	if o.clusterCIDR != "" {
+		p, err := netip.ParsePrefix(o.clusterCIDR)
+		if err != nil {
+			return nil, fmt.Errorf("-cluster-cidr: %w", err)
+		}
+		tracker.Node.LocalPods.CIDRs, tracker.NodeCIDRs = []netip.Prefix{p}, false
+	}
+	return kubeapi.New(client, &kubeapi.Config{Tracker: tracker, Logger: l})
 }
 
-// together runs functions until all have returned. The first that returns an error ends the others.
-func together(ctx context.Context, functions ...func(context.Context) error) error {
-	outer := ctx
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	done := make(chan struct{})
-	for _, f := range functions {
-		go func() {
-			if err := f(ctx); err != nil {
-				cancel(err)
-			}
-			done <- struct{}{}
-		}()
-	}
-	for range functions {
-		<-done
-	}
-	if outer.Err() != nil {
-		return nil // it was asked to stop
-	}
-	return context.Cause(ctx)
+// handler has beside a collector's metrics those of client-go, Go and the process.
+func handler(c prometheus.Collector) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	all := prometheus.Gatherers{registry, legacyregistry.DefaultGatherer}
+	return promhttp.HandlerFor(all, promhttp.HandlerOpts{})
+}
+
+// serve answers at an address until the context ends.
+func serve(ctx context.Context, addr string, h http.Handler) error {
+	server := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	return server.ListenAndServe()
 }
