@@ -1,7 +1,7 @@
 // Package conntrack finds, follows, deletes and cuts the flows in the kernel's connection tracking
 // table. It speaks netlink, works in any network namespace, and needs nothing of the other packages
-// of kernlb. Package flows ties it to the services of an engine, package tuning sets the table's
-// limits and timeouts.
+// of kernlb. [Open] is first: it opens the [Table]. Package flows ties it to the services of an
+// engine, package tuning sets the table's limits and timeouts.
 //
 // # Stale flows
 //

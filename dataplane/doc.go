@@ -1,5 +1,15 @@
 // Package dataplane applies desired states to a kernel through a backend.
 //
+//	backend, err := nftables.New(nil) // or that of another package; memory.New(nil) in a test
+//	…
+//	engine := dataplane.New(backend, nil)
+//	result, err := engine.Apply(ctx, state)
+//	…
+//	fmt.Print(result.Changes) // what was written, line by line
+//	for _, r := range result.Refused {
+//		fmt.Println(r) // a service that was left out, and why
+//	}
+//
 // The [Engine] drives the one pipeline of kernlb: it resolves a state, compares it with what the
 // kernel holds, and hands the difference to a [Backend], which writes it. It reads the kernel back
 // when it starts, when somebody else changed something, and after an error, so that what it

@@ -6,7 +6,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Result says what an apply did.
+// Result says what an apply did. Of its fields, Changes and Refused are for people: they print as
+// text, the changes one on each line. As a whole a result is written as JSON.
 type Result struct {
 	// Backend is the backend's name.
 	Backend string

@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -104,4 +105,34 @@ func TestTesting(t *testing.T) {
 	require.NoError(t, err)
 	decision := kernel.Table().Decide(packet, nil)
 	require.Equal(t, servicemodel.Untouched, decision.Outcome)
+}
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// TestTestingWithPackets is that of testing.md, too.
+func TestTestingWithPackets(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	cluster := netnstest.Start(t, netnstest.Options{})
+	pod := cluster.Pods[0]
+	require.NoError(t, pod.Serve(netnstest.TCP, 8080))
+	backend, err := nftables.New(&nftables.Config{NetNS: cluster.Node.NS.Fd()})
+	require.NoError(t, err)
+	defer backend.Close()
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	_, err = dataplane.New(backend, nil).Apply(ctx, servicemodel.State{}.
+		WithService(&servicemodel.Service{
+			Name:       name,
+			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		}).
+		WithEndpoints(name, []servicemodel.Endpoint{{
+			Addr: pod.IPv4, Ready: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
+		}}))
+	require.NoError(t, err)
+	probe := netnstest.Probe{From: cluster.Outside[0], Proto: netnstest.TCP,
+		To: netip.MustParseAddrPort("10.96.0.10:80")}
+	outcome := probe.Send(ctx)
+	require.Equal(t, "pod1", outcome.Server, outcome)
 }

@@ -5,6 +5,14 @@
 // rules are written through nf_tables' netlink interface, with the expressions and the x_tables
 // compatibility of iptables-nft, in one transaction.
 //
+// [New] opens it, and an engine writes to it. The default is the chains of kube-proxy, which it takes
+// over; [Config.Prefix] names others:
+//
+//	backend, err := iptables.New(&iptables.Config{Prefix: "MYLB"})
+//	…
+//	defer backend.Close()
+//	result, err := dataplane.New(backend, nil).Apply(ctx, state)
+//
 // # The ruleset
 //
 // Chains are named as kube-proxy names them, and its bit of the mark asks for masquerading; the

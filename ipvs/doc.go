@@ -1,6 +1,11 @@
 // Package ipvs is the IPVS backend of kernlb: it holds services as virtual servers over generic
 // netlink, with a small companion table of nf_tables beside them. It runs no command-line tool, and
-// needs Linux 5.10 or newer with IPVS and nf_tables.
+// needs Linux 5.10 or newer with IPVS and nf_tables. [New] opens it, and an engine writes to it:
+//
+//	backend, err := ipvs.New(nil)
+//	…
+//	defer backend.Close()
+//	result, err := dataplane.New(backend, nil).Apply(ctx, state)
 //
 // # Objects
 //

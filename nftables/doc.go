@@ -1,7 +1,12 @@
 //revive:disable:line-length-limit a rule cannot be wrapped
 
 // Package nftables is the nftables backend of kernlb: it holds services in nf_tables over raw
-// netlink.
+// netlink. [New] opens it, and an engine writes to it:
+//
+//	backend, err := nftables.New(nil)
+//	…
+//	defer backend.Close()
+//	result, err := dataplane.New(backend, nil).Apply(ctx, state)
 //
 // # The ruleset
 //

@@ -1,6 +1,9 @@
 // Package servicemodel is the pure heart of kernlb: what services are, and what they mean on
 // one node.
 //
+//	name := servicemodel.Name{Namespace: "default", Name: "web"}
+//	state := servicemodel.State{}.WithService(service).WithEndpoints(name, endpoints)
+//
 // A program describes the services it wants as a [State]: services, their endpoints and the [Node]
 // they are seen from. [Resolve] decides everything that has to be decided about them (which
 // endpoints the node may use, where it answers, whom it masquerades, rejects, drops) and yields a

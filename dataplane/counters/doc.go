@@ -2,7 +2,8 @@
 
 // Package counters counts what services do: connections, packets and bytes, in both directions, of
 // each frontend and endpoint. It can be switched on and off while connections go on, and works
-// beside the nftables and the iptables backend, which count nothing by themselves.
+// beside the nftables and the iptables backend, which count nothing by themselves. [Open] is first,
+// then [Counters.Start]; [Counters.Read] says what was counted since. The table in the kernel is
 //
 //	table ip kernlb-counters {
 //		set connections { type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; size 65536 }
@@ -35,7 +36,8 @@
 // Processor time on a two-core machine with Linux 6.18 and 10,000 services of nftables: some 1 µs
 // for each packet of a connection, on top of 12 µs from a pod to a pod, and 2.5 µs for the first
 // packet of a connection, on top of 16 µs. Applies take as long as without. Reading 10,000 pairs
-// takes 0.15 s.//
+// takes 0.15 s.
+//
 // # Limits
 //
 // 65,536 pairs of a frontend and an endpoint are counted in each family. Further ones are not, and

@@ -1,6 +1,7 @@
 // Package livetrace follows a real packet through the kernel: it says at which rules it went, those
 // of kernlb and those of any other program, and where it was dropped, refused, delivered or sent
-// on, and what answered.
+// on, and what answered. [Open] begins to watch for packets, and [Tracer.Next] waits for one;
+// [Send] sends one from this node, and follows it.
 //
 // It uses the trace of nf_tables, which "nft monitor trace" shows, too. So it sees the rules of
 // every table of nf_tables from prerouting and output on, those of iptables-nft included, whatever

@@ -4,7 +4,7 @@
 //	kernel := &memory.Kernel{}
 //	engine := dataplane.New(memory.New(kernel), nil)
 //	// … the program under test …
-//	decision := kernel.Table().Decide(packet)
+//	decision := kernel.Table().Decide(packet, nil) // nil: no node ports are asked about
 //
 // What the [Kernel] holds outlives a [Backend], as with a real one, so that a test can restart its
 // program. [Backend.Fail], [Backend.Before] and [Backend.Refuse] make calls fail, wait, and refuse

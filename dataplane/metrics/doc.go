@@ -1,7 +1,11 @@
 // Package metrics tells Prometheus what an engine does. It is a module of its own, so that a
 // program which does not use it does not depend on Prometheus' client.
 //
-// [New] makes a collector of an engine, for any registry; see its example.
+// [New] makes a collector of an engine, for any registry:
+//
+//	collector := metrics.New(engine, nil)
+//	defer collector.Close()
+//	prometheus.MustRegister(collector)
 //
 // Where kube-proxy has a metric of the same meaning, the name, the labels and the buckets are its
 // own (kubeproxy_…), so that dashboards and alerts made for kube-proxy work. An engine writes both

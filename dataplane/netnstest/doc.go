@@ -21,6 +21,9 @@
 //	                                              10.244.2.1       10.244.2.2
 //	                                              fd00:10:244:2::1 fd00:10:244:2::2
 //
+// A backend works on the node if its configuration says so, such as nftables.Config with NetNS set
+// to cluster.Node.NS.Fd().
+//
 // Each pod of the node, the node, the other node with its pods, the outside clients, and the
 // internet is one anonymous network namespace, held only by a file descriptor: it vanishes with
 // [Cluster.Close] or with the process. Everything is dual stack. Every namespace but the internet

@@ -7,6 +7,13 @@
 //
 //	Service, EndpointSlice, …  ──Set, Delete──►  Tracker  ──State──►  servicemodel.State
 //
+//	tracker := kube.NewTracker(kube.Config{Node: node})
+//	problems := tracker.SetService(service) // and so on, for each object that came or changed
+//	result, err := engine.Apply(ctx, tracker.State())
+//
+// Package kubeapi watches an API server for these objects, and package manifest reads them from
+// files.
+//
 // What it makes of the objects is what kube-proxy makes of them (version 1.36), field by field.
 // Which of the endpoints are used, and where the service answers, is decided later, by
 // [servicemodel.Resolve].

@@ -1,6 +1,16 @@
 // Package manifest reads what kubectl apply reads, without an API server to judge it, for programs
 // that take their services from files.
 //
+//	tracker := kube.NewTracker(kube.Config{Strict: true})
+//	loader := manifest.NewLoader(tracker)
+//	err := loader.ReadFile("services.yaml")
+//	…
+//	err = loader.Result().Err() // everything that is wrong with the objects
+//	…
+//	result, err := engine.Apply(ctx, tracker.State())
+//
+// In it:
+//
 //	files ──split──► documents ──tree──► values ──decode──► objects ──defaults──► kube.Tracker
 //
 // A manifest is YAML or JSON text of any number of documents, separated by lines that begin with
