@@ -132,7 +132,7 @@ func (d Decision) String() string {
 //
 // Frontends at loopback addresses are for packets of the node itself. Others meet none.
 //
-// With here nil, no address but loopback is one of the node, and node ports are not met.
+// With here nil, no address but loopback is one of the node, and node ports are met there only.
 func (t *Table) Decide(p Packet, here Locality) Decision {
 	t = t.orEmpty()
 	d := Decision{Origin: t.origin(p, here)}

@@ -3,7 +3,7 @@
 // Package counters counts what services do: connections, packets and bytes, in both directions, of
 // each frontend and endpoint. It can be switched on and off while connections go on, and works
 // beside the nftables and the iptables backend, which count nothing by themselves. [Open] is first,
-// then [Counters.Start]; [Counters.Read] says what was counted since. The table in the kernel is
+// then [Counters.Start]; [Counters.Read] says what was counted since. The table in the kernel is:
 //
 //	table ip kernlb-counters {
 //		set connections { type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; size 65536 }

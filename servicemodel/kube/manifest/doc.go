@@ -9,7 +9,7 @@
 //	…
 //	result, err := engine.Apply(ctx, tracker.State())
 //
-// In it:
+// What a loader does:
 //
 //	files ──split──► documents ──tree──► values ──decode──► objects ──defaults──► kube.Tracker
 //
