@@ -1,10 +1,12 @@
 package ipvs_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,15 +21,15 @@ import (
 )
 
 // handEdits are what an administrator can do to what is ours. HANDLE is that of the first rule of
-// chain admit.
+// chain admit, MARK that of a virtual server.
 var handEdits = []string{
 	"ipvsadm -C",
 	"ipvsadm -D -t 10.96.0.10:80",
 	"ipvsadm -D -t [fd00:10:96::10]:80",
 	"ipvsadm -D -t 192.0.2.10:30080",
-	"ipvsadm -D -f 3221225473",
+	"ipvsadm -D -f MARK",
 	"ipvsadm -d -t 10.96.0.10:80 -r 10.244.1.2:8080",
-	"ipvsadm -d -f 3221225473 -r 10.244.1.1:8080",
+	"ipvsadm -d -f MARK -r 10.244.1.1:8080",
 	"ipvsadm -a -t 10.96.0.10:80 -r 10.244.9.9:8080 -m",
 	"ipvsadm -e -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 7",
 	"ipvsadm -e -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 0",
@@ -156,6 +158,13 @@ func (p *place) edit(command string) {
 		_, rest, _ = strings.Cut(rest, "# handle ")
 		handle, _, _ := strings.Cut(rest, "\n")
 		command = strings.Replace(command, "HANDLE", handle, 1)
+	}
+	if strings.Contains(command, "MARK") {
+		_, rest, _ := strings.Cut(p.run("ipvsadm -Ln"), "FWM  ")
+		text, _, _ := strings.Cut(rest, " ")
+		mark, err := strconv.ParseInt(text, 10, 64) // ipvsadm takes it for a number with a sign
+		require.NoError(p.t, err)
+		command = strings.Replace(command, "MARK", fmt.Sprint(uint32(mark)), 1)
 	}
 	p.run(command)
 }

@@ -180,7 +180,8 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, b.failed("drain", err)
 	}
-	if b.pl.have.companion.version.exists {
+	// A look that finds nothing drained writes nothing, the version included.
+	if len(ops) > 0 && b.pl.have.companion.version.exists {
 		p := b.pl.planDrained(ops)
 		if err := b.run(ctx, b.steps(p)); err != nil {
 			return 0, err
