@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,9 +17,17 @@ import (
 
 // nodeSource is a NodeSource that a test moves.
 type nodeSource struct {
+	mu      sync.Mutex
 	addr    netip.Addr
 	err     error
 	changed chan struct{}
+}
+
+// set sets what the source says of the node.
+func (s *nodeSource) set(addr netip.Addr, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addr, s.err = addr, err
 }
 
 func newNodeSource() *nodeSource {
@@ -26,6 +35,8 @@ func newNodeSource() *nodeSource {
 }
 
 func (s *nodeSource) Complete(_ context.Context, n servicemodel.Node) (servicemodel.Node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(n.Addresses) == 0 {
 		n.Addresses = []netip.Addr{s.addr}
 	}
@@ -96,7 +107,7 @@ func TestRunFollowsTheNode(t *testing.T) {
 		go func() { ended <- e.Run(ctx, &dataplane.RunOptions{Resync: -1}) }()
 		require.NoError(t, e.Wait(t.Context(), e.Set(primary())))
 		move := func(addr string, err error) {
-			source.addr, source.err = netip.MustParseAddr(addr), err
+			source.set(netip.MustParseAddr(addr), err)
 			source.changed <- struct{}{}
 			time.Sleep(time.Second)
 		}
@@ -111,7 +122,7 @@ func TestRunFollowsTheNode(t *testing.T) {
 
 		move("192.0.2.4", errors.New("no memory"))
 		nodePortsAt(t, other.Table(), netip.MustParseAddr("192.0.2.3"))
-		source.err = nil
+		source.set(source.addr, nil)
 		time.Sleep(time.Minute)
 		nodePortsAt(t, other.Table(), source.addr)
 		stop()
