@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,8 +68,13 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 	if err := connect(sock, kind, c.Filter.Dst); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, sendLimit, errors.New("the packet was not met"))
+	defer cancel()
 	return t.next(ctx)
 }
+
+// sendLimit is how long a packet that was sent may take to its end.
+const sendLimit = 30 * time.Second
 
 // bound opens a socket with the source of the packet, which it fills in.
 func bound(kind int, f *Filter) (int, error) {
