@@ -1,0 +1,233 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// plugins returns a folder with the plugin, cnitool, and the plugins that others wrote, of the
+// versions in go.mod. What others wrote is linked once, and kept in Go's cache.
+var plugins = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "cni")
+	if err != nil {
+		return "", err
+	}
+	run := func(args ...string) (string, error) {
+		out, err := exec.Command("go", args...).Output()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, exit.Stderr)
+		}
+		return strings.TrimSpace(string(out)), err
+	}
+	_, err = run("build", "-buildvcs=false", "-o", filepath.Join(dir, "kernlb-portmap"), ".")
+	for _, tool := range []string{"cnitool", "bridge", "ptp", "host-local", "portmap"} {
+		if err == nil {
+			var path string
+			if path, err = run("tool", "-n", tool); err == nil {
+				err = os.Symlink(path, filepath.Join(dir, tool))
+			}
+		}
+	}
+	return dir, err
+})
+
+// host is a host with a runtime for containers.
+type host struct {
+	*netnstest.Cluster
+	tb      testing.TB
+	plugins string // the folder
+	dir     string // has net.d, and what is below /var/lib
+}
+
+// container is a namespace that a runtime made for a container, with its addresses once it has any.
+type container struct {
+	netnstest.Host
+	ports []mapping
+}
+
+// object is one of JSON.
+type object map[string]any
+
+// newHost returns a host with networks, each a list of plugins.
+func newHost(tb testing.TB, networks ...object) *host {
+	netnstest.Require(tb)
+	dir, err := plugins()
+	require.NoError(tb, err)
+	h := &host{tb: tb, plugins: dir, dir: tb.TempDir(), Cluster: netnstest.Start(tb,
+		netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: 1})}
+	withNeighbours(tb, h.Node.NS)
+	for _, d := range []string{"net.d", "var"} {
+		require.NoError(tb, os.Mkdir(filepath.Join(h.dir, d), 0o755))
+	}
+	for i, n := range networks {
+		text, err := json.Marshal(n)
+		require.NoError(tb, err)
+		file := fmt.Sprintf("net.d/%d.conflist", i)
+		require.NoError(tb, os.WriteFile(filepath.Join(h.dir, file), text, 0o600))
+	}
+	return h
+}
+
+// network returns the network of README.md. The plugin that publishes ports is the one given.
+func network(tb testing.TB, name, version string, publish object) object {
+	text, err := os.ReadFile("10-hostports.conflist")
+	require.NoError(tb, err)
+	var n object
+	require.NoError(tb, json.Unmarshal(text, &n))
+	n["name"], n["cniVersion"] = name, version
+	n["plugins"] = []any{n["plugins"].([]any)[0], publish}
+	return n
+}
+
+// overPTP makes a network one of plugin ptp.
+func overPTP(n object) object {
+	main := n["plugins"].([]any)[0].(map[string]any)
+	n["plugins"].([]any)[0] = object{"type": "ptp", "ipam": main["ipam"], "ipMasq": true}
+	return n
+}
+
+// ours is the plugin with further fields.
+func ours(fields object) object { return publisher("kernlb-portmap", fields) }
+
+func publisher(name string, fields object) object {
+	o := object{"type": name, "capabilities": object{"portMappings": true}}
+	for k, v := range fields {
+		o[k] = v
+	}
+	return o
+}
+
+// newContainer makes the namespace of a container.
+func (h *host) newContainer(name string, ports ...mapping) *container {
+	ns, err := netnstest.NewNS(name)
+	require.NoError(h.tb, err)
+	h.tb.Cleanup(func() { _ = ns.Close() })
+	withNeighbours(h.tb, ns)
+	return &container{Host: netnstest.Host{Name: name, NS: ns}, ports: ports}
+}
+
+// withNeighbours gives interfaces that are made in a namespace later what package netnstest does
+// without, and neighbour discovery does not: link-local addresses.
+func withNeighbours(tb testing.TB, ns *netnstest.NS) {
+	require.NoError(tb, ns.SetSysctl("net/ipv6/conf/default/addr_gen_mode", "0"))
+}
+
+// path is how a runtime names the namespace.
+func (c *container) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), c.NS.Fd()) }
+
+// env is the environment of cnitool, and of plugins that are called without it.
+func (h *host) env(c *container, more ...string) []string {
+	ports, err := json.Marshal(object{"portMappings": c.ports})
+	require.NoError(h.tb, err)
+	return append(append(os.Environ(), "CNI_PATH="+h.plugins, "CAP_ARGS="+string(ports),
+		"NETCONFPATH="+filepath.Join(h.dir, "net.d")), more...)
+}
+
+// cnitool returns cnitool with arguments, to be started on the host. What is in /var/lib is the
+// test's own.
+func (h *host) cnitool(command, network string, c *container) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", `mount --bind "$0" /var/lib && exec "$@"`,
+		filepath.Join(h.dir, "var"), filepath.Join(h.plugins, "cnitool"), command, network,
+		c.path())
+	cmd.Env = h.env(c)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	return cmd
+}
+
+// try runs a command on the host to its end. The error has what it wrote.
+func (h *host) try(cmd *exec.Cmd) (stdout string, err error) {
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err = h.Node.NS.Do(cmd.Start); err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s%s", cmd, err, &out, &errs)
+	}
+	return out.String(), err
+}
+
+// add adds a container to a network.
+func (h *host) add(network string, c *container) error {
+	out, err := h.try(h.cnitool("add", network, c))
+	if err != nil {
+		return err
+	}
+	r, err := create.CreateFromBytes([]byte(out))
+	if err != nil {
+		return err
+	}
+	result, err := types100.GetResult(r)
+	if err != nil {
+		return err
+	}
+	for _, ip := range result.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		if addr = addr.Unmap(); addr.Is4() {
+			c.IPv4 = addr
+		} else {
+			c.IPv6 = addr
+		}
+	}
+	return nil
+}
+
+func (h *host) mustAdd(network string, c *container) {
+	h.tb.Helper()
+	require.NoError(h.tb, h.add(network, c))
+}
+
+// must runs cnitool, which must succeed.
+func (h *host) must(command, network string, c *container) {
+	h.tb.Helper()
+	_, err := h.try(h.cnitool(command, network, c))
+	require.NoError(h.tb, err)
+}
+
+// serve starts servers of a container.
+func (c *container) serve(tb testing.TB, proto netnstest.Protocol, port uint16) {
+	for _, addr := range []netip.Addr{c.IPv4, c.IPv6} {
+		_, err := c.NS.Serve(c.Name, proto, netip.AddrPortFrom(addr, port))
+		require.NoError(tb, err)
+	}
+}
+
+// owners are those who hold anything on the host.
+func (h *host) owners() []string {
+	backend, err := nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()})
+	require.NoError(h.tb, err)
+	defer backend.Close()
+	owners, err := dataplane.NewParts(backend, nil).Owners(h.tb.Context())
+	require.NoError(h.tb, err)
+	return owners
+}
+
+// reaches requires that a TCP connection to a port leads to a container, and returns the source
+// address that it sees.
+func (h *host) reaches(from *netnstest.Host, addr netip.Addr, port uint16, want string) netip.Addr {
+	h.tb.Helper()
+	o := netnstest.Probe{From: from, Proto: netnstest.TCP,
+		To: netip.AddrPortFrom(addr, port)}.Send(h.tb.Context())
+	require.Equal(h.tb, want, o.Server, "%v at port %d: %v", addr, port, o)
+	return o.Source.Addr()
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+func tcp(host, container int) mapping {
+	return mapping{HostPort: host, ContainerPort: container, Protocol: "tcp"}
+}
+
+// A container of each version of the specification and each kind of network is published, checked,
+// and taken away.
+func TestChains(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, network(t, "bridged", version, ours(nil)),
+				overPTP(network(t, "routed", version, ours(nil))))
+			for i, name := range []string{"bridged", "routed"} {
+				c := h.newContainer(name, tcp(8000+i, 80))
+				testChain(t, h, name, c)
+			}
+		})
+	}
+}
+
+func testChain(t *testing.T, h *host, network string, c *container) {
+	h.mustAdd(network, c)
+	c.serve(t, netnstest.TCP, 80)
+	port := uint16(c.ports[0].HostPort)
+	for _, addr := range h.NodeAddrs() {
+		source := h.reaches(h.Outside[0], addr, port, c.Name)
+		require.Equal(t, h.Outside[0].Addr(addr), source, "the client's own address")
+	}
+	h.reaches(h.Node, netip.MustParseAddr("127.0.0.1"), port, c.Name)
+	h.reaches(&c.Host, h.Node.IPv4, port, c.Name)
+	h.must("status", network, c)
+	h.must("del", network, c)
+	h.must("del", network, c)
+	h.reaches(h.Outside[0], h.Node.IPv4, port, "")
+	require.Empty(t, h.owners())
+}
+
+// plugin returns the plugin, to be started on the host without cnitool.
+func (h *host) plugin(command string, c *container, conf object) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(h.plugins, "kernlb-portmap"))
+	cmd.Env = h.env(c, "CNI_COMMAND="+command, "CNI_CONTAINERID="+c.Name, "CNI_IFNAME=eth0",
+		"CNI_NETNS="+c.path())
+	text, err := json.Marshal(conf)
+	require.NoError(h.tb, err)
+	cmd.Stdin = bytes.NewReader(text)
+	return cmd
+}
+
+// request is what a runtime writes to the plugin for ADD, with further fields.
+func request(ports []mapping, fields object) object {
+	o := object{"cniVersion": "1.1.0", "name": "net", "type": "kernlb-portmap",
+		"runtimeConfig": object{"portMappings": ports}, "prevResult": object{"cniVersion": "1.1.0",
+			"ips": []object{{"address": "10.88.0.2/16"}, {"address": "fd00:10:88::2/64"}}}}
+	for k, v := range fields {
+		o[k] = v
+	}
+	return o
+}
+
+// What is wrong is refused by the name of its field, and nothing is touched.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	good := []mapping{tcp(8000, 80)}
+	for _, test := range []struct {
+		ports  []mapping
+		fields object
+		want   string
+	}{
+		{good, object{"prevResult": nil}, "prevResult: is missing"},
+		{good, object{"prevResult": object{"ips": 1}}, "prevResult: "},
+		{good, object{"backend": "iptables"}, "backend: iptables: this plugin has nftables only"},
+		{good, object{"snat": false}, "snat: false: "},
+		{good, object{"externalSetMarkChain": "X"}, "externalSetMarkChain: there is no chain"},
+		{good, object{"markMasqBit": 32}, "markMasqBit: must be from 0 to 31"},
+		{good, object{"markMasqBits": 3, "cni.dev/x": 1}, "unknown fields: markMasqBits"},
+		{good, object{"conditionsV4": []string{"-s", "10.0.0.0/8"}},
+			"conditionsV4: -s 10.0.0.0/8: cannot be honoured"},
+		{good, object{"conditionsV4": []string{"-d", "192.0.2.0/24"}},
+			"conditionsV4: 192.0.2.0/24: ranges cannot be honoured"},
+		{good, object{"conditionsV6": []string{"ip6 daddr 192.0.2.10"}},
+			"conditionsV6: 192.0.2.10: is of the other family"},
+		{good, object{"conditionsV6": []string{"ip6", "daddr", "2001:db8::1"}},
+			"conditionsV6: 2001:db8::1: must be an address of the host"},
+		{[]mapping{tcp(1, 1), tcp(0, 80)}, nil,
+			"runtimeConfig.portMappings[1].hostPort: 0: must be from 1 to 65535"},
+		{[]mapping{tcp(80, 65536)}, nil,
+			"runtimeConfig.portMappings[0].containerPort: 65536: must be from 1 to 65535"},
+		{[]mapping{{HostPort: 1, ContainerPort: 1, Protocol: "icmp"}}, nil,
+			"runtimeConfig.portMappings[0].protocol: icmp: must be tcp, udp or sctp"},
+		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "localhost"}}, nil,
+			"runtimeConfig.portMappings[0].hostIP: localhost: must be an IP address"},
+		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "::1"}}, nil,
+			"runtimeConfig.portMappings[0].hostIP: ::1: is routed to no container"},
+		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "203.0.113.1"}}, nil,
+			"runtimeConfig.portMappings[0].hostIP: 203.0.113.1: must be an address of the host"},
+		{[]mapping{tcp(80, 1), tcp(80, 2)}, nil,
+			"portMappings[1].hostPort: 80: portMappings[0] has it, for container port 1"},
+	} {
+		c := h.newContainer("c", test.ports...)
+		_, err := h.try(h.plugin("ADD", c, request(test.ports, test.fields)))
+		require.ErrorContains(t, err, test.want, test.want)
+	}
+	require.Empty(t, h.owners())
+}
+
+// A port that somebody else has is refused, and so is a setting that is another one than that of
+// the instance.
+func TestTaken(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	add := func(name string, fields object, ports ...mapping) error {
+		_, err := h.try(h.plugin("ADD", h.newContainer(name), request(ports, fields)))
+		return err
+	}
+	require.NoError(t, add("one", object{"markMasqBit": 13}, tcp(8000, 80), tcp(8001, 80)))
+	err := add("two", nil, tcp(8002, 80), tcp(8001, 80))
+	require.ErrorContains(t, err, "runtimeConfig.portMappings[1].hostPort: ")
+	require.ErrorContains(t, err, "is held by net,one,eth0/portMappings[1]-IPv4")
+	require.ErrorContains(t, add("two", object{"markMasqBit": 14}, tcp(8002, 80)),
+		"markMasqBit: 14: ")
+	require.NoError(t, add("two", object{"markMasqBit": 13}, tcp(8002, 80)))
+	require.NoError(t, add("three", nil, tcp(8003, 80)))
+}
+
+// What the plugin before has done is handed on as it was.
+func TestResultIsHandedOn(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	const result = `{"cniVersion": "1.1.0", "theirs": {"b": 1.50, "a": 9007199254740993},
+		"ips": [{"address": "10.88.0.2/16", "interface": 0}, {"address": "10.88.0.1/16",
+		"interface": 1}], "interfaces": [{"name": "eth0", "sandbox": "/x"}, {"name": "cni0"}]}`
+	for _, ports := range [][]mapping{nil, {tcp(8000, 80)}} {
+		out, err := h.try(h.plugin("ADD", h.newContainer("c"), request(ports,
+			object{"prevResult": json.RawMessage(result)})))
+		require.NoError(t, err)
+		var want bytes.Buffer
+		require.NoError(t, json.Compact(&want, []byte(result)))
+		require.Equal(t, want.String()+"\n", out)
+	}
+}
+
+// CHECK fails if the kernel does not hold what was published.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := h.newContainer("c")
+	run := func(command string) error {
+		_, err := h.try(h.plugin(command, c, request([]mapping{tcp(8000, 80)}, nil)))
+		return err
+	}
+	require.ErrorContains(t, run("CHECK"), "8000")
+	require.NoError(t, run("ADD"))
+	require.NoError(t, run("CHECK"))
+	_, err := h.try(exec.Command("nft", "flush", "set", "ip", instance, "nodeports"))
+	require.NoError(t, err)
+	require.Error(t, run("CHECK"))
+	require.NoError(t, run("ADD"), "what was damaged is mended")
+	require.NoError(t, run("CHECK"))
+	_, err = h.try(exec.Command("nft", "flush", "ruleset"))
+	require.NoError(t, err)
+	require.Error(t, run("CHECK"))
+	require.NoError(t, run("DEL"))
+}

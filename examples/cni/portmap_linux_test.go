@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// compared are the ports of the container whose outcomes are compared.
+var compared = []mapping{
+	{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"},
+	{HostPort: 5353, ContainerPort: 53, Protocol: "udp"},
+	{HostPort: 9000, ContainerPort: 90, Protocol: "sctp"},
+	{HostPort: 8081, ContainerPort: 80, Protocol: "tcp", HostIP: netnstest.NodeSecondaryIPv4},
+	{HostPort: 8082, ContainerPort: 80, Protocol: "tcp", HostIP: netnstest.NodeSecondaryIPv6},
+	{HostPort: 8083, ContainerPort: 80, Protocol: "tcp", HostIP: "127.0.0.1"},
+	{HostPort: 8084, ContainerPort: 80, Protocol: "tcp", HostIP: "0.0.0.0"},
+	{HostPort: 8085, ContainerPort: 80, Protocol: "tcp", HostIP: "::"},
+	{HostPort: 5354, ContainerPort: 53, Protocol: "udp", HostIP: netnstest.NodeIPv4},
+}
+
+// places are from where what is published is asked for.
+func (h *host) places(web, neighbour *container) map[string]*netnstest.Host {
+	return map[string]*netnstest.Host{"outside": h.Outside[0], "host": h.Node,
+		"itself": &web.Host, "neighbour": &neighbour.Host}
+}
+
+// outcomes publishes the compared ports, and returns what becomes of a packet from each place to
+// each address and port, by what is asked.
+func outcomes(t *testing.T, h *host) map[string]string {
+	web, neighbour := h.newContainer("web", compared...), h.newContainer("neighbour")
+	h.mustAdd("net", web)
+	h.mustAdd("net", neighbour)
+	web.serve(t, netnstest.TCP, 80)
+	web.serve(t, netnstest.UDP, 53)
+	web.serve(t, netnstest.SCTP, 90)
+	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(), web.IPv4,
+		web.IPv6}
+	for _, a := range []string{netnstest.NodeIPv4, netnstest.NodeSecondaryIPv4,
+		netnstest.NodeIPv6, netnstest.NodeSecondaryIPv6} {
+		addrs = append(addrs, netip.MustParseAddr(a))
+	}
+	protocols := map[string]netnstest.Protocol{"tcp": netnstest.TCP, "udp": netnstest.UDP,
+		"sctp": netnstest.SCTP}
+	var names []string
+	var probes []netnstest.Probe
+	for place, from := range h.places(web, neighbour) {
+		for _, addr := range addrs {
+			if addr.IsLoopback() && from != h.Node {
+				continue
+			}
+			for _, m := range append([]mapping{{HostPort: 7, Protocol: "tcp"}}, compared...) {
+				names = append(names, fmt.Sprintf("%s from %s to %v port %d", m.Protocol, place,
+					addr, m.HostPort))
+				probes = append(probes, netnstest.Probe{From: from, Proto: protocols[m.Protocol],
+					To: netip.AddrPortFrom(addr, uint16(m.HostPort))})
+			}
+		}
+	}
+	got := map[string]string{}
+	for i, o := range netnstest.SendAll(t.Context(), probes) {
+		got[names[i]] = h.describe(o)
+	}
+	return got
+}
+
+// describe says what became of a packet. Of the host's addresses, any one is as good as another.
+func (h *host) describe(o netnstest.Outcome) string {
+	gateways := []string{"10.88.0.1", "fd00:10:88::1"}
+	switch source := o.Source.Addr(); {
+	case o.Kind != netnstest.Answered:
+		return o.Kind.String()
+	case h.IsNodeAddr(source) || slices.Contains(gateways, source.String()):
+		return o.Server + " answers the host"
+	case source == o.Local.Addr():
+		return o.Server + " answers the client"
+	}
+	return fmt.Sprint(o)
+}
+
+// expected is what the plugin does where portmap does something.
+func expected(backend, name, theirs string) string {
+	switch {
+	case strings.Contains(name, "from host to ::1 ") && theirs == "dropped":
+		return "refused" // portmap translates what Linux then does not route
+	case backend == "iptables" && strings.Contains(name, "from neighbour") &&
+		theirs == "web answers the host":
+		return "web answers the client" // as portmap with nftables
+	}
+	return theirs
+}
+
+// The outcome of each packet is that of portmap, with either of its backends.
+func TestSameOutcomeAsPortmap(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		kind     string
+		backends []string
+		filtered string // whether packets between ports of a bridge pass the rules
+	}{
+		{"bridge", []string{"iptables", "nftables"}, "1"},
+		{"bridge", []string{"nftables"}, "0"},
+		{"ptp", []string{"iptables", "nftables"}, "1"},
+	} {
+		t.Run(test.kind+" "+test.filtered, func(t *testing.T) {
+			t.Parallel()
+			with := func(publish object) map[string]string {
+				n := network(t, "net", "1.1.0", publish)
+				if test.kind == "ptp" {
+					n = overPTP(n)
+				}
+				h := newHost(t, n)
+				for _, sysctl := range []string{"iptables", "ip6tables"} {
+					err := h.Node.NS.SetSysctl("net/bridge/bridge-nf-call-"+sysctl, test.filtered)
+					if err != nil && test.filtered == "1" && test.kind == "bridge" {
+						t.Skip("the kernel lacks br_netfilter: ", err)
+					}
+				}
+				return outcomes(t, h)
+			}
+			got := with(ours(nil))
+			require.Equal(t, "web answers the client", got["tcp from outside to 192.0.2.10 port 8080"])
+			for _, backend := range test.backends {
+				theirs := with(publisher("portmap", object{"backend": backend}))
+				for _, name := range slices.Sorted(maps.Keys(got)) {
+					if want := expected(backend, name, theirs[name]); got[name] != want {
+						t.Errorf("%s: %s, portmap with %s: %s", name, got[name], backend,
+							theirs[name])
+					}
+				}
+			}
+		})
+	}
+}

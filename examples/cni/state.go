@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"log"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// state is what is wanted: a service for each mapping and family, named by the field that it comes
+// from, with the container as its endpoint.
+func (c *config) state(owner string) servicemodel.State {
+	node := servicemodel.Node{LocalhostNodePorts: true}
+	if c.MarkMasqBit != nil {
+		node.MasqueradeMark = 1 << *c.MarkMasqBit
+	}
+	state := servicemodel.State{}.WithNode(node)
+	for i, m := range c.mappings {
+		published := false
+		for _, f := range c.families {
+			at, ok := m.at(f)
+			if !ok {
+				continue
+			}
+			published = true
+			svc := c.service(m, at)
+			svc.Name = servicemodel.Name{Namespace: owner,
+				Name: fmt.Sprintf("portMappings[%d]-%s", i, f.name)}
+			state = state.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
+				Addr: f.container, Ready: true, Ports: []servicemodel.EndpointPort{{
+					Protocol: m.protocol, Port: uint16(m.ContainerPort)}}}})
+		}
+		if !published {
+			log.Printf("runtimeConfig.portMappings[%d]: the container has no address of the "+
+				"family of hostIP %q that conditions allow: not published", i, m.HostIP)
+		}
+	}
+	return state
+}
+
+// at returns at which address of the host a mapping is published in a family, the unspecified one
+// for all of them, and whether it is.
+func (m *mapping) at(f family) (addr netip.Addr, ok bool) {
+	if m.hostIP.IsValid() && m.hostIP.Is4() != f.container.Is4() {
+		return addr, false
+	}
+	hostIP := m.hostIP
+	if hostIP.IsUnspecified() {
+		hostIP = netip.Addr{}
+	}
+	switch {
+	case !f.only.IsValid():
+		return hostIP, true
+	case !hostIP.IsValid():
+		return f.only, true
+	}
+	return hostIP, hostIP == f.only
+}
+
+// service publishes a mapping at one address of the host, or at all if it is invalid. Clients keep
+// their addresses, but for the host at loopback addresses, and for a container that reaches itself;
+// with masqAll nobody does.
+func (c *config) service(m mapping, at netip.Addr) *servicemodel.Service {
+	port := servicemodel.ServicePort{Protocol: m.protocol, Port: uint16(m.HostPort)}
+	svc := &servicemodel.Service{
+		Masquerade: servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)}
+	if c.MasqAll {
+		svc.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeAlways)
+	}
+	if at.IsValid() {
+		svc.HostIPs = []netip.Addr{at}
+	} else {
+		port.NodePort = port.Port
+	}
+	svc.Ports = []servicemodel.ServicePort{port}
+	return svc
+}
