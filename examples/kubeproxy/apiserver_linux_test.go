@@ -52,8 +52,8 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	p := startControlPlane(t)
 	c, first := twoNodes(t, p, "nftables")
 	app := map[string]string{"app": "web"}
-	p.addPod("here", "node1", c.Pods[0].IPv4.String(), app)
-	p.addPod("there", "node2", c.RemotePods[0].IPv4.String(), app)
+	p.addPod("here", "node1", c.Pods[0], app)
+	p.addPod("there", "node2", c.RemotePods[0], app)
 	local := serviceOf("local", "web")
 	local.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
 	here := p.addService(local)
@@ -79,7 +79,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	// It comes back, and has forgotten the versions that watches would go on from.
 	p.startAPIServer()
 	p.waitReady()
-	p.addPod("new", "node1", c.Pods[2].IPv4.String(), map[string]string{"app": "new"})
+	p.addPod("new", "node1", c.Pods[2], map[string]string{"app": "new"})
 	answers(t, c.Pods[1], p.addService(serviceOf("new", "new")), "answered pod3")
 	p.removePod("here")
 	answers(t, c.Pods[1], web, "answered remote1")
@@ -193,7 +193,7 @@ func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
 		c := node(t)
 		p.reach(c.Node.NS)
 		app := "web-" + tt.mode
-		p.addPod(app, "node1", c.Pods[0].IPv4.String(), map[string]string{"app": app})
+		p.addPod(app, "node1", c.Pods[0], map[string]string{"app": app})
 		to := p.addService(serviceOf(app, app))
 		has := func(yes, no string) {
 			t.Helper()

@@ -85,8 +85,10 @@ func startControlPlane(t *testing.T) *controlPlane {
 	p.waitReady()
 	spawn(t, ns, "", program, "endpointslices", p.kubeconfig(adminToken))
 	p.applyRBAC()
-	p.addNode("node1", netnstest.NodeIPv4, netnstest.NodeCIDRv4)
-	p.addNode("node2", netnstest.OtherNodeIPv4, netnstest.RemoteCIDRv4)
+	p.addNode("node1", []string{netnstest.NodeIPv4, netnstest.NodeIPv6},
+		[]string{netnstest.NodeCIDRv4, netnstest.NodeCIDRv6})
+	p.addNode("node2", []string{netnstest.OtherNodeIPv4, netnstest.OtherNodeIPv6},
+		[]string{netnstest.RemoteCIDRv4, netnstest.RemoteCIDRv6})
 	return p
 }
 
@@ -105,7 +107,8 @@ func (p *controlPlane) startAPIServer() {
 	key := filepath.Join(p.dir, "key")
 	p.apiserver = spawn(p.t, p.ns, "", binary(p.t), "kube-apiserver",
 		"--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+filepath.Join(p.dir, "certs"),
-		"--service-cluster-ip-range="+netnstest.ServiceCIDRv4, "--bind-address=127.0.0.1",
+		"--service-cluster-ip-range="+netnstest.ServiceCIDRv4+","+netnstest.ServiceCIDRv6,
+		"--bind-address=127.0.0.1",
 		"--secure-port=6443", "--advertise-address=192.0.2.1", "--authorization-mode=RBAC",
 		"--token-auth-file="+filepath.Join(p.dir, "tokens"),
 		"--service-account-issuer=https://kernlb.test", "--service-account-key-file="+key,
@@ -212,29 +215,34 @@ func (p *controlPlane) applyRBAC() {
 	require.NoError(p.t, err)
 }
 
-// addNode creates a Node with an address and a pod CIDR.
-func (p *controlPlane) addNode(name, address, podCIDR string) {
+// addNode creates a Node with an address and a pod CIDR of each family, IPv4 first.
+func (p *controlPlane) addNode(name string, addresses, podCIDRs []string) {
 	ctx := p.t.Context()
 	n, err := p.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.NodeSpec{PodCIDR: podCIDR, PodCIDRs: []string{podCIDR}}},
+		Spec:       corev1.NodeSpec{PodCIDR: podCIDRs[0], PodCIDRs: podCIDRs}},
 		metav1.CreateOptions{})
 	require.NoError(p.t, err)
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
 	_, err = p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{})
 	require.NoError(p.t, err)
 }
 
-// addPod creates a Pod that is ready, as a kubelet would make it.
-func (p *controlPlane) addPod(name, node, address string, labels map[string]string) {
+// addPod creates a Pod that is ready, as a kubelet would make it, with the addresses of a host.
+func (p *controlPlane) addPod(
+	name, node string, at *netnstest.Host, labels map[string]string,
+) {
 	ctx := p.t.Context()
 	pod, err := p.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{
 			{Name: "c", Image: "none"}}}}, metav1.CreateOptions{})
 	require.NoError(p.t, err)
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address,
-		PodIPs:     []corev1.PodIP{{IP: address}},
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: at.IPv4.String(),
+		PodIPs:     []corev1.PodIP{{IP: at.IPv4.String()}, {IP: at.IPv6.String()}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 	_, err = p.client.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	require.NoError(p.t, err)

@@ -73,7 +73,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	p := startControlPlane(t)
 	c, _ := twoNodes(t, p, "nftables")
 	app := map[string]string{"app": "web"}
-	p.addPod("a-0", "node1", c.Pods[0].IPv4.String(), app)
+	p.addPod("a-0", "node1", c.Pods[0], app)
 	to := p.addService(serviceOf("web", "web"))
 	answers(t, c.Pods[1], to, "answered pod1")
 	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 100)
@@ -92,7 +92,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	// A rollout: each pod is replaced by another one of the same application, new before old.
 	for i := range 30 {
 		pod := c.Pods[(i+1)%2*2] // pod3, pod1, pod3, …
-		p.addPod(fmt.Sprintf("a-%d", i+1), "node1", pod.IPv4.String(), app)
+		p.addPod(fmt.Sprintf("a-%d", i+1), "node1", pod, app)
 		answers(t, c.Pods[1], to, "answered "+pod.Name)
 		p.removePod(fmt.Sprintf("a-%d", i))
 		answers(t, c.Pods[1], to, "answered "+pod.Name)

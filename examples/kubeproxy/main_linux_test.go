@@ -141,15 +141,15 @@ func (p *process) fails(want string) {
 	require.Contains(p.t, string(text), want)
 }
 
-// answers waits until a connection has an outcome: "answered pod1", "refused ".
-func answers(t *testing.T, from *netnstest.Host, to, want string) {
+// answers waits until a connection has an outcome, which it returns: "answered pod1", "refused ".
+func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest.Outcome) {
 	t.Helper()
-	var got netnstest.Outcome
 	require.Eventually(t, func() bool {
 		got = netnstest.Probe{From: from, Proto: netnstest.TCP,
 			To: netip.MustParseAddrPort(to)}.Send(t.Context())
 		return got.Kind.String()+" "+got.Server == want
 	}, time.Minute, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
+	return got
 }
 
 // ruleset returns the ruleset of a namespace.

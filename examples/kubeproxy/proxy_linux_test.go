@@ -163,7 +163,7 @@ func TestWhatEndsTheProgram(t *testing.T) {
 		return err
 	}))
 	spawn(t, c.Node.NS, asProgram+"=memory", self, "--bind-address-hard-fail",
-		"--conntrack-max-per-core=0").fails("healthzBindAddress: listen tcp4 0.0.0.0:10256: bind")
+		"--conntrack-max-per-core=0").fails("healthzBindAddress: listen tcp 0.0.0.0:10256: bind")
 
 	name := file(t, header+"conntrack: {maxPerCore: 0}\n")
 	p := spawn(t, c.Node.NS, asProgram+"=memory", self, "--config="+name)

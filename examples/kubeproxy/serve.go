@@ -80,21 +80,18 @@ func setVerbosity(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "successfully set klog.logging.verbosity to %s\n", body)
 }
 
-// serve serves until the context ends. An address that cannot be listened at is tried again, and
-// said in an event, or an error if bindAddressHardFail is set.
+// serve serves until the context ends. An unspecified address, also 0.0.0.0, is that of both
+// families, as with kube-proxy. One that cannot be listened at is tried again, and said in an
+// event, or an error if bindAddressHardFail is set.
 func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h http.Handler,
 	reason string) error {
 	if !at.IsValid() {
 		return nil
 	}
-	network := "tcp4"
-	if at.Addr().Is6() {
-		network = "tcp"
-	}
 	var listener net.Listener
 	for said := false; listener == nil; said = true {
 		var err error
-		listener, err = (&net.ListenConfig{}).Listen(ctx, network, at.String())
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", at.String())
 		if err == nil {
 			break
 		}
