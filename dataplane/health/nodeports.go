@@ -26,7 +26,13 @@ type NodePortsConfig struct {
 	// Addresses returns the node's own addresses. They are asked for where node ports answer at
 	// some addresses only ([servicemodel.Rules.NodePorts]). Nil means those of net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
+	// RetryAfter is after what time ports that could not be opened are tried again, by themselves:
+	// a kube-proxy that is replaced holds them until it ends. 0 means [DefaultRetryAfter].
+	RetryAfter time.Duration
 }
+
+// DefaultRetryAfter is what NodePortsConfig.RetryAfter is by default.
+const DefaultRetryAfter = 500 * time.Millisecond
 
 // NodePorts is the server of health check node ports. It must be made by [NewNodePorts], and
 // closed. Its methods may be called by several goroutines.
@@ -34,7 +40,9 @@ type NodePorts struct {
 	cfg     NodePortsConfig
 	mu      sync.Mutex
 	closed  bool
+	want    map[listenOn]int // how many endpoints are reported where
 	servers map[listenOn]*portServer
+	retry   *time.Timer // opens what is missing; nil at first
 	serving sync.WaitGroup
 }
 
@@ -88,6 +96,9 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 	if p.cfg.Addresses == nil {
 		p.cfg.Addresses = interfaceAddrs
 	}
+	if p.cfg.RetryAfter <= 0 {
+		p.cfg.RetryAfter = DefaultRetryAfter
+	}
 	return p
 }
 
@@ -95,8 +106,9 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 // ports answer, each in the families in which its service exists. Ports that stay are not
 // interrupted. Where node ports answer at all addresses, a port listens on the unspecified address.
 //
-// What can be opened is opened; the error joins a *[ListenError] for each of the others, which the
-// next Sync tries again.
+// What can be opened is opened; the error joins a *[ListenError] for each of the others, which are
+// tried again until they are open ([NodePortsConfig.RetryAfter]), or another Sync does not want
+// them, or Close.
 func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 	want, err := p.wanted(t)
 	if err != nil {
@@ -113,11 +125,19 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 			delete(p.servers, on)
 		}
 	}
+	p.want = want
+	return p.open(ctx)
+}
+
+// open opens what is wanted and missing, and sees to it that what cannot be opened is tried again.
+// Callers hold the lock.
+func (p *NodePorts) open(ctx context.Context) error {
 	var errs []error
-	for on, count := range want {
+	for on, count := range p.want {
 		s := p.servers[on]
 		if s == nil {
-			if s, err = p.open(ctx, on); err != nil {
+			var err error
+			if s, err = p.serve(ctx, on); err != nil {
 				errs = append(errs, &ListenError{Service: on.service, Addr: on.addr, Err: err})
 				continue
 			}
@@ -125,7 +145,22 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 		}
 		s.count.Store(int64(count))
 	}
+	if p.retry != nil {
+		p.retry.Stop()
+	}
+	if len(errs) > 0 {
+		p.retry = time.AfterFunc(p.cfg.RetryAfter, p.again)
+	}
 	return errors.Join(errs...)
+}
+
+// again tries to open what is missing.
+func (p *NodePorts) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		_ = p.open(context.Background()) // Sync has said it
+	}
 }
 
 // wanted returns how many endpoints are reported where.
@@ -190,8 +225,8 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// open begins to serve.
-func (p *NodePorts) open(ctx context.Context, on listenOn) (*portServer, error) {
+// serve begins to serve.
+func (p *NodePorts) serve(ctx context.Context, on listenOn) (*portServer, error) {
 	network := "tcp4"
 	if on.addr.Addr().Is6() {
 		network = "tcp6"
@@ -235,6 +270,9 @@ func writeHead(w http.ResponseWriter, ok bool) {
 func (p *NodePorts) Close() error {
 	p.mu.Lock()
 	p.closed = true
+	if p.retry != nil {
+		p.retry.Stop()
+	}
 	var errs []error
 	for _, s := range p.servers {
 		errs = append(errs, s.close())

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,6 +81,13 @@ type listener struct {
 func (l *listener) Close() error {
 	l.once.Do(l.closed)
 	return l.Listener.Close()
+}
+
+// free lets go of the address that is busy.
+func (p *ports) free() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = ""
 }
 
 func (p *ports) addresses() []string {
@@ -183,7 +191,8 @@ func TestPortsAreOpenedAndClosedByDifference(t *testing.T) {
 func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	node := ports{busy: "[::]:32000"}
-	s := health.NewNodePorts(&health.NodePortsConfig{Listen: node.listen})
+	s := health.NewNodePorts(&health.NodePortsConfig{Listen: node.listen,
+		RetryAfter: time.Millisecond})
 	defer s.Close()
 	both := table(t, servicemodel.Node{}, []string{"10.96.0.10", "fd00::10"}, "10.244.1.1")
 	err := s.Sync(t.Context(), both)
@@ -193,9 +202,12 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 	require.EqualError(t, err,
 		"health check node port of default/web at [::]:32000: address already in use")
 	require.Equal(t, []string{"tcp4 0.0.0.0:32000"}, node.addresses())
-	node.busy = ""
-	require.NoError(t, s.Sync(t.Context(), both))
-	require.Len(t, node.addresses(), 2)
+	node.free()
+	require.Eventually(t, func() bool { return len(node.addresses()) == 2 }, time.Minute,
+		time.Millisecond, "without another Sync")
+	code, header, _ := node.get(t, "tcp6 [::]:32000", "/")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Equal(t, "0", header.Get("X-Load-Balancing-Endpoint-Weight"))
 }
 
 func TestWithoutAddressesInTheRangesNothingIsOpened(t *testing.T) {

@@ -1,14 +1,8 @@
 package main
 
 import (
-	"context"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,115 +127,4 @@ func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 	eligible("503")
 	taint()
 	eligible("200")
-}
-
-// traffic makes new connections without pause until the test's end, and counts those that fail.
-type traffic struct {
-	made, failed atomic.Int64
-	last         atomic.Pointer[netnstest.Outcome]
-	stop         func()
-}
-
-func startTraffic(t *testing.T, from *netnstest.Host, to string) *traffic {
-	ctx, cancel := context.WithCancel(t.Context())
-	tr := &traffic{}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ctx.Err() == nil {
-			o := netnstest.Probe{From: from, Proto: netnstest.TCP,
-				To: netip.MustParseAddrPort(to), Timeout: 10 * time.Second}.Send(ctx)
-			if ctx.Err() != nil {
-				return
-			}
-			tr.made.Add(1)
-			if o.Kind != netnstest.Answered || o.Server == netnstest.InternetName {
-				tr.failed.Add(1)
-				tr.last.Store(&o)
-			}
-			time.Sleep(20 * time.Millisecond) // ports of closed connections come back in time
-		}
-	})
-	tr.stop = func() { cancel(); wg.Wait() }
-	t.Cleanup(tr.stop)
-	return tr
-}
-
-// all expects that no connection failed.
-func (tr *traffic) all(t *testing.T) {
-	t.Helper()
-	tr.stop()
-	require.Zero(t, tr.failed.Load(), "of %d: %v", tr.made.Load(), tr.last.Load())
-	require.Positive(t, tr.made.Load())
-}
-
-// kubeProxyArgs are the arguments of kube-proxy on a node.
-func (p *controlPlane) kubeProxyArgs(node, mode string) []string {
-	args := p.proxyArgs(node, mode)
-	args[0] = "--kubeconfig=" + p.kubeconfig(kubeProxyToken)
-	return append([]string{"kube-proxy", "--conntrack-tcp-timeout-established=0",
-		"--conntrack-tcp-timeout-close-wait=0"}, args...)
-}
-
-// A kube-proxy that runs is replaced, and comes back, under open connections and new ones.
-func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
-	t.Parallel()
-	p := startControlPlane(t)
-	for _, tt := range []struct{ mode, theirs, service, ours string }{
-		{"nftables", "table ip kube-proxy", "-default/web-nftables", "table ip kernlb"},
-		{"iptables", "KUBE-SERVICES", "KUBE-SVC-", "KERNLB-SERVICES"},
-	} {
-		c := node(t)
-		p.reach(c.Node.NS)
-		app := "web-" + tt.mode
-		p.addPod(app, "node1", c.Pods[0], map[string]string{"app": app})
-		to := p.addService(serviceOf(app, app))
-		has := func(yes, no string) {
-			t.Helper()
-			require.Eventually(t, func() bool {
-				text := ruleset(t, c.Node.NS)
-				return strings.Contains(text, yes) && (no == "" || !strings.Contains(text, no))
-			}, time.Minute, 50*time.Millisecond, "%s, without %q", yes, no)
-		}
-		kubeProxy := spawn(t, c.Node.NS, "PATH="+nftIPTables(t), binary(t),
-			p.kubeProxyArgs("node1", tt.mode)...)
-		answers(t, c.Pods[1], to, "answered pod1")
-		conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 50)
-		require.NoError(t, err)
-		tr := startTraffic(t, c.Pods[2], to)
-		require.NoError(t, kubeProxy.cmd.Process.Kill())
-		_ = kubeProxy.cmd.Wait()
-		ours := spawn(t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", tt.mode)...)
-		has(tt.ours, tt.theirs)
-		require.Zero(t, conns.Ping(10*time.Second).Lost())
-
-		ours.stop()
-		again := spawn(t, c.Node.NS, "PATH="+nftIPTables(t), binary(t),
-			p.kubeProxyArgs("node1", tt.mode)...)
-		has(tt.service, "") // kube-proxy has the service, too
-		cleanup := spawn(t, c.Node.NS, asProgram+"=1", self, "--cleanup")
-		require.NoError(t, cleanup.cmd.Wait())
-		has(tt.theirs, tt.ours)
-		answers(t, c.Pods[1], to, "answered pod1")
-		require.Zero(t, conns.Ping(10*time.Second).Lost())
-		tr.all(t)
-		conns.Close()
-		require.NoError(t, again.cmd.Process.Kill())
-		p.removePod(app)
-	}
-}
-
-// nftIPTables is a PATH in which iptables is the one of nf_tables, whatever the machine's is.
-func nftIPTables(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, name := range []string{"iptables", "ip6tables"} {
-		for _, part := range []string{"", "-save", "-restore"} {
-			program, err := exec.LookPath(name + "-nft" + part)
-			require.NoError(t, err)
-			program, err = filepath.EvalSymlinks(program) // it looks at the name it is called by
-			require.NoError(t, err)
-			require.NoError(t, os.Symlink(program, filepath.Join(dir, name+part)))
-		}
-	}
-	return dir + ":" + os.Getenv("PATH")
 }

@@ -36,30 +36,66 @@ func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (dataplane.Ba
 	return nftables.New(&nftables.Config{Logger: log})
 }
 
-// lookAgain is after what time kube-proxy's objects are looked for again, once some were deleted.
-const lookAgain = time.Minute
+const (
+	// askAgain is how often a kube-proxy that runs is asked whether it still does.
+	askAgain = time.Second
+	// lookAgain is after what time kube-proxy's objects are looked for again, once some were
+	// deleted: one that cannot be asked, since it has its metrics elsewhere, makes them anew.
+	lookAgain = time.Minute
+)
+
+// otherRuns returns the mode of the kube-proxy that runs on the node, or "".
+func (p *proxy) otherRuns(ctx context.Context) v1alpha1.ProxyMode {
+	mode, err := kubeproxy.Running(ctx, nil)
+	if err != nil || p.inItsPlace.Load() { // which is so before this program answers there
+		return ""
+	}
+	return v1alpha1.ProxyMode(mode)
+}
+
+// apply makes the kernel hold the services, beside a kube-proxy that runs. Only in the mode ipvs it
+// waits for the end of a kube-proxy in that mode: an address has one virtual server.
+func (p *proxy) apply(ctx context.Context) error {
+	for said := false; p.mode == modeIPVS && p.otherRuns(ctx) == modeIPVS; said = true {
+		if !said {
+			p.beside("kube-proxy runs on this node in the mode ipvs: its virtual servers are " +
+				"taken over when it has ended")
+		}
+		if !pause(ctx, askAgain) {
+			return nil
+		}
+	}
+	return p.engine.Run(ctx, &p.run)
+}
+
+// beside says that a kube-proxy runs.
+func (p *proxy) beside(note string) {
+	p.log.Info(note)
+	p.events.node("Normal", "KubeProxyRuns", "TakeOver", note)
+}
 
 // takeOver deletes what kube-proxy, and this program in another mode, have in the kernel, once all
-// services are there anew. If kube-proxy still runs, it makes its own again: then that is said, and
-// tried again.
+// services are there anew and kube-proxy has ended.
 func (p *proxy) takeOver(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-p.applied:
 	}
+	p.removeOthers(ctx)
+	for said := false; p.otherRuns(ctx) != ""; said = true {
+		if !said {
+			p.beside("all services are in the kernel beside those of the kube-proxy that runs " +
+				"on this node: it can be stopped, and then its rules are deleted")
+		}
+		if !pause(ctx, askAgain) {
+			return nil
+		}
+	}
 	for first := true; ; first = false {
 		plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{Logger: p.log})
-		if first {
-			p.removeOthers(ctx)
-		}
-		if ctx.Err() != nil || p.tookOver(plan, err, first) {
+		if ctx.Err() != nil || p.tookOver(plan, err, first) || !pause(ctx, lookAgain) {
 			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(lookAgain):
 		}
 	}
 }
@@ -74,11 +110,14 @@ func (p *proxy) tookOver(plan *kubeproxy.Plan, err error, first bool) bool {
 	}
 	p.log.Info("took over from kube-proxy", "rules", len(plan.Rules), "chains", len(plan.Chains),
 		"tables", len(plan.Tables), "virtual servers", len(plan.VirtualServers))
-	if !first {
-		p.log.Warn("kube-proxy still runs on this node, and made its rules again")
-		p.events.node("Warning", "KubeProxyRuns", "TakeOver",
-			"kube-proxy runs on this node, too, and makes its rules again")
+	if first {
+		p.events.node("Normal", "TookOver", "TakeOver",
+			"what kube-proxy had in the kernel was deleted")
+		return false
 	}
+	p.log.Warn("kube-proxy still runs on this node, and made its rules again")
+	p.events.node("Warning", "KubeProxyRuns", "TakeOver",
+		"kube-proxy runs on this node, too, and makes its rules again")
 	return false
 }
 

@@ -66,6 +66,14 @@ func TestTheManifestsFitTogether(t *testing.T) {
 		require.Empty(t, o.warnings)
 		require.Equal(t, "/var/lib/kubeproxy/kubeconfig.conf", o.settings.client.kubeconfig)
 	}
-	_, err := clientcmd.Load([]byte(files.Data["kubeconfig.conf"]))
+	var cleanup appsv1.DaemonSet
+	manifest(t, "cleanup.yaml", &cleanup)
+	pod = cleanup.Spec.Template
+	require.Equal(t, cleanup.Spec.Selector.MatchLabels, pod.Labels)
+	require.Equal(t, kustomization.Images[0].Name+":latest", pod.Spec.InitContainers[0].Image)
+	o, err := parseOptions(pod.Spec.InitContainers[0].Args)
+	require.NoError(t, err)
+	require.True(t, o.cleanup)
+	_, err = clientcmd.Load([]byte(files.Data["kubeconfig.conf"]))
 	require.NoError(t, err)
 }

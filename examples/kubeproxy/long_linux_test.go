@@ -99,7 +99,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	}
 	require.Zero(t, conns.Ping(time.Minute).Lost())
 	tr.all(t)
-	t.Logf("%d connections made meanwhile, none failed", tr.made.Load())
+	t.Logf("%d connections made meanwhile, none failed", tr.made)
 }
 
 // latencies are the times from the API server's answer to a write of an EndpointSlice to the first
@@ -156,5 +156,3 @@ func (p *controlPlane) start(who string, c *netnstest.Cluster, mode string) *pro
 	return spawn(p.t, c.Node.NS, "PATH="+nftIPTables(p.t), binary(p.t),
 		p.kubeProxyArgs("node1", mode)...)
 }
-
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

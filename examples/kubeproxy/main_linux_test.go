@@ -132,6 +132,13 @@ func (p *process) stop() {
 	require.NoError(p.t, p.cmd.Wait())
 }
 
+// end ends a program that may die of the signal, as kube-proxy does.
+func (p *process) end() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
+	_ = p.cmd.Wait()
+}
+
 // fails waits until the program has ended with an error.
 func (p *process) fails(want string) {
 	p.t.Helper()
@@ -152,12 +159,13 @@ func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest
 	return got
 }
 
-// ruleset returns the ruleset of a namespace.
-func ruleset(t *testing.T, ns *netnstest.NS) string {
+// ruleset returns the ruleset of a namespace, or of one family, "ip" or "ip6".
+func ruleset(t *testing.T, ns *netnstest.NS, family ...string) string {
 	t.Helper()
 	var out []byte
 	require.NoError(t, ns.Do(func() (err error) {
-		out, err = exec.Command("nft", "list", "ruleset").CombinedOutput()
+		command := append([]string{"list", "ruleset"}, family...)
+		out, err = exec.Command("nft", command...).CombinedOutput()
 		return err
 	}))
 	return string(out)

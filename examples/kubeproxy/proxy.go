@@ -36,6 +36,8 @@ type proxy struct {
 	health  *health.Proxy
 	ports   *health.NodePorts
 	applied chan struct{} // closed by the first apply that succeeded
+
+	inItsPlace atomic.Bool // this program listens where kube-proxy has its metrics
 }
 
 // run proxies until the context ends, which is no error. What is in the kernel stays.
@@ -72,8 +74,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	defer p.engine.Subscribe(p.observe)()
 	p.events.node("Normal", "Starting", "StartKubeProxy", "kernlb proxies in mode "+string(p.mode))
 	return together(ctx, p.serveHealth, p.serveMetrics, o.watchFile,
-		func(ctx context.Context) error { return p.engine.Run(ctx, &p.run) },
-		p.takeOver, p.follow)
+		p.apply, p.takeOver, p.follow)
 }
 
 // tuned opens the conntrack table and gives it the settings that are asked for.
@@ -119,10 +120,8 @@ func (p *proxy) follow(ctx context.Context) error {
 			})
 		}
 		p.log.Warn("the API server is asked again", "err", err, "after", wait)
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, wait) {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -19,12 +19,10 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// get asks a node over HTTP, at an address and path, and returns the status and the body.
-func get(t *testing.T, ns *netnstest.NS, what string) string {
-	t.Helper()
+// ask asks over HTTP, from a namespace, an address and path, and returns the status and the body.
+func ask(ns *netnstest.NS, what string) (answer string, err error) {
 	address, path, _ := strings.Cut(what, "/")
-	var answer string
-	ask := func() error {
+	err = ns.Do(func() error {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			return err
@@ -41,9 +39,18 @@ func get(t *testing.T, ns *netnstest.NS, what string) string {
 		body, err := io.ReadAll(r.Body)
 		answer = r.Status + " " + string(body)
 		return err
-	}
-	require.Eventually(t, func() bool { return ns.Do(ask) == nil }, time.Minute,
-		20*time.Millisecond, what)
+	})
+	return answer, err
+}
+
+// get asks until there is an answer.
+func get(t *testing.T, ns *netnstest.NS, what string) (answer string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		answer, err = ask(ns, what)
+		return err == nil
+	}, time.Minute, 20*time.Millisecond, what)
 	return answer
 }
 

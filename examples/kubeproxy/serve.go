@@ -21,7 +21,7 @@ import (
 )
 
 // bindAgain is after what time an address that cannot be listened at is tried again.
-const bindAgain = 5 * time.Second
+const bindAgain = 500 * time.Millisecond
 
 // serveHealth serves /healthz and /livez until the context ends.
 func (p *proxy) serveHealth(ctx context.Context) error {
@@ -80,34 +80,18 @@ func setVerbosity(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "successfully set klog.logging.verbosity to %s\n", body)
 }
 
-// serve serves until the context ends. An unspecified address, also 0.0.0.0, is that of both
-// families, as with kube-proxy. One that cannot be listened at is tried again, and said in an
-// event, or an error if bindAddressHardFail is set.
+// serve serves until the context ends.
 func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h http.Handler,
 	reason string) error {
 	if !at.IsValid() {
 		return nil
 	}
-	var listener net.Listener
-	for said := false; listener == nil; said = true {
-		var err error
-		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", at.String())
-		if err == nil {
-			break
-		}
-		err = fmt.Errorf("%s: %w (does kube-proxy still run?)", field, err)
-		if !said {
-			p.log.Error("cannot listen", "err", err)
-			p.events.node("Warning", reason, "StartKubeProxy", err.Error())
-		}
-		if p.hardFail {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(bindAgain):
-		}
+	listener, err := p.listen(ctx, field, at, reason)
+	if listener == nil {
+		return err
+	}
+	if at.Port() == metricsPort && (at.Addr().IsLoopback() || at.Addr().IsUnspecified()) {
+		p.inItsPlace.Store(true)
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
@@ -115,6 +99,40 @@ func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h ht
 		return fmt.Errorf("%s: %w", field, err)
 	}
 	return nil
+}
+
+// listen listens at an address, an unspecified one, also 0.0.0.0, in both families, as kube-proxy
+// does. While somebody else has it, that is said in an event, and tried again until the context
+// ends, which is no error; if bindAddressHardFail is set, it is an error.
+func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, reason string) (
+	net.Listener, error) {
+	for said := false; ; said = true {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+		if err == nil {
+			return listener, nil
+		}
+		err = fmt.Errorf("%s: %w (does kube-proxy still run?)", field, err)
+		if !said {
+			p.log.Error("cannot listen", "err", err)
+			p.events.node("Warning", reason, "StartKubeProxy", err.Error())
+		}
+		if p.hardFail {
+			return nil, err
+		}
+		if !pause(ctx, bindAgain) {
+			return nil, nil
+		}
+	}
+}
+
+// pause waits, and reports whether the context goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }
 
 // fileLook is how often the configuration file is looked at.
@@ -129,15 +147,11 @@ func (o *options) watchFile(ctx context.Context) error {
 	if o.doc == nil {
 		return nil
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(fileLook):
-		}
+	for pause(ctx, fileLook) {
 		now, err := os.ReadFile(o.doc.name)
 		if err == nil && !bytes.Equal(now, o.doc.text) {
 			return fmt.Errorf("%s: %w", o.doc.name, errFileChanged)
 		}
 	}
+	return nil
 }

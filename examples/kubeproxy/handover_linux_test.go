@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// kubeProxyArgs are the arguments of kube-proxy on a node.
+func (p *controlPlane) kubeProxyArgs(node, mode string) []string {
+	args := p.proxyArgs(node, mode)
+	args[0] = "--kubeconfig=" + p.kubeconfig(kubeProxyToken)
+	return append([]string{"kube-proxy", "--conntrack-tcp-timeout-established=0",
+		"--conntrack-tcp-timeout-close-wait=0"}, args...)
+}
+
+// nftIPTables is a PATH in which iptables is the one of nf_tables, whatever the machine's is.
+func nftIPTables(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, part := range []string{"", "-save", "-restore"} {
+			program, err := exec.LookPath(name + "-nft" + part)
+			require.NoError(t, err)
+			program, err = filepath.EvalSymlinks(program) // it looks at the name it is called by
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(program, filepath.Join(dir, name+part)))
+		}
+	}
+	return dir + ":" + os.Getenv("PATH")
+}
+
+// watched is a service of both families with an endpoint on the node, which is talked to all the
+// time: over connections that are open, and over new ones.
+type watched struct {
+	*corev1.Service
+	*traffic
+	t     *testing.T
+	c     *netnstest.Cluster
+	conns []*netnstest.Conns
+}
+
+// watch begins once both addresses of the service answer.
+func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service) *watched {
+	t.Helper()
+	w := &watched{Service: s, t: t, c: c}
+	to := []string{at(s.Spec.ClusterIPs[0], 80), at(s.Spec.ClusterIPs[1], 80)}
+	for _, a := range to {
+		answers(t, c.Pods[1], a, "answered pod1")
+		conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(a), 25)
+		require.NoError(t, err)
+		t.Cleanup(func() { conns.Close() })
+		w.conns = append(w.conns, conns)
+	}
+	w.traffic = startTraffic(t, c.Pods[2], to...)
+	return w
+}
+
+// lives expects that all connections that were opened at the beginning still work.
+func (w *watched) lives() {
+	w.t.Helper()
+	for _, c := range w.conns {
+		require.Zero(w.t, c.Ping(time.Minute).Lost())
+	}
+}
+
+// gaps asks over HTTP all the time, and returns a function that says what was the longest time
+// without a good answer.
+func gaps(ns *netnstest.NS, what string) func() time.Duration {
+	ctx, cancel := context.WithCancel(context.Background())
+	var longest atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		last := time.Now()
+		for ctx.Err() == nil {
+			answer, err := ask(ns, what)
+			if err == nil && strings.HasPrefix(answer, "200") {
+				longest.Store(max(longest.Load(), int64(time.Since(last))))
+				last = time.Now()
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	return func() time.Duration {
+		cancel()
+		wg.Wait()
+		return time.Duration(longest.Load())
+	}
+}
+
+// hasEvent waits for an event about the node.
+func (p *controlPlane) hasEvent(reason string) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		l, err := p.client.EventsV1().Events("").List(p.t.Context(), metav1.ListOptions{})
+		for _, e := range l.Items {
+			if e.ReportingController == reporter && e.Reason == reason {
+				return err == nil
+			}
+		}
+		return false
+	}, time.Minute, 50*time.Millisecond, "event %s", reason)
+}
+
+// handover is a node where one proxy follows the other.
+type handover struct {
+	*controlPlane
+	c    *netnstest.Cluster
+	mode string
+	// What the ruleset contains: kube-proxy's, the watched service in it, and this program's.
+	theirs, service, ours string
+}
+
+// has waits until the ruleset of each family contains one text, and not the other.
+func (h *handover) has(yes, no string) {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool {
+		for _, family := range []string{"ip", "ip6"} {
+			text := ruleset(h.t, h.c.Node.NS, family)
+			if !strings.Contains(text, yes) || no != "" && strings.Contains(text, no) {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 50*time.Millisecond, "%s, without %q", yes, no)
+}
+
+// forth starts this program beside a kube-proxy, which ends then.
+func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
+	h.t.Helper()
+	outside := h.c.Outside[0].NS
+	healthz := at(netnstest.NodeIPv4, 10256) + "/healthz"
+	check := at(netnstest.NodeIPv4, w.Spec.HealthCheckNodePort) + "/"
+	eventually(h.t, outside, healthz, "200", "")
+	eventually(h.t, outside, check, "200", "")
+	health, checks := gaps(outside, healthz), gaps(outside, check)
+
+	ours = h.start("kernlb", h.c, h.mode)
+	h.hasEvent("KubeProxyRuns") // all services are in the kernel
+	h.has(h.ours, "")
+	h.has(h.service, "") // what runs is left alone
+	w.lives()
+	h.t.Logf("%s, both run: %s", h.mode, w.lap(h.t))
+	kubeProxy.end()
+	h.has(h.ours, h.theirs)
+	h.hasEvent("TookOver")
+	eventually(h.t, outside, healthz, "200", "")
+	eventually(h.t, outside, check, "200", "")
+	w.lives()
+	h.t.Logf("%s, handed over: %s", h.mode, w.lap(h.t))
+	h.t.Logf("%s: longest time from one good answer to the next, of healthz %.0f ms, of a health "+
+		"check node port %.0f ms", h.mode, ms(health()), ms(checks()))
+	return ours
+}
+
+// back starts a kube-proxy beside this program, which ends then, and cleans up.
+func (h *handover) back(w *watched, ours *process) {
+	h.t.Helper()
+	again := h.start("kube-proxy", h.c, h.mode)
+	h.has(h.service, "") // kube-proxy has the service, too
+	ours.stop()
+	cleanup := spawn(h.t, h.c.Node.NS, asProgram+"=1", self, "--cleanup")
+	require.NoError(h.t, cleanup.cmd.Wait())
+	h.has(h.theirs, h.ours)
+	w.lives()
+	h.t.Logf("%s, handed back: %s", h.mode, w.lap(h.t))
+	again.end()
+}
+
+// This program is started beside a kube-proxy that runs, which ends then, and later the other way
+// round, under open connections and new ones.
+func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
+	t.Parallel()
+	for _, h := range []handover{
+		{mode: "nftables", theirs: " kube-proxy {", service: "/web/tcp/", ours: " kernlb {"},
+		{mode: "iptables", theirs: "KUBE-SERVICES", service: "KUBE-SVC-", ours: "KERNLB-SERVICES"},
+	} {
+		t.Run(h.mode, func(t *testing.T) {
+			t.Parallel()
+			h.controlPlane, h.c = startControlPlane(t), node(t)
+			h.reach(h.c.Node.NS)
+			h.addPod("web", "node1", h.c.Pods[0], map[string]string{"app": "web"})
+			s := h.addDualStack("web", "web")
+			kubeProxy := h.start("kube-proxy", h.c, h.mode)
+			w := watch(t, h.c, s)
+			t.Logf("%s, kube-proxy alone: %s", h.mode, w.lap(t))
+			h.back(w, h.forth(w, kubeProxy))
+			w.all(t)
+		})
+	}
+}
+
+// churn creates and deletes services without pause until the test's end.
+func (p *controlPlane) churn() (stop func()) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		services := p.client.CoreV1().Services("default")
+		for i := 0; ctx.Err() == nil; i++ {
+			s := serviceOf(fmt.Sprintf("churn-%d", i), "web")
+			if _, err := services.Create(ctx, s, metav1.CreateOptions{}); err == nil && i >= 10 {
+				_ = services.Delete(ctx, fmt.Sprintf("churn-%d", i-10), metav1.DeleteOptions{})
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	stop = func() { cancel(); wg.Wait() }
+	p.t.Cleanup(stop)
+	return stop
+}
+
+// The program is killed again and again, while it starts and while it writes, and nobody notices.
+func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
+	t.Parallel()
+	p := startControlPlane(t)
+	p.addPod("web", "node1", &netnstest.Host{IPv4: netip.MustParseAddr("10.244.1.1"),
+		IPv6: netip.MustParseAddr("fd00:10:244:1::1")}, map[string]string{"app": "web"})
+	s := p.addDualStack("web", "web")
+	stop := p.churn()
+	var nodes []*watched
+	start := func(mode string, c *netnstest.Cluster) *process {
+		return spawn(t, c.Node.NS, asProgram+"=1", self,
+			append(p.proxyArgs("node1", mode), "--iptables-min-sync-period=0s")...)
+	}
+	for _, mode := range []string{"nftables", "iptables"} {
+		c := node(t)
+		require.Equal(t, "10.244.1.1", c.Pods[0].IPv4.String())
+		p.reach(c.Node.NS)
+		running := start(mode, c)
+		w := watch(t, c, s)
+		nodes = append(nodes, w)
+		for range 8 {
+			require.NoError(t, running.cmd.Process.Kill())
+			_ = running.cmd.Wait()
+			running = start(mode, c)
+			time.Sleep(time.Duration(rand.Int64N(int64(700 * time.Millisecond))))
+		}
+	}
+	stop()
+	last := p.addService(serviceOf("last", "web"))
+	for _, w := range nodes {
+		answers(t, w.c.Pods[1], last, "answered pod1") // it goes on where it was
+		w.lives()
+		t.Logf("killed 8 times: %s", w.lap(t))
+		w.all(t)
+	}
+}
