@@ -1,12 +1,12 @@
 package counters
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // DefaultTable is the name of the tables if [Config.Table] is empty.
@@ -15,6 +15,18 @@ const DefaultTable = "kernlb-counters"
 // ErrOff says that nothing is counted: [Counters.Start] has not been called, or somebody deleted
 // the tables.
 var ErrOff = errors.New("counters are off")
+
+// Source is where counters are read: [Counters] beside nftables and iptables, what IPVS counts by
+// itself ([ipvs.Counters]), or the flows that conntrack has ([flows.Counters]). Who shows what it
+// says needs not know which it is. Its method may be called by several goroutines.
+//
+// [ipvs.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/ipvs#Counters
+// [flows.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/conntrack/flows#Counters
+type Source interface {
+	Read(ctx context.Context) (*Reading, error)
+}
+
+var _ Source = (*Counters)(nil)
 
 // Config says where counters are. A nil *Config is the zero Config.
 type Config struct {
@@ -25,80 +37,6 @@ type Config struct {
 	NetNSPath string
 	// Table is the name of the tables in the families ip and ip6. Empty means [DefaultTable].
 	Table string
-}
-
-// Values are what was counted.
-type Values struct {
-	Connections uint64 `json:"connections"`
-	PacketsIn   uint64 `json:"packetsIn"` // from clients to endpoints
-	BytesIn     uint64 `json:"bytesIn"`
-	PacketsOut  uint64 `json:"packetsOut"` // from endpoints to clients
-	BytesOut    uint64 `json:"bytesOut"`
-}
-
-// plus returns the sum.
-func (v Values) plus(o Values) Values {
-	return Values{v.Connections + o.Connections, v.PacketsIn + o.PacketsIn, v.BytesIn + o.BytesIn,
-		v.PacketsOut + o.PacketsOut, v.BytesOut + o.BytesOut}
-}
-
-// Pair is where packets were sent, and where they went.
-type Pair struct {
-	Protocol servicemodel.Protocol
-	// Dst is what clients sent to: for a node port, the address of the node that they used.
-	Dst      netip.AddrPort
-	Endpoint netip.AddrPort
-}
-
-// Reading is what was counted until it was read.
-type Reading struct {
-	Pairs map[Pair]Values
-	// Full says that there were more pairs than there is room for.
-	Full bool
-}
-
-// Sums are what was counted of services.
-type Sums struct {
-	frontends map[servicemodel.FrontendKey]Values
-	endpoints map[endpoint]Values
-}
-
-type endpoint struct {
-	frontend servicemodel.FrontendKey
-	addr     netip.AddrPort
-}
-
-// Of sums up what concerns the services of a table, on a node with these addresses.
-func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
-	s := &Sums{map[servicemodel.FrontendKey]Values{}, map[endpoint]Values{}}
-	keys := map[servicemodel.FrontendKey]bool{}
-	for f := range t.Frontends() {
-		keys[f.Key] = true
-	}
-	local := map[netip.Addr]bool{}
-	for _, a := range here {
-		local[a] = true
-	}
-	for p, v := range r.Pairs {
-		k := servicemodel.FrontendKey{Addr: p.Dst.Addr(), Protocol: p.Protocol, Port: p.Dst.Port()}
-		if !keys[k] && (local[k.Addr] || k.Addr.IsLoopback()) {
-			k.Addr = nft.Families[nft.FamilyIndex(k.Addr)].Any
-		}
-		if !keys[k] {
-			continue
-		}
-		e := endpoint{k, p.Endpoint}
-		s.frontends[k], s.endpoints[e] = s.frontends[k].plus(v), s.endpoints[e].plus(v)
-	}
-	return s
-}
-
-// Frontend returns what was counted of a frontend, also of endpoints that it no longer has.
-func (s *Sums) Frontend(k servicemodel.FrontendKey) Values { return s.frontends[k] }
-
-// Endpoint returns what was counted of an endpoint of a frontend.
-func (s *Sums) Endpoint(k servicemodel.FrontendKey, addr netip.AddrPort) Values {
-	return s.endpoints[endpoint{k, addr}]
 }
 
 // The sets.

@@ -29,7 +29,7 @@
 // A packet counts where it comes in, also if a firewall drops it afterwards; a connection counts
 // with its first packet, each time that this is tried until conntrack remembers it. What services
 // reject or drop is not translated, and not counted. Bytes include the headers of IP. IPVS does not
-// translate this way, and has counters of its own (ipvsadm -Ln --stats).
+// translate this way, and counts by itself: a [Source] is whatever was counted can be read from.
 //
 // # Cost
 //

@@ -2,33 +2,51 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
+	"io"
 	"text/tabwriter"
 
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // countOptions are the flags about counters.
 type countOptions struct {
-	off, show bool
+	off, show, conntrack bool
 }
 
 func (o *countOptions) define(fs *flag.FlagSet) {
 	fs.BoolVar(&o.off, "off", false, "count: stop counting, and forget what was counted")
-	fs.BoolVar(&o.show, "counters", false,
-		"show: what each frontend and endpoint has had, since kernlb count")
+	fs.BoolVar(&o.show, "counters", false, "show: what each frontend and endpoint has had, since "+
+		"kernlb count; on ipvs since it is there")
+	fs.BoolVar(&o.conntrack, "conntrack", false, "show: how many flows conntrack has of each "+
+		"frontend and endpoint now, and their packets and bytes if the sysctl "+
+		"net.netfilter.nf_conntrack_acct is on")
 }
 
-func (p *program) openCounters() (*counters.Counters, error) {
-	return counters.Open(&counters.Config{Table: p.opts.instance + "-counters"})
+// check checks the flags.
+func (o *countOptions) check() error {
+	if o.show && o.conntrack {
+		return errors.New("-counters or -conntrack: show prints one of them")
+	}
+	return nil
 }
+
+// errCountsItself says that nothing is to be switched on or off.
+var errCountsItself = fmt.Errorf("%w: ipvs counts all the time by itself: kernlb show -counters",
+	errInvalid)
 
 // count switches the counters on or off.
 func (p *program) count(ctx context.Context) error {
-	c, err := p.openCounters()
+	if p.opts.backend == ipvs.Name {
+		return errCountsItself
+	}
+	c, err := p.openTable()
 	if err != nil {
 		return err
 	}
@@ -39,77 +57,85 @@ func (p *program) count(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
+func (p *program) openTable() (*counters.Counters, error) {
+	return counters.Open(&counters.Config{Table: p.opts.instance + "-counters"})
+}
+
+// source opens what the flags say that counters are read from.
+func (p *program) source() (counters.Source, io.Closer, error) {
+	switch {
+	case p.opts.count.conntrack:
+		t, err := conntrack.Open(nil)
+		return flows.Counters{Table: t}, t, err
+	case p.opts.backend == ipvs.Name:
+		c, err := ipvs.OpenCounters(&ipvs.Config{Table: p.opts.instance + "-ipvs"})
+		return c, c, err
+	}
+	c, err := p.openTable()
+	return c, c, err
+}
+
+// counts are what was counted of the services of a table.
+type counts struct {
+	rows            []counters.Row
+	onlyConnections bool
+}
+
 // counted returns what was counted of a table; nil if that was not asked for.
-func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counters.Sums, error) {
-	if !p.opts.count.show {
+func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counts, error) {
+	if !p.opts.count.show && !p.opts.count.conntrack {
 		return nil, nil
 	}
 	here, err := p.locality()
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.openCounters()
+	from, closer, err := p.source()
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	r, err := c.Read(ctx)
-	if err != nil {
+	defer closer.Close()
+	r, err := from.Read(ctx)
+	if errors.Is(err, counters.ErrOff) {
 		return nil, fmt.Errorf("%w; kernlb count switches them on", err)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if r.Full {
 		p.warn("warning: there are more frontends and endpoints than are counted")
 	}
-	return r.Of(t, here), nil
-}
-
-// countedJSON is what a frontend, or one of its endpoints, has had.
-type countedJSON struct {
-	Frontend servicemodel.FrontendKey `json:"frontend"`
-	Endpoint *netip.AddrPort          `json:"endpoint,omitempty"`
-	counters.Values
-}
-
-// countsOf lists what was counted of each frontend and of its endpoints.
-func countsOf(t *servicemodel.Table, rows []row, s *counters.Sums) (l []countedJSON) {
-	if s == nil {
-		return nil
+	if r.OnlyConnections {
+		p.warn("conntrack counts no packets: sysctl -w net.netfilter.nf_conntrack_acct=1 makes it")
 	}
-	for _, r := range rows {
-		l = append(l, countedJSON{r.key, nil, s.Frontend(r.key)})
-		seen := map[netip.AddrPort]bool{}
-		internal, external := t.PoolsOf(t.Frontend(r.key))
-		for _, p := range []*servicemodel.Pool{internal, external} {
-			if p == nil {
-				continue
-			}
-			for _, slot := range p.Slots {
-				if !seen[slot.Endpoint] {
-					seen[slot.Endpoint] = true
-					l = append(l, countedJSON{r.key, &slot.Endpoint,
-						s.Endpoint(r.key, slot.Endpoint)})
-				}
-			}
-		}
+	sums, c := r.Of(t, here), &counts{onlyConnections: r.OnlyConnections}
+	for f := range t.Frontends() {
+		c.rows = append(c.rows, sums.Rows(t, f)...)
 	}
-	return l
+	return c, nil
 }
 
 // printCounts prints what each frontend has had, and below it each of its endpoints.
-func (p *program) printCounts(rows []row, counts []countedJSON) error {
+func (p *program) printCounts(rows []row, c *counts) error {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FRONTEND\tSERVICE\tCONNECTIONS\tPACKETS IN\tBYTES IN\tPACKETS OUT\t"+
-		"BYTES OUT")
-	for _, c := range counts {
+	header := "FRONTEND\tSERVICE\tCONNECTIONS"
+	if !c.onlyConnections {
+		header += "\tPACKETS IN\tBYTES IN\tPACKETS OUT\tBYTES OUT"
+	}
+	fmt.Fprintln(w, header)
+	for _, r := range c.rows {
 		name, service := "", ""
-		if c.Endpoint != nil {
-			name = "  -> " + c.Endpoint.String()
+		if r.Endpoint != nil {
+			name = "  -> " + r.Endpoint.String()
 		} else {
 			name, service = rows[0].frontend(), rows[0].Service
 			rows = rows[1:]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", name, service, c.Connections, c.PacketsIn,
-			c.BytesIn, c.PacketsOut, c.BytesOut)
+		fmt.Fprintf(w, "%s\t%s\t%d", name, service, r.Connections)
+		if !c.onlyConnections {
+			fmt.Fprintf(w, "\t%d\t%d\t%d\t%d", r.PacketsIn, r.BytesIn, r.PacketsOut, r.BytesOut)
+		}
+		fmt.Fprintln(w)
 	}
 	return w.Flush()
 }

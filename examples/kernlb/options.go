@@ -70,7 +70,7 @@ func (o *options) parse(args []string, stdout io.Writer) (string, error) {
 		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
 	}
 	if err := errors.Join(o.checkCleanup(name), o.checkTrace(name),
-		o.show.check(o.flow.service, len(o.files) > 0),
+		o.show.check(o.flow.service, len(o.files) > 0), o.count.check(),
 		o.checkExplain(name, about)); err != nil {
 		return "", err
 	}

@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -67,16 +68,14 @@ func (p *program) show(ctx context.Context) error {
 				r.Cause = cause(o.Table, f)
 				rows = append(rows, r)
 			}
-			sums, err := p.counted(ctx, o.Table)
-			if err != nil {
+			c, err := p.counted(ctx, o.Table)
+			switch {
+			case err != nil:
 				return err
-			}
-			counts := countsOf(o.Table, rows, sums)
-			if p.opts.output == "json" {
-				return p.printJSON(shownJSON{p.opts.backend, o, causesOf(rows), counts})
-			}
-			if counts != nil {
-				return p.printCounts(rows, counts)
+			case p.opts.output == "json":
+				return p.printJSON(newShownJSON(p.opts.backend, o, rows, c))
+			case c != nil:
+				return p.printCounts(rows, c)
 			}
 			return p.printRows(rows, o.Drift)
 		})
@@ -87,7 +86,17 @@ type shownJSON struct {
 	Backend     string                 `json:"backend"`
 	Observation *dataplane.Observation `json:"observation"`
 	Causes      []causeJSON            `json:"causes,omitempty"`
-	Counters    []countedJSON          `json:"counters,omitempty"`
+	Counters    []counters.Row         `json:"counters,omitempty"`
+	// OnlyConnections says that the counters have neither packets nor bytes.
+	OnlyConnections bool `json:"onlyConnections,omitempty"`
+}
+
+func newShownJSON(backend string, o *dataplane.Observation, rows []row, c *counts) shownJSON {
+	s := shownJSON{Backend: backend, Observation: o, Causes: causesOf(rows)}
+	if c != nil {
+		s.Counters, s.OnlyConnections = c.rows, c.onlyConnections
+	}
+	return s
 }
 
 // causeJSON is why a frontend rejects or drops.

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 func TestShowSome(t *testing.T) {
@@ -81,37 +78,4 @@ func TestShowDiff(t *testing.T) {
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "the kernel does not hold what the manifests say")
 	require.Contains(t, out, "@@ settings of the node @@\n~ rules: ")
-}
-
-func TestShowCounters(t *testing.T) {
-	t.Parallel()
-	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
-	code, _, errs := kernlbWith(t, c.Node.NS, serviceManifest("web", "10.96.0.1", "", ""), "apply",
-		"-f", "-")
-	require.Equal(t, exitDone, code, errs)
-	code, _, errs = kernlb(t, c.Node.NS, "show", "-counters")
-	require.Equal(t, exitFailed, code)
-	require.Contains(t, errs, "counters are off")
-	require.Contains(t, errs, "kernlb count switches them on")
-	code, _, errs = kernlb(t, c.Node.NS, "count")
-	require.Equal(t, exitDone, code, errs)
-	for range 3 {
-		got := netnstest.Probe{From: c.Pods[0], Proto: netnstest.TCP,
-			To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(t.Context())
-		require.Equal(t, netnstest.Answered, got.Kind, got)
-	}
-	code, out, errs := kernlb(t, c.Node.NS, "show", "-counters")
-	require.Equal(t, exitDone, code, errs)
-	require.Regexp(t, `^FRONTEND +SERVICE +CONNECTIONS +PACKETS IN .*
-10.96.0.1:80/tcp +default/web:http +3 +\d+ +\d+ +\d+ +\d+
-  -> 10.244.1.2:8080 +3 +\d+ +\d+ +\d+ +\d+
-$`, out)
-	code, out, errs = kernlb(t, c.Node.NS, "show", "-counters", "-o", "json")
-	require.Equal(t, exitDone, code, errs)
-	require.Contains(t, out, `"connections": 3`)
-	code, _, errs = kernlb(t, c.Node.NS, "count", "-off")
-	require.Equal(t, exitDone, code, errs)
-	code, _, _ = kernlb(t, c.Node.NS, "show", "-counters")
-	require.Equal(t, exitFailed, code)
 }

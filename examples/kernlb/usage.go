@@ -20,7 +20,8 @@ commands:
   watch    keep the kernel equal to a directory of manifests (-f) until interrupted
   plan     print what apply would change; touches nothing
   show     print what the kernel holds now, all or some of it (-namespace, -service, -address,
-           -port), or how it differs from manifests (-diff -f)
+           -port), what that has had (-counters, -conntrack), or how it differs from manifests
+           (-diff -f)
   cleanup  remove every trace, or that of kube-proxy (-of kube-proxy)
   probe    print which backends this kernel supports, and why not the others
   trace    say step by step what happens to a packet (-from, -to), by the manifests (-f), or by
@@ -29,7 +30,7 @@ commands:
            manifests, -f), objects in the kernel, and why it refuses connections; or which
            service wants an object of the kernel (-object)
   count    count connections, packets and bytes of frontends and endpoints from now on, for show
-           -counters, or stop it (-off)
+           -counters, or stop it (-off); ipvs counts all the time
   graph    draw services, frontends, pools and endpoints, by the manifests (-f) or by what the
            kernel holds; with -hooks the way of a packet through the chains of all programs
   flows    print the flows of services, counts, and how full the table is
@@ -76,6 +77,7 @@ var flagsFor = map[string]string{
 	"diff":               "show",
 	"object":             "explain",
 	"counters":           "show",
+	"conntrack":          "show",
 	"off":                "count",
 	"format":             "graph",
 	"hooks":              "graph",

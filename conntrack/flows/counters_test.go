@@ -1,0 +1,65 @@
+package flows_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// listed is a table of flows that is read until an error.
+type listed struct {
+	flows []conntrack.Flow
+	err   error
+}
+
+func (l listed) Flows(context.Context, conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
+	return func(yield func(conntrack.Flow, error) bool) {
+		for _, f := range l.flows {
+			if !yield(f, nil) {
+				return
+			}
+		}
+		if l.err != nil {
+			yield(conntrack.Flow{}, l.err)
+		}
+	}
+}
+
+func TestCountersOfFlows(t *testing.T) {
+	t.Parallel()
+	vip := netip.MustParseAddrPort("10.96.0.1:80")
+	pod, client := netip.MustParseAddrPort("10.244.0.1:8080"), netip.MustParseAddrPort("10.0.0.1:9")
+	flow := func(answers netip.AddrPort, in, out uint64) conntrack.Flow {
+		return conntrack.Flow{Protocol: conntrack.TCP,
+			Original:      conntrack.Tuple{Src: client, Dst: vip},
+			Reply:         conntrack.Tuple{Src: answers, Dst: client},
+			OriginalCount: conntrack.Count{Packets: in, Bytes: 40 * in},
+			ReplyCount:    conntrack.Count{Packets: out, Bytes: 50 * out}}
+	}
+	read := func(l ...conntrack.Flow) *counters.Reading {
+		r, err := flows.Counters{Table: listed{flows: l}}.Read(t.Context())
+		require.NoError(t, err)
+		return r
+	}
+	pair := counters.Pair{Protocol: servicemodel.TCP, Dst: vip, Endpoint: pod}
+	r := read(flow(pod, 3, 2), flow(pod, 1, 0), flow(vip, 9, 9))
+	require.Equal(t, map[counters.Pair]counters.Values{pair: {Connections: 2, PacketsIn: 4,
+		BytesIn: 160, PacketsOut: 2, BytesOut: 100}}, r.Pairs, "what is not translated is left out")
+	require.False(t, r.OnlyConnections)
+	r = read(flow(pod, 0, 0))
+	require.Equal(t, counters.Values{Connections: 1}, r.Pairs[pair])
+	require.True(t, r.OnlyConnections)
+
+	broken := errors.New("broken")
+	_, err := flows.Counters{Table: listed{err: broken}}.Read(t.Context())
+	require.ErrorIs(t, err, broken)
+}

@@ -1,0 +1,119 @@
+package counters
+
+import (
+	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Values are what was counted.
+type Values struct {
+	Connections uint64 `json:"connections"`
+	PacketsIn   uint64 `json:"packetsIn"` // from clients to endpoints
+	BytesIn     uint64 `json:"bytesIn"`
+	PacketsOut  uint64 `json:"packetsOut"` // from endpoints to clients
+	BytesOut    uint64 `json:"bytesOut"`
+}
+
+// Plus returns the sum.
+func (v Values) Plus(o Values) Values {
+	return Values{v.Connections + o.Connections, v.PacketsIn + o.PacketsIn, v.BytesIn + o.BytesIn,
+		v.PacketsOut + o.PacketsOut, v.BytesOut + o.BytesOut}
+}
+
+// Since returns what v is more than an earlier value, number by number: 0 where it is less, since
+// it was counted from zero again.
+func (v Values) Since(o Values) Values {
+	less := func(a, b uint64) uint64 { return a - min(a, b) }
+	return Values{less(v.Connections, o.Connections), less(v.PacketsIn, o.PacketsIn),
+		less(v.BytesIn, o.BytesIn), less(v.PacketsOut, o.PacketsOut), less(v.BytesOut, o.BytesOut)}
+}
+
+// Pair is where packets were sent, and where they went.
+type Pair struct {
+	Protocol servicemodel.Protocol
+	// Dst is what clients sent to: for a node port, the address of the node that they used.
+	Dst netip.AddrPort
+	// Endpoint is zero for endpoints that are not told apart: IPVS forgets them when they go.
+	Endpoint netip.AddrPort
+}
+
+// Reading is what was counted until it was read.
+type Reading struct {
+	Pairs map[Pair]Values
+	// Full says that there were more pairs than there is room for.
+	Full bool
+	// OnlyConnections says that neither packets nor bytes were counted.
+	OnlyConnections bool
+}
+
+// Sums are what was counted of services.
+type Sums struct {
+	frontends map[servicemodel.FrontendKey]Values
+	endpoints map[endpoint]Values
+}
+
+type endpoint struct {
+	frontend servicemodel.FrontendKey
+	addr     netip.AddrPort
+}
+
+// Of sums up what concerns the services of a table, on a node with these addresses.
+func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
+	s := &Sums{map[servicemodel.FrontendKey]Values{}, map[endpoint]Values{}}
+	keys := map[servicemodel.FrontendKey]bool{}
+	for f := range t.Frontends() {
+		keys[f.Key] = true
+	}
+	local := map[netip.Addr]bool{}
+	for _, a := range here {
+		local[a] = true
+	}
+	for p, v := range r.Pairs {
+		k := servicemodel.FrontendKey{Addr: p.Dst.Addr(), Protocol: p.Protocol, Port: p.Dst.Port()}
+		if !keys[k] && (local[k.Addr] || k.Addr.IsLoopback()) {
+			k.Addr = nft.Families[nft.FamilyIndex(k.Addr)].Any
+		}
+		if !keys[k] {
+			continue
+		}
+		e := endpoint{k, p.Endpoint}
+		s.frontends[k], s.endpoints[e] = s.frontends[k].Plus(v), s.endpoints[e].Plus(v)
+	}
+	return s
+}
+
+// Frontend returns what was counted of a frontend, also of endpoints that it no longer has.
+func (s *Sums) Frontend(k servicemodel.FrontendKey) Values { return s.frontends[k] }
+
+// Endpoint returns what was counted of an endpoint of a frontend.
+func (s *Sums) Endpoint(k servicemodel.FrontendKey, addr netip.AddrPort) Values {
+	return s.endpoints[endpoint{k, addr}]
+}
+
+// Row is what a frontend, or one of its endpoints, has had.
+type Row struct {
+	Frontend servicemodel.FrontendKey `json:"frontend"`
+	Endpoint *netip.AddrPort          `json:"endpoint,omitempty"` // nil: the frontend
+	Values
+}
+
+// Rows returns what a frontend of a table has had, and then what each of its endpoints has had.
+func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
+	rows := []Row{{f.Key, nil, s.Frontend(f.Key)}}
+	seen := map[netip.AddrPort]bool{}
+	internal, external := t.PoolsOf(f)
+	for _, p := range []*servicemodel.Pool{internal, external} {
+		if p == nil {
+			continue
+		}
+		for _, slot := range p.Slots {
+			if !seen[slot.Endpoint] {
+				seen[slot.Endpoint] = true
+				rows = append(rows, Row{f.Key, &slot.Endpoint, s.Endpoint(f.Key, slot.Endpoint)})
+			}
+		}
+	}
+	return rows
+}

@@ -1,0 +1,159 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Counters reads what IPVS has counted of the virtual servers of an instance, all the time and by
+// itself. It has sockets of its own, so that it may be used beside a [Backend]; its methods may be
+// called by several goroutines.
+//
+// The kernel sums up every two seconds what it has counted (net/netfilter/ipvs/ip_vs_est.c). With
+// direct routing and tunnels it does not see answers. What is counted begins anew with a new
+// virtual server or destination.
+type Counters struct {
+	kernel kernel // with IPVS and nf_tables only
+}
+
+var _ counters.Source = (*Counters)(nil)
+
+// OpenCounters opens the counters of the instance of a configuration, of which the network
+// namespace and the table matter. Its errors are those of [New].
+func OpenCounters(cfg *Config) (*Counters, error) {
+	full, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &Counters{kernel{table: full.Table, instance: instanceFlag(full.Table)}}
+	fd, release, err := threadns.At(full.NetNS, full.NetNSPath)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: open counters: %w", err)
+	}
+	defer release()
+	at := &rawnl.Config{NetNS: fd}
+	if c.kernel.vs, err = ipvsnl.Dial(context.Background(), at); err == nil {
+		c.kernel.nf, err = rawnl.Dial(at)
+	}
+	if errors.Is(err, ipvsnl.ErrNotSupported) {
+		err = noModule("ip_vs", err)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("ipvs: open counters: %w", explain(err))
+	}
+	return c, nil
+}
+
+// Close closes the sockets.
+func (c *Counters) Close() error { return errors.Join(c.kernel.vs.Close(), c.kernel.nf.Close()) }
+
+// Read reads the virtual servers and their destinations: for each, a dump of its own.
+func (c *Counters) Read(ctx context.Context) (*counters.Reading, error) {
+	r, err := c.kernel.count(ctx)
+	for try := 0; try < 5 && interrupted(err); try++ { // somebody commits
+		r, err = c.kernel.count(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: read counters: %w", err)
+	}
+	return r, nil
+}
+
+func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
+	all, err := k.vs.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ours []ipvsnl.ObservedService
+	var keys []ipvsnl.ServiceKey
+	var marks map[uint32]servicemodel.FrontendKey
+	for _, s := range all {
+		if uint32(s.Flags)&instanceMask != k.instance {
+			continue
+		}
+		if s.FWMark != 0 && marks == nil {
+			if marks, err = k.readMarks(ctx); err != nil {
+				return nil, err
+			}
+		}
+		ours, keys = append(ours, s), append(keys, s.ServiceKey)
+	}
+	dests, err := k.vs.AllDestinations(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	r := &counters.Reading{Pairs: map[counters.Pair]counters.Values{}}
+	for i, s := range ours {
+		if p, ok := clientsOf(s.ServiceKey, marks); ok {
+			addCounts(r, p, s.Stats, dests[i])
+		}
+	}
+	return r, nil
+}
+
+// clientsOf returns what clients of a virtual server send to; false if its frontend is not known,
+// since it is being made or removed.
+func clientsOf(k ipvsnl.ServiceKey, marks map[uint32]servicemodel.FrontendKey) (p counters.Pair,
+	ok bool) {
+	if k.FWMark == 0 {
+		return counters.Pair{Protocol: servicemodel.Protocol(k.Protocol),
+			Dst: netip.AddrPortFrom(k.Addr, k.Port)}, true
+	}
+	key, ok := marks[k.FWMark]
+	return counters.Pair{Protocol: key.Protocol, Dst: key.AddrPort()}, ok
+}
+
+// addCounts adds the counters of a virtual server to a reading. What it has counted more than its
+// destinations is of those that are gone.
+func addCounts(r *counters.Reading, p counters.Pair, all ipvsnl.Stats,
+	dests []ipvsnl.ObservedDestination) {
+	rest := valuesOf(all)
+	for _, d := range dests {
+		p.Endpoint = netip.AddrPortFrom(d.Addr, d.Port)
+		v := valuesOf(d.Stats)
+		r.Pairs[p], rest = r.Pairs[p].Plus(v), rest.Since(v)
+	}
+	if rest != (counters.Values{}) {
+		p.Endpoint = netip.AddrPort{}
+		r.Pairs[p] = r.Pairs[p].Plus(rest)
+	}
+}
+
+func valuesOf(s ipvsnl.Stats) counters.Values {
+	return counters.Values{Connections: s.Connections, PacketsIn: s.InPackets, BytesIn: s.InBytes,
+		PacketsOut: s.OutPackets, BytesOut: s.OutBytes}
+}
+
+// readMarks reads which frontends the marks of virtual servers belong to.
+func (k *kernel) readMarks(ctx context.Context) (map[uint32]servicemodel.FrontendKey, error) {
+	marks := map[uint32]servicemodel.FrontendKey{}
+	for _, f := range nft.Families {
+		for _, kind := range kinds {
+			elems, err := k.readElements(ctx, f, k.table, kind+setMarks)
+			if rawnl.Except(err, syscall.ENOENT) != nil {
+				return nil, err
+			}
+			for _, e := range elems {
+				key, mark := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
+				frontend, n := key.Frontend(f.Any, kind == kindNodePort), mark.Native()
+				if !key.Done() || !mark.Done() {
+					return nil, fmt.Errorf("set %s: an element of %d bytes: %w", kind+setMarks,
+						len(e.Key)+len(e.Data), rawnl.ErrMalformed)
+				}
+				marks[n] = frontend
+			}
+		}
+	}
+	return marks, nil
+}
