@@ -30,10 +30,6 @@ func (r *rig) counters() *Counters {
 func TestCountersOfFrontends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	none, err := r.counters().Read(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, none.Pairs)
-
 	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
 		ClusterIPs:            []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		ExternalIPs:           []netip.Addr{netip.MustParseAddr("192.0.2.1")},
