@@ -6,6 +6,8 @@ require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/kernlb/kernlb v0.0.0
 	github.com/stretchr/testify v1.12.1
+	golang.org/x/sync v0.20.0
+	golang.org/x/sys v0.49.0
 )
 
 require (
@@ -20,7 +22,6 @@ require (
 	github.com/vishvananda/netns v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/net v0.53.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 )
 

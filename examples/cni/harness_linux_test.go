@@ -22,15 +22,35 @@ import (
 	"github.com/kernlb/kernlb/nftables"
 )
 
-func TestMain(m *testing.M) { netnstest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asTracer) != "" {
+		trace(os.Args[1:])
+	}
+	netnstest.Main(tests{m})
+}
+
+// tests are those of the package, with a folder for what they build.
+type tests struct{ *testing.M }
+
+const pluginFolder = "CNI_TEST_PLUGINS"
+
+func (t tests) Run() int {
+	dir, err := os.MkdirTemp("", "cni")
+	if err == nil {
+		err = os.Setenv(pluginFolder, dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	return t.M.Run()
+}
 
 // plugins returns a folder with the plugin, cnitool, and the plugins that others wrote, of the
 // versions in go.mod. What others wrote is linked once, and kept in Go's cache.
 var plugins = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "cni")
-	if err != nil {
-		return "", err
-	}
+	dir := os.Getenv(pluginFolder)
 	run := func(args ...string) (string, error) {
 		out, err := exec.Command("go", args...).Output()
 		var exit *exec.ExitError
@@ -39,7 +59,7 @@ var plugins = sync.OnceValues(func() (string, error) {
 		}
 		return strings.TrimSpace(string(out)), err
 	}
-	_, err = run("build", "-buildvcs=false", "-o", filepath.Join(dir, "kernlb-portmap"), ".")
+	_, err := run("build", "-buildvcs=false", "-o", filepath.Join(dir, "kernlb-portmap"), ".")
 	for _, tool := range []string{"cnitool", "bridge", "ptp", "host-local", "portmap"} {
 		if err == nil {
 			var path string

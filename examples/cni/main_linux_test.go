@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
@@ -48,6 +50,40 @@ func testChain(t *testing.T, h *host, network string, c *container) {
 	h.must("del", network, c)
 	h.must("del", network, c)
 	h.reaches(h.Outside[0], h.Node.IPv4, port, "")
+	require.Empty(t, h.owners())
+}
+
+// Fifty containers come at once, and go at once.
+func TestFiftyAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, network(t, "net", "1.1.0", ours(nil)))
+	containers := make([]*container, 50)
+	for i := range containers {
+		containers[i] = h.newContainer(fmt.Sprint("c", i), tcp(8000+i, 80), tcp(9000+i, 80))
+	}
+	atOnce := func(do func(c *container) error) {
+		t.Helper()
+		var g errgroup.Group
+		for _, c := range containers {
+			g.Go(func() error { return do(c) })
+		}
+		require.NoError(t, g.Wait())
+	}
+	atOnce(func(c *container) error { return h.add("net", c) })
+	require.Len(t, h.owners(), len(containers))
+	for i, c := range containers {
+		c.serve(t, netnstest.TCP, 80)
+		h.reaches(h.Outside[0], h.Node.IPv4, uint16(8000+i), c.Name)
+		h.reaches(h.Outside[0], h.Node.IPv6, uint16(9000+i), c.Name)
+	}
+	atOnce(func(c *container) error {
+		_, err := h.try(h.cnitool("check", "net", c))
+		return err
+	})
+	atOnce(func(c *container) error {
+		_, err := h.try(h.cnitool("del", "net", c))
+		return err
+	})
 	require.Empty(t, h.owners())
 }
 

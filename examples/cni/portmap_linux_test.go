@@ -41,9 +41,8 @@ func outcomes(t *testing.T, h *host) map[string]string {
 	web.serve(t, netnstest.TCP, 80)
 	web.serve(t, netnstest.UDP, 53)
 	web.serve(t, netnstest.SCTP, 90)
-	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(), web.IPv4,
-		web.IPv6}
-	for _, a := range []string{netnstest.NodeIPv4, netnstest.NodeSecondaryIPv4,
+	addrs := []netip.Addr{netip.IPv6Loopback(), web.IPv4, web.IPv6}
+	for _, a := range []string{"127.0.0.1", netnstest.NodeIPv4, netnstest.NodeSecondaryIPv4,
 		netnstest.NodeIPv6, netnstest.NodeSecondaryIPv6} {
 		addrs = append(addrs, netip.MustParseAddr(a))
 	}
@@ -86,12 +85,12 @@ func (h *host) describe(o netnstest.Outcome) string {
 }
 
 // expected is what the plugin does where portmap does something.
-func expected(backend, name, theirs string) string {
+func expected(fields object, name, theirs string) string {
 	switch {
 	case strings.Contains(name, "from host to ::1 ") && theirs == "dropped":
 		return "refused" // portmap translates what Linux then does not route
-	case backend == "iptables" && strings.Contains(name, "from neighbour") &&
-		theirs == "web answers the host":
+	case fields["backend"] == "iptables" && fields["masqAll"] == nil &&
+		strings.Contains(name, "from neighbour") && theirs == "web answers the host":
 		return "web answers the client" // as portmap with nftables
 	}
 	return theirs
@@ -100,16 +99,22 @@ func expected(backend, name, theirs string) string {
 // The outcome of each packet is that of portmap, with either of its backends.
 func TestSameOutcomeAsPortmap(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
+	for name, test := range map[string]struct {
 		kind     string
 		backends []string
 		filtered string // whether packets between ports of a bridge pass the rules
+		fields   object
 	}{
-		{"bridge", []string{"iptables", "nftables"}, "1"},
-		{"bridge", []string{"nftables"}, "0"},
-		{"ptp", []string{"iptables", "nftables"}, "1"},
+		"bridge":            {"bridge", []string{"iptables", "nftables"}, "1", nil},
+		"bridge unfiltered": {"bridge", []string{"nftables"}, "0", nil},
+		"ptp":               {"ptp", []string{"iptables", "nftables"}, "1", nil},
+		"masqAll":           {"bridge", []string{"iptables"}, "0", object{"masqAll": true}},
+		"conditions of iptables": {"ptp", []string{"iptables"}, "1",
+			object{"conditionsV4": []string{"-d", netnstest.NodeIPv4}}},
+		"conditions of nftables": {"ptp", []string{"nftables"}, "1",
+			object{"conditionsV6": []string{"ip6", "daddr", netnstest.NodeSecondaryIPv6}}},
 	} {
-		t.Run(test.kind+" "+test.filtered, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			with := func(publish object) map[string]string {
 				n := network(t, "net", "1.1.0", publish)
@@ -125,12 +130,14 @@ func TestSameOutcomeAsPortmap(t *testing.T) {
 				}
 				return outcomes(t, h)
 			}
-			got := with(ours(nil))
-			require.Equal(t, "web answers the client", got["tcp from outside to 192.0.2.10 port 8080"])
+			got := with(ours(test.fields))
+			require.Contains(t, got["tcp from outside to 192.0.2.10 port 8080"], "web answers")
 			for _, backend := range test.backends {
-				theirs := with(publisher("portmap", object{"backend": backend}))
+				fields := object{"backend": backend}
+				maps.Copy(fields, test.fields)
+				theirs := with(publisher("portmap", fields))
 				for _, name := range slices.Sorted(maps.Keys(got)) {
-					if want := expected(backend, name, theirs[name]); got[name] != want {
+					if want := expected(fields, name, theirs[name]); got[name] != want {
 						t.Errorf("%s: %s, portmap with %s: %s", name, got[name], backend,
 							theirs[name])
 					}
