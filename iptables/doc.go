@@ -5,8 +5,8 @@
 // rules are written through nf_tables' netlink interface, with the expressions and the x_tables
 // compatibility of iptables-nft, in one transaction.
 //
-// [New] opens it, and an engine writes to it. The default is the chains of kube-proxy, which it takes
-// over; [Config.Prefix] names others:
+// [New] opens it, and an engine writes to it. The default is the chains of kube-proxy, which it
+// takes over; [Config.Prefix] names others:
 //
 //	backend, err := iptables.New(&iptables.Config{Prefix: "MYLB"})
 //	…

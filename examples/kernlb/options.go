@@ -125,23 +125,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 			" (default: what the instance has)")
 	fs.BoolVar(&o.planOnly, "plan", false,
 		"tune, cleanup with -of: print what would be done, and change nothing")
-	fs.StringVar(&o.node.Name, "node", "", "`NAME` of this node (default: the host name)")
-	fs.StringVar(&o.node.Zone, "zone", "", "`NAME` of this node's zone")
-	fs.Var(&n.ips, "node-ip",
-		"address `IP` of this node, the primary one of its family first; may be repeated "+
-			"(default: those of the interfaces)")
-	fs.Var(&n.clusterCIDRs, "cluster-cidr",
-		"`CIDR` that tells the traffic of pods; may be repeated")
-	fs.StringVar(&n.nodePortAddresses, "nodeport-addresses", "",
-		"where node ports answer: `LIST` of CIDRs, separated by commas, or primary (default: all "+
-			"local addresses)")
-	fs.Var(&n.serviceCIDRs, "service-cidr",
-		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
-	fs.BoolVar(&o.node.MasqueradeAll, "masquerade-all", false,
-		"masquerade all traffic to cluster IPs")
-	fs.UintVar(&n.bit, "masquerade-bit", defaultBit,
-		"bit `N` of the packet mark, 0 to 31, that asks for masquerading; the default is 14 with "+
-			"the chains of kube-proxy")
+	n.define(fs, &o.node)
 	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
 	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
 	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
@@ -156,6 +140,27 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"that have `TEXT` in what explain prints of them, such as the name of a chain")
 	o.listen.define(fs)
 	o.graph.define(fs)
+}
+
+// define makes the flags that describe the node.
+func (n *nodeFlags) define(fs *flag.FlagSet, node *servicemodel.Node) {
+	fs.StringVar(&node.Name, "node", "", "`NAME` of this node (default: the host name)")
+	fs.StringVar(&node.Zone, "zone", "", "`NAME` of this node's zone")
+	fs.Var(&n.ips, "node-ip",
+		"address `IP` of this node, the primary one of its family first; may be repeated "+
+			"(default: those of the interfaces)")
+	fs.Var(&n.clusterCIDRs, "cluster-cidr",
+		"`CIDR` that tells the traffic of pods; may be repeated")
+	fs.StringVar(&n.nodePortAddresses, "nodeport-addresses", "",
+		"where node ports answer: `LIST` of CIDRs, separated by commas, or primary (default: all "+
+			"local addresses)")
+	fs.Var(&n.serviceCIDRs, "service-cidr",
+		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
+	fs.BoolVar(&node.MasqueradeAll, "masquerade-all", false,
+		"masquerade all traffic to cluster IPs")
+	fs.UintVar(&n.bit, "masquerade-bit", defaultBit,
+		"bit `N` of the packet mark, 0 to 31, that asks for masquerading; the default is 14 with "+
+			"the chains of kube-proxy")
 }
 
 // defineApply defines the flags that say what is applied.
