@@ -3,14 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"net/netip"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // asProgram is set in a process that is the program, not its tests.
@@ -20,7 +24,26 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
+	tracing := keepTracing()
 	netnstest.Main(m)
+	runtime.KeepAlive(tracing)
+}
+
+// keepTracing leaves the kernel's tracing on in a virtual machine made for tests. Whoever is the
+// first to trace, or the last, has the kernel rewrite an instruction of nft_do_chain (the static
+// key nft_trace_enabled), in whose place there is a breakpoint for a moment. QEMU's emulation of
+// several processors sometimes goes on executing the breakpoint that is no longer there, and the
+// machine stands still.
+func keepTracing() *livetrace.Tracer {
+	if os.Getenv("KERNLB_VM") == "" {
+		return nil
+	}
+	t, err := livetrace.Open(context.Background(), &livetrace.Config{Filter: livetrace.Filter{
+		Dst: netip.MustParseAddrPort("192.0.2.1:9"), Protocol: servicemodel.UDP}})
+	if err != nil {
+		panic(err)
+	}
+	return t
 }
 
 // webManifest is a service without endpoints.

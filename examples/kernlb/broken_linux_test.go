@@ -43,7 +43,6 @@ func brokenServices() string {
 // Eight services are broken in eight ways. One command finds each, as docs/debugging.md says.
 func TestBrokenServicesAreDiagnosed(t *testing.T) {
 	t.Parallel()
-	noEmulation(t)
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
 	file := filepath.Join(t.TempDir(), "services.yaml")
@@ -88,7 +87,6 @@ func TestBrokenServicesAreDiagnosed(t *testing.T) {
 // trace -live waits for a packet that matches, from whomever, and follows it.
 func TestTraceLive(t *testing.T) {
 	t.Parallel()
-	noEmulation(t)
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(netnstest.UDP, 8080))
 	udp := strings.ReplaceAll(serviceManifest("web", "10.96.0.1", "", ""), "TCP", "UDP")
@@ -135,13 +133,5 @@ func TestTraceLive(t *testing.T) {
 			args...)...)
 		require.NotEqual(t, exitDone, code)
 		require.Contains(t, errs, want)
-	}
-}
-
-// noEmulation skips a test that follows packets: on an emulated Linux 6.1 one did not end once.
-func noEmulation(t *testing.T) {
-	t.Helper()
-	if os.Getenv("KERNLB_VM") != "" {
-		t.Skip("follows packets: runs on the machine itself")
 	}
 }

@@ -25,6 +25,12 @@
 // systemd, no clock but the emulated one, and all is about ten times slower, so only
 // times from one run may be compared.
 //
+// QEMU's emulation of several processors has an error that tests must keep away from: where the
+// kernel rewrites its own code (a static key, such as nft_trace_enabled when the first rule with
+// nftrace comes or the last goes), another processor may go on executing the breakpoint that stood
+// there for a moment, and the machine stands still. Seen with QEMU 7.2 and Linux 6.1 after some ten
+// times. A test binary that traces packets therefore keeps the tracing on from its beginning.
+//
 // Process 1 is our own, see guestinit. It sends output and exit codes as messages over
 // the second serial port, while the kernel writes to the first one: no output of a
 // test can be mistaken for a verdict, and no message of the kernel can damage one.
