@@ -96,9 +96,11 @@ func (c *Conn) commit(b *Batch, genID uint32, without int) error {
 // with the number of the begin message or, where it has lost sight of that, of the first message:
 // when memory runs out, which makes it forget what else it had to say, and when the commit itself
 // fails, for the same reason (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb)
-// after skb_pull).
+// after skb_pull). That another generation has come it says with the number of any message: it is
+// the one that made it load a module, after which it begins again, and asks for the generation
+// again (the same function, nlh after replay). No message has that error for itself.
 func whole(seq, first uint32, v verdict) bool {
-	return seq == first-1 || seq == first && v.errno == syscall.ENOMEM
+	return seq == first-1 || seq == first && v.errno == syscall.ENOMEM || v.errno == errRestart
 }
 
 // outcome joins what the kernel refused and what else went wrong.
