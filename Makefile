@@ -7,6 +7,7 @@
 # make soak      changes without pause for DURATION (an hour) beside a neighbour, writers that are
 #                killed and an administrator who flushes; fails if anything grows; then each call to
 #                the kernel goes wrong in each way, and processes are killed 200 times
+# make soak-vm   the first part of that on ipvs, with fewer services, in a virtual machine
 # make rolling   1,000 endpoints replaced a second for a minute, under 5,000 open connections
 # make race      the same packages under the race detector, with less repetition
 # make test-kernel KERNEL=6.12 PKG=./nftables RUN=Kernel
@@ -36,7 +37,7 @@ VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./d
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm test-long race fuzz bench setup vmtools test-kernel test-kernels peers \
-	peers-build soak rolling controlplane apiserver browser
+	peers-build soak soak-vm rolling controlplane apiserver browser
 
 setup:
 	@.ci/setup
@@ -84,6 +85,11 @@ soak: setup
 	$(GO) run ./internal/endure -backend $(BACKEND) -duration $(DURATION) soak
 	KERNLB_TEST_FAULTS=all KERNLB_TEST_KILLS=200 $(LONG) -count 1 -v \
 		-run 'TestEachCallGoesWrong|TestKilledAtAnyMoment' ./$(BACKEND)
+
+soak-vm: DURATION = 1h
+soak-vm:
+	$(MAKE) test-kernel PKG=./internal/endure RUN=Endures ARGS='-test.timeout=0 -backend ipvs \
+		-duration $(DURATION) -services 200 soak'
 
 rolling: setup
 	$(GO) run ./internal/endure -backend $(BACKEND) -duration 1m rolling

@@ -5,8 +5,11 @@
 //	endure rolling  replaces 1,000 endpoints a second beside a neighbour, under open connections
 //	                and a stream of datagrams to a service that does not change (make rolling)
 //
+// On ipvs, both run in a virtual machine, as a test (make soak-vm).
+//
 // It runs one process for all of it but the writers that are killed, so that memory, goroutines and
-// file descriptors are those of the engine and of the traffic, which is the same all the time.
+// file descriptors are those of the engine and of the traffic. Goroutines and descriptors of the
+// traffic are not counted: there are fewer when connections break.
 package main
 
 import (
@@ -39,16 +42,8 @@ const writerFD = 3
 
 func main() {
 	var o options
-	flag.StringVar(&o.backend, "backend", nftables.Name, "`NAME`: nftables, iptables or ipvs")
-	flag.DurationVar(&o.duration, "duration", time.Hour, "how long")
-	flag.DurationVar(&o.interval, "interval", 0,
-		"soak: time between two readings (default: a fortieth of the duration)")
-	flag.IntVar(&o.conns, "conns", 5000, "rolling: open TCP connections")
-	flag.IntVar(&o.rate, "rate", 1000, "rolling: endpoints replaced in a second")
-	flag.IntVar(&o.services, "services", 1000, "services of ten endpoints beside those in use")
+	o.register(flag.CommandLine)
 	flag.Parse()
-	commands := map[string]func(context.Context, *options) error{"soak": soak, "rolling": rolling,
-		"writer": writer}
 	run := commands[flag.Arg(0)]
 	if run == nil || flag.NArg() > 1 {
 		fmt.Fprintln(os.Stderr, "usage: endure [flags] soak|rolling")
@@ -61,6 +56,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "endure:", err)
 		os.Exit(1)
 	}
+}
+
+var commands = map[string]func(context.Context, *options) error{"soak": soak, "rolling": rolling,
+	"writer": writer}
+
+// register makes the flags.
+func (o *options) register(f *flag.FlagSet) {
+	f.StringVar(&o.backend, "backend", nftables.Name, "`NAME`: nftables, iptables or ipvs")
+	f.DurationVar(&o.duration, "duration", time.Hour, "how long")
+	f.DurationVar(&o.interval, "interval", 0,
+		"soak: time between two readings (default: a fortieth of the duration)")
+	f.IntVar(&o.conns, "conns", 5000, "rolling: open TCP connections")
+	f.IntVar(&o.rate, "rate", 1000, "rolling: endpoints replaced in a second")
+	f.IntVar(&o.services, "services", 1000, "services of ten endpoints beside those in use")
 }
 
 // open opens the backend.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"time"
@@ -26,10 +27,11 @@ type column struct {
 }
 
 var columns = []column{
-	{"heap MB", 0.2, 1}, {"RSS MB", 0.2, 10}, {"goroutines", 0, 3}, {"descriptors", 0, 3},
+	{"heap MB", 0.2, 1}, {"RSS MB", 0.2, 10}, {"goroutines", 0, 1}, {"descriptors", 0, 1},
 	// Sets for numbers of slots stay until rules are written anyway, so that they come and go, and
 	// iptables makes tables by looking at them.
 	{"tables", 0, 2}, {"chains", 0.2, 0}, {"rules", 0.2, 0}, {"sets", 0.2, 0}, {"elements", 0, 0},
+	{"servers", 0, 0}, {"dests", 0, 0}, {"policies", 0, 0},
 	{"conntrack", -1, 0}, {"slab MB", -1, 0},
 }
 
@@ -84,6 +86,9 @@ func (s *soaking) read(ctx context.Context) (reading, error) {
 	if err := s.withoutNeighbour(ctx, func() error { return s.countObjects(r) }); err != nil {
 		return nil, err
 	}
+	if err := s.countServers(r); err != nil {
+		return nil, err
+	}
 	usage, err := s.table.Usage(ctx)
 	if err != nil {
 		return nil, err
@@ -93,13 +98,25 @@ func (s *soaking) read(ctx context.Context) (reading, error) {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	r["heap MB"] = float64(mem.HeapAlloc) / (1 << 20)
-	r["goroutines"] = float64(runtime.NumGoroutine())
-	files, err := os.ReadDir("/proc/self/fd")
-	r["descriptors"] = float64(len(files))
+	r["goroutines"] = float64(goroutines())
+	files, err := descriptors()
+	r["descriptors"] = float64(files)
 	rss, rssErr := valueOf("/proc/self/status", "VmRSS:")
 	slab, slabErr := valueOf("/proc/meminfo", "SUnreclaim:")
 	r["RSS MB"], r["slab MB"] = rss/1024, slab/1024
 	return r, errors.Join(err, rssErr, slabErr)
+}
+
+// goroutines returns how many there are that are not the traffic's.
+func goroutines() (n int) {
+	stacks := make([]byte, 8<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
+		if !bytes.Contains(stack, []byte("/netnstest.")) {
+			n++
+		}
+	}
+	return n
 }
 
 // withoutNeighbour does something while the neighbour is not there: nft begins a listing again when
@@ -143,6 +160,38 @@ func (s *soaking) countObjects(r reading) error {
 		}
 	}
 	r["sets"] += r["maps"]
+	return nil
+}
+
+// countServers counts the virtual servers of IPVS, their destinations, and policy rules.
+func (s *soaking) countServers(r reading) error {
+	var table []byte
+	err := s.Node.NS.Do(func() (err error) {
+		table, err = os.ReadFile("/proc/thread-self/net/ip_vs")
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for line := range bytes.Lines(table) {
+		switch word, _, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" ")); string(word) {
+		case "TCP", "UDP", "SCTP", "FWM":
+			r["servers"]++
+		case "->":
+			r["dests"]++
+		}
+	}
+	r["dests"] = max(0, r["dests"]-1) // the heading
+	for _, family := range []string{"-4", "-6"} {
+		out, err := s.run("ip " + family + " rule")
+		if err != nil {
+			return fmt.Errorf("ip rule: %w", err)
+		}
+		r["policies"] += float64(bytes.Count(out, []byte("\n")))
+	}
 	return nil
 }
 

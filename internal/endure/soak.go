@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -60,6 +61,7 @@ func soak(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	defer r.engine.Subscribe(logFailures)()
 	ctx, cancel := context.WithTimeout(ctx, o.duration)
 	defer cancel()
 	udp, err := r.newStream(ctx, 10*time.Millisecond)
@@ -89,6 +91,25 @@ func soak(ctx context.Context, o *options) error {
 		"%d of %d new connections failed\n", lost, soakConns, missing, sent, s.unserved.Load(),
 		s.probes.Load())
 	return errors.Join(measured, grown(s.readings))
+}
+
+// logFailures prints what failed, but for what ended with the soak, and each conflict that was not
+// the first of its apply: they are what explains a failure.
+func logFailures(ctx context.Context, ev dataplane.Event) {
+	if ctx.Err() != nil {
+		return
+	}
+	now := time.Now().Format(time.TimeOnly)
+	switch ev := ev.(type) {
+	case dataplane.Failed:
+		fmt.Printf("%s %s failed, %v, %v: %v\n", now, ev.Doing, ev.Phase, ev.Phases, ev.Err)
+	case dataplane.WriteConflict:
+		if ev.Try > 1 {
+			fmt.Printf("%s %s, try %d: %v\n", now, ev.Doing, ev.Try, ev.Err)
+		}
+	case dataplane.WatchFailed:
+		fmt.Printf("%s %v\n", now, ev.Err)
+	}
 }
 
 // source makes states that differ in all that services have.
@@ -128,6 +149,10 @@ func (s *soaking) change(ctx context.Context) error {
 func (s *soaking) vandalize(ctx context.Context) error {
 	commands := []string{"nft flush ruleset", "conntrack -F", "iptables -F", "iptables -t nat -F",
 		"nft delete table ip kernlb", "nft delete table ip6 nat"}
+	if s.o.backend == ipvs.Name {
+		commands = append(commands, "ipvsadm -C", "ip rule del pref 107",
+			"nft delete table ip "+ipvs.DefaultTable)
+	}
 	tick := time.NewTicker(vandalEvery)
 	defer tick.Stop()
 	for i := 0; ; i++ {
