@@ -10,7 +10,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -26,19 +25,19 @@ var errMoved = errors.New("it was moved meanwhile")
 
 // bind binds an address to the device. That it is there already is [errMoved].
 func (k *kernel) bind(a netip.Addr) error {
-	req := k.request(unix.RTM_NEWADDR, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	for _, part := range newAddress(a, k.ifindex, instanceNumber(k.instance)) {
 		req.AddData(part)
 	}
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	_, err := k.links.Execute(req, 0)
 	return moved("bind", a, k.device, err)
 }
 
 // release takes an address away from its device. That it is not there is [errMoved].
 func (k *kernel) release(b boundAddr) error {
 	bits := b.addr.BitLen()
-	err := k.links.AddrDel(nil, &netlink.Addr{LinkIndex: b.ifindex,
-		IPNet: &net.IPNet{IP: b.addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}})
+	err := k.links.AddrDel(b.ifindex, &net.IPNet{IP: b.addr.AsSlice(),
+		Mask: net.CIDRMask(bits, bits)})
 	return moved("release", b.addr, b.dev, err)
 }
 
@@ -66,22 +65,13 @@ func (k *kernel) readAddresses() (addresses, error) {
 	return a, err
 }
 
-// listTries is how often addresses are listed again because they change meanwhile.
-const listTries = 8
-
 func (k *kernel) listAddresses() (a addresses, err error) {
 	if err := k.findDevice(&a); err != nil {
 		return a, err
 	}
-	var msgs [][]byte
-	for range listTries {
-		req := k.request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
-		msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	msgs, err := k.links.Execute(req, unix.RTM_NEWADDR)
 	if err != nil {
 		return a, fmt.Errorf("list addresses: %w", err)
 	}
@@ -124,13 +114,6 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) err
 		}
 	}
 	return nil
-}
-
-// request begins a request on a socket of ours.
-func (k *kernel) request(msg, flags int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(msg, flags)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &k.raw}
-	return req
 }
 
 // newAddress is the body of RTM_NEWADDR that binds an address of a service, marked as ours by its

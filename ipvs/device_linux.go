@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/kernlb/kernlb/internal/rtnl"
 )
 
 // findDevice looks for the configured device.
@@ -17,7 +19,7 @@ func (k *kernel) findDevice(a *addresses) error {
 		return nil
 	}
 	l, err := k.links.LinkByName(k.device)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if rtnl.Gone(err) {
 		return nil
 	}
 	if err != nil {
@@ -42,7 +44,7 @@ func (k *kernel) linkName(ifindex int, known map[int]string) (string, error) {
 	switch {
 	case err == nil:
 		known[ifindex] = l.Attrs().Name
-	case errors.As(err, &netlink.LinkNotFoundError{}):
+	case rtnl.Gone(err):
 		known[ifindex] = ""
 	default:
 		return "", fmt.Errorf("device %d: %w", ifindex, err)
@@ -82,6 +84,9 @@ func (k *kernel) makeDevice() error {
 	if err == nil {
 		err = k.links.LinkSetUp(l)
 	}
+	if rtnl.Gone(err) {
+		err = fmt.Errorf("%w: %w", errMoved, err)
+	}
 	if err != nil {
 		return fmt.Errorf("make device %s: %w", k.device, err)
 	}
@@ -91,11 +96,7 @@ func (k *kernel) makeDevice() error {
 
 // removeDevice deletes a device, with its addresses.
 func (k *kernel) removeDevice(name string) error {
-	l, err := k.links.LinkByName(name)
-	if err == nil {
-		err = k.links.LinkDel(l)
-	}
-	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+	if err := k.links.LinkDel(name); err != nil {
 		return fmt.Errorf("remove device %s: %w", name, err)
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
@@ -25,6 +27,9 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	for _, look := range []func(context.Context) (bool, error){b.networkIntact, b.serversIntact,
 		b.companionIntact} {
 		intact, err := look(ctx)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			return dataplane.Broken, nil // others are at it: a reading that fails is tried again
+		}
 		if err != nil {
 			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
 		}

@@ -7,14 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
-
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rtnl"
 	"github.com/kernlb/kernlb/internal/rtnotice"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -34,8 +30,7 @@ type kernel struct {
 	ns         *threadns.NS
 	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
-	links    *netlink.Handle
-	raw      nl.SocketHandle    // for what links cannot say: see address_linux.go
+	links    *rtnl.Conn
 	changes  rtnotice.Addresses // and links
 	sysctls  sysctlFiles
 	takeOver bool   // see Config
@@ -79,19 +74,12 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 		return err
 	}
 	fd := k.ns.FD()
-	var errs [6]error
+	var errs [5]error
 	k.turn, errs[0] = threadns.OpenTurn(fd)
-	errs[1] = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
-		k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	errs[2] = k.ns.Do(func() (err error) {
-		k.raw.Socket, err = nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
-		return err
-	})
-	k.nf, errs[3] = rawnl.Dial(&rawnl.Config{NetNS: fd})
-	errs[4] = k.changes.Open(k.ns)
-	k.outlines, errs[5] = openOutlines(k.ns)
+	k.links, errs[1] = rtnl.Open(k.ns)
+	k.nf, errs[2] = rawnl.Dial(&rawnl.Config{NetNS: fd})
+	errs[3] = k.changes.Open(k.ns)
+	k.outlines, errs[4] = openOutlines(k.ns)
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
@@ -100,10 +88,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 
 // close closes what was opened.
 func (k *kernel) close() error {
-	if k.links != nil {
-		k.links.Close()
-	}
-	k.raw.Close()
+	k.links.Close()
 	k.changes.Close()
 	k.outlines.close()
 	k.sysctls.close()

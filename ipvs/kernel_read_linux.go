@@ -8,6 +8,8 @@ import (
 	"maps"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -19,7 +21,7 @@ func interrupted(err error) bool {
 	// nfnetlink says EINVAL while the module of nf_tables is being loaded for somebody else, as it
 	// does where there is none; ENOENT is a table that went while it was being read.
 	for _, e := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted,
-		syscall.ENOENT, syscall.EINVAL} {
+		netlink.ErrDumpInterrupted, syscall.ENOENT, syscall.EINVAL} {
 		if errors.Is(err, e) {
 			return true
 		}

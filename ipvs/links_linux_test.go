@@ -2,14 +2,10 @@ package ipvs
 
 import (
 	"context"
-	"reflect"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -17,12 +13,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 )
 
-// breakLinks closes the socket of a handle, which the handle does not know: whatever is asked of it
-// fails. netlink.Handle has no way to do so, and opens another socket once it was closed itself.
-func breakLinks(h *netlink.Handle) {
-	sockets := reflect.ValueOf(h).Elem().FieldByName("sockets")
-	(*(*map[int]*nl.SocketHandle)(unsafe.Pointer(sockets.UnsafeAddr())))[unix.NETLINK_ROUTE].Close()
-}
+// broken lets every request fail.
+func broken(bool, func() error) error { return unix.EIO }
 
 // What cannot be asked of rtnetlink is an error, and never taken for something that is not there.
 func TestBrokenLinksAreErrors(t *testing.T) {
@@ -32,7 +24,7 @@ func TestBrokenLinksAreErrors(t *testing.T) {
 	k := &b.kernel
 	_, err := k.listAddresses()
 	require.NoError(t, err)
-	k.raw.Close()
+	k.links.Wrap(broken)
 	_, err = k.listAddresses()
 	require.ErrorContains(t, err, "list addresses")
 	_, err = b.Observe(t.Context(), nil)
@@ -41,11 +33,9 @@ func TestBrokenLinksAreErrors(t *testing.T) {
 	b = r.backend()
 	k = &b.kernel
 	r.apply(dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
-	breakLinks(k.links)
+	k.links.Wrap(broken)
 	_, err = b.Integrity(t.Context())
 	require.ErrorContains(t, err, "list rules and routes")
-	_, err = b.Observe(t.Context(), nil)
-	require.ErrorContains(t, err, "list devices")
 	k.device = "kernlb0"
 	for what, do := range map[string]func() error{
 		"list rules and routes": func() error { _, err := k.readUnrouted(); return err },

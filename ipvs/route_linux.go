@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -43,7 +42,7 @@ var nowhere = []net.IP{net.IPv4(240, 0, 0, 1), net.ParseIP("100::1")}
 // routed reports whether marked packets of both families are delivered to this machine.
 func (k *kernel) routed() bool {
 	for _, to := range nowhere {
-		routes, err := k.links.RouteGetWithOptions(to, &netlink.RouteGetOptions{Mark: steerBit})
+		routes, err := k.links.RouteGet(to, steerBit)
 		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL ||
 			routes[0].Table != int(instanceNumber(k.instance)) {
 			return false
@@ -56,10 +55,8 @@ func (k *kernel) routed() bool {
 func (k *kernel) readUnrouted() (missing []string, err error) {
 	table := int(instanceNumber(k.instance))
 	for _, f := range ipFamilies {
-		rules, err := k.links.RuleListFiltered(f, &netlink.Rule{Table: table},
-			netlink.RT_FILTER_TABLE)
-		routes, routesErr := k.links.RouteListFiltered(f, &netlink.Route{Table: table},
-			netlink.RT_FILTER_TABLE)
+		rules, err := k.links.RuleList(f, table)
+		routes, routesErr := k.links.RouteList(f, table)
 		if err := errors.Join(err, routesErr); err != nil {
 			return nil, fmt.Errorf("list rules and routes: %w", err)
 		}
@@ -83,7 +80,7 @@ func (k *kernel) route() error {
 		if err := k.links.RouteReplace(route); err != nil {
 			return fmt.Errorf("add route: %w", err)
 		}
-		if err := k.links.RuleAdd(k.rule(f)); err != nil && !errors.Is(err, syscall.EEXIST) {
+		if err := k.links.RuleAdd(k.rule(f)); err != nil {
 			return fmt.Errorf("add rule: %w", err)
 		}
 	}
@@ -93,15 +90,14 @@ func (k *kernel) route() error {
 // unroute deletes the rules and the routes.
 func (k *kernel) unroute() error {
 	for _, f := range ipFamilies {
-		if err := k.links.RuleDel(k.rule(f)); err != nil && !errors.Is(err, syscall.ENOENT) {
+		if err := k.links.RuleDel(k.rule(f)); err != nil {
 			return fmt.Errorf("delete rule: %w", err)
 		}
 		route, err := k.localRoute(f)
 		if err != nil {
 			return err
 		}
-		if err := k.links.RouteDel(route); err != nil && !errors.Is(err, syscall.ESRCH) &&
-			!errors.Is(err, syscall.ENOENT) {
+		if err := k.links.RouteDel(route); err != nil {
 			return fmt.Errorf("delete route: %w", err)
 		}
 	}

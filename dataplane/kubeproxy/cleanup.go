@@ -59,8 +59,9 @@ func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 // Rules, chains and tables of nf_tables go in one transaction, which the kernel refuses if anybody
 // has changed the ruleset since it was read: then it is read again, up to 20 times, which ends with
 // [ErrConflict]. Virtual servers, the device, IP sets and counters follow one by one. The sets come
-// after the virtual servers, since they tell which of these are kube-proxy's. Errors name the
-// object; the others are deleted nevertheless. Where legacy tables have chains of kube-proxy, the
+// after the virtual servers, since they tell which of these are kube-proxy's; so does the device,
+// and both stay if a virtual server does. Errors name the object; others are deleted nevertheless.
+// Where legacy tables have chains of kube-proxy, the
 // error is an [ErrLegacy].
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 	k, err := open(cfg)

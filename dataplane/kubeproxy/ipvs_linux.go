@@ -9,11 +9,11 @@ import (
 	"os"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rtnl"
 )
 
 // Marks of kernlb's ipvs backend: bits of the flags of its virtual servers, of which the kernel
@@ -84,10 +84,10 @@ func (k *kernel) readDevice(v *virtual) error {
 		index = a.Index
 		v.device = &dummy{kind: link.Type(), kernlb: a.Group&kernlbGroupMask == kernlbGroup,
 			addresses: map[netip.Addr]bool{}}
-	case !errors.As(err, &netlink.LinkNotFoundError{}):
+	case !rtnl.Gone(err):
 		return fmt.Errorf("look for device %s: %w", device, err)
 	}
-	addrs, err := k.links.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := k.links.AddrList()
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -107,7 +107,8 @@ func (k *kernel) readDevice(v *virtual) error {
 }
 
 // deleteServers deletes the virtual servers of a plan. It takes from the plan those that are still
-// there. Servers that somebody else has deleted meanwhile are no error.
+// there, and with them the device and the sets, by which the next cleanup knows whose they are.
+// Servers that somebody else has deleted meanwhile are no error.
 func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {
 		return nil
@@ -124,6 +125,7 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if err == nil {
 		return nil
 	}
+	p.Device, p.Sets = "", nil
 	left, readErr := k.readServers(context.WithoutCancel(ctx))
 	p.VirtualServers = slices.DeleteFunc(p.VirtualServers, func(s VirtualServer) bool {
 		return readErr != nil || slices.Contains(left, s)
@@ -136,11 +138,7 @@ func (k *kernel) deleteDevice(p *Plan) error {
 	if p.Device == "" {
 		return nil
 	}
-	link, err := k.links.LinkByName(p.Device)
-	if err == nil {
-		err = k.links.LinkDel(link)
-	}
-	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+	if err := k.links.LinkDel(p.Device); err != nil {
 		p.Device = ""
 		return fmt.Errorf("delete device %s: %w", device, err)
 	}

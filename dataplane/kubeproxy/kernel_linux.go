@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rtnl"
 	"github.com/kernlb/kernlb/internal/sleep"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
@@ -26,7 +24,7 @@ const (
 type kernel struct {
 	ns    *threadns.NS
 	nf    *rawnl.Conn
-	links *netlink.Handle // links, addresses and IP sets
+	links *rtnl.Conn
 	log   *slog.Logger
 }
 
@@ -48,22 +46,16 @@ func open(cfg *Config) (*kernel, error) {
 		k.close()
 		return nil, err
 	}
-	err = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
-		k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
-		return err
-	})
-	if err != nil {
+	if k.links, err = rtnl.Open(k.ns); err != nil {
 		k.close()
-		return nil, fmt.Errorf("open netlink sockets: %w", err)
+		return nil, err
 	}
 	return k, nil
 }
 
 // close closes what is open.
 func (k *kernel) close() {
-	if k.links != nil {
-		k.links.Close()
-	}
+	k.links.Close()
 	if k.nf != nil {
 		k.nf.Close() //nolint:errcheck // nothing is under way
 	}

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/internal/rtnl"
 	"github.com/kernlb/kernlb/internal/rtnotice"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
@@ -18,7 +18,7 @@ import (
 // kernel lists addresses.
 type kernel struct {
 	ns      *threadns.NS
-	links   *netlink.Handle
+	links   *rtnl.Conn
 	changes rtnotice.Addresses
 	known   []netip.Addr // since when changes were listed
 }
@@ -33,10 +33,7 @@ func (k *kernel) open(cfg *Config) error {
 		return err
 	}
 	if err = k.changes.Open(k.ns); err == nil {
-		err = k.ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
-			k.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-			return err
-		})
+		k.links, err = rtnl.Open(k.ns)
 	}
 	if err != nil {
 		return errors.Join(err, k.close())
@@ -45,9 +42,7 @@ func (k *kernel) open(cfg *Config) error {
 }
 
 func (k *kernel) close() error {
-	if k.links != nil {
-		k.links.Close()
-	}
+	k.links.Close()
 	k.changes.Close()
 	return k.ns.Close()
 }
@@ -67,15 +62,12 @@ func (k *kernel) current(except []string) ([]netip.Addr, error) {
 	return l, nil
 }
 
-// listTries is how often addresses are listed again because they change meanwhile.
-const listTries = 8
-
 // list lists the addresses that others can reach.
 func (k *kernel) list(except []string) ([]netip.Addr, error) {
 	var skip []int
 	for _, name := range except {
 		link, err := k.links.LinkByName(name)
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
+		if rtnl.Gone(err) {
 			continue
 		}
 		if err != nil {
@@ -83,14 +75,7 @@ func (k *kernel) list(except []string) ([]netip.Addr, error) {
 		}
 		skip = append(skip, link.Attrs().Index)
 	}
-	var all []netlink.Addr
-	var err error
-	for range listTries {
-		all, err = k.links.AddrList(nil, netlink.FAMILY_ALL)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+	all, err := k.links.AddrList()
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

@@ -14,6 +14,7 @@ type Fault struct {
 	Errno syscall.Errno
 	hurt  func(w *wrapped, f Fault, p []byte, sizes []int) (int, error) // a receive
 	send  func(w *wrapped, f Fault, p []byte) error                     // a send
+	call  func(f Fault, do func() error) error                          // a whole request
 	// Dump says that only what a dump brings is hurt. An interrupted dump may be as good as another
 	// one: see Conn.DumpOwn of package rawnl.
 	Dump bool
@@ -32,12 +33,50 @@ var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, h
 // Torn is a dump that was interrupted, and lacks most of what should be in it.
 var Torn = Fault{Name: "a dump is torn", hurt: tear, Dump: true}
 
-// The errnos that a kernel says under pressure.
-var pressure = []struct {
+// named is an errno with its name.
+type named struct {
 	name  string
 	errno syscall.Errno
-}{{"ENOBUFS", syscall.ENOBUFS}, {"EINTR", syscall.EINTR}, {"EAGAIN", syscall.EAGAIN},
-	{"EBUSY", syscall.EBUSY}, {"ENOMEM", syscall.ENOMEM}, {"ENOSPC", syscall.ENOSPC}}
+}
+
+// The errnos that a kernel says under pressure.
+var pressure = []named{{"ENOBUFS", syscall.ENOBUFS}, {"EINTR", syscall.EINTR},
+	{"EAGAIN", syscall.EAGAIN}, {"EBUSY", syscall.EBUSY}, {"ENOMEM", syscall.ENOMEM},
+	{"ENOSPC", syscall.ENOSPC}}
+
+// Calls returns what can go wrong with a request that is made through other sockets than those of
+// package rawnl, and passes [Faults.Call]. The error of a dump that is interrupted is the caller's.
+func Calls(interrupted error) (all []Fault) {
+	for _, e := range append(pressure, named{"EPERM", syscall.EPERM}) {
+		all = append(all,
+			Fault{Name: "a request is answered with " + e.name, Errno: e.errno,
+				call: func(f Fault, _ func() error) error { return f.Errno }},
+			Fault{Name: "a request succeeds, and the socket says " + e.name, Errno: e.errno,
+				call: func(f Fault, do func() error) error {
+					_ = do()
+					return f.Errno
+				}})
+	}
+	return append(all,
+		Fault{Name: "somebody else has just done the same", call: func(_ Fault,
+			do func() error) error {
+			_ = do()
+			return do()
+		}},
+		Fault{Name: "a dump is interrupted", Dump: true, call: func(_ Fault,
+			do func() error) error {
+			_ = do()
+			return interrupted
+		}})
+}
+
+// Before returns the fault that something happens before a request.
+func Before(name string, happen func()) Fault {
+	return Fault{Name: name, call: func(_ Fault, do func() error) error {
+		happen()
+		return do()
+	}}
+}
 
 // All returns all faults that a program has to survive.
 func All() (all []Fault) {
@@ -117,6 +156,15 @@ func (f *Faults) hit(fits func(Fault) bool) (Fault, bool) {
 	}
 	f.hits++
 	return f.fault, true
+}
+
+// Call makes a request with do, unless it goes wrong. Dump says that it asks for a list.
+func (f *Faults) Call(dump bool, do func() error) error {
+	fault, ok := f.hit(func(f Fault) bool { return f.call != nil && (dump || !f.Dump) })
+	if !ok {
+		return do()
+	}
+	return fault.call(fault, do)
 }
 
 // Wrap returns a socket that goes wrong when the Faults says so.

@@ -1,0 +1,44 @@
+package nodeaddrs_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Requests go wrong, one after the other, while an address comes. It is there, or the error says
+// what went wrong, and it is there the next time.
+func TestEachRequestGoesWrong(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "w", "missing")
+	n.ip("link set v up", "link set w up", "addr add 192.0.2.1/24 dev w")
+	f := rawnltest.NewFaults()
+	n.Wrap(f.Call)
+	added := 0
+	for _, fault := range rawnltest.Calls(netlink.ErrDumpInterrupted) {
+		for call := range 4 { // one at a time, and then none
+			added++
+			n.ip(fmt.Sprintf("addr add 198.51.100.%d/24 dev v", added))
+			f.Arm(fault, call)
+			node, err := n.Complete(t.Context(), servicemodel.Node{})
+			hits := f.Disarm()
+			require.Equal(t, fault.Dump && call > 1, hits == 0, fault.Name)
+			if err == nil {
+				require.Len(t, node.Addresses, added, fault.Name)
+			} else if fault.Errno != 0 {
+				require.ErrorIs(t, err, fault.Errno)
+			} else {
+				require.Zero(t, call, "each dump is interrupted")
+				require.ErrorIs(t, err, netlink.ErrDumpInterrupted)
+			}
+			node, err = n.Complete(t.Context(), servicemodel.Node{})
+			require.NoError(t, err, fault.Name)
+			require.Len(t, node.Addresses, added, fault.Name)
+		}
+	}
+}

@@ -1,0 +1,4 @@
+//go:build !linux
+
+// Package rtnl asks rtnetlink, which is not there.
+package rtnl
