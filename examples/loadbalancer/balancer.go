@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// balancer makes states of a file and of what checks say, and gives them to an engine.
+type balancer struct {
+	engine  *dataplane.Engine
+	monitor *check.Monitor
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	file    *config.File
+	users   map[check.Target][]*config.Service
+	state   servicemodel.State
+	set     dataplane.Revision // of the state
+	reloads map[bool]int       // by whether the file was taken
+
+	deviceErr string // what was last said of devices
+}
+
+// newBalancer returns a balancer without services.
+func newBalancer(e *dataplane.Engine, log *slog.Logger) *balancer {
+	b := &balancer{engine: e, log: log, file: &config.File{}, reloads: map[bool]int{}}
+	b.monitor = check.NewMonitor(b.heard)
+	return b
+}
+
+// close stops the checks.
+func (b *balancer) close() { b.monitor.Close() }
+
+// start takes the file for the first time. What the kernel balances among was up before.
+func (b *balancer) start(ctx context.Context, f *config.File) error {
+	held, err := b.engine.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	return b.take(ctx, f, func(s *config.Service, e *config.Backend) check.State {
+		if usedIn(held.Table, s, e.Address) {
+			return check.Up
+		}
+		return check.Unknown
+	})
+}
+
+// usedIn reports whether a table balances a service among others to an endpoint.
+func usedIn(t *servicemodel.Table, s *config.Service, endpoint netip.AddrPort) bool {
+	port := servicemodel.PortName{Name: s.ModelName(), Protocol: s.ModelPort().Protocol}
+	for _, f := range t.FrontendsOf(port) {
+		internal, external := t.PoolsOf(f)
+		for _, p := range []*servicemodel.Pool{internal, external} {
+			if p != nil && slices.ContainsFunc(p.Slots, func(slot servicemodel.Slot) bool {
+				return slot.Endpoint == endpoint
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reload reads the file again. If something is wrong with it, what was before goes on.
+func (b *balancer) reload(ctx context.Context, name string) {
+	f, err := config.Load(name)
+	if err == nil {
+		before := b.backendStates()
+		err = b.take(ctx, f, func(s *config.Service, e *config.Backend) check.State {
+			return before[backendKey{s.Name, e.Address}]
+		})
+	}
+	b.mu.Lock()
+	b.reloads[err == nil]++
+	b.mu.Unlock()
+	if err == nil {
+		b.log.Info("the file was read again", "file", name, "services", len(f.Services))
+		return
+	}
+	for _, e := range errorsIn(err) {
+		b.log.Error("the file is broken, what was before goes on", "error", e)
+	}
+}
+
+// errorsIn returns the errors that err joins.
+func errorsIn(err error) []error {
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		return many.Unwrap()
+	}
+	return []error{err}
+}
+
+// take puts a file in the place of the one before, unless the kernel cannot have it. known is what
+// is known of backends whose checks are new.
+func (b *balancer) take(ctx context.Context, f *config.File,
+	known func(*config.Service, *config.Backend) check.State) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	targets, users := map[check.Target]check.State{}, map[check.Target][]*config.Service{}
+	for i := range f.Services {
+		s := &f.Services[i]
+		for j := range s.Backends {
+			e := &s.Backends[j]
+			for _, t := range s.Targets(e) {
+				if !slices.Contains(users[t], s) {
+					users[t] = append(users[t], s)
+				}
+				if targets[t] != check.Up { // one service that used it is enough
+					targets[t] = known(s, e)
+				}
+			}
+		}
+	}
+	state, err := b.stateOf(f, func(t check.Target) check.State {
+		if _, watched := b.users[t]; watched {
+			return b.monitor.State(t)
+		}
+		return targets[t]
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.possible(ctx, f, state); err != nil {
+		return err
+	}
+	b.file, b.users = f, users
+	b.monitor.Set(targets, f.Concurrency)
+	b.apply(state)
+	return nil
+}
+
+// possible returns why the kernel cannot have a state, with the lines of the file.
+func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.State) error {
+	preview, err := b.engine.Plan(ctx, s)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range preview.Refused {
+		for _, e := range errorsIn(r.Err) {
+			var unsupported *dataplane.UnsupportedError
+			field := ""
+			if errors.As(e, &unsupported) {
+				field = unsupported.Field
+			}
+			errs = append(errs, f.InService(r.Service.Name, field, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stateOf returns what the kernel is to hold.
+func (b *balancer) stateOf(f *config.File, verdict func(check.Target) check.State) (
+	state servicemodel.State, err error) {
+	for i := range f.Services {
+		s := &f.Services[i]
+		m, err := s.Model()
+		if err != nil {
+			return state, fmt.Errorf("service %s: %w", s.Name, err)
+		}
+		state = state.WithService(m).WithEndpoints(m.Name, s.Endpoints(
+			func(e *config.Backend) bool { return backendState(s, e, verdict) == check.Up }))
+	}
+	return state, nil
+}
+
+// backendState is the verdict about a backend: it is up if all its checks pass.
+func backendState(s *config.Service, e *config.Backend,
+	verdict func(check.Target) check.State) check.State {
+	out := check.Up
+	for _, t := range s.Targets(e) {
+		switch verdict(t) {
+		case check.Down:
+			return check.Down
+		case check.Unknown:
+			out = check.Unknown
+		case check.Up:
+		}
+	}
+	return out
+}
+
+// apply asks the engine for a state.
+func (b *balancer) apply(s servicemodel.State) { b.state, b.set = s, b.engine.Set(s) }
+
+// heard takes a verdict that changed: only the services that use the target are made anew.
+func (b *balancer) heard(r check.Report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	users := b.users[r.Target]
+	if len(users) == 0 {
+		return // the target was taken away meanwhile
+	}
+	b.log.Info("check", "target", r.Target, "state", r.State, "error", r.Err)
+	state := b.state
+	for _, s := range users {
+		state = state.WithEndpoints(s.ModelName(), s.Endpoints(func(e *config.Backend) bool {
+			return backendState(s, e, b.monitor.State) == check.Up
+		}))
+	}
+	b.apply(state)
+}
+
+// backendKey is a backend of a service.
+type backendKey struct {
+	service string
+	backend netip.AddrPort
+}
+
+// backendStates returns the verdicts about all backends.
+func (b *balancer) backendStates() map[backendKey]check.State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[backendKey]check.State{}
+	for i := range b.file.Services {
+		s := &b.file.Services[i]
+		for j := range s.Backends {
+			e := &s.Backends[j]
+			out[backendKey{s.Name, e.Address}] = backendState(s, e, b.monitor.State)
+		}
+	}
+	return out
+}
+
+// bindAddresses makes devices hold the addresses that are asked for, once the kernel balances what
+// comes to them.
+func (b *balancer) bindAddresses(ctx context.Context) {
+	b.mu.Lock()
+	want, set := map[netip.Addr]string{}, b.set
+	for i := range b.file.Services {
+		if s := &b.file.Services[i]; s.Device != "" {
+			for _, a := range s.Addresses {
+				want[a] = s.Device
+			}
+		}
+	}
+	b.mu.Unlock()
+	if b.engine.Wait(ctx, set) != nil {
+		return // it is stopped
+	}
+	text := ""
+	if err := syncDevices(want); err != nil {
+		text = err.Error()
+	}
+	if text != b.deviceErr && text != "" {
+		b.log.Error("addresses on devices; trying again", "error", text)
+	}
+	b.deviceErr = text
+}

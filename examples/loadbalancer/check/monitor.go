@@ -1,0 +1,188 @@
+package check
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// DefaultConcurrency is how many targets a [Monitor] asks at a time.
+const DefaultConcurrency = 64
+
+// Report is what a [Monitor] knows of a target.
+type Report struct {
+	Target Target
+	State  State
+	Since  time.Time // when the state became what it is; zero if it was not told by a check
+	// Err is why the last check failed; nil if it did not, or there was none.
+	Err error
+	// Passed and Failed count checks, and Took is how long the last one was under way.
+	Passed, Failed uint64
+	Took           time.Duration
+}
+
+// Monitor asks targets. It must be made by [NewMonitor], and closed. Its methods may be called by
+// several goroutines.
+type Monitor struct {
+	tell func(Report)
+	ctx  context.Context
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	turns   chan struct{} // as many as may be asked at a time
+	watched map[Target]*watch
+}
+
+// watch is one target that is being asked.
+type watch struct {
+	stop   context.CancelFunc
+	turns  chan struct{}
+	health health
+	report Report
+}
+
+// NewMonitor returns a monitor without targets. It calls tell whenever the state of a target
+// changes, by one goroutine at a time and without holding anything of the monitor's. A target that
+// is taken away at the same moment may be told of once more.
+func NewMonitor(tell func(Report)) *Monitor {
+	ctx, stop := context.WithCancel(context.Background())
+	var one sync.Mutex
+	return &Monitor{ctx: ctx, stop: stop, watched: map[Target]*watch{},
+		turns: make(chan struct{}, DefaultConcurrency),
+		tell: func(r Report) {
+			one.Lock()
+			defer one.Unlock()
+			tell(r)
+		}}
+}
+
+// Close stops all checks, and waits until they have ended.
+func (m *Monitor) Close() {
+	m.stop()
+	m.work.Wait()
+}
+
+// Set makes the monitor ask exactly these targets, each of which was in the state that the map says
+// before. Those that it asks already go on, with what is known of them. At most concurrency are
+// asked at a time; zero means [DefaultConcurrency].
+func (m *Monitor) Set(targets map[Target]State, concurrency int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if concurrency == 0 {
+		concurrency = DefaultConcurrency
+	}
+	if cap(m.turns) != concurrency {
+		m.turns = make(chan struct{}, concurrency)
+	}
+	for t, w := range m.watched {
+		w.turns = m.turns
+		if _, wanted := targets[t]; !wanted {
+			w.stop()
+			delete(m.watched, t)
+		}
+	}
+	for t, before := range targets {
+		if m.watched[t] != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(m.ctx)
+		w := &watch{stop: stop, turns: m.turns, report: Report{Target: t, State: before},
+			health: health{rise: t.Spec.Rise, fall: t.Spec.Fall, state: before}}
+		m.watched[t] = w
+		m.work.Go(func() {
+			defer stop()
+			m.follow(ctx, t, w)
+		})
+	}
+}
+
+// State returns the verdict about a target, [Unknown] if it is not asked.
+func (m *Monitor) State(t Target) State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w := m.watched[t]; w != nil {
+		return w.report.State
+	}
+	return Unknown
+}
+
+// Reports returns what is known of each target, in no order.
+func (m *Monitor) Reports() []Report {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Report, 0, len(m.watched))
+	for _, w := range m.watched {
+		out = append(out, w.report)
+	}
+	return out
+}
+
+// follow asks a target until the context ends.
+func (m *Monitor) follow(ctx context.Context, t Target, w *watch) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		m.mu.Lock()
+		turns := w.turns
+		m.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case turns <- struct{}{}:
+		}
+		start := time.Now()
+		err := Ask(ctx, t)
+		<-turns
+		if ctx.Err() != nil {
+			return
+		}
+		timer.Reset(m.heard(t, w, err, start) - time.Since(start))
+	}
+}
+
+// heard notes an answer, and returns how long after its beginning the next check begins.
+func (m *Monitor) heard(t Target, w *watch, err error, start time.Time) time.Duration {
+	m.mu.Lock()
+	if m.watched[t] != w {
+		m.mu.Unlock()
+		return 0 // its context has ended
+	}
+	changed := w.health.hear(err == nil)
+	w.report.Err, w.report.Took = err, time.Since(start)
+	if err == nil {
+		w.report.Passed++
+	} else {
+		w.report.Failed++
+	}
+	wait := t.Spec.Interval
+	if w.health.doubtful() {
+		wait = t.Spec.Retry
+	}
+	if changed {
+		w.report.State, w.report.Since = w.health.state, time.Now()
+	}
+	r := w.report
+	m.mu.Unlock()
+	if changed {
+		m.tell(r)
+	}
+	return wait + jitter(t.Spec.Jitter, wait)
+}
+
+// jitter returns a random time up to most; zero means a tenth of the time that is waited.
+func jitter(most, wait time.Duration) time.Duration {
+	if most == 0 {
+		most = wait / 10
+	}
+	if most <= 0 {
+		return 0
+	}
+	return rand.N(most)
+}

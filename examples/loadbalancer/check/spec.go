@@ -1,0 +1,173 @@
+package check
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The types of checks.
+const (
+	TCP   = "tcp"   // a connection can be made
+	HTTP  = "http"  // a request is answered with one of certain codes
+	HTTPS = "https" // the same over TLS
+	GRPC  = "grpc"  // the service grpc.health.v1.Health answers SERVING
+)
+
+// Spec says what to ask and how often. It is comparable: two equal specs ask the same.
+type Spec struct {
+	// Type is tcp, http, https or grpc.
+	Type string `yaml:"type"`
+	// Address and Port are where to ask. Invalid and zero mean those of the backend.
+	Address netip.Addr `yaml:"address"`
+	Port    uint16     `yaml:"port"`
+	// Source is the address to ask from. Invalid leaves it to the kernel.
+	Source netip.Addr `yaml:"source"`
+
+	// Interval is the time between two checks. Zero means 2 s.
+	Interval time.Duration `yaml:"interval"`
+	// Timeout bounds one check. Zero means 1 s.
+	Timeout time.Duration `yaml:"timeout"`
+	// Retry is the time between two checks while the answers contradict the verdict. Zero means
+	// Interval.
+	Retry time.Duration `yaml:"retry"`
+	// Jitter is the most that is added to the time between two checks, at random. Zero means a
+	// tenth of that time, negative none.
+	Jitter time.Duration `yaml:"jitter"`
+	// Rise and Fall are how many answers in a row change the verdict. Zero means 2 and 3.
+	Rise int `yaml:"rise"`
+	Fall int `yaml:"fall"`
+
+	// Path is what to GET; empty means "/". Of http and https.
+	Path string `yaml:"path"`
+	// Host is the name of the virtual host, and with TLS the name that is indicated to the server
+	// (SNI). Empty means the address, and no SNI. Of http, https and grpc.
+	Host string `yaml:"host"`
+	// Status lists codes that are right, such as "200-299 404". Empty means "200-299". No
+	// redirection is followed: its code counts. Of http and https.
+	Status string `yaml:"status"`
+	// Digest is the MD5 digest of the body in hexadecimal, that keepalived's genhash prints. Empty
+	// means that the body does not matter. Of http and https.
+	Digest string `yaml:"digest"`
+	// TLS uses TLS; https always does. Of grpc.
+	TLS bool `yaml:"tls"`
+	// Verify wants a certificate that is valid for Host. By default none is verified: a check tells
+	// whether a server answers. Of https and grpc.
+	Verify bool `yaml:"verify"`
+	// CA is a file of certificates in PEM to verify with. Empty means those of the system.
+	CA string `yaml:"ca"`
+	// Service is the service to ask for. Empty means the server as a whole. Of grpc.
+	Service string `yaml:"service"`
+}
+
+// FieldError says which field of a [Spec] is wrong.
+type FieldError struct {
+	Field string // its name in YAML
+	Err   error
+}
+
+// Error returns "path: must begin with /".
+func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// WithDefaults fills in what is left out.
+func (s Spec) WithDefaults() Spec {
+	s.Interval = cmp.Or(s.Interval, 2*time.Second)
+	s.Timeout = cmp.Or(s.Timeout, time.Second)
+	s.Retry = cmp.Or(s.Retry, s.Interval)
+	s.Rise, s.Fall = cmp.Or(s.Rise, 2), cmp.Or(s.Fall, 3)
+	if s.web() {
+		s.Path, s.Status = cmp.Or(s.Path, "/"), cmp.Or(s.Status, "200-299")
+	}
+	return s
+}
+
+// Validate returns a *[FieldError] for each field that is wrong, joined; nil if none is.
+func (s Spec) Validate() error {
+	web := s.web()
+	_, statusErr := parseStatus(s.Status)
+	var errs []error
+	for _, rule := range []struct {
+		ok          bool
+		field, text string
+	}{
+		{web || s.Type == TCP || s.Type == GRPC, "type", "must be tcp, http, https or grpc"},
+		{noneOrLong(s.Interval), "interval", "must be at least 1ms"},
+		{noneOrLong(s.Timeout), "timeout", "must be at least 1ms"},
+		{noneOrLong(s.Retry), "retry", "must be at least 1ms"},
+		{s.Path == "" || web && s.Path[0] == '/', "path", "must begin with / and is of http"},
+		{s.Host == "" || s.Type != TCP, "host", "is of http, https and grpc"},
+		{s.Status == "" || web, "status", "is of http and https"},
+		{s.Digest == "" || web && md5Hex(s.Digest), "digest", "must be an MD5 digest in hex"},
+		{!s.TLS || s.Type == GRPC, "tls", "is of grpc; use the type https"},
+		{!s.Verify || s.secure(), "verify", "needs TLS"},
+		{s.CA == "" || s.Verify, "ca", "needs verify: true"},
+		{s.Service == "" || s.Type == GRPC, "service", "is of grpc"},
+		{statusErr == nil, "status", fmt.Sprint(statusErr)},
+	} {
+		if !rule.ok {
+			errs = append(errs, &FieldError{rule.field, errors.New(rule.text)})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// noneOrLong reports whether a time is that long, or left out.
+func noneOrLong(d time.Duration) bool { return d == 0 || d >= time.Millisecond }
+
+// web reports whether the check is an HTTP request.
+func (s Spec) web() bool { return s.Type == HTTP || s.Type == HTTPS }
+
+// secure reports whether the check uses TLS.
+func (s Spec) secure() bool { return s.Type == HTTPS || s.Type == GRPC && s.TLS }
+
+func md5Hex(s string) bool {
+	return len(s) == 32 && strings.Trim(strings.ToLower(s), "0123456789abcdef") == ""
+}
+
+// codes is a range of status codes.
+type codes struct{ first, last int }
+
+// parseStatus reads a list of codes and ranges.
+func parseStatus(text string) ([]codes, error) {
+	var out []codes
+	for _, word := range strings.Fields(text) {
+		from, to, isRange := strings.Cut(word, "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.Atoi(from)
+		last, err2 := strconv.Atoi(to)
+		if err != nil || err2 != nil || first < 100 || last > 999 || last < first {
+			return nil, fmt.Errorf("%q is not a status code or a range of them", word)
+		}
+		out = append(out, codes{first, last})
+	}
+	return out, nil
+}
+
+// Target is an address and what to ask there. It is comparable.
+type Target struct {
+	Addr netip.AddrPort
+	Spec Spec
+}
+
+// Target returns what to ask for a backend, with all defaults.
+func (s Spec) Target(backend netip.AddrPort) Target {
+	addr, port := backend.Addr(), backend.Port()
+	if s.Address.IsValid() {
+		addr = s.Address
+	}
+	port = cmp.Or(s.Port, port)
+	s.Address, s.Port = netip.Addr{}, 0
+	return Target{netip.AddrPortFrom(addr, port), s.WithDefaults()}
+}
+
+// String returns "http 10.0.0.1:8080/healthz".
+func (t Target) String() string { return t.Spec.Type + " " + t.Addr.String() + t.Spec.Path }

@@ -1,0 +1,163 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"reflect"
+	"regexp"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+)
+
+// Load reads a file. The error joins a *[FieldError] for each thing that is wrong with it.
+func Load(name string) (*File, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(name, text)
+}
+
+// Parse reads the text of a file. The name is for errors.
+func Parse(name string, text []byte) (*File, error) {
+	s := &source{file: name, lines: map[string]int{}}
+	in := yaml.NewDecoder(bytes.NewReader(text))
+	var root, more yaml.Node
+	if err := in.Decode(&root); errors.Is(err, io.EOF) {
+		return nil, &FieldError{name, 0, "", errors.New("is empty")}
+	} else if err != nil {
+		return nil, s.syntax(err)
+	}
+	if err := in.Decode(&more); err == nil {
+		return nil, &FieldError{name, more.Line, "", errors.New("a second document: want one")}
+	} else if !errors.Is(err, io.EOF) {
+		return nil, s.syntax(err)
+	}
+	f := &File{source: s}
+	s.decode(root.Content[0], reflect.ValueOf(f).Elem(), "")
+	if len(s.errs) == 0 {
+		f.validate()
+	}
+	if len(s.errs) > 0 {
+		return nil, s.joined()
+	}
+	return f, nil
+}
+
+// yamlLine is how the library tells a line.
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// syntax moves the line that the library's error tells to its front.
+func (s *source) syntax(err error) error {
+	text := err.Error()
+	m := yamlLine.FindStringSubmatch(text)
+	if m == nil {
+		return &FieldError{s.file, 0, "", err}
+	}
+	line, _ := strconv.Atoi(m[1])
+	return &FieldError{s.file, line, "", errors.New(text[len(m[0]):])}
+}
+
+// InService returns an error about a service with the line that the service stands at, or that of a
+// field of it if there is one of that name.
+func (f *File) InService(name, field string, err error) error {
+	for i := range f.Services {
+		if f.Services[i].Name != name {
+			continue
+		}
+		path := fmt.Sprintf("services[%d]", i)
+		if _, ok := f.source.lines[path+"."+field]; ok {
+			path += "." + field
+		}
+		return f.source.at(path, err)
+	}
+	return &FieldError{f.source.file, 0, "", err}
+}
+
+// validate finds what is wrong between fields, and what the model would refuse.
+func (f *File) validate() {
+	s := f.source
+	names, taken := map[string]bool{}, map[string]string{}
+	for i := range f.Services {
+		svc, path := &f.Services[i], fmt.Sprintf("services[%d]", i)
+		if names[svc.Name] {
+			s.fail(path+".name", "there is another service %q", svc.Name)
+		}
+		names[svc.Name] = true
+		for j, a := range svc.Addresses {
+			at := fmt.Sprintf("%s/%s", netip.AddrPortFrom(a, svc.Port), svc.protocol())
+			if other, ok := taken[at]; ok {
+				s.fail(fmt.Sprintf("%s.addresses[%d]", path, j), "%s is also that of %q", at, other)
+			}
+			taken[at] = svc.Name
+		}
+		svc.validate(s, path)
+	}
+}
+
+// must notes what is wrong with a field unless ok.
+func (s *source) must(ok bool, path, format string, args ...any) {
+	if !ok {
+		s.fail(path, format, args...)
+	}
+}
+
+// validate finds what is wrong with a service.
+func (svc *Service) validate(s *source, path string) {
+	s.must(svc.Name != "", path+".name", "is missing")
+	s.must(len(svc.Addresses) > 0, path+".addresses", "is missing")
+	s.must(svc.Port != 0, path+".port", "is missing")
+	for i := range svc.Checks {
+		validateCheck(s, &svc.Checks[i], fmt.Sprintf("%s.checks[%d]", path, i))
+	}
+	families := map[bool]bool{}
+	seen := map[netip.AddrPort]bool{}
+	for i := range svc.Backends {
+		b, at := &svc.Backends[i], fmt.Sprintf("%s.backends[%d]", path, i)
+		s.must(b.Address.IsValid(), at+".address", "is missing")
+		s.must(!seen[b.Address], at+".address", "%s stands here a second time", b.Address)
+		seen[b.Address], families[b.Address.Addr().Is4()] = true, true
+		for j := range b.Checks {
+			validateCheck(s, &b.Checks[j], fmt.Sprintf("%s.checks[%d]", at, j))
+		}
+	}
+	for i, a := range svc.Sorry {
+		s.must(!seen[a], fmt.Sprintf("%s.sorry[%d]", path, i), "%s is a backend, too", a)
+		families[a.Addr().Is4()] = true
+	}
+	for i, a := range svc.Addresses {
+		s.must(families[a.Is4()], fmt.Sprintf("%s.addresses[%d]", path, i),
+			"%s: no backend is of its family", a)
+	}
+	if len(s.errs) == 0 {
+		svc.validateModel(s, path)
+	}
+}
+
+// validateCheck finds what is wrong with a check.
+func validateCheck(s *source, c *check.Spec, path string) {
+	for _, e := range joined(c.Validate()) {
+		var field *check.FieldError
+		if errors.As(e, &field) {
+			s.fail(path+"."+field.Field, "%w", field.Err)
+		}
+	}
+}
+
+// joined returns the errors that err joins.
+func joined(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		return many.Unwrap()
+	}
+	return []error{err}
+}

@@ -1,0 +1,140 @@
+package config_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const whole = `
+concurrency: 8
+services:
+  - name: web
+    addresses: [203.0.113.10, "2001:db8::10"]
+    port: 80
+    device: lo
+    scheduler: wrr
+    forwarding: nat
+    masquerade: never
+    affinity: 5m
+    sources: [198.51.100.0/24]
+    connections: 30s
+    checks: &both
+      - {type: http, path: /healthz, status: 200-299 404, interval: 1s, source: 10.0.0.1}
+      - {type: tcp, port: 9, fall: 1}
+    sorry: ["10.0.0.9:80"]
+    backends:
+      - address: 10.0.0.2:8080
+      - {address: 10.0.0.3:8080, weight: 0, checks: [{type: grpc, service: web}]}
+      - {address: "[2001:db8::2]:8080", weight: 3}
+  - name: dns
+    addresses: [203.0.113.10]
+    port: 53
+    protocol: udp
+    checks: *both
+    backends: [{address: 10.0.0.2:53}]
+`
+
+func TestAllFieldsAreRead(t *testing.T) {
+	t.Parallel()
+	f, err := config.Parse("lb.yaml", []byte(whole))
+	require.NoError(t, err)
+	require.Equal(t, 8, f.Concurrency)
+	require.Len(t, f.Services, 2)
+	web, dns := &f.Services[0], &f.Services[1]
+	m, err := web.Model()
+	require.NoError(t, err)
+	require.Equal(t, "loadbalancer/web", m.Name.String())
+	require.Equal(t, 5*time.Minute, m.SessionAffinity.Timeout)
+	require.Equal(t, servicemodel.WeightedRR, m.Scheduler)
+	require.Equal(t, "drain 30s", m.Connections.String())
+	require.Equal(t, "never", m.Masquerade.LoadBalancerIPs.String())
+	require.Equal(t, dns.Checks, web.Checks)
+
+	http := web.Targets(&web.Backends[0])[0]
+	require.Equal(t, "http 10.0.0.2:8080/healthz", http.String())
+	require.Equal(t, netip.MustParseAddr("10.0.0.1"), http.Spec.Source)
+	require.Equal(t, []any{time.Second, time.Second, time.Second, 2, 3}, []any{http.Spec.Interval,
+		http.Spec.Timeout, http.Spec.Retry, http.Spec.Rise, http.Spec.Fall})
+	tcp := web.Targets(&web.Backends[2])[1]
+	require.Equal(t, "tcp [2001:db8::2]:9", tcp.String())
+	require.Equal(t, check.GRPC, web.Targets(&web.Backends[1])[0].Spec.Type)
+}
+
+// What is drained gets no new connections, and sorry servers are for the family that has nobody.
+func TestSorryServersStandInForTheirFamily(t *testing.T) {
+	t.Parallel()
+	f, err := config.Parse("lb.yaml", []byte(whole))
+	require.NoError(t, err)
+	web := &f.Services[0]
+	eps := func(up ...bool) string {
+		var out []string
+		i := 0
+		for _, e := range web.Endpoints(func(*config.Backend) bool { i++; return up[i-1] }) {
+			out = append(out, fmt.Sprint(e.Addr, " ", e.Weight, e.Ready, e.Quiesced))
+		}
+		return strings.Join(out, ", ")
+	}
+	require.Equal(t, "10.0.0.2 0 true false, 10.0.0.3 0 true true, 2001:db8::2 3 false false",
+		eps(true, true, false))
+	require.Equal(t, "10.0.0.2 0 false false, 10.0.0.3 0 true true, 2001:db8::2 3 true false, "+
+		"10.0.0.9 0 true false", eps(false, true, true))
+}
+
+// Each error names the file, the line and the field, and all are found at once.
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		var want []string
+		for line := range strings.Lines(string(text)) {
+			if w, ok := strings.CutPrefix(line, "# "); ok {
+				want = append(want, strings.TrimSuffix(w, "\n"))
+			}
+		}
+		_, err = config.Parse("lb.yaml", text)
+		assert.EqualError(t, err, strings.Join(want, "\n"), name)
+	}
+}
+
+func TestErrorsAboutAServiceHaveItsLine(t *testing.T) {
+	t.Parallel()
+	f, err := config.Parse("lb.yaml", []byte(whole))
+	require.NoError(t, err)
+	for field, want := range map[string]string{
+		"scheduler": "lb.yaml:8: services[0].scheduler: EOF", "": "lb.yaml:4: services[0]: EOF",
+	} {
+		require.EqualError(t, f.InService("web", field, fmt.Errorf("EOF")), want)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(whole)
+	f.Add("services: [{name: a, addresses: [::1], port: 1, backends: [{address: '[::2]:1'}]}]")
+	f.Add("a: &a [*a]")
+	f.Fuzz(func(t *testing.T, text string) {
+		file, err := config.Parse("f", []byte(text))
+		if err != nil {
+			return
+		}
+		for i := range file.Services { // what was accepted can be used
+			_, err := file.Services[i].Model()
+			require.NoError(t, err)
+		}
+	})
+}

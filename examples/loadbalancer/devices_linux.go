@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// metric marks the addresses that this program has bound: the kernel keeps it, in both families,
+// and it has no meaning for an address without a prefix route. netlink.Addr does not know it
+// (github.com/vishvananda/netlink v1.3.1, addr.go), so the requests that it is in are made here.
+const metric = 0x6b6c6264 // "klbd"
+
+// bound is an address on a device.
+type bound struct {
+	addr netip.Addr
+	link int
+}
+
+// syncDevices makes devices hold exactly the addresses that are wanted, of those that the program
+// has bound now or earlier. An address that somebody else has bound is left alone.
+func syncDevices(want map[netip.Addr]string) error {
+	ours, others, err := listAddresses()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
+		link, err := netlink.LinkByName(want[a])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("bind %s: device %s: %w", a, want[a], err))
+			continue
+		}
+		b := bound{a, link.Attrs().Index}
+		if !ours[b] && !others[b] {
+			errs = append(errs, bind(b, want[a]))
+		}
+		delete(ours, b)
+	}
+	for b := range ours {
+		bits := b.addr.BitLen()
+		err := netlink.AddrDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: b.link}},
+			&netlink.Addr{IPNet: &net.IPNet{IP: b.addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}})
+		if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			errs = append(errs, fmt.Errorf("release %s: %w", b.addr, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bind adds an address to a device, without a prefix route and without duplicate address detection:
+// it can be used at once, and other hosts that balance for it may have it, too.
+func bind(b bound, device string) error {
+	family := unix.AF_INET
+	flags := uint32(unix.IFA_F_NOPREFIXROUTE)
+	if b.addr.Is6() {
+		family, flags = unix.AF_INET6, flags|unix.IFA_F_NODAD
+	}
+	msg := nl.NewIfAddrmsg(family)
+	msg.Prefixlen, msg.Index = uint8(b.addr.BitLen()), uint32(b.link)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR,
+		unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, b.addr.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, b.addr.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	req.AddData(nl.NewRtAttr(unix.IFA_RT_PRIORITY, nl.Uint32Attr(metric)))
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("bind %s: device %s: %w", b.addr, device, err)
+	}
+	return nil
+}
+
+// listAddresses returns the addresses that this program has bound, and those of others.
+func listAddresses() (ours, others map[bound]bool, err error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list addresses: %w", err)
+	}
+	ours, others = map[bound]bool{}, map[bound]bool{}
+	for _, m := range msgs {
+		b, mark, err := decodeAddress(m)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list addresses: %w", err)
+		}
+		if mark == metric {
+			ours[b] = true
+		} else {
+			others[b] = true
+		}
+	}
+	return ours, others, nil
+}
+
+// decodeAddress reads the body of RTM_NEWADDR.
+func decodeAddress(msg []byte) (b bound, mark uint32, err error) {
+	if len(msg) < unix.SizeofIfAddrmsg {
+		return b, 0, fmt.Errorf("an address of %d bytes", len(msg))
+	}
+	attrs, err := nl.ParseRouteAttr(msg[unix.SizeofIfAddrmsg:])
+	if err != nil {
+		return b, 0, err
+	}
+	b.link = int(binary.NativeEndian.Uint32(msg[4:]))
+	var local netip.Addr
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.IFA_ADDRESS:
+			b.addr, _ = netip.AddrFromSlice(a.Value)
+		case unix.IFA_LOCAL: // the address, where IFA_ADDRESS is that of a peer
+			local, _ = netip.AddrFromSlice(a.Value)
+		case unix.IFA_RT_PRIORITY:
+			if len(a.Value) == 4 {
+				mark = binary.NativeEndian.Uint32(a.Value)
+			}
+		}
+	}
+	if local.IsValid() {
+		b.addr = local
+	}
+	return b, mark, nil
+}

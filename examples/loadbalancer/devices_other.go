@@ -1,0 +1,17 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// syncDevices binds addresses on Linux only.
+func syncDevices(want map[netip.Addr]string) error {
+	if len(want) == 0 {
+		return nil
+	}
+	return fmt.Errorf("bind addresses: %w", errors.ErrUnsupported)
+}

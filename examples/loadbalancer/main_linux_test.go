@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// asProgram makes the test binary the program, with these arguments.
+const asProgram = "LOADBALANCER_ARGS"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(asProgram); args != "" {
+		os.Args = append([]string{"loadbalancer"}, strings.Fields(args)...)
+		main()
+		return
+	}
+	netnstest.Main(m)
+}
+
+// vip is the virtual address of tests.
+var vip = netip.MustParseAddrPort("203.0.113.10:80")
+
+// world is a network with a load balancer on its node.
+type world struct {
+	*testing.T
+	*netnstest.Cluster
+	file    string
+	log     *output
+	program *exec.Cmd
+	ended   chan error
+}
+
+// newWorld returns a network with three pods that serve on port 8080, unless told otherwise.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	netnstest.Require(t)
+	return &world{T: t, Cluster: netnstest.Start(t, netnstest.Options{}), log: &output{},
+		file: filepath.Join(t.TempDir(), "lb.yaml")}
+}
+
+// output keeps what a program wrote.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// write writes the file.
+func (w *world) write(format string, args ...any) {
+	w.Helper()
+	require.NoError(w, os.WriteFile(w.file, fmt.Appendf(nil, format, args...), 0o600))
+}
+
+// start runs the program on the node.
+func (w *world) start(args ...string) {
+	w.Helper()
+	args = append([]string{"-config", w.file, "-listen", "127.0.0.1:9095"}, args...)
+	w.program = exec.Command("/proc/self/exe")
+	w.program.Env = append(os.Environ(), asProgram+"="+strings.Join(args, " "))
+	w.program.Stderr = w.log
+	require.NoError(w, w.Node.NS.Do(w.program.Start))
+	program, ended := w.program, make(chan error, 1)
+	w.ended = ended
+	go func() { ended <- program.Wait() }()
+	w.Cleanup(func() {
+		_ = program.Process.Kill()
+		if w.Failed() {
+			w.Log(w.log.String())
+		}
+	})
+}
+
+// kill kills the program as nothing else does.
+func (w *world) kill() {
+	w.Helper()
+	require.NoError(w, w.program.Process.Kill())
+	<-w.ended
+}
+
+// reload makes the program read the file, and waits until it says so.
+func (w *world) reload(says string) {
+	w.Helper()
+	before := strings.Count(w.log.String(), says)
+	require.NoError(w, w.program.Process.Signal(syscall.SIGHUP))
+	w.soon(func() bool { return strings.Count(w.log.String(), says) > before }, says)
+}
+
+const taken = "the file was read again"
+
+// soon waits for something on a machine that may be very busy.
+func (w *world) soon(ok func() bool, what string) {
+	w.Helper()
+	require.Eventually(w, ok, time.Minute, 5*time.Millisecond, what)
+}
+
+// serve makes a pod serve at port 8080.
+func (w *world) serve(pod int) *netnstest.Server {
+	w.Helper()
+	p := w.Pods[pod]
+	s, err := p.NS.Serve(p.Name, netnstest.TCP, netip.AddrPortFrom(p.IPv4, 8080))
+	require.NoError(w, err)
+	return s
+}
+
+// answer returns who answers 20 connections of a client, each once, separated by spaces.
+func (w *world) answer() string {
+	probes := make([]netnstest.Probe, 20)
+	for i := range probes {
+		probes[i] = netnstest.Probe{From: w.Outside[0], Proto: netnstest.TCP, To: vip}
+	}
+	seen := map[string]bool{}
+	for _, o := range netnstest.SendAll(w.Context(), probes) {
+		seen[strings.TrimSpace(o.Kind.String()+" "+o.Server)] = true
+	}
+	var out []string
+	for _, s := range []string{"answered pod1", "answered pod2", "answered pod3"} {
+		if seen[s] {
+			out = append(out, strings.TrimPrefix(s, "answered "))
+		}
+		delete(seen, s)
+	}
+	for s := range seen {
+		out = append(out, s)
+	}
+	return strings.Join(out, " ")
+}
+
+// answers waits until exactly these answer.
+func (w *world) answers(who string) {
+	w.Helper()
+	w.soon(func() bool { return w.answer() == who }, who)
+}
+
+// connect opens connections through the load balancer.
+func (w *world) connect(n int) *netnstest.Conns {
+	w.Helper()
+	c, err := netnstest.OpenConns(w.Context(), w.Outside[0], vip, n)
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// get returns what the program answers on the node.
+func (w *world) get(path string) string {
+	w.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: nodeDialer(w.Node.NS)}, Timeout: time.Minute}
+	r, err := client.Get("http://127.0.0.1:9095" + path)
+	require.NoError(w, err)
+	defer r.Body.Close()
+	var b bytes.Buffer
+	_, err = b.ReadFrom(r.Body)
+	require.NoError(w, err)
+	return b.String()
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+)
+
+// answers is what the program says of itself.
+type answers struct {
+	http.Handler
+	close func()
+}
+
+// handler answers /metrics, /healthz and /backends, and shows the page elsewhere.
+func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) answers {
+	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table})
+	shown := page.New(b.engine, &page.Config{Conntrack: table})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector, newVerdicts(b), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("/healthz", collector.CountProbes(health.NewProxy(b.engine, nil).Handler()))
+	mux.HandleFunc("/backends", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(b.backends()) //nolint:errcheck // the client went away
+	})
+	mux.Handle("/", shown)
+	return answers{mux, func() {
+		collector.Close()
+		shown.Close() //nolint:errcheck // it is never wrong
+	}}
+}
+
+// serve answers at an address until the context ends.
+func serve(ctx context.Context, addr string, h answers) error {
+	defer h.close()
+	if addr == "" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	var handler http.Handler = h
+	if l.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		handler = page.Loopback(handler)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return ctx.Err()
+}
+
+// backendStatus is what /backends tells of a backend.
+type backendStatus struct {
+	Service string         `json:"service"`
+	Backend netip.AddrPort `json:"backend"`
+	State   string         `json:"state"`
+	Drained bool           `json:"drained,omitzero"`
+	Checks  []checkStatus  `json:"checks,omitempty"`
+}
+
+type checkStatus struct {
+	Check  string    `json:"check"`
+	State  string    `json:"state"`
+	Since  time.Time `json:"since,omitzero"`
+	Error  string    `json:"error,omitempty"`
+	Passed uint64    `json:"passed"`
+	Failed uint64    `json:"failed"`
+	// Milliseconds is how long the last check took.
+	Milliseconds float64 `json:"milliseconds"`
+}
+
+// backends returns what is known of each backend, in the order of the file.
+func (b *balancer) backends() []backendStatus {
+	reports := map[check.Target]check.Report{}
+	for _, r := range b.monitor.Reports() {
+		reports[r.Target] = r
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := []backendStatus{}
+	for i := range b.file.Services {
+		s := &b.file.Services[i]
+		for j := range s.Backends {
+			e := &s.Backends[j]
+			st := backendStatus{Service: s.Name, Backend: e.Address, Drained: e.Drained(),
+				State: backendState(s, e,
+					func(t check.Target) check.State { return reports[t].State }).String()}
+			for _, t := range s.Targets(e) {
+				st.Checks = append(st.Checks, newCheckStatus(t, reports[t]))
+			}
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+func newCheckStatus(t check.Target, r check.Report) checkStatus {
+	c := checkStatus{Check: t.String(), State: r.State.String(), Since: r.Since, Passed: r.Passed,
+		Failed: r.Failed, Milliseconds: float64(r.Took.Microseconds()) / 1000}
+	if r.Err != nil {
+		c.Error = r.Err.Error()
+	}
+	return c
+}
+
+// verdicts are metrics of what checks say.
+type verdicts struct {
+	*balancer
+	up, checks, took, reloads *prometheus.Desc
+}
+
+func newVerdicts(b *balancer) *verdicts {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("loadbalancer_"+name, help, labels, nil)
+	}
+	return &verdicts{balancer: b,
+		up: desc("backend_up", "Whether a backend may be used: all its checks pass.", "service",
+			"backend"),
+		checks: desc("checks_total", "Checks that were made, by their results.", "check", "result"),
+		took:   desc("check_duration_seconds", "How long the last check took.", "check"),
+		reloads: desc("reloads_total", "How often the file was read again, by whether it was "+
+			"taken.", "result")}
+}
+
+// Describe is for the registry.
+func (v *verdicts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(v, to) }
+
+// Collect is for the registry.
+func (v *verdicts) Collect(to chan<- prometheus.Metric) {
+	for k, s := range v.backendStates() {
+		up := 0.0
+		if s == check.Up {
+			up = 1
+		}
+		to <- prometheus.MustNewConstMetric(v.up, prometheus.GaugeValue, up, k.service,
+			k.backend.String())
+	}
+	sum := map[string]check.Report{} // several checks of a target may differ in their times only
+	for _, r := range v.monitor.Reports() {
+		s := sum[r.Target.String()]
+		s.Passed, s.Failed, s.Took = s.Passed+r.Passed, s.Failed+r.Failed, max(s.Took, r.Took)
+		sum[r.Target.String()] = s
+	}
+	for name, r := range sum {
+		to <- prometheus.MustNewConstMetric(v.checks, prometheus.CounterValue, float64(r.Passed),
+			name, "passed")
+		to <- prometheus.MustNewConstMetric(v.checks, prometheus.CounterValue, float64(r.Failed),
+			name, "failed")
+		to <- prometheus.MustNewConstMetric(v.took, prometheus.GaugeValue, r.Took.Seconds(), name)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for ok, result := range map[bool]string{true: "taken", false: "broken"} {
+		to <- prometheus.MustNewConstMetric(v.reloads, prometheus.CounterValue,
+			float64(v.balancer.reloads[ok]), result)
+	}
+}
