@@ -44,7 +44,8 @@ func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 	timeout func(i int) time.Duration) {
 	tb.Helper()
-	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, false, false)}
+	p := &plan{table: b.pl.table, have: b.pl.version,
+		next: b.pl.version.next(false, nil, false, false)}
 	for i := range p.families {
 		p.families[i] = familyPlan{f: nft.Families[i]}
 	}

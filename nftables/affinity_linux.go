@@ -216,21 +216,22 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	return b.forgetClients(ctx, i, name, keys[half:])
 }
 
-// swept replaces the version by one that says that nothing is to be swept. If another writer
+// swept commits a version that says that nothing is to be swept. If another writer
 // committed meanwhile, the mark is his to take away, since he may have left clients to be
 // forgotten, too.
 func (b *Backend) swept(ctx context.Context) error {
 	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(b.pl.first, false, b.pl.version.owners), mark: true}
+		next: b.pl.version.next(false, b.pl.first, false, b.pl.version.owners), mark: true}
 	k.batch.Reset()
 	p.encode(&k.batch)
 	_, err := k.commit(ctx)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return nil
 	}
 	if err == nil {
-		b.pl.version, b.sweep = p.next, nil
+		b.advance(p)
+		b.sweep = nil
 	}
 	return err
 }

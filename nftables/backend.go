@@ -96,7 +96,7 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{log: cfg.logger(), pl: planner{table: table, w: newWriter(), capacity: capacity,
-		first: firstVersion()}, looks: ration.New(8, 20)}
+		first: randomEpoch}, looks: ration.New(8, 20)}
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w",
 			kernelprobe.Explain(err, nil, kernelprobe.Running()))
@@ -202,6 +202,19 @@ func (sk *skeleton) count(fp *familyPlan) {
 	}
 }
 
+// advance remembers the version after a plan that was committed.
+func (b *Backend) advance(p *plan) {
+	b.pl.version = p.next
+	counts := b.pl.have[0].counts
+	if counts == nil {
+		return
+	}
+	if p.have.epoch != p.next.epoch {
+		delete(counts, versionSet(p.have.epoch).Name)
+	}
+	counts[versionSet(p.next.epoch).Name] = int(p.next.number)
+}
+
 // committed remembers what the kernel holds after a plan.
 func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 	for i := range p.families {
@@ -217,7 +230,7 @@ func (b *Backend) committed(p *plan, c *servicemodel.ChangeSet) {
 	if p.empty() {
 		return
 	}
-	b.pl.version = p.next
+	b.advance(p)
 	switch {
 	case p.have.unswept: // by an earlier commit, or by this one as well
 		b.sweep = sweepAll(c.New)

@@ -31,7 +31,8 @@ func BenchmarkPlanOneEndpoint(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 41}
+			pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity,
+				first: firstEpoch}
 			first := pl.plan(servicemodel.Diff(nil, old))
 			for i := range first.families {
 				pl.have[i] = first.families[i].next

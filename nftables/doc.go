@@ -120,11 +120,12 @@
 //
 // A change is one transaction; nothing is ever half written. (A load that is larger than what the
 // socket can send at once, as in an unprivileged user namespace, comes in several, each of which
-// leaves whole services.) The set "version", in the table of IPv4, has one element, which each
-// transaction deletes and replaces by the next. So the transaction of a program that does not know
-// the last one fails as a whole; the program reads again, and begins again. Commits of other
-// programs do not matter. Programs that write to one instance take turns (flock on the network
-// namespace, for ten seconds at most), so that none fails again and again.
+// leaves whole services.) Each transaction adds the next number to a set in the table of IPv4, such
+// as "version-5f3a09c2". So the transaction of a program that does not know the last one fails as a
+// whole; the program reads again, and begins again. After 127 transactions, one deletes the set and
+// makes another with the next name. Commits of other programs do not matter. Programs that write to
+// one instance take turns (flock on the network namespace, for ten seconds at most), so that none
+// fails again and again.
 //
 // What somebody did by hand is noticed before the next change: where the generation of nf_tables is
 // another than ours, tables, chains, rules and, on Linux 6.16 and newer, the numbers of elements

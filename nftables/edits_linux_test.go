@@ -70,8 +70,10 @@ var handEdits = []handEdit{
 		"add element ip kernlb sources { 203.0.113.10 . tcp . 80 . 0.0.0.0-255.255.255.255 }"},
 	{"a restriction is deleted", "delete element ip kernlb restricted { 203.0.113.10 . tcp . 80 }"},
 	{"a setting is deleted", "delete element ip kernlb settings { 0x00000001 }"},
-	{"the version is deleted", "flush set ip kernlb version"},
-	{"there are two versions", "add element ip kernlb version { 0x00000007 }"},
+	{"the version is deleted", "flush set ip kernlb VERSION"},
+	{"a version is added", "add element ip kernlb VERSION { 0x00000007 }"},
+	{"an epoch is deleted", "delete set ip kernlb VERSION"},
+	{"an epoch is added", "add set ip kernlb version-00000007 { type mark; size 128; }"},
 }
 
 // What somebody does by hand is noticed by the next apply of a program that runs, and of one that
@@ -94,7 +96,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				require.NoError(t, err)
 				want := list()
 				if running && !tellsCounts(t, b) && strings.Contains(tc.nft, "element ") &&
-					!strings.Contains(tc.nft, "version") {
+					!strings.Contains(tc.nft, "VERSION") {
 					continue // it is noticed later: see dataplane.Touched
 				}
 
@@ -121,18 +123,24 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 func listing(t *testing.T, ns *netnstest.NS, program string) string {
 	t.Helper()
 	all := runNft(t, ns, program, "", "list", "ruleset")
-	before, rest, _ := strings.Cut(all, "set version {")
+	before, rest, _ := strings.Cut(all, "set version-")
 	_, after, _ := strings.Cut(rest, "}\n")
 	return before + after
 }
 
-// editByHand runs a command of nft. HANDLE(chain) in it stands for the chain's first rule.
+// editByHand runs a command of nft. HANDLE(chain) in it stands for the chain's first rule, and
+// VERSION for the set of the epoch.
 func editByHand(t *testing.T, ns *netnstest.NS, program, edit string) {
 	t.Helper()
 	if _, rest, ok := strings.Cut(edit, "HANDLE("); ok {
 		chain, _, _ := strings.Cut(rest, ")")
 		edit = strings.ReplaceAll(edit, "HANDLE("+chain+")", firstHandle(t,
 			runNft(t, ns, program, "", "-a", "list", "chain", "ip", "kernlb", chain)))
+	}
+	if strings.Contains(edit, "VERSION") {
+		_, rest, _ := strings.Cut(runNft(t, ns, program, "", "list", "ruleset"), "set version-")
+		epoch, _, _ := strings.Cut(rest, " ")
+		edit = strings.ReplaceAll(edit, "VERSION", "version-"+epoch)
 	}
 	runNft(t, ns, program, edit, "-f", "-")
 }

@@ -142,17 +142,6 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 		mustResolve(t, base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))
 }
 
-// A version is a number after the last one, never zero, and has a mark.
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, version{number: 7}, version{}.next(7, false, false))
-	require.Equal(t, version{number: 8, unswept: true, owners: true},
-		version{number: 7}.next(3, true, true))
-	require.Equal(t, version{number: 1}, version{number: 1<<32 - 1}.next(3, false, false))
-	require.Equal(t, version{number: 1}, version{}.next(0, false, false))
-	require.NotZero(t, firstVersion())
-}
-
 // Where nothing is, a neighbour changes nothing, and whoever makes the instance does.
 func TestIntegrityOfNothing(t *testing.T) {
 	t.Parallel()

@@ -132,12 +132,8 @@ func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.T
 			return o, v, err
 		}
 	}
-	after, err := k.readVersion(ctx, table)
-	if err == nil && after != v {
-		err = rawnl.ErrDumpInterrupted
-	}
 	k.gen = gen.ID
-	return o, v, err
+	return o, v, k.requireVersion(ctx, table, v)
 }
 
 // observeTable reads one table.

@@ -30,37 +30,6 @@ func (k *kernel) tableExists(ctx context.Context, f *nft.Family, table string) (
 	return err == nil, err
 }
 
-// readVersion reads the version of an instance. Where the table is not there, or its set is not,
-// there is none.
-func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
-	var elems []nft.Elem
-	err := k.dumpElements(ctx, nft.IPv4, table, setVersion, func(e nft.Elem) error {
-		elems = append(elems, cloneElem(e))
-		return nil
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return version{}, nil
-	}
-	return versionOf(elems), err
-}
-
-// hasVersion asks whether a version is there still; if none was, whether there is none.
-func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool, error) {
-	if v.number == 0 {
-		now, err := k.readVersion(ctx, table)
-		return now == v, err
-	}
-	var l nft.ElemList
-	l.Add(nft.Elem{Key: v.key()})
-	k.req.Reset()
-	nft.AppendLookup(&k.req, nft.IPv4, table, versionSet(), &l)
-	_, err := k.conn.Query(ctx, &k.req)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // readTable reads what a table is made of, apart from elements; nil if there is none. Nothing of
 // that is disturbed by what others commit to other tables: sets and rules are dumped by table,
 // chains are asked for by name.
@@ -96,18 +65,25 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 }
 
 func (k *kernel) readSets(ctx context.Context, f *nft.Family, raw *rawTable) error {
-	req := k.get(f, nft.MsgGetSet, "sets of table", f.Name+" "+raw.name)
-	req.Text(nft.AttrSetTable, raw.name)
-	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
-		s, err := nft.DecodeSet(m.Attrs)
-		if err != nil {
-			return err
-		}
+	return k.dumpSets(ctx, f, raw.name, func(s nft.SetInfo) {
 		raw.sets[s.Name] = s.Spec
 		if s.Count >= 0 {
 			raw.counts[s.Name] = s.Count
 		}
-		return nil
+	})
+}
+
+// dumpSets calls fn with each set of a table.
+func (k *kernel) dumpSets(ctx context.Context, f *nft.Family, table string,
+	fn func(nft.SetInfo)) error {
+	req := k.get(f, nft.MsgGetSet, "sets of table", f.Name+" "+table)
+	req.Text(nft.AttrSetTable, table)
+	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
+		s, err := nft.DecodeSet(m.Attrs)
+		if err == nil {
+			fn(s)
+		}
+		return err
 	})
 }
 

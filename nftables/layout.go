@@ -12,7 +12,7 @@ import (
 // layoutNumber is the number of the layout, which the settings have: see package settings. It is
 // counted up by a change after which what is in the kernel means something else, though sets and
 // chains are the same.
-const layoutNumber = 1
+const layoutNumber = 2
 
 // kind is one way by which packets reach frontends. Sets and chains of a kind share the beginning
 // of their names.
@@ -148,14 +148,12 @@ func insert[T int | uint32](sorted []T, v T) []T {
 }
 
 // setsOf lists the sets of a table, those used most first: the kernel finds a set by walking the
-// list (nft_set_lookup in nf_tables_api.c).
+// list (nft_set_lookup in nf_tables_api.c). The set of the version, which changes, is not among
+// them.
 func setsOf(f *nft.Family, s *shape) []*nft.Set {
 	var l []*nft.Set
 	for _, k := range kinds {
 		l = append(l, k.endpointMaps(f)...)
-	}
-	if f == nft.IPv4 {
-		l = append(l, versionSet())
 	}
 	for _, k := range kinds {
 		l = append(l, &nft.Set{Name: k.registry, Key: k.key(f), Comment: "every frontend"})

@@ -162,28 +162,43 @@ type memoryBackend struct {
 
 func newMemoryBackend(m *memory) *memoryBackend {
 	return &memoryBackend{Backend{pl: planner{table: DefaultTable, w: newWriter(),
-		capacity: capacity, first: 7}}, m}
+		capacity: capacity, first: firstEpoch}}, m}
 }
 
 // observe reads everything, as if nothing were wanted.
 func (b *memoryBackend) observe() *dataplane.Observation {
 	var o [2]*observed
-	var elems []nft.Elem
+	var v version
 	for i, f := range nft.Families {
 		raw := b.memory.copyOf(i)
 		if raw != nil && f == nft.IPv4 {
-			for _, e := range raw.elems[setVersion] {
-				elems = append(elems, e.Elem)
-			}
+			v = memoryVersion(raw)
 		}
 		var err error
 		o[i], err = read(f, raw, func(*observed) error { return nil })
 		require.NoError(b.memory.t, err)
 	}
-	obs, err := b.merge(o, versionOf(elems), nil)
+	obs, err := b.merge(o, v, nil)
 	require.NoError(b.memory.t, err)
 	return obs
 }
+
+// memoryVersion returns the version that a table has; none if that is not whole.
+func memoryVersion(raw *rawTable) (v version) {
+	for name, spec := range raw.sets {
+		if epoch, ok := epochOf(name, spec); ok {
+			var elems []nft.Elem
+			for _, e := range raw.elems[name] {
+				elems = append(elems, e.Elem)
+			}
+			v, _ = versionOf(epoch, elems)
+		}
+	}
+	return v
+}
+
+// firstEpoch is that of tests in which nobody else makes an instance.
+func firstEpoch() uint32 { return 41 }
 
 // commit commits a change set.
 func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan {
@@ -284,9 +299,7 @@ func requireCounts(t *testing.T, b *memoryBackend, step int) {
 			continue
 		}
 		for name, n := range b.pl.have[i].counts {
-			if name != setVersion { // it is replaced, not counted
-				require.Equal(t, raw.counts[name], n, "step %d, family %d, set %s", step, i, name)
-			}
+			require.Equal(t, raw.counts[name], n, "step %d, family %d, set %s", step, i, name)
 		}
 		sh := shapeOf(raw.sets)
 		require.True(t, b.pl.have[i].shape.equal(&sh))
@@ -300,7 +313,7 @@ func requireSameElements(t *testing.T, want, got *memory) {
 		if want.tables[i] == nil {
 			if got.tables[i] != nil { // a table stays
 				for name, l := range got.tables[i].elems {
-					if name != setSettings && name != setVersion {
+					if name != setSettings && !isVersion(name) {
 						require.Empty(t, l, name)
 					}
 				}
@@ -308,13 +321,13 @@ func requireSameElements(t *testing.T, want, got *memory) {
 			continue
 		}
 		for name, l := range got.tables[i].elems {
-			if name != setVersion {
+			if !isVersion(name) {
 				require.Equal(t, sortedKeys(want.tables[i].elems[name]), sortedKeys(l), name)
 			}
 		}
 		for name, l := range want.tables[i].elems {
 			for key, e := range l {
-				if name != setVersion {
+				if !isVersion(name) {
 					require.Equal(t, e.Elem, got.tables[i].elems[name][key].Elem, name)
 				}
 			}

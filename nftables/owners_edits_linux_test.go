@@ -119,7 +119,7 @@ func TestPartsOfAnotherLayoutStay(t *testing.T) {
 	p := dataplane.NewParts(b, nil)
 	_, err = p.Apply(t.Context(), "third", states["third"])
 	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
-	require.ErrorContains(t, err, `"layout 1000", want "layout 1"`)
+	require.ErrorContains(t, err, `"layout 1000", want "layout 2"`)
 	_, err = p.Remove(t.Context(), "default")
 	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))

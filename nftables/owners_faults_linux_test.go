@@ -76,8 +76,8 @@ func TestAPartEndsASweep(t *testing.T) {
 	applyParts(t, ns, states, "default", "other")
 	_, err := b.ObserveParts(t.Context(), []string{"default"}, nil)
 	require.NoError(t, err)
-	p := &plan{table: b.pl.table, have: b.pl.version, next: b.pl.version.next(0, true, true),
-		mark: true}
+	p := &plan{table: b.pl.table, have: b.pl.version,
+		next: b.pl.version.next(false, nil, true, true), mark: true}
 	b.kernel.batch.Reset()
 	p.encode(&b.kernel.batch)
 	_, err = b.kernel.commit(t.Context())

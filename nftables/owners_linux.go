@@ -123,11 +123,7 @@ func (p *partsReading) observe(ctx context.Context) (*dataplane.Observation, err
 	if err != nil {
 		return nil, err
 	}
-	after, err := p.k.readVersion(ctx, p.table)
-	if err == nil && after != p.version {
-		err = rawnl.ErrDumpInterrupted
-	}
-	if err != nil {
+	if err := p.k.requireVersion(ctx, p.table, p.version); err != nil {
 		return nil, err
 	}
 	p.k.gen = gen.ID
@@ -236,7 +232,7 @@ func (p *partsReading) sound() bool {
 		case !p.version.owners, p.damage, !indexFits(raw):
 			p.text = append(p.text, "the index of owners is not whole")
 			return false
-		case p.have[i].broken, p.version.unswept, p.crowded, p.version.number == p.doubted.number:
+		case p.have[i].broken, p.version.unswept, p.crowded, p.version == p.doubted:
 			return false
 		}
 	}

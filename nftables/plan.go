@@ -50,7 +50,7 @@ type plan struct {
 	owning owning
 	// sysctl is what else is set, as text.
 	sysctl string
-	// mark says that the version is replaced although nothing else may change: by one with another
+	// mark says that a version is committed although nothing else may change: one with another
 	// mark.
 	mark bool
 }
@@ -121,9 +121,9 @@ type planner struct {
 	have  [2]skeleton
 	// owning is set if it was parts that were observed: then only those change.
 	owning *owning
-	// version is the version in the kernel, and first the one to begin with.
+	// version is the version in the kernel, and first makes the epoch to begin with.
 	version version
-	first   uint32
+	first   func() uint32
 	// localnet is what the sysctl route_localnet was before something answered at loopback
 	// addresses.
 	localnet bool
@@ -151,8 +151,8 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	}
 	pl.forgetMoved()
 	pl.p.have = pl.version
-	pl.p.next = pl.version.next(pl.first, pl.version.unswept || pl.p.leavesClients(),
-		pl.owning != nil)
+	pl.p.next = pl.version.next(pl.p.families[0].create, pl.first,
+		pl.version.unswept || pl.p.leavesClients(), pl.owning != nil)
 	if pl.owning == nil && pl.version.owners {
 		pl.dropIndex()
 	}
@@ -342,9 +342,6 @@ func (pl *planner) write(i int, rules servicemodel.Rules) {
 	pl.needsAll(i)
 	fp.create = true
 	fp.next = skeleton{exists: true, shape: pl.need[i], counts: map[string]int{}}
-	if fp.f == nft.IPv4 {
-		fp.next.counts[setVersion] = 1
-	}
 	fp.sets = setsOf(fp.f, &fp.next.shape)
 	fp.newSets = fp.sets
 	fp.program = newProgram(fp.f, rules, &fp.next.shape)

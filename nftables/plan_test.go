@@ -84,7 +84,7 @@ func goldenSteps() []goldenStep {
 // A story of states, and the plan that leads from each to the next, in nft's language.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
-	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 41}
+	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: firstEpoch}
 	var table *servicemodel.Table
 	for _, step := range goldenSteps() {
 		next, err := servicemodel.Resolve(table, step.state)
@@ -104,7 +104,7 @@ func TestPlansAreGolden(t *testing.T) {
 			pl.have[i] = p.families[i].next
 		}
 		require.Equal(t, pl.version, p.have)
-		pl.version = version{number: p.next.number} // and swept
+		pl.version = version{epoch: p.next.epoch, number: p.next.number} // and swept
 		table = next
 	}
 }
@@ -121,7 +121,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	}
 	table, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
-	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: 1}
+	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: firstEpoch}
 	p := pl.plan(servicemodel.Diff(nil, table))
 	var used rawnl.Batch
 	p.encode(&used)

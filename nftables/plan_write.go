@@ -69,24 +69,29 @@ func (p *plan) String() string {
 	return b.String()
 }
 
-// write writes what is done to both tables. The version of before goes first: the table that has it
-// may be deleted after that.
+// write writes what is done to both tables. The next number of the epoch goes first, also if that
+// ends, or the table that has it is deleted: it fails if others have committed.
 func (p *plan) write(to func(f *nft.Family) nft.Writer) {
 	if p.empty() {
 		return
 	}
-	var old, new nft.ElemList
+	w, old := to(nft.IPv4), versionSet(p.have.epoch)
 	if p.have.number != 0 {
-		p.have.appendTo(&old)
-		to(nft.IPv4).DeleteElements(versionSet(), &old)
+		w.AddElements(old, p.next.elem(p.have.number+1))
 	}
 	for i := range p.families {
 		if fp := &p.families[i]; fp.f != nil {
 			fp.write(to(fp.f))
 		}
 	}
-	p.next.appendTo(&new)
-	to(nft.IPv4).AddElements(versionSet(), &new)
+	if p.have.number != 0 && p.next.epoch == p.have.epoch {
+		return
+	}
+	if p.have.number != 0 && !p.families[0].create {
+		w.DeleteSet(old)
+	}
+	w.AddSet(versionSet(p.next.epoch))
+	w.AddElements(versionSet(p.next.epoch), p.next.elem(p.next.number))
 }
 
 // write writes what is done to one table.

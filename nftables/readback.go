@@ -121,7 +121,7 @@ func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skele
 		}
 	}
 	prog := newProgram(f, rules, &sk.shape)
-	why := append(raw.wrongSets(setsOf(f, &sk.shape)), raw.wrongChains(prog)...)
+	why := append(raw.wrongSets(f, setsOf(f, &sk.shape)), raw.wrongChains(prog)...)
 	if raw.dormant {
 		why = append([]string{"it is dormant"}, why...)
 	}
@@ -136,7 +136,7 @@ func readSkeleton(f *nft.Family, raw *rawTable, rules servicemodel.Rules) (skele
 }
 
 // wrongSets says which sets are missing, of another type, or do not belong.
-func (raw *rawTable) wrongSets(want []*nft.Set) (why []string) {
+func (raw *rawTable) wrongSets(f *nft.Family, want []*nft.Set) (why []string) {
 	belongs := map[string]bool{}
 	for _, s := range want {
 		belongs[s.Name] = true
@@ -146,7 +146,13 @@ func (raw *rawTable) wrongSets(want []*nft.Set) (why []string) {
 			why = append(why, fmt.Sprintf("set %s is of another type", s.Name))
 		}
 	}
+	epochs := 0
 	for _, name := range sortedKeys(raw.sets) {
+		if isVersion(name) && f == nft.IPv4 {
+			if epochs++; epochs == 1 { // it is compared with what the version should be
+				continue
+			}
+		}
 		if !belongs[name] && !isAnonymous(name) {
 			why = append(why, fmt.Sprintf("set %s does not belong", name))
 		}
@@ -282,7 +288,7 @@ func (r *reading) addresses(set string) []netip.Addr {
 func (r *reading) unseen(o *observed) {
 	sets := setsOf(r.f, &o.shape)
 	for _, s := range sets {
-		if isAffinityMap(s.Name) || isOwners(s.Name) || s.Name == setVersion {
+		if isAffinityMap(s.Name) || isOwners(s.Name) {
 			continue
 		}
 		m := r.elems[s.Name]

@@ -47,7 +47,7 @@ func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
 // dumpSets dumps all sets of a table into raw.
 func dumpSets(ctx context.Context, b *Backend, f *nft.Family, raw *rawTable) error {
 	for name := range raw.sets {
-		if isAnonymous(name) || isAffinityMap(name) || name == setVersion {
+		if isAnonymous(name) || isAffinityMap(name) || isVersion(name) {
 			continue
 		}
 		err := b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nft.Elem) error {

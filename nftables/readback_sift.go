@@ -58,7 +58,7 @@ func isLarge(name string) bool {
 
 // isRead reports whether the elements of a set say what services there are.
 func isRead(name string) bool {
-	return !isAffinityMap(name) && !isOwners(name) && name != setSettings && name != setVersion
+	return !isAffinityMap(name) && !isOwners(name) && !isVersion(name) && name != setSettings
 }
 
 // complete reports whether all elements of a set were found.

@@ -234,7 +234,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	for text, spoil := range map[string]func(h *held, b *memoryBackend){
 		"the tables have no version": func(h *held, _ *memoryBackend) {
-			clear(h.tables[0].elems[setVersion])
+			clear(h.tables[0].elems[versionSet(firstEpoch()).Name])
 		},
 		"a set is full": func(_ *held, b *memoryBackend) { b.crowded = true },
 	} {
@@ -256,7 +256,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 	require.Equal(t, []string{"the tables have no version"}, o.Drift)
 	b.apply(o.Table, servicemodel.State{}.WithNode(goldenNode()))
 	require.NotNil(t, h.tables[0], "the table of IPv4 has the version, also without services")
-	require.Len(t, h.tables[0].elems[setVersion], 1)
+	require.Equal(t, uint32(1), memoryVersion(h.tables[0]).number)
 
 	b = newMemoryBackend(&memory{t: t})
 	require.Empty(t, b.observe().Drift, "nothing needs no version")

@@ -1,0 +1,131 @@
+package nftables
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// turns are states that differ in an endpoint.
+func turns() (l [3]servicemodel.State) {
+	for i, addr := range []string{"10.244.1.7", "10.244.1.8", "10.244.1.9"} {
+		l[i] = servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).
+			WithEndpoints(goldenService().Name, goldenEndpoints(addr))
+	}
+	return l
+}
+
+// advanceTo applies states in turn until the version has a number.
+func advanceTo(t *testing.T, b *Backend, e *dataplane.Engine, number uint32) {
+	t.Helper()
+	states := turns()
+	for n := 0; b.pl.version.number != number; n++ {
+		_, err := e.Apply(t.Context(), states[n%2])
+		require.NoError(t, err)
+	}
+}
+
+// A writer is late by one transaction or by several, of the same epoch or of the next one.
+func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ from, to uint32 }{{2, 3}, {5, 9}, {epochLength - 1, epochLength},
+		{epochLength, 1}, {3, 3}, {epochLength, epochLength}} {
+		ns, late := newNS(t)
+		b := newBackend(t, ns, nil)
+		e := dataplane.New(b, nil)
+		_, err := e.Apply(t.Context(), turns()[2])
+		require.NoError(t, err)
+		advanceTo(t, b, e, tc.from)
+		before := b.pl.version
+		o, err := late.Observe(t.Context(), nil)
+		require.NoError(t, err)
+		require.Equal(t, before, late.pl.version)
+
+		_, err = e.Apply(t.Context(), turns()[2])
+		require.NoError(t, err)
+		advanceTo(t, b, e, tc.to)
+		require.NotEqual(t, before, b.pl.version)
+		require.Equal(t, dataplane.Broken, integrity(t, late))
+		_, err = late.Commit(t.Context(), servicemodel.Diff(o.Table,
+			mustResolve(t, turns()[2]).Arrange(o.Table)))
+		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.Equal(t, dataplane.Intact, integrity(t, b), "nothing of it is in the kernel")
+
+		_, err = late.Observe(t.Context(), nil)
+		require.NoError(t, err)
+		require.Equal(t, b.pl.version, late.pl.version)
+	}
+}
+
+// A process that publishes something new deletes nothing in the kernel, which would let its socket
+// be closed only after an RCU grace period.
+func TestWhoOnlyAddsDeletesNothing(t *testing.T) {
+	t.Parallel()
+	ns, _ := newNS(t)
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other")
+	b, tap := tapped(t, ns)
+	sent := map[uint8]int{}
+	tap.Request = func(request []rawnltest.Message) {
+		for _, m := range request {
+			if m.Type>>8 == uint16(rawnl.SubsysNFTables) {
+				sent[uint8(m.Type)]++
+			}
+		}
+	}
+	svc := goldenService(func(s *servicemodel.Service) {
+		s.Name.Namespace, s.ClusterIPs = "new", []netip.Addr{netip.MustParseAddr("10.96.0.77")}
+		s.Ports[0].NodePort = 30077
+	})
+	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "new", servicemodel.State{}.
+		WithNode(goldenNode()).WithService(svc).
+		WithEndpoints(svc.Name, goldenEndpoints("10.244.1.77", "10.244.1.78")))
+	require.NoError(t, err)
+	require.NotZero(t, sent[nft.MsgNewSetElem])
+	for _, deletion := range []uint8{nft.MsgDelTable, nft.MsgDelSet, nft.MsgDelSetElem,
+		nft.MsgDelRule, nft.MsgDelChain} {
+		require.Zero(t, sent[deletion], deletion)
+	}
+}
+
+// What reads like a version and is none is read again, and is a conflict if somebody commits
+// meanwhile.
+func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	e := dataplane.New(b, nil)
+	_, err := e.Apply(t.Context(), turns()[2])
+	require.NoError(t, err)
+	advanceTo(t, b, e, 3)
+	r, tap := tapped(t, ns)
+	for _, commits := range []bool{false, true} {
+		doubledTimes := 0
+		tap.Answer = func(m rawnltest.Message) {
+			if doubled(m) {
+				if doubledTimes++; commits {
+					_, err := e.Apply(t.Context(), turns()[doubledTimes%2])
+					require.NoError(t, err)
+				}
+			}
+		}
+		v, err := r.kernel.readVersion(t.Context(), DefaultTable)
+		require.Equal(t, 2, doubledTimes)
+		require.Zero(t, v)
+		if commits {
+			require.ErrorIs(t, err, rawnl.ErrDumpInterrupted)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	tap.Answer = nil
+	v, err := r.kernel.readVersion(t.Context(), DefaultTable)
+	require.NoError(t, err)
+	require.Equal(t, b.pl.version, v)
+}
