@@ -19,6 +19,11 @@ import (
 // loadBalancerIPs are addresses of a load balancer, which a test gives a service.
 var loadBalancerIPs = []string{"203.0.113.5", "2001:db8:113::5"}
 
+// bothFamilies are arguments for node ports at some addresses of each family, and metrics at all;
+// healthz is at 0.0.0.0, which is both families, too.
+var bothFamilies = []string{"--metrics-bind-address=::",
+	"--nodeport-addresses=192.0.2.0/24,2001:db8:2::/64"}
+
 // addDualStack creates a service of both families, with node ports, addresses of a load balancer
 // and policy Local, and returns it as the API server made it.
 func (p *controlPlane) addDualStack(name, app string) *corev1.Service {
@@ -66,9 +71,7 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 	for mode, c := range nodes {
 		require.NoError(t, c.RemotePods[0].Serve(netnstest.TCP, 8080))
 		p.reach(c.Node.NS)
-		spawn(t, c.Node.NS, asProgram+"=1", self, append(p.proxyArgs("node1", mode),
-			"--metrics-bind-address=::", // healthz is at 0.0.0.0: both are both families
-			"--nodeport-addresses=192.0.2.0/24,2001:db8:2::/64")...)
+		p.start("kernlb", c, mode, bothFamilies...)
 		servesBothFamilies(t, c, s)
 		answersHTTPOverBothFamilies(t, c, s, mode)
 	}

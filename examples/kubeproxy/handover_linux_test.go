@@ -234,8 +234,7 @@ func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 	stop := p.churn()
 	var nodes []*watched
 	start := func(mode string, c *netnstest.Cluster) *process {
-		return spawn(t, c.Node.NS, asProgram+"=1", self,
-			append(p.proxyArgs("node1", mode), "--iptables-min-sync-period=0s")...)
+		return p.start("kernlb", c, mode, "--iptables-min-sync-period=0s")
 	}
 	for _, mode := range []string{"nftables", "iptables"} {
 		c := node(t)

@@ -149,10 +149,13 @@ func TestLongLatencyBesideKubeProxy(t *testing.T) {
 }
 
 // start starts the program, or kube-proxy, on the first node.
-func (p *controlPlane) start(who string, c *netnstest.Cluster, mode string) *process {
+func (p *controlPlane) start(
+	who string, c *netnstest.Cluster, mode string, more ...string,
+) *process {
 	if who == "kernlb" {
-		return spawn(p.t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", mode)...)
+		return spawn(p.t, c.Node.NS, asProgram+"=1", self,
+			append(p.proxyArgs("node1", mode), more...)...)
 	}
 	return spawn(p.t, c.Node.NS, "PATH="+nftIPTables(p.t), binary(p.t),
-		p.kubeProxyArgs("node1", mode)...)
+		append(p.kubeProxyArgs("node1", mode), more...)...)
 }

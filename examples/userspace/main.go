@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -50,6 +51,17 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	o.proxy.Logger = log
+	return forward(ctx, o, follower, log)
+}
+
+// forward forwards until the context ends, or another process takes over.
+func forward(ctx context.Context, o *options, follower *follower, log *slog.Logger) error {
+	before := &predecessor{path: o.handover}
+	defer before.close()
+	var err error
+	if o.proxy.Inherited, err = before.sockets(); err != nil {
+		return err
+	}
 	backend, err := proxy.New(&o.proxy)
 	if err != nil {
 		return err
@@ -63,18 +75,46 @@ func run(ctx context.Context, o *options) error {
 	ports := health.NewNodePorts(nil) // for load balancers in front of this host
 	defer ports.Close()
 	defer engine.Subscribe(follower.tell)()
+	serving := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(serving) })
 	defer engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
 		if ev, ok := ev.(dataplane.Applied); ok {
+			begin()
 			if err := ports.Sync(ctx, ev.Changes.New); err != nil {
 				log.Error("health check node ports", "error", err)
 			}
 		}
 	})()
 	engine.Set(follower.state())
-	if err := serve(ctx, engine, follower); err != nil {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var work sync.WaitGroup
+	work.Go(func() {
+		if succeeded(ctx, serving, before, backend, o, log) {
+			log.Info("another process took over")
+			stop()
+		}
+	})
+	err = serve(ctx, engine, follower)
+	stop()
+	work.Wait()
+	if err != nil {
 		return err
 	}
 	return finish(engine, backend, o.drain, log)
+}
+
+// succeeded tells the process before, once this one serves, that it is not needed any more, and
+// returns whether another took over from this one before the context ended.
+func succeeded(ctx context.Context, serving <-chan struct{}, before *predecessor,
+	backend *proxy.Backend, o *options, log *slog.Logger) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-serving:
+	}
+	before.ready()
+	return o.handover != "" && passOn(ctx, o.handover, backend.Sockets, log)
 }
 
 // serve runs the engine and follows the files until the context ends, which is no error.

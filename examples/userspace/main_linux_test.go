@@ -72,7 +72,8 @@ func (p *program) logs(t *testing.T, text string) {
 		5*time.Millisecond, "no %q", text)
 }
 
-// endpoint listens, and says its name to each connection, which it keeps until the client ends.
+// endpoint listens, and says its name to each connection, and what it is sent, until the client
+// ends.
 func endpoint(t *testing.T, name string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -87,7 +88,7 @@ func endpoint(t *testing.T, name string) string {
 			go func() {
 				defer c.Close()
 				_, _ = io.WriteString(c, name)
-				_, _ = io.Copy(io.Discard, c)
+				_, _ = io.Copy(c, c)
 			}()
 		}
 	}()

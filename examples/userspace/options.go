@@ -21,6 +21,7 @@ type options struct {
 	connections servicemodel.ConnectionPolicy
 	interval    time.Duration
 	drain       time.Duration
+	handover    string
 	proxy       proxy.Config
 
 	headers map[string]proxy.Header // by service, "" for all others
@@ -64,6 +65,9 @@ func (o *options) define(f *flag.FlagSet) {
 		"schedulers, weights and policies for connections")
 	f.DurationVar(&o.interval, "interval", time.Second, "time between two looks at the files")
 	f.DurationVar(&o.drain, "drain", 10*time.Second, "how long connections may go on at the end")
+	f.StringVar(&o.handover, "handover", "", "`path` of a Unix socket, in a directory that nobody "+
+		"else can write to: a process with the same path that is started later takes over the "+
+		"sockets of this one")
 	c := &o.proxy
 	f.DurationVar(&c.ConnectTimeout, "connect-timeout", proxy.DefaultConnectTimeout,
 		"how long an endpoint may take to accept a connection, until another is asked")
@@ -88,6 +92,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("-interval: %v: must be positive", o.interval)
 	case o.drain < 0:
 		return fmt.Errorf("-drain: %v: must not be negative", o.drain)
+	case o.handover != "" && !passesSockets:
+		return errors.New("-handover: this system passes no sockets between processes")
 	}
 	return nil
 }

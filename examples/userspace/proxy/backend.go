@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,12 +33,14 @@ type Backend struct {
 	table   *servicemodel.Table
 	node    []netip.Addr // the addresses of the node that the sockets are for
 	sockets map[where]*socket
-	drifted bool // the sockets are not those that the table wants
-	pools   map[servicemodel.PoolID]*pool
-	clients clients
-	conns   map[*conn]struct{}
-	flows   int // UDP flows among conns
-	stats   Stats
+	// inherited are sockets that listen already, until the first commit.
+	inherited map[where]io.Closer
+	drifted   bool // the sockets are not those that the table wants
+	pools     map[servicemodel.PoolID]*pool
+	clients   clients
+	conns     map[*conn]struct{}
+	flows     int // UDP flows among conns
+	stats     Stats
 }
 
 var (
@@ -45,19 +48,22 @@ var (
 	_ flows.Table       = (*Backend)(nil)
 )
 
-// New returns a proxy that listens nowhere yet. A configuration with a wrong value is refused with
-// a *[servicemodel.FieldError].
+// New returns a proxy that accepts nobody yet. A configuration with a wrong value is refused with a
+// *[servicemodel.FieldError].
 func New(cfg *Config) (*Backend, error) {
 	c, err := cfg.filled()
 	if err != nil {
 		return nil, err
 	}
 	b := &Backend{cfg: c, slots: make(chan struct{}, c.MaxConnections),
-		sockets: map[where]*socket{}, pools: map[servicemodel.PoolID]*pool{},
-		conns: map[*conn]struct{}{}}
+		sockets: map[where]*socket{}, inherited: map[where]io.Closer{},
+		pools: map[servicemodel.PoolID]*pool{}, conns: map[*conn]struct{}{}}
 	b.clients.init(c.MaxClients)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	if b.node, err = b.addresses(); err != nil {
+		return nil, err
+	}
+	if err := b.inherit(c.Inherited); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -170,7 +176,9 @@ func (b *Backend) apply(e edit) error {
 		s, err := b.open(w, e.claims[w])
 		if err != nil {
 			for _, s := range opened {
-				s.close()
+				if b.inherited[s.where] == nil {
+					s.close()
+				}
 			}
 			// Others took an address since Check: the engine looks again, and names the service.
 			return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
@@ -189,6 +197,7 @@ func (b *Backend) apply(e edit) error {
 			s.claims = claims
 		}
 	}
+	b.disinherit()
 	return nil
 }
 
@@ -240,6 +249,7 @@ func (b *Backend) Close() error {
 	for w := range b.sockets {
 		b.closeSocket(w)
 	}
+	b.disinherit()
 	b.mu.Unlock()
 	b.work.Wait()
 	return nil

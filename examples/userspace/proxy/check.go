@@ -42,9 +42,10 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// tryOut opens a socket for a moment. One that is open now and is closed by the edit is free.
+// tryOut opens a socket for a moment. One that is open now and is closed by the edit is free, and
+// so is one that is inherited.
 func (b *Backend) tryOut(e *edit, w where) error {
-	if slices.Contains(e.close, w) {
+	if slices.Contains(e.close, w) || b.inherited[w] != nil {
 		return nil
 	}
 	var l io.Closer

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -20,6 +21,12 @@ type Config struct {
 	// Within runs the function that makes a socket or reads addresses: a program can run it in
 	// another network namespace. Nil just calls it.
 	Within func(func() error) error
+
+	// Inherited are sockets that listen already: of the process before ([Backend.Sockets]), or of a
+	// service manager (LISTEN_FDS). A listener at the address of one of them uses it, and clients
+	// that wait in its queue are served. [New] takes the files and closes them. Sockets that the
+	// first commit has no use for are closed after it, and logged.
+	Inherited []*os.File
 
 	// ConnectTimeout is how long an endpoint may take to accept a connection until another one is
 	// asked; 0 means [DefaultConnectTimeout].

@@ -41,5 +41,8 @@
 //     rr, wrr (the default), lc, wlc, sh and mh are refused. For sh and mh, which are the same
 //     here, an endpoint that accepts no connection is always replaced by the next one.
 //   - Ranges of services (ServiceCIDRs) and the mark mean nothing: a proxy is no router.
-//   - Nothing outlives the process. After a restart, everything is applied anew.
+//   - Connections end with the process, as their bytes go through it. New ones need not notice: the
+//     next process can inherit the sockets that listen, from this one while it drains
+//     ([Backend.Sockets], [Config.Inherited]), or from a service manager that keeps them. UDP flows
+//     begin anew in it, and session affinity is forgotten.
 package proxy

@@ -33,10 +33,17 @@ type socket struct {
 func (b *Backend) open(w where, claims []claim) (*socket, error) {
 	s := &socket{b: b, where: w, dst: claims[0].dst, claims: claims}
 	var err error
-	if w.protocol == servicemodel.UDP {
-		s.udp, err = b.listenUDP(w.addr)
-	} else {
-		s.tcp, err = b.listenTCP(w.addr)
+	switch l := b.inherited[w].(type) {
+	case *net.TCPListener:
+		s.tcp = l
+	case *net.UDPConn:
+		s.udp = l
+	default:
+		if w.protocol == servicemodel.UDP {
+			s.udp, err = b.listenUDP(w.addr)
+		} else {
+			s.tcp, err = b.listenTCP(w.addr)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen for %v: %w", claims[0].service, err)
@@ -83,22 +90,6 @@ func (s *socket) ended(err error) bool {
 	case <-time.After(10 * time.Millisecond):
 	}
 	return false
-}
-
-func (b *Backend) listenTCP(at netip.AddrPort) (l *net.TCPListener, err error) {
-	err = b.cfg.Within(func() (err error) {
-		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
-		return err
-	})
-	return l, err
-}
-
-func (b *Backend) listenUDP(at netip.AddrPort) (l *net.UDPConn, err error) {
-	err = b.cfg.Within(func() (err error) {
-		l, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-		return err
-	})
-	return l, err
 }
 
 // notice bounds how often something is logged.
