@@ -137,7 +137,8 @@ NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
 	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
 	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint
 API_TESTS   = examples/kubeproxy.TestServicesOfAnAPIServerBecomeConnections
-BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard
+BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard \
+	dataplane/page.TestBrowserRefreshes
 VM_TESTS    = internal/vmtest.TestGuestIsWhatProgramsArePromised
 PROM_TESTS  = dataplane/metrics.TestPrometheusHasWhatDashboardsAndAlertsAskFor \
 	dataplane/metrics.TestAlertsFireWhenTheyShould

@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -28,6 +29,10 @@ type Config struct {
 	// connections, for which Conntrack must be set. It costs about a second of CPU for a million
 	// connections, and a time series for each service that has any.
 	Connections bool
+	// Counters are what services have had, which is read at each scrape, for which Conntrack must
+	// be set, too: it knows the addresses of the node. It is counters.Counters or ipvs.Counters. It
+	// costs a dump of the counters, and five time series for each service. Nil: none.
+	Counters counters.Source
 	// Timeout is how long a scrape asks the kernel at most. Zero means 5 s. What cannot be had is
 	// left out, and counted as kernlb_scrape_errors_total.
 	Timeout time.Duration

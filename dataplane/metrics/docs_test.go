@@ -19,6 +19,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 )
@@ -28,7 +29,9 @@ var update = flag.Bool("update", false, "write the tables of docs/metrics.md")
 // everything makes an engine do everything that there are metrics of.
 func everything(t *testing.T, name string) *fixture {
 	t.Helper()
-	f := newFixture(t, name, func(c *metrics.Config) { c.Connections = true })
+	f := newFixture(t, name, func(c *metrics.Config) {
+		c.Connections, c.Counters = true, had(map[int]counters.Values{1: {Connections: 1}})
+	})
 	f.conntrack.flows = []conntrack.Flow{to(1)}
 	f.conntrack.usage = conntrack.Usage{Count: 1, Max: 100}
 	f.backend.left = time.Hour

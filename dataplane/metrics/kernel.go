@@ -7,6 +7,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -21,6 +22,9 @@ func (c *Collector) askKernel(s *dataplane.Status) {
 	c.own.askUsage(ctx, c.cfg.Conntrack)
 	if c.cfg.Connections {
 		c.own.askConnections(ctx, c.cfg.Conntrack, s.Held)
+	}
+	if c.cfg.Counters != nil {
+		c.own.askCounters(ctx, c.cfg.Conntrack, c.cfg.Counters, s.Held)
 	}
 }
 
@@ -37,11 +41,12 @@ func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) {
 	}
 	m.conntrackCount.set(float64(u.Count))
 	m.conntrackMax.set(float64(u.Max))
-	m.conntrackEvents.values = map[string]float64{
-		"invalid": float64(u.Stats.Invalid), "insert_failed": float64(u.Stats.InsertFailed),
-		"drop": float64(u.Stats.Dropped), "early_drop": float64(u.Stats.EarlyDropped),
-		"clash_resolve": float64(u.Stats.ClashesResolved),
-		"chaintoolong":  float64(u.Stats.ChainsTooLong),
+	for event, n := range map[string]uint64{
+		"invalid": u.Stats.Invalid, "insert_failed": u.Stats.InsertFailed,
+		"drop": u.Stats.Dropped, "early_drop": u.Stats.EarlyDropped,
+		"clash_resolve": u.Stats.ClashesResolved, "chaintoolong": u.Stats.ChainsTooLong,
+	} {
+		m.conntrackEvents.add(float64(n), event)
 	}
 }
 
@@ -57,6 +62,49 @@ func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack, held *serv
 	for name, n := range counts {
 		m.connections.set(float64(n), name.Namespace, name.Name)
 	}
+}
+
+// everywhere are the ranges of all addresses.
+var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+
+// askCounters reads what each service that the kernel holds has had.
+func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters.Source,
+	held *servicemodel.Table) {
+	all := []*counts{m.serviceConnections, m.servicePackets, m.serviceBytes}
+	for _, c := range all {
+		c.values = nil
+	}
+	had, err := sumsOf(ctx, t, from, held)
+	if err != nil {
+		m.scrapeErrors.WithLabelValues("counters").Inc()
+		return
+	}
+	for name, v := range had {
+		m.serviceConnections.add(float64(v.Connections), name.Namespace, name.Name)
+		m.servicePackets.add(float64(v.PacketsIn), name.Namespace, name.Name, "in")
+		m.servicePackets.add(float64(v.PacketsOut), name.Namespace, name.Name, "out")
+		m.serviceBytes.add(float64(v.BytesIn), name.Namespace, name.Name, "in")
+		m.serviceBytes.add(float64(v.BytesOut), name.Namespace, name.Name, "out")
+	}
+}
+
+// sumsOf adds up what the frontends of each service have had.
+func sumsOf(ctx context.Context, t Conntrack, from counters.Source, held *servicemodel.Table) (
+	map[servicemodel.Name]counters.Values, error) {
+	here, err := t.NodeAddrs(everywhere)
+	if err != nil {
+		return nil, err
+	}
+	r, err := from.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sums, had := r.Of(held, here), map[servicemodel.Name]counters.Values{}
+	for f := range held.Frontends() {
+		had[f.Service.Name] = had[f.Service.Name].Plus(sums.Frontend(f.Key))
+	}
+	return had, nil
 }
 
 // countFlows counts the flows that were sent to each service of a table.

@@ -43,16 +43,22 @@ func (g gauge) setTime(t time.Time, labels ...string) {
 	g.set(float64(t.UnixNano())/1e9, labels...)
 }
 
-// counts are counters that somebody else counts, by a label. They are not there until they are set.
+// counts are counters that somebody else counts. They are not there until they are set.
 type counts struct {
 	desc   *prometheus.Desc
-	values map[string]float64
+	values []prometheus.Metric
 }
 
-func (r *maker) counts(name, help, label string) *counts {
-	c := &counts{desc: prometheus.NewDesc(name, help, []string{label}, nil)}
+func (r *maker) counts(name, help string, labels ...string) *counts {
+	c := &counts{desc: prometheus.NewDesc(name, help, labels, nil)}
 	r.made = append(r.made, c)
 	return c
+}
+
+// add adds a counter, for as long as the values are not taken away.
+func (c *counts) add(v float64, labels ...string) {
+	c.values = append(c.values,
+		prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, v, labels...))
 }
 
 // Describe is that of a collector.
@@ -60,7 +66,7 @@ func (c *counts) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
 
 // Collect is that of a collector.
 func (c *counts) Collect(to chan<- prometheus.Metric) {
-	for label, v := range c.values {
-		to <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, v, label)
+	for _, m := range c.values {
+		to <- m
 	}
 }

@@ -33,6 +33,8 @@ type ownMetrics struct {
 
 	conntrackCount, conntrackMax gauge
 	conntrackEvents              *counts
+
+	serviceConnections, servicePackets, serviceBytes *counts
 }
 
 const doingSettle = "settle"
@@ -133,6 +135,12 @@ func (m *ownMetrics) makeConntrack(r *maker) {
 		"What the kernel counted since the network namespace was made.", "event")
 	m.connections = r.gauge("kernlb_service_connections",
 		"Flows in the table of connections that began at the service.", "namespace", "service")
+	m.serviceConnections = r.counts("kernlb_service_connections_total",
+		"Connections that were made to the service.", "namespace", "service")
+	m.servicePackets = r.counts("kernlb_service_packets_total", "Packets from clients of the "+
+		"service to endpoints (in), and back (out).", "namespace", "service", "direction")
+	m.serviceBytes = r.counts("kernlb_service_bytes_total", "Bytes of these packets, with the "+
+		"headers of IP.", "namespace", "service", "direction")
 }
 
 // begin makes counters that are 0, so that a rate can be told of the first that is counted.

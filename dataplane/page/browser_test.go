@@ -6,11 +6,13 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,7 +57,8 @@ func TestBrowserShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	c, site := startChromium(t), serve(t)
 	for _, path := range []string{"/", "/?show=problems", "/?q=nothing", "/service",
-		"/service?name=default/x_y", "/service?name=default/web&connections=1", "/refused",
+		"/service?name=default/x_y", "/service?name=default/web&connections=1",
+		"/service?name=default/web&counters=1", "/refused",
 		"/recent", "/conntrack", "/hooks", "/trace",
 		"/trace?from=10.244.1.5&to=10.96.0.11:80/tcp"} {
 		for scheme, width := range map[string]int{"light": 1200, "dark": 400} {
@@ -103,6 +106,34 @@ func TestBrowserWithAKeyboard(t *testing.T) {
 	c.loaded(func() { c.press("Enter") })
 	require.Equal(t, "rejected: the service has no endpoints",
 		c.text("document.querySelector('.step-outcome td').textContent"))
+}
+
+// A page that was told to loads itself again, with what was searched. What the browser asks for is
+// looked at where it comes in, since a page that goes at any moment cannot be questioned.
+func TestBrowserRefreshes(t *testing.T) {
+	t.Parallel()
+	c, s, asked := startChromium(t), holding(t, broken(), nil), make(chan string, 100)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.URL.String():
+		default:
+		}
+		s.ServeHTTP(w, r)
+	}))
+	t.Cleanup(site.Close)
+	c.look(1200, 900, "light")
+	c.open(site.URL + "/?q=10.244.0.1")
+	c.eval("document.getElementById('refresh').click() ?? true", new(bool))
+	for n, end := 0, time.After(patience); n < 3; {
+		select {
+		case url := <-asked:
+			if url == "/?q=10.244.0.1&refresh=on" {
+				n++
+			}
+		case <-end:
+			require.Fail(t, "the page is not loaded again")
+		}
+	}
 }
 
 // The pictures in docs/page.md are those of today's page, made with -update.
@@ -162,7 +193,7 @@ func serve(t *testing.T) string {
 	for svc := range many(8, 3).Services() {
 		st = st.WithService(svc).WithEndpoints(svc.Name, many(8, 3).Endpoints(svc.Name))
 	}
-	s := holding(t, st, &page.Config{Conntrack: connected(), Addresses: here,
+	s := holding(t, st, &page.Config{Conntrack: connected(), Addresses: here, Counters: used(),
 		Hooks: chains})
 	site := httptest.NewServer(s)
 	t.Cleanup(site.Close)

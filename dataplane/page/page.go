@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/graph"
 )
@@ -19,7 +20,10 @@ type Config struct {
 	// Conntrack is asked how full its table is, and for the connections of a service when somebody
 	// wants to see them. Nil: the page says that it is not known.
 	Conntrack Conntrack
-	// Addresses returns the node's own addresses, for traces. Nil means those of
+	// Counters are what services have had, read when somebody wants to see it: counters.Counters,
+	// ipvs.Counters or flows.Counters. Nil: the page says that it is not known.
+	Counters counters.Source
+	// Addresses returns the node's own addresses, for traces and for counters. Nil means those of
 	// net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
 	// Hooks reads the chains of nf_tables that packets pass, as hooks.Reader does, to show which of

@@ -74,6 +74,7 @@ type frame struct {
 	Node   string
 	Data   any
 	Err    error
+	refresh
 }
 
 // titled is data with a title of its own.
@@ -93,6 +94,8 @@ func (p *Page) serveHTML(w http.ResponseWriter, r *http.Request, name string, v 
 	}
 	if name == "ask" {
 		f.JSON = "" // a link asks nothing
+	} else {
+		f.refresh = refreshOf(r)
 	}
 	if r.URL.RawQuery != "" && f.JSON != "" {
 		f.JSON += "?" + r.URL.RawQuery

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -22,10 +23,15 @@ type serviceData struct {
 	Ports     []portPart              `json:"ports"`
 	// Connections is there if it was asked for.
 	Connections []*connections `json:"connections,omitempty"`
+	// Counters are there if they were asked for, each frontend before its endpoints.
+	// OnlyConnections says that they have neither packets nor bytes.
+	Counters        []counters.Row `json:"counters,omitempty"`
+	OnlyConnections bool           `json:"onlyConnections,omitempty"`
 
 	CanCount bool `json:"-"` // connections can be counted
 	Counted  bool `json:"-"` // they were
 	CanAsk   bool `json:"-"` // endpoints can be asked
+	CanRead  bool `json:"-"` // counters can be read
 }
 
 func (d *serviceData) title() string { return d.Name.String() }
@@ -79,7 +85,8 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 	}
 	d := &serviceData{Name: name, Condition: e.condition, Service: s.State.Service(name),
 		Refusal: refusalOf(s, name), Frontends: []frontendRow{}, Ports: []portPart{},
-		CanCount: p.cfg.Conntrack != nil, CanAsk: p.cfg.Dial != nil}
+		CanCount: p.cfg.Conntrack != nil, CanAsk: p.cfg.Dial != nil,
+		CanRead: p.cfg.Counters != nil}
 	for _, c := range s.Conflicts {
 		if c.Winner.Name == name || c.Loser.Name == name {
 			d.Conflicts = append(d.Conflicts, c)
@@ -94,6 +101,9 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 			return d, err
 		}
 		d.Counted = true
+	}
+	if q.Get("counters") != "" {
+		return d, p.addCounters(r.Context(), d, l, e)
 	}
 	return d, nil
 }

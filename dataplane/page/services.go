@@ -24,6 +24,8 @@ type servicesData struct {
 	Page     int          `json:"page"` // from 1
 	Pages    int          `json:"pages"`
 	Services []serviceRow `json:"services"`
+
+	Refresh string `json:"-"` // as it was asked for
 }
 
 // serviceRow is a service in the list.
@@ -44,6 +46,9 @@ func (d *servicesData) At(page int) string {
 	if d.Query != "" {
 		q.Set("q", d.Query)
 	}
+	if d.Refresh != "" {
+		q.Set(refreshKey, d.Refresh)
+	}
 	return "./?" + q.Encode()
 }
 
@@ -61,7 +66,7 @@ func (d *servicesData) After() int {
 func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
 	l, q := p.listingOf(s), r.URL.Query()
 	d := &servicesData{Query: q.Get("q"), Show: q.Get("show"), All: len(l.all), Problems: l.bad,
-		Page: 1, Services: []serviceRow{}}
+		Page: 1, Services: []serviceRow{}, Refresh: q.Get(refreshKey)}
 	switch d.Show {
 	case "":
 		d.Show = "all"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
@@ -60,22 +62,16 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if o.address == "" {
 		return func() {}, nil
 	}
-	table, err := conntrack.Open(nil)
+	readers, err := w.openReaders()
 	if err != nil {
-		return nil, err
-	}
-	reader, err := hooks.Open()
-	if err != nil {
-		table.Close()
 		return nil, err
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.at.String())
 	if err != nil {
-		table.Close()
-		reader.Close()
+		readers.Close()
 		return nil, fmt.Errorf("-listen: %w", err)
 	}
-	shown := page.New(e, w.pageConfig(table, reader))
+	shown := page.New(e, w.pageConfig(readers))
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, nil).Handler()
@@ -98,14 +94,56 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 		_ = server.Close() // who is reading loses nothing of value
 		<-ended
 		_ = shown.Close()
-		table.Close()
-		reader.Close()
+		readers.Close()
 	}, nil
 }
 
-// pageConfig says what the page shows, all of it in the network namespace of the table.
-func (w *watcher) pageConfig(table *conntrack.Table, reader *hooks.Reader) *page.Config {
-	return &page.Config{Conntrack: table,
+// readers read what the page shows of the kernel.
+type readers struct {
+	table    *conntrack.Table
+	hooks    *hooks.Reader
+	counters counters.Source
+	all      []io.Closer
+}
+
+// openReaders opens the readers, in the network namespace of the calling thread.
+func (p *program) openReaders() (*readers, error) {
+	r := &readers{}
+	if err := p.open(r); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// open opens one reader after the other.
+func (p *program) open(r *readers) (err error) {
+	if r.table, err = conntrack.Open(nil); err != nil {
+		return err
+	}
+	r.all = append(r.all, r.table)
+	if r.hooks, err = hooks.Open(); err != nil {
+		return err
+	}
+	r.all = append(r.all, r.hooks)
+	from, closer, err := p.source()
+	if err == nil {
+		r.counters, r.all = from, append(r.all, closer)
+	}
+	return err
+}
+
+// Close closes those that were opened.
+func (r *readers) Close() {
+	for _, c := range r.all {
+		_ = c.Close() // nothing that was read is lost
+	}
+}
+
+// pageConfig says what the page shows, all of it in the network namespace of the readers.
+func (w *watcher) pageConfig(r *readers) *page.Config {
+	table := r.table
+	return &page.Config{Conntrack: table, Counters: r.counters,
 		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
 		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 			err = table.Do(func() error {
@@ -115,6 +153,6 @@ func (w *watcher) pageConfig(table *conntrack.Table, reader *hooks.Reader) *page
 			return conn, err
 		},
 		Hooks: func(ctx context.Context) ([]graph.Chain, error) {
-			return reader.Read(ctx, w.ownsTable)
+			return r.hooks.Read(ctx, w.ownsTable)
 		}}
 }
