@@ -82,7 +82,14 @@ func TestWatchServesAPage(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, path)
 		require.Contains(t, body, want, path)
 	}
-	code, _ := get(t, w.ns, at, "evil.example", "/")
+	code, body := get(t, w.ns, at, at, "/service?name=default/a&counters=1")
+	require.Equal(t, http.StatusNotFound, code)
+	require.Contains(t, body, "counters are off")
+	code, _, errs := kernlb(t, w.ns, "count")
+	require.Equal(t, exitDone, code, errs)
+	code, _ = get(t, w.ns, at, at, "/service?name=default/a&counters=1")
+	require.Equal(t, http.StatusOK, code)
+	code, _ = get(t, w.ns, at, "evil.example", "/")
 	require.Equal(t, http.StatusMisdirectedRequest, code)
 	w.halt()
 }
