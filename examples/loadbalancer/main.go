@@ -5,6 +5,7 @@
 //	loadbalancer -config loadbalancer.yaml [-backend nftables|iptables|ipvs] [-listen ADDRESS]
 //	loadbalancer -config loadbalancer.yaml -check
 //	loadbalancer -cleanup [-backend …]
+//	loadbalancer convert keepalived.conf
 //
 // SIGHUP makes it read the file again; a broken one is reported, and the old one stays. When the
 // program stops or is killed, the kernel goes on; started again, it takes over what is there.
@@ -28,6 +29,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
 )
 
 // options are the flags.
@@ -39,7 +41,7 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := command(ctx, os.Args[1:], os.Stderr)
+	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		err = nil
 	}
@@ -50,7 +52,10 @@ func main() {
 }
 
 // command does what the command line says.
-func command(ctx context.Context, args []string, stderr io.Writer) error {
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "convert" {
+		return convert(args[1:], stdout, stderr)
+	}
 	var o options
 	f := flag.NewFlagSet("loadbalancer", flag.ContinueOnError)
 	f.SetOutput(stderr)
@@ -71,6 +76,25 @@ func command(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	return run(ctx, o, slog.New(slog.NewTextHandler(stderr, nil)))
+}
+
+// convert prints the file that a configuration of keepalived means.
+func convert(args []string, stdout, stderr io.Writer) error {
+	if len(args) != 1 {
+		return errors.New("convert: want the name of one configuration of keepalived")
+	}
+	text, err := os.ReadFile(args[0])
+	if err != nil {
+		return err
+	}
+	out, warnings, err := keepalived.Convert(args[0], string(text))
+	for _, w := range warnings {
+		fmt.Fprintln(stderr, "warning:", w)
+	}
+	if err == nil {
+		_, err = stdout.Write(out)
+	}
+	return err
 }
 
 // run balances until the context ends.

@@ -1,0 +1,158 @@
+package keepalived
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+)
+
+// converter makes a file of statements.
+type converter struct {
+	file     string
+	groups   map[string]*statement
+	services []config.Service
+	warnings []*config.FieldError
+	errs     []*config.FieldError
+}
+
+// Convert converts the text of a configuration. The name is for errors and warnings, which are
+// *[config.FieldError] values: their path is a keyword.
+func Convert(name, text string) (out []byte, warnings []error, err error) {
+	c := &converter{file: name, groups: map[string]*statement{}}
+	all, err := parse(text)
+	if line := (*lineError)(nil); errors.As(err, &line) {
+		return nil, nil, &config.FieldError{File: name, Line: line.line, Err: line.err}
+	}
+	c.top(all)
+	if len(c.errs) > 0 {
+		return nil, inOrder(c.warnings), errors.Join(inOrder(c.errs)...)
+	}
+	if len(c.services) == 0 {
+		return nil, inOrder(c.warnings), &config.FieldError{File: name,
+			Err: errors.New("has no virtual_server")}
+	}
+	f := &config.File{Services: c.services}
+	if out, err = f.Encode(); err != nil {
+		return nil, nil, err
+	}
+	if _, err := config.Parse("the file", out); err != nil {
+		return nil, inOrder(c.warnings), fmt.Errorf("%s means something impossible: %w", name, err)
+	}
+	return out, inOrder(c.warnings), nil
+}
+
+// inOrder returns messages in the order of their lines.
+func inOrder(l []*config.FieldError) []error {
+	slices.SortStableFunc(l, func(a, b *config.FieldError) int {
+		return cmp.Compare(a.Line, b.Line)
+	})
+	out := make([]error, len(l))
+	for i, e := range l {
+		out[i] = e
+	}
+	return out
+}
+
+// warn notes what is not done.
+func (c *converter) warn(s *statement, format string, args ...any) {
+	c.warnings = append(c.warnings, &config.FieldError{File: c.file, Line: s.line,
+		Path: s.keyword(), Err: fmt.Errorf(format, args...)})
+}
+
+// fail notes what cannot be converted.
+func (c *converter) fail(s *statement, format string, args ...any) {
+	c.errs = append(c.errs, &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
+		Err: fmt.Errorf(format, args...)})
+}
+
+// top reads what is in no block.
+func (c *converter) top(all []*statement) {
+	for _, s := range all {
+		if s.keyword() != "virtual_server_group" {
+			continue
+		}
+		if len(s.args()) != 1 || !s.block {
+			c.fail(s, "want a name and a block")
+			continue
+		}
+		c.groups[s.args()[0]] = s
+	}
+	for _, s := range all {
+		switch word := s.keyword(); {
+		case word == "virtual_server_group":
+		case word == "virtual_server":
+			c.virtualServer(s)
+		case word == "include" || strings.HasPrefix(word, "@") || strings.HasPrefix(word, "$"):
+			c.fail(s, "only one file, without conditions and parameters, can be read")
+		case s.block && slices.Contains(elsewhere, word):
+			c.warn(s, "is not about virtual servers: not converted")
+		case s.block:
+			c.fail(s, "unknown block")
+		default:
+			c.warn(s, "is about the process of keepalived: not converted")
+		}
+	}
+}
+
+// elsewhere are the blocks that are not about virtual servers.
+var elsewhere = []string{"global_defs", "global_tracking", "linkbeat_interfaces",
+	"static_ipaddress", "static_routes", "static_rules", "static_track_group", "interface_up_down",
+	"garp_group", "vrrp_script", "vrrp_track_process", "track_process", "vrrp_track_file",
+	"track_file", "vrrp_sync_group", "vrrp_instance", "bfd_instance", "SSL", "track_bfd"}
+
+// keywords says what each keyword does in a block, given what comes of the block.
+type keywords[T any] struct {
+	use  map[string]func(c *converter, s *statement, to T)
+	late map[string]func(c *converter, s *statement, to T) // after all others, which they inherit
+	// ignored are without effect: a warning says why, and there is none if the text is empty, where
+	// what they ask for is always so.
+	ignored map[string]string
+}
+
+// read reads the statements of a block.
+func (k keywords[T]) read(c *converter, block *statement, to T) {
+	for _, s := range block.body {
+		why, ignored := k.ignored[s.keyword()]
+		switch {
+		case k.use[s.keyword()] != nil:
+			k.use[s.keyword()](c, s, to)
+		case ignored && why != "":
+			c.warn(s, "%s", why)
+		case !ignored && k.late[s.keyword()] == nil:
+			c.fail(s, "unknown keyword in the block of %s", block.keyword())
+		}
+	}
+	for _, s := range block.body {
+		if late := k.late[s.keyword()]; late != nil {
+			late(c, s, to)
+		}
+	}
+}
+
+// arg returns the one argument of a statement.
+func (c *converter) arg(s *statement) (string, bool) {
+	if len(s.args()) != 1 || s.block {
+		c.fail(s, "want one value")
+		return "", false
+	}
+	return s.args()[0], true
+}
+
+// noted is why a keyword that only tells somebody something is left out.
+const noted = "nobody is told: not converted"
+
+var (
+	notifies = map[string]string{"notify_up": noted, "notify_down": noted, "smtp_alert": noted,
+		"snmp_name": noted, "alpha": "", "inhibit_on_failure": "", "warmup": "",
+		"uthreshold": "no limit of connections is kept",
+		"lthreshold": "no limit of connections is kept"}
+	ofServers = map[string]string{"ha_suspend": "checks are never suspended",
+		"omega": noted, "quorum_up": noted, "quorum_down": noted, "ip_family": "",
+		"ops":                  "packets of a flow go to one backend",
+		"hysteresis":           "sorry servers are used as long as no backend is up",
+		"sorry_server_inhibit": ""}
+)
