@@ -179,6 +179,15 @@
 // The policies of base chains, and whether a table is dormant, are not the instance's: they stay
 // as somebody set them.
 //
+// # Back to kube-proxy
+//
+// A kube-proxy in iptables mode that begins when this program has ended writes those chains anew
+// whose names both have: they are its own then. [Backend.Cleanup] knows that it has begun by the
+// chain KUBE-EXTERNAL-SERVICES, which kube-proxy makes first, and which each commit removes. It then
+// takes away the chains that kube-proxy does not have, and all rules that lead there. What is left
+// is what kube-proxy alone would have made. The guard of node ports at localhost stays, with its
+// sysctl: both want them.
+//
 // # Writers and neighbours
 //
 // An instance has a version, an empty chain of table nat of IPv4 such as KUBE-VERSION-1a2b3c4d.

@@ -211,14 +211,23 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 
 // Cleanup removes the instance: its jumps, its chains, and base chains and tables that are left
 // with nothing in them. Chains that somebody else's rules lead to stay, KUBE-MARK-MASQ with what
-// is in it.
+// is in it. Where a kube-proxy in iptables mode has begun since the last commit, the chains that it
+// has, too, are its own, and stay with what leads to them: "Back to kube-proxy" in the package
+// documentation.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
 	if err != nil {
 		return dataplane.Stats{}, fmt.Errorf("iptables: cleanup: %w", err)
 	}
-	stats, _, err := b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
+	var stats dataplane.Stats
+	if b.l.handedBack(r) {
+		stats, err = b.commit(ctx, b.l.planHandedBack(&b.found, r))
+		b.log.InfoContext(ctx, "kube-proxy has begun: its chains stay", logkey.Backend, Name,
+			logkey.Instance, b.l.names.prefix)
+	} else {
+		stats, _, err = b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
+	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}

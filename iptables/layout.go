@@ -165,10 +165,19 @@ func (n names) owned(chain string) bool {
 	}
 	kind, of, _ := strings.Cut(rest, "-")
 	switch kind {
-	case kindCluster, kindLocal, kindEntry, kindSources, kindEndpoint, "XLB":
-		return isHash(of)
 	case stepService, stepNodePort, stepHairpin, stepSources, stepClusterIP:
 		return of != ""
+	}
+	return n.ofService(chain)
+}
+
+// ofService reports whether a chain is one of a service or an endpoint.
+func (n names) ofService(chain string) bool {
+	rest, _ := strings.CutPrefix(chain, n.prefix+"-")
+	kind, of, _ := strings.Cut(rest, "-")
+	switch kind {
+	case kindCluster, kindLocal, kindEntry, kindSources, kindEndpoint, "XLB":
+		return isHash(of)
 	}
 	return false
 }
