@@ -82,8 +82,8 @@ func requireServed(t *testing.T, c *netnstest.Cluster) {
 	}
 }
 
-// savedLines returns the lines that iptables-save prints, without what is counted. Where jumps stand
-// among those of others does not matter.
+// savedLines returns the lines that iptables-save prints, without what is counted. Where jumps
+// stand among those of others does not matter.
 func savedLines(t *testing.T, c *netnstest.Cluster, f *nft.Family) []string {
 	t.Helper()
 	return strings.Split(counted.ReplaceAllString(save(t, c.Node.NS, f), ""), "\n")
