@@ -43,7 +43,7 @@ func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	}
 	defer unlock()
 	var r *Result
-	err = e.retry(ctx, "apply changes", func() error {
+	err = e.observers.retry(ctx, "apply changes", func() error {
 		e.phase.enter(PhaseObserve)
 		if err := e.observe(ctx, nil); err != nil {
 			return err

@@ -2,7 +2,6 @@ package dataplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -118,18 +117,6 @@ func (e *Engine) give() {
 	e.turn.give()
 }
 
-// retry is the function of that name, and tells of conflicts.
-func (e *Engine) retry(ctx context.Context, doing string, f func() error) error {
-	try := 0
-	return retry(ctx, doing, func() error {
-		err := f()
-		if try++; errors.Is(err, ErrConflict) && e.observers.any() {
-			e.observers.emit(ctx, WriteConflict{Doing: doing, Try: try, Err: err})
-		}
-		return err
-	})
-}
-
 // Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing
 // differs, nothing is written. After an error the kernel holds what it held before, unless the
 // backend says otherwise; the next Apply starts from what is really there.
@@ -204,12 +191,12 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 	}
 	defer unlock()
 	var r *Result
-	err = e.retry(ctx, "apply", func() (err error) {
+	err = e.observers.retry(ctx, "apply", func() (err error) {
 		r, err = e.apply(ctx, s)
 		return err
 	})
 	if err == nil && e.unread {
-		err = e.retry(ctx, "apply, remove what nobody wants", func() error {
+		err = e.observers.retry(ctx, "apply, remove what nobody wants", func() error {
 			return e.applyRest(ctx, r)
 		})
 		e.torn = err != nil
@@ -236,7 +223,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	defer e.give()
 	e.phase.begin(PhaseResolve)
 	var p *proposal
-	err := e.retry(ctx, "plan", func() (err error) {
+	err := e.observers.retry(ctx, "plan", func() (err error) {
 		p, err = e.compare(ctx, s, false)
 		return err
 	})
@@ -261,7 +248,8 @@ func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	}
 	defer e.give()
 	e.phase.begin(PhaseObserve)
-	if err := e.retry(ctx, "observe", func() error { return e.observe(ctx, nil) }); err != nil {
+	err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+	if err != nil {
 		return nil, e.phase.fail(err)
 	}
 	return &Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
@@ -305,7 +293,7 @@ func (e *Engine) cleanup(ctx context.Context, b Backend) (stats Stats, err error
 		return Stats{}, err
 	}
 	defer unlock()
-	err = e.retry(ctx, "cleanup", func() (err error) {
+	err = e.observers.retry(ctx, "cleanup", func() (err error) {
 		stats, err = b.Cleanup(ctx)
 		return err
 	})

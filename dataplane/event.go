@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,18 +11,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Observer is told what an engine does, one event after the other. It is called while the engine
-// works, so it returns soon, and hands to another goroutine what takes long. It may call
-// [Engine.Set], [Engine.Resync], [Engine.Status] and [Engine.Subscribe]; the engine's other methods
-// would wait for the observer. The context is that of the call that made the engine act.
+// Observer is told what an engine or [Parts] do, one event after the other. It is called while they
+// work, so it returns soon, and hands to another goroutine what takes long. It may call
+// [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]; their
+// other methods would wait for the observer. The context is that of the call that made them act.
 type Observer func(ctx context.Context, ev Event)
 
 // Event is something that an engine did: [Applied], [Refused], [ClaimConflict], [Repaired],
-// [RepairDelayed], [WriteConflict], [Settled], [Failed], [WatchFailed], [Switched] or [CleanedUp].
+// [RepairDelayed], [WriteConflict], [Settled], [Failed], [WatchFailed], [Switched] or [CleanedUp];
+// or something that [Parts] did, see [Parts.Subscribe].
 type Event interface{ event() }
 
-// Applied is an apply that succeeded, whether it found something to do or not: Messages tells.
-// [Result.Phases] says where its time went.
+// Applied is an apply that succeeded, or a change of parts, whether it found something to do or
+// not: Messages tells. [Result.Phases] says where its time went.
 type Applied struct{ *Result }
 
 // Refused is a service that an apply left out, and that the apply before did not leave out for the
@@ -29,6 +31,14 @@ type Applied struct{ *Result }
 type Refused struct {
 	Backend string // the backend's name
 	Refusal
+}
+
+// PartRefused is a part that [Parts.Apply] refused as a whole. Err joins what is wrong with it, as
+// the error of Apply does.
+type PartRefused struct {
+	Backend string // the backend's name
+	Owner   string // whose part it is
+	Err     error
 }
 
 // ClaimConflict is an address that several services claim and that was no conflict, or another
@@ -46,7 +56,7 @@ type RepairDelayed struct{}
 // WriteConflict says that another program changed the kernel while the engine read or wrote, so
 // that it begins again, or gives up if this was the last try. Err matches [ErrConflict].
 type WriteConflict struct {
-	Doing string // such as "apply"
+	Doing string // such as "apply", and of parts "read and commit"
 	Try   int    // from 1
 	Err   error
 }
@@ -61,7 +71,10 @@ type Settled struct {
 // Failed is something that failed. [Engine.Run] tries it again; who called the engine has the error
 // as well.
 type Failed struct {
-	Doing    string   // "apply", "apply changes", "settle", "switch" or "cleanup"
+	// Doing is "apply", "apply changes", "settle", "switch" or "cleanup", and of parts "apply the
+	// part", "remove the parts", "keep parts" or "settle parts".
+	Doing    string
+	Owners   []string // whose parts they are, as far as that is known
 	Backend  string   // the name of the backend that the engine works with then
 	Phase    Phase    // in which phase
 	Phases   Phases   // how long each phase took, as far as Applied has not told it
@@ -87,6 +100,7 @@ type CleanedUp struct {
 
 func (Applied) event()       {}
 func (Refused) event()       {}
+func (PartRefused) event()   {}
 func (ClaimConflict) event() {}
 func (Repaired) event()      {}
 func (RepairDelayed) event() {}
@@ -105,11 +119,14 @@ type observers struct {
 
 // Subscribe adds an observer of what the engine does from now on; what became of things before is
 // in [Engine.Status]. Calling unsubscribe ends that, except for a call that is under way.
-func (e *Engine) Subscribe(o Observer) (unsubscribe func()) {
-	p := &o
-	e.observers.change(func(l []*Observer) []*Observer { return append(l, p) })
+func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.observers.add(o) }
+
+// add adds an observer. Calling remove ends that.
+func (o *observers) add(f Observer) (remove func()) {
+	p := &f
+	o.change(func(l []*Observer) []*Observer { return append(l, p) })
 	return func() {
-		e.observers.change(func(l []*Observer) []*Observer {
+		o.change(func(l []*Observer) []*Observer {
 			return slices.DeleteFunc(l, func(q *Observer) bool { return q == p })
 		})
 	}
@@ -128,6 +145,18 @@ func (o *observers) change(f func([]*Observer) []*Observer) {
 		return
 	}
 	o.list.Store(&l)
+}
+
+// retry is the function of that name, and tells of conflicts.
+func (o *observers) retry(ctx context.Context, doing string, f func() error) error {
+	try := 0
+	return retry(ctx, doing, func() error {
+		err := f()
+		if try++; errors.Is(err, ErrConflict) && o.any() {
+			o.emit(ctx, WriteConflict{Doing: doing, Try: try, Err: err})
+		}
+		return err
+	})
 }
 
 // any reports whether somebody listens.

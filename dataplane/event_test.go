@@ -168,13 +168,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 func TestAnApplySaysWhereItsTimeWent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &settling{Backend: memory.New(nil)}
-		for call, d := range map[memory.Call]time.Duration{
-			memory.CallObserve: 2, memory.CallCheck: 3, memory.CallCommit: 4,
-		} {
-			b.Before(call, func(context.Context) error { time.Sleep(d * time.Second); return nil })
-		}
-		r, err := dataplane.New(b, nil).Apply(t.Context(), services(1))
+		r, err := dataplane.New(slow(), nil).Apply(t.Context(), services(1))
 		require.NoError(t, err)
 		require.Equal(t, dataplane.Phases{
 			dataplane.PhaseObserve: 2 * time.Second,

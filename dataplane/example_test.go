@@ -96,6 +96,32 @@ func ExampleParts() {
 	// <nil>
 }
 
+// What becomes of parts is told as it happens.
+func ExampleParts_Subscribe() {
+	parts := dataplane.NewParts(memory.New(nil), nil)
+	defer parts.Subscribe(func(_ context.Context, ev dataplane.Event) {
+		switch ev := ev.(type) {
+		case dataplane.Applied:
+			fmt.Println("applied the parts of", ev.Owners, ev.Counts)
+		case dataplane.PartRefused:
+			fmt.Println("refused the part of", ev.Owner) // ev.Err says why
+		case dataplane.Failed:
+			fmt.Println(ev.Doing, "failed in phase", ev.Phase, "with", ev.Err)
+		}
+	})()
+	name := servicemodel.Name{Namespace: "net,one,eth0", Name: "ports"}
+	service := &servicemodel.Service{Name: name,
+		Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 8080}},
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	_, _ = parts.Apply(context.Background(), name.Namespace,
+		servicemodel.State{}.WithService(service))
+	_, _ = parts.Apply(context.Background(), "net,two,eth0",
+		servicemodel.State{}.WithService(service))
+	// Output:
+	// applied the parts of [net,one,eth0] {1 0 0}
+	// refused the part of net,two,eth0
+}
+
 // An observer may write down what the engine tells it, one line of JSON for each event.
 func ExampleMarshalEvent() {
 	observe := func(_ context.Context, ev dataplane.Event) {

@@ -28,6 +28,17 @@ type problemJSON struct {
 	Error  string `json:"error"`
 }
 
+// problemsOf lists what an error joins.
+func problemsOf(err error) []problemJSON {
+	l := []problemJSON{}
+	if err != nil {
+		for _, e := range leaves(err, nil) {
+			l = append(l, problemOf(e))
+		}
+	}
+	return l
+}
+
 func problemOf(err error) problemJSON {
 	p := problemJSON{Error: err.Error()}
 	var (
@@ -52,12 +63,7 @@ func (r Refusal) MarshalJSON() ([]byte, error) {
 	v := struct {
 		Service  servicemodel.Name `json:"service"`
 		Problems []problemJSON     `json:"problems"`
-	}{Service: r.Service, Problems: []problemJSON{}}
-	if r.Err != nil {
-		for _, err := range leaves(r.Err, nil) {
-			v.Problems = append(v.Problems, problemOf(err))
-		}
-	}
+	}{Service: r.Service, Problems: problemsOf(r.Err)}
 	return json.Marshal(v)
 }
 
@@ -88,6 +94,7 @@ func (s Stats) json() statsJSON {
 type resultJSON struct {
 	Backend  string   `json:"backend"`
 	Revision Revision `json:"revision,omitzero"`
+	Owners   []string `json:"owners,omitempty"`
 	servicemodel.Counts
 	Repaired  servicemodel.Counts     `json:"repaired,omitzero"`
 	Changes   *servicemodel.ChangeSet `json:"changes"`
@@ -104,8 +111,9 @@ type resultJSON struct {
 // MarshalJSON writes r, its counts and stats among its fields. The fingerprints of the change sets
 // cost as much as writing their tables down.
 func (r *Result) MarshalJSON() ([]byte, error) {
-	return json.Marshal(resultJSON{r.Backend, r.Revision, r.Counts, r.Repaired, r.Changes, r.Rest,
-		r.Drift, r.Refused, r.Conflicts, r.Observed, text(r.Settle), r.Phases, r.Stats.json()})
+	return json.Marshal(resultJSON{r.Backend, r.Revision, r.Owners, r.Counts, r.Repaired, r.Changes,
+		r.Rest, r.Drift, r.Refused, r.Conflicts, r.Observed, text(r.Settle), r.Phases,
+		r.Stats.json()})
 }
 
 // previewJSON is a [Preview].

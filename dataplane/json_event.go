@@ -11,6 +11,8 @@ import (
 type eventJSON struct {
 	Event    string                 `json:"event"`
 	Backend  string                 `json:"backend,omitempty"`
+	Owner    string                 `json:"owner,omitempty"`
+	Owners   []string               `json:"owners,omitempty"`
 	From     string                 `json:"from,omitempty"`
 	To       string                 `json:"to,omitempty"`
 	Doing    string                 `json:"doing,omitempty"`
@@ -20,6 +22,7 @@ type eventJSON struct {
 	Revision Revision               `json:"revision,omitzero"`
 	Result   *Result                `json:"result,omitempty"`
 	Refusal  *Refusal               `json:"refusal,omitempty"`
+	Problems []problemJSON          `json:"problems,omitempty"`
 	Conflict *servicemodel.Conflict `json:"conflict,omitempty"`
 	Stats    *statsJSON             `json:"stats,omitempty"`
 	Next     string                 `json:"next,omitempty"`
@@ -37,6 +40,9 @@ func MarshalEvent(ev Event) ([]byte, error) {
 		v = eventJSON{Event: "Applied", Result: ev.Result}
 	case Refused:
 		v = eventJSON{Event: "Refused", Backend: ev.Backend, Refusal: &ev.Refusal}
+	case PartRefused:
+		v = eventJSON{Event: "PartRefused", Backend: ev.Backend, Owner: ev.Owner,
+			Problems: problemsOf(ev.Err)}
 	case ClaimConflict:
 		v = eventJSON{Event: "ClaimConflict", Conflict: &ev.Conflict}
 	case Repaired:
@@ -48,7 +54,7 @@ func MarshalEvent(ev Event) ([]byte, error) {
 	case Settled:
 		v = eventJSON{Event: "Settled", Next: text(ev.Next), Duration: text(ev.Duration)}
 	case Failed:
-		v = eventJSON{Event: "Failed", Doing: ev.Doing, Backend: ev.Backend,
+		v = eventJSON{Event: "Failed", Doing: ev.Doing, Owners: ev.Owners, Backend: ev.Backend,
 			Phase: ev.Phase.String(), Phases: &ev.Phases, Revision: ev.Revision,
 			Error: message(ev.Err)}
 	case WatchFailed:

@@ -14,6 +14,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// eventName is the name of an event that is JSON.
+func eventName(t *testing.T, line []byte) string {
+	t.Helper()
+	var v struct{ Event string }
+	require.NoError(t, json.Unmarshal(line, &v))
+	return v.Event
+}
+
 func TestEventsAsJSON(t *testing.T) {
 	t.Parallel()
 	result := &dataplane.Result{Backend: "memory"}
@@ -32,6 +40,9 @@ func TestEventsAsJSON(t *testing.T) {
 			From: "ipvs", To: "memory", Result: result},
 		`{"event":"Refused","backend":"memory","refusal":` + asJSON(t, refusal) +
 			`}`: dataplane.Refused{Backend: "memory", Refusal: refusal},
+		`{"event":"PartRefused","backend":"memory","owner":"a","problems":[{"error":"one"},` +
+			`{"error":"two"}]}`: dataplane.PartRefused{Backend: "memory", Owner: "a",
+			Err: errors.Join(errors.New("one"), errors.New("two"))},
 		`{"event":"ClaimConflict","conflict":` + asJSON(t, conflict) +
 			`}`: dataplane.ClaimConflict{Conflict: conflict},
 		`{"event":"RepairDelayed"}`: dataplane.RepairDelayed{},
@@ -51,9 +62,7 @@ func TestEventsAsJSON(t *testing.T) {
 		got, err := dataplane.MarshalEvent(ev)
 		require.NoError(t, err)
 		require.Equal(t, want, string(got))
-		var kind struct{ Event string }
-		require.NoError(t, json.Unmarshal(got, &kind))
-		require.True(t, strings.HasPrefix(want, `{"event":"`+kind.Event), "%T", ev)
+		require.True(t, strings.HasPrefix(want, `{"event":"`+eventName(t, got)), "%T", ev)
 	}
 	_, err := dataplane.MarshalEvent(nil)
 	require.ErrorContains(t, err, "no event")

@@ -18,6 +18,9 @@ func logTo(log *slog.Logger) Observer {
 		case Refused:
 			log.WarnContext(ctx, "service refused", logkey.Backend, ev.Backend, logkey.Service,
 				ev.Service.String(), logkey.Reason, ev.Err)
+		case PartRefused:
+			log.WarnContext(ctx, "part refused", logkey.Backend, ev.Backend, logkey.Owner, ev.Owner,
+				logkey.Reason, ev.Err)
 		case ClaimConflict:
 			log.WarnContext(ctx, "address claimed twice", logkey.Address, ev.Key.String(),
 				logkey.Winner, ev.Winner.String(), logkey.Loser, ev.Loser.String())
@@ -28,8 +31,8 @@ func logTo(log *slog.Logger) Observer {
 		case Failed:
 			if !errors.Is(ev.Err, context.Canceled) { // the program ends
 				log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
-					logkey.Revision, uint64(ev.Revision), logkey.Phase, ev.Phase.String(),
-					logkey.Error, ev.Err)
+					of(ev.Owners, ev.Revision), logkey.Phase, ev.Phase.String(), logkey.Error,
+					ev.Err)
 			}
 		case WatchFailed:
 			log.ErrorContext(ctx, "watch failed", logkey.Error, ev.Err)
@@ -54,9 +57,17 @@ func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	if r.Messages > 0 && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
 		level = slog.LevelInfo
 	}
-	log.Log(ctx, level, "applied", logkey.Backend, r.Backend, logkey.Revision, uint64(r.Revision),
+	log.Log(ctx, level, "applied", logkey.Backend, r.Backend, of(r.Owners, r.Revision),
 		logkey.Added, r.Added, logkey.Changed, r.Changed, logkey.Removed, r.Removed,
 		logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
+}
+
+// of says what an event is about: the parts of owners, or a revision of the whole.
+func of(owners []string, r Revision) slog.Attr {
+	if len(owners) > 0 {
+		return slog.Any(logkey.Owners, owners)
+	}
+	return slog.Uint64(logkey.Revision, uint64(r))
 }
 
 func logRepaired(ctx context.Context, log *slog.Logger, r *Result) {

@@ -2,14 +2,11 @@ package dataplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -46,11 +43,12 @@ type PartsConfig struct {
 // ([Locker]). What they cost depends on the owner's part if the backend is a [PartReader], and else
 // on all that the instance holds.
 type Parts struct {
-	backend Backend
-	flows   Flows
-	log     *slog.Logger
-	turn    turn // who has it has what follows
+	backend   Backend
+	flows     Flows
+	observers observers
+	turn      turn // who has it has what follows
 
+	phase stopwatch
 	// told is what the flows were told that the kernel holds, as far as it was seen here, and state
 	// the state that goes with it.
 	told  *servicemodel.Table
@@ -60,16 +58,24 @@ type Parts struct {
 // NewParts returns the parts of the instance of a backend, which must not be used by others at the
 // same time. Closing the backend stays with the caller.
 func NewParts(b Backend, cfg *PartsConfig) *Parts {
-	p := &Parts{backend: b, log: slog.New(slog.DiscardHandler), turn: newTurn()}
+	p := &Parts{backend: b, turn: newTurn()}
 	if cfg == nil {
 		return p
 	}
 	p.flows = cfg.Flows
 	if cfg.Logger != nil {
-		p.log = cfg.Logger
+		p.Subscribe(logTo(cfg.Logger))
 	}
 	return p
 }
+
+// Subscribe adds an observer of what is done to parts from now on. Each Apply, Remove and Keep ends
+// with one of these: [Applied], [PartRefused] or [Failed], which say whose parts, in which phase,
+// and how long each took. [ClaimConflict] and [Repaired] come before Applied; Failed comes after it
+// if the kernel holds the part and work is left ([ErrUnsettled]). A call of Settle ends with
+// [Settled] or Failed. Before all of them may come a [WriteConflict] for each time that the kernel
+// was read again. Calling unsubscribe ends that, except for a call that is under way.
+func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.observers.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, all of which are in the namespace of
 // its name. It returns when the kernel has them. If nothing differs, nothing is written.
@@ -79,64 +85,66 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 // instance's settings, a *[servicemodel.TakenError] for each frontend that another owner holds, and
 // an *[UnsupportedError] or *[CollisionError] for what the backend refuses.
 //
-// [ErrUnsettled] is the one error that comes with a result: the kernel holds the part then.
+// [ErrUnsettled] is the one error that comes with a result: the kernel holds the part then. All
+// errors but that of a context that ended before it was Apply's turn are *[PhaseError] values.
 // [Result.Settle] is how long until there is something to look at again, such as late packets of a
 // UDP port that is new: a program that is about to end may ignore it.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
-	return p.change(ctx, "apply the part of "+owner, s, func() (*partChange, error) {
+	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*partChange, error) {
 		return p.compare(ctx, owner, s)
-	})
+	}})
 }
 
 // Plan returns what Apply would do, and touches nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
-	doing := "plan the part of " + owner
+	t := task{doing: "plan the part", owners: []string{owner}}
 	if err := p.turn.take(ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
+		return nil, t.error(err)
 	}
 	defer p.turn.give()
+	p.phase.begin(PhaseResolve)
 	var c *partChange
-	err := retry(ctx, "read", func() (err error) {
+	err := p.observers.retry(ctx, "read", func() (err error) {
 		c, err = p.compare(ctx, owner, s)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
+		return nil, p.phase.fail(t.error(err))
 	}
+	p.phase.enter(PhaseCommit)
 	plan, err := p.backend.Plan(c.changes)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
+		return nil, p.phase.fail(t.error(err))
 	}
 	return &Preview{Changes: c.changes, Drift: c.drift, Plan: plan, Conflicts: c.conflicts}, nil
 }
 
 // Remove removes what owners hold. Owners that hold nothing are no error.
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
-	doing := "remove the parts of " + strings.Join(owners, ", ")
-	return p.change(ctx, doing, servicemodel.State{}, func() (*partChange, error) {
-		return p.without(ctx, owners)
-	})
+	return p.change(ctx, task{doing: "remove the parts", owners: slices.Clone(owners),
+		compare: func() (*partChange, error) { return p.without(ctx, owners) }})
 }
 
 // Keep removes what those owners hold of whom keep is false: garbage collection in one call. Keep
 // tells by the name which owners are a program's own to judge: those of others it keeps.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
-	return p.change(ctx, "remove parts", servicemodel.State{}, func() (*partChange, error) {
+	return p.change(ctx, task{doing: "keep parts", compare: func() (*partChange, error) {
+		p.phase.enter(PhaseObserve)
 		owners, err := p.owners(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return p.without(ctx, slices.DeleteFunc(owners, keep))
-	})
+	}})
 }
 
 // Settle does the work that earlier changes left to a later time and that is due, see
 // [Engine.Settle]. Each Apply, Remove and Keep does it as well.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
-	r, err := p.change(ctx, "settle parts", servicemodel.State{}, func() (*partChange, error) {
+	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*partChange, error) {
 		_, err := p.observe(ctx, nil, nil)
 		return noChange(), err
-	})
+	}})
 	if r == nil {
 		return 0, err
 	}
@@ -149,7 +157,7 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	err := p.turn.take(ctx)
 	if err == nil {
 		defer p.turn.give()
-		err = retry(ctx, "read", func() (err error) {
+		err = p.observers.retry(ctx, "read", func() (err error) {
 			owners, err = p.owners(ctx)
 			return err
 		})
@@ -158,69 +166,4 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list the owners of parts: %w", err)
 	}
 	return owners, nil
-}
-
-// change makes a change to the kernel, again where others come between.
-func (p *Parts) change(ctx context.Context, doing string, s servicemodel.State,
-	compare func() (*partChange, error)) (*Result, error) {
-	start := time.Now()
-	if err := p.turn.take(ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	defer p.turn.give()
-	r, err := p.changeInTurn(ctx, s, compare)
-	if r == nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	if p.flows != nil {
-		next, errFlows := p.flows.Settle(ctx)
-		r.Settle, err = earlier(r.Settle, next), errors.Join(err, errFlows)
-	}
-	r.Duration = time.Since(start)
-	if r.Messages > 0 {
-		p.log.InfoContext(ctx, doing, logkey.Backend, r.Backend, logkey.Added, r.Added,
-			logkey.Changed, r.Changed, logkey.Removed, r.Removed, logkey.Objects, len(r.Drift),
-			logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
-	}
-	if err != nil {
-		return r, fmt.Errorf("%s: %w: %w", doing, ErrUnsettled, err)
-	}
-	return r, nil
-}
-
-// changeInTurn makes a change while other programs wait for their turn. An error beside a result is
-// that of work which the commit left.
-func (p *Parts) changeInTurn(ctx context.Context, s servicemodel.State,
-	compare func() (*partChange, error)) (r *Result, err error) {
-	unlock, err := lock(ctx, p.backend)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	err = retry(ctx, "read and commit", func() error {
-		c, err := compare()
-		if err != nil {
-			return err
-		}
-		r, err = p.commit(ctx, c)
-		if err == nil {
-			p.changed(s, c)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if b, ok := p.backend.(Settler); ok {
-		r.Settle, err = b.Settle(ctx)
-	}
-	return r, err
-}
-
-// earlier returns the lesser of two times to wait, of which 0 is none.
-func earlier(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }

@@ -38,6 +38,7 @@ type partChange struct {
 // compare compares the state of an owner with what it holds.
 func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*partChange,
 	error) {
+	p.phase.enter(PhaseResolve)
 	if err := s.ValidatePart(owner); err != nil {
 		return nil, refusedState{err}
 	}
@@ -49,6 +50,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	if err != nil {
 		return nil, err
 	}
+	p.phase.enter(PhaseCheck)
 	base := o.Table
 	if held := base.Rules(); held.MasqueradeMark != 0 && !held.Equal(part.Rules()) {
 		if base, part, err = p.adopt(ctx, owner, s, base, part); err != nil {
@@ -99,6 +101,7 @@ func (p *Parts) without(ctx context.Context, owners []string) (*partChange, erro
 	if err != nil {
 		return nil, err
 	}
+	p.phase.enter(PhaseCheck)
 	next := o.Table.WithoutParts(owners...)
 	return &partChange{owners: owners, changes: servicemodel.Diff(o.Table, next), drift: o.Drift},
 		nil
@@ -107,6 +110,7 @@ func (p *Parts) without(ctx context.Context, owners []string) (*partChange, erro
 // observe reads what owners hold: only that if the backend can, else everything.
 func (p *Parts) observe(ctx context.Context, owners []string, want *servicemodel.Table) (
 	*Observation, error) {
+	p.phase.enter(PhaseObserve)
 	var o *Observation
 	var err error
 	if r, ok := p.backend.(PartReader); ok {
@@ -136,8 +140,9 @@ func (p *Parts) owners(ctx context.Context) ([]string, error) {
 
 // commit writes a change, and repairs what was found.
 func (p *Parts) commit(ctx context.Context, c *partChange) (*Result, error) {
-	r := &Result{Backend: p.backend.Name(), Counts: c.changes.Counts(), Changes: c.changes,
-		Drift: c.drift, Conflicts: c.conflicts, Observed: true}
+	p.phase.enter(PhaseCommit)
+	r := &Result{Backend: p.backend.Name(), Owners: c.owners, Counts: c.changes.Counts(),
+		Changes: c.changes, Drift: c.drift, Conflicts: c.conflicts, Observed: true}
 	if c.changes.Empty() && len(c.drift) == 0 {
 		return r, nil
 	}

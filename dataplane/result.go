@@ -13,6 +13,8 @@ type Result struct {
 	Backend string
 	// Revision numbers the state among those that were asked for, see [Engine.Set].
 	Revision Revision
+	// Owners are those whose parts were changed, see [Parts]; an engine has none.
+	Owners []string
 	// State is what was asked for, services included that were refused. It is empty where changes
 	// were applied ([Engine.ApplyChanges]), or a part.
 	State servicemodel.State

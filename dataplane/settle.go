@@ -98,7 +98,7 @@ func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Durati
 	}
 	defer unlock()
 	if !e.known {
-		err := e.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+		err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
 		if err != nil {
 			return 0, err
 		}

@@ -71,6 +71,15 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	_, err = e.Cleanup(t.Context())
 	require.NoError(t, err)
 
+	p := dataplane.NewParts(m, &dataplane.PartsConfig{Logger: slog.New(logged)})
+	part := servicemodel.State{}.WithService(svc("web", 80))
+	for _, owner := range []string{"default", "other"} { // the second is not the service's
+		_, _ = p.Apply(t.Context(), owner, part)
+	}
+	m.Fail(memory.CallCommit, 1, errors.New("no memory"))
+	_, err = p.Remove(t.Context(), "default")
+	require.Error(t, err)
+
 	rows := regexp.MustCompile(`(?m)^\| (?:debug|info|warn|error) \|.*$`).FindAllString(
 		document(t), -1)
 	for _, row := range rows {

@@ -26,6 +26,8 @@ const (
 	Misdirected  = "misdirected"
 	Next         = "next"
 	Objects      = "objects"
+	Owner        = "owner"
+	Owners       = "owners"
 	Phase        = "phase"
 	Plan         = "plan"
 	Problem      = "problem"

@@ -1,0 +1,136 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// task is what a method of [Parts] is called for.
+type task struct {
+	doing  string
+	owners []string // as far as they are known before
+	state  servicemodel.State
+	// compare reads what there is, and says what is to change.
+	compare func() (*partChange, error)
+}
+
+const doingSettleParts = "settle parts"
+
+// error returns err as that of the task.
+func (t *task) error(err error) error {
+	if len(t.owners) == 0 {
+		return fmt.Errorf("%s: %w", t.doing, err)
+	}
+	return fmt.Errorf("%s of %s: %w", t.doing, strings.Join(t.owners, ", "), err)
+}
+
+// change makes a change to the kernel, again where others come between, and tells what became of
+// it.
+func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
+	start := time.Now()
+	if err := p.turn.take(ctx); err != nil {
+		return nil, t.error(err)
+	}
+	defer p.turn.give()
+	p.phase.begin(PhaseLock)
+	r, err := p.changeInTurn(ctx, t)
+	if r == nil {
+		return nil, p.failed(ctx, t, err)
+	}
+	if p.flows != nil {
+		next, errFlows := p.flows.Settle(ctx)
+		r.Settle, err = earlier(r.Settle, next), errors.Join(err, errFlows)
+	}
+	p.phase.enter(PhaseSettle)
+	r.Phases, r.Duration = p.phase.elapsed, time.Since(start)
+	p.succeeded(ctx, t, r, err)
+	if err != nil {
+		if t.doing != doingSettleParts { // Applied has told the times
+			p.phase.begin(PhaseSettle)
+		}
+		err = p.failed(ctx, t, fmt.Errorf("%w: %w", ErrUnsettled, err))
+	}
+	return r, err
+}
+
+// changeInTurn makes a change while other programs wait for their turn. An error beside a result is
+// that of work which the commit left.
+func (p *Parts) changeInTurn(ctx context.Context, t task) (r *Result, err error) {
+	unlock, err := lock(ctx, p.backend)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	err = p.observers.retry(ctx, "read and commit", func() error {
+		c, err := t.compare()
+		if err != nil {
+			return err
+		}
+		r, err = p.commit(ctx, c)
+		if err == nil {
+			p.changed(t.state, c)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.phase.enter(PhaseSettle)
+	if b, ok := p.backend.(Settler); ok {
+		r.Settle, err = b.Settle(ctx)
+	}
+	return r, err
+}
+
+// earlier returns the lesser of two times to wait, of which 0 is none.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// succeeded tells of a task that succeeded, but for work that the commit left and that failed.
+func (p *Parts) succeeded(ctx context.Context, t task, r *Result, unsettled error) {
+	if !p.observers.any() {
+		return
+	}
+	if t.doing == doingSettleParts {
+		if unsettled == nil {
+			p.observers.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
+		}
+		return
+	}
+	for _, c := range r.Conflicts {
+		p.observers.emit(ctx, ClaimConflict{c})
+	}
+	if len(r.Drift) > 0 {
+		p.observers.emit(ctx, Repaired{r})
+	}
+	p.observers.emit(ctx, Applied{r})
+}
+
+// failed tells of a task that failed in the phase under way, and returns the error as that of the
+// phase.
+func (p *Parts) failed(ctx context.Context, t task, err error) error {
+	var refused refusedState
+	isRefused := errors.As(err, &refused)
+	err = p.phase.fail(t.error(err))
+	if !p.observers.any() {
+		return err
+	}
+	if isRefused { // it is Apply's, which has one owner
+		p.observers.emit(ctx, PartRefused{Backend: p.backend.Name(), Owner: t.owners[0],
+			Err: refused.error})
+		return err
+	}
+	p.phase.enter(p.phase.phase)
+	p.observers.emit(ctx, Failed{Doing: t.doing, Owners: t.owners, Backend: p.backend.Name(),
+		Phase: p.phase.phase, Phases: p.phase.elapsed, Err: err})
+	return err
+}

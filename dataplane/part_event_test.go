@@ -1,0 +1,155 @@
+package dataplane_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/golden"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// slow is a backend whose calls take some seconds each.
+func slow() *settling {
+	b := &settling{Backend: memory.New(nil)}
+	for call, d := range map[memory.Call]time.Duration{
+		memory.CallObserve: 2, memory.CallCheck: 3, memory.CallCommit: 4,
+	} {
+		b.Before(call, func(context.Context) error { time.Sleep(d * time.Second); return nil })
+	}
+	return b
+}
+
+// partStory is what happens to parts, and the name of each event that tells of it.
+func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []string) {
+	a := published("a", 7, 80, 81)
+	do := func(f func() error, ok bool, events ...string) {
+		story = append(story, func() []string {
+			require.Equal(t, ok, f() == nil)
+			return events
+		})
+	}
+	apply := func(owner string, s servicemodel.State) func() error {
+		return func() error {
+			_, err := p.Apply(t.Context(), owner, s)
+			return err
+		}
+	}
+	do(apply("a", a), true, "Applied")
+	do(apply("a", a), true, "Applied")
+	do(apply("b", published("b", 8, 81).WithService(&servicemodel.Service{})), false, "PartRefused")
+	do(apply("b", published("b", 8, 81)), false, "PartRefused")
+	do(func() error {
+		b.Kernel().AddDrift("a chain of nobody")
+		b.Fail(memory.CallCommit, 1, dataplane.ErrConflict)
+		return apply("b", published("b", 8, 90))()
+	}, true, "WriteConflict", "Repaired", "Applied")
+	do(func() error {
+		b.Fail(memory.CallCommit, 1, errRefused)
+		_, err := p.Remove(t.Context(), "a", "b")
+		return err
+	}, false, "Failed")
+	do(func() error {
+		b.Fail(memory.CallObserve, 1, errRefused)
+		_, err := p.Keep(t.Context(), func(string) bool { return true })
+		return err
+	}, false, "Failed")
+	do(func() error {
+		b.err = errRefused
+		_, err := p.Remove(t.Context(), "a")
+		return err
+	}, false, "Applied", "Failed")
+	do(func() error { _, err := p.Settle(t.Context()); return err }, false, "Failed")
+	do(func() error {
+		b.err = nil
+		b.due(time.Hour)
+		_, err := p.Settle(t.Context())
+		return err
+	}, true, "Settled")
+	do(func() error {
+		_, err := p.Keep(t.Context(), func(string) bool { return false })
+		return err
+	}, true, "Applied")
+	return story
+}
+
+// Observers of parts are told what becomes of each call, whose parts they are, where something
+// failed, and how long each phase took.
+func TestObserversAreToldOfParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := slow()
+		p := dataplane.NewParts(b, nil)
+		var names []string
+		var text []byte
+		unsubscribe := p.Subscribe(func(_ context.Context, ev dataplane.Event) {
+			line, err := dataplane.MarshalEvent(ev)
+			require.NoError(t, err)
+			names, text = append(names, eventName(t, line)), append(append(text, line...), '\n')
+		})
+		for _, do := range partStory(t, b, p) {
+			names = nil
+			require.Equal(t, do(), names)
+		}
+		golden.File(t, filepath.Join("testdata", "part-events.json"), string(text))
+		unsubscribe()
+		names = nil
+		_, err := p.Remove(t.Context(), "nobody")
+		require.NoError(t, err)
+		require.Empty(t, names)
+	})
+}
+
+// The phases of a change of parts are those that the backend took time for, and an error says in
+// which it was.
+func TestPartsSayWhereTheirTimeWent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := slow()
+		p := dataplane.NewParts(b, nil)
+		r, err := p.Apply(t.Context(), "a", published("a", 7, 80))
+		require.NoError(t, err)
+		require.Equal(t, dataplane.Phases{
+			dataplane.PhaseObserve: 2 * time.Second,
+			dataplane.PhaseCheck:   3 * time.Second,
+			dataplane.PhaseCommit:  4 * time.Second,
+		}, r.Phases)
+		require.Equal(t, 9*time.Second, r.Duration)
+		require.Equal(t, []string{"a"}, r.Owners)
+
+		b.Fail(memory.CallCommit, 1, errRefused)
+		_, err = p.Remove(t.Context(), "a")
+		var at *dataplane.PhaseError
+		require.ErrorAs(t, err, &at)
+		require.Equal(t, dataplane.PhaseCommit, at.Phase)
+		b.Fail(memory.CallObserve, 1, errRefused)
+		_, err = p.Plan(t.Context(), "a", published("a", 8, 80))
+		require.ErrorAs(t, err, &at)
+		require.Equal(t, dataplane.PhaseObserve, at.Phase)
+	})
+}
+
+// Who does not listen to parts costs nothing.
+func TestEventsOfPartsCostNothingIfNobodyListens(t *testing.T) {
+	p := dataplane.NewParts(costless{}, nil)
+	allocs := func() float64 {
+		return testing.AllocsPerRun(100, func() {
+			if _, err := p.Remove(context.Background(), "a"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	before := allocs()
+	n := 0
+	unsubscribe := p.Subscribe(func(context.Context, dataplane.Event) { n++ })
+	allocs()
+	require.Positive(t, n)
+	unsubscribe()
+	require.InDelta(t, before, allocs(), 0.5)
+}
