@@ -18,7 +18,7 @@ func openBackend(name string) (dataplane.Backend, error) {
 	case "nftables":
 		return nftables.New(&nftables.Config{Table: instance})
 	case "iptables":
-		return iptables.New(&iptables.Config{Prefix: "LB-"})
+		return iptables.New(&iptables.Config{Prefix: "LB"})
 	case "ipvs":
 		// How long connections are drained is up to each service.
 		return ipvs.New(&ipvs.Config{Table: instance, DrainLimit: -1})

@@ -2,12 +2,23 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	grpchealth "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
@@ -122,4 +133,211 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	w.reload(taken)
 	w.answers("pod1")
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
+}
+
+// Connections to a backend that is drained go on for the time that the file says, and are cut then;
+// new ones go elsewhere at once.
+func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(0)
+	w.serve(1)
+	w.write(quick + `  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
+	w.start()
+	w.answers("pod1 pod2")
+	conns := w.connect(20)
+	on := conns.Servers()["pod1"]
+	require.NotZero(t, on)
+	w.write(quick + `  backends:
+  - {address: 10.244.1.1:8080, weight: 0}
+  - {address: 10.244.1.2:8080}`)
+	w.reload(taken)
+	w.answers("pod2")
+	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	w.write(quick + `  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
+	w.reload(taken)
+	w.answers("pod1 pod2")
+	w.write(quick + `  connections: 1s
+  backends: [{address: 10.244.1.2:8080}]`)
+	w.reload(taken)
+	w.soon(func() bool { return conns.Ping(30*time.Second).Lost() == on }, "pod1's are cut")
+	require.Equal(t, "pod2", w.answer())
+}
+
+// A backend that flaps faster than its checks rise and fall keeps its place, and the kernel is left
+// alone.
+func TestFlappingIsNoChange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var asked atomic.Int64
+	w.serveHTTP(1, 8081, nil, func(*http.Request) bool { return asked.Add(1)%3 != 0 })
+	w.write(`services:
+- name: web
+  addresses: [203.0.113.10]
+  port: 80
+  backends:
+  - {address: 10.244.1.1:8080}
+  - {address: 10.244.1.2:8080, checks: [
+      {type: http, port: 8081, interval: 1ms, timeout: 30s, fall: 2}]}
+`)
+	w.start()
+	w.soon(func() bool { return asked.Load() > 100 }, "it is asked")
+	changes := strings.Count(w.log.String(), "msg=applied")
+	w.soon(func() bool { return asked.Load() > 200 }, "it is asked on")
+	require.Equal(t, changes, strings.Count(w.log.String(), "msg=applied"))
+	require.NotContains(t, w.get("/backends"), `"state":"down"`)
+}
+
+// Each kind of check takes a backend out and back in, as clients notice.
+func TestEachKindOfCheckTakesOutAndIn(t *testing.T) {
+	t.Parallel()
+	for kind, fields := range map[string]string{
+		"http":  "type: http, path: /healthz, source: 192.0.2.11, port: 8081",
+		"https": "type: https, host: example.com, port: 8081",
+		"grpc":  "type: grpc, service: web, port: 8081",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.serve(0)
+			w.serve(1)
+			good := w.serveKind(kind)
+			w.write(`services:
+- name: web
+  addresses: [203.0.113.10]
+  port: 80
+  backends:
+  - {address: 10.244.1.1:8080, checks: [{%s, interval: 10ms, timeout: 30s}]}
+  - {address: 10.244.1.2:8080}
+`, fields)
+			w.start()
+			w.answers("pod1 pod2")
+			good(false)
+			w.answers("pod2")
+			good(true)
+			w.answers("pod1 pod2")
+		})
+	}
+}
+
+// serveKind has the first pod answer a kind of check at port 8081, and returns what says how.
+func (w *world) serveKind(kind string) (set func(good bool)) {
+	if kind == "grpc" {
+		server, status := grpc.NewServer(), grpchealth.NewServer()
+		healthpb.RegisterHealthServer(server, status)
+		status.SetServingStatus("web", healthpb.HealthCheckResponse_SERVING)
+		l := w.listen(0, 8081)
+		go func() { _ = server.Serve(l) }()
+		w.Cleanup(server.Stop)
+		return func(good bool) {
+			say := healthpb.HealthCheckResponse_NOT_SERVING
+			if good {
+				say = healthpb.HealthCheckResponse_SERVING
+			}
+			status.SetServingStatus("web", say)
+		}
+	}
+	var secure *tls.Config
+	if kind == "https" {
+		s := httptest.NewTLSServer(nil)
+		w.Cleanup(s.Close)
+		secure = s.TLS.Clone()
+	}
+	var ok atomic.Bool
+	ok.Store(true)
+	w.serveHTTP(0, 8081, secure, func(r *http.Request) bool {
+		from, _, _ := net.SplitHostPort(r.RemoteAddr)
+		return ok.Load() && (kind == "https" || r.URL.Path == "/healthz" && from == "192.0.2.11")
+	})
+	return ok.Store
+}
+
+// listen listens in a pod.
+func (w *world) listen(pod int, port uint16) (l net.Listener) {
+	w.Helper()
+	p := w.Pods[pod]
+	require.NoError(w, p.NS.Do(func() (err error) {
+		l, err = net.Listen("tcp", netip.AddrPortFrom(p.IPv4, port).String())
+		return err
+	}))
+	return l
+}
+
+// serveHTTP serves in a pod: 200 if a request is right, else 503, and the name of the pod.
+func (w *world) serveHTTP(pod int, port uint16, secure *tls.Config,
+	right func(*http.Request) bool) *http.Server {
+	w.Helper()
+	l := w.listen(pod, port)
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !right(r) {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+		}
+		fmt.Fprint(rw, w.Pods[pod].Name)
+	})}
+	go func() { _ = s.Serve(l) }()
+	w.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// Addresses are bound to a device if that is asked for, given back when they leave the file, also
+// if the program was killed in between, and addresses of others are left alone.
+func TestAddressesAreBoundToDevices(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(0)
+	bound := func() (out string) {
+		require.NoError(t, w.Node.NS.Do(func() error {
+			text, err := exec.Command("ip", "-o", "address", "show", "dev", "lo").Output()
+			for _, a := range []string{"203.0.113.10/32", "2001:db8::10/128", "203.0.113.20/32"} {
+				if strings.Contains(string(text), " "+a+" ") {
+					out += a + " "
+				}
+			}
+			return err
+		}))
+		return out
+	}
+	require.NoError(t, w.Node.NS.Do(func() error {
+		return exec.Command("ip", "address", "add", "203.0.113.20/32", "dev", "lo").Run()
+	}))
+	const text = `services:
+- name: web
+  addresses: [%s]
+  port: 80
+  device: lo
+  backends: [{address: 10.244.1.1:8080}, {address: "[fd00:10:244:1::1]:8080"}]
+`
+	w.write(text, `203.0.113.10, "2001:db8::10", 203.0.113.20`)
+	w.start()
+	w.soon(func() bool {
+		return bound() == "203.0.113.10/32 2001:db8::10/128 203.0.113.20/32 "
+	}, "all are bound")
+	w.answers("pod1")
+	w.kill()
+	w.write(text, "203.0.113.10")
+	w.start()
+	w.soon(func() bool { return bound() == "203.0.113.10/32 203.0.113.20/32 " }, "one is released")
+	w.kill()
+	w.start("-cleanup")
+	require.NoError(t, <-w.ended)
+	require.Equal(t, "203.0.113.20/32 ", bound())
+	require.Equal(t, "answered internet", w.answer(), "nothing is balanced any more")
+}
+
+// The other kernel mechanism of every kernel does the same, and a device that is missing is said.
+func TestIPTables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.serve(0)
+	w.serve(1)
+	w.write(quick + `  device: nosuch0
+  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
+	w.start("-backend", "iptables")
+	w.answers("pod1 pod2")
+	w.soon(func() bool { return strings.Contains(w.log.String(), "device nosuch0") }, "it is said")
+	require.NoError(t, first.Close())
+	w.answers("pod2")
 }

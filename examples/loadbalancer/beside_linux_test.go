@@ -1,0 +1,411 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
+)
+
+// besideConf is the configuration of both: the converter makes ours of it.
+const besideConf = `virtual_server 203.0.113.10 80 {
+    delay_loop 1
+    connect_timeout 0.5
+    retry 2
+    delay_before_retry 0.25
+    lb_algo rr
+    lb_kind NAT
+    protocol TCP
+    sorry_server 10.244.1.3 8080
+    real_server 10.244.1.1 8080 {
+        HTTP_GET {
+            url {
+                path /
+                status_code 200
+            }
+        }
+    }
+    real_server 10.244.1.2 8080 {
+        HTTP_GET {
+            url {
+                path /
+                status_code 200
+            }
+        }
+    }
+}
+`
+
+// balanced is what one of the two balances: web servers in pods, and a client that asks all the
+// time.
+type balanced struct {
+	*world
+	conf    string
+	command func() *exec.Cmd
+	pods    []*webPod
+	client  *client
+}
+
+// TestFailoverBesideKeepalived has a real keepalived and this program meet the same failures, with
+// the same configuration, and logs how long clients noticed.
+func TestFailoverBesideKeepalived(t *testing.T) {
+	if _, err := exec.LookPath("keepalived"); err != nil {
+		t.Skip("keepalived is not installed")
+	}
+	if b, err := openBackend("ipvs"); err != nil {
+		t.Skipf("keepalived needs IPVS: %v", err)
+	} else {
+		require.NoError(t, b.Close())
+	}
+	rows := make([]string, len(stories))
+	for _, who := range []string{"keepalived", "loadbalancer"} {
+		b := newBalanced(t, who)
+		b.run()
+		for i, story := range stories {
+			rows[i] += " | " + story.happens(b)
+		}
+		b.kill()
+	}
+	for i, story := range stories {
+		t.Logf("| %s%s |", story.name, rows[i])
+	}
+}
+
+// newBalanced returns a network, and the command that balances in it.
+func newBalanced(t *testing.T, who string) *balanced {
+	b := &balanced{world: newWorld(t)}
+	dir := t.TempDir()
+	b.conf = filepath.Join(dir, "keepalived.conf")
+	require.NoError(t, os.WriteFile(b.conf, []byte(besideConf), 0o600))
+	b.command = func() *exec.Cmd {
+		return exec.Command("keepalived", "--check", "--dont-fork", "--log-console", "--log-detail",
+			"--use-file", b.conf, "--pid", dir+"/pid", "--checkers_pid", dir+"/checkers")
+	}
+	if who == "loadbalancer" {
+		text, _, err := keepalived.Convert(b.conf, besideConf)
+		require.NoError(t, err)
+		b.write("%s", text)
+		b.command = func() *exec.Cmd {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), asProgram+"=-backend ipvs -config "+b.file)
+			return cmd
+		}
+	}
+	// keepalived's virtual servers are served only where the address is this host's own.
+	require.NoError(t, b.Node.NS.Do(func() error {
+		return exec.Command("ip", "address", "add", vip.Addr().String()+"/32", "dev", "lo").Run()
+	}))
+	for i := range 3 {
+		b.pods = append(b.pods, newWebPod(b.world, i))
+	}
+	b.client = newClient(b.world)
+	return b
+}
+
+// run starts the balancer, and waits until both web servers answer through it.
+func (b *balanced) run() {
+	b.Helper()
+	b.program = b.command()
+	b.program.Stdout, b.program.Stderr = b.log, b.log
+	b.program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // keepalived has a child
+	require.NoError(b, b.Node.NS.Do(b.program.Start))
+	program, ended := b.program, make(chan error, 1)
+	b.ended = ended
+	go func() { ended <- program.Wait() }()
+	b.Cleanup(func() {
+		_ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL)
+		if b.Failed() {
+			b.Log(b.log.String())
+		}
+	})
+	b.client.until(func(r []answer) bool { return r[0].server == "pod1" || r[0].server == "pod2" })
+}
+
+// kill kills the balancer and its children.
+func (b *balanced) kill() {
+	b.Helper()
+	require.NoError(b, syscall.Kill(-b.program.Process.Pid, syscall.SIGKILL))
+	<-b.ended
+}
+
+// times is how often each failure happens.
+const times = 5
+
+// stories are what happens, and return what to say about it.
+var stories = []struct {
+	name    string
+	happens func(*balanced) string
+}{
+	{"a server refuses connections: until it gets none", func(b *balanced) string {
+		return b.fails((*webPod).close, (*webPod).listen)
+	}},
+	{"a server is silent: until it gets none", func(b *balanced) string {
+		return b.fails((*webPod).block, (*webPod).unblock)
+	}},
+	{"a server answers 503: until it gets none", func(b *balanced) string {
+		return b.fails(func(p *webPod) { p.broken.Store(true) },
+			func(p *webPod) { p.broken.Store(false) })
+	}},
+	{"a server is back: until it gets connections", (*balanced).returns},
+	{"both refuse: until the sorry server answers", (*balanced).sorry},
+	{"killed and started while a server is down: failed requests", (*balanced).restarts},
+	{"the file is read again while a server is down: failed requests", func(b *balanced) string {
+		return b.whileDown(func() { require.NoError(b, b.program.Process.Signal(syscall.SIGHUP)) })
+	}},
+}
+
+// fails makes a server fail and recover, several times, and returns how long clients noticed.
+func (b *balanced) fails(fail, recover func(*webPod)) string {
+	var took []time.Duration
+	for range times {
+		b.healthy()
+		from := time.Now()
+		fail(b.pods[0])
+		took = append(took, b.client.goodSince(from))
+		recover(b.pods[0])
+	}
+	return median(took)
+}
+
+// healthy waits until both servers are used.
+func (b *balanced) healthy() {
+	b.client.until(func(r []answer) bool {
+		return has(r, "pod1") && has(r, "pod2") && !has(r, "pod3") && !has(r, "")
+	})
+}
+
+// alone waits until only the second server is used.
+func (b *balanced) alone() {
+	b.client.until(func(r []answer) bool {
+		return has(r, "pod2") && !has(r, "pod1") && !has(r, "pod3") && !has(r, "")
+	})
+}
+
+func (b *balanced) returns() string {
+	var took []time.Duration
+	for range times {
+		b.pods[0].close()
+		b.alone()
+		from := time.Now()
+		b.pods[0].listen()
+		b.healthy()
+		took = append(took, b.client.first("pod1", from))
+	}
+	return median(took)
+}
+
+func (b *balanced) sorry() string {
+	var took []time.Duration
+	for range times {
+		b.healthy()
+		from := time.Now()
+		b.pods[0].close()
+		b.pods[1].close()
+		b.client.until(func(r []answer) bool { return has(r, "pod3") && !has(r, "") })
+		took = append(took, b.client.first("pod3", from))
+		b.pods[0].listen()
+		b.pods[1].listen()
+	}
+	return median(took)
+}
+
+func (b *balanced) restarts() string {
+	return b.whileDown(func() {
+		b.kill()
+		b.run()
+	})
+}
+
+// whileDown does something while a server is down, and returns how many requests failed of those
+// in three seconds from then.
+func (b *balanced) whileDown(f func()) string {
+	b.healthy()
+	b.pods[0].close()
+	b.alone()
+	from := time.Now()
+	f()
+	b.client.until(func(r []answer) bool { return r[len(r)-1].at.Sub(from) > 3*time.Second })
+	failed, all := b.client.failed(from)
+	b.pods[0].listen()
+	return fmt.Sprintf("%d of %d", failed, all)
+}
+
+func median(l []time.Duration) string {
+	slices.Sort(l)
+	return fmt.Sprintf("%.2f s (%.2f to %.2f)", l[len(l)/2].Seconds(), l[0].Seconds(),
+		l[len(l)-1].Seconds())
+}
+
+// webPod is a web server in a pod.
+type webPod struct {
+	*world
+	pod    int
+	server *http.Server
+	broken atomic.Bool
+}
+
+func newWebPod(w *world, i int) *webPod {
+	p := &webPod{world: w, pod: i}
+	p.listen()
+	return p
+}
+
+func (p *webPod) listen() {
+	p.server = p.serveHTTP(p.pod, 8080, nil, func(*http.Request) bool { return !p.broken.Load() })
+}
+
+func (p *webPod) close() { _ = p.server.Close() }
+
+// block makes the pod deaf.
+func (p *webPod) block() {
+	p.nft("add table inet deaf", "add chain inet deaf in { type filter hook input priority 0; "+
+		"policy drop; }")
+}
+
+func (p *webPod) unblock() { p.nft("delete table inet deaf") }
+
+func (p *webPod) nft(commands ...string) {
+	require.NoError(p, p.Pods[p.pod].NS.Do(func() error {
+		for _, c := range commands {
+			if err := exec.Command("nft", c).Run(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// answer is what became of a request. Nobody answered if the server is empty.
+type answer struct {
+	at     time.Time // when it was sent
+	server string
+}
+
+// client sends a request at regular times, whether those before were answered or not.
+type client struct {
+	w  *world
+	mu sync.Mutex
+	// answers are in the order in which the requests were sent.
+	answers []answer
+}
+
+// pace is the time between two requests, and patience how long they wait.
+const pace, patience = 40 * time.Millisecond, 2 * time.Second
+
+func newClient(w *world) *client {
+	c := &client{w: w}
+	ctx, stop := context.WithCancel(w.Context())
+	var asking sync.WaitGroup
+	w.Cleanup(func() {
+		stop()
+		asking.Wait()
+	})
+	asking.Go(func() {
+		for ctx.Err() == nil {
+			time.Sleep(pace)
+			asking.Go(func() { c.ask(ctx) })
+		}
+	})
+	return c
+}
+
+// ask sends one request.
+func (c *client) ask(ctx context.Context) {
+	a := answer{at: time.Now()}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: nodeDialer(c.w.Outside[0].NS)}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+vip.String(), nil)
+	if err != nil {
+		return
+	}
+	if r, err := transport.RoundTrip(req); err == nil {
+		name := make([]byte, 10)
+		n, _ := r.Body.Read(name)
+		_ = r.Body.Close()
+		if r.StatusCode == http.StatusOK {
+			a.server = string(name[:n])
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers = append(c.answers, a)
+	slices.SortFunc(c.answers, func(a, b answer) int { return a.at.Compare(b.at) })
+}
+
+// streak is how many requests in a row tell that something is so.
+const streak = 20
+
+// until waits until the last requests that were sent after the call are as wanted.
+func (c *client) until(ok func(last []answer) bool) {
+	c.w.Helper()
+	from := time.Now()
+	c.w.soon(func() bool {
+		l := c.since(from)
+		return len(l) >= streak && ok(l[len(l)-streak:])
+	}, "the last requests")
+}
+
+// since returns the answers to requests that were sent after a moment.
+func (c *client) since(from time.Time) []answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(c.answers, from, func(a answer, t time.Time) int {
+		return a.at.Compare(t)
+	})
+	return slices.Clone(c.answers[i:])
+}
+
+// goodSince waits until requests succeed, and returns how long after a moment the last was sent
+// that did not.
+func (c *client) goodSince(from time.Time) (bad time.Duration) {
+	c.w.Helper()
+	c.w.soon(func() bool {
+		l := c.since(from)
+		return len(l) > 3*streak && !has(l[len(l)-streak:], "") && has(l, "")
+	}, "no request fails any more")
+	time.Sleep(patience) // those that were sent before may still be under way
+	for _, a := range c.since(from) {
+		if a.server == "" {
+			bad = a.at.Sub(from)
+		}
+	}
+	return bad
+}
+
+// first returns how long after a moment the first request was sent that a server answered.
+func (c *client) first(server string, from time.Time) time.Duration {
+	l := c.since(from)
+	i := slices.IndexFunc(l, func(a answer) bool { return a.server == server })
+	require.GreaterOrEqual(c.w, i, 0)
+	return l[i].at.Sub(from)
+}
+
+// failed returns how many requests after a moment failed, and how many there were.
+func (c *client) failed(from time.Time) (failed, all int) {
+	l := c.since(from)
+	for _, a := range l {
+		if a.server == "" {
+			failed++
+		}
+	}
+	return failed, len(l)
+}
+
+// has reports whether a server is among those that answered.
+func has(l []answer, server string) bool {
+	return slices.ContainsFunc(l, func(a answer) bool { return a.server == server })
+}
