@@ -18,6 +18,8 @@
 #                (internal/peers)
 # make apiserver examples/kubeproxy and kube-proxy 1.36.3 on a real API server: 5,000 services while
 #                traffic flows, a rollout, and how long it takes from a write to a connection
+# make keepalived  examples/loadbalancer and a real keepalived meet the same failures, in a virtual
+#                machine
 # make browser   the page in headless Chromium, which it installs; UPDATE=-update makes the pictures
 #                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
@@ -102,6 +104,11 @@ test-kernel: vmtools
 
 test-kernels:
 	$(MAKE) test-kernel KERNEL='$(KERNELS)'
+
+keepalived: vmtools
+	@command -v keepalived >/dev/null || .ci/setup keepalived
+	@cd examples/loadbalancer && ../../bin/kerneltest -kernel 6.1 -tools 'keepalived ip nft' \
+		-need '^TestFailoverBesideKeepalived' -run BesideKeepalived .
 
 browser: setup
 	@command -v chromium >/dev/null || .ci/setup chromium

@@ -16,21 +16,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
 )
 
 // besideConf is the configuration of both: the converter makes ours of it.
 const besideConf = `virtual_server 203.0.113.10 80 {
-    delay_loop 1
-    connect_timeout 0.5
-    retry 2
-    delay_before_retry 0.25
+    delay_loop 2
+    connect_timeout 3
+    retry 1
+    delay_before_retry 0.5
     lb_algo rr
     lb_kind NAT
     protocol TCP
     sorry_server 10.244.1.3 8080
     real_server 10.244.1.1 8080 {
         HTTP_GET {
+            connect_port 8081
             url {
                 path /
                 status_code 200
@@ -39,6 +41,7 @@ const besideConf = `virtual_server 203.0.113.10 80 {
     }
     real_server 10.244.1.2 8080 {
         HTTP_GET {
+            connect_port 8081
             url {
                 path /
                 status_code 200
@@ -141,7 +144,7 @@ func (b *balanced) kill() {
 }
 
 // times is how often each failure happens.
-const times = 5
+const times = 3
 
 // stories are what happens, and return what to say about it.
 var stories = []struct {
@@ -149,7 +152,7 @@ var stories = []struct {
 	happens func(*balanced) string
 }{
 	{"a server refuses connections: until it gets none", func(b *balanced) string {
-		return b.fails((*webPod).close, (*webPod).listen)
+		return b.fails((*webPod).close, (*webPod).listens)
 	}},
 	{"a server is silent: until it gets none", func(b *balanced) string {
 		return b.fails((*webPod).block, (*webPod).unblock)
@@ -160,8 +163,8 @@ var stories = []struct {
 	}},
 	{"a server is back: until it gets connections", (*balanced).returns},
 	{"both refuse: until the sorry server answers", (*balanced).sorry},
-	{"killed and started while a server is down: failed requests", (*balanced).restarts},
-	{"the file is read again while a server is down: failed requests", func(b *balanced) string {
+	{"killed and started while a server is down: failed connections", (*balanced).restarts},
+	{"the file is read again while a server is down: failed connections", func(b *balanced) string {
 		return b.whileDown(func() { require.NoError(b, b.program.Process.Signal(syscall.SIGHUP)) })
 	}},
 }
@@ -173,7 +176,7 @@ func (b *balanced) fails(fail, recover func(*webPod)) string {
 		b.healthy()
 		from := time.Now()
 		fail(b.pods[0])
-		took = append(took, b.client.goodSince(from))
+		took = append(took, b.client.onlySince("pod2", from))
 		recover(b.pods[0])
 	}
 	return median(took)
@@ -199,7 +202,7 @@ func (b *balanced) returns() string {
 		b.pods[0].close()
 		b.alone()
 		from := time.Now()
-		b.pods[0].listen()
+		b.pods[0].listens()
 		b.healthy()
 		took = append(took, b.client.first("pod1", from))
 	}
@@ -215,8 +218,8 @@ func (b *balanced) sorry() string {
 		b.pods[1].close()
 		b.client.until(func(r []answer) bool { return has(r, "pod3") && !has(r, "") })
 		took = append(took, b.client.first("pod3", from))
-		b.pods[0].listen()
-		b.pods[1].listen()
+		b.pods[0].listens()
+		b.pods[1].listens()
 	}
 	return median(took)
 }
@@ -228,7 +231,7 @@ func (b *balanced) restarts() string {
 	})
 }
 
-// whileDown does something while a server is down, and returns how many requests failed of those
+// whileDown does something while a server is down, and returns how many connections failed of those
 // in three seconds from then.
 func (b *balanced) whileDown(f func()) string {
 	b.healthy()
@@ -238,7 +241,7 @@ func (b *balanced) whileDown(f func()) string {
 	f()
 	b.client.until(func(r []answer) bool { return r[len(r)-1].at.Sub(from) > 3*time.Second })
 	failed, all := b.client.failed(from)
-	b.pods[0].listen()
+	b.pods[0].listens()
 	return fmt.Sprintf("%d of %d", failed, all)
 }
 
@@ -248,25 +251,30 @@ func median(l []time.Duration) string {
 		l[len(l)-1].Seconds())
 }
 
-// webPod is a web server in a pod.
+// webPod serves clients at port 8080, and checks at port 8081.
 type webPod struct {
 	*world
 	pod    int
-	server *http.Server
+	served *netnstest.Server
+	checks *http.Server
 	broken atomic.Bool
 }
 
 func newWebPod(w *world, i int) *webPod {
 	p := &webPod{world: w, pod: i}
-	p.listen()
+	p.listens()
 	return p
 }
 
-func (p *webPod) listen() {
-	p.server = p.serveHTTP(p.pod, 8080, nil, func(*http.Request) bool { return !p.broken.Load() })
+func (p *webPod) listens() {
+	p.served = p.serve(p.pod)
+	p.checks = p.serveHTTP(p.pod, 8081, nil, func(*http.Request) bool { return !p.broken.Load() })
 }
 
-func (p *webPod) close() { _ = p.server.Close() }
+func (p *webPod) close() {
+	require.NoError(p, p.served.Close())
+	require.NoError(p, p.checks.Close())
+}
 
 // block makes the pod deaf.
 func (p *webPod) block() {
@@ -287,22 +295,22 @@ func (p *webPod) nft(commands ...string) {
 	}))
 }
 
-// answer is what became of a request. Nobody answered if the server is empty.
+// answer is what became of a connection. Nobody answered if the server is empty.
 type answer struct {
-	at     time.Time // when it was sent
+	at     time.Time // when it was begun
 	server string
 }
 
-// client sends a request at regular times, whether those before were answered or not.
+// client connects at regular times, whether the connections before were answered or not.
 type client struct {
 	w  *world
 	mu sync.Mutex
-	// answers are in the order in which the requests were sent.
+	// answers are in the order in which the connections were begun.
 	answers []answer
 }
 
-// pace is the time between two requests, and patience how long they wait.
-const pace, patience = 40 * time.Millisecond, 2 * time.Second
+// pace is the time between two connections, and patience how long they wait for an answer.
+const pace, patience = 100 * time.Millisecond, 2 * time.Second
 
 func newClient(w *world) *client {
 	c := &client{w: w}
@@ -321,45 +329,31 @@ func newClient(w *world) *client {
 	return c
 }
 
-// ask sends one request.
+// ask connects once.
 func (c *client) ask(ctx context.Context) {
 	a := answer{at: time.Now()}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	transport := &http.Transport{DisableKeepAlives: true,
-		DialContext: nodeDialer(c.w.Outside[0].NS)}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+vip.String(), nil)
-	if err != nil {
-		return
-	}
-	if r, err := transport.RoundTrip(req); err == nil {
-		name := make([]byte, 10)
-		n, _ := r.Body.Read(name)
-		_ = r.Body.Close()
-		if r.StatusCode == http.StatusOK {
-			a.server = string(name[:n])
-		}
-	}
+	a.server = netnstest.Probe{From: c.w.Outside[0], Proto: netnstest.TCP, To: vip,
+		Timeout: patience}.Send(ctx).Server
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answers = append(c.answers, a)
 	slices.SortFunc(c.answers, func(a, b answer) int { return a.at.Compare(b.at) })
 }
 
-// streak is how many requests in a row tell that something is so.
-const streak = 20
+// streak is how many connections in a row tell that something is so.
+const streak = 10
 
-// until waits until the last requests that were sent after the call are as wanted.
+// until waits until the last connections that were sent after the call are as wanted.
 func (c *client) until(ok func(last []answer) bool) {
 	c.w.Helper()
 	from := time.Now()
 	c.w.soon(func() bool {
 		l := c.since(from)
 		return len(l) >= streak && ok(l[len(l)-streak:])
-	}, "the last requests")
+	}, "who answers")
 }
 
-// since returns the answers to requests that were sent after a moment.
+// since returns the answers to connections that were sent after a moment.
 func (c *client) since(from time.Time) []answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -369,24 +363,22 @@ func (c *client) since(from time.Time) []answer {
 	return slices.Clone(c.answers[i:])
 }
 
-// goodSince waits until requests succeed, and returns how long after a moment the last was sent
-// that did not.
-func (c *client) goodSince(from time.Time) (bad time.Duration) {
+// onlySince waits until only one server answers, and returns how long after a moment the last
+// connection was begun that another one got, or nobody.
+func (c *client) onlySince(server string, from time.Time) (last time.Duration) {
 	c.w.Helper()
-	c.w.soon(func() bool {
-		l := c.since(from)
-		return len(l) > 3*streak && !has(l[len(l)-streak:], "") && has(l, "")
-	}, "no request fails any more")
-	time.Sleep(patience) // those that were sent before may still be under way
+	another := func(a answer) bool { return a.server != server }
+	c.until(func(r []answer) bool { return !slices.ContainsFunc(r, another) })
+	time.Sleep(patience) // those that were begun before may still be under way
 	for _, a := range c.since(from) {
-		if a.server == "" {
-			bad = a.at.Sub(from)
+		if another(a) {
+			last = a.at.Sub(from)
 		}
 	}
-	return bad
+	return last
 }
 
-// first returns how long after a moment the first request was sent that a server answered.
+// first returns how long after a moment the first connection was sent that a server answered.
 func (c *client) first(server string, from time.Time) time.Duration {
 	l := c.since(from)
 	i := slices.IndexFunc(l, func(a answer) bool { return a.server == server })
@@ -394,7 +386,7 @@ func (c *client) first(server string, from time.Time) time.Duration {
 	return l[i].at.Sub(from)
 }
 
-// failed returns how many requests after a moment failed, and how many there were.
+// failed returns how many connections after a moment failed, and how many there were.
 func (c *client) failed(from time.Time) (failed, all int) {
 	l := c.since(from)
 	for _, a := range l {
