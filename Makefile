@@ -56,7 +56,7 @@ controlplane: setup
 
 # The modules whose tests run together.
 MODULES  = . servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy examples/kubeproxy \
-	examples/cni examples/loadbalancer internal/vmtest
+	examples/cni examples/kernlb-top examples/loadbalancer internal/vmtest
 # each ARGUMENTS runs go test for each of them. testreport says what failed.
 each     = { for m in $(MODULES); do $(GO) test -C $$m -json -timeout 15m $(1) ./...; done; }
 

@@ -2,20 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base32"
 	"fmt"
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/iptables"
-	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// defaultInstance is the owner of the kernel objects if none is named.
-const defaultInstance = "kernlb"
 
 // auto is the backend to choose: the first in the order of candidates that the kernel supports and
 // that can express the state.
@@ -23,19 +16,13 @@ const auto = "auto"
 
 // candidates are the backends, the default first, in the network namespace of the calling thread.
 func (o *options) candidates() []dataplane.Candidate {
-	instance, vs := o.instance, o.ipvs
-	vs.Table = instance + "-ipvs"
-	return []dataplane.Candidate{
-		nftables.Candidate(&nftables.Config{Table: instance}),
-		iptables.Candidate(&iptables.Config{Prefix: chainPrefix(instance)}),
-		ipvs.Candidate(&vs),
-	}
+	return instance.Candidates(o.instance, o.ipvs)
 }
 
 // backendNames lists the backends, the default first, and last auto.
 func backendNames() []string {
 	var l []string
-	for _, c := range (&options{instance: defaultInstance}).candidates() {
+	for _, c := range (&options{instance: instance.Default}).candidates() {
 		l = append(l, c.Name)
 	}
 	return append(l, auto)
@@ -58,17 +45,6 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (datapl
 		return nil, fmt.Errorf("%w: no backend %q", errInvalid, p.opts.backend)
 	}
 	return l[i].Open()
-}
-
-// chainPrefix is what the names of an instance's chains begin with: kube-proxy's for the default
-// instance, which administrators know, else seven characters, since a chain's name has room for no
-// more.
-func chainPrefix(instance string) string {
-	if instance == defaultInstance {
-		return iptables.DefaultPrefix
-	}
-	sum := sha256.Sum256([]byte(instance))
-	return "K" + base32.StdEncoding.EncodeToString(sum[:])[:6]
 }
 
 // withEngine runs f with an engine on the backend that was asked for, or on one that is chosen for

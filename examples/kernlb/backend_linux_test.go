@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -90,7 +91,7 @@ func TestProbePrintsEachBackend(t *testing.T) {
 	ns := newNS(t)
 	code, out, errs := kernlb(t, ns, "probe")
 	require.Equal(t, exitDone, code, errs)
-	for _, c := range (&options{instance: defaultInstance}).candidates() {
+	for _, c := range (&options{instance: instance.Default}).candidates() {
 		require.Contains(t, out, "\n"+c.Name+" ")
 	}
 	code, out, errs = kernlb(t, ns, "probe", "-o", "json")

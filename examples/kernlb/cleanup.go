@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+	"github.com/kernlb/kernlb/internal/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -54,7 +55,7 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 // spareKubeProxy fails where a kube-proxy runs that writes the chains of the instance, too: each
 // would undo the other's work.
 func (p *program) spareKubeProxy(ctx context.Context) error {
-	if p.opts.backend != iptables.Name || p.opts.instance != defaultInstance {
+	if p.opts.backend != iptables.Name || p.opts.instance != instance.Default {
 		return nil
 	}
 	mode, err := kubeproxy.Running(ctx, nil)

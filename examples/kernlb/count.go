@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/internal/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -46,7 +47,7 @@ func (p *program) count(ctx context.Context) error {
 	if p.opts.backend == ipvs.Name {
 		return errCountsItself
 	}
-	c, err := p.openTable()
+	c, err := instance.Counters(p.opts.instance)
 	if err != nil {
 		return err
 	}
@@ -57,22 +58,19 @@ func (p *program) count(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-func (p *program) openTable() (*counters.Counters, error) {
-	return counters.Open(&counters.Config{Table: p.opts.instance + "-counters"})
+// source opens what the flags say that counters are read from.
+func (p *program) source() (instance.Source, error) {
+	if p.opts.count.conntrack {
+		t, err := conntrack.Open(nil)
+		return flowSource{flows.Counters{Table: t}, t}, err
+	}
+	return instance.OpenSource(p.opts.backend, p.opts.instance)
 }
 
-// source opens what the flags say that counters are read from.
-func (p *program) source() (counters.Source, io.Closer, error) {
-	switch {
-	case p.opts.count.conntrack:
-		t, err := conntrack.Open(nil)
-		return flows.Counters{Table: t}, t, err
-	case p.opts.backend == ipvs.Name:
-		c, err := ipvs.OpenCounters(&ipvs.Config{Table: p.opts.instance + "-ipvs"})
-		return c, c, err
-	}
-	c, err := p.openTable()
-	return c, c, err
+// flowSource is a table of flows that is closed in the end.
+type flowSource struct {
+	flows.Counters
+	io.Closer
 }
 
 // counts are what was counted of the services of a table.
@@ -90,11 +88,11 @@ func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counts, 
 	if err != nil {
 		return nil, err
 	}
-	from, closer, err := p.source()
+	from, err := p.source()
 	if err != nil {
 		return nil, err
 	}
-	defer closer.Close()
+	defer from.Close()
 	r, err := from.Read(ctx)
 	if errors.Is(err, counters.ErrOff) {
 		return nil, fmt.Errorf("%w; kernlb count switches them on", err)

@@ -11,6 +11,7 @@
 //	                           says step by step what happens to a packet, and why
 //	kernlb explain NAMESPACE/NAME
 //	                           says all that is known of a service
+//	kernlb top                 shows live what services do, in the terminal
 //	kernlb count               switches counters of frontends and endpoints on, or with -off off
 //	kernlb graph               draws services, or the way of a packet through the chains of all
 //	                           programs
@@ -82,6 +83,7 @@ var commands = map[string]func(*program, context.Context) error{
 	"explain": (*program).explain,
 	"count":   (*program).count,
 	"graph":   (*program).graph,
+	"top":     (*program).top,
 }
 
 // warn keeps a line for the end.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -38,6 +39,7 @@ type options struct {
 	object   string // that explain is about
 	listen   listenOptions
 	graph    graphOptions
+	top      topOptions
 
 	explained servicemodel.Name // explain: the service
 	ipvs      ipvs.Config       // what flags say of it
@@ -113,7 +115,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
 			"; auto takes the first that the kernel supports and that can do what the services "+
 			"ask for")
-	fs.StringVar(&o.instance, "instance", defaultInstance,
+	fs.StringVar(&o.instance, "instance", instance.Default,
 		"owner `NAME` of the kernel objects; instances do not see each other")
 	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
 	o.defineApply(fs)
@@ -140,6 +142,7 @@ func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
 		"that have `TEXT` in what explain prints of them, such as the name of a chain")
 	o.listen.define(fs)
 	o.graph.define(fs)
+	o.top.define(fs)
 }
 
 // define makes the flags that describe the node.

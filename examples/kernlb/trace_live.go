@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -93,5 +94,5 @@ func (o *options) owns(r livetrace.Rule) bool {
 	case o.instance, o.instance + "-ipvs":
 		return r.Family == "ip" || r.Family == "ip6"
 	}
-	return strings.HasPrefix(r.Chain, chainPrefix(o.instance)+"-")
+	return strings.HasPrefix(r.Chain, instance.ChainPrefix(o.instance)+"-")
 }

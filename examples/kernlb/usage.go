@@ -29,6 +29,8 @@ commands:
   explain  print all that is known of the service NAMESPACE/NAME: its frontends, endpoints (with the
            manifests, -f), objects in the kernel, and why it refuses connections; or which
            service wants an object of the kernel (-object)
+  top      show live which services have connections, packets and bytes, the shares of endpoints,
+           recent changes, and how long applies take
   count    count connections, packets and bytes of frontends and endpoints from now on, for show
            -counters, or stop it (-off); ipvs counts all the time
   graph    draw services, frontends, pools and endpoints, by the manifests (-f) or by what the
@@ -77,6 +79,9 @@ var flagsFor = map[string]string{
 	"diff":               "show",
 	"object":             "explain",
 	"counters":           "show",
+	"page":               "top",
+	"interval":           "top",
+	"once":               "top",
 	"conntrack":          "show",
 	"off":                "count",
 	"format":             "graph",

@@ -126,9 +126,9 @@ func (p *program) open(r *readers) (err error) {
 		return err
 	}
 	r.all = append(r.all, r.hooks)
-	from, closer, err := p.source()
+	from, err := p.source()
 	if err == nil {
-		r.counters, r.all = from, append(r.all, closer)
+		r.counters, r.all = from, append(r.all, from)
 	}
 	return err
 }

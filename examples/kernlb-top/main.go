@@ -1,0 +1,131 @@
+// Command kernlb-top shows live, in a terminal, what the services of a node do: connections,
+// packets and bytes by second, the shares of endpoints, and what an engine changed last and how
+// long that took. "kernlb top" runs it.
+//
+//	kernlb count     # once, on nftables and iptables; ipvs counts all the time
+//	kernlb top
+//
+// It reads the kernel, and changes nothing: the services that the instance has there, again and
+// again as long as that takes less than a twentieth of the time, and the counters each time. What
+// only the engine knows, recent changes and how long applies take, comes from the page of "kernlb
+// watch -listen", if there is one (-page).
+//
+// Keys: q quits, space pauses, c, p, b and n sort by connections, packets, bytes and name, / shows
+// those with a part of the name only, enter shows one service and escape all of them again. Colours
+// are left out if the environment has NO_COLOR. With -once, and where the output is no terminal, it
+// prints one table of the time of -interval, and ends.
+//
+// It is a module of its own, since the terminal library is 18 modules that no other part needs.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/lipgloss"
+	"github.com/charmbracelet/x/term"
+
+	"github.com/kernlb/kernlb/internal/instance"
+)
+
+// options are the flags.
+type options struct {
+	backend, instance, page string
+	interval                time.Duration
+	once                    bool
+}
+
+// parse reads the command line.
+func (o *options) parse(args []string, w io.Writer) error {
+	fs := flag.NewFlagSet("kernlb-top", flag.ContinueOnError)
+	fs.SetOutput(w)
+	fs.StringVar(&o.backend, "backend", "auto", "`NAME` of the kernel mechanism: nftables, "+
+		"iptables or ipvs; auto takes the first that has services of the instance")
+	fs.StringVar(&o.instance, "instance", instance.Default, "owner `NAME` of the kernel objects")
+	fs.StringVar(&o.page, "page", "http://127.0.0.1:10256", "`URL` of the page of kernlb watch "+
+		"-listen, or unix:PATH of a socket, for recent changes and how long applies take; empty: "+
+		"none")
+	fs.DurationVar(&o.interval, "interval", 2*time.Second, "how long to wait between two "+
+		"readings; IPVS sums up every two seconds")
+	fs.BoolVar(&o.once, "once", false, "print one table, and end")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return fmt.Errorf("%q is no flag; -h lists them", fs.Arg(0))
+	case o.interval < 100*time.Millisecond:
+		return fmt.Errorf("-interval: %v: want 100ms or more", o.interval)
+	}
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout)
+	if err == nil || errors.Is(err, flag.ErrHelp) || errors.Is(err, context.Canceled) {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "kernlb top: %v\n", err)
+	stop()
+	os.Exit(1)
+}
+
+// run shows services until the user has seen enough, or once.
+func run(ctx context.Context, args []string, in, out *os.File) error {
+	var o options
+	if err := o.parse(args, out); err != nil {
+		return err
+	}
+	p, err := newPage(o.page)
+	if err != nil {
+		return err
+	}
+	r, err := openReader(ctx, &o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	m := newModel(&o, lipgloss.NewRenderer(out))
+	m.read = func() tea.Msg {
+		s, err := r.read(ctx)
+		return readMsg{s, p.recent(ctx), err}
+	}
+	if o.once || !term.IsTerminal(out.Fd()) || !term.IsTerminal(in.Fd()) {
+		return printOnce(ctx, m, out)
+	}
+	_, err = tea.NewProgram(m, tea.WithContext(ctx), tea.WithAltScreen(), tea.WithInput(in),
+		tea.WithOutput(out)).Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// printOnce prints what happens between two readings.
+func printOnce(ctx context.Context, m *model, out io.Writer) error {
+	for i := range 2 {
+		if i > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(m.interval):
+			}
+		}
+		m.Update(m.read())
+		if m.err != nil {
+			return m.err
+		}
+	}
+	_, err := io.WriteString(out, m.table())
+	return err
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/lipgloss"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// model is what is on the screen. Update changes it by what happened, View draws it; neither
+// reads anything itself.
+type model struct {
+	interval time.Duration
+	read     func() tea.Msg // returns a readMsg
+	styles   styles
+
+	width, height int
+	between       between
+	recent        recent
+	err           error
+	all           []service // of the last table, by name
+
+	shown    []service // those that the filter lets through, sorted
+	order    string    // a key of orders
+	filter   string
+	typing   bool // the filter
+	paused   bool
+	selected servicemodel.Name // zero until somebody moves: then it is whatever is first
+	first    int               // index of the first service on the screen
+	detail   bool              // only the selected one
+}
+
+// readMsg is what was read.
+type readMsg struct {
+	sample *sample
+	recent recent
+	err    error
+}
+
+// tickMsg says that it is time to read again.
+type tickMsg struct{}
+
+// styles are the few that there are; without colours they do nothing.
+type styles struct{ head, bad, dim lipgloss.Style }
+
+func newModel(o *options, r *lipgloss.Renderer) *model {
+	return &model{interval: o.interval, order: "c", width: 80, height: 24, styles: styles{
+		head: r.NewStyle().Bold(true).Reverse(true),
+		bad:  r.NewStyle().Foreground(lipgloss.Color("1")),
+		dim:  r.NewStyle().Faint(true)}}
+}
+
+// Init reads for the first time.
+func (m *model) Init() tea.Cmd { return m.read }
+
+// Update takes what happened.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+		m.move(0)
+	case tickMsg:
+		if m.paused {
+			return m, m.tick()
+		}
+		return m, m.read
+	case readMsg:
+		m.take(msg)
+		return m, m.tick()
+	case tea.KeyMsg:
+		return m, m.key(msg)
+	}
+	return m, nil
+}
+
+func (m *model) tick() tea.Cmd {
+	return tea.Tick(m.interval, func(time.Time) tea.Msg { return tickMsg{} })
+}
+
+// take takes what was read. After an error, what was read last stays on the screen.
+func (m *model) take(msg readMsg) {
+	m.recent, m.err = msg.recent, msg.err
+	if msg.err != nil || m.paused {
+		return
+	}
+	if m.between.now == nil || m.between.now.table != msg.sample.table {
+		m.all = catalog(msg.sample.table)
+	}
+	m.between = between{m.between.now, msg.sample}
+	if msg.sample.sums != nil {
+		m.between.fill(m.all)
+	}
+	m.arrange()
+}
+
+// arrange makes the list that is shown. The selected service stays selected.
+func (m *model) arrange() {
+	m.shown = m.shown[:0]
+	for _, s := range m.all {
+		if strings.Contains(s.name.String(), m.filter) {
+			m.shown = append(m.shown, s)
+		}
+	}
+	slices.SortStableFunc(m.shown, orders[m.order])
+	m.move(0)
+}
+
+// at is where the selected service is among those that are shown; 0 if it is not there.
+func (m *model) at() int {
+	return max(0, slices.IndexFunc(m.shown, func(s service) bool { return s.name == m.selected }))
+}
+
+// move selects another service, and keeps it on the screen.
+func (m *model) move(by int) {
+	if len(m.shown) == 0 {
+		m.first = 0
+		return
+	}
+	at := min(max(0, m.at()+by), len(m.shown)-1)
+	if by != 0 {
+		m.selected = m.shown[at].name
+	}
+	rows := m.rows()
+	m.first = max(0, min(m.first, at, len(m.shown)-1))
+	m.first = max(m.first, at-rows+1)
+}
+
+// key does what a key asks for.
+func (m *model) key(k tea.KeyMsg) tea.Cmd {
+	if k.Type == tea.KeyCtrlC {
+		return tea.Quit
+	}
+	if m.typing {
+		m.typed(k)
+		return nil
+	}
+	switch s := k.String(); s {
+	case "q":
+		return tea.Quit
+	case " ":
+		m.paused = !m.paused
+	case "/":
+		m.typing = true
+	case "c", "p", "b", "n":
+		m.order = s
+		m.arrange()
+	case "enter":
+		if m.detail = len(m.shown) > 0; m.detail {
+			m.selected = m.shown[m.at()].name
+		}
+	case "esc":
+		if !m.detail {
+			m.filter = ""
+			m.arrange()
+		}
+		m.detail = false
+	default:
+		m.move(m.steps(s))
+	}
+	return nil
+}
+
+// steps is how far a key goes.
+func (m *model) steps(key string) int {
+	switch key {
+	case "up", "k":
+		return -1
+	case "down", "j":
+		return 1
+	case "pgup":
+		return -m.rows()
+	case "pgdown":
+		return m.rows()
+	case "home":
+		return -len(m.shown)
+	case "end":
+		return len(m.shown)
+	}
+	return 0
+}
+
+// typed takes a key of the filter.
+func (m *model) typed(k tea.KeyMsg) {
+	switch k.Type {
+	case tea.KeyEnter:
+		m.typing = false
+	case tea.KeyEsc:
+		m.typing, m.filter = false, ""
+	case tea.KeyBackspace:
+		if r := []rune(m.filter); len(r) > 0 {
+			m.filter = string(r[:len(r)-1])
+		}
+	case tea.KeyRunes, tea.KeySpace:
+		m.filter += string(k.Runes)
+	}
+	m.arrange()
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	served "github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// What the page of an engine says is read, over TCP and over a Unix socket.
+func TestRecentOfAPage(t *testing.T) {
+	t.Parallel()
+	engine := dataplane.New(memory.New(nil), nil)
+	handler := served.New(engine, nil)
+	t.Cleanup(func() { handler.Close() })
+	_, err := engine.Apply(t.Context(), servicemodel.State{}.
+		WithNode(servicemodel.Node{Name: "n1"}).
+		WithService(&servicemodel.Service{Name: name(1), ClusterIPs: []netip.Addr{address(1)},
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}))
+	require.NoError(t, err)
+	tcp := httptest.NewServer(handler)
+	t.Cleanup(tcp.Close)
+	path := filepath.Join(t.TempDir(), "page")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	unix := &http.Server{Handler: handler}
+	go unix.Serve(l)
+	t.Cleanup(func() { unix.Close() })
+	for _, where := range []string{tcp.URL, tcp.URL + "/", "unix:" + path} {
+		p, err := newPage(where)
+		require.NoError(t, err)
+		r := p.recent(t.Context())
+		require.Empty(t, r.why)
+		require.Len(t, r.Events, 1)
+		require.Contains(t, r.Events[0].line(), "applied  1 added, 0 changed, 0 removed  in ")
+		require.Regexp(t, "^last 1 applies: median .*s, slowest .*s$", r.latency())
+		require.NotEmpty(t, r.about(name(1)))
+		require.Empty(t, r.about(name(2)))
+	}
+}
+
+func TestWhereNoPageIs(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	text := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("hello"))
+	}))
+	t.Cleanup(text.Close)
+	for where, want := range map[string]string{"": "-page is empty",
+		other.URL: "is no page of kernlb: 404", text.URL: "is no page of kernlb: invalid character",
+		"unix:/nowhere": "no page at unix:/nowhere: kernlb watch -listen serves one"} {
+		p, err := newPage(where)
+		require.NoError(t, err)
+		r := p.recent(t.Context())
+		require.Contains(t, r.why, want)
+	}
+}

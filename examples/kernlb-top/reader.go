@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// sample is what was read at one time.
+type sample struct {
+	at      time.Time
+	backend string
+	table   *servicemodel.Table
+	sums    *counters.Sums // nil: nothing is counted
+	full    bool           // more than there is room for
+}
+
+// reader reads the kernel. Its methods must not be called at the same time.
+type reader struct {
+	backend dataplane.Backend
+	source  instance.Source
+	held    *servicemodel.Table
+	// due is when the services are read again, which takes much longer than counters.
+	due time.Time
+}
+
+// openReader opens the backend that was asked for, or the first that holds something.
+func openReader(ctx context.Context, o *options) (*reader, error) {
+	var errs []error
+	for _, c := range instance.Candidates(o.instance, ipvs.Config{}) {
+		if o.backend != "auto" && o.backend != c.Name {
+			continue
+		}
+		r, err := tryReader(ctx, o, c)
+		if r != nil {
+			return r, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return nil, fmt.Errorf("-backend: there is no backend %q", o.backend)
+	}
+	return nil, fmt.Errorf("no backend has services of the instance %s: %w", o.instance,
+		errors.Join(errs...))
+}
+
+// tryReader returns nil if the backend cannot be opened, or holds nothing and was not asked for.
+func tryReader(ctx context.Context, o *options, c dataplane.Candidate) (*reader, error) {
+	b, err := c.Open()
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{backend: b}
+	if err = r.observe(ctx); err == nil && r.held.Len() == 0 && o.backend == "auto" {
+		err = fmt.Errorf("%s: none", c.Name)
+	}
+	if err == nil {
+		r.source, err = instance.OpenSource(c.Name, o.instance)
+	}
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *reader) close() {
+	_ = r.source.Close() // nothing that was read is lost
+	_ = r.backend.Close()
+}
+
+// observe reads the services.
+func (r *reader) observe(ctx context.Context) error {
+	start := time.Now()
+	o, err := dataplane.New(r.backend, nil).Observe(ctx)
+	if err != nil {
+		return err
+	}
+	r.held, r.due = o.Table, time.Now().Add(20*time.Since(start))
+	return nil
+}
+
+// read reads counters, and now and then services.
+func (r *reader) read(ctx context.Context) (*sample, error) {
+	if time.Now().After(r.due) {
+		if err := r.observe(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s := &sample{at: time.Now(), backend: r.backend.Name(), table: r.held}
+	here, err := addresses()
+	if err != nil {
+		return nil, err
+	}
+	had, err := r.source.Read(ctx)
+	switch {
+	case errors.Is(err, counters.ErrOff):
+		return s, nil
+	case err != nil:
+		return nil, err
+	}
+	s.sums, s.full = had.Of(r.held, here), had.Full
+	return s, nil
+}
+
+// addresses are those of the node.
+func addresses() (servicemodel.Locality, error) {
+	l, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("the addresses of this node: %w", err)
+	}
+	var here servicemodel.Locality
+	for _, a := range l {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			here = append(here, p.Addr().Unmap())
+		}
+	}
+	return here, nil
+}

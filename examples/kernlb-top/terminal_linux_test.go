@@ -1,0 +1,171 @@
+package main
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/creack/pty"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// asProgram has the test program be kernlb-top.
+const asProgram = "KERNLB_TOP_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var vip = netip.MustParseAddrPort("10.96.0.1:80")
+
+// newNode is a network whose node has a service of one pod, and counts; connect connects to it.
+func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
+	t.Helper()
+	c = netnstest.Start(t, netnstest.Options{})
+	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()})
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		ClusterIPs: []netip.Addr{vip.Addr()},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	_, err = dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}.
+		WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
+		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Addr: c.Pods[1].IPv4, Ready: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}}))
+	require.NoError(t, err)
+	counted, err := counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()})
+	require.NoError(t, err)
+	t.Cleanup(func() { counted.Close() })
+	require.NoError(t, counted.Start(t.Context()))
+	return c, func() {
+		got := netnstest.Probe{From: c.Pods[0], Proto: netnstest.TCP, To: vip}.Send(t.Context())
+		require.Equal(t, netnstest.Answered, got.Kind, got)
+	}
+}
+
+// program is kernlb-top, which is yet to be started, for a terminal that is not asked for its
+// colours: termenv waits five seconds for the answer.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=tmux-256color", "NO_COLOR=1")
+	return cmd
+}
+
+// terminal is a pseudo-terminal on which kernlb-top runs.
+type terminal struct {
+	t    *testing.T
+	file *os.File
+	mu   sync.Mutex
+	raw  strings.Builder // what was written since the last look
+}
+
+func (x *terminal) follow() {
+	buf := make([]byte, 1<<12)
+	for {
+		n, err := x.file.Read(buf)
+		x.mu.Lock()
+		x.raw.Write(buf[:n])
+		x.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// shows waits until something is written, and returns what came up to then.
+func (x *terminal) shows(text string) string {
+	x.t.Helper()
+	var all string
+	require.Eventually(x.t, func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		all = x.raw.String()
+		return strings.Contains(ansi.Strip(all), text)
+	}, time.Minute, 10*time.Millisecond, "%q is not shown", text)
+	return all
+}
+
+func (x *terminal) press(keys string) {
+	x.t.Helper()
+	x.mu.Lock()
+	x.raw.Reset()
+	x.mu.Unlock()
+	_, err := io.WriteString(x.file, keys)
+	require.NoError(x.t, err)
+}
+
+// In a terminal, connections are seen as they are made; keys and a new size do what they should.
+func TestInATerminal(t *testing.T) {
+	t.Parallel()
+	c, connect := newNode(t)
+	cmd := program(t, "-interval", "100ms")
+	x := &terminal{t: t}
+	require.NoError(t, c.Node.NS.Do(func() (err error) {
+		x.file, err = pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 100})
+		return err
+	}))
+	t.Cleanup(func() { x.file.Close() })
+	go x.follow()
+	require.NotContains(t, x.shows("> default/web"), "\x1b[31m", "NO_COLOR")
+	x.shows("not known: no page at http://127.0.0.1:10256")
+	for range 3 {
+		connect()
+	}
+	x.press("\r")
+	x.shows("-> 10.244.1.2:8080")
+	x.shows("100.0 %")
+	require.NoError(t, pty.Setsize(x.file, &pty.Winsize{Rows: 30, Cols: 120}))
+	x.press("\x1b")
+	x.shows("> default/web")
+	x.press(" ")
+	x.shows("paused")
+	x.press("q")
+	require.NoError(t, cmd.Wait())
+}
+
+// Where there is no terminal, one table is printed.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	c, connect := newNode(t)
+	connect()
+	connect()
+	var out []byte
+	require.NoError(t, c.Node.NS.Do(func() (err error) {
+		out, err = program(t, "-interval", "100ms", "-page", "").Output()
+		return err
+	}))
+	require.Regexp(t, `^kernlb top  nftables  services: 1  \S+ connections/s .*
+recent changes and latencies are not known: -page is empty
+  SERVICE +ENDPOINTS +CONN/S +PACKETS/S +IN B/S +OUT B/S +CONNECTIONS
+  default/web +1 +\S+ +\S+ +\S+ +\S+ +2
+$`, string(out))
+	empty, err := netnstest.NewNS("empty")
+	require.NoError(t, err)
+	t.Cleanup(func() { empty.Close() })
+	var errs strings.Builder
+	require.NoError(t, empty.Do(func() error {
+		cmd := program(t, "-once")
+		cmd.Stderr = &errs
+		require.Error(t, cmd.Run())
+		return nil
+	}))
+	require.Contains(t, errs.String(), "no backend has services of the instance kernlb")
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// The lines around the list: two above its header, and below it the newest events and the keys.
+const (
+	linesAbove  = 3
+	recentLines = 3
+)
+
+// rows is how many services fit on the screen.
+func (m *model) rows() int { return max(1, m.height-linesAbove-recentLines-2) }
+
+// View draws the screen.
+func (m *model) View() string {
+	lines := []string{m.styles.head.Render(pad(m.title(), m.width)), m.engineLine()}
+	switch {
+	case m.between.now == nil && m.err == nil:
+		lines = append(lines, "reading the kernel ...")
+	case m.detail:
+		lines = append(lines, m.details()...)
+	default:
+		lines = append(lines, m.list()...)
+	}
+	body := max(0, m.height-recentLines-2)
+	lines = lines[:min(len(lines), body)]
+	for len(lines) < body {
+		lines = append(lines, "")
+	}
+	lines = append(lines, m.styles.dim.Render("RECENT CHANGES"))
+	lines = append(lines, m.recentLines()...)
+	lines = append(lines, m.keys())
+	for i := range lines {
+		lines[i] = ansi.Truncate(lines[i], m.width, "…")
+	}
+	return strings.Join(lines[max(0, len(lines)-m.height):], "\n")
+}
+
+// title says what is looked at, and sums up.
+func (m *model) title() string {
+	now := m.between.now
+	if now == nil {
+		return "kernlb top"
+	}
+	var all rates
+	for i := range m.all {
+		all = all.plus(m.all[i].rates)
+	}
+	t := fmt.Sprintf("kernlb top  %s  services: %d", now.backend, len(m.all))
+	if now.sums != nil {
+		t += fmt.Sprintf("  %s connections/s  %sB/s in  %sB/s out", short(all.connections),
+			short(all.bytesIn), short(all.bytesOut))
+	}
+	t += "  " + now.at.Format("15:04:05")
+	if m.paused {
+		t += "  paused"
+	}
+	return t
+}
+
+// engineLine says what is wrong, or how the engine does.
+func (m *model) engineLine() string {
+	switch now := m.between.now; {
+	case m.err != nil:
+		return m.styles.bad.Render("not read: " + m.err.Error())
+	case now != nil && now.sums == nil:
+		return m.styles.bad.Render("nothing is counted: kernlb count switches that on")
+	case now != nil && now.full:
+		return m.styles.bad.Render("there are more frontends and endpoints than are counted")
+	case m.recent.why != "":
+		return m.styles.dim.Render("recent changes and latencies are not known: " + m.recent.why)
+	}
+	return m.recent.latency()
+}
+
+const numbers = " %9s %9s %9s %9s %9s %11s"
+
+// header is above a list of what.
+func (m *model) header(what string) string {
+	return pad("  "+what, m.nameWidth()) + fmt.Sprintf(numbers, "ENDPOINTS", "CONN/S", "PACKETS/S",
+		"IN B/S", "OUT B/S", "CONNECTIONS")
+}
+
+func (m *model) nameWidth() int { return max(20, m.width-62) }
+
+func (m *model) row(mark, name, endpoints string, r rates) string {
+	name = pad(ansi.Truncate(mark+name, m.nameWidth(), "…"), m.nameWidth())
+	if m.between.now.sums == nil {
+		return name + fmt.Sprintf(numbers, endpoints, "", "", "", "", "")
+	}
+	return name + fmt.Sprintf(numbers, endpoints, short(r.connections), short(r.packets),
+		short(r.bytesIn), short(r.bytesOut), fmt.Sprint(r.total.Connections))
+}
+
+// list is the services that fit on the screen.
+func (m *model) list() []string {
+	lines := []string{m.header("SERVICE")}
+	if m.between.now == nil {
+		return lines
+	}
+	for i, s := range m.shown[m.first:min(len(m.shown), m.first+m.rows())] {
+		mark := "  "
+		if m.first+i == m.at() {
+			mark = "> "
+		}
+		lines = append(lines, m.row(mark, s.name.String(), fmt.Sprint(s.endpoints), s.rates))
+	}
+	if len(m.shown) == 0 {
+		lines = append(lines, "  none")
+	}
+	return lines
+}
+
+// details are what is known of the selected service.
+func (m *model) details() []string {
+	if len(m.shown) == 0 || m.between.now == nil {
+		return m.list()
+	}
+	s := m.shown[m.at()]
+	lines := []string{m.header("SERVICE"), m.row("  ", s.name.String(),
+		fmt.Sprint(s.endpoints), s.rates)}
+	if m.between.now.sums == nil {
+		return lines
+	}
+	frontends, endpoints := m.between.parts(&s)
+	for _, p := range frontends {
+		lines = append(lines, m.row("  at ", p.name, "", p.rates))
+	}
+	for _, p := range endpoints {
+		lines = append(lines, m.row("  -> ", p.name, fmt.Sprintf("%.1f %%", 100*p.share),
+			p.rates))
+	}
+	if room := m.rows() + 1; len(lines) > room {
+		more := fmt.Sprintf("  and %d more", len(lines)-room+1)
+		lines = append(lines[:room-1], more)
+	}
+	return lines
+}
+
+// recentLines are the newest events, of the selected service if it is shown alone.
+func (m *model) recentLines() []string {
+	var l []string
+	switch {
+	case m.recent.why != "":
+		l = []string{"not known"}
+	case m.detail:
+		l = m.recent.about(m.selected)
+	default:
+		for _, e := range m.recent.Events[:min(len(m.recent.Events), recentLines)] {
+			l = append(l, e.line())
+		}
+	}
+	if len(l) == 0 {
+		l = []string{"none"}
+	}
+	l = l[:min(len(l), recentLines)]
+	for len(l) < recentLines {
+		l = append(l, "")
+	}
+	return l
+}
+
+// keys says what keys do, or what is being typed.
+func (m *model) keys() string {
+	switch {
+	case m.typing:
+		return "filter: " + m.filter + "_  enter keeps it, escape takes it away"
+	case m.detail:
+		return m.styles.dim.Render("escape: all services  space: pause  q: quit")
+	}
+	by := map[string]string{"c": "connections", "p": "packets", "b": "bytes", "n": "name"}[m.order]
+	text := "by " + by
+	if m.filter != "" {
+		text += ", with " + m.filter + " in the name"
+	}
+	return m.styles.dim.Render(text + "  c p b n: sort  /: filter  enter: one service  " +
+		"space: pause  q: quit")
+}
+
+// table is all services, for who has no screen.
+func (m *model) table() string {
+	var b strings.Builder
+	m.width = 100
+	fmt.Fprintln(&b, m.title())
+	fmt.Fprintln(&b, m.engineLine())
+	fmt.Fprintln(&b, m.header("SERVICE"))
+	for _, s := range m.shown {
+		fmt.Fprintln(&b, m.row("  ", s.name.String(), fmt.Sprint(s.endpoints), s.rates))
+	}
+	return b.String()
+}
+
+// short is a number in at most six characters.
+func short(v float64) string {
+	units := []string{"", "k", "M", "G", "T", "P"}
+	i := 0
+	for ; v >= 999.95 && i < len(units)-1; i++ {
+		v /= 1000
+	}
+	if v == float64(int64(v)) && i == 0 {
+		return fmt.Sprintf("%d", int64(v))
+	}
+	return fmt.Sprintf("%.1f%s", v, units[i])
+}
+
+func pad(s string, width int) string {
+	return s + strings.Repeat(" ", max(0, width-ansi.StringWidth(s)))
+}
