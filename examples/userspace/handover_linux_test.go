@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,6 +162,57 @@ func TestOldConnectionsEndWithTheDrain(t *testing.T) {
 	_, err := c.Read(make([]byte, 1))
 	require.True(t, errors.Is(err, syscall.ECONNRESET), "%v", err)
 	require.NoError(t, once(at))
+}
+
+// freePort returns a port that no client is given by the kernel.
+func freePort(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		if l, err := net.Listen("tcp", ":"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// Load balancers learn that this host is not to be sent anybody before its connections end, and ask
+// the next process as soon as that serves.
+func TestHealthChecksGoAheadOfConnections(t *testing.T) {
+	t.Parallel()
+	at, to, port := free(t), endpoint(t, "one"), freePort(t)
+	check := "127.0.0.1:" + port
+	args := arguments(t, at, to, "-handover", filepath.Join(t.TempDir(), "h"), "-drain", "1m")
+	write(t, args[1], strings.Replace(demoManifest, "  clusterIP: 10.96.0.10\n",
+		"  clusterIP: 10.96.0.10\n  type: LoadBalancer\n  allocateLoadBalancerNodePorts: false\n"+
+			"  externalTrafficPolicy: Local\n  healthCheckNodePort: "+port+"\n", 1))
+	answers := func(want bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			c, err := net.Dial("tcp", check)
+			if err == nil {
+				c.Close()
+			}
+			return (err == nil) == want
+		}, patience, time.Millisecond)
+	}
+	first := start(t, args...)
+	answers(true)
+	old, _ := visit(t, at)
+	second := start(t, args...)
+	first.logs(t, "another process took over")
+	answers(true)
+	echoes(t, old) // it is still the first one's
+	require.NoError(t, old.Close())
+	require.NoError(t, first.Wait())
+	answers(true)
+
+	last, _ := visit(t, at)
+	require.NoError(t, second.Process.Signal(syscall.SIGTERM))
+	answers(false)
+	echoes(t, last)
 }
 
 // supervised starts a program with a socket that listens, as systemd does.

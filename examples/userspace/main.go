@@ -73,7 +73,6 @@ func forward(ctx context.Context, o *options, follower *follower, log *slog.Logg
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 	ports := health.NewNodePorts(nil) // for load balancers in front of this host
-	defer ports.Close()
 	defer engine.Subscribe(follower.tell)()
 	serving := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(serving) })
@@ -98,10 +97,12 @@ func forward(ctx context.Context, o *options, follower *follower, log *slog.Logg
 	err = serve(ctx, engine, follower)
 	stop()
 	work.Wait()
+	_ = ports.Close() // load balancers, and a successor, must know now
 	if err != nil {
 		return err
 	}
-	return finish(engine, backend, o.drain, log)
+	finish(backend, o.drain, log)
+	return nil
 }
 
 // succeeded tells the process before, once this one serves, that it is not needed any more, and
@@ -142,17 +143,12 @@ func serve(ctx context.Context, engine *dataplane.Engine, f *follower) error {
 }
 
 // finish stops listening, and gives connections the time to end.
-func finish(
-	engine *dataplane.Engine, backend *proxy.Backend, drain time.Duration, log *slog.Logger,
-) error {
+func finish(backend *proxy.Backend, drain time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	if _, err := engine.Cleanup(context.WithoutCancel(ctx)); err != nil {
-		return err
-	}
+	backend.Retire()
 	log.Info("stopped listening", "open", backend.Stats().Open, "drain", drain)
 	if err := backend.Drain(ctx); err != nil {
 		log.Warn("reset what is open", "reason", err)
 	}
-	return nil
 }

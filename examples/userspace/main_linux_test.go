@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -116,13 +118,13 @@ func write(t *testing.T, path, text string) {
 	require.NoError(t, os.Rename(path+".new", path))
 }
 
-// free returns an address at a port that is free, which nobody else is given soon.
+var tests atomic.Uint32
+
+// free returns an address that no other test has, in this process or in another.
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	pid, n := os.Getpid(), tests.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d:8080", byte(pid>>8), byte(pid), n%250+1)
 }
 
 // TestAProgramFollowsItsManifests goes through the life of the program.

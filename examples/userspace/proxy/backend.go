@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack/flows"
@@ -21,13 +22,15 @@ const Name = "proxy"
 
 // Backend is a proxy. It must be made by [New]. Its methods may be called by many goroutines.
 type Backend struct {
-	cfg     Config
-	ctx     context.Context // ends with Close
-	stop    context.CancelFunc
-	work    sync.WaitGroup // all goroutines
-	slots   chan struct{}  // one for each TCP connection
-	full    notice
-	refused notice
+	cfg   Config
+	ctx   context.Context // ends with Close
+	stop  context.CancelFunc
+	work  sync.WaitGroup // all goroutines
+	slots chan struct{}  // one for each TCP connection
+	// accepting counts the goroutines that accept TCP connections.
+	accepting atomic.Int32
+	full      notice
+	refused   notice
 
 	mu      sync.Mutex
 	table   *servicemodel.Table
@@ -225,12 +228,24 @@ func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 	return dataplane.Stats{Messages: n, Elements: n, Duration: time.Since(start)}, nil
 }
 
+// Retire closes all listeners, and with them the UDP flows, for a process that ends. Connections
+// that were accepted before are still given an endpoint, unlike after [Backend.Cleanup], and
+// [Backend.Drain] waits for them. There must be no commit after it.
+func (b *Backend) Retire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for w := range b.sockets {
+		b.closeSocket(w)
+	}
+}
+
 // Drain waits until no connection is open, or until ctx ends, whose error it returns then. It is
-// for after [Backend.Cleanup].
+// for after [Backend.Retire] or [Backend.Cleanup].
 func (b *Backend) Drain(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for b.Stats().Open > 0 {
+	// Who accepts takes a slot before it ends, and a slot is free when its connection has ended.
+	for b.accepting.Load() > 0 || len(b.slots) > 0 || b.Stats().Open > 0 {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

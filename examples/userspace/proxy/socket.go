@@ -58,6 +58,7 @@ func (s *socket) serve() {
 		s.flows = &udpFlows{socket: s, known: map[netip.AddrPort]*udpFlow{}}
 		s.b.work.Go(s.flows.receive)
 	} else {
+		s.b.accepting.Add(1)
 		s.b.work.Go(s.accept)
 	}
 }

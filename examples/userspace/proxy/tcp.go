@@ -16,6 +16,7 @@ import (
 // accept accepts connections until the socket is closed. Where there are too many, it waits, and
 // clients wait in the queue of the listener.
 func (s *socket) accept() {
+	defer s.b.accepting.Add(-1)
 	for {
 		client, err := s.tcp.AcceptTCP()
 		if err != nil {
@@ -31,7 +32,7 @@ func (s *socket) accept() {
 				s.b.cfg.MaxConnections)
 			select {
 			case s.b.slots <- struct{}{}:
-			case <-s.ctx.Done():
+			case <-s.b.ctx.Done():
 				reset(client)
 				return
 			}
