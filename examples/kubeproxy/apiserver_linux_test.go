@@ -96,7 +96,7 @@ func (p *controlPlane) onlyItsPermissions() {
 			}
 		}
 		return err == nil && names["node1"] && names["node2"]
-	}, time.Minute, 50*time.Millisecond, "events of both nodes")
+	}, patience, 50*time.Millisecond, "events of both nodes")
 	proxy := p.clientOf(proxyToken)
 	_, err := proxy.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
@@ -111,7 +111,7 @@ func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 		p.t.Helper()
 		require.Eventually(p.t, func() bool {
 			return strings.HasPrefix(get(p.t, c.Node.NS, "127.0.0.1:10256/healthz"), want)
-		}, time.Minute, 20*time.Millisecond, want)
+		}, patience, 20*time.Millisecond, want)
 	}
 	taint := func(taints ...corev1.Taint) {
 		require.Eventually(p.t, func() bool {
@@ -120,7 +120,7 @@ func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 			n.Spec.Taints = taints
 			_, err = p.client.CoreV1().Nodes().Update(p.t.Context(), n, metav1.UpdateOptions{})
 			return err == nil
-		}, time.Minute, 20*time.Millisecond)
+		}, patience, 20*time.Millisecond)
 	}
 	eligible("200")
 	taint(corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"})

@@ -79,7 +79,7 @@ func startControlPlane(t *testing.T) *controlPlane {
 			}
 			return err
 		}) == nil
-	}, time.Minute, 50*time.Millisecond, "etcd is ready")
+	}, patience, 50*time.Millisecond, "etcd is ready")
 	p.startAPIServer()
 	p.client = p.clientOf(adminToken)
 	p.waitReady()
@@ -109,7 +109,8 @@ func (p *controlPlane) startAPIServer() {
 		"--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+filepath.Join(p.dir, "certs"),
 		"--service-cluster-ip-range="+netnstest.ServiceCIDRv4+","+netnstest.ServiceCIDRv6,
 		"--bind-address=127.0.0.1",
-		"--secure-port=6443", "--advertise-address=192.0.2.1", "--authorization-mode=RBAC",
+		"--secure-port=6443", "--advertise-address=192.0.2.1",
+		"--authorization-mode=RBAC",
 		"--token-auth-file="+filepath.Join(p.dir, "tokens"),
 		"--service-account-issuer=https://kernlb.test", "--service-account-key-file="+key,
 		"--service-account-signing-key-file="+key, "--disable-admission-plugins=ServiceAccount",
@@ -128,7 +129,7 @@ func (p *controlPlane) waitReady() {
 	require.Eventually(p.t, func() bool {
 		_, err := p.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(p.t.Context())
 		return err == nil
-	}, 3*time.Minute, 50*time.Millisecond, "the API server is ready")
+	}, 3*patience, 50*time.Millisecond, "the API server is ready")
 }
 
 // clientOf makes a client of who has a token, for this process.
@@ -208,7 +209,7 @@ func (p *controlPlane) applyRBAC() {
 		_, err := p.client.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, &account,
 			metav1.CreateOptions{})
 		return err == nil
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	_, err := p.client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{})
 	require.NoError(p.t, err)
 	_, err = p.client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{})

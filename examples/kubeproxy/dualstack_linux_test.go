@@ -57,7 +57,7 @@ func eventually(t *testing.T, ns *netnstest.NS, what, begins, contains string) {
 	require.Eventually(t, func() bool {
 		got = get(t, ns, what)
 		return strings.HasPrefix(got, begins) && strings.Contains(got, contains)
-	}, time.Minute, 20*time.Millisecond, "%s: want %s %s", what, begins, contains)
+	}, patience, 20*time.Millisecond, "%s: want %s %s", what, begins, contains)
 }
 
 func TestDualStackServicesOverBothFamilies(t *testing.T) {
@@ -86,7 +86,7 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 			o := netnstest.Probe{From: pod, Proto: netnstest.TCP,
 				To: netip.MustParseAddrPort(at(s.Spec.ClusterIPs[1], 80))}.Send(t.Context())
 			return o.Kind != netnstest.Answered || o.Server == netnstest.InternetName
-		}, time.Minute, 20*time.Millisecond, "the IPv6 address is gone")
+		}, patience, 20*time.Millisecond, "the IPv6 address is gone")
 		answers(t, pod, at(s.Spec.ClusterIPs[0], 80), "answered remote1")
 	}
 }
@@ -157,5 +157,5 @@ func (p *controlPlane) makeSingleStack(s *corev1.Service) {
 		_, err = p.client.CoreV1().Services("default").Update(p.t.Context(), now,
 			metav1.UpdateOptions{})
 		return err == nil
-	}, time.Minute, 20*time.Millisecond, fmt.Sprintf("%s in one family", s.Name))
+	}, patience, 20*time.Millisecond, fmt.Sprintf("%s in one family", s.Name))
 }

@@ -75,7 +75,7 @@ func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service) *watched {
 func (w *watched) lives() {
 	w.t.Helper()
 	for _, c := range w.conns {
-		require.Zero(w.t, c.Ping(time.Minute).Lost())
+		require.Zero(w.t, c.Ping(patience).Lost())
 	}
 }
 
@@ -114,7 +114,7 @@ func (p *controlPlane) hasEvent(reason string) {
 			}
 		}
 		return false
-	}, time.Minute, 50*time.Millisecond, "event %s", reason)
+	}, patience, 50*time.Millisecond, "event %s", reason)
 }
 
 // handover is a node where one proxy follows the other.
@@ -137,18 +137,24 @@ func (h *handover) has(yes, no string) {
 			}
 		}
 		return true
-	}, time.Minute, 50*time.Millisecond, "%s, without %q", yes, no)
+	}, patience, 50*time.Millisecond, "%s, without %q", yes, no)
+}
+
+// asked is what load balancers ask: healthz, and the health check node port of the service.
+func (h *handover) asked(w *watched) []string {
+	return []string{at(netnstest.NodeIPv4, 10256) + "/healthz",
+		at(netnstest.NodeIPv4, w.Spec.HealthCheckNodePort) + "/"}
 }
 
 // forth starts this program beside a kube-proxy, which ends then.
 func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	h.t.Helper()
 	outside := h.c.Outside[0].NS
-	healthz := at(netnstest.NodeIPv4, 10256) + "/healthz"
-	check := at(netnstest.NodeIPv4, w.Spec.HealthCheckNodePort) + "/"
-	eventually(h.t, outside, healthz, "200", "")
-	eventually(h.t, outside, check, "200", "")
-	health, checks := gaps(outside, healthz), gaps(outside, check)
+	var silent []func() time.Duration
+	for _, what := range h.asked(w) {
+		eventually(h.t, outside, what, "200", "")
+		silent = append(silent, gaps(outside, what))
+	}
 
 	ours = h.start("kernlb", h.c, h.mode)
 	h.hasEvent("KubeProxyRuns") // all services are in the kernel
@@ -159,12 +165,13 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	kubeProxy.end()
 	h.has(h.ours, h.theirs)
 	h.hasEvent("TookOver")
-	eventually(h.t, outside, healthz, "200", "")
-	eventually(h.t, outside, check, "200", "")
+	for _, what := range h.asked(w) {
+		eventually(h.t, outside, what, "200", "")
+	}
 	w.lives()
 	h.t.Logf("%s, handed over: %s", h.mode, w.lap(h.t))
 	h.t.Logf("%s: longest time from one good answer to the next, of healthz %.0f ms, of a health "+
-		"check node port %.0f ms", h.mode, ms(health()), ms(checks()))
+		"check node port %.0f ms", h.mode, ms(silent[0]()), ms(silent[1]()))
 	return ours
 }
 
@@ -177,6 +184,10 @@ func (h *handover) back(w *watched, ours *process) {
 	cleanup := spawn(h.t, h.c.Node.NS, asProgram+"=1", self, "--cleanup")
 	require.NoError(h.t, cleanup.cmd.Wait())
 	h.has(h.theirs, h.ours)
+	h.addService(serviceOf("another", "web")) // kube-proxy syncs, and tries its ports again
+	for _, what := range h.asked(w) {
+		eventually(h.t, h.c.Outside[0].NS, what, "200", "")
+	}
 	w.lives()
 	h.t.Logf("%s, handed back: %s", h.mode, w.lap(h.t))
 	again.end()

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -174,5 +177,75 @@ func TestFilesOfOthersLoad(t *testing.T) {
 	for _, name := range names {
 		_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
 		require.NoError(t, err)
+	}
+}
+
+// present returns the paths of a document that have a value, objects or not.
+func present(doc map[string]any, prefix string) map[string]bool {
+	out := map[string]bool{}
+	for name, value := range doc {
+		out[prefix+name] = true
+		if inner, ok := value.(map[string]any); ok {
+			maps.Copy(out, present(inner, prefix+name+"."))
+		}
+	}
+	return out
+}
+
+func TestAFileWithAllFieldsLoadsInEachMode(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/all-fields.yaml")
+	require.NoError(t, err)
+	var doc map[string]any
+	require.NoError(t, yaml.Unmarshal(text, &doc))
+	there := present(doc, "")
+	var withoutEffect []string
+	for _, f := range fields {
+		require.True(t, f.field == "" || there[f.field], f.field)
+		if f.field != "" && f.effect == noEffect {
+			withoutEffect = append(withoutEffect, f.field+" has no effect: "+f.text)
+		}
+	}
+	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
+		name := file(t, strings.Replace(string(text), "MODE", mode, 1))
+		o, err := parseOptions([]string{"--config", name})
+		require.NoError(t, err)
+		require.EqualValues(t, mode, o.settings.mode)
+		require.Equal(t, withoutEffect, o.warnings)
+		require.Equal(t, "192.0.2.10", o.settings.bindAddress.String())
+		require.Equal(t, 20*time.Second, o.settings.conntrack.TCPEstablished)
+	}
+}
+
+// The files that Kubernetes itself tests its configuration with are in its module, which
+// internal/controlplane needs.
+func TestFilesOfKubernetesLoad(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-C", "../../internal/controlplane", "-m", "-f",
+		"{{.Dir}}", "k8s.io/kubernetes").Output()
+	dir := strings.TrimSpace(string(out))
+	if err != nil || dir == "" {
+		t.Skip("apiserver: the module k8s.io/kubernetes is not there; make controlplane brings it")
+	}
+	const ours, kubeadm = "pkg/proxy/apis/config/scheme/testdata/KubeProxyConfiguration/",
+		"cmd/kubeadm/app/util/config/strict/testdata/"
+	for pattern, want := range map[string]string{
+		ours + "*/v1alpha1.yaml":                              "",
+		ours + "*/*/v1alpha1.yaml":                            "",
+		kubeadm + "valid_kubeproxycfg.yaml":                   "",
+		kubeadm + "invalid_unknown_field_kubeproxycfg.yaml":   "unknownField: no such field",
+		kubeadm + "invalid_duplicate_field_kubeproxycfg.yaml": `key "portRange" already`,
+	} {
+		names, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(pattern)))
+		require.NoError(t, err)
+		require.NotEmpty(t, names, pattern)
+		for _, name := range names {
+			_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
+			if want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, want)
+			}
+		}
 	}
 }

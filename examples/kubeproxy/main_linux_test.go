@@ -25,6 +25,9 @@ import (
 // and has the objects that come over standard input.
 const asProgram = "KERNLB_TEST_AS_KUBEPROXY"
 
+// patience is how long tests wait for what must happen.
+var patience = time.Minute
+
 func TestMain(m *testing.M) {
 	mode := os.Getenv(asProgram)
 	if mode == "" {
@@ -155,7 +158,7 @@ func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest
 		got = netnstest.Probe{From: from, Proto: netnstest.TCP,
 			To: netip.MustParseAddrPort(to)}.Send(t.Context())
 		return got.Kind.String()+" "+got.Server == want
-	}, time.Minute, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
+	}, patience, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
 	return got
 }
 

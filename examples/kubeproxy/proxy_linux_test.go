@@ -50,7 +50,7 @@ func get(t *testing.T, ns *netnstest.NS, what string) (answer string) {
 		var err error
 		answer, err = ask(ns, what)
 		return err == nil
-	}, time.Minute, 20*time.Millisecond, what)
+	}, patience, 20*time.Millisecond, what)
 	return answer
 }
 
@@ -111,7 +111,7 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/debug/pprof/heap"), "200 OK")
 			require.Eventually(t, func() bool {
 				return !strings.Contains(ruleset(t, c.Node.NS), tt.theirs)
-			}, time.Minute, 50*time.Millisecond, "it takes over from kube-proxy")
+			}, patience, 50*time.Millisecond, "it takes over from kube-proxy")
 			require.Contains(t, ruleset(t, c.Node.NS), tt.ours)
 
 			p.stop()
@@ -149,7 +149,7 @@ func TestAnotherModeTakesOver(t *testing.T) {
 		require.Eventually(t, func() bool {
 			text := ruleset(t, c.Node.NS)
 			return strings.Contains(text, step.ours) && !strings.Contains(text, step.gone)
-		}, time.Minute, 50*time.Millisecond, step.mode)
+		}, patience, 50*time.Millisecond, step.mode)
 		answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
 		p.stop()
 	}

@@ -70,7 +70,7 @@ func (tr *traffic) lap(t *testing.T) string {
 		}
 		l, tr.took = tr.took, nil
 		return true
-	}, time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	slices.Sort(l)
 	return fmt.Sprintf("%d connections, median %.2f ms, 99%% %.1f ms, slowest %.1f ms", len(l),
 		ms(l[len(l)/2]), ms(l[len(l)*99/100]), ms(l[len(l)-1]))
