@@ -39,7 +39,7 @@ VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./d
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm test-long race fuzz bench setup vmtools test-kernel test-kernels peers \
-	peers-build soak soak-vm rolling controlplane apiserver browser
+	peers-build soak soak-vm rolling controlplane apiserver browser keepalived
 
 setup:
 	@.ci/setup
@@ -143,7 +143,8 @@ peers: peers-build
 # The parts of the suite that must run: where they are skipped, the run fails.
 NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
 	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
-	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint
+	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint \
+	examples/loadbalancer.TestKilledAndStartedAgainIsInvisible
 API_TESTS   = examples/kubeproxy.TestServicesOfAnAPIServerBecomeConnections
 BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard \
 	dataplane/page.TestBrowserRefreshes

@@ -245,8 +245,10 @@ func (b *balancer) bindAddresses(ctx context.Context) {
 		}
 	}
 	b.mu.Unlock()
-	if b.engine.Wait(ctx, set) != nil {
-		return // it is stopped
+	wait, cancel := context.WithTimeout(ctx, deviceInterval)
+	defer cancel()
+	if b.engine.Wait(wait, set) != nil {
+		return // the kernel does not have it yet
 	}
 	text := ""
 	if err := syncDevices(want); err != nil {

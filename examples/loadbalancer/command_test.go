@@ -48,7 +48,7 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"-config", "loadbalancer.yaml", "-check"}, "", "", ""},
 		{[]string{"-config", "no.yaml", "-check"}, "", "", "no.yaml: no such file"},
 		{[]string{"-config", conf, "-check"}, "", "", "keepalived.conf:"},
-		{[]string{"-config", "loadbalancer.yaml", "-backend", "pf"}, "", "", `-backend: "pf": must`},
+		{[]string{"-config", "loadbalancer.yaml", "-backend", "pf"}, "", "", `"pf": must be`},
 		{[]string{"start"}, "", "", `no command "start"`},
 		{[]string{"-colour"}, "", "not defined: -colour", "not defined"},
 		{[]string{"convert", conf}, "name: 192.0.2.1-80-tcp", "keepalived.conf:2: omega: ", ""},

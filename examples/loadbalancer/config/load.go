@@ -127,6 +127,10 @@ func (svc *Service) validate(s *source, path string) {
 		for j := range b.Checks {
 			validateCheck(s, &b.Checks[j], fmt.Sprintf("%s.checks[%d]", at, j))
 		}
+		for _, t := range svc.Targets(b) {
+			s.must(!t.Spec.Source.IsValid() || t.Spec.Source.Is4() == t.Addr.Addr().Is4(),
+				at+".address", "the check %s cannot come from the source %s", t, t.Spec.Source)
+		}
 	}
 	for i, a := range svc.Sorry {
 		s.must(!seen[a], fmt.Sprintf("%s.sorry[%d]", path, i), "%s is a backend, too", a)

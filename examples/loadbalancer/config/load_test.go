@@ -37,7 +37,7 @@ services:
     backends:
       - address: 10.0.0.2:8080
       - {address: 10.0.0.3:8080, weight: 0, checks: [{type: grpc, service: web}]}
-      - {address: "[2001:db8::2]:8080", weight: 3}
+      - {address: "[2001:db8::2]:8080", weight: 3, checks: [{type: http}, {type: tcp, port: 9}]}
   - name: dns
     addresses: [203.0.113.10]
     port: 53

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// inMemory returns a balancer without a kernel.
+func inMemory(tb testing.TB, kernel *memory.Kernel) *balancer {
+	tb.Helper()
+	backend := memory.New(kernel)
+	tb.Cleanup(func() { _ = backend.Close() })
+	b := newBalancer(dataplane.New(backend, nil), slog.New(slog.DiscardHandler))
+	tb.Cleanup(b.close)
+	return b
+}
+
+func parse(tb testing.TB, format string, args ...any) *config.File {
+	tb.Helper()
+	f, err := config.Parse("lb.yaml", fmt.Appendf(nil, format, args...))
+	require.NoError(tb, err)
+	return f
+}
+
+// endpoints returns who would get new connections to a service.
+func (b *balancer) endpoints(service string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for _, e := range b.state.Endpoints(servicemodel.Name{Namespace: config.Namespace,
+		Name: service}) {
+		if e.Ready && !e.Quiesced {
+			out = append(out, e.Addr.String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// port returns a port of 127.0.0.1 that answers or, if it is closed, refuses.
+func port(t *testing.T, closed bool) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	if closed {
+		require.NoError(t, l.Close())
+	} else {
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// seldom is a service with two backends, which are asked once an hour.
+const seldom = `services:
+- name: web
+  addresses: [203.0.113.10]
+  port: 80
+  backends:
+  - {address: 10.0.0.1:80, checks: [&c {type: tcp, address: 127.0.0.1, port: %d, interval: %s}]}
+  - {address: 10.0.0.2:80, checks: [*c]}
+`
+
+// A balancer that starts goes on with what the kernel balances among, whatever the first check
+// says; what is not in use must pass one first.
+func TestTheKernelSaysWhatWasUp(t *testing.T) {
+	t.Parallel()
+	kernel := &memory.Kernel{}
+	before := inMemory(t, kernel)
+	one := strings.Replace(seldom, "10.0.0.2:80", "10.0.0.3:80", 1)
+	require.NoError(t, before.start(t.Context(), parse(t, one, port(t, false), "1h")))
+	require.Eventually(t, func() bool { return before.endpoints("web") == "10.0.0.1 10.0.0.3" },
+		time.Minute, time.Millisecond)
+	_, err := before.engine.Apply(t.Context(), before.state)
+	require.NoError(t, err)
+
+	b := inMemory(t, kernel)
+	f := parse(t, seldom, port(t, true), "1h")
+	require.NoError(t, b.start(t.Context(), f))
+	target := f.Services[0].Targets(&f.Services[0].Backends[0])[0]
+	require.Eventually(t, func() bool { return b.monitor.Reports()[0].Failed == 1 }, time.Minute,
+		time.Millisecond)
+	require.Equal(t, check.Up, b.monitor.State(target), "one failure is not enough")
+}
+
+// A check that is written otherwise is another one, and begins with what the old one knew; a
+// backend is asked once, however many use it.
+func TestVerdictsOutliveReloads(t *testing.T) {
+	t.Parallel()
+	b := inMemory(t, &memory.Kernel{})
+	open, closed := port(t, false), port(t, true)
+	require.NoError(t, b.start(t.Context(), parse(t, seldom, open, "1h")))
+	require.Len(t, b.monitor.Reports(), 1)
+	require.Eventually(t, func() bool { return b.endpoints("web") == "10.0.0.1 10.0.0.2" },
+		time.Minute, time.Millisecond)
+	known := b.backendStates()
+	next := parse(t, seldom, closed, "2h")
+	require.NoError(t, b.take(t.Context(), next, func(s *config.Service,
+		e *config.Backend) check.State {
+		return known[backendKey{s.Name, e.Address}]
+	}))
+	require.Equal(t, "10.0.0.1 10.0.0.2", b.endpoints("web"))
+	require.Len(t, b.monitor.Reports(), 1)
+	b.heard(check.Report{Target: check.Target{Addr: netip.AddrPort{}}}) // that is gone: nothing
+}
+
+// A verdict costs what one change costs, not what all services cost.
+func BenchmarkVerdict(b *testing.B) {
+	var text strings.Builder
+	text.WriteString("services:\n")
+	for i := range 1000 {
+		fmt.Fprintf(&text, "- name: web%d\n  addresses: [203.0.%d.%d]\n  port: 80\n  backends:\n",
+			i, i/250, i%250)
+		for j := range 10 {
+			fmt.Fprintf(&text, "  - {address: 10.%d.%d.%d:80, checks: "+
+				"[{type: tcp, interval: 1h, source: 127.0.0.1, address: 127.0.0.1, port: %d}]}\n",
+				i/250, i%250, j, 1+j)
+		}
+	}
+	lb := inMemory(b, &memory.Kernel{})
+	f := parse(b, "%s", text.String())
+	if err := lb.start(b.Context(), f); err != nil {
+		b.Fatal(err)
+	}
+	r := check.Report{Target: f.Services[7].Targets(&f.Services[7].Backends[0])[0]}
+	one := f.Services[7:8]
+	lb.users[r.Target] = []*config.Service{&one[0]}
+	b.ReportAllocs()
+	for b.Loop() {
+		lb.heard(r)
+	}
+}
