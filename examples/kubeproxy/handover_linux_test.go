@@ -120,11 +120,18 @@ func (p *controlPlane) hasEvent(reason string) {
 // handover is a node where one proxy follows the other.
 type handover struct {
 	*controlPlane
-	c    *netnstest.Cluster
-	mode string
-	// What the ruleset contains: kube-proxy's, the watched service in it, and this program's.
-	theirs, service, ours string
+	c        *netnstest.Cluster
+	from, to rules
 }
+
+// rules are what the ruleset contains in a mode: kube-proxy's, the watched service in it, and this
+// program's.
+type rules struct{ mode, theirs, service, ours string }
+
+var (
+	nftablesRules = rules{"nftables", " kube-proxy {", "/web/tcp/", " kernlb {"}
+	iptablesRules = rules{"iptables", "KUBE-SERVICES", "KUBE-SVC-", "KERNLB-SERVICES"}
+)
 
 // has waits until the ruleset of each family contains one text, and not the other.
 func (h *handover) has(yes, no string) {
@@ -156,40 +163,40 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 		silent = append(silent, gaps(outside, what))
 	}
 
-	ours = h.start("kernlb", h.c, h.mode)
+	ours = h.start("kernlb", h.c, h.to.mode)
 	h.hasEvent("KubeProxyRuns") // all services are in the kernel
-	h.has(h.ours, "")
-	h.has(h.service, "") // what runs is left alone
+	h.has(h.to.ours, "")
+	h.has(h.from.service, "") // what runs is left alone
 	w.lives()
-	h.t.Logf("%s, both run: %s", h.mode, w.lap(h.t))
+	h.t.Logf("both run: %s", w.lap(h.t))
 	kubeProxy.end()
-	h.has(h.ours, h.theirs)
+	h.has(h.to.ours, h.from.theirs)
 	h.hasEvent("TookOver")
 	for _, what := range h.asked(w) {
 		eventually(h.t, outside, what, "200", "")
 	}
 	w.lives()
-	h.t.Logf("%s, handed over: %s", h.mode, w.lap(h.t))
-	h.t.Logf("%s: longest time from one good answer to the next, of healthz %.0f ms, of a health "+
-		"check node port %.0f ms", h.mode, ms(silent[0]()), ms(silent[1]()))
+	h.t.Logf("handed over: %s", w.lap(h.t))
+	h.t.Logf("longest time from one good answer to the next, of healthz %.0f ms, of a health "+
+		"check node port %.0f ms", ms(silent[0]()), ms(silent[1]()))
 	return ours
 }
 
 // back starts a kube-proxy beside this program, which ends then, and cleans up.
 func (h *handover) back(w *watched, ours *process) {
 	h.t.Helper()
-	again := h.start("kube-proxy", h.c, h.mode)
-	h.has(h.service, "") // kube-proxy has the service, too
+	again := h.start("kube-proxy", h.c, h.from.mode)
+	h.has(h.from.service, "") // kube-proxy has the service, too
 	ours.stop()
 	cleanup := spawn(h.t, h.c.Node.NS, asProgram+"=1", self, "--cleanup")
 	require.NoError(h.t, cleanup.cmd.Wait())
-	h.has(h.theirs, h.ours)
+	h.has(h.from.theirs, h.to.ours)
 	h.addService(serviceOf("another", "web")) // kube-proxy syncs, and tries its ports again
 	for _, what := range h.asked(w) {
 		eventually(h.t, h.c.Outside[0].NS, what, "200", "")
 	}
 	w.lives()
-	h.t.Logf("%s, handed back: %s", h.mode, w.lap(h.t))
+	h.t.Logf("handed back: %s", w.lap(h.t))
 	again.end()
 }
 
@@ -198,18 +205,19 @@ func (h *handover) back(w *watched, ours *process) {
 func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
 	t.Parallel()
 	for _, h := range []handover{
-		{mode: "nftables", theirs: " kube-proxy {", service: "/web/tcp/", ours: " kernlb {"},
-		{mode: "iptables", theirs: "KUBE-SERVICES", service: "KUBE-SVC-", ours: "KERNLB-SERVICES"},
+		{from: nftablesRules, to: nftablesRules},
+		{from: iptablesRules, to: iptablesRules},
+		{from: iptablesRules, to: nftablesRules}, // what most clusters have, and deploy/config.yaml
 	} {
-		t.Run(h.mode, func(t *testing.T) {
+		t.Run(h.from.mode+" to "+h.to.mode, func(t *testing.T) {
 			t.Parallel()
 			h.controlPlane, h.c = startControlPlane(t), node(t)
 			h.reach(h.c.Node.NS)
 			h.addPod("web", "node1", h.c.Pods[0], map[string]string{"app": "web"})
 			s := h.addDualStack("web", "web")
-			kubeProxy := h.start("kube-proxy", h.c, h.mode)
+			kubeProxy := h.start("kube-proxy", h.c, h.from.mode)
 			w := watch(t, h.c, s)
-			t.Logf("%s, kube-proxy alone: %s", h.mode, w.lap(t))
+			t.Logf("kube-proxy alone: %s", w.lap(t))
 			h.back(w, h.forth(w, kubeProxy))
 			w.all(t)
 		})
