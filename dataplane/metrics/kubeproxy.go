@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,13 +10,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Buckets of kube-proxy 1.36 (pkg/proxy/metrics/metrics.go).
+// Buckets of kube-proxy 1.36 (pkg/proxy/metrics/metrics.go). Its MergeBuckets begins with 0.
 var (
 	syncBuckets        = prometheus.ExponentialBuckets(0.001, 2, 15)
-	programmingBuckets = append(append(append(prometheus.LinearBuckets(0.25, 0.25, 2),
-		prometheus.LinearBuckets(1, 1, 59)...),
-		prometheus.LinearBuckets(60, 5, 12)...),
-		prometheus.LinearBuckets(120, 30, 7)...)
+	programmingBuckets = slices.Concat([]float64{0}, prometheus.LinearBuckets(0.25, 0.25, 2),
+		prometheus.LinearBuckets(1, 1, 59), prometheus.LinearBuckets(60, 5, 12),
+		prometheus.LinearBuckets(120, 30, 7))
 )
 
 // proxyMetrics are those of kube-proxy, with its names, labels and texts.

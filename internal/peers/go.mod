@@ -4,7 +4,10 @@ go 1.26.0
 
 require (
 	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb/dataplane/metrics v0.0.0
 	github.com/kernlb/kernlb/internal/vmtest v0.0.0
+	github.com/prometheus/client_golang v1.23.2
+	github.com/prometheus/client_model v0.6.2
 	github.com/stretchr/testify v1.12.1
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
@@ -45,8 +48,6 @@ require (
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/pierrec/lz4/v4 v4.1.22 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.23.2 // indirect
-	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.67.5 // indirect
 	github.com/prometheus/procfs v0.19.2 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
@@ -87,6 +88,8 @@ require (
 )
 
 replace github.com/kernlb/kernlb => ../..
+
+replace github.com/kernlb/kernlb/dataplane/metrics => ../../dataplane/metrics
 
 replace github.com/kernlb/kernlb/internal/vmtest => ../vmtest
 
