@@ -18,8 +18,8 @@ import (
 type Observer func(ctx context.Context, ev Event)
 
 // Event is something that an engine did: [Applied], [Refused], [ClaimConflict], [Repaired],
-// [RepairDelayed], [WriteConflict], [Settled], [Failed], [WatchFailed], [Switched] or [CleanedUp];
-// or something that [Parts] did, see [Parts.Subscribe].
+// [RepairDelayed], [RepairUndone], [WriteConflict], [Settled], [Failed], [WatchFailed], [Switched]
+// or [CleanedUp]; or something that [Parts] did, see [Parts.Subscribe].
 type Event interface{ event() }
 
 // Applied is an apply that succeeded, or a change of parts, whether it found something to do or
@@ -52,6 +52,13 @@ type Repaired struct{ *Result }
 // RepairDelayed says that somebody undoes repairs again and again, so that the next one waits. It
 // comes once for each time that repairs begin to wait.
 type RepairDelayed struct{}
+
+// RepairUndone says which program changed what the backend has while repairs waited. It comes at
+// most once after each RepairDelayed, if the backend is a [Witness] and the kernel tells.
+type RepairUndone struct {
+	Backend string // the backend's name
+	Program
+}
 
 // WriteConflict says that another program changed the kernel while the engine read or wrote, so
 // that it begins again, or gives up if this was the last try. Err matches [ErrConflict].
@@ -104,6 +111,7 @@ func (PartRefused) event()   {}
 func (ClaimConflict) event() {}
 func (Repaired) event()      {}
 func (RepairDelayed) event() {}
+func (RepairUndone) event()  {}
 func (WriteConflict) event() {}
 func (Settled) event()       {}
 func (Failed) event()        {}

@@ -27,6 +27,8 @@ type eventJSON struct {
 	Stats    *statsJSON             `json:"stats,omitempty"`
 	Next     string                 `json:"next,omitempty"`
 	Duration string                 `json:"duration,omitempty"`
+	Program  string                 `json:"program,omitempty"`
+	Thread   uint32                 `json:"thread,omitempty"`
 	Error    string                 `json:"error,omitempty"`
 }
 
@@ -49,6 +51,9 @@ func MarshalEvent(ev Event) ([]byte, error) {
 		v = eventJSON{Event: "Repaired", Result: ev.Result}
 	case RepairDelayed:
 		v = eventJSON{Event: "RepairDelayed"}
+	case RepairUndone:
+		v = eventJSON{Event: "RepairUndone", Backend: ev.Backend, Program: ev.Name,
+			Thread: ev.Thread}
 	case WriteConflict:
 		v = eventJSON{Event: "WriteConflict", Doing: ev.Doing, Try: ev.Try, Error: message(ev.Err)}
 	case Settled:

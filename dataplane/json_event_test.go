@@ -46,6 +46,8 @@ func TestEventsAsJSON(t *testing.T) {
 		`{"event":"ClaimConflict","conflict":` + asJSON(t, conflict) +
 			`}`: dataplane.ClaimConflict{Conflict: conflict},
 		`{"event":"RepairDelayed"}`: dataplane.RepairDelayed{},
+		`{"event":"RepairUndone","backend":"ipvs","program":"nft","thread":7}`: dataplane.
+			RepairUndone{Backend: "ipvs", Program: dataplane.Program{Name: "nft", Thread: 7}},
 		`{"event":"WriteConflict","doing":"apply","try":2,"error":"busy"}`: dataplane.WriteConflict{
 			Doing: "apply", Try: 2, Err: errors.New("busy")},
 		`{"event":"Settled","next":"1s","duration":"1ms"}`: dataplane.Settled{Next: time.Second,

@@ -28,6 +28,9 @@ func logTo(log *slog.Logger) Observer {
 			logRepaired(ctx, log, ev.Result)
 		case RepairDelayed:
 			log.WarnContext(ctx, "somebody undoes repairs again and again: the next one waits")
+		case RepairUndone:
+			log.WarnContext(ctx, "repair undone", logkey.Backend, ev.Backend, logkey.Program,
+				ev.Name, logkey.Thread, ev.Thread)
 		case Failed:
 			if !errors.Is(ev.Err, context.Canceled) { // the program ends
 				log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,

@@ -61,6 +61,7 @@ func (l *loop) look(ctx context.Context) {
 	allowed, delayed := l.repairs.allow()
 	if delayed {
 		l.tell(ctx, RepairDelayed{})
+		l.askWitness(ctx)
 	}
 	if allowed {
 		l.again = true

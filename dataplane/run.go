@@ -139,6 +139,8 @@ func (l *loop) next(ctx context.Context) error {
 	case <-l.engine.switched:
 		l.settle.Reset(0)
 		return l.watchBackend(ctx)
+	case t := <-l.watch.witnessed:
+		l.heard(ctx, t)
 	case err := <-l.watch.failed:
 		l.tell(ctx, WatchFailed{err})
 	case <-l.watch.changed:

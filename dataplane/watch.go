@@ -20,23 +20,29 @@ type Watcher interface {
 
 // watch is the watching of one Run.
 type watch struct {
-	changed chan struct{}
-	failed  chan error
-	stop    context.CancelFunc
-	ended   sync.WaitGroup
+	changed   chan struct{}
+	failed    chan error
+	witnessed chan testimony // has room for the one that is asked for
+	asking    bool
+	// spawn calls a function, whose context ends with the watching.
+	spawn func(func(context.Context))
+	stop  context.CancelFunc
+	ended sync.WaitGroup
 }
 
 // noWatch watches nothing.
 func noWatch() *watch {
-	return &watch{changed: make(chan struct{}, 1), failed: make(chan error), stop: func() {}}
+	return &watch{changed: make(chan struct{}, 1), failed: make(chan error),
+		witnessed: make(chan testimony, 1), stop: func() {}}
 }
 
 // newWatch begins to watch.
 func newWatch(ctx context.Context, again time.Duration, watchers []Watcher) *watch {
 	w := noWatch()
 	ctx, w.stop = context.WithCancel(ctx)
+	w.spawn = func(do func(context.Context)) { w.ended.Go(func() { do(ctx) }) }
 	for _, watcher := range watchers {
-		w.ended.Go(func() { w.watch(ctx, again, watcher) })
+		w.spawn(func(ctx context.Context) { w.watch(ctx, again, watcher) })
 	}
 	return w
 }

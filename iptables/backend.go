@@ -60,6 +60,7 @@ func (c *Config) logger() *slog.Logger {
 var (
 	_ dataplane.Backend = (*Backend)(nil)
 	_ dataplane.Locker  = (*Backend)(nil)
+	_ dataplane.Witness = (*Backend)(nil)
 )
 
 // errNotObserved says that the engine's contract was broken: nothing is known of the kernel.

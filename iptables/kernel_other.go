@@ -41,6 +41,11 @@ func (b *Backend) Lock(context.Context) (unlock func(), err error) {
 	return nil, notSupported("lock")
 }
 
+// Witness is not supported on this operating system.
+func (b *Backend) Witness(context.Context) (dataplane.Program, error) {
+	return dataplane.Program{}, notSupported("witness")
+}
+
 // Cleanup is not supported on this operating system.
 func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 	return dataplane.Stats{}, notSupported("cleanup")

@@ -147,6 +147,7 @@ var (
 	_ dataplane.Backend = (*Backend)(nil)
 	_ dataplane.Settler = (*Backend)(nil)
 	_ dataplane.Locker  = (*Backend)(nil)
+	_ dataplane.Witness = (*Backend)(nil)
 	_ dataplane.Watcher = (*Backend)(nil)
 )
 

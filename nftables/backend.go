@@ -63,6 +63,7 @@ var (
 	_ dataplane.Backend = (*Backend)(nil)
 	_ dataplane.Settler = (*Backend)(nil)
 	_ dataplane.Locker  = (*Backend)(nil)
+	_ dataplane.Witness = (*Backend)(nil)
 )
 
 // Backend keeps the services of one instance in nf_tables. Its methods must not be called at the

@@ -47,6 +47,11 @@ func (b *Backend) Settle(context.Context) (time.Duration, error) {
 	return 0, notSupported("settle")
 }
 
+// Witness is not supported on this operating system.
+func (b *Backend) Witness(context.Context) (dataplane.Program, error) {
+	return dataplane.Program{}, notSupported("witness")
+}
+
 // Cleanup is not supported on this operating system.
 func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 	return dataplane.Stats{}, notSupported("cleanup")

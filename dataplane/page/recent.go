@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -116,6 +117,9 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	case dataplane.RepairDelayed:
 		r.add(event{Kind: "repair delayed",
 			Text: "somebody undoes repairs again and again: the next one waits"})
+	case dataplane.RepairUndone:
+		r.add(event{Kind: "repair undone",
+			Text: fmt.Sprintf("by the program %s, thread %d", ev.Name, ev.Thread)})
 	case dataplane.WatchFailed:
 		r.add(event{Kind: "failed", Text: "watch: " + ev.Err.Error()})
 	}

@@ -27,7 +27,7 @@ type column struct {
 }
 
 var columns = []column{
-	{"heap MB", 0.2, 1}, {"RSS MB", 0.2, 10}, {"goroutines", 0, 1}, {"descriptors", 0, 1},
+	{"heap MB", 0.2, 1}, {"RSS MB", 0.2, 10}, {"goroutines", 0, 1}, {"descriptors", 0, 3},
 	// Sets for numbers of slots stay until rules are written anyway, so that they come and go, and
 	// iptables makes tables by looking at them.
 	{"tables", 0, 2}, {"chains", 0.2, 0}, {"rules", 0.2, 0}, {"sets", 0.2, 0}, {"elements", 0, 0},

@@ -65,13 +65,16 @@ type Message struct {
 	Flags  uint16 // nlmsg_flags
 	Family uint8  // nfgen_family, NFPROTO_*
 	ResID  uint16 // res_id; nf_tables puts the low half of its generation id here
-	Attrs  []byte
+	// Port is nlmsg_pid: the port of the socket that asked, or that changed what a message to a
+	// group is about.
+	Port  uint32
+	Attrs []byte
 }
 
 // packet is one netlink message of a datagram.
 type packet struct {
 	typ, flags uint16
-	seq        uint32
+	seq, port  uint32
 	body       []byte // after the nlmsghdr
 }
 
@@ -90,6 +93,7 @@ func nextPacket(data []byte) (p packet, rest []byte, err error) {
 		typ:   native.Uint16(data[4:]),
 		flags: native.Uint16(data[6:]),
 		seq:   native.Uint32(data[8:]),
+		port:  native.Uint32(data[12:]),
 		body:  data[headerLen:n:n],
 	}
 	return p, data[min(align(int(n)), len(data)):], nil
@@ -107,6 +111,7 @@ func (p packet) message() (Message, error) {
 		Flags:  p.flags,
 		Family: p.body[0],
 		ResID:  binary.BigEndian.Uint16(p.body[2:]),
+		Port:   p.port,
 		Attrs:  p.body[genLen:],
 	}, nil
 }

@@ -104,20 +104,25 @@ func TestMessagesAreTakenApart(t *testing.T) {
 
 func TestGenerationsAreParsed(t *testing.T) {
 	t.Parallel()
-	write := func(fill func(b *Batch)) []byte {
+	write := func(fill func(b *Batch)) Message {
 		var b Batch
 		b.Message(SubsysNFTables, msgNewGen, 0, 0, 0, Object{})
 		fill(&b)
-		return b.Bytes()[frameLen:]
+		return Message{Subsys: SubsysNFTables, Type: msgNewGen, Port: 5,
+			Attrs: b.Bytes()[frameLen:]}
 	}
-	g, err := parseGen(write(func(b *Batch) {
+	g, ok, err := write(func(b *Batch) {
 		b.U32(1, 7)
 		b.U32(2, 99)
 		b.Text(3, "nft")
 		b.Flag(50)
-	}))
+	}).Generation()
 	require.NoError(t, err)
-	require.Equal(t, GenInfo{ID: 7, ProcPID: 99, ProcName: "nft"}, g)
+	require.True(t, ok)
+	require.Equal(t, GenInfo{ID: 7, ProcPID: 99, ProcName: "nft", Port: 5}, g)
+	_, ok, err = Message{Subsys: SubsysNFTables}.Generation()
+	require.False(t, ok)
+	require.NoError(t, err)
 	_, err = parseGen(write(func(b *Batch) { b.U32(2, 99) }))
 	require.ErrorIs(t, err, ErrMalformed)
 	_, err = parseGen(write(func(b *Batch) { b.U8(1, 7) }))
@@ -144,7 +149,7 @@ func FuzzMessages(f *testing.F) {
 				require.GreaterOrEqual(t, v.offset, 0)
 			}
 			if m, err := p.message(); err == nil {
-				_, err = parseGen(m.Attrs)
+				_, err = parseGen(m)
 				require.True(t, err == nil || errors.Is(err, ErrMalformed))
 			}
 			data = rest

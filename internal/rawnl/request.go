@@ -184,9 +184,11 @@ func (b *Batch) single() error {
 // GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
 type GenInfo struct {
 	ID uint32 // never 0
-	// the thread that asks, in the initial pid namespace: not the one that committed
+	// The thread that asks, in the initial pid namespace, and its name; of a message to
+	// GroupNFTables, the thread that committed.
 	ProcPID  uint32
-	ProcName string // its name
+	ProcName string
+	Port     uint32 // of the socket that it asks with, or committed with
 }
 
 // NextGenID returns the generation that follows id: what a successful Commit leaves behind. A
@@ -222,16 +224,26 @@ func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
 	}
 	for _, m := range replies {
 		if m.Subsys == SubsysNFTables && m.Type == msgNewGen {
-			return parseGen(m.Attrs)
+			return parseGen(m)
 		}
 	}
 	return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
 }
 
-// parseGen parses the attributes of NFT_MSG_NEWGEN.
-func parseGen(attrs []byte) (GenInfo, error) {
-	var g GenInfo
-	it := Attrs(attrs)
+// Generation is what a message to GroupNFTables says about the generation that a transaction has
+// made, after all else that the transaction has changed. Others are not ok.
+func (m Message) Generation() (g GenInfo, ok bool, err error) {
+	if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
+		return GenInfo{}, false, nil
+	}
+	g, err = parseGen(m)
+	return g, true, err
+}
+
+// parseGen parses NFT_MSG_NEWGEN.
+func parseGen(m Message) (GenInfo, error) {
+	g := GenInfo{Port: m.Port}
+	it := Attrs(m.Attrs)
 	for it.Next() {
 		switch it.Type() {
 		case attrGenID:

@@ -1,0 +1,15 @@
+package iptables
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+)
+
+// The kernel tells who undoes what the backend has.
+func TestWhoUndoesItIsTold(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Witnessed(t, underTest,
+		"nft flush ruleset", "iptables -F", "iptables -t nat -F PREROUTING",
+		"iptables -t nat -A KUBE-SERVICES")
+}

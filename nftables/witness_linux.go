@@ -1,0 +1,22 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/witness"
+)
+
+// Witness waits until another program changes the tables, and returns that program. It makes
+// Backend a [dataplane.Witness].
+func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
+	k := &b.kernel
+	g, err := witness.Wait(ctx, k.localnet.NS, k.conn, func(c witness.Change) bool {
+		return c.Table == b.pl.table
+	})
+	if err != nil {
+		return dataplane.Program{}, fmt.Errorf("nftables: witness: %w", err)
+	}
+	return dataplane.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
+}

@@ -1,0 +1,15 @@
+package nftables_test
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+)
+
+// The kernel tells who undoes what the backend has.
+func TestWhoUndoesItIsTold(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Witnessed(t, underTest,
+		"nft flush ruleset", "nft delete table ip kernlb",
+		"nft add chain ip kernlb by-hand")
+}
