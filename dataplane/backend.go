@@ -117,6 +117,12 @@ type Stats struct {
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
 }
 
+// String returns "4 kernel messages, 628 bytes, 85µs".
+func (s Stats) String() string {
+	return fmt.Sprintf("%d kernel messages, %d bytes, %v", s.Messages, s.Bytes,
+		s.Duration.Round(time.Microsecond))
+}
+
 // Plus returns what two commits cost in all. The duration is that of s.
 func (s Stats) Plus(o Stats) Stats {
 	s.Messages += o.Messages

@@ -92,7 +92,7 @@ func ExampleParts() {
 	// Output:
 	// <nil>
 	// 192.0.2.1:8080/tcp is held by net,one,eth0
-	// {0 0 1} <nil>
+	// 0 added, 0 changed, 1 removed <nil>
 	// <nil>
 }
 
@@ -118,7 +118,7 @@ func ExampleParts_Subscribe() {
 	_, _ = parts.Apply(context.Background(), "net,two,eth0",
 		servicemodel.State{}.WithService(service))
 	// Output:
-	// applied the parts of [net,one,eth0] {1 0 0}
+	// applied the parts of [net,one,eth0] 1 added, 0 changed, 0 removed
 	// refused the part of net,two,eth0
 }
 

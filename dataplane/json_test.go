@@ -92,6 +92,8 @@ func TestResultsAsJSON(t *testing.T) {
 				"error": "memory cannot express service default/web: scheduler: lc"},
 			{"object": "a set", "error": "memory: service default/web: a set is not ours"},
 			{"error": "other"}]}]}`, asJSON(t, r))
+	require.Equal(t, "memory: 2 added, 0 changed, 0 removed; 4 kernel messages, 100 bytes, 2ms; "+
+		"1 refused", r.String())
 	require.JSONEq(t, `{"backend": "memory", "running": false, "wanted": 0, "applied": 0,
 		"state": {"node": {}}, "error": "broken", "totals": {"applies": 1, "failures": 0,
 		"repairs": 0, "repaired": {"added": 0, "changed": 0, "removed": 0}}}`,

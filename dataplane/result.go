@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -51,6 +52,16 @@ type Result struct {
 	begun    bool               // it is known what was wanted before
 	// damaged says that others had changed the table, if only in what Repaired does not count.
 	damaged bool
+}
+
+// String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
+// messages, 628 bytes, 85µs", and how many services were refused, if any were.
+func (r *Result) String() string {
+	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
+	if n := len(r.Refused); n > 0 {
+		s += fmt.Sprintf("; %d refused", n)
+	}
+	return s
 }
 
 // IsRepair reports whether something was put right that others had done to the kernel.

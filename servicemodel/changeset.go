@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"fmt"
 	"iter"
 	"net/netip"
 )
@@ -92,6 +93,11 @@ type Counts struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
+}
+
+// String returns "2 added, 1 changed, 0 removed".
+func (c Counts) String() string {
+	return fmt.Sprintf("%d added, %d changed, %d removed", c.Added, c.Changed, c.Removed)
 }
 
 // Empty reports whether nothing differs.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -25,6 +24,14 @@ type summary struct {
 	Deleted  int      `json:"flows_deleted,omitempty"`
 	Reset    int      `json:"connections_reset,omitempty"`
 	Refused  []reason `json:"refused,omitempty"`
+
+	text string
+}
+
+func summaryOf(r *dataplane.Result) summary {
+	return summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
+		Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift,
+		text: r.String()}
 }
 
 // reason is why a service was refused.
@@ -61,9 +68,8 @@ func (p *program) apply(ctx context.Context) error {
 			p.warnOthers(ctx)
 		}
 		err = p.settle(ctx, e, r, err)
-		sum := summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
-			Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(),
-			Repaired: r.Drift, Refused: p.refused(r.Refused)}
+		sum := summaryOf(r)
+		sum.Refused = p.refused(r.Refused)
 		if keeper != nil {
 			sum.Deleted, sum.Reset = keeper.Totals().Deleted, keeper.Totals().Reset
 		}
@@ -103,10 +109,7 @@ func (p *program) summarize(s summary) error {
 	for _, d := range s.Repaired {
 		fmt.Fprintf(p.stdout, "repaired: %s\n", d)
 	}
-	_, err := fmt.Fprintf(p.stdout,
-		"%s: %d added, %d changed, %d removed; %d kernel messages, %d bytes, %v\n",
-		s.Backend, s.Added, s.Changed, s.Removed, s.Messages, s.Bytes,
-		time.Duration(s.Micros)*time.Microsecond)
+	_, err := fmt.Fprintln(p.stdout, s.text)
 	if s.Deleted > 0 && err == nil {
 		_, err = fmt.Fprintf(p.stdout,
 			"stale flows deleted: %d; connections reset among them: %d\n", s.Deleted, s.Reset)
@@ -167,9 +170,7 @@ func (p *program) applyChanges(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return p.summarize(summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed,
-				Removed: r.Removed, Messages: r.Messages, Bytes: r.Bytes,
-				Micros: r.Duration.Microseconds(), Repaired: r.Drift})
+			return p.summarize(summaryOf(r))
 		})
 }
 

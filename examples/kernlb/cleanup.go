@@ -30,9 +30,8 @@ func (p *program) cleanup(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return p.summarize(summary{Backend: p.opts.backend, Removed: o.Table.Len(),
-				Messages: stats.Messages, Bytes: stats.Bytes,
-				Micros: stats.Duration.Microseconds()})
+			return p.summarize(summaryOf(&dataplane.Result{Backend: p.opts.backend,
+				Counts: servicemodel.Counts{Removed: o.Table.Len()}, Stats: stats}))
 		})
 }
 

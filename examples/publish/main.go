@@ -121,7 +121,7 @@ func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner str
 func (r *request) state(owner string) (servicemodel.State, error) {
 	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true})
 	var result struct {
-		IPs []struct{ Address netip.Prefix } `json:"ips"`
+		IPs []struct{ Address netip.Prefix }
 	}
 	if err := json.Unmarshal(r.PrevResult, &result); err != nil {
 		return state, fmt.Errorf("prevResult: %w", err)
