@@ -60,8 +60,11 @@ type Config struct {
 	StrictARP bool
 	// TakeOver makes virtual servers that are not of any instance of kernlb, and are where those of
 	// a service must be, the instance's own: with their connections, and what differs is edited in
-	// place. It is for taking over from kube-proxy's ipvs mode, which must not run any more. By
-	// default they are left alone, and the service is a [dataplane.CollisionError].
+	// place. It is for taking over from kube-proxy's ipvs mode, which must not run any more. While
+	// one scheduler is exchanged for another, a virtual server refuses new connections, for an RCU
+	// grace period (ip_vs_edit_service in net/netfilter/ipvs/ip_vs_ctl.c): that does not happen
+	// where Scheduler is the one that is there, kube-proxy's "rr". By default they are left alone,
+	// and the service is a [dataplane.CollisionError].
 	TakeOver bool
 	// CompareShare is the part of one CPU's time that looks ([dataplane.RunOptions]) may take for
 	// comparing virtual servers with those of the kernel, which tells of no change: at most 1. Zero

@@ -79,7 +79,7 @@ var fields = []field{
 			"and half of what makes /healthz say 503", useIPVS},
 	{"ipvs.minSyncPeriod", "ipvs-min-sync-period", honoured, minSyncText, useIPVS},
 	{"ipvs.scheduler", "ipvs-scheduler", honoured, "with its options, such as `mh+port`; empty: " +
-		"`wrr`, which is `rr` as long as weights are equal", useIPVS},
+		"`rr`", useIPVS},
 	{"ipvs.excludeCIDRs", "ipvs-exclude-cidrs", honoured,
 		"virtual servers of others are left " +
 			"alone, unless a service must be at their address", useIPVSExclude},

@@ -54,7 +54,7 @@ func (tr *traffic) note(to string, o netnstest.Outcome, took time.Duration) {
 	tr.made++
 	tr.took = append(tr.took, took)
 	if o.Kind != netnstest.Answered || o.Server == netnstest.InternetName {
-		tr.wrong = append(tr.wrong, fmt.Sprintf("%s: %s", to, o))
+		tr.wrong = append(tr.wrong, fmt.Sprintf("%d, to %s: %s", tr.made, to, o))
 	}
 }
 
