@@ -218,8 +218,8 @@ func useIPVS(c *config, s *settings) error {
 		return err
 	}
 	s.run.Resync = v.SyncPeriod.Duration
-	// kube-proxy's own default: while a scheduler is exchanged for another, a virtual server that is
-	// taken over refuses new connections (ipvs.Config.TakeOver).
+	// kube-proxy's own default: while one scheduler is exchanged for another, a virtual server that
+	// is taken over refuses new connections (ipvs.Config.TakeOver).
 	s.ipvs.Scheduler = servicemodel.RoundRobin
 	if v.Scheduler != "" {
 		var err error
