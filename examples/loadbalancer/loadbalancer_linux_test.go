@@ -348,3 +348,33 @@ func TestIPTables(t *testing.T) {
 	require.NoError(t, first.Close())
 	w.answers("pod2")
 }
+
+// A client of UDP that keeps sending is moved when its backend fails.
+func TestUDPClientsAreMoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	checked := []*netnstest.Server{w.serve(0), w.serve(1)}
+	for _, p := range w.Pods[:2] {
+		_, err := p.NS.Serve(p.Name, netnstest.UDP, netip.AddrPortFrom(p.IPv4, 53))
+		require.NoError(t, err)
+	}
+	w.write(`services:
+- name: dns
+  addresses: [203.0.113.10]
+  port: 53
+  protocol: udp
+  checks: [{type: tcp, port: 8080, interval: 10ms, timeout: 30s}]
+  backends: [{address: 10.244.1.1:53}, {address: 10.244.1.2:53}]
+`)
+	w.start()
+	client := netnstest.Probe{From: w.Outside[0], Proto: netnstest.UDP, SourcePort: 20000,
+		To: netip.AddrPortFrom(vip.Addr(), 53)}
+	var first string
+	w.soon(func() bool {
+		first = client.Send(t.Context()).Server
+		return first == "pod1" || first == "pod2"
+	}, "it answers")
+	require.NoError(t, checked[map[string]int{"pod1": 0, "pod2": 1}[first]].Close())
+	other := map[string]string{"pod1": "pod2", "pod2": "pod1"}[first]
+	w.soon(func() bool { return client.Send(t.Context()).Server == other }, "the other answers")
+}
