@@ -124,7 +124,7 @@ func (m *mover) move(key servicemodel.FrontendKey) {
 	if key.Protocol == servicemodel.UDP && c.first {
 		s := m.find(key)
 		s.all = true
-		s.fresh = s.fresh || old == nil
+		s.fresh = true
 	}
 	for _, e := range c.left {
 		m.leave(key, old.Service, e, new != nil && m.lingering.of(m.state, old.Service)[e])

@@ -28,9 +28,9 @@
 // A flow to another port, to a node port's number at an address that is not the node's, or straight
 // to a pod is never stale, however much it looks alike.
 //
-// Where untranslated flows were deleted, or a frontend is new, the keeper looks again a moment
-// later: an answer that was under way can begin a flow of its own, in which all that the client
-// sends passes for answers. So [Keeper.Settle] has to be called in time, as the engine's Run does;
+// Where untranslated flows were deleted, or a frontend has its first endpoints, the keeper looks
+// again a moment later: an answer that was under way can begin a flow of its own, in which all that
+// the client sends passes for answers. So [Keeper.Settle] has to be called in time, as the engine's Run does;
 // until it has returned 0, not all is done.
 //
 // A pass over the table takes the longer the more flows there are on the machine, half a second for

@@ -72,8 +72,8 @@ type search struct {
 	// all: every endpoint that may not have them. Otherwise only those that are gone.
 	all  bool
 	gone []netip.AddrPort
-	// fresh: the frontend is new; somebody may have answered at its address until now. echo: it is
-	// looked at again. Both look also for flows that late answers made.
+	// fresh: the frontend has its first endpoints; somebody may have answered at its address before
+	// it was there. echo: it is looked at again. Both look also for flows that late answers made.
 	fresh, echo bool
 }
 

@@ -307,31 +307,33 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 }
 
 // Before the service, nobody tracked what was sent to its address. A late answer to that begins a
-// flow.
+// flow. It makes no difference whether the service comes with its endpoints or before them.
 func TestLateAnswersAreLookedForWhereAServiceIsNew(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, flows.Config{})
-		w.restartAt(t, sm.State{}.WithNode(node))
-		backwards := parse("udp 198.51.100.1:4000")
-		backwards.Original.Src = netip.MustParseAddrPort("10.96.0.10:53")
-		backwards.Reply.Dst = backwards.Original.Src
-		w.flows = []conntrack.Flow{backwards}
-		w.apply(t, serving(service(), endpoints(1)))
-		require.Empty(t, w.flows)
-		w.settle(t)
+	for _, before := range []sm.State{sm.State{}.WithNode(node), serving(service(), endpoints())} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, flows.Config{})
+			w.restartAt(t, before)
+			backwards := parse("udp 198.51.100.1:4000")
+			backwards.Original.Src = netip.MustParseAddrPort("10.96.0.10:53")
+			backwards.Reply.Dst = backwards.Original.Src
+			w.flows = []conntrack.Flow{backwards}
+			w.apply(t, serving(service(), endpoints(1)))
+			require.Empty(t, w.flows)
+			w.settle(t)
 
-		w.restartAt(t, sm.State{}.WithNode(node))
-		dumps := w.dumps
-		r := w.apply(t, serving(service(), endpoints(1)))
-		require.Equal(t, 100*time.Millisecond, r.Settle, "it may be too early")
-		w.flows = []conntrack.Flow{backwards}
-		time.Sleep(r.Settle)
-		_, err := w.engine.Settle(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, w.flows)
-		require.Equal(t, 2, w.dumps-dumps)
-	})
+			w.restartAt(t, before)
+			dumps := w.dumps
+			r := w.apply(t, serving(service(), endpoints(1)))
+			require.Equal(t, 100*time.Millisecond, r.Settle, "it may be too early")
+			w.flows = []conntrack.Flow{backwards}
+			time.Sleep(r.Settle)
+			_, err := w.engine.Settle(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, w.flows)
+			require.Equal(t, 2, w.dumps-dumps)
+		})
+	}
 }
 
 // restartAt makes the world one that has long applied s.
