@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,7 +24,7 @@ import (
 // besideConf is the configuration of both: the converter makes ours of it.
 const besideConf = `virtual_server 203.0.113.10 80 {
     delay_loop 2
-    connect_timeout 3
+    connect_timeout 2
     retry 1
     delay_before_retry 0.5
     lb_algo rr
@@ -139,7 +140,7 @@ func (b *balanced) kill() {
 }
 
 // times is how often each failure happens.
-const times = 3
+const times = 4
 
 // stories are what happens, and return what to say about it.
 var stories = []struct {
@@ -169,6 +170,7 @@ func (b *balanced) fails(fail, recover func(*webPod)) string {
 	var took []time.Duration
 	for range times {
 		b.healthy()
+		b.anytime()
 		from := time.Now()
 		fail(b.pods[0])
 		took = append(took, b.client.onlySince("pod2", from))
@@ -176,6 +178,10 @@ func (b *balanced) fails(fail, recover func(*webPod)) string {
 	}
 	return median(took)
 }
+
+// anytime waits for a part of the time between two checks, so that what happens next has no fixed
+// distance to one.
+func (b *balanced) anytime() { time.Sleep(rand.N(2 * time.Second)) }
 
 // healthy waits until both servers are used.
 func (b *balanced) healthy() {
@@ -196,6 +202,7 @@ func (b *balanced) returns() string {
 	for range times {
 		b.pods[0].close()
 		b.alone()
+		b.anytime()
 		from := time.Now()
 		b.pods[0].listens()
 		b.healthy()
@@ -208,6 +215,7 @@ func (b *balanced) sorry() string {
 	var took []time.Duration
 	for range times {
 		b.healthy()
+		b.anytime()
 		from := time.Now()
 		b.pods[0].close()
 		b.pods[1].close()
@@ -324,15 +332,20 @@ func newClient(w *world) *client {
 	return c
 }
 
+// pending stands for the server of a connection that is under way.
+const pending = "pending"
+
 // ask connects once.
 func (c *client) ask(ctx context.Context) {
-	a := answer{at: time.Now()}
-	a.server = netnstest.Probe{From: c.w.Outside[0], Proto: netnstest.TCP, To: vip,
+	c.mu.Lock()
+	i := len(c.answers)
+	c.answers = append(c.answers, answer{time.Now(), pending})
+	c.mu.Unlock()
+	server := netnstest.Probe{From: c.w.Outside[0], Proto: netnstest.TCP, To: vip,
 		Timeout: patience}.Send(ctx).Server
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answers = append(c.answers, a)
-	slices.SortFunc(c.answers, func(a, b answer) int { return a.at.Compare(b.at) })
+	c.answers[i].server = server
 }
 
 // streak is how many connections in a row tell that something is so.
@@ -348,14 +361,19 @@ func (c *client) until(ok func(last []answer) bool) {
 	}, "who answers")
 }
 
-// since returns the answers to connections that were sent after a moment.
+// since returns the answers to connections that were begun after a moment, up to the first that
+// still is under way.
 func (c *client) since(from time.Time) []answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(c.answers, from, func(a answer, t time.Time) int {
 		return a.at.Compare(t)
 	})
-	return slices.Clone(c.answers[i:])
+	l := c.answers[i:]
+	if end := slices.IndexFunc(l, func(a answer) bool { return a.server == pending }); end >= 0 {
+		l = l[:end]
+	}
+	return slices.Clone(l)
 }
 
 // onlySince waits until only one server answers, and returns how long after a moment the last
@@ -364,7 +382,6 @@ func (c *client) onlySince(server string, from time.Time) (last time.Duration) {
 	c.w.Helper()
 	another := func(a answer) bool { return a.server != server }
 	c.until(func(r []answer) bool { return !slices.ContainsFunc(r, another) })
-	time.Sleep(patience) // those that were begun before may still be under way
 	for _, a := range c.since(from) {
 		if another(a) {
 			last = a.at.Sub(from)
