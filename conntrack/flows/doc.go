@@ -30,8 +30,8 @@
 //
 // Where untranslated flows were deleted, or a frontend has its first endpoints, the keeper looks
 // again a moment later: an answer that was under way can begin a flow of its own, in which all that
-// the client sends passes for answers. So [Keeper.Settle] has to be called in time, as the engine's Run does;
-// until it has returned 0, not all is done.
+// the client sends passes for answers. So [Keeper.Settle] has to be called in time, as the engine's
+// Run does; until it has returned 0, not all is done.
 //
 // A pass over the table takes the longer the more flows there are on the machine, half a second for
 // a million. A program that runs for long can run a mirror of the table (package
