@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -190,6 +191,20 @@ func TestResultIsHandedOn(t *testing.T) {
 		require.NoError(t, json.Compact(&want, []byte(result)))
 		require.Equal(t, want.String()+"\n", out)
 	}
+}
+
+// STATUS fails if the process may not publish anything.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	status := h.plugin("STATUS", h.newContainer("c"), request(nil, nil))
+	_, err := h.try(status)
+	require.NoError(t, err)
+	status = h.plugin("STATUS", h.newContainer("c"), request(nil, nil))
+	status.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+	_, err = h.try(status)
+	require.ErrorContains(t, err, `"code": 50`)
+	require.ErrorContains(t, err, "CAP_NET_ADMIN")
 }
 
 // CHECK fails if the kernel does not hold what was published.

@@ -177,7 +177,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			c, bystander := h.newContainer("c"), h.newContainer("bystander")
 			command := func(name string) *exec.Cmd {
 				return h.plugin(name, c, request(ports, object{"cni.dev/valid-attachments": []object{
-					{"containerID": bystander.Name, "ifname": "eth0"}}}))
+					{"containerID": "bystander", "ifname": "eth0"}}}))
 			}
 			must := func(cmd *exec.Cmd) {
 				t.Helper()
@@ -194,8 +194,12 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			before()
 			n := h.steps(command(killed))
 			must(command("DEL"))
+			stride := 1
+			if testing.Short() {
+				stride = 5
+			}
 			left := map[bool]int{} // how often all was left, and how often nothing
-			for step := 1; step <= n; step++ {
+			for step := 1; step <= n; step += stride {
 				before()
 				h.kill(step, command(killed))
 				all := len(h.owners()) > 1
@@ -207,8 +211,8 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 				must(command([]string{"DEL", "GC"}[step%2]))
 				require.Equal(t, []string{owner("net", bystander.Name, "eth0")}, h.owners())
 			}
-			require.Len(t, left, 2)
 			t.Logf("%d steps: %d left all, %d nothing", n, left[true], left[false])
+			require.True(t, testing.Short() || len(left) == 2)
 		})
 	}
 }
