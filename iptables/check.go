@@ -25,6 +25,10 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 			k.pool(pc.New)
 		}
 	}
+	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
+		k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: Name, Object: "node",
+			Field: "masqueradeNeighbours", Value: "true", Hint: "nftables can"})
+	}
 	return errors.Join(k.errs...)
 }
 

@@ -67,6 +67,8 @@ var checkCases = []struct {
 	{"source ranges of a node port", "sources", oneFrontend(func(f *sm.Frontend) {
 		f.Key.Addr, f.Sources = netip.IPv4Unspecified(), prefixes("10.0.0.0/8")
 	})},
+	{"neighbours", "masqueradeNeighbours", sm.Contents{Rules: sm.Rules{MasqueradeMark: 1,
+		MasqueradeNeighbours: true}}},
 	{"two timeouts for one service port", "sessionAffinity.timeout", twoTimeouts()},
 }
 

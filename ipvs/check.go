@@ -67,14 +67,26 @@ func check(c *servicemodel.ChangeSet) error {
 			"packets arrive as they were sent: endpoints listen at the address and port of the "+
 				"service")
 	}
-	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		errs = append(errs,
-			&dataplane.UnsupportedError{Backend: Name, Object: "node", Field: "localhostNodePorts",
-				Value: "true",
-				Hint: "IPVS sends nothing from a loopback address to another machine; node ports " +
-					"answer at addresses of the node that others can reach"})
+	if c.Rules != nil {
+		errs = append(errs, checkRules(&c.Rules.New)...)
 	}
 	return errors.Join(errs...)
+}
+
+// checkRules reports what of the node-wide rules cannot be expressed.
+func checkRules(r *servicemodel.Rules) (errs []error) {
+	refuse := func(field, hint string) {
+		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node",
+			Field: field, Value: "true", Hint: hint})
+	}
+	if r.LocalhostNodePorts {
+		refuse("localhostNodePorts", "IPVS sends nothing from a loopback address to another "+
+			"machine; node ports answer at addresses of the node that others can reach")
+	}
+	if r.MasqueradeNeighbours {
+		refuse("masqueradeNeighbours", "nftables can")
+	}
+	return errs
 }
 
 // routed is a frontend whose packets cannot be forwarded unchanged.

@@ -287,6 +287,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			}},
 		{name: "node ports on localhost", field: "localhostNodePorts",
 			node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
+		{name: "neighbours", field: "masqueradeNeighbours",
+			node: func(n *servicemodel.Node) { n.MasqueradeNeighbours = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -9,7 +9,7 @@ import (
 )
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Loopback: true, Open: func(netns int) (
+var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Open: func(netns int) (
 	dataplane.Backend, error) {
 	return nftables.New(&nftables.Config{NetNS: netns})
 }}

@@ -89,6 +89,7 @@
 //	sources-prerouting, sources-output           filter, priority -110: source ranges, before DNAT
 //	nat-prerouting, nat-output                   nat, priority -100: DNAT
 //	learn-prerouting, learn-output               filter, priority -99: session affinity, after DNAT
+//	neighbours-prerouting                        filter, priority -99: neighbours, after DNAT
 //	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
 //	nat-postrouting                              nat, priority 100: masquerade
 //

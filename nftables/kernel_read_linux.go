@@ -87,12 +87,14 @@ func (k *kernel) dumpSets(ctx context.Context, f *nft.Family, table string,
 	})
 }
 
-// readChains asks for the chains that the table should have.
+// mostChains are node-wide rules with which a table has each chain that it may have.
+var mostChains = servicemodel.Rules{MasqueradeNeighbours: true}
+
+// readChains asks for the chains that the table may have: the node-wide rules are not known yet.
 func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) error {
 	sh := shapeOf(raw.sets)
 	k.req.Reset()
-	// Which chains there are does not depend on the node-wide rules.
-	for _, c := range newProgram(f, servicemodel.Rules{}, &sh) {
+	for _, c := range newProgram(f, mostChains, &sh) {
 		k.req.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, f.NFProto, 0,
 			rawnl.Object{Verb: "read", Kind: "chain", Name: c.Name})
 		k.req.Text(nft.AttrChainTable, raw.name)

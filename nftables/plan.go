@@ -302,7 +302,7 @@ func (pl *planner) reshape(i int, rules servicemodel.Rules) {
 	fp.newSets = missing(fp.sets, oldSets)
 	fp.goneSets = missing(oldSets, fp.sets)
 	fp.program = newProgram(fp.f, rules, &next)
-	fp.goneChains = goneChains(newProgram(fp.f, rules, &have.shape), fp.program)
+	fp.goneChains = goneChains(newProgram(fp.f, pl.c.Old.Rules(), &have.shape), fp.program)
 	fp.next.shape, fp.next.stale = next, false
 }
 

@@ -68,6 +68,9 @@ func (b *builder) hooks() {
 		first(b.Filter("learn-prerouting", nft.HookPrerouting, prioLearn))
 		first(b.Filter("learn-output", nft.HookOutput, prioLearn))
 	}
+	if b.rules.MasqueradeNeighbours {
+		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
+	}
 	input := b.Filter("filter-input", nft.HookInput, prioFilter)
 	guard := b.Chain(chainGuard) // empty where there is nothing to guard
 	if len(b.loopback()) > 0 {
@@ -119,6 +122,18 @@ func (b *builder) sources(c *nft.ProgramChain) {
 // long gone.
 func first(c *nft.ProgramChain) {
 	c.Add(nft.CTStateNew, nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Jump(chainLearn))
+}
+
+// neighbours has connections masqueraded that leave by the interface that they came in by. The
+// endpoint is known only after DNAT, and the kernel looks up that interface only in prerouting
+// (nft_fib_validate before Linux 5.13).
+func (b *builder) neighbours(c *nft.ProgramChain) {
+	service, nodePort := b.asked()
+	for _, ours := range []nft.Rule{service.In(kindService.registry),
+		nodePort.In(kindNodePort.registry)} {
+		c.Add(nft.CTStateNew, nft.CTStatusDNAT, withPorts, ours, nft.FIBDaddrByIIF,
+			nft.MarkOr(b.rules.MasqueradeMark))
+	}
 }
 
 // postrouting masquerades what was marked, and connections of endpoints to themselves.

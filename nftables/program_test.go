@@ -39,6 +39,8 @@ var programCases = []struct {
 		MasqueradeMark: 0x1000, LocalhostNodePorts: true,
 		NodePorts: prefixes("127.0.0.1/32", "192.0.2.0/24"),
 	}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}},
+	{name: "neighbours are masqueraded", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
+		MasqueradeNeighbours: true}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},

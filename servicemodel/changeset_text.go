@@ -222,6 +222,7 @@ func (r Rules) fields() []field {
 		{"node ports", prefixesText(r.NodePorts)},
 		{"service CIDRs", prefixesText(r.ServiceCIDRs)},
 		{"localhost node ports", fmt.Sprint(r.LocalhostNodePorts)},
+		{"masquerade neighbours", fmt.Sprint(r.MasqueradeNeighbours)},
 	}
 }
 

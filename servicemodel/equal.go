@@ -51,7 +51,8 @@ func (n *Node) equal(o *Node) bool {
 		slices.Equal(n.NodePortAddresses.CIDRs, o.NodePortAddresses.CIDRs) &&
 		n.LocalPods.equal(o.LocalPods) && slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) &&
 		n.MasqueradeAll == o.MasqueradeAll && n.MasqueradeMark == o.MasqueradeMark &&
-		n.LocalhostNodePorts == o.LocalhostNodePorts
+		n.LocalhostNodePorts == o.LocalhostNodePorts &&
+		n.MasqueradeNeighbours == o.MasqueradeNeighbours
 }
 
 func (d PodDetector) equal(o PodDetector) bool {

@@ -37,6 +37,13 @@ type Node struct {
 	// kernel then routes packets of loopback addresses (sysctl route_localnet), and what comes from
 	// elsewhere for one is dropped. Package ipvs cannot, and refuses it.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
+
+	// MasqueradeNeighbours masquerades, whatever [Service.Masquerade] says, also whoever reaches an
+	// endpoint by the interface that it came in by. The two are neighbours, as containers on one
+	// bridge are: the endpoint would answer the client directly, rather than through the node,
+	// where packets between ports of a bridge do not pass the rules
+	// (net.bridge.bridge-nf-call-iptables). Only package nftables can.
+	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 }
 
 // DefaultMasqueradeMark, bit 12, leaves the mark to the backend. It is this bit, except where

@@ -19,6 +19,9 @@ type Packet struct {
 	FromThisNode bool `json:"fromThisNode,omitzero"`
 	// InInterface is the name of the interface it came in by; it has none if it is FromThisNode.
 	InInterface string `json:"inInterface,omitzero"`
+	// Link are the ranges that the node has routes to by that interface. They count where
+	// [Rules.MasqueradeNeighbours] is set.
+	Link []netip.Prefix `json:"link,omitempty"`
 }
 
 // Locality is what the node knows of itself when a packet comes: its own addresses, on whatever
@@ -246,9 +249,11 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		return
 	}
 	for _, s := range pool.Slots {
-		hairpin := s.Endpoint.Addr() == src && t.HasHairpin(src)
+		addr := s.Endpoint.Addr()
+		hairpin := addr == src && t.HasHairpin(src)
+		neighbour := t.rules.MasqueradeNeighbours && !p.FromThisNode && containsAddr(p.Link, addr)
 		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, s.Weight,
-			f.Masquerade&d.Origin != 0 || hairpin})
+			f.Masquerade&d.Origin != 0 || hairpin || neighbour})
 	}
 }
 

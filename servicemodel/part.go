@@ -286,6 +286,7 @@ func (n Node) Adopt(r Rules) (Node, error) {
 		{"nodePortAddresses", n.NodePortAddresses.Primary || len(n.NodePortAddresses.CIDRs) > 0},
 		{"serviceCIDRs", len(n.ServiceCIDRs) > 0},
 		{"localhostNodePorts", n.LocalhostNodePorts},
+		{"masqueradeNeighbours", n.MasqueradeNeighbours},
 	} {
 		if setting.set && own[i] != held[i] {
 			p.add(setting.name, orNone(own[i].value), "the instance has "+orNone(held[i].value))
@@ -294,5 +295,6 @@ func (n Node) Adopt(r Rules) (Node, error) {
 	n.MasqueradeMark, n.LocalPods, n.ServiceCIDRs = r.MasqueradeMark, r.LocalPods, r.ServiceCIDRs
 	n.NodePortAddresses = NodePortAddresses{CIDRs: r.NodePorts}
 	n.LocalhostNodePorts = r.LocalhostNodePorts
+	n.MasqueradeNeighbours = r.MasqueradeNeighbours
 	return n, errors.Join(p.found...)
 }

@@ -201,7 +201,8 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 	t.Parallel()
 	full := sm.Node{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "br0"},
 		NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "2001:db8::/64")},
-		ServiceCIDRs:      prefixes("10.96.0.0/12"), LocalhostNodePorts: true}
+		ServiceCIDRs:      prefixes("10.96.0.0/12"), LocalhostNodePorts: true,
+		MasqueradeNeighbours: true}
 	held := mustResolve(t, nil, sm.State{}.WithNode(full)).Rules()
 	v := reflect.ValueOf(held)
 	for i := range v.NumField() {

@@ -52,6 +52,27 @@ func TestMasqueradePolicies(t *testing.T) {
 		"service default/web: masquerade.hostIPs: 9: unknown masquerade policy")
 }
 
+// Whoever comes in by the link of an endpoint is masqueraded where the node says so.
+func TestNeighboursAreMasqueraded(t *testing.T) {
+	t.Parallel()
+	svc := webService(func(s *sm.Service) {
+		s.Masquerade = sm.MasqueradeAt(sm.MasqueradeNever)
+	})
+	for _, masquerade := range []bool{false, true} {
+		node := thisNode
+		node.MasqueradeNeighbours = masquerade
+		table := tableOf(t, node, svc, endpoint("10.64.0.1", here))
+		p := sm.Packet{Src: netip.MustParseAddrPort("10.64.0.9:40000"), Protocol: sm.TCP,
+			Dst: netip.AddrPortFrom(svc.ClusterIPs[0], 80)}
+		masqueraded := func() bool { return table.Decide(p, nil).Candidates[0].Masquerade }
+		require.False(t, masqueraded(), "no link is known")
+		p.Link = prefixes("10.65.0.0/24", "10.64.0.0/24")
+		require.Equal(t, masquerade, masqueraded())
+		p.Link = p.Link[:1]
+		require.False(t, masqueraded())
+	}
+}
+
 // Ports that are published at loopback addresses answer to the node itself, where the node allows
 // it, and are masqueraded whatever the policy says.
 func TestPublishedAtLoopback(t *testing.T) {

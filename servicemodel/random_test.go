@@ -136,6 +136,7 @@ func (r source) node() sm.Node {
 		ServiceCIDRs:   some(r, 2, func() netip.Prefix { return r.rangeOf(96, 16) }),
 		MasqueradeAll:  r.chance(20),
 		MasqueradeMark: pick(r, uint32(0), 1, 1<<31), LocalhostNodePorts: r.chance(30),
+		MasqueradeNeighbours: r.chance(30),
 	}
 	switch r.IntN(4) {
 	case 0:

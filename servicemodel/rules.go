@@ -22,11 +22,14 @@ type Rules struct {
 	// LocalhostNodePorts is [Node.LocalhostNodePorts]: IPv4 loopback addresses in NodePorts take
 	// node ports from the node itself.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
+	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
+	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 }
 
 // Equal reports whether r and o are the same.
 func (r Rules) Equal(o Rules) bool {
 	return r.MasqueradeMark == o.MasqueradeMark && r.LocalhostNodePorts == o.LocalhostNodePorts &&
+		r.MasqueradeNeighbours == o.MasqueradeNeighbours &&
 		r.LocalPods.Bridge == o.LocalPods.Bridge &&
 		r.LocalPods.InterfacePrefix == o.LocalPods.InterfacePrefix &&
 		slices.Equal(r.LocalPods.CIDRs, o.LocalPods.CIDRs) &&

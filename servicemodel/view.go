@@ -67,11 +67,12 @@ var loopback4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 // rules returns the decisions that hold for the whole node.
 func (n *Node) rules() Rules {
 	r := Rules{
-		MasqueradeMark:     n.MasqueradeMark,
-		LocalPods:          n.LocalPods,
-		NodePorts:          n.nodePorts(),
-		ServiceCIDRs:       canonical(n.ServiceCIDRs),
-		LocalhostNodePorts: n.LocalhostNodePorts,
+		MasqueradeMark:       n.MasqueradeMark,
+		LocalPods:            n.LocalPods,
+		NodePorts:            n.nodePorts(),
+		ServiceCIDRs:         canonical(n.ServiceCIDRs),
+		LocalhostNodePorts:   n.LocalhostNodePorts,
+		MasqueradeNeighbours: n.MasqueradeNeighbours,
 	}
 	if r.MasqueradeMark == 0 {
 		r.MasqueradeMark = DefaultMasqueradeMark

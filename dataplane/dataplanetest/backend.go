@@ -21,6 +21,9 @@ type Backend struct {
 	// Loopback says that node ports can answer at loopback addresses
 	// ([servicemodel.Node.LocalhostNodePorts]). Scenarios with that are not for other backends.
 	Loopback bool
+	// Neighbours says that neighbours can be masqueraded
+	// ([servicemodel.Node.MasqueradeNeighbours]). Scenarios with that are not for other backends.
+	Neighbours bool
 	// Proxy says that the mechanism is a process that accepts connections, at addresses that the
 	// node has, and makes its own to endpoints: Open sees to it that the service addresses of
 	// package netnstest are the node's. What such a backend cannot do is not asked of it: see "What

@@ -18,12 +18,16 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 }
 
 // asks reports whether a scenario asks for what the backend can do: a process does not see the
-// interface that a connection came in by, and IPVS knows no loopback addresses.
+// interface that a connection came in by, IPVS knows no loopback addresses, and nftables alone
+// knows neighbours.
 func (b *Backend) asks(s *Scenario) bool {
-	loopback := slices.ContainsFunc(s.Steps, func(s Step) bool {
-		return s.State.Node().LocalhostNodePorts
-	})
-	return (!b.Proxy || s.Options == Options{}) && (!loopback || b.Loopback)
+	for _, step := range s.Steps {
+		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
+			n.MasqueradeNeighbours && !b.Neighbours {
+			return false
+		}
+	}
+	return !b.Proxy || s.Options == Options{}
 }
 
 // expressible returns a state without the ports whose protocol the suite does not ask for.

@@ -9,7 +9,8 @@ import (
 
 // publishedScenarios are about what load balancers and CNI plugins want beyond Kubernetes.
 func publishedScenarios() []Scenario {
-	return slices.Concat(masqueradePolicyScenarios(), hostIPScenarios(), quiescedScenarios())
+	return slices.Concat(masqueradePolicyScenarios(), neighbourScenarios(), hostIPScenarios(),
+		quiescedScenarios())
 }
 
 func masquerades(p servicemodel.MasqueradePolicy) func(*servicemodel.Service) {
@@ -45,6 +46,28 @@ func masqueradePolicyScenarios() []Scenario {
 			after(with(servicemodel.MasqueradeAlways, externalLocal), from("outside1", both)),
 			after(with(servicemodel.MasqueradeHost, externalLocal), from("outside1", asked))),
 	}
+}
+
+// neighbourScenarios are about clients and endpoints on one link.
+func neighbourScenarios() []Scenario {
+	with := func(masquerade bool) servicemodel.State {
+		n := thisNode()
+		n.MasqueradeNeighbours = masquerade
+		return state(n, web(masquerades(servicemodel.MasqueradeNever), externalCluster),
+			eps("pod2", "pod3"))
+	}
+	from := func(pod string, want Want) []Check {
+		return slices.Concat(ask(pod, cluster, want), ask(pod, nodePorts, want))
+	}
+	both, asked := masqueraded("pod2", "pod3"), reaches("pod2", "pod3")
+	bridge := scenario("masquerade", "neighbours on a bridge are masqueraded if the node says so",
+		after(with(false), from("pod1", asked)),
+		after(with(true), from("pod1", both), from("outside1", asked), from("remote1", asked)),
+		after(with(false), from("pod1", asked)))
+	bridge.Options = Options{Bridge: "cni0"}
+	routed := scenario("masquerade", "pods with links of their own are no neighbours",
+		after(with(true), from("pod1", asked), from("outside1", asked)))
+	return []Scenario{bridge, routed}
 }
 
 func externalCluster(s *servicemodel.Service) {

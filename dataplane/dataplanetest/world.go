@@ -103,9 +103,19 @@ func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packe
 	if p.From.NS == w.Node.NS {
 		pk.FromThisNode = true
 	} else {
-		pk.InInterface = p.From.NodeInterface
+		pk.InInterface, pk.Link = p.From.NodeInterface, w.link(p.From)
 	}
 	return pk
+}
+
+// link returns what the node has routes to by the interface that leads to a host.
+func (w *world) link(to *netnstest.Host) (l []netip.Prefix) {
+	for _, h := range w.Hosts() {
+		if h.NodeInterface == to.NodeInterface && h.NS != w.Node.NS {
+			l = append(l, netip.PrefixFrom(h.IPv4, 32), netip.PrefixFrom(h.IPv6, 128))
+		}
+	}
+	return l
 }
 
 // worlds keeps networks that scenarios take turns in: building one takes longer than most

@@ -11,7 +11,7 @@ import (
 // state is what is wanted: a service for each mapping and family, named by the field that it comes
 // from, with the container as its endpoint.
 func (c *config) state(owner string) servicemodel.State {
-	node := servicemodel.Node{LocalhostNodePorts: true}
+	node := servicemodel.Node{LocalhostNodePorts: true, MasqueradeNeighbours: true}
 	if c.MarkMasqBit != nil {
 		node.MasqueradeMark = 1 << *c.MarkMasqBit
 	}
@@ -59,8 +59,8 @@ func (m *mapping) at(f family) (addr netip.Addr, ok bool) {
 }
 
 // service publishes a mapping at one address of the host, or at all if it is invalid. Clients keep
-// their addresses, but for the host at loopback addresses, and for a container that reaches itself;
-// with masqAll nobody does.
+// their addresses, but for the host at loopback addresses, and for a container that reaches itself
+// or a neighbour on its bridge; with masqAll nobody does.
 func (c *config) service(m mapping, at netip.Addr) *servicemodel.Service {
 	port := servicemodel.ServicePort{Protocol: m.protocol, Port: uint16(m.HostPort)}
 	svc := &servicemodel.Service{

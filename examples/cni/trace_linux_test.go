@@ -175,9 +175,9 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
 			c, bystander := h.newContainer("c"), h.newContainer("bystander")
+			valid := []object{{"containerID": bystander.Name, "ifname": "eth0"}}
 			command := func(name string) *exec.Cmd {
-				return h.plugin(name, c, request(ports, object{"cni.dev/valid-attachments": []object{
-					{"containerID": "bystander", "ifname": "eth0"}}}))
+				return h.plugin(name, c, request(ports, object{"cni.dev/valid-attachments": valid}))
 			}
 			must := func(cmd *exec.Cmd) {
 				t.Helper()

@@ -268,11 +268,11 @@ func appendResetTCP(b *rawnl.Batch) {
 	endExpr(b, elem, data)
 }
 
-// appendFIBType loads the type of an address of the packet into Reg1.
-func appendFIBType(b *rawnl.Batch, which uint32) {
+// appendFIB loads what the routes know of an address of the packet into Reg1.
+func appendFIB(b *rawnl.Batch, flags, result uint32) {
 	elem, data := beginExpr(b, "fib")
-	b.U32(attrFIBFlags, which)
-	b.U32(attrFIBResult, fibAddrType)
+	b.U32(attrFIBFlags, flags)
+	b.U32(attrFIBResult, result)
 	b.U32(attrFIBDReg, Reg1)
 	endExpr(b, elem, data)
 }

@@ -96,6 +96,9 @@ var vocabulary = []struct {
 		FlagSADDR: true, ResultADDRTYPE: true}, cmp(expr.CmpOpEq, Native32(unix.RTN_LOCAL)...)}},
 	{IPv4, FIBDaddrNotLocal, "fib daddr type != local", []expr.Any{&expr.Fib{Register: 1,
 		FlagDADDR: true, ResultADDRTYPE: true}, cmp(expr.CmpOpNeq, Native32(unix.RTN_LOCAL)...)}},
+	{IPv4, FIBDaddrByIIF, "fib daddr . iif oif exists", []expr.Any{&expr.Fib{Register: 1,
+		FlagDADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		cmp(expr.CmpOpEq, Native32(1)...)}},
 	{IPv4, L4ProtoTCP, "meta l4proto tcp", []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, cmp(expr.CmpOpEq, unix.IPPROTO_TCP)}},
 	{IPv4, IIFNameNot("cni0"), `iifname != "cni0"`, []expr.Any{

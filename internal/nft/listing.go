@@ -244,6 +244,10 @@ func (l *listing) fib(f fields) {
 	if f.u32(attrFIBFlags)&fibDaddr != 0 {
 		which = "daddr"
 	}
+	if f.u32(attrFIBResult) == fibInterface {
+		l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " . iif oif exists"})
+		return
+	}
 	l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " type", kind: valueNative})
 }
 

@@ -61,7 +61,12 @@ var (
 	FIBSaddrNotLocal = fibLocal("saddr type != local", fibSaddr, CmpNeq)
 	FIBDaddrLocal    = fibLocal("daddr type local", fibDaddr, CmpEq)
 	FIBDaddrNotLocal = fibLocal("daddr type != local", fibDaddr, CmpNeq)
-	L4ProtoTCP       = rule("meta l4proto tcp", func(b *rawnl.Batch) {
+	// FIBDaddrByIIF matches if the packet leaves by the interface that it came in by.
+	FIBDaddrByIIF = rule("fib daddr . iif oif exists", func(b *rawnl.Batch) {
+		appendFIB(b, fibDaddr|fibIIF|fibPresent, fibInterface)
+		AppendCmp(b, CmpEq, Native32(1)) // as nft does
+	})
+	L4ProtoTCP = rule("meta l4proto tcp", func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaL4Proto)
 		AppendCmp(b, CmpEq, []byte{byte(servicemodel.TCP)})
 	})
@@ -70,7 +75,7 @@ var (
 // fibLocal matches if an address of the packet is one of this machine, or is not.
 func fibLocal(text string, which, op uint32) Rule {
 	return rule("fib "+text, func(b *rawnl.Batch) {
-		appendFIBType(b, which)
+		appendFIB(b, which, fibAddrType)
 		AppendCmp(b, op, Native32(rtnLocal))
 	})
 }

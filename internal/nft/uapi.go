@@ -361,11 +361,14 @@ const (
 	attrFIBFlags
 )
 
-// Which address fib looks up (enum nft_fib_flags), and for what (enum nft_fib_result).
+// Which address fib looks up, and how (enum nft_fib_flags), and for what (enum nft_fib_result).
 const (
-	fibSaddr    = 1 << 0
-	fibDaddr    = 1 << 1
-	fibAddrType = 3
+	fibSaddr     = 1 << 0
+	fibDaddr     = 1 << 1
+	fibIIF       = 1 << 3 // only routes by the interface that the packet came in by
+	fibPresent   = 1 << 5 // only whether there is a result
+	fibInterface = 1
+	fibAddrType  = 3
 )
 
 const rtnLocal = 2 // RTN_LOCAL (include/uapi/linux/rtnetlink.h)

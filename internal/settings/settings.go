@@ -27,6 +27,7 @@ const (
 	nodePorts   = "node-ports"
 	serviceCIDR = "service-cidr"
 	localhost   = "localhost-node-ports"
+	neighbours  = "masquerade-neighbours"
 )
 
 // ErrLayout says that what there is has another layout.
@@ -57,6 +58,9 @@ func Lines(number int, r servicemodel.Rules) []string {
 	}
 	if r.LocalhostNodePorts {
 		l = append(l, localhost)
+	}
+	if r.MasqueradeNeighbours {
+		l = append(l, neighbours)
 	}
 	return l
 }
@@ -91,6 +95,8 @@ func Parse(number int, lines []string) (servicemodel.Rules, error) {
 			r.ServiceCIDRs, err = appendPrefix(r.ServiceCIDRs, v)
 		case localhost:
 			r.LocalhostNodePorts = true
+		case neighbours:
+			r.MasqueradeNeighbours = true
 		default:
 			err = fmt.Errorf("unknown setting")
 		}
