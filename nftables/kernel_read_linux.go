@@ -100,9 +100,14 @@ func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) e
 		k.req.Text(nft.AttrChainTable, raw.name)
 		k.req.Text(nft.AttrChainName, c.Name)
 	}
+	var garbled error // it is no refusal, and must not be taken for one beside those
 	err := k.conn.QueryAll(ctx, &k.req, func(_ int, m rawnl.Message) error {
-		return raw.addChain(m.Attrs)
+		garbled = raw.addChain(m.Attrs)
+		return garbled
 	})
+	if garbled != nil {
+		return garbled
+	}
 	return rawnl.Except(err, unix.ENOENT)
 }
 
