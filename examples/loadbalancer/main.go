@@ -9,6 +9,18 @@
 //
 // SIGHUP makes it read the file again; a broken one is reported, and the old one stays. When the
 // program stops or is killed, the kernel goes on; started again, it takes over what is there.
+//
+// # How it works
+//
+// Package config reads the file, package check says which backends answer, and the balancer makes
+// states of both, which an engine has the kernel hold. Nothing is kept elsewhere: what was in use
+// before a start, the kernel says, and what is known before a reload, the checks. A verdict that
+// changes makes only the services anew that use the backend. A new file is first planned: if the
+// kernel mechanism cannot have a service of it, it is refused as a whole, with the service's line.
+//
+// A backend that fails, is drained or leaves the file is one that is not ready, quiesced or gone in
+// the model; what becomes of its connections is the service's policy, which the keeper of flows
+// carries out. A sorry server is an endpoint that is there while no other is.
 package main
 
 import (
