@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/flows"
@@ -115,7 +114,7 @@ func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counts, 
 
 // printCounts prints what each frontend has had, and below it each of its endpoints.
 func (p *program) printCounts(rows []row, c *counts) error {
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	w := newColumns(p.stdout)
 	header := "FRONTEND\tSERVICE\tCONNECTIONS"
 	if !c.onlyConnections {
 		header += "\tPACKETS IN\tBYTES IN\tPACKETS OUT\tBYTES OUT"

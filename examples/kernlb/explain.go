@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -171,7 +170,7 @@ func (x *explanation) printFrontends() {
 	if len(all) == 0 {
 		return
 	}
-	w := tabwriter.NewWriter(x.stdout, 0, 0, 2, ' ', 0)
+	w := newColumns(x.stdout)
 	fmt.Fprintln(w, "\nFRONTEND\tPORT\tKIND\tKERNEL\tENDPOINTS")
 	for _, k := range sortedKeys(all) {
 		f, t, kernel := all[k], cmp.Or(x.wanted, x.held), "holds it"
@@ -223,7 +222,7 @@ func (x *explanation) target(t *servicemodel.Table, f *servicemodel.Frontend) st
 
 // printEndpoints prints each endpoint of the manifests, and what becomes of it.
 func (x *explanation) printEndpoints() {
-	w := tabwriter.NewWriter(x.stdout, 0, 0, 2, ' ', 0)
+	w := newColumns(x.stdout)
 	fmt.Fprintln(w, "\nENDPOINT\tCONDITION\tNODE\tZONE\tPORT")
 	for i, e := range x.state.Endpoints(x.name) {
 		var ports []string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/kernlb/kernlb/dataplane"
 )
@@ -40,7 +39,7 @@ func (p *program) printSupport(rows []supported) error {
 	if p.opts.output == "json" {
 		return p.printJSON(rows)
 	}
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	w := newColumns(p.stdout)
 	fmt.Fprintln(w, "BACKEND\tSUPPORTED\tWHY NOT")
 	for _, r := range rows {
 		yes := "no"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
@@ -145,7 +144,7 @@ func endpoints(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel.V
 }
 
 func (p *program) printRows(rows []row, drift []string) error {
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	w := newColumns(p.stdout)
 	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
 	for _, r := range rows {
 		to := target(r.Verdict, r.Endpoints)
