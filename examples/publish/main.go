@@ -121,7 +121,7 @@ func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner str
 func (r *request) state(owner string) (servicemodel.State, error) {
 	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true})
 	var result struct {
-		IPs []struct{ Address netip.Prefix }
+		IPs []struct{ Address netip.Prefix } `json:"ips"`
 	}
 	if err := json.Unmarshal(r.PrevResult, &result); err != nil {
 		return state, fmt.Errorf("prevResult: %w", err)
@@ -142,8 +142,7 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 		var pod []servicemodel.Endpoint
 		for _, ip := range result.IPs {
 			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(), Ready: true,
-				Ports: []servicemodel.EndpointPort{{Protocol: protocol,
-					Port: m.ContainerPort}}})
+				Ports: []servicemodel.EndpointPort{{Protocol: protocol, Port: m.ContainerPort}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, pod)
 	}
