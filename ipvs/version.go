@@ -10,7 +10,10 @@ import (
 
 // version is the version of an instance: the one element of the set "version" of its companion
 // table of the family ip. Every commit deletes it and adds the next one in the same transaction, so
-// that the transaction of a second writer, who wants to delete the same, fails as a whole.
+// that the transaction of a second writer, who wants to delete the same, fails as a whole. (The
+// nftables backend deletes nothing for its version, so that a process that publishes something need
+// not wait for an RCU grace period when it ends. Here it reads everything, and sends commands
+// between two transactions, anyway.)
 //
 // IPVS has no transactions. A commit that sends commands to it first adds a version with the
 // comment "writing", sends them, and then adds one without. A program that finds such a version
