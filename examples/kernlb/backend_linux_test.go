@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -25,26 +24,28 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	tracing := keepTracing()
+	keepTracing()
 	netnstest.Main(m)
-	runtime.KeepAlive(tracing)
 }
+
+// tracing is what keepTracing opened: it would be closed if nothing referred to it.
+var tracing *livetrace.Tracer
 
 // keepTracing leaves the kernel's tracing on in a virtual machine made for tests. Whoever is the
 // first to trace, or the last, has the kernel rewrite an instruction of nft_do_chain (the static
 // key nft_trace_enabled), in whose place there is a breakpoint for a moment. QEMU's emulation of
 // several processors sometimes goes on executing the breakpoint that is no longer there, and the
 // machine stands still.
-func keepTracing() *livetrace.Tracer {
+func keepTracing() {
 	if os.Getenv("KERNLB_VM") == "" {
-		return nil
+		return
 	}
-	t, err := livetrace.Open(context.Background(), &livetrace.Config{Filter: livetrace.Filter{
+	var err error
+	tracing, err = livetrace.Open(context.Background(), &livetrace.Config{Filter: livetrace.Filter{
 		Dst: netip.MustParseAddrPort("192.0.2.1:9"), Protocol: servicemodel.UDP}})
 	if err != nil {
 		panic(err)
 	}
-	return t
 }
 
 // webManifest is a service without endpoints.
