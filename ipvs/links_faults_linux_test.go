@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
@@ -71,6 +72,28 @@ func TestTheDeviceGoesBeforeEachRequest(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A look at addresses that fails is made again, though there was one notice of the change only.
+func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend(Config{Device: rigDevice})
+	e := dataplane.New(b, nil)
+	_, err := e.Apply(t.Context(), *lives()[0].holds)
+	require.NoError(t, err)
+	for is := dataplane.Broken; is != dataplane.Intact; { // there may be notices of our own
+		is, err = b.Integrity(t.Context())
+		require.NoError(t, err)
+	}
+	r.run("ip address del 10.96.0.10/32 dev " + rigDevice)
+	b.kernel.links.Wrap(broken)
+	_, err = b.Integrity(t.Context())
+	require.ErrorIs(t, err, unix.EIO)
+	b.kernel.links.Wrap(func(_ bool, do func() error) error { return do() })
+	is, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, is)
 }
 
 // try runs a command that may fail.

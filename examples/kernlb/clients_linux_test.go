@@ -161,7 +161,11 @@ func newClientNode(t *testing.T, backend string) *clientNode {
 	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(usedManifest()),
 		0o600))
 	n.start(t, backend)
-	t.Cleanup(func() { _ = n.process.Process.Kill() })
+	t.Cleanup(func() {
+		if n.process.Process != nil {
+			_ = n.process.Process.Kill()
+		}
+	})
 	return n
 }
 
