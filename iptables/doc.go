@@ -188,6 +188,11 @@
 // is what kube-proxy alone would have made. The guard of node ports at localhost stays, with its
 // sysctl: both want them.
 //
+// Where a service went before kube-proxy has written anything, it cannot delete its chain, and so
+// write nothing, while KUBE-IP-… lead there. Then the cleanup puts the rules of those chains where
+// they were led to: services stay, and kube-proxy can write when it tries again. Until it does,
+// nothing is masqueraded but what has the mark.
+//
 // # Writers and neighbours
 //
 // An instance has a version, an empty chain of table nat of IPv4 such as KUBE-VERSION-1a2b3c4d.

@@ -32,9 +32,9 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 				id := chainID{uint8(i), t, name}
 				x := &chainChange{id: id, existed: true, before: c.rules}
 				if !l.names.exclusive(t, name) {
-					x.exists, x.after = true, l.withoutExclusive(id, c.rules)
+					x.exists, x.after = true, l.withoutExclusive(id, c.rules, r)
 				}
-				if !x.exists || len(x.after) < len(x.before) {
+				if !x.exists || !slices.Equal(x.after, x.before) {
 					ch[id] = x
 				}
 			}
@@ -48,15 +48,24 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 }
 
 // withoutExclusive returns the rules of a chain that stay: those of others, and kube-proxy's. Of
-// our jumps to chains that kube-proxy has, it has all but one.
-func (l *layout) withoutExclusive(id chainID, rules []rule) []rule {
+// our jumps to chains that kube-proxy has, it has all but one. Where ours lead to a step, its rules
+// take their place: a kube-proxy cannot write anything as long as steps lead to chains of services
+// that it would delete, and until it can, services go on.
+func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rule) {
 	if !isBase(id.table, id.name) && !l.names.owned(id.name) {
 		return rules
 	}
 	input := id.table == filter && id.name == "INPUT"
-	return slices.DeleteFunc(slices.Clone(rules), func(r rule) bool {
-		return l.names.exclusive(id.table, r.chain) || input && r.chain == l.names.services()
-	})
+	for _, r := range rules {
+		to := chainID{id.family, id.table, r.chain}
+		switch step := in.chain(to); {
+		case step != nil && l.names.isStep(r.chain):
+			stay = append(stay, l.withoutExclusive(to, step.rules, in)...)
+		case !l.names.exclusive(id.table, r.chain) && !(input && r.chain == l.names.services()):
+			stay = append(stay, r)
+		}
+	}
+	return stay
 }
 
 // exclusive reports whether a chain of a table is the instance's and none that kube-proxy makes,

@@ -163,21 +163,27 @@ func (n names) owned(chain string) bool {
 			return true
 		}
 	}
+	return n.isStep(chain) || n.ofService(chain)
+}
+
+// isStep reports whether a chain is one that packets are sent to by an address or a port.
+func (n names) isStep(chain string) bool {
+	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	kind, of, _ := strings.Cut(rest, "-")
 	switch kind {
 	case stepService, stepNodePort, stepHairpin, stepSources, stepClusterIP:
-		return of != ""
+		return ok && of != ""
 	}
-	return n.ofService(chain)
+	return false
 }
 
 // ofService reports whether a chain is one of a service or an endpoint.
 func (n names) ofService(chain string) bool {
-	rest, _ := strings.CutPrefix(chain, n.prefix+"-")
+	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	kind, of, _ := strings.Cut(rest, "-")
 	switch kind {
 	case kindCluster, kindLocal, kindEntry, kindSources, kindEndpoint, "XLB":
-		return isHash(of)
+		return ok && isHash(of)
 	}
 	return false
 }
