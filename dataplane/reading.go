@@ -57,6 +57,10 @@ func (e *Engine) intact(ctx context.Context) (bool, error) {
 	if !e.known || e.unread {
 		return true, nil
 	}
+	if e.resolved != nil && e.kernel != e.resolved && // it was read since the last apply
+		(len(e.drift) > 0 || !e.kernel.Equal(e.resolved)) {
+		return false, nil
+	}
 	i, due, err := e.integrity(ctx)
 	return i != Broken && !due, err
 }

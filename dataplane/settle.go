@@ -90,22 +90,25 @@ func (p *progress) settled(next time.Duration, err error) {
 	})
 }
 
-// settleBackend calls Settle of the backend, with the kernel read before if that must be.
+// settleBackend calls Settle of the backend, with the kernel read before if that must be: also if
+// others come between. What such a reading finds, the next look of Run repairs.
 func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
 	unlock, err := lock(ctx, e.backend)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
-	if !e.known {
-		err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
-		if err != nil {
-			return 0, err
+	err = e.observers.retry(ctx, "settle", func() (err error) {
+		if !e.known {
+			if err := e.observe(ctx, nil); err != nil {
+				return err
+			}
 		}
-	}
-	if next, err = s.Settle(ctx); err != nil {
-		e.known = false
-	}
+		if next, err = s.Settle(ctx); err != nil {
+			e.known = false
+		}
+		return err
+	})
 	return next, err
 }
 

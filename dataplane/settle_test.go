@@ -25,6 +25,7 @@ type settling struct {
 	calls     int
 	done      int
 	err       error
+	conflicts int // how many calls have one yet
 }
 
 var _ dataplane.Settler = (*settling)(nil)
@@ -35,6 +36,10 @@ func (s *settling) Settle(context.Context) (next time.Duration, err error) {
 	s.calls++
 	if s.err != nil {
 		return 0, s.err
+	}
+	if s.conflicts > 0 {
+		s.conflicts--
+		return 0, dataplane.ErrConflict
 	}
 	for len(s.deadlines) > 0 {
 		if wait := time.Until(s.deadlines[0]); wait > 0 {
@@ -252,6 +257,29 @@ func TestRunSettlesWhenItIsDue(t *testing.T) {
 		b.requireDone(t, 1, 3)
 		r.at(time.Hour)
 		b.requireDone(t, 2, 4)
+	})
+}
+
+// Others come between while something is settled: that is no failure, and what they did is repaired
+// although it was the settling that has read it.
+func TestWhatSettlingReadsIsRepaired(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, b := runSettling(t, dataplane.RunOptions{Resync: never})
+		b.due(10100 * time.Millisecond)
+		r.set(services(2))
+		r.at(10050 * time.Millisecond) // between two looks
+		r.Kernel().Flush()
+		b.mu.Lock()
+		b.conflicts = 1
+		b.mu.Unlock()
+		r.at(12 * time.Second)
+		requireHolds(t, r.Kernel(), services(2))
+		totals := r.engine.Status().Totals
+		require.Equal(t, 1, totals.Repairs)
+		require.Zero(t, totals.Failures)
+		require.Equal(t, 1, b.done)
+		r.at(time.Hour)
+		require.Len(t, r.applies, 2)
 	})
 }
 

@@ -30,7 +30,9 @@ var columns = []column{
 	{"heap MB", 0.2, 1}, {"RSS MB", 0.2, 10}, {"goroutines", 0, 1}, {"descriptors", 0, 3},
 	// Sets for numbers of slots stay until rules are written anyway, so that they come and go, and
 	// iptables makes tables by looking at them.
-	{"tables", 0, 2}, {"chains", 0.2, 0}, {"rules", 0.2, 0}, {"sets", 0.2, 0}, {"elements", 0, 0},
+	{"tables", 0, 2}, {"chains", 0.2, 0}, {"rules", 0.2, 0}, {"sets", 0.2, 0},
+	// The version of an instance of nftables has 1 to 127.
+	{"elements", 0, 127},
 	{"servers", 0, 0}, {"dests", 0, 0}, {"policies", 0, 0},
 	{"conntrack", -1, 0}, {"slab MB", -1, 0},
 }
