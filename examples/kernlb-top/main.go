@@ -5,17 +5,17 @@
 //	kernlb count     # once, on nftables and iptables; ipvs counts all the time
 //	kernlb top
 //
-// It reads the kernel, and changes nothing: the services that the instance has there, again and
-// again as long as that takes less than a twentieth of the time, and the counters each time. What
-// only the engine knows, recent changes and how long applies take, comes from the page of "kernlb
-// watch -listen", if there is one (-page).
+// It reads the kernel, and changes nothing: the counters each time, and the services that the
+// instance has there as long as that takes less than a twentieth of the time; all of it takes a
+// fifth at most. What only the engine knows, recent changes and how long applies take, comes from
+// the page of "kernlb watch -listen", if there is one (-page).
 //
 // Keys: q quits, space pauses, c, p, b and n sort by connections, packets, bytes and name, / shows
 // those with a part of the name only, enter shows one service and escape all of them again. Colours
 // are left out if the environment has NO_COLOR. With -once, and where the output is no terminal, it
 // prints one table of the time of -interval, and ends.
 //
-// It is a module of its own, since the terminal library is 18 modules that no other part needs.
+// It is a module of its own, since the terminal library is 15 modules that no other part needs.
 package main
 
 import (
@@ -97,8 +97,10 @@ func run(ctx context.Context, args []string, in, out *os.File) error {
 	defer r.close()
 	m := newModel(&o, lipgloss.NewRenderer(out))
 	m.read = func() tea.Msg {
+		start := time.Now()
 		s, err := r.read(ctx)
-		return readMsg{s, p.recent(ctx), err}
+		took := time.Since(start)
+		return readMsg{s, p.recent(ctx), took, err}
 	}
 	if o.once || !term.IsTerminal(out.Fd()) || !term.IsTerminal(in.Fd()) {
 		return printOnce(ctx, m, out)

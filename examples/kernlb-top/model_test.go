@@ -88,7 +88,7 @@ func screen(t *testing.T, width, height int) *model {
 	m.read = func() tea.Msg { return nil }
 	table := services(t, 20)
 	tell(m, tea.WindowSizeMsg{Width: width, Height: height},
-		readMsg{had(table, 20, 0), events(), nil}, readMsg{had(table, 20, 4), events(), nil})
+		readMsg{had(table, 20, 0), events(), 0, nil}, readMsg{had(table, 20, 4), events(), 0, nil})
 	return m
 }
 
@@ -170,22 +170,22 @@ func TestSizes(t *testing.T) {
 func TestWhatIsNotKnownIsNamed(t *testing.T) {
 	t.Parallel()
 	m := screen(t, 100, 18)
-	tell(m, readMsg{nil, recent{why: "no page at there"}, errors.New("the kernel is busy")})
+	tell(m, readMsg{nil, recent{why: "no page at there"}, 0, errors.New("the kernel is busy")})
 	require.Contains(t, m.View(), "not read: the kernel is busy")
 	require.Contains(t, m.View(), "shop/app-19")
 	table := services(t, 2)
 	tell(m, readMsg{&sample{at: began, backend: "ipvs", table: table},
-		recent{why: "no page at there"}, nil})
+		recent{why: "no page at there"}, 0, nil})
 	require.Contains(t, m.View(), "nothing is counted: kernlb count switches that on")
 	require.NotContains(t, m.View(), "shop/app-19", "it is gone")
 	press(m, "enter")
 	require.Contains(t, m.View(), "shop/app-0")
 	press(m, "esc")
-	tell(m, readMsg{had(table, 2, 1), recent{why: "no page at there"}, nil})
+	tell(m, readMsg{had(table, 2, 1), recent{why: "no page at there"}, 0, nil})
 	require.Contains(t, m.View(), "latencies are not known: no page at there")
 	full := had(table, 2, 2)
 	full.full = true
-	tell(m, readMsg{full, events(), nil})
+	tell(m, readMsg{full, events(), 0, nil})
 	require.Contains(t, m.View(), "more frontends and endpoints than are counted")
 }
 
@@ -193,6 +193,9 @@ func TestWhatIsNotKnownIsNamed(t *testing.T) {
 func TestPauseAndQuit(t *testing.T) {
 	t.Parallel()
 	m := screen(t, 100, 18)
+	require.Equal(t, 4*time.Second, m.wait())
+	tell(m, readMsg{m.between.now, events(), 2 * time.Second, nil})
+	require.Equal(t, 8*time.Second, m.wait(), "a fifth of the time is for reading")
 	read := 0
 	m.read = func() tea.Msg { read++; return nil }
 	_, cmd := m.Update(tickMsg{})
@@ -200,7 +203,7 @@ func TestPauseAndQuit(t *testing.T) {
 	require.Equal(t, 1, read)
 	press(m, " ")
 	before := m.View()
-	tell(m, readMsg{had(services(t, 3), 3, 9), events(), nil})
+	tell(m, readMsg{had(services(t, 3), 3, 9), events(), 0, nil})
 	require.Equal(t, before, m.View())
 	for _, k := range []tea.KeyMsg{{Type: tea.KeyRunes, Runes: []rune("q")}, {Type: tea.KeyCtrlC}} {
 		_, cmd = m.Update(k)
