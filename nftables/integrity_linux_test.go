@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -157,4 +158,26 @@ func TestIntegrityOfNothing(t *testing.T) {
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Broken, i)
+}
+
+// Chains of others are not read, of which there may be thousands.
+func TestChainsOfOthersAreNotRead(t *testing.T) {
+	t.Parallel()
+	ns, writer := newNS(t)
+	_, err := dataplane.New(writer, nil).Apply(t.Context(), editedState())
+	require.NoError(t, err)
+	b, tap := tapped(t, ns)
+	asked := 0
+	tap.Request = func(request []rawnltest.Message) {
+		for _, m := range request {
+			if m.Type == uint16(rawnl.SubsysNFTables)<<8|uint16(nft.MsgGetChain) {
+				asked++
+				require.Zero(t, m.Flags&rawnl.FlagDump)
+			}
+		}
+	}
+	_, err = b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Positive(t, asked)
+	require.Equal(t, dataplane.Intact, look(t, b))
 }

@@ -56,7 +56,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	if err := k.readChains(ctx, f, raw); err != nil {
 		return nil, err
 	}
-	if len(raw.chains)+len(raw.sets) != info.Use {
+	if len(raw.chains)+raw.namedSets() != info.Use {
 		if err := k.readAllChains(ctx, f, raw); err != nil {
 			return nil, err
 		}
@@ -109,6 +109,17 @@ func (k *kernel) readChains(ctx context.Context, f *nft.Family, raw *rawTable) e
 		return garbled
 	}
 	return rawnl.Except(err, unix.ENOENT)
+}
+
+// namedSets counts the sets that belong to no rule: a table does not count those that do (for
+// NFT_MSG_NEWSET, nf_tables_commit in net/netfilter/nf_tables_api.c).
+func (raw *rawTable) namedSets() (n int) {
+	for name := range raw.sets {
+		if !isAnonymous(name) {
+			n++
+		}
+	}
+	return n
 }
 
 // readAllChains looks for chains that do not belong. The kernel dumps those of all tables, and may
