@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -207,6 +209,27 @@ func (h *host) add(network string, c *container) error {
 			c.IPv4 = addr
 		} else {
 			c.IPv6 = addr
+		}
+	}
+	return h.settled(c)
+}
+
+// settled waits until packets go both ways between a container and the host: Linux works on
+// addresses and neighbours of IPv6 after the call that asked for them.
+func (h *host) settled(c *container) error {
+	ctx, cancel := context.WithTimeout(h.tb.Context(), time.Minute)
+	defer cancel()
+	for _, addr := range []netip.Addr{h.Node.IPv4, h.Node.IPv6} {
+		const closed = 7 // nobody publishes that
+		for {
+			o := netnstest.Probe{From: &c.Host, Proto: netnstest.TCP,
+				To: netip.AddrPortFrom(addr, closed)}.Send(ctx)
+			if o.Kind == netnstest.Refused {
+				break
+			}
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("%s does not reach %v: %v: %w", c.Name, addr, o, err)
+			}
 		}
 	}
 	return nil
