@@ -18,6 +18,7 @@
 #                (internal/peers)
 # make apiserver examples/kubeproxy and kube-proxy 1.36.3 on a real API server: 5,000 services while
 #                traffic flows, a rollout, and how long it takes from a write to a connection
+# make apiserver-vm  its mode ipvs on a real API server, in a virtual machine with Linux 6.1
 # make keepalived  examples/loadbalancer and a real keepalived meet the same failures, in a virtual
 #                machine
 # make browser   the page in headless Chromium, which it installs; UPDATE=-update makes the pictures
@@ -39,7 +40,7 @@ VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./d
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-vm test-long race fuzz bench setup vmtools test-kernel test-kernels peers \
-	peers-build soak soak-vm rolling controlplane apiserver browser keepalived
+	peers-build soak soak-vm rolling controlplane apiserver apiserver-vm browser keepalived
 
 setup:
 	@.ci/setup
@@ -134,6 +135,16 @@ peers-build: vmtools
 
 apiserver: controlplane
 	KERNLB_TEST_APISERVER=long $(GO) test -C examples/kubeproxy -timeout 60m -count 1 -v -run Long .
+
+# The directory of a module's tests is /src in the virtual machine, so that ../../bin is /bin.
+apiserver-vm: controlplane vmtools
+	@command -v ipset >/dev/null || .ci/setup ipset
+	cd examples/kubeproxy && ../../bin/kerneltest -kernel 6.1 -memory 4096 -timeout 40m \
+		-run TestTheModeIPVS -need TestTheModeIPVS -tools '$(KUBE_PROXY_TOOLS)' \
+		-file bin/controlplane=../../bin/controlplane -file src/deploy=deploy .
+
+KUBE_PROXY_TOOLS = ipset conntrack nft ip $(foreach t,iptables ip6tables,$(t)-nft $(t)-nft-save \
+	$(t)-nft-restore)
 
 peers: peers-build
 	bin/peers bench -n 1000

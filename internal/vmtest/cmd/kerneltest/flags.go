@@ -25,7 +25,8 @@ const defaultTools = "ipvsadm conntrack ip ss nft " +
 type config struct {
 	kernels  []string
 	packages []string
-	testArgs []string // after --
+	testArgs []string          // after --
+	files    map[string]string // further ones, by their place in the guest
 
 	run     string
 	tags    string
@@ -71,6 +72,16 @@ func (c *config) testFlags(f *flag.FlagSet) {
 		"measure the coverage of these `packages`, as for go test; the profiles go to -results")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.BoolVar(&c.verbose, "v", true, "print each test's name; needed to count tests")
+	c.files = map[string]string{}
+	f.Func("file", "a file or directory for the guest, `place=source`, beside what tests bring "+
+		"along; may be repeated", func(s string) error {
+		place, source, ok := strings.Cut(s, "=")
+		if !ok {
+			return errors.New("want place=source")
+		}
+		c.files[place] = source
+		return nil
+	})
 	f.BoolVar(&c.noSkip, "noskip", false, "count a skipped test as a failure")
 	f.Func("need", "a `regexp`: in each package some test with such a name must pass, "+
 		"and none may be skipped", func(s string) (err error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"path"
@@ -97,6 +98,7 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 	}
 	for i := range programs {
 		programs[i].Args = c.args()
+		maps.Copy(programs[i].Files, c.files)
 		if c.cover != "" {
 			profile := path.Join(vmtest.GuestResults, strings.ReplaceAll(programs[i].Name, "/",
 				"-")+".cover")
