@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"maps"
 	"net"
 	"net/netip"
@@ -92,8 +93,10 @@ func (c *config) checkFields(stdin []byte) (only map[string]netip.Addr, err erro
 	}
 	refuse(c.Backend != "" && c.Backend != "nftables",
 		"backend: %s: this plugin has nftables only", c.Backend)
-	refuse(c.SNAT != nil && !*c.SNAT, "snat: false: a container that reaches itself through "+
-		"its host, and the host at loopback addresses, cannot do without")
+	if c.SNAT != nil && !*c.SNAT {
+		log.Print("snat: false: a container that reaches itself through its host, and the host " +
+			"at loopback addresses, are masqueraded all the same: they could not connect else")
+	}
 	refuse(c.ExternalSetMarkChain != nil,
 		"externalSetMarkChain: there is no chain of iptables to jump to; see markMasqBit")
 	refuse(c.MarkMasqBit != nil && (*c.MarkMasqBit < 0 || *c.MarkMasqBit > 31),

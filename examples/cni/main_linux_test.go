@@ -122,7 +122,6 @@ func TestRefused(t *testing.T) {
 		{good, object{"prevResult": nil}, "prevResult: is missing"},
 		{good, object{"prevResult": object{"ips": 1}}, "prevResult: "},
 		{good, object{"backend": "iptables"}, "backend: iptables: this plugin has nftables only"},
-		{good, object{"snat": false}, "snat: false: "},
 		{good, object{"externalSetMarkChain": "X"}, "externalSetMarkChain: there is no chain"},
 		{good, object{"markMasqBit": 32}, "markMasqBit: must be from 0 to 31"},
 		{good, object{"markMasqBits": 3, "cni.dev/x": 1}, "unknown fields: markMasqBits"},
