@@ -20,7 +20,7 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultMemory      = 1024
+	DefaultMemory      = 2048
 	DefaultCPUs        = 2
 	DefaultBootTimeout = 3 * time.Minute
 	DefaultTimeout     = 15 * time.Minute
