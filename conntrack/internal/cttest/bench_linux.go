@@ -75,6 +75,7 @@ func BenchTable(b *testing.B) (*Table, int) {
 	return first, own
 }
 
+// Run calls f, and adds what that took.
 func (m *Meter) Run(f func()) {
 	var mem runtime.MemStats
 	var before, after unix.Rusage

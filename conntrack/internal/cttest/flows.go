@@ -21,10 +21,13 @@ func KeyOf(at netip.AddrPort, p Protocol) FrontendKey {
 // Client is the client of most flows.
 const Client = "10.0.0.1:4000"
 
+// Addr is the address that is written as s.
 func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
+// AddrPort is the address and port that are written as s.
 func AddrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
+// AddrPorts is [AddrPort] of each; never nil.
 func AddrPorts(list ...string) []netip.AddrPort {
 	out := make([]netip.AddrPort, len(list))
 	for i, s := range list {
@@ -70,8 +73,10 @@ func Keys(flows []Flow) []string {
 	return out
 }
 
+// Pick returns one of several values at random.
 func Pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
+// RandomFlow returns a flow among few addresses and ports, so that many are alike.
 func RandomFlow(r *rand.Rand) Flow {
 	v4, v6 := []string{"10.0.0.1", "10.0.0.2"}, []string{"fd00::1", "fd00::2"}
 	from := Pick(r, v4, v6)
@@ -111,6 +116,8 @@ func DNSChange() Change {
 	}
 }
 
+// Classify says what a flow is to a change. It is written apart from what it tests, and reads the
+// whole change for each flow.
 func Classify(c Change, f *Flow) Class {
 	if f.Zone() != c.Zone {
 		return Unrelated
@@ -141,6 +148,7 @@ func Classify(c Change, f *Flow) Class {
 	return Current
 }
 
+// RandomChange returns a change of frontends that flows of [RandomFlow] go to.
 func RandomChange(r *rand.Rand) Change {
 	c := Change{NodeAddrs: []netip.Addr{Addr("10.0.0.2"), Addr("fd00::2")}, Zone: uint16(r.IntN(2))}
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "fd00::1", "::"} {

@@ -39,6 +39,7 @@ func OpenTable(tb testing.TB, ns *netnstest.NS) *Table {
 	return table
 }
 
+// Create makes flows, whose timeout is ten minutes if they have none.
 func Create(tb testing.TB, table *Table, flows ...Flow) {
 	tb.Helper()
 	for i := range flows {
@@ -51,6 +52,7 @@ func Create(tb testing.TB, table *Table, flows ...Flow) {
 	require.Equal(tb, CreateResult{Created: len(flows)}, c)
 }
 
+// List returns the flows that a filter lets through.
 func List(tb testing.TB, table *Table, filter Filter) []Flow {
 	tb.Helper()
 	var all []Flow
