@@ -1,23 +1,32 @@
-//revive:disable:line-length-limit a rule cannot be wrapped
-
 // Package counters counts what services do: connections, packets and bytes, in both directions, of
 // each frontend and endpoint. It can be switched on and off while connections go on, and works
 // beside the nftables and the iptables backend, which count nothing by themselves. [Open] is first,
 // then [Counters.Start]; [Counters.Read] says what was counted since. The table in the kernel is:
 //
 //	table ip kernlb-counters {
-//		set connections { type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; size 65536 }
+//		set connections {
+//			type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service
+//			size 65536
+//			flags dynamic,timeout
+//		}
 //		set requests { … }
 //		set answers { … }
-//		chain prerouting { type filter hook prerouting priority -98; iifname != "lo" ct status dnat jump count; }
-//		chain output     { type filter hook output priority -98; ct status dnat jump count; }
+//		chain prerouting {
+//			type filter hook prerouting priority -98
+//			iifname != "lo" ct status dnat jump count
+//		}
+//		chain output {
+//			type filter hook output priority -98
+//			ct status dnat jump count
+//		}
 //		chain count {
-//			ct direction original ct status ! confirmed update @connections { frontend . endpoint timeout 1d counter }
-//			ct direction original update @requests { frontend . endpoint timeout 1d counter }
-//			ct direction reply update @answers { frontend . endpoint timeout 1d counter }
+//			ct direction original ct status ! confirmed update @connections { … counter }
+//			ct direction original update @requests { … counter }
+//			ct direction reply update @answers { … counter }
 //		}
 //	}
 //
+// An element is the frontend (address, protocol, port) and the endpoint, with a timeout of a day.
 // The table is one of its own, in each family, behind the translation of destinations. What a
 // packet was sent to, and what answers it, is known to conntrack, so the rules of the backend are
 // neither changed nor asked, and commits of services do not become slower. It is made by

@@ -35,32 +35,14 @@ func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
 	e := dataplane.New(b, nil)
 	f := &faulted{t: t, under: under, ns: ns}
 	f.from, f.to = faultedStates()
-	apply := func(what string) rawnltest.Count {
-		faults.Count()
-		if _, err := e.Apply(t.Context(), f.to); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		f.from, f.to = f.to, f.from
-		c := faults.Count()
-		t.Logf("%s: %+v", what, c)
-		return c
-	}
-	both := func(what string) (sum rawnltest.Count) { // there and back
-		for range 2 {
-			c := apply(what)
-			sum.Sends, sum.Receives = sum.Sends+c.Sends, sum.Receives+c.Receives
-			sum.Sent, sum.Received = sum.Sent+c.Sent, sum.Received+c.Received
-		}
-		return sum
-	}
-	both("at first")
-	both("a change") // by now there are sets for all numbers of slots
-	alone := both("a change")
+	f.thereAndBack(e, faults, "at first")
+	f.thereAndBack(e, faults, "a change") // by now there are sets for all numbers of slots
+	alone := f.thereAndBack(e, faults, "a change")
 	if err := addChains(ns, tables); err != nil {
 		t.Fatal(err)
 	}
-	both("after the chains came")
-	beside := both("a change")
+	f.thereAndBack(e, faults, "after the chains came")
+	beside := f.thereAndBack(e, faults, "a change")
 	heard := beside.Received
 	if beside.Received = alone.Received; beside != alone || heard > 2*alone.Received {
 		beside.Received = heard
@@ -69,6 +51,23 @@ func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
 	if err := f.holds(context.WithoutCancel(t.Context()), f.from); err != nil {
 		t.Error(err)
 	}
+}
+
+// thereAndBack applies the one state and then the other, and returns what both asked of the kernel.
+func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, what string) (
+	sum rawnltest.Count) {
+	for range 2 {
+		faults.Count()
+		if _, err := e.Apply(f.t.Context(), f.to); err != nil {
+			f.t.Fatalf("%s: %v", what, err)
+		}
+		f.from, f.to = f.to, f.from
+		c := faults.Count()
+		f.t.Logf("%s: %+v", what, c)
+		sum.Sends, sum.Receives = sum.Sends+c.Sends, sum.Receives+c.Receives
+		sum.Sent, sum.Received = sum.Sent+c.Sent, sum.Received+c.Received
+	}
+	return sum
 }
 
 // addChains makes a crowd of chains in each of the tables.
