@@ -1,7 +1,6 @@
 package ipvsnl
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -12,100 +11,91 @@ const (
 	headersLen = 20 // struct nlmsghdr and struct genlmsghdr
 )
 
-// Batch is a list of commands that change services and destinations, already encoded. The zero
-// value is ready for use; Reset empties it and keeps the memory. A Batch must not be used by two
-// goroutines at once.
-//
-// What is added is validated. The first mistake sticks to the batch: [Client.Submit] returns it and
-// sends nothing.
+// Batch is a list of encoded commands that change services and destinations. The zero value is
+// ready for use; Reset empties it and keeps the memory. A Batch must not be used by two goroutines
+// at once. It does not check its arguments: the kernel does.
 type Batch struct {
 	wire    rawnl.Batch
-	modules []string // those to load before the batch is sent; see module
-	err     error
+	modules []string // modules to load before the batch is sent; see module
 }
 
 // Reset makes the batch empty and keeps its memory.
 func (b *Batch) Reset() {
 	b.wire.Reset()
-	b.modules, b.err = b.modules[:0], nil
+	b.modules = b.modules[:0]
 }
 
 // Len returns the number of commands.
 func (b *Batch) Len() int { return b.wire.Len() }
 
-// Err returns the first mistake in what was added, an [ErrInvalid].
-func (b *Batch) Err() error { return b.err }
-
-// NewService adds a service. It fails with [ErrExists] if there is one with its key, and with
+// NewService adds a service. It fails with [ErrExists] if a service has the same key, and with
 // [ErrNoModule] if the kernel has no such scheduler or persistence engine.
-func (b *Batch) NewService(s Service) {
-	b.service(CommandNewService, s)
-}
+func (b *Batch) NewService(s Service) { b.Add(CommandNewService, s, Destination{}) }
 
 // SetService gives an existing service all settings of s. Its connections go on. It fails with
 // [ErrNoService] and [ErrNoModule].
 //
 // A change of the scheduler costs an RCU grace period, some milliseconds, during which new
 // connections to the service are refused with an ICMP error (ip_vs_edit_service; ip_vs_leave).
-func (b *Batch) SetService(s Service) {
-	b.service(CommandSetService, s)
-}
+func (b *Batch) SetService(s Service) { b.Add(CommandSetService, s, Destination{}) }
 
 // DelService removes a service with all its destinations. It fails with [ErrNoService]. Its
-// connections break: they are remembered, but their packets are dropped, until their destinations
+// connections break: the kernel remembers them, but drops their packets until their destinations
 // are added again.
 func (b *Batch) DelService(k ServiceKey) {
-	if b.accept(CommandDelService, k.encodable()) {
-		putServiceKey(&b.wire, k)
-	}
+	b.Add(CommandDelService, Service{ServiceKey: k}, Destination{})
 }
 
 // NewDestination adds a destination to a service. It fails with [ErrNoService] and [ErrExists].
 func (b *Batch) NewDestination(k ServiceKey, d Destination) {
-	b.destination(CommandNewDestination, k, d)
+	b.Add(CommandNewDestination, Service{ServiceKey: k}, d)
 }
 
 // SetDestination gives an existing destination all settings of d. Its connections keep the
 // forwarding method that they began with. It fails with [ErrNoService] and [ErrNoDestination].
 func (b *Batch) SetDestination(k ServiceKey, d Destination) {
-	b.destination(CommandSetDestination, k, d)
+	b.Add(CommandSetDestination, Service{ServiceKey: k}, d)
 }
 
 // DelDestination removes a destination from a service. It fails with [ErrNoService] and
 // [ErrNoDestination]. Its connections break, as with DelService.
 func (b *Batch) DelDestination(k ServiceKey, d DestinationKey) {
-	err := k.encodable()
-	if err == nil {
-		err = d.encodable()
-	}
-	if b.accept(CommandDelDestination, err) {
-		putServiceKey(&b.wire, k)
-		m := b.wire.Nest(CmdAttrDestination)
-		putDestinationKey(&b.wire, d)
-		b.wire.End(m)
-	}
+	b.Add(CommandDelDestination, Service{ServiceKey: k}, Destination{DestinationKey: d})
 }
 
-// service adds a command about a whole service.
-func (b *Batch) service(cmd Command, s Service) {
-	if !b.accept(cmd, s.Validate()) {
+// Add adds one of these commands. Commands that only name a service or a destination use nothing
+// but the key of s or d.
+func (b *Batch) Add(cmd Command, s Service, d Destination) {
+	begin(&b.wire, cmd)
+	service := b.wire.Nest(CmdAttrService)
+	if cmd == CommandNewService || cmd == CommandSetService {
+		if m := module(s.Scheduler); m != "" && !slices.Contains(b.modules, m) {
+			b.modules = append(b.modules, m)
+		}
+		PutService(&b.wire, s)
+	} else {
+		putKey(&b.wire, s.ServiceKey)
+	}
+	b.wire.End(service)
+	if cmd < CommandNewDestination {
 		return
 	}
-	if m := module(s.Scheduler); m != "" && !slices.Contains(b.modules, m) {
-		b.modules = append(b.modules, m)
+	destination := b.wire.Nest(CmdAttrDestination)
+	if cmd == CommandDelDestination {
+		putDestinationKey(&b.wire, d.DestinationKey)
+	} else {
+		PutDestination(&b.wire, d)
 	}
-	m := b.wire.Nest(CmdAttrService)
-	PutService(&b.wire, s)
-	b.wire.End(m)
+	b.wire.End(destination)
 }
 
-// module returns the module of a scheduler that must be in the kernel before a service asks for it.
-// The kernel loads the modules of schedulers itself, but does so holding the lock of IPVS, and the
-// modules of these two wait for pernet_ops_rwsem when they start. Whoever takes down any network
-// namespace meanwhile holds that, and the lock of all network devices, and wants the lock of IPVS
-// to tell it about devices that go: all of them wait for ever (ip_vs_scheduler_get,
-// ip_vs_lblc_init, cleanup_net, ip_vs_dst_event). Seen on 6.1. Kernels where each namespace has its
-// own lock of IPVS, as 7.2, have no such trouble.
+// module returns the module that must be in the kernel before a service uses the scheduler. The
+// kernel loads modules of schedulers by itself, but while it holds the lock of IPVS. The modules of
+// these two schedulers wait for pernet_ops_rwsem when they start. A process that removes any
+// network namespace holds this semaphore and the lock of all network devices. It also needs the
+// lock of IPVS, to tell IPVS about the devices that go. Then all of them wait for ever
+// (ip_vs_scheduler_get, ip_vs_lblc_init, cleanup_net, ip_vs_dst_event). Seen on 6.1. Kernels where
+// each namespace has its own lock of IPVS, such as 7.2, do not have this deadlock.
 func module(scheduler string) string {
 	switch scheduler {
 	case "lblc":
@@ -114,32 +104,6 @@ func module(scheduler string) string {
 		return "ip_vs_lblcr"
 	}
 	return ""
-}
-
-// destination adds a command about a whole destination.
-func (b *Batch) destination(cmd Command, k ServiceKey, d Destination) {
-	err := k.Validate()
-	if err == nil {
-		err = d.validIn(k)
-	}
-	if b.accept(cmd, err) {
-		putServiceKey(&b.wire, k)
-		m := b.wire.Nest(CmdAttrDestination)
-		PutDestination(&b.wire, d)
-		b.wire.End(m)
-	}
-}
-
-// accept begins a command, unless its arguments are invalid, as err says.
-func (b *Batch) accept(cmd Command, err error) bool {
-	if err != nil {
-		if b.err == nil {
-			b.err = fmt.Errorf("%v: %w", cmd, err)
-		}
-		return false
-	}
-	begin(&b.wire, cmd)
-	return true
 }
 
 // begin begins a message with a command.

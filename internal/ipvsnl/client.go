@@ -12,26 +12,26 @@ import (
 // familyName is the name of the generic netlink family of IPVS (IPVS_GENL_NAME).
 const familyName = "IPVS"
 
-// window is how many bytes of commands one system call carries, some hundred commands, so that a
-// context is looked at now and then. More in one call is hardly faster: see BenchmarkKernelSubmit.
+// window is how many bytes of commands one system call carries. This is some hundred commands, so
+// that Submit checks its context now and then. More in one call is hardly faster: see
+// BenchmarkKernelSubmit.
 const window = 32 << 10
 
 // Client speaks to the IPVS of one network namespace. Its methods may be called by many goroutines;
 // they take turns.
 //
-// A context is looked at before each system call and while waiting for a turn. What the kernel has
-// begun cannot be taken back or hurried.
+// A method checks its context before each system call and while it waits for its turn. A command
+// that the kernel has begun cannot be taken back or hurried.
 type Client struct{ conn *rawnl.Conn }
 
 // Dial opens a client in the namespace of cfg. It returns [ErrNotSupported] if the kernel has no
-// IPVS. A kernel that has it as a module loads that by itself when asked, and the modules of
-// schedulers later: that takes no privilege from Linux 5.16 on ("ipvs: autoload ipvs on genl
-// access") and CAP_SYS_MODULE before, and always modprobe in the initial mount namespace and
-// kernel.modules_disabled = 0.
+// IPVS. If IPVS is a module, the kernel loads it on demand, and the modules of schedulers later.
+// This needs modprobe in the initial mount namespace and kernel.modules_disabled = 0 and, before
+// Linux 5.16 ("ipvs: autoload ipvs on genl access"), CAP_SYS_MODULE.
 //
-// Dial itself needs CAP_SYS_ADMIN to enter another network namespace. Every other request, reading
-// too, needs CAP_NET_ADMIN in the initial user namespace (GENL_ADMIN_PERM): root of a user
-// namespace is refused with EPERM.
+// Dial itself needs CAP_SYS_ADMIN to enter another network namespace. Every other request,
+// including every read, needs CAP_NET_ADMIN in the initial user namespace (GENL_ADMIN_PERM): the
+// kernel refuses root of a user namespace with EPERM.
 func Dial(ctx context.Context, cfg *rawnl.Config) (*Client, error) {
 	var c rawnl.Config
 	if cfg != nil {
@@ -50,8 +50,8 @@ func Dial(ctx context.Context, cfg *rawnl.Config) (*Client, error) {
 	return &Client{conn}, nil
 }
 
-// Close closes the client. A request in progress ends first, or with [rawnl.ErrClosed]. Nil is
-// closed.
+// Close closes the client. A request in progress ends first, or with [rawnl.ErrClosed]. Closing a
+// nil client does nothing.
 func (c *Client) Close() error {
 	if c == nil {
 		return nil
@@ -59,14 +59,11 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// Submit sends the commands of b, which the kernel carries out in their order. One that fails does
-// not stop the others, for IPVS has no transactions: the error says which did, as that of
-// [rawnl.Conn.SendAll] does, and how many were answered if not all were. An invalid batch is not
-// sent at all. Commands are pipelined; ctx is looked at after every few hundred.
+// Submit sends the commands of b. The kernel executes them in their order. IPVS has no
+// transactions, so a failed command does not stop the others. The error says which commands failed,
+// as that of [rawnl.Conn.SendAll] does, and how many were answered if not all were. Commands
+// are pipelined; Submit checks ctx after every few hundred.
 func (c *Client) Submit(ctx context.Context, b *Batch) error {
-	if b.err != nil {
-		return b.err
-	}
 	for _, m := range b.modules {
 		if err := c.conn.LoadModule(ctx, m); err != nil {
 			return err
@@ -76,12 +73,9 @@ func (c *Client) Submit(ctx context.Context, b *Batch) error {
 	return err
 }
 
-// SetTimeouts sets those timeouts of t that are not zero. It applies to connections from their next
-// packet on.
+// SetTimeouts sets those timeouts of t that are not zero. A connection gets the new timeout with
+// its next packet.
 func (c *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
-	if err := t.Validate(); err != nil {
-		return fmt.Errorf("%v: %w", CommandSetConfig, err)
-	}
 	var req rawnl.Batch
 	begin(&req, CommandSetConfig)
 	PutTimeouts(&req, t)

@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 // dial returns a client that uses the socket.
@@ -27,7 +27,8 @@ func fakeClient(tb testing.TB) (*Client, *ipvsfake.Kernel) {
 	return dial(tb, k.Socket()), k
 }
 
-// dialScripted returns a client whose kernel knows the family and leaves the rest to answer.
+// dialScripted returns a client whose kernel knows the family and passes all other requests to
+// answer.
 func dialScripted(t *testing.T, answer func(m rawnltest.Message) []any) (*Client,
 	*rawnltest.Kernel) {
 	t.Helper()
@@ -49,4 +50,37 @@ func submit(tb testing.TB, c *Client, fill func(b *Batch)) error {
 	var b Batch
 	fill(&b)
 	return c.Submit(tb.Context(), &b)
+}
+
+// servicesOf, serviceOf, destsOf and allDestsOf read objects that must exist.
+func servicesOf(tb testing.TB, c *Client) []ObservedService {
+	tb.Helper()
+	l, err := c.Services(tb.Context())
+	require.NoError(tb, err)
+	return l
+}
+
+func serviceOf(tb testing.TB, c *Client, k ServiceKey) ObservedService {
+	tb.Helper()
+	s, err := c.Service(tb.Context(), k)
+	require.NoError(tb, err)
+	return s
+}
+
+func destsOf(tb testing.TB, c *Client, k ServiceKey) []ObservedDestination {
+	tb.Helper()
+	l, err := c.Destinations(tb.Context(), k)
+	require.NoError(tb, err)
+	return l
+}
+
+func allDestsOf(tb testing.TB, c *Client, keys []ServiceKey) [][]ObservedDestination {
+	tb.Helper()
+	l := make([][]ObservedDestination, len(keys))
+	for i, k := range keys {
+		var err error
+		l[i], err = c.DestinationsIf(tb.Context(), k)
+		require.NoError(tb, err)
+	}
+	return l
 }

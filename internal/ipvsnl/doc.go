@@ -1,27 +1,29 @@
 // Package ipvsnl is kernlb's client of IPVS, the load balancer of the Linux kernel, over generic
-// netlink. It knows virtual services, their destinations, timeouts and statistics as
-// include/uapi/linux/ip_vs.h has them, all of it except the sync daemon, flushing and zeroing. What
-// services there should be is the business of the package on top.
+// netlink. It knows virtual services, their destinations, timeouts and statistics as in
+// include/uapi/linux/ip_vs.h, except the sync daemon, flushing and zeroing. The package on top
+// decides which services there should be.
 //
 // # Reading and writing
 //
-// What is wanted and what is there are different types: [Service] and [Destination] are wanted,
-// [ObservedService] and [ObservedDestination] embed them and add what only the kernel knows. Both
-// embedded halves can be compared with ==, and equal means that there is nothing to change.
+// Wanted and existing objects have different types: [Service] and [Destination] are wanted,
+// [ObservedService] and [ObservedDestination] embed them and add what only the kernel knows. The
+// embedded values can be compared with ==. If they are equal, there is nothing to change.
 //
 // Changes are collected in a [Batch] and sent by [Client.Submit]. IPVS has no transactions: each
-// command succeeds or fails by itself, and the error tells which did. They are pipelined: one
-// system call carries hundreds of commands and one answer acknowledges them all, so that a batch
-// costs what the kernel's work costs.
+// command succeeds or fails by itself, and the error tells which did. Commands are pipelined: one
+// system call carries hundreds of them and one answer acknowledges them all. So the time for a
+// batch is the kernel's time for the work.
 //
-// Reading is by [Client.Services] and [Client.AllDestinations]; the lists are sorted by key.
+// [Client.Services] and [Client.Destinations] read; their lists are sorted by key.
 //
-// Messages, attributes, sockets and the kernel's refusals are those of package rawnl. Package
-// ipvsfake is an IPVS in memory that speaks the same messages, for tests on kernels without it.
+// Package rawnl has the messages, attributes and sockets, and the type of the kernel's refusals.
+// Package ipvsfake is an IPVS in memory that speaks the same messages, for tests on kernels without
+// IPVS.
 //
 // # Errors of the kernel
 //
-// What net/netfilter/ipvs/ip_vs_ctl.c of Linux 5.10 to 7.2 answers, in the order in which it looks:
+// These are the errors of net/netfilter/ipvs/ip_vs_ctl.c in Linux 5.10 to 7.2, in the order of its
+// checks:
 //
 //	any command
 //	  EPERM         no CAP_NET_ADMIN in the initial user namespace

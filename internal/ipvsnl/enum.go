@@ -3,40 +3,28 @@ package ipvsnl
 import "fmt"
 
 // Command is a command of the IPVS family of generic netlink (IPVS_CMD_*,
-// include/uapi/linux/ip_vs.h). The commands about sync daemons are known by name only: nothing here
-// sends them.
+// include/uapi/linux/ip_vs.h).
 type Command uint8
 
-// The commands, in the kernel's order.
+// The commands that this package and ipvsadm send.
 const (
-	CommandUnspec         Command = iota // IPVS_CMD_UNSPEC
-	CommandNewService                    // IPVS_CMD_NEW_SERVICE
-	CommandSetService                    // IPVS_CMD_SET_SERVICE
-	CommandDelService                    // IPVS_CMD_DEL_SERVICE
-	CommandGetService                    // IPVS_CMD_GET_SERVICE
-	CommandNewDestination                // IPVS_CMD_NEW_DEST
-	CommandSetDestination                // IPVS_CMD_SET_DEST
-	CommandDelDestination                // IPVS_CMD_DEL_DEST
-	CommandGetDestination                // IPVS_CMD_GET_DEST
-	CommandNewDaemon                     // IPVS_CMD_NEW_DAEMON
-	CommandDelDaemon                     // IPVS_CMD_DEL_DAEMON
-	CommandGetDaemon                     // IPVS_CMD_GET_DAEMON
-	CommandSetConfig                     // IPVS_CMD_SET_CONFIG
-	CommandGetConfig                     // IPVS_CMD_GET_CONFIG
-	CommandSetInfo                       // IPVS_CMD_SET_INFO: only the reply to GET_INFO
-	CommandGetInfo                       // IPVS_CMD_GET_INFO
-	CommandZero                          // IPVS_CMD_ZERO
-	CommandFlush                         // IPVS_CMD_FLUSH
+	CommandNewService     Command = 1  // IPVS_CMD_NEW_SERVICE
+	CommandSetService     Command = 2  // IPVS_CMD_SET_SERVICE
+	CommandDelService     Command = 3  // IPVS_CMD_DEL_SERVICE
+	CommandGetService     Command = 4  // IPVS_CMD_GET_SERVICE
+	CommandNewDestination Command = 5  // IPVS_CMD_NEW_DEST
+	CommandSetDestination Command = 6  // IPVS_CMD_SET_DEST
+	CommandDelDestination Command = 7  // IPVS_CMD_DEL_DEST
+	CommandGetDestination Command = 8  // IPVS_CMD_GET_DEST
+	CommandSetConfig      Command = 12 // IPVS_CMD_SET_CONFIG
+	CommandGetConfig      Command = 13 // IPVS_CMD_GET_CONFIG
 )
 
-var commandNames = [...]string{
-	"unspecified command", "new service", "set service", "delete service", "get service",
+var commandNames = [...]string{1: "new service", "set service", "delete service", "get service",
 	"new destination", "set destination", "delete destination", "get destination",
-	"new daemon", "delete daemon", "get daemon", "set config", "get config", "set info", "get info",
-	"zero", "flush",
-}
+	12: "set config", "get config"}
 
-// String returns what the command does, for example "new service".
+// String returns the name of the command, for example "new service".
 func (c Command) String() string { return name(commandNames[:], "command", uint32(c)) }
 
 // Family is an address family (AF_* of Linux, on every system).
@@ -81,7 +69,7 @@ const (
 	ForwardTunnel
 	// IP_VS_CONN_F_DROUTE: to the destination's link address, unchanged
 	ForwardDirectRoute
-	// IP_VS_CONN_F_BYPASS: to the original address; the kernel's own, for caches
+	// IP_VS_CONN_F_BYPASS: to the original address; for caches, and set only by the kernel
 	ForwardBypass
 )
 
@@ -92,7 +80,7 @@ func (m ForwardingMethod) String() string {
 	return name(forwardNames[:], "forwarding method", uint32(m))
 }
 
-// name returns names[v], or kind and the number of a value that has no name.
+// name returns names[v], or kind and the number if v has no name.
 func name(names []string, kind string, v uint32) string {
 	if int64(v) < int64(len(names)) && names[v] != "" {
 		return names[v]

@@ -7,16 +7,12 @@ import (
 	"syscall"
 )
 
-// Errors that callers act on. They are found with [errors.Is]. What the kernel refuses is an
-// [rawnl.OpError], whose Meaning is one of them where the errno stands for it.
+// Errors that callers act on. They are found with [errors.Is]. A refusal by the kernel is an
+// [rawnl.OpError], whose Meaning is one of them if the errno stands for it.
 var (
 	// ErrNotSupported: the running kernel has no IPVS, neither built in nor as a module that it
 	// could load.
 	ErrNotSupported = errors.New("the kernel has no IPVS (module ip_vs)")
-	// ErrInvalid: what is wanted is not something that IPVS can do. The error names the field.
-	// Nothing was sent.
-	ErrInvalid = errors.New("invalid")
-
 	// ErrNoService: the service does not exist (ESRCH).
 	ErrNoService = errors.New("no such service")
 	// ErrNoDestination: the service has no such destination (ENOENT of a command about a
@@ -29,12 +25,7 @@ var (
 	ErrExists = errors.New("exists already")
 )
 
-// invalid returns an ErrInvalid about a field of an object.
-func invalid(object any, field, format string, args ...any) error {
-	return fmt.Errorf("%v: %s: %w: %s", object, field, ErrInvalid, fmt.Sprintf(format, args...))
-}
-
-// Explain returns what the errno stands for when the kernel refuses the command.
+// Explain returns the meaning of the errno with which the kernel refused the command.
 func (c Command) Explain(errno syscall.Errno) error {
 	switch {
 	case errno == syscall.EEXIST:
@@ -51,8 +42,8 @@ func (c Command) Explain(errno syscall.Errno) error {
 	return nil
 }
 
-// DescribePart returns the service, or the destination and its service, that a request is about:
-// "10.1.0.1:8080 of TCP 10.0.0.1:80". The kernel points at no attributes.
+// DescribePart returns the service of a request, or the destination and its service: "10.1.0.1:8080
+// of TCP 10.0.0.1:80". The kernel does not point at an attribute.
 func (c Command) DescribePart(request []byte, _ int) string {
 	w, err := Parse(request[min(len(request), headersLen):])
 	if err != nil {

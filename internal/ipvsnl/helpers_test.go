@@ -38,16 +38,7 @@ func DestKey(s string) DestinationKey {
 	return DestinationKey{Addr: ap.Addr(), Port: ap.Port()}
 }
 
-// Mask returns a netmask that exists.
-func Mask(f Family, bits int) Netmask {
-	m, err := PrefixNetmask(f, bits)
-	if err != nil {
-		panic(err)
-	}
-	return m
-}
-
-// Random returns a source whose seed is shown when the test fails.
+// Random returns a random source. If the test fails, it shows the seed.
 func Random(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -62,7 +53,7 @@ func Random(t *testing.T) *rand.Rand {
 // Pick returns one of choices.
 func Pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
-// RandomAddr returns a unicast address that IPVS takes as a destination.
+// RandomAddr returns a unicast address that IPVS accepts as a destination.
 func RandomAddr(r *rand.Rand, f Family) netip.Addr {
 	if f == FamilyIPv4 {
 		return netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
@@ -81,11 +72,11 @@ func RandomService(r *rand.Rand) Service {
 		Scheduler: Pick(r, "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh",
 			"fo", "ovf", "none"),
 		Flags:   ServiceFlags(r.Uint32()) & 0x3d,
-		Timeout: time.Duration(r.IntN(int(MaxPersistence/time.Second)+1)) * time.Second,
-		Netmask: Mask(f, 1+r.IntN(Pick(r, 32, 32, int(f)*12+8))),
+		Timeout: time.Duration(r.IntN(31*24*3600)) * time.Second,
+		Netmask: PrefixNetmask(f, 1+r.IntN(Pick(r, 32, 32, int(f)*12+8))),
 	}
 	if f == FamilyIPv4 && r.IntN(4) == 0 {
-		s.Netmask = Netmask{ignored: r.Uint32()}
+		s.Netmask = Netmask(r.Uint32())
 	}
 	if r.IntN(4) == 0 {
 		s.PersistenceEngine = "sip"
@@ -117,15 +108,15 @@ func RandomDestination(r *rand.Rand, f Family) Destination {
 	return d
 }
 
-// RandomStats returns statistics that fit in the 32-bit attributes too.
+// RandomStats returns statistics whose numbers fit into 32 bits.
 func RandomStats(r *rand.Rand) (s Stats) {
-	for typ := StatsAttrConns; typ <= StatsAttrOutBPS; typ++ {
+	for typ := StatsAttrConns; typ <= StatsAttrOutBytes; typ++ {
 		*s.Counter(typ) = uint64(r.Uint32())
 	}
 	return s
 }
 
-// LittleEndian skips a test whose expected bytes are those of a little-endian machine.
+// LittleEndian skips a test on a big-endian machine, because its expected bytes are little-endian.
 func LittleEndian(tb testing.TB) {
 	tb.Helper()
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
@@ -133,8 +124,7 @@ func LittleEndian(tb testing.TB) {
 	}
 }
 
-// Unhex returns the bytes that s spells, ignoring spaces, line breaks and what follows a // on each
-// line.
+// Unhex returns the bytes that s spells, ignoring spaces, line breaks and comments after //.
 func Unhex(tb testing.TB, s string) []byte {
 	tb.Helper()
 	var digits strings.Builder
@@ -181,12 +171,12 @@ func Recordings(tb testing.TB) (list []Recorded) {
 // Attrs returns the attributes that put appends.
 func Attrs(put func(b *rawnl.Batch)) []byte {
 	var b rawnl.Batch
-	begin(&b, CommandUnspec)
+	begin(&b, 0)
 	put(&b)
 	return b.Bytes()[headersLen:]
 }
 
-// Inside returns the attribute typ, which holds those that put appends.
+// Inside returns the attribute typ around the attributes that put appends.
 func Inside(typ uint16, put func(b *rawnl.Batch)) []byte {
 	return Attrs(func(b *rawnl.Batch) {
 		m := b.Nest(typ)
@@ -195,7 +185,8 @@ func Inside(typ uint16, put func(b *rawnl.Batch)) []byte {
 	})
 }
 
-// Many returns a batch that adds services with destinations each, and one that removes them.
+// Many returns a batch that adds services with so many destinations each, and one that removes
+// them.
 func Many(services, destinations int) (add, remove *Batch) {
 	add, remove = &Batch{}, &Batch{}
 	for i := range services {

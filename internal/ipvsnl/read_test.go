@@ -1,18 +1,17 @@
 package ipvsnl_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// shown makes the part of the answer to m that shows a service.
+// shown makes a part of the answer to m, with one service.
 func shown(m rawnltest.Message, s ObservedService) []byte {
 	return rawnltest.Reply(m.Type, rawnl.FlagMulti, m.Seq, ipvsfake.ServiceBody(s))
 }
@@ -25,16 +24,14 @@ func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 		b.NewDestination(Web, Dest("10.0.0.1:80"))
 	}))
 	k.InterruptDumps(DumpAttempts - 1)
-	services, err := c.Services(t.Context())
-	require.NoError(t, err)
+	services := servicesOf(t, c)
 	require.Len(t, services, 1)
 	k.InterruptDumps(DumpAttempts - 1)
-	lists, err := c.AllDestinations(t.Context(), []ServiceKey{Web})
-	require.NoError(t, err)
+	lists := allDestsOf(t, c, []ServiceKey{Web})
 	require.Len(t, lists[0], 1)
 
 	k.InterruptDumps(DumpAttempts)
-	_, err = c.Services(t.Context())
+	_, err := c.Services(t.Context())
 	require.ErrorIs(t, err, rawnl.ErrDumpInterrupted)
 	k.InterruptDumps(DumpAttempts)
 	_, err = c.Destinations(t.Context(), Web)
@@ -48,15 +45,14 @@ func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
 	dumps := 0
 	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
 		dumps++
-		part := shown(m, ObservedService{Service: Wanted(Web), Hashed: true})
+		part := shown(m, ObservedService{Service: Wanted(Web)})
 		parts := []any{part}
 		if dumps < 3 {
 			parts = append(parts, part)
 		}
 		return append(parts, rawnltest.Done(m.Seq, 0, 0))
 	})
-	services, err := c.Services(t.Context())
-	require.NoError(t, err)
+	services := servicesOf(t, c)
 	require.Len(t, services, 1)
 	require.Equal(t, 3, dumps)
 }
@@ -73,36 +69,17 @@ func TestADumpInPartsIsWholeAndSorted(t *testing.T) {
 			b.NewDestination(AddressService(TCP, AddrPort("10.96.0.1:80")), d)
 		}
 	}))
-	services, err := c.Services(t.Context())
-	require.NoError(t, err)
+	services := servicesOf(t, c)
 	require.Len(t, services, 300)
 	for i := 1; i < len(services); i++ {
 		require.Negative(t, services[i-1].Compare(services[i].ServiceKey))
 	}
-	list, err := c.Destinations(t.Context(), Web)
-	require.NoError(t, err)
+	list := destsOf(t, c, Web)
 	require.Len(t, list, 300)
 	require.Equal(t, uint16(1), list[0].Port)
 }
 
-func TestADumpCanBeGivenUp(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	parts := 0
-	c, _ := dialScripted(t, func(m rawnltest.Message) (answer []any) {
-		for range 3 {
-			parts++
-			s := Wanted(MarkService(FamilyIPv4, uint32(parts)))
-			answer = append(answer, shown(m, ObservedService{Service: s}))
-		}
-		cancel()
-		return append(answer, rawnltest.Done(m.Seq, 0, 0))
-	})
-	_, err := c.Services(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-}
-
-func TestStatisticsAndConnectionsAreRead(t *testing.T) {
+func TestStatisticsAreReadBack(t *testing.T) {
 	t.Parallel()
 	c, k := fakeClient(t)
 	d := Dest("10.244.1.1:8080")
@@ -110,16 +87,12 @@ func TestStatisticsAndConnectionsAreRead(t *testing.T) {
 		b.NewService(Wanted(Web))
 		b.NewDestination(Web, d)
 	}))
-	k.SetConns(Web, d.DestinationKey, 1, 2, 3)
 	k.SetStats(Web, d.DestinationKey, SomeStats)
 	k.SetStats(Web, DestinationKey{}, Stats{Connections: 1 << 40})
 
-	list, err := c.Destinations(t.Context(), Web)
-	require.NoError(t, err)
-	require.Equal(t, []ObservedDestination{{Destination: d, ActiveConns: 1, InactiveConns: 2,
-		PersistentConns: 3, Stats: SomeStats}}, list)
-	s, err := c.Service(t.Context(), Web)
-	require.NoError(t, err)
+	list := destsOf(t, c, Web)
+	require.Equal(t, []ObservedDestination{{Destination: d, Stats: SomeStats}}, list)
+	s := serviceOf(t, c, Web)
 	require.Equal(t, uint64(1)<<40, s.Stats.Connections)
 }
 
@@ -129,12 +102,9 @@ func TestAForeignServiceIsRead(t *testing.T) {
 	esp := Web
 	esp.Protocol = 50
 	require.NoError(t, submit(t, c, func(b *Batch) {
-		rawService(b, CommandNewService,
-			Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30})
+		b.NewService(Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30})
 	}))
-	services, err := c.Services(t.Context())
-	require.NoError(t, err)
+	services := servicesOf(t, c)
 	require.Equal(t, ServiceFlags(1<<30), services[0].Flags)
-	_, err = c.Destinations(t.Context(), services[0].ServiceKey)
-	require.NoError(t, err)
+	destsOf(t, c, services[0].ServiceKey)
 }

@@ -1,8 +1,9 @@
 package ipvsnl_test
 
 import (
-	"errors"
+	"cmp"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -13,234 +14,118 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// refusals are requests and the kernel's answers to them, each in a network namespace with the
-// service web, which has the destinations 10.244.1.1:8080 and 10.244.1.2:8080. They are tried on
-// ipvsfake here and on real kernels in TestKernelRefusals: that is what makes ipvsfake believable.
+// refusals are requests and the kernel's answers: nil, an errno, or the error that it stands for.
+// The namespace has the service web with 10.244.1.1:8080 and 10.244.1.2:8080. Here ipvsfake
+// answers. TestKernelIsLikeTheFake sends the same requests to real kernels, and so shows that
+// ipvsfake is right.
 var refusals = []struct {
-	name  string
-	send  func(b *Batch)
-	errno syscall.Errno // 0: it succeeds
-	is    error
+	name string
+	send func(b *Batch)
+	want error
 }{
-	{name: "a new service", send: func(b *Batch) { b.NewService(Wanted(DNS6)) }},
-	{name: "a service that exists", send: func(b *Batch) {
-		b.NewService(Wanted(Web))
-	}, errno: syscall.EEXIST, is: ErrExists},
-	{
-		name:  "a service that exists, with a scheduler that does not",
-		send:  func(b *Batch) { b.NewService(Service{ServiceKey: Web, Scheduler: "nosuch"}) },
-		errno: syscall.EEXIST, is: ErrExists,
-	},
-	{
-		name:  "a service with an unknown scheduler",
-		send:  func(b *Batch) { b.NewService(Service{ServiceKey: DNS6, Scheduler: "nosuch"}) },
-		errno: syscall.ENOENT, is: ErrNoModule,
-	},
-	{
-		name: "a service with an unknown persistence engine",
-		send: func(b *Batch) {
-			b.NewService(Service{ServiceKey: DNS6, Scheduler: "rr", PersistenceEngine: "nosuch"})
-		},
-		errno: syscall.ENOENT, is: ErrNoModule,
-	},
-	{name: "a service without scheduler", send: func(b *Batch) {
-		b.NewService(Service{ServiceKey: DNS6, Scheduler: "none"})
-	}},
-	{name: "a service by mark", send: func(b *Batch) { b.NewService(Wanted(Marks)) }},
-	{
-		name: "the same mark in the other family",
-		send: func(b *Batch) {
-			b.NewService(Wanted(Marks))
-			b.NewService(Wanted(MarkService(FamilyIPv6, 7)))
-		},
-	},
-	{
-		name:  "the same mark twice",
-		send:  func(b *Batch) { b.NewService(Wanted(Marks)); b.NewService(Wanted(Marks)) },
-		errno: syscall.EEXIST, is: ErrExists,
-	},
-	{
-		name: "the same address and port with another protocol",
-		send: func(b *Batch) {
-			b.NewService(Wanted(AddressService(UDP, netip.AddrPortFrom(Web.Addr, Web.Port))))
-		},
-	},
-	{name: "an unchanged service", send: func(b *Batch) { b.SetService(Wanted(Web)) }},
-	{name: "a change of a missing service", send: func(b *Batch) {
-		b.SetService(Wanted(DNS6))
-	}, errno: syscall.ESRCH, is: ErrNoService},
-	{
-		name:  "a change to an unknown scheduler",
-		send:  func(b *Batch) { b.SetService(Service{ServiceKey: Web, Scheduler: "nosuch"}) },
-		errno: syscall.ENOENT, is: ErrNoModule,
-	},
-	{name: "removal of a service", send: func(b *Batch) { b.DelService(Web) }},
-	{name: "removal of a missing service", send: func(b *Batch) {
-		b.DelService(DNS6)
-	}, errno: syscall.ESRCH, is: ErrNoService},
-	{name: "a new destination", send: func(b *Batch) {
-		b.NewDestination(Web, Dest("10.244.1.3:8080"))
-	}},
-	{name: "the same address with another port", send: func(b *Batch) {
-		b.NewDestination(Web, Dest("10.244.1.1:8081"))
-	}},
-	{
-		name: "a destination that exists", send: func(b *Batch) {
-			b.NewDestination(Web, Dest("10.244.1.1:8080"))
-		},
-		errno: syscall.EEXIST, is: ErrExists,
-	},
-	{
-		name: "a destination of a missing service", send: func(b *Batch) {
-			b.NewDestination(DNS6, Dest("[2001:db8::2]:53"))
-		},
-		errno: syscall.ESRCH, is: ErrNoService,
-	},
-	{
-		name: "a broadcast destination", send: func(b *Batch) {
-			b.NewDestination(Web, Dest("255.255.255.255:80"))
-		},
-		errno: syscall.EINVAL,
-	},
-	{
-		name: "a link-local destination that is not ours",
-		send: func(b *Batch) {
-			b.NewService(Wanted(DNS6))
-			b.NewDestination(DNS6, Dest("[fe80::1]:53"))
-		}, errno: syscall.EINVAL,
-	},
-	{
-		name: "a tunnel to the other family",
-		send: func(b *Batch) {
-			b.NewDestination(Web, Destination{DestinationKey: DestKey("[2001:db8::2]:80"),
-				Weight: 1, Forward: ForwardTunnel})
-		},
-	},
-	{
-		name: "masquerade to the other family", send: func(b *Batch) {
-			raw(b, CommandNewDestination, Web, Dest("[2001:db8::2]:80"))
-		},
-		errno: syscall.EINVAL,
-	},
-	{
-		name: "a weight beyond the kernel's int",
-		send: func(b *Batch) {
-			raw(b, CommandNewDestination, Web, Destination{DestinationKey: DestKey("10.244.1.3:80"),
-				Weight: 1 << 31})
-		},
-		errno: syscall.ERANGE,
-	},
-	{
-		name: "a lower threshold above the upper",
-		send: func(b *Batch) {
-			raw(b, CommandSetDestination, Web, Destination{DestinationKey: DestKey("10.244.1.3:80"),
-				LowerThreshold: 1})
-		},
-		errno: syscall.ERANGE,
-	},
-	{name: "a change of a destination", send: func(b *Batch) {
-		b.SetDestination(Web, Dest("10.244.1.1:8080"))
-	}},
-	{
-		name: "a change of a missing destination", send: func(b *Batch) {
-			b.SetDestination(Web, Dest("10.244.1.3:8080"))
-		},
-		errno: syscall.ENOENT, is: ErrNoDestination,
-	},
-	{
-		name: "a change of a destination of a missing service", send: func(b *Batch) {
-			b.SetDestination(DNS6, Dest("[2001:db8::2]:53"))
-		},
-		errno: syscall.ESRCH, is: ErrNoService,
-	},
-	{name: "removal of a destination", send: func(b *Batch) {
-		b.DelDestination(Web, DestKey("10.244.1.1:8080"))
-	}},
-	{
-		name: "removal of a missing destination", send: func(b *Batch) {
-			b.DelDestination(Web, DestKey("10.244.1.3:8080"))
-		},
-		errno: syscall.ENOENT, is: ErrNoDestination,
-	},
-	{
-		name:  "removal of a destination of a missing service",
-		send:  func(b *Batch) { b.DelDestination(DNS6, DestKey("[2001:db8::2]:53")) },
-		errno: syscall.ESRCH, is: ErrNoService,
-	},
-	{
-		name: "a command that does not exist", send: func(b *Batch) {
-			raw(b, CommandFlush+1, Web, Destination{})
-		},
-		errno: syscall.EOPNOTSUPP,
-	},
-	{
-		name: "a service that is not named", send: func(b *Batch) {
-			b.Raw(CommandDelService, func(*rawnl.Batch) {})
-		}, errno: syscall.EINVAL,
-	},
-	{
-		name: "a service without settings", send: func(b *Batch) {
-			rawKey(b, CommandNewService, DNS6)
-		},
-		errno: syscall.EINVAL,
-	},
-	{
-		name: "a destination without settings",
-		send: func(b *Batch) {
-			b.Raw(CommandNewDestination, func(w *rawnl.Batch) {
-				PutServiceKey(w, Web)
-				m := w.Nest(CmdAttrDestination)
-				PutDestinationKey(w, DestKey("10.0.0.1:1"))
-				w.End(m)
-			})
-		},
-		errno: syscall.EINVAL,
-	},
-	{
-		name:  "a missing service without settings to change",
-		send:  func(b *Batch) { rawKey(b, CommandSetService, DNS6) },
-		errno: syscall.EINVAL,
-	},
-	{
-		name: "another family", send: func(b *Batch) {
-			rawKey(b, CommandDelService, ServiceKey{Family: 1, FWMark: 1})
-		},
-		errno: syscall.EAFNOSUPPORT,
-	},
-	{
-		name: "an IPv6 prefix of no bits",
-		send: func(b *Batch) {
-			s := Wanted(DNS6)
-			s.Netmask = NoPrefix
-			rawService(b, CommandNewService, s)
-		},
-		errno: syscall.EINVAL,
-	},
+	{"a new service", newService(Wanted(DNS6)), nil},
+	{"a service that exists", newService(Wanted(Web)), ErrExists},
+	{"a service that exists, with a scheduler that does not",
+		newService(Service{ServiceKey: Web, Scheduler: "nosuch"}), ErrExists},
+	{"a service with an unknown scheduler",
+		newService(Service{ServiceKey: DNS6, Scheduler: "nosuch"}), ErrNoModule},
+	{"a service with an unknown persistence engine", newService(Service{ServiceKey: DNS6,
+		Scheduler: "rr", PersistenceEngine: "nosuch"}), ErrNoModule},
+	{"a service without scheduler",
+		newService(Service{ServiceKey: DNS6, Scheduler: "none"}), nil},
+	{"a service by mark", newService(Wanted(Marks)), nil},
+	{"the same mark in the other family",
+		newService(Wanted(Marks), Wanted(MarkService(FamilyIPv6, 7))), nil},
+	{"the same mark twice", newService(Wanted(Marks), Wanted(Marks)), ErrExists},
+	{"the same address and port with another protocol",
+		newService(Wanted(AddressService(UDP, netip.AddrPortFrom(Web.Addr, Web.Port)))), nil},
+	{"an unchanged service", setService(Wanted(Web)), nil},
+	{"a change of a missing service", setService(Wanted(DNS6)), ErrNoService},
+	{"a change to an unknown scheduler",
+		setService(Service{ServiceKey: Web, Scheduler: "nosuch"}), ErrNoModule},
+	{"removal of a service", func(b *Batch) { b.DelService(Web) }, nil},
+	{"removal of a missing service", func(b *Batch) { b.DelService(DNS6) }, ErrNoService},
+	{"a new destination", newDest(Web, Dest("10.244.1.3:8080")), nil},
+	{"the same address with another port", newDest(Web, Dest("10.244.1.1:8081")), nil},
+	{"a destination that exists", newDest(Web, Dest("10.244.1.1:8080")), ErrExists},
+	{"a destination of a missing service", newDest(DNS6, Dest("[2001:db8::2]:53")), ErrNoService},
+	{"a broadcast destination", newDest(Web, Dest("255.255.255.255:80")), syscall.EINVAL},
+	{"a link-local destination that is not ours", func(b *Batch) {
+		b.NewService(Wanted(DNS6))
+		b.NewDestination(DNS6, Dest("[fe80::1]:53"))
+	}, syscall.EINVAL},
+	{"a tunnel to the other family", newDest(Web, Destination{
+		DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel}), nil},
+	{"masquerade to the other family",
+		newDest(Web, Dest("[2001:db8::2]:80")), syscall.EINVAL},
+	{"a weight beyond the kernel's int", newDest(Web,
+		Destination{DestinationKey: DestKey("10.244.1.3:80"), Weight: 1 << 31}), syscall.ERANGE},
+	{"a lower threshold above the upper", setDest(Web,
+		Destination{DestinationKey: DestKey("10.244.1.3:80"), LowerThreshold: 1}), syscall.ERANGE},
+	{"a change of a destination", setDest(Web, Dest("10.244.1.1:8080")), nil},
+	{"a change of a missing destination", setDest(Web, Dest("10.244.1.3:8080")), ErrNoDestination},
+	{"a change of a destination of a missing service",
+		setDest(DNS6, Dest("[2001:db8::2]:53")), ErrNoService},
+	{"removal of a destination", delDest(Web, "10.244.1.1:8080"), nil},
+	{"removal of a missing destination", delDest(Web, "10.244.1.3:8080"), ErrNoDestination},
+	{"removal of a destination of a missing service",
+		delDest(DNS6, "[2001:db8::2]:53"), ErrNoService},
+	{"a command that does not exist", rawKey(Command(18), Web), syscall.EOPNOTSUPP},
+	{"a service that is not named",
+		func(b *Batch) { b.Raw(CommandDelService, func(*rawnl.Batch) {}) }, syscall.EINVAL},
+	{"a service without settings", rawKey(CommandNewService, DNS6), syscall.EINVAL},
+	{"a destination without settings", func(b *Batch) {
+		b.Raw(CommandNewDestination, func(w *rawnl.Batch) {
+			PutServiceKey(w, Web)
+			m := w.Nest(CmdAttrDestination)
+			PutDestinationKey(w, DestKey("10.0.0.1:1"))
+			w.End(m)
+		})
+	}, syscall.EINVAL},
+	{"a missing service without settings to change", rawKey(CommandSetService, DNS6),
+		syscall.EINVAL},
+	{"another family", rawKey(CommandDelService, ServiceKey{Family: 1, FWMark: 1}),
+		syscall.EAFNOSUPPORT},
+	{"an IPv6 prefix of no bits",
+		newService(Service{ServiceKey: DNS6, Scheduler: "rr", Netmask: 128}), syscall.EINVAL},
 }
 
-// raw adds a command about a destination without looking at it.
-func raw(b *Batch, cmd Command, k ServiceKey, d Destination) {
-	b.Raw(cmd, func(w *rawnl.Batch) {
-		PutServiceKey(w, k)
-		m := w.Nest(CmdAttrDestination)
-		PutDestination(w, d)
-		w.End(m)
-	})
+// Each of the functions below returns a function that adds a command to a batch.
+
+func newService(services ...Service) func(b *Batch) {
+	return func(b *Batch) {
+		for _, s := range services {
+			b.NewService(s)
+		}
+	}
 }
 
-// rawService adds a command about a whole service without looking at it.
-func rawService(b *Batch, cmd Command, s Service) {
-	b.Raw(cmd, func(w *rawnl.Batch) {
-		m := w.Nest(CmdAttrService)
-		PutService(w, s)
-		w.End(m)
-	})
+func setService(s Service) func(b *Batch) { return func(b *Batch) { b.SetService(s) } }
+
+func newDest(k ServiceKey, d ...Destination) func(b *Batch) {
+	return func(b *Batch) {
+		for _, d := range d {
+			b.NewDestination(k, d)
+		}
+	}
 }
 
-// rawKey adds a command with nothing but the key of a service.
-func rawKey(b *Batch, cmd Command, k ServiceKey) {
-	b.Raw(cmd, func(w *rawnl.Batch) { PutServiceKey(w, k) })
+func setDest(k ServiceKey, d Destination) func(b *Batch) {
+	return func(b *Batch) { b.SetDestination(k, d) }
 }
+
+func delDest(k ServiceKey, d string) func(b *Batch) {
+	return func(b *Batch) { b.DelDestination(k, DestKey(d)) }
+}
+
+// rawKey adds a command with only the key of a service.
+func rawKey(cmd Command, k ServiceKey) func(b *Batch) {
+	return func(b *Batch) { b.Raw(cmd, func(w *rawnl.Batch) { PutServiceKey(w, k) }) }
+}
+
+// meanings are the errors that errnos stand for.
+var meanings = map[error]syscall.Errno{ErrExists: syscall.EEXIST, ErrNoService: syscall.ESRCH,
+	ErrNoDestination: syscall.ENOENT, ErrNoModule: syscall.ENOENT}
 
 // testRefusals tries all refusals, each with a client of its own.
 func testRefusals(t *testing.T, dial func(t *testing.T) *Client) {
@@ -249,22 +134,19 @@ func testRefusals(t *testing.T, dial func(t *testing.T) *Client) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c := dial(t)
-			require.NoError(t, submit(t, c, func(b *Batch) {
-				b.NewService(Wanted(Web))
-				b.NewDestination(Web, Dest("10.244.1.1:8080"))
-				b.NewDestination(Web, Dest("10.244.1.2:8080"))
-			}))
+			require.NoError(t, submit(t, c, newService(Wanted(Web))))
+			require.NoError(t, submit(t, c, newDest(Web, Dest("10.244.1.1:8080"),
+				Dest("10.244.1.2:8080"))))
 			err := submit(t, c, tt.send)
-			if tt.errno == 0 {
+			if tt.want == nil {
 				require.NoError(t, err)
 				return
 			}
 			var refusal *rawnl.OpError
 			require.ErrorAs(t, err, &refusal)
-			require.Equal(t, tt.errno.Error(), refusal.Errno.Error())
-			for _, sentinel := range []error{ErrExists, ErrNoService, ErrNoDestination,
-				ErrNoModule} {
-				require.Equal(t, sentinel == tt.is, errors.Is(err, sentinel), "%v", sentinel)
+			require.Equal(t, tt.want, cmp.Or[error](refusal.Meaning, refusal.Errno))
+			if errno, stands := meanings[tt.want]; stands {
+				require.Equal(t, errno, refusal.Errno)
 			}
 		})
 	}
@@ -276,16 +158,17 @@ var services = []Service{
 	{ServiceKey: AddressService(TCP, AddrPort("10.96.0.2:0")), Scheduler: "wlc",
 		Flags: FlagPersistent, Timeout: 3 * time.Hour},
 	{ServiceKey: AddressService(SCTP, AddrPort("10.96.0.2:80")), Scheduler: "lc",
-		Timeout: MaxPersistence},
+		Timeout: 31 * 24 * time.Hour},
 	OPS, SIP,
 	{ServiceKey: DNS6, Scheduler: "mh", Flags: FlagHashPort | FlagFallback | FlagPersistent,
-		Netmask: Mask(FamilyIPv6, 64)},
-	{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort, Netmask: Mask(FamilyIPv4, 0)},
+		Netmask: PrefixNetmask(FamilyIPv6, 64)},
+	{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort,
+		Netmask: PrefixNetmask(FamilyIPv4, 0)},
 	{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none",
-		Flags: FlagSchedulerThree},
+		Flags: 0x20},
 }
 
-// destinationsOf are destinations of all kinds, of some of services.
+// destinationsOf are destinations of all kinds, for some of services.
 var destinationsOf = map[ServiceKey][]Destination{
 	Web: {
 		{DestinationKey: DestKey("10.244.1.1:8080")},
@@ -306,7 +189,6 @@ var destinationsOf = map[ServiceKey][]Destination{
 func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)
-	ctx := t.Context()
 	destinations := make([][]Destination, len(services))
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		for i, s := range services {
@@ -318,23 +200,19 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 		}
 	}))
 
-	observed, err := c.Services(ctx)
-	require.NoError(t, err)
+	observed := servicesOf(t, c)
 	var got []Service
 	var keys []ServiceKey
 	for _, o := range observed {
-		require.True(t, o.Hashed)
 		require.Zero(t, o.Stats)
 		got, keys = append(got, o.Service), append(keys, o.ServiceKey)
 	}
 	require.ElementsMatch(t, services, got)
-	require.IsIncreasing(t, order(keys))
+	require.True(t, slices.IsSortedFunc(keys, ServiceKey.Compare))
 
-	lists, err := c.AllDestinations(ctx, keysOf(services))
-	require.NoError(t, err)
-	for i, list := range lists {
-		one, err := c.Destinations(ctx, services[i].ServiceKey)
-		require.NoError(t, err)
+	for i, s := range services {
+		list := allDestsOf(t, c, []ServiceKey{s.ServiceKey})[0]
+		one := destsOf(t, c, s.ServiceKey)
 		require.Equal(t, list, one)
 		var got []Destination
 		for _, o := range list {
@@ -344,14 +222,13 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 		require.Equal(t, destinations[i], got)
 	}
 	for _, s := range services {
-		o, err := c.Service(ctx, s.ServiceKey)
-		require.NoError(t, err)
-		require.Equal(t, ObservedService{Service: s, Hashed: true}, o)
+		o := serviceOf(t, c, s.ServiceKey)
+		require.Equal(t, ObservedService{Service: s}, o)
 	}
 	requireMissing(t, c)
 }
 
-// requireMissing asks for a service that is not there.
+// requireMissing asks for a service that does not exist.
 func requireMissing(t *testing.T, c *Client) {
 	t.Helper()
 	ctx := t.Context()
@@ -360,52 +237,26 @@ func requireMissing(t *testing.T, c *Client) {
 	require.ErrorIs(t, err, ErrNoService)
 	_, err = c.Destinations(ctx, missing)
 	require.ErrorIs(t, err, ErrNoService)
-	lists, err := c.AllDestinations(ctx, []ServiceKey{missing, Marks})
-	require.NoError(t, err)
+	lists := allDestsOf(t, c, []ServiceKey{missing, Marks})
 	require.Empty(t, lists[0])
 	require.Len(t, lists[1], 1)
-}
-
-// keysOf returns the keys of services.
-func keysOf(services []Service) (keys []ServiceKey) {
-	for _, s := range services {
-		keys = append(keys, s.ServiceKey)
-	}
-	return keys
-}
-
-// order returns for each key how many of keys are not after it.
-func order(keys []ServiceKey) (places []int) {
-	for _, k := range keys {
-		n := 0
-		for _, o := range keys {
-			if o.Compare(k) <= 0 {
-				n++
-			}
-		}
-		places = append(places, n)
-	}
-	return places
 }
 
 // testEdits changes what exists and reads it again.
 func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)
-	ctx := t.Context()
 	full := Service{ServiceKey: Web, Scheduler: "sh", Flags: FlagPersistent | FlagHashPort,
 		Timeout: time.Minute,
-		Netmask: Mask(FamilyIPv4, 24), PersistenceEngine: "sip"}
+		Netmask: PrefixNetmask(FamilyIPv4, 24), PersistenceEngine: "sip"}
 	tunnel := Destination{DestinationKey: DestKey("10.244.1.1:8080"), Weight: 7,
 		Forward: ForwardTunnel, UpperThreshold: 9, LowerThreshold: 3}
 	plain := Dest("10.244.1.1:8080")
 	requireIs := func(s Service, d Destination) {
 		t.Helper()
-		o, err := c.Service(ctx, Web)
-		require.NoError(t, err)
-		require.Equal(t, ObservedService{Service: s, Hashed: true}, o)
-		list, err := c.Destinations(ctx, Web)
-		require.NoError(t, err)
+		o := serviceOf(t, c, Web)
+		require.Equal(t, ObservedService{Service: s}, o)
+		list := destsOf(t, c, Web)
 		require.Equal(t, []ObservedDestination{{Destination: d}}, list)
 	}
 	require.NoError(t, submit(t, c, func(b *Batch) {
@@ -425,26 +276,21 @@ func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 	requireIs(full, tunnel)
 	drained := tunnel
 	drained.Weight = 0
-	require.NoError(t, submit(t, c, func(b *Batch) { b.SetDestination(Web, drained) }))
+	require.NoError(t, submit(t, c, setDest(Web, drained)))
 	requireIs(full, drained)
 	require.NoError(t, submit(t, c, func(b *Batch) {
 		b.DelService(Web)
 		b.NewService(Wanted(Web))
 	}))
-	list, err := c.Destinations(ctx, Web)
-	require.NoError(t, err)
+	list := destsOf(t, c, Web)
 	require.Empty(t, list, "a service goes with its destinations")
 }
 
-// testSettings tries the commands that are about the whole network namespace.
+// testSettings tries the commands that concern the whole network namespace.
 func testSettings(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)
 	ctx := t.Context()
-	info, err := c.Info(ctx)
-	require.NoError(t, err)
-	require.Equal(t, "1.2.1", info.Version.String())
-
 	fresh := Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute}
 	got, err := c.Timeouts(ctx)
 	require.NoError(t, err)
@@ -455,14 +301,12 @@ func testSettings(t *testing.T, dial func(t *testing.T) *Client) {
 	got, err = c.Timeouts(ctx)
 	require.NoError(t, err)
 	require.Equal(t, Timeouts{TCP: time.Hour, TCPFin: 2 * time.Minute, UDP: time.Second}, got)
+}
 
-	require.NoError(t, submit(t, c, func(b *Batch) {
-		b.NewService(Wanted(Web))
-		b.NewService(Wanted(Marks))
-	}))
-	info, err = c.Info(ctx)
-	require.NoError(t, err)
-	require.NotZero(t, info.ConnTableSize)
+// likeTheKernel are the tests that both the fake and the kernel pass.
+var likeTheKernel = map[string]func(t *testing.T, dial func(t *testing.T) *Client){
+	"refusals": testRefusals, "readback": testReadback, "edits": testEdits,
+	"settings": testSettings,
 }
 
 // fakeDial returns a client of a new fake.
@@ -472,22 +316,9 @@ func fakeDial(t *testing.T) *Client {
 	return c
 }
 
-func TestTheFakeRefusesWhatTheKernelRefuses(t *testing.T) {
+func TestTheFakeIsLikeTheKernel(t *testing.T) {
 	t.Parallel()
-	testRefusals(t, fakeDial)
-}
-
-func TestWhatIsWrittenIsRead(t *testing.T) {
-	t.Parallel()
-	testReadback(t, fakeDial)
-}
-
-func TestWhatIsChangedIsRead(t *testing.T) {
-	t.Parallel()
-	testEdits(t, fakeDial)
-}
-
-func TestSettingsOfTheNamespace(t *testing.T) {
-	t.Parallel()
-	testSettings(t, fakeDial)
+	for name, test := range likeTheKernel {
+		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, fakeDial) })
+	}
 }

@@ -3,10 +3,8 @@ package ipvsnl
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -16,25 +14,20 @@ import (
 const (
 	maxSchedulerName   = 15 // IP_VS_SCHEDNAME_MAXLEN, with the NUL
 	maxPersistenceName = 16 // IP_VS_PENAME_MAXLEN: the policy allows as many, and a NUL
-
-	// MaxPersistence is the longest timeout of persistence. The kernel counts it in clock ticks of
-	// 32 bits and does not check for overflow, so that much more than this would become very
-	// little; ipvsadm has the same limit.
-	MaxPersistence = 31 * 24 * time.Hour
 )
 
-// ServiceKey names a virtual service, the kernel's own way: by protocol, address and port, or by
+// ServiceKey names a virtual service as the kernel does: by protocol, address and port, or by
 // firewall mark. Keys can be compared with ==. [AddressService] and [MarkService] make them.
 type ServiceKey struct {
 	Family   Family
-	Protocol Protocol   // 0 for a service by mark, which takes any protocol
+	Protocol Protocol   // 0 for a service by mark, which accepts any protocol
 	Addr     netip.Addr // of Family, not mapped, without zone; invalid for a service by mark
-	Port     uint16     // 0, which is allowed for persistent services only, means every port
+	Port     uint16     // 0 means every port, and is allowed for persistent services only
 	FWMark   uint32     // not 0 for a service by mark
 }
 
-// AddressService returns the key of the service at addr. An IPv4 address mapped into IPv6 is taken
-// as IPv4.
+// AddressService returns the key of the service at addr. An IPv4 address mapped into IPv6 counts as
+// IPv4.
 func AddressService(p Protocol, addr netip.AddrPort) ServiceKey {
 	a := addr.Addr().Unmap()
 	return ServiceKey{Family: familyOf(a), Protocol: p, Addr: a, Port: addr.Port()}
@@ -69,113 +62,50 @@ func (k ServiceKey) Compare(o ServiceKey) int {
 		cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
 }
 
-// Validate returns an [ErrInvalid] that names the field at fault.
-func (k ServiceKey) Validate() error {
-	if err := k.encodable(); err != nil || k.FWMark != 0 {
-		return err
-	}
-	switch {
-	case k.Protocol != TCP && k.Protocol != UDP && k.Protocol != SCTP:
-		return invalid(k, "protocol", "%v is not TCP, UDP or SCTP", k.Protocol)
-	case k.Addr.IsUnspecified() || k.Addr.IsMulticast():
-		return invalid(k, "address", "%v is no unicast address", k.Addr)
-	}
-	return nil
-}
+// ServiceFlags are the flags of a service (IP_VS_SVC_F_*, include/uapi/linux/ip_vs.h).
+type ServiceFlags uint32
 
-// encodable reports whether k can name a service that exists: others may have made some that we
-// never would.
-func (k ServiceKey) encodable() error {
-	switch {
-	case k.Family != FamilyIPv4 && k.Family != FamilyIPv6:
-		return invalid(k, "family", "%v is neither IPv4 nor IPv6", k.Family)
-	case k.FWMark != 0 && k != MarkService(k.Family, k.FWMark):
-		return invalid(k, "firewall mark", "a service by mark has no protocol, address or port")
-	case k.FWMark != 0:
-		return nil
-	}
-	if err := checkAddr(k.Addr, k.Family); err != nil {
-		return invalid(k, "address", "%v", err)
-	}
-	return nil
-}
+// The flags of a service. Each scheduler gives the scheduler flags its own meaning, or ignores
+// them.
+const (
+	// IP_VS_SVC_F_PERSISTENT: a client keeps its destination for Timeout
+	FlagPersistent ServiceFlags = 0x01
+	// IP_VS_SVC_F_HASHED: set by the kernel, on every service it lists
+	FlagHashed ServiceFlags = 0x02
+	// IP_VS_SVC_F_ONEPACKET: schedule each UDP datagram by itself
+	FlagOnePacket ServiceFlags = 0x04
+	// FlagFallback, for sh and mh: take another destination if the chosen one is overloaded or has
+	// weight 0 (IP_VS_SVC_F_SCHED_SH_FALLBACK, IP_VS_SVC_F_SCHED_MH_FALLBACK: IP_VS_SVC_F_SCHED1).
+	FlagFallback ServiceFlags = 0x08
+	// FlagHashPort, for sh and mh: choose by source address and port, not by address alone
+	// (IP_VS_SVC_F_SCHED_SH_PORT, IP_VS_SVC_F_SCHED_MH_PORT: IP_VS_SVC_F_SCHED2).
+	FlagHashPort ServiceFlags = 0x10
+)
 
-// checkAddr reports what is wrong with a as an address of the family f.
-func checkAddr(a netip.Addr, f Family) error {
-	switch {
-	case !a.IsValid():
-		return errors.New("missing")
-	case a.Is4In6():
-		return fmt.Errorf("%v is mapped into IPv6", a)
-	case a.Zone() != "":
-		return fmt.Errorf("%v has a zone", a)
-	case familyOf(a) != f:
-		return fmt.Errorf("%v is not of the family %v", a, f)
-	}
-	return nil
-}
-
-// Service is a virtual service as it is wanted. Two wanted services are the same if they are ==,
-// and so are a wanted and an observed one: what is embedded in [ObservedService] can be compared to
-// what was asked for.
+// Service is the wanted form of a virtual service. Two services with the same settings are equal by
+// ==. A wanted service can be compared with the Service in an [ObservedService].
 type Service struct {
 	ServiceKey
 	// Scheduler is the name of the scheduler, for example "rr". The kernel loads its module,
-	// ip_vs_rr, by itself. "none" means no scheduler: then no new connection is taken.
+	// ip_vs_rr, by itself. "none" means no scheduler: the service accepts no new connections.
 	Scheduler string
-	// Flags, without FlagHashed.
+	// Flags of the service, without FlagHashed.
 	Flags ServiceFlags
 	// Timeout is how long a client keeps its destination after its last connection, if
-	// FlagPersistent is set. Whole seconds, at most MaxPersistence. The kernel keeps any value also
-	// without the flag.
+	// FlagPersistent is set. Whole seconds. The kernel stores any value even without the flag. It
+	// counts clock ticks of 32 bits and does not check for overflow; ipvsadm allows 31 days.
 	Timeout time.Duration
-	// Netmask says which clients count as one for persistence. The zero value means each for
-	// itself.
+	// Netmask says which clients count as one for persistence. With the zero value, each client
+	// counts for itself.
 	Netmask Netmask
-	// PersistenceEngine is the name of what finds out, instead of the source address, which
-	// connections belong together: "sip", from the module ip_vs_pe_sip, or nothing.
+	// PersistenceEngine is the name of the engine that finds out which connections belong together,
+	// instead of the source address: "sip", from the module ip_vs_pe_sip, or nothing.
 	PersistenceEngine string
-}
-
-// Validate returns an [ErrInvalid] that names the field at fault: what the kernel would refuse, and
-// what it would take but could not do.
-func (s Service) Validate() error {
-	if err := s.ServiceKey.Validate(); err != nil {
-		return err
-	}
-	if err := wholeSeconds(s.Timeout, MaxPersistence); err != nil {
-		return invalid(s, "timeout", "%v", err)
-	}
-	switch {
-	case s.Scheduler == "":
-		return invalid(s, "scheduler", "missing")
-	case !validName(s.Scheduler, maxSchedulerName):
-		return invalid(s, "scheduler", "%q is not a name of at most %d characters", s.Scheduler,
-			maxSchedulerName)
-	case !validName(s.PersistenceEngine, maxPersistenceName):
-		return invalid(s, "persistence engine", "%q is not a name of at most %d characters",
-			s.PersistenceEngine, maxPersistenceName)
-	case s.Flags&FlagHashed != 0:
-		return invalid(s, "flags", "%v belongs to the kernel", FlagHashed)
-	case !s.Netmask.valid(s.Family):
-		return invalid(s, "netmask", "not one of %v", s.Family)
-	case s.Port == 0 && s.FWMark == 0 && s.Flags&FlagPersistent == 0:
-		return invalid(s, "port", "0 needs the flag %v", FlagPersistent)
-	}
-	return nil
-}
-
-// validName reports whether s may be part of a module's name.
-func validName(s string, limit int) bool {
-	return len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool {
-		return r <= ' ' || r >= 0x7f || r == '/'
-	})
 }
 
 // ObservedService is a virtual service as the kernel reports it.
 type ObservedService struct {
-	Service      // without FlagHashed
-	Hashed  bool // whether FlagHashed is set, as it is on every service that can be found
+	Service // without FlagHashed
 	Stats   Stats
 }
 
@@ -195,11 +125,10 @@ const (
 	SvcAttrStats64                     // IPVS_SVC_ATTR_STATS64
 )
 
-// allFlags is the mask that sets every flag of a service: with it, a request says all there is to
-// say.
+// allFlags is the mask that sets every flag of a service. With it, a request replaces all flags.
 const allFlags = ^uint32(0)
 
-// putServiceKey appends k as the service of a request about something that exists.
+// putServiceKey appends k as the service of a request about an existing object.
 func putServiceKey(b *rawnl.Batch, k ServiceKey) {
 	m := b.Nest(CmdAttrService)
 	putKey(b, k)
@@ -233,43 +162,37 @@ func PutService(b *rawnl.Batch, s Service) {
 	b.RawNativeU32(allFlags)
 	b.End(m)
 	putSeconds(b, SvcAttrTimeout, s.Timeout)
-	putNetmask(b, SvcAttrNetmask, s.Family, s.Netmask)
+	mask := s.Netmask.wire(s.Family)
+	b.Attr(SvcAttrNetmask, mask[:])
 }
 
-// WireService is the service of a message, as its attributes say it. What they do not say is zero.
+// WireService is a service as the attributes of a message describe it. Fields without an attribute
+// are zero.
 type WireService struct {
-	Family            Family
-	Scheduler         string
-	Flags, Mask       ServiceFlags // the flags, and which of them a request sets
-	PersistenceEngine string
+	ObservedService              // without the address and the netmask
+	Mask            ServiceFlags // the flags that a request sets
 
-	present  attrSet
-	protocol Protocol
-	addr     wireAddr
-	port     uint16
-	fwmark   uint32
-	timeout  time.Duration
-	netmask  wireNetmask
-	stats    Stats
+	present attrSet
+	addr    wireAddr
+	netmask [4]byte
 }
 
 // parseService parses the attributes inside IPVS_CMD_ATTR_SERVICE.
 func parseService(attrs []byte) (w WireService, err error) {
 	it := rawnl.Attrs(attrs)
-	var narrow, wide []byte
 	for it.Next() {
 		w.present = w.present.with(it.Type())
 		switch it.Type() {
 		case SvcAttrFamily:
 			w.Family = Family(it.NativeU16())
 		case SvcAttrProtocol:
-			w.protocol = Protocol(it.NativeU16())
+			w.Protocol = Protocol(it.NativeU16())
 		case SvcAttrAddr:
 			w.addr = addr(&it)
 		case SvcAttrPort:
-			w.port = it.U16()
+			w.Port = it.U16()
 		case SvcAttrFWMark:
-			w.fwmark = it.NativeU32()
+			w.FWMark = it.NativeU32()
 		case SvcAttrScheduler:
 			w.Scheduler = text(&it, maxSchedulerName)
 		case SvcAttrFlags:
@@ -277,22 +200,19 @@ func parseService(attrs []byte) (w WireService, err error) {
 			w.Flags = ServiceFlags(binary.NativeEndian.Uint32(p))
 			w.Mask = ServiceFlags(binary.NativeEndian.Uint32(p[4:]))
 		case SvcAttrTimeout:
-			w.timeout = seconds(&it)
+			w.Timeout = seconds(&it)
 		case SvcAttrNetmask:
-			w.netmask = wireNetmask(it.Fixed(4))
+			w.netmask = [4]byte(it.Fixed(4))
 		case SvcAttrPEName:
 			w.PersistenceEngine = text(&it, maxPersistenceName)
-		case SvcAttrStats:
-			narrow = it.Data()
 		case SvcAttrStats64:
-			wide = it.Data()
+			w.Stats = stats(&it)
 		}
 	}
-	w.stats, err = finish(&it, "service", narrow, wide)
-	return w, err
+	return w, about("service", it.Err())
 }
 
-// Full reports whether w has what a new service needs, besides its name.
+// Full reports whether w has everything that a new service needs, besides its name.
 func (w WireService) Full() bool {
 	return w.present.has(SvcAttrScheduler, SvcAttrFlags, SvcAttrTimeout, SvcAttrNetmask)
 }
@@ -309,14 +229,12 @@ func (w WireService) Key() (ServiceKey, error) {
 	if !w.Named() {
 		return ServiceKey{}, malformed("service: neither a mark nor protocol, address and port")
 	}
-	if w.present.has(SvcAttrFWMark) && w.fwmark != 0 {
-		return MarkService(w.Family, w.fwmark), nil
+	if w.FWMark != 0 {
+		return MarkService(w.Family, w.FWMark), nil
 	}
 	a, err := w.addr.in(w.Family)
-	if err != nil {
-		return ServiceKey{}, fmt.Errorf("service: %w", err)
-	}
-	return ServiceKey{Family: w.Family, Protocol: w.protocol, Addr: a, Port: w.port}, nil
+	return ServiceKey{Family: w.Family, Protocol: w.Protocol, Addr: a, Port: w.Port},
+		about("service", err)
 }
 
 // Observed returns the whole service, or an [rawnl.ErrMalformed].
@@ -328,18 +246,8 @@ func (w WireService) Observed() (ObservedService, error) {
 	if !w.Full() {
 		return ObservedService{}, malformed("service %v: not all attributes are there", key)
 	}
-	mask, err := w.netmask.in(w.Family)
-	if err != nil {
-		return ObservedService{}, fmt.Errorf("service %v: %w", key, err)
-	}
-	return ObservedService{
-		Service: Service{
-			ServiceKey: key, Scheduler: w.Scheduler, Flags: w.Flags &^ FlagHashed,
-			Timeout: w.timeout, Netmask: mask, PersistenceEngine: w.PersistenceEngine,
-		},
-		Hashed: w.Flags&FlagHashed != 0,
-		Stats:  w.stats,
-	}, nil
+	w.ServiceKey, w.Flags, w.Netmask = key, w.Flags&^FlagHashed, netmask(w.netmask, w.Family)
+	return w.ObservedService, nil
 }
 
 // parseServiceReply parses the attributes of IPVS_CMD_NEW_SERVICE.

@@ -42,22 +42,12 @@ func TestTimeoutsThatTheKernelCannotHaveAreRefused(t *testing.T) {
 		timeouts Timeouts
 		want     string
 	}{
-		{Timeouts{TCP: -time.Second}, "timeouts: tcp: invalid: -1s is negative"},
-		{Timeouts{TCPFin: time.Millisecond}, "timeouts: tcp fin: invalid: 1ms is not a whole"},
-		{Timeouts{UDP: 1 << 31 * time.Second}, "timeouts: udp: invalid"},
+		{Timeouts{TCP: -time.Second}, "TCP: -1s: want whole seconds, at most 2147483647"},
+		{Timeouts{TCPFin: time.Millisecond}, "TCPFin: 1ms: want whole seconds"},
+		{Timeouts{UDP: 1 << 31 * time.Second}, "UDP: "},
 	} {
-		err := tt.timeouts.Validate()
-		require.ErrorIs(t, err, ErrInvalid)
-		require.ErrorContains(t, err, tt.want)
+		require.ErrorContains(t, tt.timeouts.Validate(), tt.want)
 	}
-}
-
-func TestTheKernelsInfo(t *testing.T) {
-	t.Parallel()
-	LittleEndian(t)
-	got, err := parseInfo(Unhex(t, "0800 0100 01020100 0800 0200 00100000"))
-	require.NoError(t, err)
-	require.Equal(t, Info{Version: 0x010201, ConnTableSize: 4096}, got)
 }
 
 func FuzzParseSettings(f *testing.F) {
@@ -70,9 +60,6 @@ func FuzzParseSettings(f *testing.F) {
 			back, err := ParseTimeouts(Attrs(func(b *rawnl.Batch) { PutTimeouts(b, timeouts) }))
 			require.NoError(t, err)
 			require.Equal(t, timeouts, back)
-		}
-		if _, err := parseInfo(data); err != nil {
-			require.ErrorIs(t, err, rawnl.ErrMalformed)
 		}
 	})
 }

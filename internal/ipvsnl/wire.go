@@ -1,6 +1,7 @@
 package ipvsnl
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -17,9 +18,9 @@ const (
 	CmdAttrTimeoutUDP                      // IPVS_CMD_ATTR_TIMEOUT_UDP
 )
 
-// Wire is what a message says of a service and a destination.
+// Wire is the service and the destination in a message.
 type Wire struct {
-	Service     WireService     // without attributes if the message has none
+	Service     WireService     // zero if the message has none
 	Destination WireDestination // likewise
 }
 
@@ -34,10 +35,7 @@ func Parse(attrs []byte) (w Wire, err error) {
 			w.Destination, err = parseDestination(it.Data())
 		}
 	}
-	if err == nil {
-		err = it.Err()
-	}
-	return w, err
+	return w, cmp.Or(err, it.Err())
 }
 
 const addrLen = 16 // union nf_inet_addr, for IPv4 too
@@ -54,42 +52,27 @@ func putAddr(b *rawnl.Batch, typ uint16, addr netip.Addr) {
 	b.Attr(typ, u[:])
 }
 
-// wireAddr is an address of a message before it is known to which family it belongs.
-type wireAddr struct {
-	bytes [addrLen]byte
-	len   int
-}
+// wireAddr is an address in a message whose family is not known yet: the beginning of a union
+// nf_inet_addr.
+type wireAddr []byte
 
-// addr returns the data as the beginning of a union nf_inet_addr.
-func addr(it *rawnl.AttrIter) (u wireAddr) {
+func addr(it *rawnl.AttrIter) wireAddr {
 	if n := len(it.Data()); n > addrLen {
 		it.Fail("has %d bytes of data, want at most %d", n, addrLen)
-		return u
+		return nil
 	}
-	u.len = copy(u.bytes[:], it.Data())
-	return u
+	return it.Data()
 }
 
-// in reads u as an address of the family f.
+// in decodes u in the family f.
 func (u wireAddr) in(f Family) (netip.Addr, error) {
 	switch {
-	case f == FamilyIPv4 && u.len >= 4:
-		return netip.AddrFrom4([4]byte(u.bytes[:4])), nil
-	case f == FamilyIPv6 && u.len == addrLen:
-		return netip.AddrFrom16(u.bytes), nil
-	case f == FamilyIPv4 || f == FamilyIPv6:
-		return netip.Addr{}, malformed("an address of %v has %d bytes", f, u.len)
+	case f == FamilyIPv4 && len(u) >= 4:
+		return netip.AddrFrom4([4]byte(u)), nil
+	case f == FamilyIPv6 && len(u) == addrLen:
+		return netip.AddrFrom16([addrLen]byte(u)), nil
 	}
-	return netip.Addr{}, malformed("an address of %v", f)
-}
-
-// count returns a number of 4 or 8 bytes. The kernel puts a padding attribute before numbers of 8
-// bytes where they would not be aligned otherwise.
-func count(it *rawnl.AttrIter) uint64 {
-	if len(it.Data()) == 4 {
-		return uint64(it.NativeU32())
-	}
-	return it.NativeU64()
+	return netip.Addr{}, malformed("an address of %v has %d bytes", f, len(u))
 }
 
 // text returns a NUL-terminated string of at most limit bytes.
@@ -106,15 +89,24 @@ func text(it *rawnl.AttrIter, limit int) string {
 	return ""
 }
 
-// malformed returns an [rawnl.ErrMalformed].
+// malformed makes an error that matches [rawnl.ErrMalformed].
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", rawnl.ErrMalformed, fmt.Sprintf(format, args...))
+}
+
+// about adds to an error which object is malformed.
+func about(object string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", object, err)
+	}
+	return err
 }
 
 // attrSet is a set of attribute types below 32.
 type attrSet uint32
 
-// with returns s and typ; a type that does not fit is left out, and is unknown here anyway.
+// with returns s and typ. It leaves out a type of 32 or more, which this package does not know
+// anyway.
 func (s attrSet) with(typ uint16) attrSet {
 	if typ < 32 {
 		s |= 1 << typ

@@ -9,8 +9,8 @@ import (
 	"syscall"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/refusal"
 )
 
 // Oldest is the oldest kernel that the backends are tested on.
@@ -28,7 +28,7 @@ func Explain(err error, b *rawnl.Batch, running Release) error {
 	case errors.Is(err, dataplane.ErrMissingModule):
 		return err
 	case errors.Is(err, fs.ErrPermission):
-		return refusal.NoPermission(
+		return kernelerr.NoPermission(
 			"CAP_NET_ADMIN in the user namespace that owns the network namespace", err)
 	case !lacking(err):
 		return err
@@ -52,17 +52,21 @@ func Missing(err error, b *rawnl.Batch) error {
 	return nil
 }
 
-// lacking reports whether an error is how the kernel says that it does not know something.
+// lacking reports whether an error is how the kernel says that it does not know something: a
+// protocol, or what a message is about. The system call that enters a network namespace fails with
+// some of the same numbers, and says nothing about the kernel.
 func lacking(err error) bool {
 	for _, errno := range []syscall.Errno{
-		syscall.ENOENT, syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT,
-		syscall.EINVAL, syscall.ENOPROTOOPT,
+		syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.ENOPROTOOPT,
 	} {
 		if errors.Is(err, errno) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(rawnl.Refusals(err), func(e *rawnl.OpError) bool {
+		return e.Errno == syscall.ENOENT || e.Errno == syscall.EOPNOTSUPP ||
+			e.Errno == syscall.EINVAL
+	})
 }
 
 // modules names the modules that the kernel did not find, sorted.

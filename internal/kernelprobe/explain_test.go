@@ -77,6 +77,8 @@ var reasons = []struct {
 		"no permission", dataplane.ErrNoPermission},
 	{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or",
 		dataplane.ErrMissingModule},
+	{"no such network namespace", &fs.PathError{Op: "open", Path: "/run/netns/x",
+		Err: syscall.ENOENT}, now, "open /run/netns/x: no such file", fs.ErrNotExist},
 	{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory",
 		syscall.ENOMEM},
 }
@@ -92,6 +94,8 @@ func TestReasons(t *testing.T) {
 			require.ErrorIs(t, err, tt.err)
 			require.ErrorContains(t, err, tt.want)
 			require.Error(t, Explain(tt.err, nil, tt.running), "without the transaction")
+			require.Equal(t, tt.sentinel == dataplane.ErrMissingModule,
+				errors.Is(err, dataplane.ErrMissingModule))
 		})
 	}
 	b, _ := transaction()

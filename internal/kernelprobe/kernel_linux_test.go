@@ -134,7 +134,7 @@ func withoutNetAdmin(f func()) error {
 // TestMissingModules takes modules away from the kernel of a virtual machine, one after the other.
 func TestMissingModules(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
-		t.Skip("takes modules away from the kernel: needs a virtual machine, see internal/vmtest")
+		t.Skip("takes modules away from the kernel: needs a virtual machine, see internal/test/vm")
 	}
 	for _, tt := range []struct {
 		module  string
@@ -142,7 +142,7 @@ func TestMissingModules(t *testing.T) {
 		want    string
 	}{
 		{"nft_numgen", 0, "missing module nft_numgen"},
-		{"nft_fib_ipv6", 0, "missing module nft_fib_ipv6"},
+		{"nft_fib_ipv6", 0, ""}, // services of IPv6 are refused, and the backend is not
 		{"nft_masq", 0, "missing module nft_masq"},
 		{"nft_reject_ipv4", 0, "missing module nft_reject_ipv4"},
 		{"nft_chain_nat", 0, "missing module nft_chain_nat"},
@@ -157,6 +157,10 @@ func TestMissingModules(t *testing.T) {
 				err = candidates()[tt.backend].Probe(t.Context())
 				return nil
 			}))
+			if tt.want == "" {
+				require.NoError(t, err)
+				return
+			}
 			require.ErrorIs(t, err, dataplane.ErrMissingModule)
 			require.ErrorContains(t, err, tt.want)
 		})

@@ -8,11 +8,11 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// TableInfo is what the kernel says of a table.
+// TableInfo is a table as the kernel reports it.
 type TableInfo struct {
-	// Dormant says that the chains of the table are not in effect.
+	// Dormant means that the chains of the table have no effect.
 	Dormant bool
-	// Use is how many chains, sets, objects and flow tables it has.
+	// Use is the number of its chains, sets, objects and flow tables.
 	Use int
 }
 
@@ -31,12 +31,11 @@ func DecodeTable(attrs []byte) (TableInfo, error) {
 	return t, it.Err()
 }
 
-// SetInfo is what the kernel says of a set.
+// SetInfo is a set as the kernel reports it.
 type SetInfo struct {
 	Name string
 	Spec SetSpec
-	// Count is how many elements it has; -1 if the kernel does not say. Linux 6.16 and newer say
-	// it.
+	// Count is the number of elements, -1 if the kernel does not tell it. Linux 6.16 and newer do.
 	Count int
 }
 
@@ -79,7 +78,7 @@ func DecodeElements(attrs []byte, fn func(Elem) error) error {
 	return it.Err()
 }
 
-// ChainInfo is what the kernel says of a chain.
+// ChainInfo is a chain as the kernel reports it.
 type ChainInfo struct {
 	Chain
 	Table string
@@ -123,7 +122,7 @@ func (c *Chain) decodeHook(it rawnl.AttrIter) error {
 	return it.Err()
 }
 
-// RuleInfo is what the kernel says of a rule. The slices point into its message.
+// RuleInfo is a rule in a message of the kernel. The slices point into the message.
 type RuleInfo struct {
 	Table, Chain []byte // their names
 	Handle       uint64
@@ -152,7 +151,7 @@ func DecodeRule(attrs []byte) (RuleInfo, error) {
 	return r, it.Err()
 }
 
-// Hash returns the hash of the rule as [Encoder.AddRule] wrote it; 0 if it has none.
+// Hash returns the hash of the rule, written by [Encoder.AddRule]; 0 if it has none.
 func (r *RuleInfo) Hash() (hash uint64) {
 	walkUserData(r.UserData, func(typ byte, v []byte) {
 		if typ == udHash && len(v) == 8 {
@@ -162,14 +161,14 @@ func (r *RuleInfo) Hash() (hash uint64) {
 	return hash
 }
 
-// ExprInfo is an expression as the kernel tells it.
+// ExprInfo is an expression in a message of the kernel.
 type ExprInfo struct {
 	Name  []byte
 	Attrs []byte
 }
 
-// EachExpr calls fn for each expression of a rule, until it returns false. It reports whether all
-// of the list could be read and fn never returned false.
+// EachExpr calls fn for each expression of a rule, until fn returns false. It returns true if it
+// could read the whole list and fn never returned false.
 func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
 	it := rawnl.Attrs(list)
 	for it.Next() {
@@ -190,7 +189,7 @@ func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
 	return it.Err() == nil
 }
 
-// Counted returns how many packets the counters of the rule have counted, all together.
+// Counted returns the sum of the packets that the counters of the rule have counted.
 func (r *RuleInfo) Counted() (packets uint64, err error) {
 	whole := EachExpr(r.Exprs, func(e ExprInfo) bool {
 		if string(e.Name) != "counter" {

@@ -10,30 +10,45 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Elem is one element of a set: a key, and what some sets have besides. The bytes are those of the
-// kernel's registers: each field is padded to four bytes.
+// Elem is one element of a set: a key, and in some sets more. The bytes are those of the kernel's
+// registers: each field is padded to four bytes.
 type Elem struct {
 	Key      []byte
 	KeyEnd   []byte // end of the range, in an interval set
 	Data     []byte // in a map
 	UserData []byte // user data, holding the comment
-	// Timeout is how long the element lives; zero for ever.
+	// Timeout is the lifetime of the element. Zero means that it does not expire.
 	Timeout time.Duration
-	Expiry  uint64 // milliseconds left, in what the kernel says of an element with a timeout
+	Expiry  uint64 // milliseconds left, if the element has a timeout
+}
+
+// Clone copies the bytes of an element.
+func (e Elem) Clone() Elem {
+	all := make([]byte, 0, len(e.Key)+len(e.KeyEnd)+len(e.Data)+len(e.UserData))
+	for _, field := range []*[]byte{&e.Key, &e.KeyEnd, &e.Data, &e.UserData} {
+		if *field == nil {
+			continue
+		}
+		at := len(all)
+		all = append(all, *field...)
+		*field = all[at:len(all):len(all)]
+	}
+	return e
 }
 
 // ElemList holds encoded elements, each an NFTA_LIST_ELEM as it goes on the wire.
 type ElemList struct {
 	Len    int
-	blocks [][]byte // what goes into a message each
+	blocks [][]byte // one block for each message
 }
 
-// messageRoom is how many bytes of elements go into a message, and one element more. It is far
-// below what an attribute can hold (65,535), and above what makes the number of messages matter.
+// messageRoom is how many bytes of elements fill a message. The element that exceeds it is the last
+// one. It is far below the limit of an attribute (65,535 bytes), and large enough that the number
+// of messages does not matter.
 const messageRoom = 32 << 10
 
-// blockSize is the memory of a block that follows a full one. Blocks do not grow by being copied,
-// for long lists are what takes most memory when a table is written.
+// blockSize is the memory of a block that follows a full one. A block never grows by copying,
+// because long lists need the most memory when a table is written.
 const blockSize = messageRoom + 1<<10
 
 // Add appends an element.
@@ -80,7 +95,7 @@ func (l *ElemList) Reset() {
 	l.Len = 0
 }
 
-// Size returns the number of bytes that the elements take.
+// Size returns the size of all elements in bytes.
 func (l *ElemList) Size() int {
 	n := 0
 	for _, b := range l.blocks {
@@ -89,10 +104,10 @@ func (l *ElemList) Size() int {
 	return n
 }
 
-// Bytes returns the elements as they go on the wire, in one piece.
+// Bytes returns the elements in wire form, in one piece.
 func (l *ElemList) Bytes() []byte { return bytes.Join(l.blocks, nil) }
 
-// Each calls fn for every element. The list was encoded by us, so it decodes.
+// Each calls fn for every element. Decoding cannot fail because we encoded the list.
 func (l *ElemList) Each(fn func(Elem)) {
 	for _, b := range l.blocks {
 		_ = DecodeElems(b, func(e Elem) error {
@@ -102,7 +117,7 @@ func (l *ElemList) Each(fn func(Elem)) {
 	}
 }
 
-// chunks calls fn with the elements of each message.
+// chunks calls fn with the elements of one message after the other.
 func (l *ElemList) chunks(fn func(elems []byte)) {
 	for _, b := range l.blocks {
 		if len(b) > 0 {
@@ -158,7 +173,7 @@ func decodeElem(data []byte) (Elem, error) {
 	return e, it.Err()
 }
 
-// Counted is an element of a set that counts. Key points into the message.
+// Counted is an element of a set that counts, as [Count] makes it. Key points into the message.
 type Counted struct {
 	Key            []byte
 	Packets, Bytes uint64
@@ -239,7 +254,7 @@ func dataOf(it *rawnl.AttrIter) []byte {
 	return nil
 }
 
-// DecodeElems calls fn for every element in a list as it goes on the wire.
+// DecodeElems calls fn for every element of a list in wire form.
 func DecodeElems(list []byte, fn func(Elem) error) error {
 	it := rawnl.Attrs(list)
 	for it.Next() {
@@ -254,7 +269,7 @@ func DecodeElems(list []byte, fn func(Elem) error) error {
 	return it.Err()
 }
 
-// Keys and data. The append functions build the bytes of one field after the other.
+// Keys and data. Each append function appends the bytes of one field.
 
 // AppendAddr appends an address.
 func AppendAddr(b []byte, a netip.Addr) []byte {
@@ -269,8 +284,8 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 // appendPort appends a port.
 func appendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
 
-// AppendFrontend appends the key of a frontend: address, protocol and port, or only the latter two
-// for a node port.
+// AppendFrontend appends the key of a frontend: address, protocol and port, but no address for a
+// node port.
 func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
 	if !k.NodePort() {
 		b = AppendAddr(b, k.Addr)
@@ -288,13 +303,14 @@ func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
 	return appendPort(AppendAddr(b, ep.Addr()), ep.Port())
 }
 
-// Reader takes fields off a key or data. After the first mistake it only returns zero values.
+// Reader reads one field after the other from a key or data. After the first mistake it returns
+// only zero values.
 type Reader struct {
 	Bytes []byte
 	bad   bool
 }
 
-// take takes so many bytes.
+// take returns the next n bytes.
 func (r *Reader) take(n int) []byte {
 	if len(r.Bytes) < n {
 		r.bad = true
@@ -305,23 +321,23 @@ func (r *Reader) take(n int) []byte {
 	return v
 }
 
-// Addr takes an address of so many bytes.
+// Addr reads an address of n bytes.
 func (r *Reader) Addr(n int) netip.Addr {
 	a, _ := netip.AddrFromSlice(r.take(n))
 	return a
 }
 
-// Proto takes a protocol.
+// Proto reads a protocol.
 func (r *Reader) Proto() servicemodel.Protocol { return servicemodel.Protocol(r.take(4)[0]) }
 
-// Port takes a port.
+// Port reads a port.
 func (r *Reader) Port() uint16 { return binary.BigEndian.Uint16(r.take(4)) }
 
-// Native takes a number in the byte order of the machine.
+// Native reads a number in the byte order of the machine.
 func (r *Reader) Native() uint32 { return binary.NativeEndian.Uint32(r.take(4)) }
 
-// Frontend takes the key of a frontend of the family of an unspecified address, which stands for it
-// if it is a node port.
+// Frontend reads the key of a frontend. unspecified is the unspecified address of the family. A
+// node port has no address in the key and gets this one.
 func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.FrontendKey {
 	key := servicemodel.FrontendKey{Addr: unspecified}
 	if !nodePort {
@@ -332,13 +348,13 @@ func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.Fr
 	return key
 }
 
-// Endpoint takes an address of so many bytes, and a port.
+// Endpoint reads an address of n bytes and a port.
 func (r *Reader) Endpoint(n int) netip.AddrPort {
 	a := r.Addr(n)
 	return netip.AddrPortFrom(a, r.Port())
 }
 
-// Done reports whether everything was there and nothing is left.
+// Done reports whether all fields could be read and no bytes are left.
 func (r *Reader) Done() bool { return !r.bad && len(r.Bytes) == 0 }
 
 // LastAddr returns the last address of a prefix: the end of its range.
@@ -351,7 +367,8 @@ func LastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// RangePrefix returns the prefix that is the range from first to last, and false if there is none.
+// RangePrefix returns the prefix that covers exactly the range from first to last, and false if
+// there is none.
 func RangePrefix(first, last netip.Addr) (netip.Prefix, bool) {
 	for bits := 0; bits <= first.BitLen(); bits++ {
 		p := netip.PrefixFrom(first, bits)

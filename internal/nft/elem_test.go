@@ -53,7 +53,7 @@ func TestElementsRoundTrip(t *testing.T) {
 	}))
 	require.Len(t, out, len(in))
 	for i := range in {
-		in[i].Timeout = 0 // read back as what is left of it
+		in[i].Timeout = 0 // reading returns the time left instead
 		require.Equal(t, in[i], out[i])
 	}
 	require.Equal(t, strings.Repeat("long ", 40), CommentOf(out[2].UserData))
@@ -101,7 +101,7 @@ func TestReadersTakeWhatWasAppended(t *testing.T) {
 	require.True(t, r.Done())
 }
 
-// Whatever the kernel says, decoding it is an error or not, and never a panic.
+// Decoding any message of the kernel returns, perhaps with an error, and does not panic.
 func FuzzDecode(f *testing.F) {
 	seed, _ := hex.DecodeString(elemBytes)
 	f.Add(seed)

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// AppendLookup appends a request for the elements of a set that have the keys of l, for
+// AppendLookup appends a request for the elements of a set with the keys in l, for
 // [rawnl.Conn.Lookup]. l must be short enough for one message.
 func AppendLookup(b *rawnl.Batch, f *Family, table string, s *Set, l *ElemList) {
 	b.Message(rawnl.SubsysNFTables, MsgGetSetElem, 0, f.NFProto, 0,
@@ -22,9 +22,9 @@ func AppendLookup(b *rawnl.Batch, f *Family, table string, s *Set, l *ElemList) 
 	b.End(m)
 }
 
-// Writer takes what is done to a table, one thing after the other: an [Encoder] as messages to the
-// kernel, a [Text] as commands of nft. A plan that writes itself to either cannot say one thing and
-// do another.
+// Writer receives the changes of a table one after the other. An [Encoder] writes them as messages
+// to the kernel, a [Text] as commands of nft. A plan writes itself to either, so its text cannot
+// differ from its effect.
 type Writer interface {
 	AddTable()
 	DeleteTable()
@@ -39,19 +39,19 @@ type Writer interface {
 	AddRule(chain string, r Rule)
 }
 
-// Encoder appends the messages about one table to a batch. What is added must not be there, except
-// for chains.
+// Encoder appends messages about one table to a batch. Objects that it adds must not exist yet,
+// except chains.
 type Encoder struct {
 	b      *rawnl.Batch
 	f      *Family
 	table  string
 	within string
 
-	ids       uint32     // of the sets so far
-	anonymous uint32     // of the anonymous sets so far
-	exprs     rawnl.Mark // what BeginRule began
+	ids       uint32     // id of the last set
+	anonymous uint32     // id of the last anonymous set
+	exprs     rawnl.Mark // the attribute that BeginRule opened
 
-	// DescribeRule names the rule of a message that [Encoder.BeginRule] began, for errors.
+	// DescribeRule names the rule of a message of [Encoder.BeginRule], for errors.
 	DescribeRule rawnl.Describer
 }
 
@@ -78,11 +78,11 @@ func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
 // AddTable makes the table.
 func (e *Encoder) AddTable() { e.newTable(rawnl.FlagCreate|rawnl.FlagExcl, 0) }
 
-// AddOwnedTable makes the table, which nobody else can change and which goes when the connection is
-// closed. Before Linux 5.12 there is no such table: EINVAL or EOPNOTSUPP.
+// AddOwnedTable makes a table that only this connection can change. The table vanishes when the
+// connection is closed. Linux before 5.12 does not support this and answers EINVAL or EOPNOTSUPP.
 func (e *Encoder) AddOwnedTable() { e.newTable(rawnl.FlagCreate|rawnl.FlagExcl, tableOwner) }
 
-// EnsureTable makes the table. One that is there stays as it is.
+// EnsureTable makes the table. An existing table stays as it is.
 func (e *Encoder) EnsureTable() { e.newTable(rawnl.FlagCreate, 0) }
 
 func (e *Encoder) newTable(flags uint16, tableFlags uint32) {
@@ -90,10 +90,10 @@ func (e *Encoder) newTable(flags uint16, tableFlags uint32) {
 	e.b.U32(attrTableFlags, tableFlags)
 }
 
-// DeleteTable deletes the table with all that is in it.
+// DeleteTable deletes the table with everything in it.
 func (e *Encoder) DeleteTable() { e.tableMessage(MsgDelTable, 0, "delete") }
 
-// DeleteEmptyTable deletes the table if nothing is in it. EBUSY says that there is.
+// DeleteEmptyTable deletes the table if it is empty. Otherwise the error is EBUSY.
 func (e *Encoder) DeleteEmptyTable() { e.tableMessage(MsgDelTable, rawnl.FlagNonRec, "delete") }
 
 // AddSet makes a set.
@@ -147,7 +147,7 @@ func (e *Encoder) AddElements(s *Set, l *ElemList) {
 	e.elements(MsgNewSetElem, rawnl.FlagCreate|rawnl.FlagExcl, "add", s, l)
 }
 
-// DeleteElements deletes elements of a set, which must be there.
+// DeleteElements deletes elements of a set, which must exist.
 func (e *Encoder) DeleteElements(s *Set, l *ElemList) {
 	e.elements(MsgDelSetElem, 0, "delete", s, l)
 }
@@ -168,10 +168,10 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 	})
 }
 
-// AddChain makes a chain, which may be there.
+// AddChain makes a chain. An existing chain stays as it is.
 func (e *Encoder) AddChain(c *Chain) { e.chain(rawnl.FlagCreate, c) }
 
-// CreateChain makes a chain, which must not be there.
+// CreateChain makes a chain, which must not exist.
 func (e *Encoder) CreateChain(c *Chain) { e.chain(rawnl.FlagCreate|rawnl.FlagExcl, c) }
 
 func (e *Encoder) chain(flags uint16, c *Chain) {
@@ -197,8 +197,8 @@ func (e *Encoder) FlushChain(name string) {
 // DeleteChain deletes a chain, which must be empty.
 func (e *Encoder) DeleteChain(name string) { e.deleteChain(0, name) }
 
-// DeleteUnusedChain deletes a chain that has no rules and that no rule leads to. EBUSY says that it
-// has, or that one does.
+// DeleteUnusedChain deletes a chain that has no rules and to which no rule leads. Otherwise the
+// error is EBUSY.
 func (e *Encoder) DeleteUnusedChain(name string) { e.deleteChain(rawnl.FlagNonRec, name) }
 
 func (e *Encoder) deleteChain(flags uint16, name string) {
@@ -212,7 +212,7 @@ func (e *Encoder) AddRule(chain string, r Rule) {
 	e.b.Attr(attrRuleUserData, binary.BigEndian.AppendUint64([]byte{udHash, 8}, r.Hash()))
 }
 
-// rule appends a rule without its hash, and before it the sets that it looks up.
+// rule appends a rule without its hash. The anonymous sets that it looks up come first.
 func (e *Encoder) rule(chain string, r Rule) {
 	id := e.anonymous
 	for i := range r {
@@ -233,8 +233,8 @@ func (e *Encoder) rule(chain string, r Rule) {
 	e.b.End(l)
 }
 
-// anonymousSet appends a set that the next rule looks up. Its number is one of the transaction:
-// before Linux 6.0, the kernel finds it among the sets of all tables.
+// anonymousSet appends a set that the next rule looks up. Its id must be unique in the transaction:
+// before Linux 6.0, the kernel searches the sets of all tables for it.
 func (e *Encoder) anonymousSet(a *AnonymousSet) {
 	e.anonymous++
 	e.newAnonymous(a)

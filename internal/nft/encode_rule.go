@@ -2,7 +2,8 @@ package nft
 
 import "github.com/kernlb/kernlb/internal/rawnl"
 
-// Place is where in a chain a rule goes. All but the first are told by the handle of another rule.
+// Place is the place of a rule in a chain. All but Last are relative to another rule, which its
+// handle names.
 type Place uint8
 
 // The places of a rule.
@@ -10,11 +11,12 @@ const (
 	Last      Place = iota // at the end
 	Before                 // before the other rule; at the beginning, if the handle is 0
 	After                  // after the other rule
-	InPlaceOf              // the other rule goes
+	InPlaceOf              // replaces the other rule
 )
 
 // BeginRule begins the message that puts a rule into a chain, for callers that encode expressions
-// of their own. They follow, appended with [AppendPayload] and its kin, and then EndRule.
+// of their own. The caller then appends the expressions with [AppendPayload] and its kin, and calls
+// EndRule.
 func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
 	switch at {
 	case Last:
@@ -34,8 +36,8 @@ func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
 	e.exprs = e.b.Nest(attrRuleExpressions)
 }
 
-// EndRule ends the message of a rule. protocol is the one that the rule matches, 0 if it does not
-// match one: matches and targets of x_tables are checked by it. comment may be empty.
+// EndRule ends the message of a rule. protocol is the protocol that the rule matches, or 0. The
+// kernel checks matches and targets of x_tables against it. comment may be empty.
 func (e *Encoder) EndRule(protocol uint8, comment string) {
 	e.b.End(e.exprs)
 	if protocol != 0 {
@@ -63,7 +65,7 @@ func (e *Encoder) ruleMessage(typ uint8, flags uint16, verb, chain string) {
 	e.b.Text(AttrRuleChain, chain)
 }
 
-// AppendGetRule appends a request for one rule of anybody's table of a family.
+// AppendGetRule appends a request for one rule, in any table of a family.
 func AppendGetRule(b *rawnl.Batch, family uint8, table, chain string, handle uint64) {
 	b.Message(rawnl.SubsysNFTables, MsgGetRule, 0, family, 0, rawnl.Object{Verb: "read rule of",
 		Kind: "chain", Name: chain, Within: "table " + table})

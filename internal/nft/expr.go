@@ -7,19 +7,18 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// The expressions of nf_tables. Each function appends one, as an element of
-// NFTA_RULE_EXPRESSIONS. They are the only encoder of expressions: the fixed rules of the nftables
-// and the ipvs backend are written with them, and the rules of iptables, of which there are so many
-// that none of them may allocate.
+// The expressions of nf_tables. Each function appends one, as an element of NFTA_RULE_EXPRESSIONS.
+// There is no other encoder of expressions. It writes the fixed rules of the nftables and the ipvs
+// backend, and the rules of iptables. The latter are so many that no function may allocate.
 //
-// github.com/google/nftables/expr, which tests decode them with, serves for neither. Its package
-// does not compile on other systems than Linux, where plans are printed and tested, too (it needs
-// golang.org/x/sys/unix.NFPROTO_IPV4 and the like). It allocates some twenty times for each
-// expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP, and with ports one of
-// four bytes, of which the kernel reads the first; and no expression of ours could stand in for it,
-// as the methods of expr.Any are not exported.
+// Tests decode them with github.com/google/nftables/expr. That package cannot encode them, for
+// three reasons. It compiles only on Linux (it needs golang.org/x/sys/unix.NFPROTO_IPV4 and
+// others), but plans are printed and tested on other systems, too. It allocates some twenty times
+// for each expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP, and with
+// ports a direction of four bytes, of which the kernel reads the first. An expression of ours
+// cannot replace its Ct because the methods of expr.Any are not exported.
 
-// beginExpr begins an expression; its attributes follow, then endExpr.
+// beginExpr begins an expression. The caller appends its attributes and calls endExpr.
 func beginExpr(b *rawnl.Batch, name string) (elem, data rawnl.Mark) {
 	elem = b.Nest(listElem)
 	b.Text(exprName, name)
@@ -38,7 +37,7 @@ func appendValue(b *rawnl.Batch, typ uint16, v []byte) {
 	b.End(m)
 }
 
-// appendVerdict appends attribute typ with a verdict; chain is empty if it leads to none.
+// appendVerdict appends attribute typ with a verdict. chain is empty if the verdict names none.
 func appendVerdict(b *rawnl.Batch, typ uint16, code int32, chain string) {
 	m := b.Nest(typ)
 	v := b.Nest(DataVerdict)
@@ -50,8 +49,8 @@ func appendVerdict(b *rawnl.Batch, typ uint16, code int32, chain string) {
 	b.End(m)
 }
 
-// register returns the register that holds byte offset of a concatenation that begins in Reg1. nft
-// names it by the long register where it starts on one.
+// register returns the register that holds byte offset of a concatenation that begins in Reg1. Like
+// nft, it returns the long register if one begins there.
 func register(offset int) uint32 {
 	if offset%16 == 0 {
 		return Reg1 + uint32(offset)/16
@@ -69,7 +68,7 @@ func AppendPayload(b *rawnl.Batch, reg, base, offset, length uint32) {
 	endExpr(b, elem, data)
 }
 
-// AppendMeta loads what the kernel knows of the packet into a register.
+// AppendMeta loads metadata of the packet, such as its mark, into a register.
 func AppendMeta(b *rawnl.Batch, reg, key uint32) {
 	elem, data := beginExpr(b, "meta")
 	b.U32(AttrMetaKey, key)
@@ -77,7 +76,7 @@ func AppendMeta(b *rawnl.Batch, reg, key uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendMetaSet sets what the kernel knows of the packet from Reg1.
+// appendMetaSet sets metadata of the packet, such as its mark, to the value in Reg1.
 func appendMetaSet(b *rawnl.Batch, key uint32) {
 	elem, data := beginExpr(b, "meta")
 	b.U32(AttrMetaKey, key)
@@ -85,7 +84,7 @@ func appendMetaSet(b *rawnl.Batch, key uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendCT loads what conntrack knows of the flow into a register.
+// appendCT loads a property of the flow in conntrack into a register.
 func appendCT(b *rawnl.Batch, reg, key uint32) {
 	elem, data := beginExpr(b, "ct")
 	b.U32(attrCTKey, key)
@@ -93,7 +92,7 @@ func appendCT(b *rawnl.Batch, reg, key uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendCTOf loads what conntrack knows of a direction of the flow.
+// appendCTOf loads a property of one direction of the flow in conntrack into a register.
 func appendCTOf(b *rawnl.Batch, reg, key uint32, direction uint8) {
 	elem, data := beginExpr(b, "ct")
 	b.U32(attrCTKey, key)
@@ -102,7 +101,7 @@ func appendCTOf(b *rawnl.Batch, reg, key uint32, direction uint8) {
 	endExpr(b, elem, data)
 }
 
-// AppendCmp compares Reg1 with a value; op is CmpEq or one of its kin.
+// AppendCmp compares Reg1 with a value. op is CmpEq or another comparison.
 func AppendCmp(b *rawnl.Batch, op uint32, v []byte) {
 	elem, data := beginExpr(b, "cmp")
 	b.U32(AttrCmpSReg, Reg1)
@@ -111,8 +110,8 @@ func AppendCmp(b *rawnl.Batch, op uint32, v []byte) {
 	endExpr(b, elem, data)
 }
 
-// AppendBitwise makes Reg1 (Reg1 & mask) ^ xor. Both have the same length, at most 16 bytes; a nil
-// xor is zero.
+// AppendBitwise sets Reg1 to (Reg1 & mask) ^ xor. Both have the same length, at most 16 bytes; a
+// nil xor is zero.
 func AppendBitwise(b *rawnl.Batch, mask, xor []byte) {
 	var zero [16]byte
 	if xor == nil {
@@ -137,11 +136,11 @@ func AppendRange(b *rawnl.Batch, from, to []byte) {
 	endExpr(b, elem, data)
 }
 
-// AppendCounter counts packets and bytes, from zero.
+// AppendCounter appends a counter of packets and bytes, which begins at zero.
 func AppendCounter(b *rawnl.Batch) { appendCounterAs(b, listElem) }
 
-// appendCounterAs appends a counter as attribute typ: an element of a list, or the expression of
-// the elements of a set.
+// appendCounterAs appends a counter as attribute typ: as an element of a list, or as the expression
+// of a set's elements.
 func appendCounterAs(b *rawnl.Batch, typ uint16) {
 	elem := b.Nest(typ)
 	b.Text(exprName, "counter")
@@ -151,8 +150,8 @@ func appendCounterAs(b *rawnl.Batch, typ uint16) {
 	endExpr(b, elem, data)
 }
 
-// AppendVerdict ends the rule with a verdict: VerdictDrop or one of its kin. chain is empty if it
-// leads to none.
+// AppendVerdict ends the rule with a verdict, such as VerdictDrop. chain is empty if the verdict
+// names none.
 func AppendVerdict(b *rawnl.Batch, code int32, chain string) {
 	elem, data := beginExpr(b, "immediate")
 	b.U32(AttrImmediateDReg, RegVerdict)
@@ -160,12 +159,12 @@ func AppendVerdict(b *rawnl.Batch, code int32, chain string) {
 	endExpr(b, elem, data)
 }
 
-// AppendMatch is a match of x_tables, through nft_compat; info is its struct.
+// AppendMatch appends a match of x_tables, through nft_compat. info is its struct.
 func AppendMatch(b *rawnl.Batch, name string, revision uint32, info []byte) {
 	appendExtension(b, "match", name, revision, info)
 }
 
-// AppendTarget is a target of x_tables, through nft_compat; info is its struct.
+// AppendTarget appends a target of x_tables, through nft_compat. info is its struct.
 func AppendTarget(b *rawnl.Batch, name string, revision uint32, info []byte) {
 	appendExtension(b, "target", name, revision, info)
 }
@@ -178,7 +177,7 @@ func appendExtension(b *rawnl.Batch, kind, name string, revision uint32, info []
 	endExpr(b, elem, data)
 }
 
-// appendLookup matches if the key in Reg1 is in the set; with inverted, if it is not.
+// appendLookup matches if the key in Reg1 is in the set or, with inverted, if it is not.
 func appendLookup(b *rawnl.Batch, set string, inverted bool) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
@@ -189,7 +188,8 @@ func appendLookup(b *rawnl.Batch, set string, inverted bool) {
 	endExpr(b, elem, data)
 }
 
-// appendLookupMap replaces the key in Reg1 by what the map has for it; no entry, no match.
+// appendLookupMap replaces the key in Reg1 by the data of the map. Without an entry, the rule does
+// not match.
 func appendLookupMap(b *rawnl.Batch, name string) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
@@ -210,10 +210,11 @@ func appendLookupAnonymous(b *rawnl.Batch, a *AnonymousSet, id uint32) {
 	endExpr(b, elem, data)
 }
 
-// hashed is where what is to be hashed is loaded: nft leaves room for the hash in front.
+// hashed is the offset of the registers that hold the input of a hash: nft leaves room for the hash
+// in front.
 const hashed = 16
 
-// appendJHash hashes what is at hashed, of a length, into a number below mod in Reg1.
+// appendJHash hashes length bytes that are loaded at hashed into a number below mod in Reg1.
 func appendJHash(b *rawnl.Batch, length, mod, seed uint32) {
 	elem, data := beginExpr(b, "hash")
 	b.U32(attrHashSReg, register(hashed))
@@ -268,7 +269,7 @@ func appendResetTCP(b *rawnl.Batch) {
 	endExpr(b, elem, data)
 }
 
-// appendFIB loads what the routes know of an address of the packet into Reg1.
+// appendFIB loads the result of a route lookup for an address of the packet into Reg1.
 func appendFIB(b *rawnl.Batch, flags, result uint32) {
 	elem, data := beginExpr(b, "fib")
 	b.U32(attrFIBFlags, flags)
@@ -277,9 +278,9 @@ func appendFIB(b *rawnl.Batch, flags, result uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendUpdate puts the data into the map under the key in Reg1, or renews the timeout of a key
-// that is there, whose data it leaves alone. A set has no data: dataReg is 0. What an element does,
-// such as to count, is appended by each.
+// appendUpdate puts the data into the map under the key in Reg1. If the key exists, it renews the
+// timeout and keeps the data. A set has no data: dataReg is 0. each appends an expression of the
+// element, such as a counter.
 func appendUpdate(b *rawnl.Batch, name string, dataReg uint32, timeout time.Duration,
 	each func(*rawnl.Batch)) {
 	elem, data := beginExpr(b, "dynset")

@@ -6,9 +6,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Family is what differs between the tables of a backend, "ip" and "ip6".
+// Family holds the differences between the tables of a backend, "ip" and "ip6".
 type Family struct {
-	Name     string // as nft says it
+	Name     string // in nft's language
 	Model    servicemodel.Family
 	NFProto  uint8 // NFPROTO_IPV4, NFPROTO_IPV6 (include/uapi/linux/netfilter.h)
 	AddrLen  int   // bytes of an address
@@ -16,15 +16,15 @@ type Family struct {
 	Any      netip.Addr
 	Loopback netip.Prefix
 
-	// SaddrOffset and DaddrOffset are where the network header has its addresses.
+	// SaddrOffset and DaddrOffset are the offsets of the addresses in the network header.
 	SaddrOffset, DaddrOffset uint32
 	// Saddr and Daddr select the addresses of the packet, CTSaddr and CTDaddr those of the original
 	// direction of its flow.
 	Saddr, Daddr, CTSaddr, CTDaddr Selector
-	// CTReplySaddr selects who answers.
+	// CTReplySaddr selects the address that answers.
 	CTReplySaddr Selector
 
-	icmp            string // as nft says it
+	icmp            string // in nft's language
 	portUnreachable uint8  // the code of ICMP
 }
 
@@ -54,10 +54,10 @@ var (
 	}
 )
 
-// Families are both families, in the order in which their tables are written.
+// Families are both families. Their tables are written in this order.
 var Families = [2]*Family{IPv4, IPv6}
 
-// FamilyIndex returns which of [Families] an address belongs to.
+// FamilyIndex returns the index in [Families] of the family of an address.
 func FamilyIndex(a netip.Addr) int {
 	if servicemodel.FamilyOf(a) == servicemodel.IPv4 {
 		return 0

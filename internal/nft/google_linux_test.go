@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// exprsOf returns the expressions of a rule as they are sent.
+// exprsOf returns the expressions of a rule in wire form.
 func exprsOf(t *testing.T, f *Family, r Rule) []ExprInfo {
 	t.Helper()
 	var b rawnl.Batch
@@ -64,8 +64,8 @@ func verdict(kind expr.VerdictKind, chain string) *expr.Verdict {
 	return &expr.Verdict{Kind: kind, Chain: chain}
 }
 
-// vocabulary has each match and statement, its text, and what it is for google/nftables. nil stands
-// for a key of the flow's original direction, see TestDirectionsOfFlows.
+// vocabulary has each match and statement, its text, and its expressions in google/nftables. nil
+// stands for a key of the flow's original direction, see TestDirectionsOfFlows.
 var vocabulary = []struct {
 	f     *Family
 	rule  Rule
@@ -167,8 +167,8 @@ var vocabulary = []struct {
 			SetName: "affinity", Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: 90 * time.Second}}},
 }
 
-// What is sent means the same to google/nftables, and is what it would send. It may send more
-// attributes, with zeros.
+// google/nftables reads our messages as the same rules, and sends the same messages for them. It
+// may send more attributes, with zeros.
 func TestVocabularyIsWhatItsTextSays(t *testing.T) {
 	t.Parallel()
 	for _, tc := range vocabulary {
@@ -219,8 +219,8 @@ func attributesByType(t *testing.T, data []byte) map[uint16][]byte {
 	return m
 }
 
-// Keys of the flow's original direction have a direction of one byte, which google/nftables does
-// neither read nor write.
+// Keys of the flow's original direction have a direction of one byte. google/nftables neither reads
+// nor writes it.
 func TestDirectionsOfFlows(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -245,7 +245,7 @@ func TestDirectionsOfFlows(t *testing.T) {
 	}
 }
 
-// Expressions that only iptables has.
+// Expressions that only the iptables backend uses.
 func TestExpressionsOfIptables(t *testing.T) {
 	t.Parallel()
 	info := xt.Unknown{1, 2, 3, 4, 5, 6, 7, 8}
@@ -267,7 +267,8 @@ func TestExpressionsOfIptables(t *testing.T) {
 	}
 }
 
-// A rule whose text or expressions or sets are mended is another rule. Where it stands is not.
+// A rule with another text, expression or set has another hash. A rule at another place has the
+// same.
 func TestHashesCoverTextAndExpressions(t *testing.T) {
 	t.Parallel()
 	seen := map[uint64]string{}

@@ -1,23 +1,31 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ListRule writes the expressions of a rule that anybody made, for people: what is common as nft
-// writes it, other expressions by their names. Extensions of x_tables are written as "-m name" and
-// "-j NAME". It is not for loading. family is that of the rule's table.
+// ListRule writes the expressions of any rule for people: common expressions as nft writes them,
+// others by their names. Extensions of x_tables are written as "-m name" and "-j NAME". nft cannot
+// load the result. family is that of the rule's table.
 func ListRule(family uint8, exprs []byte) string {
 	l := listing{family: family}
+	for _, f := range Families {
+		if f.NFProto == family {
+			l.network.family = f
+		}
+	}
 	if !EachExpr(exprs, l.expr) {
 		l.say("…")
 	}
-	return strings.Join(l.out, " ")
+	return strings.Join(slices.DeleteFunc(l.out, func(s string) bool { return s == "" }), " ")
 }
 
 // listing is a rule that is being written.
@@ -25,13 +33,39 @@ type listing struct {
 	family uint8
 	loaded []operand
 	out    []string
+	// network and transport are the headers whose protocol the rule has matched. lower is the first
+	// comparison of a range.
+	network, transport header
+	lower              struct {
+		operand
+		text string
+		out  int // its index in out plus one; 0: none
+	}
+}
+
+// header is the known protocol of the header of a layer.
+type header struct {
+	family   *Family // of the network
+	protocol servicemodel.Protocol
+	// asked is the index in out of the match of the protocol, plus one. A field of the header makes
+	// this match superfluous, because its name tells the protocol, too.
+	asked int
+}
+
+// named drops the match of the protocol, because a field of the header follows.
+func (l *listing) named(h *header) {
+	if h.asked > 0 {
+		l.out[h.asked-1] = ""
+	}
+	h.asked = 0
 }
 
 func (l *listing) say(format string, args ...any) {
 	l.out = append(l.out, fmt.Sprintf(format, args...))
 }
 
-// registerAt is where a register begins: those with long numbers have 16 bytes.
+// registerAt returns the offset where a register begins. The long registers have small numbers and
+// 16 bytes.
 func registerAt(reg uint32) uint32 {
 	if reg < reg32_00 {
 		return (reg - Reg1) * 16
@@ -41,11 +75,25 @@ func registerAt(reg uint32) uint32 {
 
 func (l *listing) load(reg uint32, o operand) {
 	o.at = registerAt(reg)
-	l.loaded = slices.DeleteFunc(l.loaded, func(p operand) bool { return p.at == o.at })
+	l.forget(o)
 	l.loaded = append(l.loaded, o)
 }
 
-// take returns what registers hold from one on, and forgets all of them.
+// peek returns what a register holds.
+func (l *listing) peek(reg uint32) operand {
+	for _, o := range l.loaded {
+		if o.at == registerAt(reg) {
+			return o
+		}
+	}
+	return operand{}
+}
+
+func (l *listing) forget(o operand) {
+	l.loaded = slices.DeleteFunc(l.loaded, func(p operand) bool { return p.at == o.at })
+}
+
+// take returns the values in the registers from reg on, and forgets all loaded values.
 func (l *listing) take(reg uint32) operand {
 	at := registerAt(reg)
 	var texts []string
@@ -88,8 +136,8 @@ func fieldsOf(attrs []byte) fields {
 	return f
 }
 
-// plain are the expressions that load or match nothing, and what is written of them.
-var plain = map[string]string{"counter": "counter", "limit": "limit", "log": "log",
+// plain has the expressions that neither load nor match, and their texts.
+var plain = map[string]string{"counter": "counter",
 	"masq": "masquerade", "redir": "redirect", "notrack": "notrack", "queue": "queue",
 	"tproxy": "tproxy", "synproxy": "synproxy", "flow_offload": "flow add", "last": "last"}
 
@@ -109,8 +157,12 @@ func (l *listing) expr(e ExprInfo) bool {
 	case "cmp":
 		l.cmp(f)
 	case "range":
-		o := l.take(f.u32(AttrRangeSReg))
-		l.say("%s %s-%s", o.text, o.value(f.value(AttrRangeFrom)), o.value(f.value(AttrRangeTo)))
+		o, not := l.take(f.u32(AttrRangeSReg)), ""
+		if f.u32(AttrRangeOp) != RangeEq {
+			not = "!= "
+		}
+		l.say("%s %s%s-%s", o.text, not, o.value(f.value(AttrRangeFrom)),
+			o.value(f.value(AttrRangeTo)))
 	case "lookup":
 		l.lookup(f)
 	case "immediate":
@@ -130,7 +182,7 @@ func (l *listing) expr(e ExprInfo) bool {
 	return true
 }
 
-// statement writes what does something.
+// statement writes an expression that does not load a value.
 func (l *listing) statement(name string, f fields) {
 	text, known := plain[name]
 	switch {
@@ -141,11 +193,14 @@ func (l *listing) statement(name string, f fields) {
 	case name == "reject":
 		l.say("reject")
 	case name == "nat":
-		kind := "snat"
-		if f.u32(attrNATType) == natDNAT {
-			kind = "dnat"
+		l.nat(f)
+	case name == "limit":
+		l.limit(f)
+	case name == "log":
+		l.say("log")
+		if prefix := f.text(attrLogPrefix); prefix != "" {
+			l.say("prefix %q", prefix)
 		}
-		l.say("%s to %s", kind, l.take(f.u32(attrNATRegAddrMin)).text)
 	case name == "dynset":
 		o := l.take(f.u32(attrDynsetKeyReg))
 		l.say("update @%s { %s }", f.text(attrDynsetSet), o.text)
@@ -154,36 +209,142 @@ func (l *listing) statement(name string, f fields) {
 	}
 }
 
+// nat writes a translation. In tables of both families, nft also writes the family.
+func (l *listing) nat(f fields) {
+	kind, to := "snat", "to "
+	if f.u32(attrNATType) == natDNAT {
+		kind = "dnat"
+	}
+	for _, fam := range Families {
+		if l.family == protoInet && f.u32(attrNATFamily) == uint32(fam.NFProto) {
+			to = fam.Name + " to "
+		}
+	}
+	port := ""
+	if reg, has := f[attrNATRegProtoMin]; has && len(reg) == 4 {
+		if o := l.peek(binary.BigEndian.Uint32(reg)); o.raw != nil {
+			l.forget(o)
+			port = ":" + (&operand{kind: valuePort}).value(o.raw[:min(2, len(o.raw))])
+		}
+	}
+	o := l.take(f.u32(attrNATRegAddrMin))
+	if o.raw != nil {
+		o.text = (&operand{kind: valueAddr}).value(o.raw)
+	}
+	if port != "" && len(o.raw) == 16 {
+		o.text = "[" + o.text + "]"
+	}
+	l.say("%s %s%s%s", kind, to, o.text, port)
+}
+
+// limitUnits are the units of limits, by their number of seconds.
+var limitUnits = map[uint64]string{1: "second", 60: "minute", 3600: "hour", 86400: "day",
+	604800: "week"}
+
+func (l *listing) limit(f fields) {
+	number := func(typ uint16) uint64 {
+		if len(f[typ]) != 8 {
+			return 0
+		}
+		return binary.BigEndian.Uint64(f[typ])
+	}
+	over, burst, what := "", f.u32(attrLimitBurst), " packets"
+	if f.u32(attrLimitFlags)&limitInvert != 0 {
+		over = "over "
+	}
+	unit := limitUnits[number(attrLimitUnit)]
+	if f.u32(attrLimitType) != 0 { // NFT_LIMIT_PKT_BYTES
+		l.say("limit rate %s%d bytes/%s", over, number(attrLimitRate), unit)
+		what = " bytes"
+	} else {
+		l.say("limit rate %s%d/%s", over, number(attrLimitRate), unit)
+	}
+	if burst != 0 && (what != " packets" || burst != 5) { // other than the default
+		l.say("burst %d%s", burst, what)
+	}
+}
+
 // payload loads a field of a header, or a part of one.
 func (l *listing) payload(f fields) {
 	base, offset, n := f.u32(AttrPayloadBase), f.u32(AttrPayloadOffset), f.u32(AttrPayloadLen)
-	o := operand{text: fmt.Sprintf("@%d,%d,%d", base, offset*8, n*8)}
-	switch field := [2]uint32{offset, n}; {
-	case base == TransportHeader && field == [2]uint32{0, portLen}:
-		o = operand{text: "th sport", kind: valuePort}
-	case base == TransportHeader && field == [2]uint32{dportOffset, portLen}:
-		o = operand{text: "th dport", kind: valuePort}
-	case base == NetworkHeader:
-		for _, fam := range Families {
-			if known, ok := l.network(fam, offset, n); ok {
-				o = known
-			}
+	o := operand{text: fmt.Sprintf("@%s,%d,%d", headerName(base), offset*8, n*8)}
+	switch base {
+	case TransportHeader:
+		if known, ok := l.transportField(offset, n); ok {
+			o = known
+		}
+	case NetworkHeader:
+		if known, ok := l.networkField(offset, n); ok {
+			l.named(&l.network)
+			o = known
 		}
 	}
 	l.load(f.u32(AttrPayloadDReg), o)
 }
 
-// network is a field of the header of a family. A table of the family inet has both headers: the
-// addresses of the one are not where those of the other are.
-func (l *listing) network(f *Family, offset, n uint32) (operand, bool) {
-	own := l.family == f.NFProto
-	protocol := map[*Family]operand{IPv4: {at: 9, text: "ip protocol"},
-		IPv6: {at: 6, text: "ip6 nexthdr"}}[f]
-	switch whole := int(n) == f.AddrLen; {
-	case own && offset == protocol.at && n == protocolLen:
-		return operand{text: protocol.text, kind: valueProtocol}, true
-	case int(n) > f.AddrLen || !own && !(whole && l.family == protoInet):
+// headerName is nft's name for the header from which raw payload counts.
+func headerName(base uint32) string {
+	names := [...]string{"ll", "nh", "th", "ih"}
+	if int(base) < len(names) {
+		return names[base]
+	}
+	return strconv.FormatUint(uint64(base), 10)
+}
+
+// Fields of transport headers that rules often match.
+const (
+	flagsOffset = 13 // of TCP
+	icmpTypeLen = 1
+)
+
+// transportField is a field of the transport header. If the rule has matched a protocol, it is a
+// field of that protocol.
+func (l *listing) transportField(offset, n uint32) (operand, bool) {
+	p, name := l.transport.protocol, "th"
+	if p.Valid() {
+		name = p.String()
+	}
+	o := operand{kind: valuePort}
+	switch {
+	case n == 2*portLen && offset == 0: // nft combined two comparisons
+		o.text, o.second = name+" sport", name+" dport"
+	case n == portLen && offset == 0:
+		o.text = name + " sport"
+	case n == portLen && offset == dportOffset:
+		o.text = name + " dport"
+	case p == servicemodel.TCP && offset == flagsOffset && n == 1:
+		o = operand{text: "tcp flags", kind: valueTCPFlags}
+	case (p == protocolICMP || p == protocolICMPv6) && offset == 0 && n == icmpTypeLen:
+		o = operand{text: protocolName(p) + " type", kind: valueICMPType}
+		if p == protocolICMPv6 {
+			o.text, o.kind = "icmpv6 type", valueICMPv6Type
+		}
+		l.named(&l.network)
+	default:
 		return operand{}, false
+	}
+	l.named(&l.transport)
+	return o, true
+}
+
+// networkField is a field of the network header. In a table of the family inet, the rule first
+// matches the family. If it does not, the length of a whole address tells the family.
+func (l *listing) networkField(offset, n uint32) (operand, bool) {
+	f := l.network.family
+	for _, fam := range Families {
+		if f == nil && int(n) == fam.AddrLen {
+			f = fam
+		}
+	}
+	switch {
+	case f != nil && offset == f.SaddrOffset && int(n) == 2*f.AddrLen:
+		return operand{text: f.Name + " saddr", second: f.Name + " daddr", kind: valueAddr}, true
+	case f == nil || int(n) > f.AddrLen:
+		return operand{}, false
+	case f == IPv4 && offset == 9 && n == protocolLen:
+		return operand{text: "ip protocol", kind: valueProtocol, asks: &l.transport}, true
+	case f == IPv6 && offset == 6 && n == protocolLen:
+		return operand{text: "ip6 nexthdr", kind: valueProtocol, asks: &l.transport}, true
 	case offset == f.SaddrOffset:
 		return operand{text: f.Name + " saddr", kind: valueAddr, full: f.AddrLen}, true
 	case offset == f.DaddrOffset:
@@ -194,12 +355,13 @@ func (l *listing) network(f *Family, offset, n uint32) (operand, bool) {
 
 const protoInet = 1 // NFPROTO_INET
 
-// metaNames are the keys of meta that rules are often about.
+// metaNames are the keys of meta that rules often match.
 var metaNames = map[uint32]operand{
-	MetaMark: {text: "meta mark", kind: valueNative}, 4: {text: "iif", kind: valueNative},
-	5: {text: "oif", kind: valueNative}, MetaIIFName: {text: "iifname", kind: valueName},
-	7: {text: "oifname", kind: valueName}, 10: {text: "meta skuid", kind: valueNative},
-	metaNFTrace: {text: "meta nftrace"}, 15: {text: "meta nfproto"},
+	MetaMark: {text: "meta mark", kind: valueMark}, 4: {text: "iif", kind: valueInterface},
+	5: {text: "oif", kind: valueInterface}, MetaIIFName: {text: "iifname", kind: valueName},
+	7: {text: "oifname", kind: valueName}, 10: {text: "meta skuid", kind: valueNumber},
+	11: {text: "meta skgid", kind: valueNumber}, metaNFTrace: {text: "meta nftrace",
+		kind: valueSmall}, metaNFProto: {text: "meta nfproto", kind: valueFamily},
 	MetaL4Proto: {text: "meta l4proto", kind: valueProtocol}, 17: {text: "iifname (bridge)"},
 }
 
@@ -209,16 +371,26 @@ func (l *listing) meta(f fields) {
 		o.text = fmt.Sprintf("meta key %d", f.u32(AttrMetaKey))
 	}
 	if sreg, sets := f[attrMetaSReg]; sets && len(sreg) == 4 {
-		l.say("%s set %s", o.text, l.take(f.u32(attrMetaSReg)).text)
+		v := l.take(f.u32(attrMetaSReg))
+		if v.raw != nil {
+			v.text = o.value(v.raw)
+		}
+		l.say("%s set %s", o.text, v.text)
 		return
+	}
+	switch f.u32(AttrMetaKey) {
+	case metaNFProto:
+		o.asks = &l.network
+	case MetaL4Proto:
+		o.asks = &l.transport
 	}
 	l.load(f.u32(AttrMetaDReg), o)
 }
 
-// ctNames are the keys of ct that rules are often about.
+// ctNames are the keys of ct that rules often match.
 var ctNames = map[uint32]operand{
 	ctState: {text: "state", kind: valueCTState}, ctDirection: {text: "direction"},
-	ctStatus: {text: "status", kind: valueNative}, 3: {text: "mark", kind: valueNative},
+	ctStatus: {text: "status", kind: valueCTStatus}, 3: {text: "mark", kind: valueMark},
 	ctProtocol: {text: "protocol", kind: valueProtocol},
 	ctProtoSrc: {text: "proto-src", kind: valuePort},
 	ctProtoDst: {text: "proto-dst", kind: valuePort}, ctSrcIP: {text: "ip saddr", kind: valueAddr},
@@ -248,43 +420,88 @@ func (l *listing) fib(f fields) {
 		l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " . iif oif exists"})
 		return
 	}
-	l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " type", kind: valueNative})
+	l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " type", kind: valueAddrType})
 }
 
-// bitwise changes what is loaded: an and is kept for the comparison that follows.
+// bitwise changes a loaded value. If it is an and, the mask is kept for the comparison that
+// follows.
 func (l *listing) bitwise(f fields) {
 	o := l.take(f.u32(AttrBitwiseSReg))
 	mask, xor := f.value(AttrBitwiseMask), f.value(AttrBitwiseXor)
 	if o.mask = mask; slices.ContainsFunc(xor, func(b byte) bool { return b != 0 }) {
-		o.text = fmt.Sprintf("(%s & %s ^ %s)", o.text, o.value(mask), o.value(xor))
+		or := len(mask) == len(xor)
+		for i := range xor {
+			or = or && mask[i] == ^xor[i]
+		}
+		if or {
+			o.text = fmt.Sprintf("%s | %s", o.text, o.value(xor))
+		} else {
+			o.text = fmt.Sprintf("(%s & %s ^ %s)", o.text, o.value(mask), o.value(xor))
+		}
 		o.mask = nil
 	}
 	l.load(f.u32(AttrBitwiseDReg), o)
 }
 
-// cmpSigns are how a comparison is written, by its number.
+// cmpSigns are the texts of comparisons, by number.
 var cmpSigns = [...]string{"", "!= ", "< ", "<= ", "> ", ">= "}
 
 func (l *listing) cmp(f fields) {
-	o, op, v := l.take(f.u32(AttrCmpSReg)), f.u32(AttrCmpOp), f.value(AttrCmpData)
+	reg, op, v := f.u32(AttrCmpSReg), f.u32(AttrCmpOp), f.value(AttrCmpData)
+	if low := l.lower; low.out > 0 && op == CmpLte && registerAt(reg) == low.at {
+		l.out[low.out-1] = fmt.Sprintf("%s %s-%s", low.operand.text, low.text, low.value(v))
+		l.lower.out = 0
+		return
+	}
+	o := l.take(reg)
+	if l.lower.out = 0; op == CmpGte {
+		l.lower.operand, l.lower.text, l.lower.out = o, o.value(v), len(l.out)+1
+	}
 	sign := "? "
 	if int(op) < len(cmpSigns) {
 		sign = cmpSigns[op]
 	}
 	zero := !slices.ContainsFunc(v, func(b byte) bool { return b != 0 })
 	switch ones, prefix := prefixLen(o.mask); {
+	case o.second != "" && o.mask == nil:
+		half := len(v) / 2
+		l.say("%s %s%s %s %s%s", o.text, sign, o.value(v[:half]), o.second, sign, o.value(v[half:]))
 	case o.mask == nil:
 		l.say("%s %s%s", o.text, sign, o.value(v))
 	case zero && op == CmpNeq: // any of these bits
 		l.say("%s %s", o.text, o.value(o.mask))
 	case o.kind == valueAddr && prefix:
 		l.say("%s %s%s/%d", o.text, sign, o.value(v), ones)
+	case o.kind == valueTCPFlags:
+		l.say("%s %s%s / %s", o.text, sign, o.value(v), o.value(o.mask))
 	default:
 		l.say("%s & %s %s%s", o.text, o.value(o.mask), cmp2(sign), o.value(v))
 	}
+	if o.kind == valueAddr && o.mask == nil && len(v) < o.full { // the first bytes of an address
+		l.out[len(l.out)-1] += fmt.Sprintf("/%d", len(v)*8)
+	}
+	l.asked(&o, op, v)
 }
 
-// cmp2 writes a comparison after a mask, where equality has a sign.
+// asked notes the header whose protocol a comparison has matched.
+func (l *listing) asked(o *operand, op uint32, v []byte) {
+	if o.asks == nil || o.mask != nil || op != CmpEq || len(v) != 1 {
+		return
+	}
+	o.asks.asked = len(l.out)
+	if o.asks == &l.transport {
+		o.asks.protocol = servicemodel.Protocol(v[0])
+		return
+	}
+	for _, f := range Families {
+		if f.NFProto == v[0] {
+			o.asks.family = f
+		}
+	}
+}
+
+// cmp2 returns the sign of a comparison after a mask. Unlike other comparisons, equality then has a
+// sign, too.
 func cmp2(sign string) string {
 	if sign == "" {
 		return "== "
@@ -312,7 +529,8 @@ func (l *listing) lookup(f fields) {
 func (l *listing) immediate(f fields) {
 	data := fieldsOf(f[AttrImmediateData])
 	if f.u32(AttrImmediateDReg) != RegVerdict {
-		l.load(f.u32(AttrImmediateDReg), operand{text: (&operand{}).value(data[DataValue])})
+		l.load(f.u32(AttrImmediateDReg), operand{text: (&operand{}).value(data[DataValue]),
+			raw: data[DataValue]})
 		return
 	}
 	v := fieldsOf(data[DataVerdict])
@@ -336,7 +554,7 @@ func VerdictText(code int32, chain string) string {
 	return "continue"
 }
 
-// extension writes a match or target of x_tables. That of xt_comment is its text.
+// extension writes a match or target of x_tables, or the comment of xt_comment.
 func (l *listing) extension(kind string, f fields) {
 	name := f.text(AttrExtensionName)
 	switch {
@@ -345,11 +563,30 @@ func (l *listing) extension(kind string, f fields) {
 	case name == "comment":
 		l.say("/* %s */", f.text(AttrExtensionInfo))
 	default:
-		l.say("-m %s", name)
+		l.say("%s", portMatch(name, f[AttrExtensionInfo]))
 	}
 }
 
-// Refuses reports whether a rule answers that a packet is refused, rather than drop it in silence.
+// portMatch writes an extension: as nft would if it matches one destination port. The information
+// begins with the first and the last source port, and those of the destination (xt_tcpudp.h), in
+// xt_sctp.h in the other order.
+func portMatch(name string, info []byte) string {
+	at := 4
+	switch name {
+	case "tcp", "udp":
+	case "sctp":
+		at = 0
+	default:
+		return "-m " + name
+	}
+	if len(info) < at+4 || !bytes.Equal(info[at:at+2], info[at+2:at+4]) {
+		return "-m " + name
+	}
+	return fmt.Sprintf("%s dport %d", name, binary.NativeEndian.Uint16(info[at:]))
+}
+
+// Refuses reports whether the rule answers a packet with an ICMP error or a reset, instead of
+// dropping it silently.
 func (r *RuleInfo) Refuses() (yes bool) {
 	EachExpr(r.Exprs, func(e ExprInfo) bool {
 		name := fieldsOf(e.Attrs).text(AttrExtensionName)

@@ -12,11 +12,11 @@ import (
 // Rule is a rule, or a part of one: matches and statements. The empty rule does nothing.
 type Rule []statement
 
-// statement is a match or a statement, as nft writes it and as the kernel takes it.
+// statement is a match or a statement: its text in nft's language, and the kernel's expressions.
 type statement struct {
 	text  string
 	exprs func(b *rawnl.Batch) // appends its expressions
-	set   *AnonymousSet        // that is looked up after them, if any
+	set   *AnonymousSet        // the set that they look up, if any
 }
 
 func rule(text string, exprs func(b *rawnl.Batch)) Rule {
@@ -35,12 +35,11 @@ func (r Rule) Text() string {
 	return strings.Join(l, " ")
 }
 
-// Hash identifies a rule. It is kept in the rule's user data, so that what is in the kernel can be
-// told from what should be there without understanding expressions. It is the hash of the messages
-// that make the rule, and of the text.
+// Hash identifies a rule by its text and the messages that make it. The hash is kept in the rule's
+// user data. So a reading can compare a rule with the wanted one without decoding expressions.
 func (r Rule) Hash() uint64 { return r.hash(&rawnl.Batch{}) }
 
-// hash is Hash with a batch to write the messages to.
+// hash is Hash with a batch for the messages.
 func (r Rule) hash(b *rawnl.Batch) uint64 {
 	b.Reset()
 	e := Encoder{b: b, f: IPv4}
@@ -62,7 +61,7 @@ type AnonymousSet struct {
 
 func (a *AnonymousSet) isMap() bool { return a.Verdicts != nil }
 
-// name is the name with which the set is made. The kernel fills in a number.
+// name is the name with which the set is made. The kernel replaces %d by a number.
 func (a *AnonymousSet) name() string {
 	if a.isMap() {
 		return "__map%d"
@@ -70,7 +69,7 @@ func (a *AnonymousSet) name() string {
 	return "__set%d"
 }
 
-// Program is what the rules of a table are: chains, with their rules.
+// Program holds the rules of a table: its chains, with their rules.
 type Program []*ProgramChain
 
 // ProgramChain is a chain with its rules.
@@ -122,7 +121,7 @@ func (p Program) Has(name string) bool {
 	return slices.ContainsFunc(p, func(c *ProgramChain) bool { return c.Name == name })
 }
 
-// WriteChains adds the chains: all of them before any rule, since rules lead to chains.
+// WriteChains adds all chains, and then the rules, because rules lead to chains.
 func (p Program) WriteChains(w Writer) {
 	for _, c := range p {
 		w.AddChain(&c.Chain)

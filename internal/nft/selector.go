@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Selector is what a rule looks at: a field of a header, or what the kernel knows of the packet or
-// of its flow.
+// Selector is the value that a rule matches: a field of a header, or a property of the packet or of
+// its flow.
 type Selector struct {
 	text string
 	len  int // bytes
@@ -30,14 +30,14 @@ var (
 	CTReplySPort       = ctReply("proto-src", portLen, ctProtoSrc)
 )
 
-// ctOriginal selects what conntrack knows of the original direction.
+// ctOriginal selects a property of the flow's original direction.
 func ctOriginal(name string, length int, key uint32) Selector {
 	return Selector{"ct original " + name, length, func(b *rawnl.Batch, reg uint32) {
 		appendCTOf(b, reg, key, ctDirOriginal)
 	}}
 }
 
-// ctReply selects what conntrack knows of the direction of answers.
+// ctReply selects a property of the flow's reply direction.
 func ctReply(name string, length int, key uint32) Selector {
 	return Selector{"ct reply " + name, length, func(b *rawnl.Batch, reg uint32) {
 		appendCTOf(b, reg, key, ctDirReply)
@@ -50,7 +50,7 @@ func NumgenRandom(mod int) Selector {
 		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod)) }}
 }
 
-// Frontend selects the key of a frontend, as [AppendFrontend] writes it.
+// Frontend selects the key of a frontend in the form of [AppendFrontend].
 func (f *Family) Frontend(nodePort bool) Concat {
 	if nodePort {
 		return Concat{L4Proto, DPort}
@@ -58,13 +58,13 @@ func (f *Family) Frontend(nodePort bool) Concat {
 	return Concat{f.Daddr, L4Proto, DPort}
 }
 
-// In matches if what is selected is in a set.
+// In matches if the selected value is in a set.
 func (s Selector) In(set string) Rule { return Concat{s}.In(set) }
 
 // Concat is a concatenation of selectors: the key of a set or map, or data of a map.
 type Concat []Selector
 
-// With returns the concatenation with more at its end.
+// With returns the concatenation with more selectors at its end.
 func (c Concat) With(more ...Selector) Concat { return append(c[:len(c):len(c)], more...) }
 
 func (c Concat) text() string {
@@ -85,10 +85,10 @@ func (c Concat) load(b *rawnl.Batch, offset int) int {
 	return offset
 }
 
-// In matches if what is selected is in a set.
+// In matches if the selected key is in a set.
 func (c Concat) In(set string) Rule { return c.lookup(" @", set, false) }
 
-// NotIn matches if what is selected is not in a set.
+// NotIn matches if the selected key is not in a set.
 func (c Concat) NotIn(set string) Rule { return c.lookup(" != @", set, true) }
 
 func (c Concat) lookup(sign, set string, inverted bool) Rule {
@@ -98,18 +98,18 @@ func (c Concat) lookup(sign, set string, inverted bool) Rule {
 	})
 }
 
-// Mapped is what a map has for a key. If it has nothing, the rule does not match.
+// Mapped is the data of a map for a key. If the map does not have the key, the rule does not match.
 type Mapped struct {
 	key Concat
 	in  string
 }
 
-// Map looks what is selected up in a map.
+// Map looks up the selected key in a map.
 func (c Concat) Map(name string) Mapped { return Mapped{c, name} }
 
 func (m Mapped) text() string { return m.key.text() + " map @" + m.in }
 
-// load loads what the map has into Reg1.
+// load loads the map's data for the key into Reg1.
 func (m Mapped) load(b *rawnl.Batch) {
 	m.key.load(b, 0)
 	appendLookupMap(b, m.in)
@@ -142,8 +142,8 @@ func (f *Family) within(text string, offset, op uint32, p netip.Prefix) Rule {
 	return rule(f.Name+" "+text, func(b *rawnl.Batch) { AppendPrefix(b, offset, op, p) })
 }
 
-// AppendPrefix compares an address in the network header with a prefix. As nft and iptables do, it
-// loads only the bytes that the prefix has, if it ends at one.
+// AppendPrefix compares an address in the network header with a prefix. If the prefix ends at a
+// byte, it loads only these bytes, as nft and iptables do.
 func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 	p = p.Masked()
 	addr := p.Addr().As16()
@@ -162,8 +162,8 @@ func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 	AppendCmp(b, op, bytes)
 }
 
-// NotFromPods matches packets that do not come from pods of this node; all packets, if pods cannot
-// be told.
+// NotFromPods matches packets that do not come from pods of this node. If pods cannot be told, it
+// matches all packets.
 func (f *Family) NotFromPods(d servicemodel.PodDetector) Rule {
 	var r Rule
 	for _, p := range f.Own(d.CIDRs) {
@@ -178,7 +178,7 @@ func (f *Family) NotFromPods(d servicemodel.PodDetector) Rule {
 	return r
 }
 
-// Own returns those prefixes that are of the family.
+// Own returns the prefixes that belong to the family.
 func (f *Family) Own(l []netip.Prefix) []netip.Prefix {
 	var own []netip.Prefix
 	for _, p := range l {

@@ -1,6 +1,6 @@
 package nft
 
-// Field is one field of a set's key or data. In a concatenation, each takes a multiple of four
+// Field is one field of a set's key or data. In a concatenation, each uses a multiple of four
 // bytes.
 type Field uint8
 
@@ -17,7 +17,7 @@ const (
 	FieldMark
 )
 
-// fieldTypes says what fields are: the number and name of the type in nft (enum datatypes in
+// fieldTypes describes the fields: the number and name of the type in nft (enum datatypes in
 // include/datatype.h of nftables), the length in bytes, and an expression of the type as nft prints
 // it.
 var fieldTypes = [...]struct {
@@ -33,7 +33,7 @@ var fieldTypes = [...]struct {
 	FieldMark:     {19, 4, "mark", "meta mark"},
 }
 
-// FrontendFields are the fields of the key of a frontend, as [AppendFrontend] writes it.
+// FrontendFields are the fields of the key of a frontend in the form of [AppendFrontend].
 func (f *Family) FrontendFields(nodePort bool) []Field {
 	if nodePort {
 		return []Field{FieldProto, FieldPort}
@@ -52,7 +52,7 @@ type Set struct {
 	Typeof  bool    // the key ends with a slot, which only a typeof can declare
 }
 
-// kind is what nft calls the set.
+// kind is nft's word for the set: "set" or "map".
 func (s *Set) kind() string {
 	if s.Data != nil {
 		return "map"
@@ -60,15 +60,15 @@ func (s *Set) kind() string {
 	return "set"
 }
 
-// SetSpec is what the kernel says of a set, as far as it tells what the set is: other flags come
-// and go with kernel versions.
+// SetSpec is the part of the kernel's description of a set that identifies its kind. Other flags
+// differ between kernel versions.
 type SetSpec struct {
 	Flags, KeyType, KeyLen, DataType, DataLen uint32
 }
 
 const specFlags = SetInterval | SetMap | SetTimeout
 
-// Spec returns what the kernel is to say of the set.
+// Spec returns the description that the kernel should give of the set.
 func (s *Set) Spec() SetSpec {
 	r := SetSpec{Flags: s.Flags & specFlags, KeyType: concatType(s.Key), KeyLen: concatLen(s.Key)}
 	if s.Data != nil {
@@ -87,7 +87,7 @@ func concatType(fs []Field) uint32 {
 	return t
 }
 
-// concatLen is the length of a key or data: a single field is not padded.
+// concatLen is the length of a key or data. A single field is not padded.
 func concatLen(fs []Field) uint32 {
 	if len(fs) == 1 {
 		return uint32(fieldTypes[fs[0]].len)
@@ -99,13 +99,13 @@ func concatLen(fs []Field) uint32 {
 	return uint32(n)
 }
 
-// Chain is a chain of a table; a base chain has a type.
+// Chain is a chain of a table. Only a base chain has a type.
 type Chain struct {
 	Name string
-	Type string // "nat", "filter", "route"; empty for a chain that is jumped to
+	Type string // "nat", "filter", "route"; empty if it is not a base chain
 	Hook uint32 // HookPrerouting and so on
 	Prio int32
-	// Drops says that the policy of a base chain is drop. Ours accept.
+	// Drops means that the policy of a base chain is drop. Our chains accept.
 	Drops bool
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The matches and statements of rules. Each is a rule by itself, or a part of one. What it is as
-// text and as expressions stands together, and nowhere else.
+// The matches and statements of rules. Each is a rule by itself, or a part of one. Only here do its
+// text and its expressions stand, side by side.
 
 // Matches of the flow.
 var (
@@ -26,7 +26,7 @@ var (
 		ctSNAT|ctDNAT, CmpEq)
 )
 
-// ctBits compares bits of what conntrack knows of the flow with zero.
+// ctBits compares bits of the flow's state or status in conntrack with zero.
 func ctBits(text string, key, bits, op uint32) Rule {
 	return rule(text, func(b *rawnl.Batch) {
 		appendCT(b, Reg1, key)
@@ -61,7 +61,7 @@ var (
 	FIBSaddrNotLocal = fibLocal("saddr type != local", fibSaddr, CmpNeq)
 	FIBDaddrLocal    = fibLocal("daddr type local", fibDaddr, CmpEq)
 	FIBDaddrNotLocal = fibLocal("daddr type != local", fibDaddr, CmpNeq)
-	// FIBDaddrByIIF matches if the packet leaves by the interface that it came in by.
+	// FIBDaddrByIIF matches if the packet leaves by the interface through which it came in.
 	FIBDaddrByIIF = rule("fib daddr . iif oif exists", func(b *rawnl.Batch) {
 		appendFIB(b, fibDaddr|fibIIF|fibPresent, fibInterface)
 		AppendCmp(b, CmpEq, Native32(1)) // as nft does
@@ -72,7 +72,8 @@ var (
 	})
 )
 
-// fibLocal matches if an address of the packet is one of this machine, or is not.
+// fibLocal matches if an address of the packet is one of this machine or, with CmpNeq, if it is
+// not.
 func fibLocal(text string, which, op uint32) Rule {
 	return rule("fib "+text, func(b *rawnl.Batch) {
 		appendFIB(b, which, fibAddrType)
@@ -80,8 +81,8 @@ func fibLocal(text string, which, op uint32) Rule {
 	})
 }
 
-// IIFNameNot matches if the packet came in through another interface. With "*" at its end, the name
-// is that of all interfaces that begin so.
+// IIFNameNot matches if the packet came in through another interface. A name that ends with "*"
+// stands for all interfaces that begin with it.
 func IIFNameNot(name string) Rule {
 	return rule(fmt.Sprintf("iifname != %q", name), func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaIIFName)
@@ -94,7 +95,7 @@ func IIFNameNot(name string) Rule {
 	})
 }
 
-// MarkIs matches if the mark has these bits in the mask.
+// MarkIs matches if the masked bits of the mark are equal to bits.
 func MarkIs(mask, bits uint32) Rule {
 	return rule(fmt.Sprintf("meta mark & 0x%08x == 0x%08x", mask, bits), func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaMark)
@@ -113,12 +114,12 @@ func MarkXor(bits uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark ^ 0x%08x", bits), ^uint32(0), bits)
 }
 
-// MarkAnd keeps bits of the mark and takes the others away.
+// MarkAnd keeps some bits of the mark and clears the others.
 func MarkAnd(keep uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark & 0x%08x", keep), keep, 0)
 }
 
-// MarkAndOr keeps bits of the mark and sets others.
+// MarkAndOr keeps some bits of the mark and sets others.
 func MarkAndOr(keep, set uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark & 0x%08x | 0x%08x", keep, set), keep, set)
 }
@@ -132,7 +133,7 @@ func setMark(text string, mask, xor uint32) Rule {
 	})
 }
 
-// SetMark makes the mark what a map has.
+// SetMark sets the mark to the data in a map.
 func SetMark(to Mapped) Rule {
 	return rule("meta mark set "+to.text(), func(b *rawnl.Batch) {
 		to.load(b)
@@ -140,7 +141,7 @@ func SetMark(to Mapped) Rule {
 	})
 }
 
-// DNAT translates the destination to the address and port that a map has.
+// DNAT translates the destination to the address and port in a map.
 func (f *Family) DNAT(to Mapped) Rule {
 	return rule("dnat "+f.Name+" to "+to.text(), func(b *rawnl.Batch) {
 		to.load(b)
@@ -164,9 +165,9 @@ var (
 	ResetTCP   = rule("reject with tcp reset", appendResetTCP)
 )
 
-// Verdict is what becomes of a packet, and the chain that it leads to, if any.
+// Verdict decides about a packet; jump and goto name a chain.
 type Verdict struct {
-	Code  int32 // VerdictDrop or one of its kin
+	Code  int32 // such as VerdictDrop
 	Chain string
 }
 
@@ -186,13 +187,13 @@ func (v Verdict) rule() Rule {
 	return rule(v.text(), func(b *rawnl.Batch) { AppendVerdict(b, v.Code, v.Chain) })
 }
 
-// Jump goes on in a chain, and comes back at its end.
+// Jump continues in a chain and returns at its end.
 func Jump(chain string) Rule { return Verdict{VerdictJump, chain}.rule() }
 
-// Goto goes on in a chain, and does not come back.
+// Goto continues in a chain and does not return.
 func Goto(chain string) Rule { return Verdict{VerdictGoto, chain}.rule() }
 
-// JHashVMap hashes what is selected, and does what the verdict of that number says.
+// JHashVMap hashes the selected value and executes the verdict with that number.
 func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
 	l := make([]string, len(verdicts))
 	for i, v := range verdicts {
@@ -210,8 +211,8 @@ func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
 	}}
 }
 
-// Update puts data into a map under a key, for a time of whole seconds. An entry that is there
-// keeps its data and lives for so long again. If the map is full, the rule ends.
+// Update puts data into a map under a key, with a timeout of whole seconds. If the key exists, its
+// data stay and its timeout begins again. If the map is full, the rule does not match.
 func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s : %s }", name, key.text(), duration(timeout),
 		data.text())
@@ -222,8 +223,8 @@ func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 	})
 }
 
-// Remember puts a key into a set for a time of whole seconds. One that is there lives for so long
-// again. If the set is full, the rule ends.
+// Remember puts a key into a set, with a timeout of whole seconds. If the key exists, its timeout
+// begins again. If the set is full, the rule does not match.
 func Remember(name string, key Concat, timeout time.Duration) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s }", name, key.text(), duration(timeout))
 	return rule(text, func(b *rawnl.Batch) {
@@ -232,8 +233,9 @@ func Remember(name string, key Concat, timeout time.Duration) Rule {
 	})
 }
 
-// Count counts packets and bytes of a key in a set. An element lives for a time of whole seconds
-// after the last packet. If the set is full, further keys are not counted, and the rule ends.
+// Count counts packets and bytes of a key in a set. An element lives for the timeout, in whole
+// seconds, after the last packet. If the set is full, further keys are not counted, and the rule
+// does not match.
 func Count(name string, key Concat, timeout time.Duration) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s counter }", name, key.text(),
 		duration(timeout))

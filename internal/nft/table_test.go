@@ -26,7 +26,7 @@ var (
 		Goto("services"))
 )
 
-// everything does all that a writer can, once at least.
+// everything calls each method of a writer at least once.
 func everything(w Writer) {
 	w.DeleteTable()
 	w.AddTable()

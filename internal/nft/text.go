@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Text writes what is done to one table as commands of nft. Elements are decoded from the bytes
-// that are sent.
+// Text writes the changes of one table as commands of nft. It decodes elements from the bytes that
+// an [Encoder] would send.
 type Text struct {
 	b     *strings.Builder
 	table string // "ip kernlb"
@@ -74,10 +74,10 @@ func joinFields(fs []Field, text func(Field) string) string {
 	return strings.Join(l, " . ")
 }
 
-// AddElements adds elements to a set, one a line.
+// AddElements adds elements to a set, each in a line of its own.
 func (t *Text) AddElements(s *Set, l *ElemList) { t.elements("add element", s, l) }
 
-// DeleteElements deletes elements of a set, one a line.
+// DeleteElements deletes elements of a set, each in a line of its own.
 func (t *Text) DeleteElements(s *Set, l *ElemList) { t.elements("delete element", s, l) }
 
 // FlushSet deletes all elements of a set.
@@ -113,7 +113,7 @@ func fieldsText(fs []Field, b, end []byte) string {
 	})
 }
 
-// text takes a field, and writes it.
+// text reads a field, and writes it.
 func (f Field) text(r *Reader) string {
 	switch f {
 	case FieldProto:

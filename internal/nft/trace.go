@@ -18,22 +18,22 @@ const (
 	TraceRule                        // a rule that matched
 )
 
-// TraceInfo is what the kernel says of a packet that is traced (NFT_MSG_TRACE): one event. The
-// slices point into its message.
+// TraceInfo is one event of a traced packet in a message of the kernel (NFT_MSG_TRACE). The slices
+// point into the message.
 type TraceInfo struct {
-	ID      uint32 // of the packet; it is another one after the loopback interface
+	ID      uint32 // of the packet; behind the loopback interface the packet has another ID
 	Type    TraceType
 	Table   string
 	Chain   string
 	Handle  uint64 // of the rule
-	Verdict int32  // VerdictDrop or one of its kin
+	Verdict int32  // such as VerdictDrop
 	ToChain string // of VerdictJump and VerdictGoto
 	Policy  int32  // of TracePolicy
-	// Network and Transport are the headers, or their beginnings, in the first event of each base
-	// chain.
+	// Network and Transport are the headers, or their first bytes. Only the first event of each
+	// base chain has them.
 	Network, Transport []byte
 	In, Out            uint32 // indices of interfaces
-	NFProto            uint8  // of the packet, which a table of the family inet does not tell
+	NFProto            uint8  // of the packet; a table of the family inet does not tell it
 	Mark               uint32
 }
 
@@ -76,7 +76,7 @@ func (t *TraceInfo) decodeVerdict(it rawnl.AttrIter) error {
 	return it.Err()
 }
 
-// decodePacket decodes what an event says of the packet itself.
+// decodePacket decodes the attributes about the packet itself.
 func (t *TraceInfo) decodePacket(it *rawnl.AttrIter) {
 	switch it.Type() {
 	case attrTraceID:
@@ -96,7 +96,7 @@ func (t *TraceInfo) decodePacket(it *rawnl.AttrIter) {
 	}
 }
 
-// Selectors of what is traced.
+// Selectors for traces.
 var (
 	SPort = Selector{"th sport", portLen, func(b *rawnl.Batch, reg uint32) {
 		AppendPayload(b, reg, TransportHeader, 0, portLen)
@@ -107,7 +107,7 @@ var (
 	CTOriginalSPort = ctOriginal("proto-src", portLen, ctProtoSrc)
 )
 
-// is matches if what is selected is a value, which text writes.
+// is matches if the selected value is v; text is its form in nft.
 func (s Selector) is(text string, v []byte) Rule {
 	return rule(s.text+" "+text, func(b *rawnl.Batch) {
 		s.load(b, Reg1)
@@ -115,27 +115,27 @@ func (s Selector) is(text string, v []byte) Rule {
 	})
 }
 
-// IsAddr matches if the address that is selected is this one.
+// IsAddr matches if the selected address is a.
 func (s Selector) IsAddr(a netip.Addr) Rule { return s.is(a.String(), a.AsSlice()) }
 
-// IsPort matches if the port that is selected is this one.
+// IsPort matches if the selected port is port.
 func (s Selector) IsPort(port uint16) Rule {
 	return s.is(strconv.Itoa(int(port)), []byte{byte(port >> 8), byte(port)})
 }
 
-// IsProtocol matches if the protocol that is selected is this one.
+// IsProtocol matches if the selected protocol is p.
 func (s Selector) IsProtocol(p servicemodel.Protocol) Rule {
 	return s.is(p.String(), []byte{byte(p)})
 }
 
-// IsName matches if the name of an interface that is selected is this one.
+// IsName matches if the selected interface name is name.
 func (s Selector) IsName(name string) Rule {
 	v := make([]byte, interfaceNameLen)
 	copy(v, name)
 	return s.is(strconv.Quote(name), v)
 }
 
-// What a trace consists of.
+// The parts of a trace.
 var (
 	// TCPBegins matches the segment that begins a connection.
 	TCPBegins = rule("tcp flags & (fin | syn | rst | ack) == syn", func(b *rawnl.Batch) {
@@ -143,7 +143,7 @@ var (
 		AppendBitwise(b, []byte{0x17}, nil)
 		AppendCmp(b, CmpEq, []byte{0x02})
 	})
-	// TraceOn has the kernel tell of each rule that the packet matches from here on.
+	// TraceOn makes the kernel report each rule that the packet matches from here on.
 	TraceOn = rule("meta nftrace set 1", func(b *rawnl.Batch) {
 		elem, data := beginExpr(b, "immediate")
 		b.U32(AttrImmediateDReg, Reg1)
@@ -153,7 +153,7 @@ var (
 	})
 )
 
-// LimitPerSecond matches so many packets a second, and no more at once.
+// LimitPerSecond matches at most n packets a second, and at most n at once.
 func LimitPerSecond(n uint32) Rule {
 	text := strconv.Itoa(int(n))
 	return rule("limit rate "+text+"/second burst "+text+" packets", func(b *rawnl.Batch) {

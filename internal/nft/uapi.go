@@ -1,7 +1,7 @@
 package nft
 
 // Numbers of include/uapi/linux/netfilter/nf_tables.h, in the order of its enums. The constants of
-// golang.org/x/sys/unix exist on Linux only; a test compares these with them.
+// golang.org/x/sys/unix exist on Linux only; a test compares ours with them.
 
 // Messages (enum nf_tables_msg_types).
 const (
@@ -149,7 +149,8 @@ const (
 
 const listElem = 1 // NFTA_LIST_ELEM, in every list
 
-// What is in a register (enum nft_data_attributes), and a verdict (enum nft_verdict_attributes).
+// Attributes of a register's content (enum nft_data_attributes) and of a verdict (enum
+// nft_verdict_attributes).
 const (
 	DataValue = iota + 1
 	DataVerdict
@@ -173,8 +174,8 @@ const (
 	VerdictMask = 0xff // NF_VERDICT_MASK: the rest is an argument
 )
 
-// Registers (enum nft_registers). Those from NFT_REG_1 on have 16 bytes; four registers from
-// NFT_REG32_00 on are the same as one of them.
+// Registers (enum nft_registers). The registers from NFT_REG_1 on have 16 bytes. Each of them is
+// the same memory as four registers from NFT_REG32_00 on.
 const (
 	RegVerdict = 0
 	Reg1       = 1
@@ -195,7 +196,7 @@ const (
 	AttrPayloadLen
 )
 
-// Where payload counts from (enum nft_payload_bases).
+// The header that payload reads (enum nft_payload_bases).
 const (
 	NetworkHeader   = 1
 	TransportHeader = 2
@@ -213,6 +214,7 @@ const (
 	MetaMark    = 3
 	MetaIIFName = 6
 	metaNFTrace = 12
+	metaNFProto = 15
 	MetaL4Proto = 16
 )
 
@@ -244,7 +246,7 @@ const (
 	AttrCmpData
 )
 
-// How cmp compares (enum nft_cmp_ops).
+// The comparisons of cmp (enum nft_cmp_ops).
 const (
 	CmpEq = iota
 	CmpNeq
@@ -271,7 +273,7 @@ const (
 	AttrRangeTo
 )
 
-// RangeEq says that range matches what is in it (enum nft_range_ops).
+// RangeEq makes range match values inside it (enum nft_range_ops).
 const RangeEq = 0
 
 // Attributes of lookup (enum nft_lookup_attributes).
@@ -342,13 +344,15 @@ const attrMasqFlags = 1 // NFTA_MASQ_FLAGS
 
 const natFullyRandom = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
 
+const attrLogPrefix = 2 // NFTA_LOG_PREFIX
+
 // Attributes of reject (enum nft_reject_attributes).
 const (
 	attrRejectType = iota + 1
 	attrRejectCode
 )
 
-// What reject answers with (enum nft_reject_types).
+// The answers of reject (enum nft_reject_types).
 const (
 	rejectICMPUnreach = iota
 	rejectTCPReset
@@ -361,11 +365,12 @@ const (
 	attrFIBFlags
 )
 
-// Which address fib looks up, and how (enum nft_fib_flags), and for what (enum nft_fib_result).
+// The address that fib looks up and how (enum nft_fib_flags), and the result that it returns (enum
+// nft_fib_result).
 const (
 	fibSaddr     = 1 << 0
 	fibDaddr     = 1 << 1
-	fibIIF       = 1 << 3 // only routes by the interface that the packet came in by
+	fibIIF       = 1 << 3 // only routes through the interface by which the packet came in
 	fibPresent   = 1 << 5 // only whether there is a result
 	fibInterface = 1
 	fibAddrType  = 3
@@ -399,7 +404,7 @@ const (
 	ctDirReply         = 1      // IP_CT_DIR_REPLY
 )
 
-// Where headers have what rules look at. TCP, UDP and SCTP agree on the place of the port.
+// Offsets of header fields that rules match. TCP, UDP and SCTP agree on the offset of the ports.
 const (
 	dportOffset    = 2
 	portLen        = 2

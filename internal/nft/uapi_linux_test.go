@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// numbers are those that golang.org/x/sys/unix has, too.
+// numbers are our constants beside those of golang.org/x/sys/unix.
 var numbers = []struct {
 	what      string
 	got, want int
@@ -102,6 +102,9 @@ var numbers = []struct {
 	{"trace types", int(TracePolicy), unix.NFT_TRACETYPE_POLICY},
 	{"trace types", int(TraceRule), unix.NFT_TRACETYPE_RULE},
 	{"meta", metaNFTrace, unix.NFT_META_NFTRACE},
+	{"meta", metaNFProto, unix.NFT_META_NFPROTO},
+	{"log", attrLogPrefix, unix.NFTA_LOG_PREFIX},
+	{"limit", limitInvert, unix.NFT_LIMIT_F_INV},
 	{"ct", ctProtoSrc, unix.NFT_CT_PROTO_SRC},
 	{"limit", attrLimitFlags, unix.NFTA_LIMIT_FLAGS},
 	{"groups", GroupTrace, unix.NFNLGRP_NFTRACE},

@@ -1,6 +1,6 @@
 package nft
 
-// Numbers of traces, of include/uapi/linux/netfilter/nf_tables.h as those of uapi.go.
+// Numbers of traces in include/uapi/linux/netfilter/nf_tables.h, written as in uapi.go.
 
 // GroupTrace is the multicast group of traces (NFNLGRP_NFTRACE in
 // include/uapi/linux/netfilter/nfnetlink.h).
@@ -34,3 +34,5 @@ const (
 	attrLimitType
 	attrLimitFlags
 )
+
+const limitInvert = 1 // NFT_LIMIT_F_INV

@@ -2,20 +2,20 @@ package nft
 
 import "encoding/binary"
 
-// User data is kept by the kernel for nft and never looked at. nft keeps TLVs there, and ignores
-// those that it does not know.
+// The kernel keeps user data for nft and never reads it. nft keeps TLVs there, and ignores types
+// that it does not know.
 
-// In the user data of elements and rules.
+// Types in the user data of elements and rules.
 const (
 	udComment  = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and of a rule
-	udRest     = 107 // ours: what of a comment is longer than nft takes
+	udRest     = 107 // ours: the end of a comment that is too long for nft
 	udHash     = 108 // ours: a rule's hash
 	maxComment = 127 // NFTNL_UDATA_COMMENT_MAXLEN without the terminating NUL
 )
 
 // AppendComment appends a comment as user data. nft refuses to load a comment longer than 127
-// bytes, so the rest of such a one is kept where nft does not look: it survives as long as nobody
-// reloads the ruleset from nft's listing.
+// bytes. So the rest of a longer comment goes into a type that nft ignores. The rest is lost if a
+// listing of nft is loaded.
 func AppendComment(b []byte, s string) []byte {
 	rest := ""
 	if len(s) > maxComment {
@@ -60,7 +60,7 @@ func walkUserData(ud []byte, fn func(typ byte, v []byte)) {
 	}
 }
 
-// In the user data of sets (enum nftnl_udata_set_types in libnftnl/udata.h).
+// Types in the user data of sets (enum nftnl_udata_set_types in libnftnl/udata.h).
 const (
 	udKeyOrder   = 0 // NFTNL_UDATA_SET_KEYBYTEORDER
 	udDataOrder  = 1 // NFTNL_UDATA_SET_DATABYTEORDER
@@ -69,7 +69,7 @@ const (
 	udSetComment = 7 // NFTNL_UDATA_SET_COMMENT
 )
 
-// appendSetUserData appends what nft keeps about a set to print it as it was declared.
+// appendSetUserData appends the data from which nft prints a set as it was declared.
 func appendSetUserData(b []byte, s *Set) []byte {
 	b = udU32(b, udKeyOrder, byteOrder(s.Key))
 	if s.Data != nil {
@@ -102,9 +102,8 @@ func byteOrder(fs []Field) uint32 {
 	return orderNetwork
 }
 
-// What nft writes of the expression that a typeof names: its kind and its parameters (enum
-// expr_types in include/expression.h of nftables, and the udata functions of each expression in
-// src).
+// The kinds and parameters of expressions that a typeof names (enum expr_types in
+// include/expression.h of nftables, and the udata functions of each expression in src).
 const (
 	udTypeofKind = 0 // NFTNL_UDATA_SET_TYPEOF_EXPR
 	udTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA

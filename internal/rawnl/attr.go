@@ -28,8 +28,8 @@ func align(n int) int { return (n + 3) &^ 3 }
 // Mark names an attribute that was begun and is still open. It is valid until the batch is reset.
 type Mark int
 
-// attr appends the header of an attribute with n bytes of data and returns the place for the data
-// and its padding. An attribute that is too long is appended empty, and the batch is spoiled.
+// attr appends the header of an attribute with n bytes of data. It returns the place for the data
+// and its padding. If the attribute is too long, attr appends it empty and marks the batch as bad.
 func (b *Batch) attr(typ uint16, n int) []byte {
 	if n > MaxAttr-attrHeaderLen {
 		b.fail("attribute %d would be %d bytes long, more than %d", typ&attrTypeMask,
@@ -83,15 +83,14 @@ func (b *Batch) NativeU32(typ uint16, v uint32) { native.PutUint32(b.attr(typ, 4
 // NativeU64 appends v in the byte order of the machine.
 func (b *Batch) NativeU64(typ uint16, v uint64) { native.PutUint64(b.attr(typ, 8), v) }
 
-// leading returns the number whose first byte in memory is v, the others being 0.
+// leading returns the number that lies in memory as v and three zero bytes.
 func leading(v uint8) uint32 { return native.Uint32([]byte{v, 0, 0, 0}) }
 
-// Nest begins an attribute that holds attributes (NLA_F_NESTED is set). It is closed by
-// [Batch.End].
+// Nest begins an attribute that holds attributes (NLA_F_NESTED is set). [Batch.End] closes it.
 func (b *Batch) Nest(typ uint16) Mark { return b.Begin(typ | AttrNested) }
 
 // Begin begins an attribute whose data the caller appends piece by piece with [Batch.Raw] and its
-// kin: a concatenated key, a struct. It is closed by [Batch.End].
+// kin: a concatenated key, a struct. [Batch.End] closes it.
 func (b *Batch) Begin(typ uint16) Mark {
 	m := Mark(len(b.buf))
 	b.attr(typ, 0)
@@ -121,8 +120,8 @@ func (b *Batch) End(m Mark) {
 }
 
 // Raw appends data as it is and pads it with zeros to a multiple of 4 bytes. Inside [Batch.Begin]
-// the padding counts as data, which is just how nf_tables lays out the fields of a concatenation.
-// Elsewhere data must be whole attributes, encoded before.
+// the padding counts as data; nf_tables lays out the fields of a concatenation like this. Elsewhere
+// data must be whole attributes that are already encoded.
 func (b *Batch) Raw(data []byte) { fill(b.raw(align(len(data))), data) }
 
 // RawU8 appends v and three zero bytes.
@@ -149,7 +148,7 @@ func (b *Batch) raw(n int) []byte {
 func (b *Batch) AttrLen(m Mark) int { return len(b.buf) - int(m) }
 
 // Room returns how many bytes still fit into the open attribute m before it exceeds [MaxAttr]. It
-// is negative when they already do not.
+// is negative when m is too long already.
 func (b *Batch) Room(m Mark) int { return MaxAttr - b.AttrLen(m) }
 
 // AttrIter walks attributes without allocating:
@@ -165,8 +164,8 @@ func (b *Batch) Room(m Mark) int { return MaxAttr - b.AttrLen(m) }
 //	}
 //	if err := it.Err(); err != nil { … }
 //
-// The first malformed attribute, and the first typed getter that finds data of another length,
-// stops the walk; Err then says what was wrong.
+// The walk stops at the first malformed attribute, and at the first typed getter that finds data of
+// another length. Err then returns the reason.
 type AttrIter struct {
 	all  []byte
 	next int // where the next attribute begins in all
@@ -209,11 +208,11 @@ func (it *AttrIter) Err() error { return it.err }
 // Type returns the attribute's type without the flags [AttrNested] and [AttrNetByteOrder].
 func (it *AttrIter) Type() uint16 { return it.typ & attrTypeMask }
 
-// Data returns the attribute's data. It points into what was given to [Attrs].
+// Data returns the attribute's data. It points into the argument of [Attrs].
 func (it *AttrIter) Data() []byte { return it.data }
 
-// Nest returns an iterator over the attributes inside this one. Its error is its own: check it,
-// too.
+// Nest returns an iterator over the attributes inside this one. That iterator has an error of its
+// own: check it, too.
 func (it *AttrIter) Nest() AttrIter { return Attrs(it.data) }
 
 // Text returns the data as a string, up to the first NUL if there is one.
@@ -224,7 +223,8 @@ func (it *AttrIter) Text() string {
 	return string(it.data)
 }
 
-// Fixed returns the data, which must be n bytes. If it is not, they are zero.
+// Fixed returns the data, which must be n bytes. If the length differs, it ends the walk and
+// returns n zero bytes.
 func (it *AttrIter) Fixed(n int) []byte {
 	if len(it.data) != n {
 		it.Fail("has %d bytes of data, want %d", len(it.data), n)
@@ -233,8 +233,8 @@ func (it *AttrIter) Fixed(n int) []byte {
 	return it.data
 }
 
-// Fail ends the walk, since the attribute is not as it must be. The text follows its name: "is not
-// a terminated string".
+// Fail ends the walk because the attribute is malformed. The text continues the sentence that
+// begins with the attribute: "is not a terminated string".
 func (it *AttrIter) Fail(format string, args ...any) {
 	if it.err == nil {
 		it.err = fmt.Errorf("%w: attribute %d %s", ErrMalformed, it.Type(),

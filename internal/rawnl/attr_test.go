@@ -189,7 +189,8 @@ func TestRandomTreesReadBackAsWritten(t *testing.T) {
 	}
 }
 
-// nestedTypes are the types below which writeTree nests, one for each level.
+// nestedTypes plus its depth is the type of a nested attribute that writeTree writes. Smaller types
+// hold data.
 const nestedTypes = 1000
 
 func writeTree(b *Batch, r *rand.Rand, depth uint16, leaves *[]PathStep) {

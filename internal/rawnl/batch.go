@@ -21,8 +21,8 @@ var native = binary.NativeEndian
 // Batch is an append-only buffer of messages. The zero value is ready for use. Reset empties it and
 // keeps the memory. A Batch must not be used by two goroutines at once.
 //
-// The buffer begins with room for the message that begins a transaction, so that a batch is sent as
-// it lies, in one piece.
+// The buffer begins with room for the message that begins a transaction. So Commit sends the buffer
+// as it is, without a copy.
 type Batch struct {
 	buf   []byte
 	msgs  []entry
@@ -43,8 +43,8 @@ func (b *Batch) Reset() {
 	*b = Batch{buf: b.buf[:0], msgs: b.msgs[:0]}
 }
 
-// Grow makes room for so many messages and bytes more, so that those before are not copied as they
-// are written. It is an estimate: they may be fewer or more.
+// Grow makes room for this many more messages and bytes, so that the batch need not be copied while
+// it grows. The numbers are estimates.
 func (b *Batch) Grow(messages, bytes int) {
 	b.msgs = slices.Grow(b.msgs, messages)
 	b.buf = slices.Grow(b.buf, bytes)
@@ -59,8 +59,8 @@ func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID
 
 // Command ends the message before it, if any, and begins a message of generic netlink with the
 // command and the version of its family (struct genlmsghdr). It is for connections of
-// [DialGeneric], which fill in the number of the family: each kernel has its own. FlagRequest is
-// added to flags.
+// [DialGeneric]. They fill in the number of the family, because each kernel numbers families
+// itself. FlagRequest is added to flags.
 func (b *Batch) Command(cmd, version uint8, flags uint16, obj Object) {
 	p := b.begin(obj)
 	putFrame(p, 0, flags|FlagRequest, cmd, 0)
@@ -72,13 +72,13 @@ func (b *Batch) begin(obj Object) []byte {
 	b.finish()
 	if len(b.msgs) == 0 {
 		b.buf = b.buf[:0]
-		b.extend(beginLen) // transaction writes what goes there
+		b.extend(beginLen) // transaction writes the begin message there
 	}
 	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
 	return b.extend(frameLen)
 }
 
-// putFrame writes both headers with a length of no attributes and sequence number 0.
+// putFrame writes both headers of a message without attributes, with sequence number 0.
 func putFrame(p []byte, typ, flags uint16, family uint8, resID uint16) {
 	_ = p[frameLen-1]
 	native.PutUint32(p, frameLen)
@@ -100,15 +100,15 @@ func (b *Batch) finish() {
 	b.putLength()
 }
 
-// putLength writes the length of the last message.
+// putLength writes the length of the last message into its header.
 func (b *Batch) putLength() {
 	if len(b.msgs) > 0 {
 		native.PutUint32(b.buf[b.msgs[len(b.msgs)-1].at:], uint32(b.MessageLen()))
 	}
 }
 
-// extend makes the buffer n bytes longer and returns those. They hold garbage: every byte of
-// them must be written.
+// extend makes the buffer n bytes longer and returns them. They hold garbage: the caller must write
+// every byte.
 func (b *Batch) extend(n int) []byte {
 	at := len(b.buf)
 	if cap(b.buf)-at < n {
@@ -184,7 +184,7 @@ func (b *Batch) endOf(i int) int {
 // message returns the bytes of message i.
 func (b *Batch) message(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
 
-// setType makes the messages from begin to end of a type.
+// setType sets the type of the messages from begin to end.
 func (b *Batch) setType(begin, end int, typ uint16) {
 	for _, m := range b.msgs[begin:end] {
 		native.PutUint16(b.buf[m.at+4:], typ)
@@ -198,7 +198,7 @@ func (b *Batch) number(begin, end int, first uint32) {
 	}
 }
 
-// setFlags adds flags to message i and returns what its flags were.
+// setFlags adds flags to message i and returns its old flags.
 func (b *Batch) setFlags(i int, flags uint16) (old uint16) {
 	p := b.buf[b.msgs[i].at+6:]
 	old = native.Uint16(p)

@@ -15,8 +15,7 @@ func unhex(t *testing.T, s string) []byte {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the expected bytes are those of a little-endian machine")
 	}
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	require.NoError(t, err)
+	b := ok(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 	return b
 }
 
@@ -125,7 +124,7 @@ var big = make([]byte, MaxAttr)
 // message begins a message about testObject.
 func message(b *Batch) { b.Message(SubsysNFTables, 9, 0, 2, 0, testObject) }
 
-// mistakes are batches that are written wrongly, and what the batch says of them.
+// mistakes are badly written batches and the errors that they report.
 var mistakes = []struct {
 	name  string
 	write func(b *Batch)
@@ -244,8 +243,8 @@ func TestRoomTellsWhenToSplit(t *testing.T) {
 // elementKey is a fixed buffer, so that the benchmark measures appending alone.
 var elementKey = make([]byte, 16)
 
-// appendElements writes n elements of a map from a concatenated key to address and port, over as
-// many messages as that needs.
+// appendElements writes n elements of a map from a concatenated key to an address and a port, in as
+// many messages as they need.
 func appendElements(b *Batch, n int) {
 	const elementSize = 48
 	var list Mark

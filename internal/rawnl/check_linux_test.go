@@ -10,15 +10,13 @@ import (
 func TestKernelChecksWithoutDoing(t *testing.T) {
 	t.Parallel()
 	c := dialNew(t)
-	before, err := c.GenID(t.Context())
-	require.NoError(t, err)
+	before := ok(c.GenID(t.Context()))(t)
 	var b Batch
 	appendTable(&b, 0)
 	appendSet(&b)
 	appendRange(&b, 0, 100)
 	require.NoError(t, c.Check(t.Context(), &b))
-	after, err := c.GenID(t.Context())
-	require.NoError(t, err)
+	after := ok(c.GenID(t.Context()))(t)
 	require.Equal(t, before.ID, after.ID)
 	b.Message(SubsysNFTables, unix.NFT_MSG_DELTABLE, 0, familyIPv4, 0,
 		Object{Verb: "delete", Kind: "table", Name: "ip none"})

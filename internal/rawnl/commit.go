@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// Commit sends b as one nf_tables transaction: all of it takes effect, or none. An empty batch is
-// not sent. If genID is not 0, the kernel refuses the transaction with [ErrGenerationChanged]
-// unless genID is still the generation of the ruleset (Linux 4.16). The kernel judges every message
-// also after one has failed: the error is an [OpError] or, for several, [OpErrors].
+// Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
+// batch is not sent. If genID is not 0, the kernel refuses the transaction with
+// [ErrGenerationChanged] unless genID is still the generation of the ruleset (Linux 4.16). After a
+// message has failed, the kernel still judges the others: the error is an [OpError] or, for
+// several, [OpErrors].
 //
-// Success is known from an acknowledgement of the last message, asked for by Commit.
+// Commit asks the kernel to acknowledge the last message, and this acknowledgement tells success.
 // Acknowledgements of the begin and end messages are no use: they came with Linux 6.10
 // (bf2ac490d28c, "netfilter: nfnetlink: Handle ACK flags for batch messages"), and a failed
-// transaction has none for its end. The kernel tells the errors of a transaction when it is over,
-// in the order of the messages, and last the acknowledgement; an error of the commit itself comes
-// before all of them. So if the first answer is that acknowledgement, all went well.
+// transaction has none for its end. The kernel reports the errors of a transaction when it is over,
+// in the order of the messages, and the acknowledgement last. An error of the commit itself comes
+// before all of them. So if the acknowledgement is the first answer, the commit succeeded.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -36,11 +37,11 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	return err
 }
 
-// Check lets the kernel judge b as a transaction, which does not take place: its end message is not
-// sent, upon which the kernel undoes what it has prepared (nfnetlink_rcv_batch in
-// net/netfilter/nfnetlink.c; "nft --check" does so). Errors are those of [Conn.Commit]. Nothing is
-// left but modules that the kernel loaded to judge; the generation stays the same. What only a
-// commit finds out, Check does not.
+// Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
+// message, so the kernel undoes what it has prepared (nfnetlink_rcv_batch in
+// net/netfilter/nfnetlink.c; "nft --check" does so). Errors are those of [Conn.Commit]. Nothing
+// stays except modules that the kernel loaded to judge; the generation stays the same. Check does
+// not find errors that only the commit itself can cause.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("check: %w", err)
@@ -58,7 +59,8 @@ func (c *Conn) Check(ctx context.Context, b *Batch) error {
 	return err
 }
 
-// commit is Commit when it is its turn, without the last bytes of the transaction.
+// commit does the work of Commit and Check. The caller holds the connection. without is how many
+// bytes at the end of the transaction are not sent.
 func (c *Conn) commit(b *Batch, genID uint32, without int) error {
 	begin := c.reserve(b.Len() + 2)
 	first, last := begin+1, begin+uint32(b.Len())
@@ -92,18 +94,21 @@ func (c *Conn) commit(b *Batch, genID uint32, without int) error {
 	return outcome("commit", errs, err)
 }
 
-// whole reports whether the kernel refused the transaction rather than a message of it. It says so
-// with the number of the begin message or, where it has lost sight of that, of the first message:
-// when memory runs out, which makes it forget what else it had to say, and when the commit itself
-// fails, for the same reason (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb)
-// after skb_pull). That another generation has come it says with the number of any message: it is
-// the one that made it load a module, after which it begins again, and asks for the generation
-// again (the same function, nlh after replay). No message has that error for itself.
+// whole reports whether the kernel refused the whole transaction, not one message of it.
+//
+// An error of the transaction carries the number of its begin message. If memory runs out while the
+// kernel judges or commits, the error is ENOMEM and may carry the number of the first message
+// instead; in the former case the kernel also forgets the errors that it has collected
+// (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb) after skb_pull).
+//
+// ERESTART always concerns the whole transaction. It carries the number of the message that made
+// the kernel load a module: the kernel then replays the batch and checks the generation again (the
+// same function, nlh after replay).
 func whole(seq, first uint32, v verdict) bool {
 	return seq == first-1 || seq == first && v.errno == syscall.ENOMEM || v.errno == errRestart
 }
 
-// outcome joins what the kernel refused and what else went wrong.
+// outcome joins the kernel's refusals and the error that ended the operation, if any.
 func outcome(op string, errs OpErrors, err error) error {
 	if err == nil {
 		return errs.Err()

@@ -11,7 +11,8 @@ import (
 // strange are messages that answer nothing.
 var strange = []any{answer(1<<31, syscall.EIO, "", 0), reply(0, 0, 0), []byte{}}
 
-// judgements are answers to a commit of three messages, between begin and end, and the error.
+// judgements are answers of the kernel to a commit of three messages, and the error that each
+// makes.
 var judgements = []struct {
 	name   string
 	answer func(r messages) []any

@@ -15,66 +15,69 @@ import (
 
 // receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as
 // the largest read so far, up to 32 KiB less its own overhead (netlink_recvmsg and netlink_dump in
-// net/netlink/af_netlink.c), and walks a set from its beginning for each part.
+// net/netlink/af_netlink.c). For each part it walks a set from its beginning, so large parts save
+// time.
 const receiveSize = 64 << 10
 
-// ackSize is what one answer takes of the receive queue, with room for a long text: an sk_buff and
+// ackSize is the share of the receive queue that one answer with a long text uses: an sk_buff and
 // its data, as the kernel accounts them.
 const ackSize = 2 << 10
 
-// manySize is how large a datagram can be where many are received at once: elements of sets, with
-// names and user data, have less than 700 bytes, errors with text little more than 100.
+// manySize is the largest datagram that a receive of many can hold. Elements of sets, with names
+// and user data, have less than 700 bytes; errors with text have little more than 100.
 const manySize = 1 << 10
 
 // Config says where and how to open a connection. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of a network namespace (an open /proc/…/ns/net or a bind mount of
-	// one), used only during Dial. 0 means the network namespace of the calling thread: a caller
+	// one), used only during Dial. 0 means the network namespace of the calling thread. A caller
 	// that changes namespaces itself must have locked its goroutine to the thread.
 	NetNS int
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
-	// Limit is the greatest number of bytes that is sent at once, where the socket can send more.
-	// Zero means what it can.
+	// Limit is the greatest number of bytes in one send. It only lowers the limit of the socket;
+	// zero leaves that limit alone.
 	Limit int
-	// Socket is used instead of a socket of the kernel, and NetNS ignored. It is for tests.
+	// Socket replaces the socket of the kernel; NetNS is then ignored. It is for tests.
 	Socket Socket
-	// Wrap, if not nil, is given the socket, and returns the one that is used. It is for tests.
+	// Wrap, if not nil, gets the socket and returns the one to use. It is for tests.
 	Wrap func(Socket) Socket
 }
 
 // Conn is a connection to nfnetlink, or to one family of generic netlink, in one network namespace.
-// Its methods may be called by many goroutines; they take turns.
+// Many goroutines may call its methods; the calls take turns.
 type Conn struct {
 	sock   Socket
 	log    *slog.Logger
 	limit  int           // see Config
 	family uint16        // of generic netlink; 0 for nfnetlink
-	turn   chan struct{} // holds a token while nobody uses what follows
+	turn   chan struct{} // holds a token while no request uses the fields below
 	closed atomic.Bool
 
 	seq     uint32 // the next sequence number
 	dumpSeq uint32 // the dump that is not over, 0 if none; the kernel may have more of it
 	rx      []byte
 	sizes   [receiveSize / manySize]int // of the datagrams in rx, where each has a part of it
-	wire    []byte                      // what a Lookup sends
+	wire    []byte                      // the datagram of a Lookup
 	own     Batch                       // for requests that Conn makes itself
 	loaded  []string                    // modules that the kernel was asked to load
 }
 
 // Socket is the kernel's side of a connection. Tests put a fake one in its place.
 type Socket interface {
-	// Send sends one datagram, which the kernel has worked on when Send returns.
+	// Send sends one datagram. The kernel has worked on it when Send returns.
 	Send(p []byte) error
-	// Receive takes a datagram out of the receive queue and returns its size; what exceeds p is
-	// cut off. The error is EAGAIN if there is none, and ENOBUFS if the kernel could not queue one.
+	// Receive removes a datagram from the receive queue and returns its size. A datagram longer
+	// than p is cut off. The error is EAGAIN if the queue is empty, and ENOBUFS if the kernel could
+	// not queue a datagram.
 	Receive(p []byte) (int, error)
-	// ReceiveMany is Receive of one datagram or more, each to a part of p with
-	// len(p)/len(sizes) bytes. It sets the sizes of as many as it returns.
+	// ReceiveMany receives one datagram or more, each into a part of p with len(p)/len(sizes)
+	// bytes. It returns their number and sets as many sizes.
 	ReceiveMany(p []byte, sizes []int) (int, error)
 	// Limits returns the sizes in bytes of the largest datagram and of the receive queue.
 	Limits() (send, queue int)
-	// LoadModule makes the kernel load a module, if it has it and this process may.
+	// LoadModule asks the kernel to load a module. Nothing happens if the kernel does not have the
+	// module or this process may not load it.
 	LoadModule(name string)
 	// Close closes the socket.
 	Close() error
@@ -86,9 +89,9 @@ const (
 	errOverrun = syscall.ENOBUFS // an answer had no room
 )
 
-// Dial opens a NETLINK_NETFILTER socket in the namespace of cfg. It needs CAP_SYS_ADMIN to enter
-// another network namespace; what is sent later needs CAP_NET_ADMIN in the user namespace that owns
-// it.
+// Dial opens a NETLINK_NETFILTER socket in the namespace of cfg. To enter another network
+// namespace, Dial needs CAP_SYS_ADMIN. Later requests need CAP_NET_ADMIN in the user namespace that
+// owns the network namespace.
 func Dial(cfg *Config) (*Conn, error) {
 	c, err := dial(protocolNetfilter, cfg)
 	if err != nil {
@@ -121,8 +124,8 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 	return c, nil
 }
 
-// Close closes the connection, as soon as the system call in progress returns. A request in
-// progress ends with [ErrClosed], unless that was its last. Nil is closed.
+// Close closes the connection as soon as the system call in progress returns. A request in progress
+// ends with [ErrClosed], unless that was its last system call. A nil Conn counts as closed.
 func (c *Conn) Close() error {
 	if c == nil || c.closed.Swap(true) {
 		return nil
@@ -133,11 +136,11 @@ func (c *Conn) Close() error {
 }
 
 // MaxBatch returns the size in bytes ([Batch.Size]) of the largest batch that one Commit can send:
-// the largest transaction. With CAP_NET_ADMIN in the initial user namespace it is 2 GiB. Without,
-// as in an unprivileged user namespace, SO_SNDBUFFORCE fails and the limit is twice
-// net.core.wmem_max, less 32 bytes. That is 425,952 bytes as Linux 5.10 to 6.12 come, and was
-// 8,388,576 on a 6.18. Nothing inside such a namespace can raise it: what is larger has to be split
-// into several transactions.
+// the largest transaction. With CAP_NET_ADMIN in the initial user namespace it is 2 GiB. Without
+// it, as in an unprivileged user namespace, SO_SNDBUFFORCE fails and the limit is twice
+// net.core.wmem_max, less 32 bytes. By default, that is 425,952 bytes in Linux 5.10 to 6.12, and
+// was 8,388,576 on a 6.18. Nothing inside such a namespace can raise the limit. Larger changes must
+// be split into several transactions.
 func (c *Conn) MaxBatch() int {
 	return min(c.sendLimit(), maxBuffer)
 }
@@ -151,7 +154,8 @@ func (c *Conn) sendLimit() int {
 	return size
 }
 
-// begin waits for its turn to use the connection. Each successful begin is followed by an end.
+// begin waits for its turn to use the connection. The caller calls end after each begin that
+// succeeds.
 func (c *Conn) begin(ctx context.Context) error {
 	select {
 	case <-c.turn:
@@ -179,8 +183,8 @@ func (c *Conn) proceed(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// settle reads the rest of a dump that was left unfinished: until then the kernel refuses another
-// one. This waits until the next request, so that whoever gives up a dump can go on at once.
+// settle reads the rest of an abandoned dump. The kernel refuses another dump until then. The next
+// request does this, and not the abandoned dump, so that its caller can go on at once.
 func (c *Conn) settle(ctx context.Context) error {
 	for c.dumpSeq != 0 {
 		if err := c.proceed(ctx); err != nil {
@@ -202,7 +206,7 @@ func (c *Conn) settle(ctx context.Context) error {
 	return nil
 }
 
-// endsDump reports whether data has the end of the dump seq.
+// endsDump reports whether a datagram holds the end of the dump with number seq.
 func endsDump(data []byte, seq uint32) bool {
 	for len(data) > 0 {
 		p, rest, err := nextPacket(data)
@@ -217,8 +221,8 @@ func endsDump(data []byte, seq uint32) bool {
 	return false
 }
 
-// reserve returns the first of n sequence numbers that no answer still in the queue can have. 0 is
-// the number of notifications.
+// reserve returns the first of n sequence numbers. No answer that is still in the queue can have
+// one of them. Notifications have number 0.
 func (c *Conn) reserve(n int) uint32 {
 	if uint64(c.seq)+uint64(n) > math.MaxUint32 {
 		c.seq = 1
@@ -228,8 +232,8 @@ func (c *Conn) reserve(n int) uint32 {
 	return first
 }
 
-// LoadModule makes the kernel load a module, if it has it and this process may. Each is asked for
-// once.
+// LoadModule asks the kernel to load a module, at most once for each module. Nothing happens if the
+// kernel does not have the module or this process may not load it.
 func (c *Conn) LoadModule(ctx context.Context, name string) error {
 	if err := c.begin(ctx); err != nil {
 		return fmt.Errorf("load the module %s: %w", name, err)
@@ -242,8 +246,9 @@ func (c *Conn) LoadModule(ctx context.Context, name string) error {
 	return nil
 }
 
-// number gives the messages of b from begin to end sequence numbers that no answer still in the
-// queue can have, and those of generic netlink their family. It returns the first.
+// number gives the messages of b from begin to end their sequence numbers, and those of generic
+// netlink the number of their family. No answer that is still in the queue can have these sequence
+// numbers. number returns the first.
 func (c *Conn) number(b *Batch, begin, end int) (first uint32) {
 	first = c.reserve(end - begin)
 	b.number(begin, end, first)
@@ -261,7 +266,7 @@ func (c *Conn) send(p []byte) error {
 	return c.sock.Send(p)
 }
 
-// receive returns the next datagram. It is valid until the next call.
+// receive returns the next datagram, which is valid until the next call.
 func (c *Conn) receive() ([]byte, error) {
 	n, err := c.sock.Receive(c.rx)
 	if err != nil {
@@ -274,9 +279,9 @@ func (c *Conn) receive() ([]byte, error) {
 	return c.rx[:n], nil
 }
 
-// collect reads the answers to the requests numbered from first to last and gives them to take.
-// What the kernel says of last comes after all others, so there it stops, and returns true. If it
-// does not find that, it stops when there are no more answers. Answers to anybody else are skipped.
+// collect reads the answers to the requests numbered from first to last and gives them to take. The
+// kernel answers the last request last: collect then stops and returns true. Without that answer,
+// it stops when there are no more answers. It skips answers to other requests.
 func (c *Conn) collect(first, last uint32, take func(packet) error) (found bool, err error) {
 	lost := false
 	for !found {

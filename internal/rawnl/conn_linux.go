@@ -12,18 +12,19 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// errRestart is how the kernel refuses a transaction made for another generation.
+// errRestart is the kernel's error for a transaction that was made for another generation.
 const errRestart = unix.ERESTART
 
-// What the socket asks for. Both are limits, not allocations: the kernel takes memory for what is
-// sent or queued, so they are set once, as high as may be of use, and not for each batch. The
-// kernel doubles them (sock_setsockopt in net/core/sock.c).
+// The sizes of buffers that the socket asks for. They are limits, not allocations: the kernel
+// allocates memory only for messages that are sent or queued. So the socket sets them once, as high
+// as may be useful, and not for each batch. The kernel doubles them (sock_setsockopt in
+// net/core/sock.c).
 const (
 	sendBuffer    = math.MaxInt32 / 2
 	receiveBuffer = 8 << 20
 )
 
-// sendOverhead is how much less than the send buffer a message may have.
+// sendOverhead is how many bytes of the send buffer a message cannot use.
 //
 //	netlink_sendmsg: if (len > sk->sk_sndbuf - 32) return -EMSGSIZE;
 const sendOverhead = 32
@@ -48,8 +49,8 @@ const (
 	protocolGeneric   = unix.NETLINK_GENERIC
 )
 
-// openSocket opens a socket in the network namespace netns, or in that of the calling thread for 0.
-// A socket stays in the namespace it was made in.
+// openSocket opens a socket in the network namespace netns; 0 means that of the calling thread. A
+// socket stays in the namespace in which it was made.
 func openSocket(protocol, netns int) (Socket, error) {
 	if netns == 0 {
 		return newSocket(protocol)
@@ -67,8 +68,9 @@ func openSocket(protocol, netns int) (Socket, error) {
 	return sock, err
 }
 
-// socketOf opens a socket of a protocol. The kernel loads nfnetlink if need be; but while it is
-// loading it for somebody else, it refuses (netlink_create; seen with Linux 5.10).
+// socketOf opens a socket of a protocol. The kernel loads nfnetlink if it must. While it loads the
+// module for another process, it refuses (netlink_create; seen with Linux 5.10), so socketOf tries
+// again.
 func socketOf(protocol int) (fd int, err error) {
 	for try := range loadTries {
 		if try > 0 {
@@ -82,7 +84,8 @@ func socketOf(protocol int) (fd int, err error) {
 	return fd, err
 }
 
-// How often, and how long apart, a module is waited for that somebody else loads.
+// How often, and at what interval, socketOf tries to open a socket while another process loads the
+// module.
 const (
 	loadTries = 5
 	loadWait  = 20 * time.Millisecond
@@ -102,8 +105,9 @@ func newSocket(protocol int) (Socket, error) {
 	return s, nil
 }
 
-// configure asks for short errors with text and for large buffers. A connected netlink socket takes
-// messages from nobody but the kernel (netlink_getsockbyportid in net/netlink/af_netlink.c).
+// configure asks for short errors with text and for large buffers. It also connects the socket,
+// because a connected netlink socket accepts messages from the kernel alone
+// (netlink_getsockbyportid in net/netlink/af_netlink.c).
 func (s *kernelSocket) configure() error {
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1); err != nil {
@@ -125,9 +129,9 @@ func (s *kernelSocket) configure() error {
 	return nil
 }
 
-// buffer sets a buffer to n bytes and returns what it came to. force needs CAP_NET_ADMIN in the
-// initial user namespace. Without, the kernel takes no more than net.core.wmem_max and rmem_max,
-// and does not say so.
+// buffer sets the size of a buffer to n bytes and returns the actual size. The option force needs
+// CAP_NET_ADMIN in the initial user namespace. Without it, the kernel silently lowers n to
+// net.core.wmem_max or rmem_max.
 func (s *kernelSocket) buffer(n, force, plain int) (int, error) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) != nil {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, plain, n); err != nil {
@@ -143,8 +147,8 @@ func (s *kernelSocket) Limits() (send, queue int) { return s.size, s.queue }
 // Close implements [Socket].
 func (s *kernelSocket) Close() error { return unix.Close(s.fd) }
 
-// LoadModule asks for a network device that does not exist. With CAP_SYS_MODULE, that makes the
-// kernel load a module of that name, with no lock held (dev_load in net/core/dev_ioctl.c).
+// LoadModule asks for a network device that does not exist. If the process has CAP_SYS_MODULE, the
+// kernel then loads a module of that name, with no lock held (dev_load in net/core/dev_ioctl.c).
 func (s *kernelSocket) LoadModule(name string) {
 	if ifreq, err := unix.NewIfreq(name); err == nil {
 		_ = unix.IoctlIfreq(s.fd, unix.SIOCGIFFLAGS, ifreq) // there is no such device
@@ -174,8 +178,8 @@ func (s *kernelSocket) Receive(p []byte) (int, error) {
 	}
 }
 
-// ReceiveMany receives with one system call: for answers of a hundred bytes that takes half the
-// time.
+// ReceiveMany receives with one system call, because that halves the time for answers of a hundred
+// bytes.
 func (s *kernelSocket) ReceiveMany(p []byte, sizes []int) (int, error) {
 	slot := len(p) / len(sizes)
 	for i := range sizes {

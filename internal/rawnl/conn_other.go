@@ -4,7 +4,7 @@ package rawnl
 
 import "syscall"
 
-// errRestart is ERESTART as most Linux architectures number it.
+// errRestart is ERESTART in the numbering of most Linux architectures.
 const errRestart = syscall.Errno(85)
 
 // Protocols of netlink, of which there is none.

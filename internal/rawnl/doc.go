@@ -1,8 +1,8 @@
 // Package rawnl is the netlink transport of kernlb, for nfnetlink ([Dial]) and for families of
-// generic netlink ([DialGeneric]): it frames messages, sends them over a socket and makes sense of
-// the answers. It knows nlmsghdr, nfgenmsg, genlmsghdr, attributes, batches, acknowledgements with
-// extended text, and dumps. It knows no object of any subsystem: what goes into a set or a rule is
-// the business of the packages that append to a [Batch].
+// generic netlink ([DialGeneric]). It frames messages, sends them over a socket and interprets the
+// answers. It knows nlmsghdr, nfgenmsg, genlmsghdr, attributes, batches, acknowledgements with
+// extended text, and dumps. It knows no object of any subsystem: sets and rules are the business of
+// the packages that append to a [Batch].
 //
 // # Writing
 //
@@ -21,8 +21,8 @@
 //	}
 //	b.End(list)
 //
-// Mistakes and overflows stick to the batch: they are reported once, by [Batch.Err] or by the
-// method of [Conn] that is given the batch, before anything is sent.
+// A batch remembers its first mistake or overflow. [Batch.Err], or the method of [Conn] that gets
+// the batch, reports it once, before anything is sent.
 //
 // # Sending
 //
@@ -30,21 +30,22 @@
 // after the other in as few system calls as possible, [Conn.Query] sends one request and returns
 // its replies, [Conn.Dump] walks a table of the kernel.
 //
-// Everything in these protocols happens inside the system call that asks for it: when sendmsg
-// returns, the kernel has done the work and its answers are in the receive queue, and each part of
-// a dump is made by the read of the part before it. So nothing here ever waits for the kernel, and
-// there is no poller: reads do not block, and an empty queue means that there are no more answers.
-// A context is looked at before each system call and while waiting for another user of the
-// connection; a transaction that the kernel has begun cannot be taken back.
+// The kernel does all work of these protocols inside the system call that asks for it. When sendmsg
+// returns, the work is done and the answers are in the receive queue. The kernel makes each part of
+// a dump while the part before it is read. So the package never waits for the kernel and needs no
+// poller: reads do not block, and an empty queue means that there are no more answers. The methods
+// check the context before each system call and while they wait for another user of the connection.
+// A transaction that the kernel has begun cannot be undone.
 //
 // # Errors
 //
-// Each message carries an [Object] that says what it is about. What the kernel refuses comes back
-// as an [OpError] with that object, the errno, and the text and attribute offset of the extended
-// acknowledgement; where an errno stands for something else in a protocol, an [Explainer] says so.
+// Each message carries an [Object] that names what it is about. If the kernel refuses the message,
+// the error is an [OpError] with that object, the errno, and the text and attribute offset of the
+// extended acknowledgement. In some protocols an errno has another meaning; an [Explainer] then
+// gives that meaning.
 //
 // # Tests
 //
-// A [Socket] given in [Config] takes the place of the kernel. Package rawnltest has one whose
-// answers are made by a function.
+// A [Socket] in [Config] replaces the kernel. Package rawnltest has a socket whose answers a
+// function makes.
 package rawnl

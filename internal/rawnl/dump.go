@@ -9,19 +9,19 @@ import (
 )
 
 // Dump sends the one message of req as a dump and calls fn for every message of the answer. It
-// returns [ErrDumpInterrupted] if what is being dumped changed meanwhile: what fn has seen is then
-// worth nothing. If fn returns an error, that is returned and the rest of the dump is thrown away.
-// fn must not use the connection.
+// returns [ErrDumpInterrupted] if the objects changed during the dump: the messages that fn has
+// seen are then worthless. If fn returns an error, Dump returns it and discards the rest of the
+// dump. fn must not use the connection.
 //
 // The kernel marks an interrupted dump with NLM_F_DUMP_INTR, but not in every dump of every
-// version. nf_tables also writes the generation into each message: here, a dump that spans two
-// generations is interrupted.
+// version. nf_tables also writes the generation into each message. Dump therefore treats a dump
+// that spans two generations as interrupted.
 //
-// One interruption nobody but fn can see. After a set grew or shrank much, the kernel rehashes it
-// in the background (lib/rhashtable.c), and a dump that is on its way finds some elements twice and
-// as many others not at all, without a mark and without an error. fn should return
-// ErrDumpInterrupted when it meets an element again. A set that was made with a size
-// (NFTA_SET_DESC_SIZE) is not rehashed.
+// Only fn can notice one kind of interruption. After a set grew or shrank much, the kernel rehashes
+// it in the background (lib/rhashtable.c). A dump in progress then finds some elements twice and
+// misses as many others, without a mark and without an error. fn should return ErrDumpInterrupted
+// when it meets an element again. The kernel does not rehash a set that was made with a size
+// (NFTA_SET_DESC_SIZE).
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
 	if err := req.single(); err != nil {
 		return fmt.Errorf("dump: %w", err)
@@ -36,9 +36,9 @@ func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) err
 	return err
 }
 
-// DumpThrough is [Conn.Dump] that goes on to the end where that is interrupted. It reports
-// whether it was: then objects may have been seen twice or not at all, but for those that nobody
-// could change and that lie where nothing came or went.
+// DumpThrough is [Conn.Dump] that goes on to the end after an interruption. It reports whether
+// there was one. If so, fn may have seen an object twice or not at all, unless nothing could change
+// that object, and nothing was added or removed where it is stored.
 func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
 	if err := req.single(); err != nil {
 		return false, fmt.Errorf("dump: %w", err)
@@ -54,21 +54,23 @@ func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) err
 	return d.torn, err
 }
 
-// DumpOwn is [Conn.DumpThrough] for objects that nobody changes meanwhile, as the caller makes sure
-// of by other means. The kernel says of any transaction in the network namespace that it
-// interrupted a dump, also of one about other tables. Dumps of the elements of one set, and of the
-// sets and the rules of one table, count what is in that table only (nf_tables_dump_set,
-// nf_tables_dump_sets, nf_tables_dump_rules), so that such a transaction cannot make them skip
-// anything; dumps of chains and of tables count all of them.
+// DumpOwn is [Conn.DumpThrough] for objects that do not change during the dump; the caller ensures
+// this by other means. The kernel says that a dump was interrupted after any transaction in the
+// network namespace, even one about other tables. Dumps of the elements of one set, and of the sets
+// and the rules of one table, count only objects in that table (nf_tables_dump_set,
+// nf_tables_dump_sets, nf_tables_dump_rules), so a transaction about another table cannot make them
+// skip anything. Dumps of chains and of tables count those of all tables, so it can.
 func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) error {
 	_, err := c.DumpThrough(ctx, req, fn)
 	return err
 }
 
-// dump is Dump when it is its turn. If the kernel has no memory for a part of a dump, that stalls:
-// the queue is empty, and the next dump is refused with EBUSY (netlink_dump and
-// __netlink_dump_start in net/netlink/af_netlink.c). To read that refusal makes it go on with the
-// first one (at the end of netlink_recvmsg), so that is read to its end, and the second one is sent
+// dump does the work of Dump. The caller holds the connection.
+//
+// If the kernel has no memory for a part of a dump, the dump stalls: the queue is empty, and the
+// kernel refuses the next dump with EBUSY (netlink_dump and __netlink_dump_start in
+// net/netlink/af_netlink.c). Reading that refusal makes the kernel continue the stalled dump (at
+// the end of netlink_recvmsg). So dump reads the stalled dump to its end and sends its own request
 // again.
 func (c *Conn) dump(ctx context.Context, d *dump) error {
 	err := c.dumpOnce(ctx, d)
@@ -84,9 +86,10 @@ func (c *Conn) dump(ctx context.Context, d *dump) error {
 }
 
 const (
-	// dumpTries is how often a dump is sent where an earlier one has stalled.
+	// dumpTries is how often a dump is sent if an earlier dump has stalled.
 	dumpTries = 3
-	// stalledDump stands for a dump whose number nobody knows any more; no dump has it.
+	// stalledDump stands for a stalled dump, whose number is not known any more. No dump has this
+	// number.
 	stalledDump = 1<<32 - 1
 )
 
@@ -138,7 +141,7 @@ type dump struct {
 	torn    bool // it was
 }
 
-// take works on one datagram. It reports whether the dump is over.
+// take works on one datagram and reports whether the dump is over.
 func (d *dump) take(data []byte) (done bool, err error) {
 	for len(data) > 0 {
 		var p packet
@@ -191,7 +194,8 @@ func (d *dump) last(p packet) error {
 	return nil
 }
 
-// interrupted returns ErrDumpInterrupted and what was being dumped, unless the dump goes on.
+// interrupted returns ErrDumpInterrupted with the object that was dumped, unless the dump is to go
+// on.
 func (d *dump) interrupted() error {
 	if d.torn = true; d.through {
 		return nil

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// errEnough is what a reader says that wants no more.
+// errEnough is the error of a reader that wants no more messages.
 var errEnough = errors.New("enough")
 
-// dumps are answers to a dump, how many replies of them are told of, and the error.
+// dumps are answers to a dump, the number of replies that fn sees, and the error.
 var dumps = []struct {
 	name   string
 	answer func(seq uint32) []any
@@ -83,8 +83,8 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 	}
 }
 
-// What is left of a dump that was given up is read to its own end: an answer to an earlier request,
-// which is still in the queue, is not that. A kernel refuses another dump until then.
+// The kernel refuses another dump until an abandoned dump is read to its own end. An answer to an
+// earlier request, which is still in the queue, is not that end.
 func TestADumpThatWasGivenUpEndsWhereItEnds(t *testing.T) {
 	t.Parallel()
 	c, kernel := dialFake(t, func(r messages) []any {

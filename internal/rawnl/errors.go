@@ -5,44 +5,43 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/kernlb/kernlb/internal/refusal"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
 // Errors that callers act on. They are found with [errors.Is].
 var (
-	// ErrGenerationChanged: the transaction was refused because somebody else committed one after
-	// the generation id it was made for (the kernel says ERESTART). Read again, compare again, try
+	// ErrGenerationChanged: the kernel refused the transaction (ERESTART) because another program
+	// committed after the generation id for which it was made. Read again, compare again, try
 	// again.
 	ErrGenerationChanged = errors.New("the ruleset changed since it was read")
-	// ErrDumpInterrupted: what was being dumped changed meanwhile, so the dump shows neither the
-	// old state nor the new one.
+	// ErrDumpInterrupted: the objects changed during the dump, so it shows neither the old state
+	// nor the new one.
 	ErrDumpInterrupted = errors.New("the dump was interrupted by a change")
 	// ErrBatchTooLarge: the batch does not fit into one sendmsg. A [TooLargeError] holds the limit.
 	ErrBatchTooLarge = errors.New("the batch is too large for the socket's send buffer")
 	// ErrAnswersLost: answers of the kernel are missing, because the receive buffer overflowed or
-	// the kernel had no memory for them. Whether a Commit took place is then unknown, unless there
-	// are refusals beside this error: read back.
+	// the kernel had no memory for them. After a Commit with this error and no refusals beside it,
+	// the caller must read back, because the kernel may have committed.
 	ErrAnswersLost = errors.New("answers of the kernel are missing")
-	// ErrBadBatch: the batch was not written properly; nothing was sent.
+	// ErrBadBatch: the batch was written incorrectly; nothing was sent.
 	ErrBadBatch = errors.New("malformed batch")
 	// ErrMalformed: bytes of the kernel do not parse.
 	ErrMalformed = errors.New("malformed netlink message")
 	// ErrClosed: the connection is closed.
-	ErrClosed = errors.New("the netlink connection is closed")
+	ErrClosed = kernelerr.ErrClosed
 	// ErrNotSupported: there is no netlink on this operating system.
 	// It is an [errors.ErrUnsupported].
 	ErrNotSupported = fmt.Errorf("there is no netlink on this operating system: %w",
 		errors.ErrUnsupported)
 )
 
-// What the kernel refuses: one message, or several of a batch.
+// Refusals by the kernel: of one message, or of several of a batch.
 type (
-	OpError  = refusal.OpError
-	OpErrors = refusal.OpErrors
+	OpError  = kernelerr.OpError
+	OpErrors = kernelerr.OpErrors
 )
 
-// Refusals returns what the kernel refused, as an error of a [Conn] says it: none if that is about
-// something else.
+// Refusals returns the kernel's refusals in an error of a [Conn]. It returns none for other errors.
 func Refusals(err error) OpErrors {
 	var all OpErrors
 	var one *OpError
@@ -55,8 +54,8 @@ func Refusals(err error) OpErrors {
 	return nil
 }
 
-// Except returns the error of a [Conn] without the refusals that have the errno; nil if there is
-// nothing else. An error that is not about refusals alone it returns as it is.
+// Except returns the error of a [Conn] without the refusals that have the errno; nil if nothing
+// else is left. It returns other errors unchanged.
 func Except(err error, errno syscall.Errno) error {
 	all, several := err.(OpErrors)
 	if one, ok := err.(*OpError); ok {
@@ -73,7 +72,7 @@ func Except(err error, errno syscall.Errno) error {
 	return rest.Err()
 }
 
-// transactionError is a refusal that is about no message of the transaction b.
+// transactionError is a refusal of the transaction b as a whole.
 func transactionError(b *Batch, v verdict) *OpError {
 	what := "transaction of 1 message"
 	if b.Len() != 1 {
@@ -100,7 +99,7 @@ func messageError(b *Batch, i int, v verdict) *OpError {
 	return e
 }
 
-// TooLargeError says how large a batch is and how large it may be. It is an [ErrBatchTooLarge].
+// TooLargeError says how large a batch is and what the limit is. It is an [ErrBatchTooLarge].
 type TooLargeError struct {
 	Size, Limit int // bytes
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 var _ Socket = (*rawnltest.Kernel)(nil)
@@ -18,14 +18,13 @@ type messages = []rawnltest.Message
 func dialFake(t testing.TB, answer func(r messages) []any) (*Conn, *rawnltest.Kernel) {
 	t.Helper()
 	k := &rawnltest.Kernel{Answer: answer}
-	c, err := Dial(&Config{Socket: k})
-	require.NoError(t, err)
+	c := ok(Dial(&Config{Socket: k}))(t)
 	return c, k
 }
 
 // answer makes an NLMSG_ERROR for the request seq.
 func answer(seq uint32, errno syscall.Errno, text string, offset uint32) []byte {
-	m := rawnltest.Message{Seq: seq, Body: make([]byte, 5000)} // longer than what is quoted
+	m := rawnltest.Message{Seq: seq, Body: make([]byte, 5000)} // longer than a quoted part
 	return rawnltest.Error(m, errno, text, offset)
 }
 
@@ -52,3 +51,15 @@ func numbered(n int) *Batch {
 	}
 	return &b
 }
+
+// ok returns what a call returned, which must not have failed: ok(call())(t).
+func ok[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }

@@ -7,22 +7,22 @@ import (
 	"syscall"
 )
 
-// The part of the controller of generic netlink that finds a family
+// Numbers of the controller of generic netlink, as far as finding a family needs them
 // (include/uapi/linux/genetlink.h).
 const (
 	familyController  uint16 = 0x10 // GENL_ID_CTRL; other families have greater numbers
 	cmdGetFamily      uint8  = 3    // CTRL_CMD_GETFAMILY
-	versionController uint8  = 1    // the kernel does not look at it
+	versionController uint8  = 1    // the kernel ignores it
 
 	attrFamilyID   uint16 = 1 // CTRL_ATTR_FAMILY_ID
 	attrFamilyName uint16 = 2 // CTRL_ATTR_FAMILY_NAME
 )
 
 // DialGeneric opens a NETLINK_GENERIC socket in the namespace of cfg, for a family of generic
-// netlink, for example "IPVS". A kernel that does not have the family asks modprobe for
-// "net-pf-16-proto-16-family-" and its name. Where no module says that it is the family, the kernel
-// is asked to load module, unless that is empty. The error is an [OpError] with ENOENT if there is
-// no such family even then.
+// netlink, for example "IPVS". A kernel without the family asks modprobe for
+// "net-pf-16-proto-16-family-" followed by its name. If no module has this alias, DialGeneric asks
+// the kernel to load module, unless that is empty. If there is no such family even then, the error
+// is an [OpError] with ENOENT.
 func DialGeneric(ctx context.Context, family, module string, cfg *Config) (*Conn, error) {
 	c, err := dial(protocolGeneric, cfg)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialSomeFamily returns a connection to a family of generic netlink that the kernel has.
+// dialSomeFamily returns a connection to a generic netlink family that this kernel has.
 func dialSomeFamily(t *testing.T) *Conn {
 	t.Helper()
 	for _, name := range []string{"ethtool", "devlink", "tcp_metrics", "netdev"} {
@@ -34,13 +34,12 @@ func TestKernelSaysThatAnswersOfGenericNetlinkWereLost(t *testing.T) {
 	t.Parallel()
 	c := dialSomeFamily(t)
 	sock := c.sock.(*kernelSocket)
-	_, err := sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF)
-	require.NoError(t, err)
+	ok(sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
 	var b Batch
 	for range 1000 { // the connection believes that the queue has room for all the answers
 		b.Command(255, 1, 0, Object{Verb: "ask", Name: "what is not a command"})
 	}
-	_, err = c.SendAll(t.Context(), &b)
+	_, err := c.SendAll(t.Context(), &b)
 	require.ErrorIs(t, err, ErrAnswersLost)
 	require.ErrorIs(t, err, syscall.EOPNOTSUPP)
 	b.Reset()

@@ -8,13 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 // testFamily is the number of the generic netlink family "TEST".
 const testFamily = 0x21
 
-// familyReply is what the controller says of a family with the number id.
+// familyReply is the controller's answer: the family has the number id.
 func familyReply(m rawnltest.Message, id uint16) []any {
 	var b Batch
 	b.Command(1, 2, 0, Object{}) // CTRL_CMD_NEWFAMILY
@@ -28,8 +28,7 @@ func familyReply(m rawnltest.Message, id uint16) []any {
 func dialTest(t *testing.T, answer func(r messages) []any) (*Conn, *rawnltest.Kernel) {
 	t.Helper()
 	k := &rawnltest.Kernel{Answer: func(r messages) []any { return familyReply(r[0], testFamily) }}
-	c, err := DialGeneric(t.Context(), "TEST", "", &Config{Socket: k})
-	require.NoError(t, err)
+	c := ok(DialGeneric(t.Context(), "TEST", "", &Config{Socket: k}))(t)
 	k.Answer, k.Sent = answer, nil
 	return c, k
 }
@@ -37,8 +36,7 @@ func dialTest(t *testing.T, answer func(r messages) []any) (*Conn, *rawnltest.Ke
 func TestAFamilyIsAskedForByItsName(t *testing.T) {
 	t.Parallel()
 	k := &rawnltest.Kernel{Answer: func(r messages) []any { return familyReply(r[0], testFamily) }}
-	_, err := DialGeneric(t.Context(), "TEST", "test_module", &Config{Socket: k})
-	require.NoError(t, err)
+	ok(DialGeneric(t.Context(), "TEST", "test_module", &Config{Socket: k}))(t)
 	require.Equal(t, [][]byte{unhex(t, `20000000 1000 0500 01000000 00000000 03 01 0000
 		0900 0200 5445535400 000000`)}, k.Sent)
 	require.Empty(t, k.Loaded)
@@ -59,8 +57,7 @@ func TestAFamilyWhoseModuleIsNotLoadedIsAskedForTwice(t *testing.T) {
 		"find generic netlink family TEST: no such file or directory")
 	require.True(t, k.Closed)
 	require.Empty(t, k.Loaded)
-	_, err = DialGeneric(t.Context(), "TEST", "test_module", &Config{Socket: k})
-	require.NoError(t, err)
+	ok(DialGeneric(t.Context(), "TEST", "test_module", &Config{Socket: k}))(t)
 	require.Equal(t, []string{"test_module"}, k.Loaded)
 }
 
@@ -108,8 +105,7 @@ func TestCommandsHaveTheNumberOfTheirFamily(t *testing.T) {
 	b.Command(3, 1, 0, Object{Verb: "delete"})
 	b.NativeU32(8, 1)
 	b.Command(4, 1, 0, Object{})
-	_, err := c.SendAll(t.Context(), &b)
-	require.NoError(t, err)
+	ok(c.SendAll(t.Context(), &b))(t)
 	require.Equal(t, unhex(t, `1c000000 2100 0100 02000000 00000000 03 01 0000 0800 0800 01000000
 		14000000 2100 0500 03000000 00000000 04 01 0000`), k.Sent[0])
 }

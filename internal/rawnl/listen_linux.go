@@ -30,7 +30,8 @@ func Listen(cfg ListenConfig) (*Listener, error) {
 	if err := configureListener(fd, cfg); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	// The runtime watches files that are non-blocking when it is given them.
+	// os.NewFile gives a file to the runtime's poller only if it is non-blocking. This one is not
+	// yet.
 	socket, err := newListenerFile(fd)
 	if err != nil {
 		return nil, err
@@ -53,7 +54,8 @@ func configureListener(fd int, cfg ListenConfig) error {
 			return fmt.Errorf("attach the filter: %w", err)
 		}
 	}
-	// A connected netlink socket takes messages for it alone from nobody but the kernel.
+	// Only the kernel can send messages to a connected netlink socket directly, outside multicast
+	// groups.
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("connect to the kernel: %w", err)
 	}
@@ -70,13 +72,13 @@ func configureListener(fd int, cfg ListenConfig) error {
 	return nil
 }
 
-// Receive takes one datagram out of the queue. It does not wait: it returns [ErrEmpty] if there is
-// none, and [ErrOverflow] once after the kernel could not queue some. More may be missing until it
-// has returned ErrEmpty. A listener that is only ever asked like this does not wake up the process
-// for what it gets.
+// Receive removes one datagram from the queue. It does not wait. It returns [ErrEmpty] if the queue
+// is empty, and [ErrOverflow] once after the kernel could not queue messages. More may be missing
+// until it has returned ErrEmpty. If a program calls Receive alone, never Wait, arriving messages
+// do not wake up the process.
 func (l *Listener) Receive(p []byte) (int, error) { return l.result(l.socket.receive(p, false)) }
 
-// Wait is Receive that waits for a datagram until the deadline: then it returns
+// Wait is Receive that waits for a datagram until the deadline. It then returns
 // [os.ErrDeadlineExceeded].
 func (l *Listener) Wait(p []byte) (int, error) {
 	f, err := l.watch()
@@ -86,8 +88,8 @@ func (l *Listener) Wait(p []byte) (int, error) {
 	return l.result(f.receive(p, true))
 }
 
-// SetDeadline sets the deadline of Wait, which concerns one in progress, too; the zero time is
-// none.
+// SetDeadline sets the deadline of Wait, also of a Wait in progress. The zero time means no
+// deadline.
 func (l *Listener) SetDeadline(t time.Time) error {
 	f, err := l.watch()
 	if err != nil {
@@ -111,7 +113,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// watch returns the socket as the runtime watches it.
+// watch returns the socket as a file of the runtime's poller.
 func (l *Listener) watch() (*listenerFile, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +135,7 @@ func (l *Listener) watch() (*listenerFile, error) {
 	return l.watched, err
 }
 
-// result returns what a receive returned, and says so if the socket was closed.
+// result returns the result of a receive; the error says so if the socket was closed.
 func (l *Listener) result(n int, err error) (int, error) {
 	if err == nil || err == errEmpty || err == errOverrun {
 		return n, err
@@ -146,7 +148,7 @@ func (l *Listener) result(n int, err error) (int, error) {
 	return 0, err
 }
 
-// listenerFile is the socket as one descriptor of it.
+// listenerFile is one descriptor of the socket.
 type listenerFile struct {
 	file *os.File
 	raw  syscall.RawConn

@@ -4,7 +4,8 @@ package rawnl
 
 import "time"
 
-// Listener receives messages of multicast groups. There are none here.
+// Listener exists here for callers to compile. This operating system has no multicast groups of
+// netlink.
 type Listener struct{}
 
 // Listen returns [ErrNotSupported].

@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// lookupWindow is how many entries one datagram asks for. More save nothing: a datagram and its
-// answers should fit into the processor's caches.
+// lookupWindow is how many entries one datagram asks for. A larger window saves nothing: a datagram
+// and its answers should fit into the processor's caches.
 const lookupWindow = 256
 
 // Lookup asks for entries of lists, such as elements of sets (NFT_MSG_GETSETELEM). Each message of
-// b ends with a nested attribute, and each attribute in that is an entry to ask for. fn is told of
-// every entry, those of one message in their order: the message's position in b, the entry's in the
-// message, the kernel's reply, and whether there is one. Without, the entry, or the list itself, is
-// not there. The reply is valid until fn returns; fn must not use the connection, and its error
-// ends the work.
+// b ends with a nested attribute; each attribute inside it is an entry to ask for. Lookup calls fn
+// once for every entry, and keeps the order within a message. The arguments are the position of the
+// message in b, the position of the entry in the message, the kernel's reply, and whether there is
+// one. Without a reply, the entry or the list itself does not exist. The reply is valid until fn
+// returns. fn must not use the connection, and its error ends the work.
 //
-// The kernel answers each entry with a datagram of its own and stops at the first that it does not
-// have (nf_tables_getsetelem in net/netfilter/nf_tables_api.c): then Lookup asks for those after
-// it. It also asks again for what the receive queue had no room for, less at a time.
+// The kernel answers each entry with a datagram of its own and stops at the first entry that it
+// does not have (nf_tables_getsetelem in net/netfilter/nf_tables_api.c). Lookup then asks for the
+// entries after it. If the receive queue had no room for answers, Lookup asks for those entries
+// again, fewer at a time.
 func (c *Conn) Lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
 	if err := b.seal(); err != nil {
@@ -171,7 +172,7 @@ func (l *lookup) rest() {
 	l.lists = append(l.lists[:n], l.lists[len(l.parts):]...)
 }
 
-// replies reads the answers to a datagram: until there is one to everything or the queue is empty.
+// replies reads the answers to a datagram, until every part is answered or the queue is empty.
 func (c *Conn) replies(l *lookup, first uint32) error {
 	for l.open > 0 {
 		n, err := c.sock.ReceiveMany(c.rx, c.sizes[:])
@@ -233,7 +234,8 @@ func (l *lookup) reply(i int, p packet) error {
 	return l.tell(i, m, true)
 }
 
-// refused works on the end of a part: its next entry is not there, or had no room.
+// refused works on an error, which ends a part: the next entry does not exist, or its answer had no
+// room.
 func (l *lookup) refused(i int, p packet) error {
 	v, err := p.verdict()
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lister is a fake kernel that has the even numbers, and an error instead of some.
+// lister is a fake kernel that has the even numbers. It answers some numbers with an error.
 type lister struct {
 	room   int // datagrams that its queue holds
 	errnos map[uint32]syscall.Errno
 }
 
-// answer answers each entry with a datagram of its own, and stops at the first of a message that it
-// does not have.
+// answer sends a datagram for each entry, and stops at the first entry of a message that it does
+// not have.
 func (l *lister) answer(request messages) (data []any) {
 	room := l.room
 	add := func(p []byte) bool {
@@ -55,7 +55,7 @@ func (l *lister) answer(request messages) (data []any) {
 	return data
 }
 
-// asking writes messages that each ask for some numbers.
+// asking writes messages that each ask for several numbers.
 func asking(lists ...[]uint32) *Batch {
 	var b Batch
 	for i, l := range lists {
@@ -79,7 +79,7 @@ func numbersTo(n uint32) []uint32 {
 	return l
 }
 
-// told checks that a lookup tells of the entries of each list in their order, once, and rightly.
+// told checks that a lookup reports each entry of each list once, in order, and correctly.
 func told(t *testing.T, lists [][]uint32) (fn func(i, entry int, m Message, found bool) error,
 	done func()) {
 	next := make([]int, len(lists))
@@ -177,7 +177,7 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)
 }
 
-// Where so much is asked for that there is no room for any answer, less is asked for.
+// If there is no room for any answer, Lookup asks for fewer entries at once.
 func TestLookupAsksForLess(t *testing.T) {
 	t.Parallel()
 	lists := [][]uint32{numbersTo(40)}
@@ -201,7 +201,7 @@ func replying(make func(seq uint32) any) func(messages) []any {
 	return func(r messages) []any { return []any{make(r[0].Seq)} }
 }
 
-// failingLookups are answers to a lookup, and the error.
+// failingLookups are answers to a lookup, and its error.
 var failingLookups = map[string]struct {
 	answer func(messages) []any
 	b      *Batch
@@ -288,7 +288,7 @@ func TestLookupSkipsWhatIsNotItsOwn(t *testing.T) {
 	done()
 }
 
-// Whatever the kernel says, a lookup ends, and tells of no entry twice.
+// Whatever the kernel answers, a lookup ends and reports no entry twice.
 func FuzzLookup(f *testing.F) {
 	f.Add(append(reply(1, 0, 2), answer(2, syscall.ENOENT, "", 0)...), 10)
 	f.Add(answer(1, syscall.ENOBUFS, "no room", 8), 2000)

@@ -16,12 +16,12 @@ const (
 	SubsysNFTCompat       uint8 = 11 // NFNL_SUBSYS_NFT_COMPAT
 )
 
-// Flags of a message (NLM_F_*, include/uapi/linux/netlink.h). Some share a bit: what it means
+// Flags of a message (NLM_F_*, include/uapi/linux/netlink.h). Some share a bit. Its meaning then
 // depends on whether the message asks, creates or deletes.
 const (
 	FlagRequest uint16 = 0x001 // NLM_F_REQUEST; [Batch.Message] sets it on every message
 	FlagMulti   uint16 = 0x002 // NLM_F_MULTI: one of several replies
-	// NLM_F_ACK: answer also when all went well; set by [Conn] where it needs it
+	// NLM_F_ACK: answer also on success; [Conn] sets it where it needs it
 	FlagAck  uint16 = 0x004
 	FlagEcho uint16 = 0x008 // NLM_F_ECHO
 	FlagIntr uint16 = 0x010 // NLM_F_DUMP_INTR: the dump is inconsistent
@@ -43,7 +43,7 @@ const (
 const (
 	msgError      uint16 = 2    // NLMSG_ERROR, also the acknowledgement
 	msgDone       uint16 = 3    // NLMSG_DONE
-	minType       uint16 = 0x10 // NLMSG_MIN_TYPE: what is below belongs to netlink
+	minType       uint16 = 0x10 // NLMSG_MIN_TYPE: smaller types belong to netlink
 	msgBatchBegin uint16 = 0x10 // NFNL_MSG_BATCH_BEGIN
 	msgBatchEnd   uint16 = 0x11 // NFNL_MSG_BATCH_END
 
@@ -65,8 +65,8 @@ type Message struct {
 	Flags  uint16 // nlmsg_flags
 	Family uint8  // nfgen_family, NFPROTO_*
 	ResID  uint16 // res_id; nf_tables puts the low half of its generation id here
-	// Port is nlmsg_pid: the port of the socket that asked, or that changed what a message to a
-	// group is about.
+	// Port is nlmsg_pid: the port of the socket that asked. In a message to a multicast group, it
+	// is the port of the socket that made the change.
 	Port  uint32
 	Attrs []byte
 }
@@ -78,7 +78,7 @@ type packet struct {
 	body       []byte // after the nlmsghdr
 }
 
-// nextPacket takes the first message off a datagram that is not empty.
+// nextPacket splits the first message off a datagram that is not empty.
 func nextPacket(data []byte) (p packet, rest []byte, err error) {
 	if len(data) < headerLen {
 		return packet{}, nil, fmt.Errorf("%w: %d bytes are too short for a header", ErrMalformed,
@@ -99,7 +99,7 @@ func nextPacket(data []byte) (p packet, rest []byte, err error) {
 	return p, data[min(align(int(n)), len(data)):], nil
 }
 
-// message takes the nfgenmsg, or the genlmsghdr, off p.
+// message decodes the header that follows nlmsghdr in p, an nfgenmsg or a genlmsghdr.
 func (p packet) message() (Message, error) {
 	if len(p.body) < genLen {
 		return Message{}, fmt.Errorf("%w: type %#x has %d bytes, too few for a second header",
@@ -116,8 +116,8 @@ func (p packet) message() (Message, error) {
 	}, nil
 }
 
-// Messages calls fn with the messages of a datagram that are of subsystems, as the kernel sends
-// them to multicast groups. Their attributes are parts of data.
+// Messages calls fn with the messages of a datagram that belong to subsystems, as the kernel sends
+// them to multicast groups. Their attributes point into data.
 func Messages(data []byte, fn func(Message) error) error {
 	for len(data) > 0 {
 		p, rest, err := nextPacket(data)
@@ -139,7 +139,7 @@ func Messages(data []byte, fn func(Message) error) error {
 	return nil
 }
 
-// verdict is what an NLMSG_ERROR or NLMSG_DONE says about a request.
+// verdict is the content of an NLMSG_ERROR or NLMSG_DONE about a request.
 type verdict struct {
 	errno  syscall.Errno // 0: all went well
 	text   string        // NLMSGERR_ATTR_MSG
@@ -150,8 +150,8 @@ type verdict struct {
 //
 //	struct nlmsgerr { int error; struct nlmsghdr msg; };
 //
-// The payload of msg follows, unless NLM_F_CAPPED is set, and attributes. NLMSG_DONE has the error,
-// or nothing, and attributes at once.
+// The payload of msg follows, unless NLM_F_CAPPED is set, and then attributes. In NLMSG_DONE,
+// attributes follow the error at once, and the error may be missing.
 func (p packet) verdict() (verdict, error) {
 	if p.typ == msgDone && len(p.body) < 4 {
 		return verdict{}, nil
@@ -187,7 +187,7 @@ func (p packet) verdict() (verdict, error) {
 	return v, it.Err()
 }
 
-// quotedLen returns how much of the request an error quotes.
+// quotedLen returns how many bytes of the request an error repeats.
 func (p packet) quotedLen() (int, error) {
 	if len(p.body) < 4+headerLen {
 		return 0, fmt.Errorf("%w: an error of %d bytes", ErrMalformed, len(p.body))

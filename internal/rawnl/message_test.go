@@ -39,8 +39,7 @@ func TestVerdictsOfTheKernel(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, rest)
 			require.EqualValues(t, 5, p.seq)
-			v, err := p.verdict()
-			require.NoError(t, err)
+			v := ok(p.verdict())(t)
 			require.Equal(t, tt.want, v)
 		})
 	}
@@ -87,19 +86,16 @@ func TestMessagesAreTakenApart(t *testing.T) {
 		14000000 0001 0200 05000000 00000000 02 00 0000`)
 	p, rest, err := nextPacket(data)
 	require.NoError(t, err)
-	m, err := p.message()
-	require.NoError(t, err)
+	m := ok(p.message())(t)
 	require.Equal(t, Message{Subsys: SubsysNFTables, Type: 9, Flags: 0x802, Family: 10,
 		ResID: 0x102, Attrs: data[20:28:28]}, m)
 	p, rest, err = nextPacket(rest)
 	require.NoError(t, err)
 	require.Empty(t, rest)
-	m, err = p.message()
-	require.NoError(t, err)
+	m = ok(p.message())(t)
 	require.Equal(t, SubsysConntrack, m.Subsys)
 	require.Empty(t, m.Attrs)
-	_, err = packet{typ: 0xa09, body: []byte{1}}.message()
-	require.ErrorIs(t, err, ErrMalformed)
+	require.ErrorIs(t, errOf(packet{typ: 0xa09, body: []byte{1}}.message()), ErrMalformed)
 }
 
 func TestGenerationsAreParsed(t *testing.T) {
@@ -123,10 +119,8 @@ func TestGenerationsAreParsed(t *testing.T) {
 	_, ok, err = Message{Subsys: SubsysNFTables}.Generation()
 	require.False(t, ok)
 	require.NoError(t, err)
-	_, err = parseGen(write(func(b *Batch) { b.U32(2, 99) }))
-	require.ErrorIs(t, err, ErrMalformed)
-	_, err = parseGen(write(func(b *Batch) { b.U8(1, 7) }))
-	require.ErrorIs(t, err, ErrMalformed)
+	require.ErrorIs(t, errOf(parseGen(write(func(b *Batch) { b.U32(2, 99) }))), ErrMalformed)
+	require.ErrorIs(t, errOf(parseGen(write(func(b *Batch) { b.U8(1, 7) }))), ErrMalformed)
 	require.EqualValues(t, 8, NextGenID(7))
 	require.EqualValues(t, 1, NextGenID(1<<32-1), "the kernel skips 0")
 }

@@ -45,8 +45,7 @@ func dialNew(t testing.TB) *Conn {
 // dialIn returns a connection in the network namespace ns.
 func dialIn(t testing.TB, ns int) *Conn {
 	t.Helper()
-	c, err := Dial(&Config{NetNS: ns})
-	require.NoError(t, err)
+	c := ok(Dial(&Config{NetNS: ns}))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }

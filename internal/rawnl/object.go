@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Object says what a message is about, for errors. Making one is free when the strings exist
-// already: nothing is put together before the kernel has refused the message. The text of an error
+// Object says what a message is about, for errors. Making an Object costs nothing if its strings
+// exist: the text is composed only after the kernel has refused the message. The text of an error
 // reads
 //
 //	Verb [Part in] Kind Name [of Within]
@@ -26,17 +26,17 @@ type Object struct {
 // all.
 type Describer interface {
 	// DescribePart names the part of msg at offset, for example "element 10.0.0.1 . tcp . 80", or
-	// returns "" if it cannot tell. msg is a whole message with its headers, and msg[offset:]
-	// begins with the attribute that the kernel complained about; [AttrPath] finds the attributes
-	// around it. The offset is 0 where the kernel gives none: Linux 5.10 gives none for the
-	// elements of a set, 6.1 does.
+	// returns "" if it cannot tell. msg is a whole message with its headers. msg[offset:] begins
+	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around
+	// it. The offset is 0 if the kernel gives none: Linux 5.10 gives none for the elements of a
+	// set, 6.1 does.
 	DescribePart(msg []byte, offset int) string
 }
 
-// Explainer is a [Describer] that knows what an errno stands for.
+// Explainer is a [Describer] that knows the meaning of an errno.
 type Explainer interface {
 	Describer
-	// Explain returns the sentinel that the errno stands for, nil if for none.
+	// Explain returns the sentinel that the errno stands for, or nil.
 	Explain(errno syscall.Errno) error
 }
 
@@ -47,7 +47,7 @@ type DescribeFunc func(msg []byte, offset int) string
 // DescribePart calls f.
 func (f DescribeFunc) DescribePart(msg []byte, offset int) string { return f(msg, offset) }
 
-// String returns what an error calls the object when no part of it is to blame, without the verb.
+// String returns the object without the verb, as an error names it when it blames no part of it.
 func (o Object) String() string { return o.text("") }
 
 // text returns the object without its verb.
@@ -69,7 +69,7 @@ func (o Object) text(part string) string {
 	return s.String()
 }
 
-// label names the object of message i also when its maker did not.
+// label names the object of message i, even if the message was made without names.
 func (o Object) label(i int) string {
 	if s := strings.TrimSpace(o.Verb + " " + o.text("")); s != "" {
 		return s
@@ -77,7 +77,8 @@ func (o Object) label(i int) string {
 	return fmt.Sprintf("message %d", i)
 }
 
-// blame names the part of the object at offset of its message; 0 is no offset.
+// blame names the part of the object at offset of its message. Offset 0 means that the kernel named
+// none.
 func (o Object) blame(msg []byte, offset int) string {
 	if o.Part == nil {
 		return o.text("")
@@ -88,7 +89,7 @@ func (o Object) blame(msg []byte, offset int) string {
 	return o.text(o.Part.DescribePart(msg, offset))
 }
 
-// PathStep is one attribute on the way from a message to an attribute deep inside it.
+// PathStep is one attribute on the path from a message down to a nested attribute.
 type PathStep struct {
 	Type uint16 // without flags
 	Data []byte

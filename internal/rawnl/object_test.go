@@ -38,7 +38,7 @@ func TestObjectsAreNamedInPlainWords(t *testing.T) {
 	}
 }
 
-// describeElement names the element that a message of appendNumbers is refused for.
+// describeElement names the element for which the kernel refused a message of appendNumbers.
 func describeElement(msg []byte, offset int) string {
 	path := AttrPath(msg, offset)
 	if len(path) < 2 {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// SendAll sends the messages of b as independent requests: one that fails does not stop the others.
-// It returns how many the kernel has worked on, and the failures as an [OpError] or [OpErrors],
-// whose Index says which message each belongs to. Replies other than errors are skipped. It sends
-// as much at a time as the send buffer takes and the receive buffer can hold answers to; ctx is
-// looked at in between.
+// SendAll sends the messages of b as independent requests: a failure does not stop the others. It
+// returns the number of messages that the kernel has worked on, and the failures as an [OpError] or
+// [OpErrors]. Their Index is the position of the message in b. SendAll skips replies other than
+// errors. Each send is as large as the send buffer and the room for answers in the receive buffer
+// allow. SendAll checks ctx between two sends.
 func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
 	if err := b.seal(); err != nil {
 		return 0, fmt.Errorf("send: %w", err)
@@ -29,7 +29,7 @@ func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
 	return done, err
 }
 
-// sendAll is SendAll and QueryAll when it is their turn.
+// sendAll does the work of SendAll and QueryAll. The caller holds the connection.
 func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (done int,
 	err error) {
 	var errs OpErrors
@@ -48,8 +48,8 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 	return done, errs.Err()
 }
 
-// chunk returns where the messages from begin on that go into one datagram end: at least one, and
-// no more than the receive queue has room for errors about.
+// chunk returns the end of the messages that go into one datagram with message begin. The datagram
+// has at least one message, and at most as many as the receive queue can hold errors for.
 func (c *Conn) chunk(b *Batch, begin int) int {
 	size := c.sendLimit()
 	_, queue := c.sock.Limits()
@@ -60,9 +60,9 @@ func (c *Conn) chunk(b *Batch, begin int) int {
 	return end
 }
 
-// sendChunk sends the messages from begin to end and collects their errors. Errors come also
-// unasked; the acknowledgement of the last message shows that the kernel came so far. Replies go to
-// reply.
+// sendChunk sends the messages from begin to end and collects their errors. The kernel sends errors
+// unasked. The acknowledgement of the last message shows that the kernel has worked on all of them.
+// Replies go to reply.
 func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
 	reply func(i int, m Message) error) error {
 	first := c.number(b, begin, end)
@@ -98,9 +98,9 @@ func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
 }
 
 // QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each
-// reply and the position of its request in b. A reply is valid until fn returns; fn must not use
-// the connection, and its error ends the work. Requests that the kernel refuses are told of as by
-// [Conn.SendAll]. Replies must be small, as those about one object are.
+// reply and the position of its request in b. A reply is valid until fn returns. fn must not use
+// the connection, and its error ends the work. QueryAll reports refused requests as [Conn.SendAll]
+// does. Replies must be small, as those about one object are.
 func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("query: %w", err)
@@ -118,8 +118,8 @@ func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message)
 	return err
 }
 
-// Query sends the one message of req and returns the replies, which may be none. They are copies.
-// To ask for everything of a kind, use [Conn.Dump].
+// Query sends the one message of req and returns copies of the replies; there may be none. To ask
+// for all objects of a kind, use [Conn.Dump].
 func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
@@ -134,7 +134,7 @@ func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
 	return replies, err
 }
 
-// query is Query when it is its turn.
+// query does the work of Query. The caller holds the connection.
 func (c *Conn) query(req *Batch) ([]Message, error) {
 	seq := c.number(req, 0, 1)
 	flags := req.setFlags(0, FlagAck)
@@ -181,19 +181,18 @@ func (b *Batch) single() error {
 	return nil
 }
 
-// GenInfo describes the present generation of the nf_tables ruleset in a network namespace.
+// GenInfo describes the current generation of the nf_tables ruleset in a network namespace.
 type GenInfo struct {
 	ID uint32 // never 0
-	// The thread that asks, in the initial pid namespace, and its name; of a message to
-	// GroupNFTables, the thread that committed.
+	// ProcPID and ProcName are the thread id, in the initial pid namespace, and the name of the
+	// thread that asks. In a message to GroupNFTables, they are those of the thread that committed.
 	ProcPID  uint32
 	ProcName string
-	Port     uint32 // of the socket that it asks with, or committed with
+	Port     uint32 // of the socket that asked, or that committed
 }
 
-// NextGenID returns the generation that follows id: what a successful Commit leaves behind. A
-// transaction that changes nothing, such as adding an element that is there already, makes no new
-// generation.
+// NextGenID returns the generation that follows id: the one that a successful Commit makes. A
+// transaction that changes nothing, such as adding an element that exists, makes no new generation.
 func NextGenID(id uint32) uint32 { return max(id+1, 1) }
 
 // Message and attributes of a generation (include/uapi/linux/netfilter/nf_tables.h).
@@ -230,8 +229,8 @@ func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
 	return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
 }
 
-// Generation is what a message to GroupNFTables says about the generation that a transaction has
-// made, after all else that the transaction has changed. Others are not ok.
+// Generation decodes the message to GroupNFTables that follows all changes of a transaction and
+// names the generation that it made. ok is false for other messages.
 func (m Message) Generation() (g GenInfo, ok bool, err error) {
 	if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
 		return GenInfo{}, false, nil

@@ -90,11 +90,9 @@ func TestSendAllStopsWhereItCannotGoOn(t *testing.T) {
 	require.EqualError(t, err,
 		"send: 0 of 5 messages were answered: answers of the kernel are missing")
 	kernel.Answer = func(messages) []any { return nil }
-	_, err = c.SendAll(t.Context(), numbered(5))
-	require.ErrorIs(t, err, ErrAnswersLost)
+	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrAnswersLost)
 	kernel.Size = 20
-	_, err = c.SendAll(t.Context(), numbered(5))
-	require.ErrorIs(t, err, ErrBatchTooLarge)
+	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrBatchTooLarge)
 }
 
 func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
@@ -107,15 +105,14 @@ func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
 			answer(r[0].Seq, 0, "", 0),
 		}
 	})
-	got, err := c.Query(t.Context(), numbered(1))
-	require.NoError(t, err)
+	got := ok(c.Query(t.Context(), numbered(1)))(t)
 	require.Len(t, got, 2)
 	require.EqualValues(t, 2, got[1].ResID)
 
 	kernel.Answer = func(r messages) []any {
 		return []any{answer(r[0].Seq, syscall.ENOENT, "no", 0)}
 	}
-	_, err = c.Query(t.Context(), numbered(1))
+	_, err := c.Query(t.Context(), numbered(1))
 	require.EqualError(t, err, "add set a: no such file or directory (no)")
 	kernel.Answer = func(r messages) []any { return []any{reply(r[0].Seq, 0, 1)} }
 	_, err = c.Query(t.Context(), numbered(1))

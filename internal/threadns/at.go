@@ -6,8 +6,9 @@ import (
 	"os"
 )
 
-// At returns a file descriptor of the network namespace that a configuration names by its fields
-// NetNS and NetNSPath: 0 is that of the calling thread. It is valid until release is called.
+// At returns a file descriptor of the network namespace that the fields NetNS and NetNSPath of a
+// configuration name. 0 is that of the calling thread. The descriptor is valid until release is
+// called.
 func At(fd int, path string) (ns int, release func(), err error) {
 	switch {
 	case fd < 0:
@@ -15,7 +16,7 @@ func At(fd int, path string) (ns int, release func(), err error) {
 	case path == "":
 		return fd, func() {}, nil
 	case fd > 0:
-		return 0, nil, errors.New("NetNS and NetNSPath: one of them names the network namespace")
+		return 0, nil, errors.New("NetNS and NetNSPath: both are set; set one")
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -19,7 +19,7 @@ func TestANamespaceIsNamedInOneWay(t *testing.T) {
 		err  string
 	}{
 		{0, "", 0, ""}, {7, "", 7, ""}, {-1, "", 0, "NetNS: -1 is not a file descriptor"},
-		{7, path, 0, "NetNS and NetNSPath: one of them"},
+		{7, path, 0, "NetNS and NetNSPath: both are set"},
 		{0, path + "x", 0, "NetNSPath: open " + path + "x"},
 	} {
 		ns, release, err := At(c.fd, c.path)

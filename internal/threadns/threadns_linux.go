@@ -1,5 +1,5 @@
-// Package threadns runs functions in another network namespace, and lets the writers of a namespace
-// take turns.
+// Package threadns runs functions in another network namespace. Its lock lets the programs that
+// write in a namespace take turns.
 package threadns
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadNetNS is the network namespace of the calling thread.
+// threadNetNS is the file of the calling thread's network namespace.
 const threadNetNS = "/proc/thread-self/ns/net"
 
 // NS is a network namespace that is held open.
@@ -21,7 +21,7 @@ type NS struct {
 	ino  uint64
 }
 
-// Open holds the network namespace of a file descriptor, or that of the calling thread for 0.
+// Open holds the network namespace of a file descriptor; 0 means that of the calling thread.
 func Open(fd int) (*NS, error) {
 	var file *os.File
 	var err error
@@ -56,20 +56,20 @@ func Current() (*os.File, error) {
 	return file, nil
 }
 
-// Close lets go of the namespace. Nil is none.
+// Close releases the namespace. A nil or closed NS has nothing to release.
 func (n *NS) Close() error {
 	if n == nil {
 		return nil
 	}
-	return n.file.Close()
+	return closeOnce(n.file)
 }
 
-// FD is a file descriptor of the namespace, until it is closed.
+// FD returns a file descriptor of the namespace. It is valid until Close.
 func (n *NS) FD() int { return int(n.file.Fd()) }
 
-// Do runs fn on a thread that is in the namespace. Entering a namespace takes CAP_SYS_ADMIN;
-// nothing is entered if the calling thread is there already, as it is in a program that never
-// leaves its own.
+// Do runs fn on a thread that is in the namespace. To enter a namespace, it needs CAP_SYS_ADMIN. If
+// the calling thread is in the namespace already, Do enters nothing, so a program that never leaves
+// its namespace needs no privilege.
 func (n *NS) Do(fn func() error) error {
 	runtime.LockOSThread()
 	var st unix.Stat_t
@@ -94,9 +94,9 @@ func In(file *os.File, fn func() error) error {
 // ErrEnded is the result of a function that ended its goroutine instead of returning.
 var ErrEnded = errors.New("the function did not return")
 
-// OnThread runs fn on a thread that nothing else uses meanwhile, so that fn may move it into
-// another network namespace, and brings the thread back. If that fails, the thread stays locked to
-// its goroutine, and the runtime ends it with the goroutine.
+// OnThread runs fn on a thread that runs nothing else meanwhile. So fn may move the thread into
+// another network namespace; OnThread then brings it back. If that fails, the thread stays locked
+// to its goroutine, and the runtime ends the thread with the goroutine.
 func OnThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -1,7 +1,6 @@
 //go:build !linux
 
-// Package threadns does something in another network namespace: there are none on this operating
-// system.
+// Package threadns works in network namespaces, which this operating system does not have.
 package threadns
 
 import "errors"

@@ -2,14 +2,19 @@ package threadns
 
 import (
 	"context"
+	"errors"
+	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
-// Not parallel: the namespace is that of the tests, and there is one lock on it.
+// Not parallel: the test uses the network namespace of the test process, which has one lock.
 func TestOneHasItsTurnAtATime(t *testing.T) {
 	ns, err := Open(0)
 	require.NoError(t, err)
@@ -79,7 +84,7 @@ func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
 	release()
 }
 
-// Who takes the lock again as soon as it is given back lets those who wait go first.
+// A process that takes the lock again at once lets waiting processes go first.
 func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	busy, err := OpenTurn(0)
 	require.NoError(t, err)
@@ -108,4 +113,101 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	}
 	cancel()
 	require.Less(t, <-ended, 20*turns, "turns of the other meanwhile")
+}
+
+// If the lock cannot be taken at all, or the Turn is closed, Take returns an error at once.
+func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
+	for name, breakIt := range map[string]func(*Turn) error{
+		"closed":   (*Turn).Close,
+		"no locks": func(turn *Turn) error { return unix.Dup3(pathOnly(t), turn.fd(), 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			turn, err := OpenTurn(0)
+			require.NoError(t, err)
+			require.NoError(t, breakIt(turn))
+			start := time.Now()
+			_, err = turn.Take(t.Context(), time.Minute)
+			require.Less(t, time.Since(start), 10*time.Second)
+			require.ErrorIs(t, err, kernelerr.ErrClosed)
+			require.NoError(t, errors.Join(turn.Close(), turn.Close()))
+		})
+	}
+}
+
+// pathOnly is a descriptor on which the kernel allows no lock (O_PATH, EBADF).
+func pathOnly(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Open(threadNetNS, unix.O_PATH|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// TestStrangersAreNotWaitedFor lets a user without privileges hold the lock, and then root.
+func TestStrangersAreNotWaitedFor(t *testing.T) {
+	const patience = 3 * time.Second
+	for _, tt := range []struct {
+		user  uint32
+		least time.Duration
+		most  time.Duration
+	}{
+		{65534, strangePatience, patience - 1},
+		{0, patience, time.Minute},
+	} {
+		holder := exec.Command("flock", "-x", "/proc/self/ns/net", "sh", "-c",
+			"echo held; exec cat")
+		holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.user,
+			Gid: tt.user}}
+		in, err := holder.StdinPipe()
+		require.NoError(t, err)
+		out, err := holder.StdoutPipe()
+		require.NoError(t, err)
+		if err := holder.Start(); errors.Is(err, exec.ErrNotFound) || errors.Is(err, unix.EPERM) {
+			t.Skipf("no process of another user: %v", err)
+		} else {
+			require.NoError(t, err)
+		}
+		_, err = out.Read(make([]byte, 16))
+		require.NoError(t, err)
+
+		turn, err := OpenTurn(0)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = turn.Take(t.Context(), patience)
+		waited := time.Since(start)
+		require.NoError(t, in.Close())
+		require.NoError(t, holder.Wait())
+		require.NoError(t, err)
+		require.NoError(t, turn.Close())
+		require.GreaterOrEqual(t, waited, tt.least, "the holder is of user %d", tt.user)
+		require.LessOrEqual(t, waited, tt.most, "the holder is of user %d", tt.user)
+	}
+}
+
+// TestAQueueIsWaitedForToItsEnd lets five processes hold the lock one after the other, each for
+// less than the patience.
+func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
+	const each = 800 * time.Millisecond
+	var holders []*exec.Cmd
+	for range 5 {
+		holder := exec.Command("flock", "-x", "/proc/self/ns/net", "sleep", "0.8")
+		if err := holder.Start(); errors.Is(err, exec.ErrNotFound) {
+			t.Skip(err)
+		} else {
+			require.NoError(t, err)
+		}
+		holders = append(holders, holder)
+	}
+	turn, err := OpenTurn(0)
+	require.NoError(t, err)
+	defer turn.Close()
+	time.Sleep(each / 4) // the first has it
+	start := time.Now()
+	release, err := turn.Take(t.Context(), 3*each)
+	require.NoError(t, err)
+	release()
+	require.False(t, turn.stuck, "after %v", time.Since(start))
+	for _, holder := range holders {
+		require.NoError(t, holder.Wait())
+	}
 }

@@ -1,0 +1,94 @@
+// Package kernelerr has the errors for refusals by the kernel. Package rawnl makes them, and public
+// packages name them for their users.
+package kernelerr
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+)
+
+// OpError is one refusal by the kernel. errors.Is finds its errno, as in errors.Is(err,
+// fs.ErrPermission), and its Meaning.
+type OpError struct {
+	// Op is the operation, such as "add", or "commit" if the kernel refused a transaction as a
+	// whole.
+	Op string
+	// Object is the object of the operation, such as "element 10.0.0.1 . tcp . 80 in map
+	// endpoints-3 of table ip kernlb".
+	Object string
+	// Index is the position of the message in its batch, from 0; -1 means the transaction as a
+	// whole.
+	Index int
+	// Errno is the kernel's error.
+	Errno syscall.Errno
+	// Meaning is the sentinel that the errno stands for here, for example that the ruleset changed.
+	// It is nil if the errno speaks for itself.
+	Meaning error
+	// ExtAck is the kernel's own explanation (NLMSGERR_ATTR_MSG), often empty.
+	ExtAck string
+	// Offset is the position of the attribute at fault in the message, headers included
+	// (NLMSGERR_ATTR_OFFS); 0 means that the kernel did not name one.
+	Offset int
+}
+
+// Error returns one line: the operation, the object, and the kernel's reasons.
+func (e *OpError) Error() string {
+	reason := e.Errno.Error()
+	if e.Meaning != nil {
+		reason = e.Meaning.Error()
+	}
+	if e.ExtAck != "" {
+		reason += " (" + e.ExtAck + ")"
+	}
+	return strings.TrimSpace(e.Op+" "+e.Object) + ": " + reason
+}
+
+// Unwrap returns the errno, so that errors.Is(err, unix.ENOENT) works.
+func (e *OpError) Unwrap() error { return e.Errno }
+
+// Is reports whether target is the Meaning.
+func (e *OpError) Is(target error) bool {
+	return e.Meaning != nil && target == e.Meaning ||
+		target == ErrNoPermission && e.Errno.Is(fs.ErrPermission)
+}
+
+// OpErrors are all refusals of one batch, in the order of the messages. The text has the first few.
+type OpErrors []*OpError
+
+// Error returns the first few errors and how many more there are.
+func (e OpErrors) Error() string {
+	const shown = 3
+	var s strings.Builder
+	for i, err := range e[:min(shown, len(e))] {
+		if i > 0 {
+			s.WriteString("; ")
+		}
+		s.WriteString(err.Error())
+	}
+	if len(e) > shown {
+		fmt.Fprintf(&s, "; and %d more", len(e)-shown)
+	}
+	return s.String()
+}
+
+// Unwrap returns all of them, for [errors.Is] and [errors.As].
+func (e OpErrors) Unwrap() []error {
+	errs := make([]error, len(e))
+	for i, err := range e {
+		errs[i] = err
+	}
+	return errs
+}
+
+// Err returns e in its simplest form: nil, the only error, or all.
+func (e OpErrors) Err() error {
+	switch len(e) {
+	case 0:
+		return nil
+	case 1:
+		return e[0]
+	}
+	return e
+}

@@ -1,0 +1,128 @@
+package nft
+
+// The kernel names the program that changes nf_tables only to sockets that listen at that moment.
+// Later it cannot be asked: a request for the generation returns the program that asks. While a
+// socket listens, every transaction is slower, because the kernel must report all its changes.
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/internal/wait"
+)
+
+// group is the multicast group for the changes of transactions (NFNLGRP_NFTABLES,
+// include/uapi/linux/netfilter/nfnetlink.h).
+const group = 7
+
+// queueSize has room for the messages of a flushed ruleset with some thousand services.
+const queueSize = 4 << 20
+
+// Attributes of messages (include/uapi/linux/netfilter/nf_tables.h). In messages about tables,
+// chains, rules, sets, elements and objects, the first attribute is the name of the table.
+const (
+	attrTable   uint16 = 1 // NFTA_TABLE_NAME and its like
+	msgNewChain uint8  = 3 // NFT_MSG_NEWCHAIN
+	msgDelChain uint8  = 5 // NFT_MSG_DELCHAIN
+	msgNewRule  uint8  = 6 // NFT_MSG_NEWRULE
+	msgDelRule  uint8  = 8 // NFT_MSG_DELRULE
+	deletes     uint8  = 2 // of types divided by three: NFT_MSG_DELTABLE and its like
+)
+
+// Changed is one change of a transaction.
+type Changed struct {
+	Deleted bool
+	Table   string
+	Chain   string // of chains and rules
+}
+
+// Author waits until a socket other than that of conn commits a transaction with a change for which
+// ours returns true. It returns the program that committed, or the error of the context.
+func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Changed) bool) (
+	rawnl.GenInfo, error) {
+	own, err := conn.GenID(ctx)
+	if err != nil {
+		return rawnl.GenInfo{}, err
+	}
+	var l *rawnl.Listener
+	err = ns.Do(func() (err error) {
+		l, err = rawnl.Listen(rawnl.ListenConfig{Groups: []uint32{group}, Buffer: queueSize})
+		return err
+	})
+	if err != nil {
+		return rawnl.GenInfo{}, err
+	}
+	defer l.Close() //nolint:errcheck // nothing is owed
+	defer context.AfterFunc(ctx, func() {
+		l.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only if it is closed
+	})()
+	w := watch{own: own.Port, ours: ours}
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := l.Wait(buf)
+		if ended := wait.Ended(ctx); ended != nil {
+			return rawnl.GenInfo{}, ended
+		}
+		switch {
+		case errors.Is(err, rawnl.ErrOverflow):
+			w.changed = false // the next changes may belong to another transaction
+			continue
+		case err != nil:
+			return rawnl.GenInfo{}, err
+		}
+		if err := rawnl.Messages(buf[:n], w.message); err != nil {
+			return rawnl.GenInfo{}, err
+		}
+		if w.found.ID != 0 {
+			return w.found, nil
+		}
+	}
+}
+
+// watch follows the messages of one listener.
+type watch struct {
+	own     uint32 // the port of our socket
+	ours    func(Changed) bool
+	changed bool // the current transaction changed something of ours
+	found   rawnl.GenInfo
+}
+
+// message handles one message. The generation comes after all changes of a transaction.
+func (w *watch) message(m rawnl.Message) error {
+	if m.Subsys != rawnl.SubsysNFTables {
+		return nil
+	}
+	g, ended, err := m.Generation()
+	if err != nil {
+		return err
+	}
+	if !ended {
+		c, err := changeOf(m)
+		w.changed = w.changed || m.Port != w.own && w.ours(c)
+		return err
+	}
+	if w.changed && w.found.ID == 0 {
+		w.found = g
+	}
+	w.changed = false
+	return nil
+}
+
+// changeOf decodes the change in a message.
+func changeOf(m rawnl.Message) (c Changed, err error) {
+	c.Deleted = m.Type%3 == deletes
+	it := rawnl.Attrs(m.Attrs)
+	for it.Next() {
+		switch t := it.Type(); {
+		case t == attrTable:
+			c.Table = it.Text()
+		case t == AttrChainName && (m.Type == msgNewChain || m.Type == msgDelChain),
+			t == AttrRuleChain && (m.Type == msgNewRule || m.Type == msgDelRule):
+			c.Chain = it.Text()
+		}
+	}
+	return c, it.Err()
+}

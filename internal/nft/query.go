@@ -1,0 +1,102 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/kernlb/kernlb/internal/rawnl"
+)
+
+// Query asks the kernel for the objects of one table. The tables of other programs neither cost
+// time nor interrupt it.
+type Query struct {
+	Conn   *rawnl.Conn
+	Family *Family
+	Table  string
+}
+
+// add appends a request for objects of a kind to a batch.
+func (q Query) add(b *rawnl.Batch, msg uint8, kind, name string) {
+	b.Message(rawnl.SubsysNFTables, msg, 0, q.Family.NFProto, 0, rawnl.Object{Verb: "read",
+		Kind: kind, Name: name, Within: "table " + q.Family.Name + " " + q.Table})
+	b.Text(AttrTableName, q.Table) // the same attribute for all kinds
+}
+
+// dump asks for all objects of a kind.
+func (q Query) dump(ctx context.Context, msg uint8, kind string,
+	fn func(attrs []byte) error) error {
+	var req rawnl.Batch
+	q.add(&req, msg, kind, "")
+	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error { return fn(m.Attrs) })
+}
+
+// Info asks for the table itself, and reports whether it exists.
+func (q Query) Info(ctx context.Context) (info TableInfo, exists bool, err error) {
+	var req rawnl.Batch
+	q.add(&req, MsgGetTable, "table", "")
+	replies, err := q.Conn.Query(ctx, &req)
+	if errors.Is(err, syscall.ENOENT) {
+		return info, false, nil
+	}
+	if err != nil || len(replies) == 0 {
+		return info, false, err
+	}
+	info, err = DecodeTable(replies[0].Attrs)
+	return info, err == nil, err
+}
+
+// Sets calls fn with each set.
+func (q Query) Sets(ctx context.Context, fn func(SetInfo)) error {
+	return q.dump(ctx, MsgGetSet, "sets", func(attrs []byte) error {
+		s, err := DecodeSet(attrs)
+		if err == nil {
+			fn(s)
+		}
+		return err
+	})
+}
+
+// Chains calls fn with each of the named chains that exists. The kernel can only list the chains of
+// all tables.
+func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) error {
+	var req rawnl.Batch
+	for _, name := range names {
+		q.add(&req, MsgGetChain, "chain", name)
+		req.Text(AttrChainName, name)
+	}
+	// an answer that cannot be decoded is no refusal, and must not be mistaken for one
+	var garbled error
+	err := q.Conn.QueryAll(ctx, &req, func(_ int, m rawnl.Message) error {
+		var c ChainInfo
+		if c, garbled = DecodeChain(m.Attrs); garbled == nil {
+			fn(c)
+		}
+		return garbled
+	})
+	if garbled != nil {
+		return garbled
+	}
+	return rawnl.Except(err, syscall.ENOENT)
+}
+
+// Rules calls fn with each rule.
+func (q Query) Rules(ctx context.Context, fn func(RuleInfo) error) error {
+	return q.dump(ctx, MsgGetRule, "rules", func(attrs []byte) error {
+		r, err := DecodeRule(attrs)
+		if err != nil {
+			return err
+		}
+		return fn(r)
+	})
+}
+
+// Elements calls fn with each element of a set. Its bytes are valid until fn returns.
+func (q Query) Elements(ctx context.Context, set string, fn func(Elem) error) error {
+	var req rawnl.Batch
+	q.add(&req, MsgGetSetElem, "elements of set", set)
+	req.Text(AttrElemsSet, set)
+	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error {
+		return DecodeElements(m.Attrs, fn)
+	})
+}

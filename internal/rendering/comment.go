@@ -1,0 +1,183 @@
+package rendering
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// MaxLen is the longest comment in bytes. The user data of an element or a rule has 256
+// (NFT_USERDATA_MAXLEN), and package nft writes a long comment as two attributes. The comment of a
+// name of up to 191 bytes, as [servicemodel.PortName] allows, fits.
+const MaxLen = 256 - 2 - 1 - 2
+
+// kinds are the words for the kinds of frontends.
+var kinds = [...]string{
+	servicemodel.ClusterIP:    "cluster IP",
+	servicemodel.LoadBalancer: "loadbalancer IP",
+	servicemodel.ExternalIP:   "external IP",
+	servicemodel.NodePort:     "node port",
+	servicemodel.HostIP:       "host IP",
+}
+
+// usualMasquerade returns the masquerading that a comment of this kind does not mention.
+func usualMasquerade(k servicemodel.Kind) servicemodel.Origins {
+	if k == servicemodel.ClusterIP {
+		return servicemodel.FromHost | servicemodel.FromOutside
+	}
+	return servicemodel.FromAnywhere
+}
+
+// Comment returns the comment of a frontend. more are words that a backend adds: at most 25 bytes,
+// with a space before each. If the comment would be longer than [MaxLen], it uses short words:
+// "v=2/0 m=5 a=60" stands for "internal=cluster external=reject masquerade=pods,outside
+// affinity=60".
+func Comment(f *servicemodel.Frontend, more ...string) string {
+	var room [MaxLen + 64]byte
+	b := appendComment(room[:0], f, more, false)
+	if len(b) > MaxLen {
+		b = appendComment(room[:0], f, more, true)
+	}
+	return string(b)
+}
+
+func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool) []byte {
+	n := f.Service
+	b = append(append(append(b, n.Name.Namespace...), '/'), n.Name.Name...)
+	if n.Port != "" {
+		b = append(append(b, ':'), n.Port...)
+	}
+	b = append(append(b, ' '), kinds[f.Kind]...)
+	b = appendVerdicts(b, f, short)
+	switch {
+	case f.Masquerade == usualMasquerade(f.Kind):
+	case short:
+		b = strconv.AppendUint(append(b, " m="...), uint64(f.Masquerade), 10)
+	default:
+		b = append(append(b, " masquerade="...), f.Masquerade.String()...)
+	}
+	if f.Affinity != 0 {
+		name := " affinity="
+		if short {
+			name = " a="
+		}
+		b = strconv.AppendInt(append(b, name...), int64(f.Affinity/time.Second), 10)
+	}
+	for _, word := range more {
+		b = append(append(b, ' '), word...)
+	}
+	return b
+}
+
+func appendVerdicts(b []byte, f *servicemodel.Frontend, short bool) []byte {
+	switch {
+	case f.Internal == servicemodel.BalanceCluster && f.External == servicemodel.BalanceCluster:
+		return b
+	case short:
+		b = strconv.AppendUint(append(b, " v="...), uint64(f.Internal), 10)
+		return strconv.AppendUint(append(b, '/'), uint64(f.External), 10)
+	case f.Internal == f.External:
+		return append(append(b, " verdict="...), f.Internal.String()...)
+	}
+	b = append(append(b, " internal="...), f.Internal.String()...)
+	return append(append(b, " external="...), f.External.String()...)
+}
+
+// ParseComment is the inverse of [Comment]. It returns the frontend with the given key that a
+// comment describes, without its sources. It gives a word outside this grammar to more, which
+// reports whether it is a word of the backend; a nil more knows none.
+func ParseComment(s string, k servicemodel.FrontendKey, more func(word string) bool) (
+	*servicemodel.Frontend, error) {
+	name, rest, _ := strings.Cut(s, " ")
+	service, err := ParsePortName(name, k.Protocol)
+	if err != nil {
+		return nil, fmt.Errorf("comment %q: %w", s, err)
+	}
+	f := &servicemodel.Frontend{Key: k, Service: service, Internal: servicemodel.BalanceCluster,
+		External: servicemodel.BalanceCluster}
+	if f.Kind, rest, err = cutKind(rest); err != nil {
+		return nil, fmt.Errorf("comment %q: %w", s, err)
+	}
+	f.Masquerade = usualMasquerade(f.Kind)
+	for word := range strings.FieldsSeq(rest) {
+		name, value, _ := strings.Cut(word, "=")
+		if !set(f, name, value) && (more == nil || !more(word)) {
+			return nil, fmt.Errorf("comment %q: unknown word %q", s, word)
+		}
+	}
+	return f, nil
+}
+
+// ParsePortName reads the name of a service port: "namespace/name:port" or "namespace/name".
+func ParsePortName(s string, p servicemodel.Protocol) (servicemodel.PortName, error) {
+	namespace, name, ok := strings.Cut(s, "/")
+	name, port, _ := strings.Cut(name, ":")
+	if !ok || name == "" {
+		return servicemodel.PortName{}, fmt.Errorf("%q is not the name of a service port", s)
+	}
+	return servicemodel.PortName{Name: servicemodel.Name{Namespace: namespace, Name: name},
+		Port: port, Protocol: p}, nil
+}
+
+// cutKind returns the kind at the beginning of s, and the rest of s.
+func cutKind(s string) (servicemodel.Kind, string, error) {
+	for kind, words := range kinds {
+		if rest, ok := strings.CutPrefix(s, words); ok && (rest == "" || rest[0] == ' ') {
+			return servicemodel.Kind(kind), rest, nil
+		}
+	}
+	return 0, "", errors.New("it names no kind of frontend")
+}
+
+// set sets one field of a frontend from a word of the grammar.
+func set(f *servicemodel.Frontend, name, value string) (ok bool) {
+	switch name {
+	case "verdict":
+		f.Internal, ok = named(value, servicemodel.BalanceLocal)
+		f.External = f.Internal
+	case "internal":
+		f.Internal, ok = named(value, servicemodel.BalanceLocal)
+	case "external":
+		f.External, ok = named(value, servicemodel.BalanceLocal)
+	case "v":
+		internal, external, _ := strings.Cut(value, "/")
+		if f.Internal, ok = numbered(internal, servicemodel.BalanceLocal); ok {
+			f.External, ok = numbered(external, servicemodel.BalanceLocal)
+		}
+	case "masquerade":
+		f.Masquerade, ok = named(value, servicemodel.FromAnywhere)
+	case "m":
+		f.Masquerade, ok = numbered(value, servicemodel.FromAnywhere)
+	case "affinity", "a":
+		f.Affinity, ok = seconds(value)
+	}
+	return ok
+}
+
+// named returns the value, from 0 to last, whose name is s.
+func named[T interface {
+	~uint8
+	String() string
+}](s string, last T) (T, bool) {
+	for v := range last + 1 {
+		if v.String() == s {
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// numbered returns the value, from 0 to last, whose number is s.
+func numbered[T ~uint8](s string, last T) (T, bool) {
+	n, err := strconv.ParseUint(s, 10, 8)
+	return T(n), err == nil && T(n) <= last
+}
+
+func seconds(s string) (time.Duration, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return time.Duration(n) * time.Second, err == nil && n > 0
+}

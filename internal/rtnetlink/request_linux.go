@@ -1,0 +1,202 @@
+package rtnetlink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/threadns"
+)
+
+// dumpTries is how often something is listed before changes by others meanwhile are an error.
+const dumpTries = 8
+
+// Conn is a connection to rtnetlink. It must not be used by several goroutines at the same time.
+type Conn struct {
+	handle *netlink.Handle
+	raw    nl.SocketHandle // for requests that handle cannot make
+	around Around
+}
+
+// Around is called in place of a request, and makes it with do. Dump says that it asks for a list.
+type Around func(dump bool, do func() error) error
+
+// Open opens a connection in a network namespace.
+func Open(ns *threadns.NS) (*Conn, error) {
+	c := &Conn{around: func(_ bool, do func() error) error { return do() }}
+	err := ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
+		if c.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
+		c.raw.Socket, err = nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("open a socket of rtnetlink: %w", err)
+	}
+	return c, nil
+}
+
+// Close closes the connection, if there is one.
+func (c *Conn) Close() {
+	if c == nil {
+		return
+	}
+	if c.handle != nil {
+		c.handle.Close()
+	}
+	c.raw.Close()
+}
+
+// Wrap has a function called around each request from now on. It is for tests.
+func (c *Conn) Wrap(around Around) { c.around = around }
+
+// ask makes a request that changes nothing, again if its dump was interrupted.
+func ask[T any](c *Conn, dump bool, do func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		var answer T
+		err := c.around(dump, func() (err error) {
+			answer, err = do()
+			return err
+		})
+		if err == nil {
+			return answer, nil
+		}
+		if try == dumpTries || !errors.Is(err, netlink.ErrDumpInterrupted) {
+			var none T
+			return none, err
+		}
+	}
+}
+
+// change makes a request that changes something.
+func (c *Conn) change(do func() error) error { return c.around(false, do) }
+
+// LinkByName looks for a link. Gone reports whether the error says that there is none.
+func (c *Conn) LinkByName(name string) (netlink.Link, error) {
+	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByName(name) })
+}
+
+// LinkByIndex is LinkByName by the index of an interface.
+func (c *Conn) LinkByIndex(index int) (netlink.Link, error) {
+	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByIndex(index) })
+}
+
+// Gone reports whether an error says that there is no such link, or none any more.
+func Gone(err error) bool {
+	return errors.As(err, &netlink.LinkNotFoundError{}) || errors.Is(err, syscall.ENODEV)
+}
+
+// LinkList lists all links.
+func (c *Conn) LinkList() ([]netlink.Link, error) { return ask(c, true, c.handle.LinkList) }
+
+// LinkAdd makes a link.
+func (c *Conn) LinkAdd(l netlink.Link) error {
+	return c.change(func() error { return c.handle.LinkAdd(l) })
+}
+
+// LinkSetUp sets a link up.
+func (c *Conn) LinkSetUp(l netlink.Link) error {
+	return c.change(func() error { return c.handle.LinkSetUp(l) })
+}
+
+// LinkDel deletes the link of a name, if there is one.
+func (c *Conn) LinkDel(name string) error {
+	l, err := c.LinkByName(name)
+	if err == nil {
+		err = c.change(func() error { return c.handle.LinkDel(l) })
+	}
+	if Gone(err) {
+		return nil
+	}
+	return err
+}
+
+// AddrList lists the addresses of all links, in both families.
+func (c *Conn) AddrList() ([]netlink.Addr, error) {
+	return ask(c, true, func() ([]netlink.Addr, error) {
+		return c.handle.AddrList(nil, netlink.FAMILY_ALL)
+	})
+}
+
+// AddrDel takes an address away from the link of an index.
+func (c *Conn) AddrDel(index int, addr *net.IPNet) error {
+	return c.change(func() error {
+		return c.handle.AddrDel(nil, &netlink.Addr{LinkIndex: index, IPNet: addr})
+	})
+}
+
+// RouteGet returns where a packet with a mark would go.
+func (c *Conn) RouteGet(to net.IP, mark uint32) ([]netlink.Route, error) {
+	return ask(c, false, func() ([]netlink.Route, error) {
+		return c.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{Mark: mark})
+	})
+}
+
+// RouteIn returns where a packet would go that comes in by a link. Errors say why the kernel would
+// not take it: EXDEV stands for rp_filter, and since Linux 6.13 EINVAL does, too.
+func (c *Conn) RouteIn(link int, from, to net.IP) ([]netlink.Route, error) {
+	return ask(c, false, func() ([]netlink.Route, error) {
+		return c.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: link,
+			SrcAddr: from})
+	})
+}
+
+// RouteList lists the routes of a table.
+func (c *Conn) RouteList(family, table int) ([]netlink.Route, error) {
+	return ask(c, true, func() ([]netlink.Route, error) {
+		return c.handle.RouteListFiltered(family, &netlink.Route{Table: table},
+			netlink.RT_FILTER_TABLE)
+	})
+}
+
+// RouteReplace adds a route, or makes one that is there what is wanted.
+func (c *Conn) RouteReplace(r *netlink.Route) error {
+	return c.change(func() error { return c.handle.RouteReplace(r) })
+}
+
+// RouteDel deletes a route, if it is there.
+func (c *Conn) RouteDel(r *netlink.Route) error {
+	return except(c.change(func() error { return c.handle.RouteDel(r) }), syscall.ESRCH,
+		syscall.ENOENT)
+}
+
+// RuleList lists the rules of a family.
+func (c *Conn) RuleList(family int) ([]netlink.Rule, error) {
+	return ask(c, true, func() ([]netlink.Rule, error) { return c.handle.RuleList(family) })
+}
+
+// RuleAdd adds a rule, unless it is there.
+func (c *Conn) RuleAdd(r *netlink.Rule) error {
+	return except(c.change(func() error { return c.handle.RuleAdd(r) }), syscall.EEXIST)
+}
+
+// RuleDel deletes a rule, if it is there.
+func (c *Conn) RuleDel(r *netlink.Rule) error {
+	return except(c.change(func() error { return c.handle.RuleDel(r) }), syscall.ENOENT)
+}
+
+// except returns no error where it is one of those that do not matter.
+func except(err error, harmless ...error) error {
+	for _, h := range harmless {
+		if errors.Is(err, h) {
+			return nil
+		}
+	}
+	return err
+}
+
+// Execute makes a request that Handle has no method for, and returns the bodies of the answers that
+// are of a type, 0 for all.
+func (c *Conn) Execute(req *nl.NetlinkRequest, answers uint16) ([][]byte, error) {
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &c.raw}
+	execute := func() ([][]byte, error) { return req.Execute(unix.NETLINK_ROUTE, answers) }
+	return ask(c, req.Flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP, execute)
+}

@@ -1,4 +1,0 @@
-//go:build !linux
-
-// Package rtnl asks rtnetlink, which is not there.
-package rtnl

@@ -1,4 +1,0 @@
-//go:build !linux
-
-// Package rtnotice subscribes to the notices of rtnetlink, which is not there.
-package rtnotice

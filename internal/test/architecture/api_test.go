@@ -1,0 +1,83 @@
+package architecture
+
+import (
+	"bytes"
+	"go/ast"
+	"go/build"
+	"go/doc"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/golden"
+)
+
+// record is the exported API of the module. A change of it is seen in review, and goes into
+// CHANGELOG.md; what may change is said in CONTRIBUTING.md.
+const record = "testdata/api.txt"
+
+func TestTheExportedAPIIsTheRecordedOne(t *testing.T) {
+	t.Parallel()
+	var got bytes.Buffer
+	for _, p := range packages(t, "linux") {
+		if p.Name == "main" || strings.Contains("/"+p.ImportPath+"/", "/internal/") {
+			continue
+		}
+		got.WriteString("package " + p.ImportPath + "\n\n")
+		for _, decl := range exported(t, p) {
+			got.WriteString(decl + "\n")
+		}
+		got.WriteByte('\n')
+	}
+	golden.File(t, record, got.String())
+}
+
+// exported returns the exported declarations of a package in the order of go doc, without comments
+// and bodies.
+func exported(t *testing.T, p *build.Package) []string {
+	t.Helper()
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range append(p.GoFiles, p.CgoFiles...) {
+		f, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
+			parser.SkipObjectResolution)
+		require.NoError(t, err)
+		files = append(files, f)
+	}
+	d, err := doc.NewFromFiles(set, files, module+p.ImportPath)
+	require.NoError(t, err)
+	var out []string
+	add := func(decl ast.Node) {
+		var b strings.Builder
+		require.NoError(t, (&printer.Config{Mode: printer.UseSpaces, Tabwidth: 4}).Fprint(&b, set,
+			decl))
+		out = append(out, b.String())
+	}
+	values := func(l []*doc.Value) {
+		for _, v := range l {
+			add(v.Decl)
+		}
+	}
+	functions := func(l []*doc.Func) {
+		for _, f := range l {
+			f.Decl.Body = nil
+			add(f.Decl)
+		}
+	}
+	values(d.Consts)
+	values(d.Vars)
+	functions(d.Funcs)
+	for _, typ := range d.Types {
+		add(typ.Decl)
+		values(typ.Consts)
+		values(typ.Vars)
+		functions(typ.Funcs)
+		functions(typ.Methods)
+	}
+	return out
+}

@@ -1,0 +1,217 @@
+package architecture
+
+import (
+	"fmt"
+	"go/ast"
+	"go/build"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/golden"
+)
+
+// surface is the page that lists the exported identifiers by task.
+const surface = root + "/docs/api.md"
+
+// limits are how many identifiers users of the module may meet: in all, and in packages. Whoever
+// needs more takes others away, or argues for it in review.
+var limits = map[string]int{
+	"":             900,
+	"servicemodel": 220,
+}
+
+// A task is a section of the page. It lists packages, or files of packages, whose identifiers serve
+// the task. The first task that names a file or its package has it.
+type task struct {
+	title, what string
+	of          []string
+}
+
+var tasks = []task{
+	{"Describe services", "A program declares a state, and derives the next one from the last.",
+		[]string{"servicemodel/state.go", "servicemodel/service.go", "servicemodel/endpoint.go",
+			"servicemodel/node.go", "servicemodel/names.go", "servicemodel/masquerade.go",
+			"servicemodel/connections.go", "servicemodel/fielderror.go",
+			"servicemodel/validate.go", "servicemodel/text.go", "dataplane/nodeaddrs"}},
+	{"Take services from Kubernetes", "From its objects, or from files with manifests.",
+		[]string{"servicemodel/kube", "servicemodel/kube/manifest"}},
+	{"Choose and open a backend", "",
+		[]string{"dataplane/probe.go", "nftables", "iptables", "ipvs"}},
+	{"Apply services, and run in the background", "The engine holds what was wanted last.",
+		[]string{"dataplane/engine.go", "dataplane/wanted.go", "dataplane/run.go",
+			"dataplane/apply.go", "dataplane/switch.go", "dataplane/status.go",
+			"dataplane/result.go", "dataplane/refuse.go", "dataplane/errors.go",
+			"dataplane/event.go", "dataplane/log.go", "dataplane/phase.go", "dataplane/changes.go",
+			"dataplane"}},
+	{"Parts for CNI plugins", "Programs that share an instance, and live for one change.",
+		[]string{"dataplane/part.go", "dataplane/part_change.go", "dataplane/part_compare.go",
+			"dataplane/part_configure.go"}},
+	{"Deal with connections", "Flows of conntrack, when endpoints go.",
+		[]string{"dataplane/flows", "conntrack", "conntrack/mirror", "conntrack/tuning",
+			"conntrack/timo"}},
+	{"Look at it", "Why a packet goes where it goes, and what an engine does.",
+		[]string{"servicemodel/oracle.go", "servicemodel/trace.go", "servicemodel/cause.go",
+			"servicemodel/selection.go", "dataplane/page", "dataplane/health",
+			"dataplane/counters", "dataplane/graph", "dataplane/hooks", "dataplane/livetrace"}},
+	{"Take over from kube-proxy", "", []string{"dataplane/kubeproxy"}},
+	{"Test with it", "With packets, or without a kernel.",
+		[]string{"dataplane/memory", "dataplane/netnstest", "dataplane/dataplanetest"}},
+	{"Write a backend", "Tables, change sets, and what an engine asks of a backend.",
+		[]string{"dataplane/backend.go", "dataplane/witness.go", "dataplane/watch.go",
+			"dataplane/reading.go", "servicemodel"}},
+}
+
+// taskOf returns the index of the first task that names a file or a package.
+func taskOf(name string) int {
+	return slices.IndexFunc(tasks, func(t task) bool { return slices.Contains(t.of, name) })
+}
+
+// identifier is an exported function, type, method, constant or variable.
+type identifier struct {
+	name, synopsis string
+	file           string // with the path of its package
+}
+
+// identifiers returns those of a package. Names of one declaration without comments of their own
+// share the declaration's.
+func identifiers(t *testing.T, p *build.Package) []identifier {
+	t.Helper()
+	set := token.NewFileSet()
+	var out []identifier
+	for _, file := range append(p.GoFiles, p.CgoFiles...) {
+		f, err := parser.ParseFile(set, filepath.Join(p.Dir, file), nil,
+			parser.ParseComments|parser.SkipObjectResolution)
+		require.NoError(t, err)
+		add := func(name *ast.Ident, prefix string, comments ...*ast.CommentGroup) {
+			if !name.IsExported() {
+				return
+			}
+			id := identifier{name: prefix + name.Name, file: p.ImportPath + "/" + file}
+			for _, c := range comments {
+				if id.synopsis == "" {
+					id.synopsis = new(doc.Package).Synopsis(c.Text())
+				}
+			}
+			out = append(out, id)
+		}
+		for _, decl := range f.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if receiver, exported := receiver(d); exported {
+					add(d.Name, receiver, d.Doc)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch s := spec.(type) {
+					case *ast.TypeSpec:
+						add(s.Name, "", s.Doc, s.Comment, d.Doc)
+					case *ast.ValueSpec:
+						for _, name := range s.Names {
+							add(name, "", s.Doc, s.Comment, d.Doc)
+						}
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// receiver returns the type of a method, and a dot; and whether users can name it.
+func receiver(d *ast.FuncDecl) (string, bool) {
+	if d.Recv == nil {
+		return "", true
+	}
+	switch t := d.Recv.List[0].Type.(type) {
+	case *ast.StarExpr:
+		d.Recv.List[0].Type = t.X
+		return receiver(d)
+	case *ast.IndexExpr:
+		d.Recv.List[0].Type = t.X
+		return receiver(d)
+	case *ast.Ident:
+		return t.Name + ".", t.IsExported()
+	}
+	return "", false
+}
+
+// public returns the packages that users may import.
+func public(t *testing.T) []*build.Package {
+	t.Helper()
+	return slices.DeleteFunc(packages(t, "linux"), func(p *build.Package) bool {
+		return p.Name == "main" || strings.Contains("/"+p.ImportPath+"/", "/internal/") ||
+			strings.HasPrefix(p.ImportPath, "examples/")
+	})
+}
+
+func TestTheSurfaceStaysSmall(t *testing.T) {
+	t.Parallel()
+	count := map[string]int{}
+	for _, p := range public(t) {
+		n := len(identifiers(t, p))
+		count[""] += n
+		count[p.ImportPath] = n
+	}
+	for name, limit := range limits {
+		require.LessOrEqual(t, count[name], limit, "exported identifiers of %q", name)
+	}
+}
+
+// TestTheSurfaceIsListed holds docs/api.md fresh; -update writes it.
+func TestTheSurfaceIsListed(t *testing.T) {
+	t.Parallel()
+	sections := make([]strings.Builder, len(tasks))
+	for _, p := range public(t) {
+		all := identifiers(t, p)
+		declared := map[string]string{} // the file of each type
+		for _, id := range all {
+			declared[id.name] = id.file
+		}
+		of := make([][]identifier, len(tasks))
+		for _, id := range all {
+			if owner, _, method := strings.Cut(id.name, "."); method {
+				id.file = declared[owner]
+			}
+			i := taskOf(id.file)
+			if i < 0 {
+				i = taskOf(p.ImportPath)
+			}
+			require.GreaterOrEqual(t, i, 0, "no task lists %s: add it to tasks", id.file)
+			of[i] = append(of[i], id)
+		}
+		for i, ids := range of {
+			list(&sections[i], p.ImportPath, ids)
+		}
+	}
+	var page strings.Builder
+	page.WriteString("# The API by task\n\n" +
+		"All exported identifiers of the module, by the task that they serve.\n" +
+		"`go test ./internal/test/architecture -update` writes this page.\n")
+	for i, task := range tasks {
+		fmt.Fprintf(&page, "\n## %s\n", task.title)
+		if task.what != "" {
+			fmt.Fprintf(&page, "\n%s\n", task.what)
+		}
+		page.WriteString(sections[i].String())
+	}
+	golden.File(t, surface, page.String())
+}
+
+// list writes the table of a package's identifiers, sorted by name: methods stand below types.
+func list(b *strings.Builder, path string, ids []identifier) {
+	if len(ids) == 0 {
+		return
+	}
+	slices.SortFunc(ids, func(x, y identifier) int { return strings.Compare(x.name, y.name) })
+	fmt.Fprintf(b, "\n| `%s` | |\n|---|---|\n", path)
+	for _, id := range ids {
+		fmt.Fprintf(b, "| `%s` | %s |\n", id.name, strings.ReplaceAll(id.synopsis, "|", `\|`))
+	}
+}

@@ -1,0 +1,89 @@
+// Package busywriter is another program that commits to nf_tables without pause, in a table of its
+// own: what kernlb lives beside on most nodes.
+package busywriter
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+)
+
+// Pause is the time between two commits: 50 in a second.
+const Pause = 20 * time.Millisecond
+
+// Writer is such a program. It goes on if another program flushes the ruleset.
+type Writer struct {
+	conn    *rawnl.Conn
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+	commits int
+	err     error
+}
+
+// Start starts a neighbour in the network namespace of a file descriptor, or in that of the calling
+// thread for 0. It must be closed.
+func Start(ctx context.Context, netns int) (*Writer, error) {
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns})
+	if err != nil {
+		return nil, err
+	}
+	n := &Writer{conn: conn}
+	ctx, n.stop = context.WithCancel(ctx)
+	n.ended.Go(func() { n.err = n.run(ctx) })
+	return n, nil
+}
+
+// run commits again and again.
+func (n *Writer) run(ctx context.Context) error {
+	tick := time.NewTicker(Pause)
+	defer tick.Stop()
+	for ; ; n.commits++ {
+		if err := touch(ctx, n.conn); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			var batch rawnl.Batch
+			e := nft.NewEncoder(&batch, nft.IPv4, table)
+			e.EnsureTable()
+			e.DeleteTable()
+			return n.conn.Commit(context.WithoutCancel(ctx), &batch, 0)
+		case <-tick.C:
+		}
+	}
+}
+
+const table = "neighbour"
+
+// touch adds a chain to the table and deletes it.
+func touch(ctx context.Context, conn *rawnl.Conn) error {
+	var batch rawnl.Batch
+	e := nft.NewEncoder(&batch, nft.IPv4, table)
+	e.EnsureTable()
+	e.AddChain(&nft.Chain{Name: "chain"})
+	e.DeleteChain("chain")
+	return conn.Commit(ctx, &batch, 0)
+}
+
+// Once commits once, as a program does that runs for a moment.
+func Once(ctx context.Context, netns int) error {
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns})
+	if err != nil {
+		return err
+	}
+	return errors.Join(touch(ctx, conn), conn.Close())
+}
+
+// Close ends the neighbour, removes its table, and returns how often it has committed.
+func (n *Writer) Close() (commits int, err error) {
+	n.stop()
+	n.ended.Wait()
+	if errors.Is(n.err, context.Canceled) {
+		n.err = nil
+	}
+	return n.commits, errors.Join(n.err, n.conn.Close())
+}

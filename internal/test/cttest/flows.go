@@ -1,0 +1,188 @@
+package cttest
+
+//lint:file-ignore ST1001 helpers read like the tests that they serve, which import the package so
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/stretchr/testify/require"
+)
+
+// Key returns the key of a frontend at an address and port.
+func Key(at string, p Protocol) FrontendKey { return KeyOf(AddrPort(at), p) }
+
+// KeyOf is [Key] of an address and port.
+func KeyOf(at netip.AddrPort, p Protocol) FrontendKey {
+	return FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: p}
+}
+
+// Client is the client of most flows.
+const Client = "10.0.0.1:4000"
+
+// Addr is the address that is written as s.
+func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// AddrPort is the address and port that are written as s.
+func AddrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// AddrPorts is [AddrPort] of each; never nil.
+func AddrPorts(list ...string) []netip.AddrPort {
+	out := make([]netip.AddrPort, len(list))
+	for i, s := range list {
+		out[i] = AddrPort(s)
+	}
+	return out
+}
+
+// NewFlow returns a flow from a client to dst that endpoint answers, seeing the client as seen. An
+// empty endpoint is dst itself, an empty seen the client.
+func NewFlow(p Protocol, client, dst, endpoint, seen string) Flow {
+	if endpoint == "" {
+		endpoint = dst
+	}
+	if seen == "" {
+		seen = client
+	}
+	return Flow{
+		Protocol: p,
+		Original: Tuple{Src: AddrPort(client), Dst: AddrPort(dst)},
+		Reply:    Tuple{Src: AddrPort(endpoint), Dst: AddrPort(seen)},
+	}
+}
+
+// WithPort returns a with the i-th port above 1023, and for more than there are with the next
+// address.
+func WithPort(a netip.AddrPort, i int) netip.AddrPort {
+	addr := a.Addr()
+	for ; i >= 64000; i -= 64000 {
+		addr = addr.Next()
+	}
+	return netip.AddrPortFrom(addr, uint16(1024+i))
+}
+
+// Keys returns what identifies the flows, sorted.
+func Keys(flows []Flow) []string {
+	out := make([]string, len(flows))
+	for i, f := range flows {
+		f.Timeout = 0
+		out[i] = f.String()
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Pick returns one of several values at random.
+func Pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+// RandomFlow returns a flow among few addresses and ports, so that many are alike.
+func RandomFlow(r *rand.Rand) Flow {
+	v4, v6 := []string{"10.0.0.1", "10.0.0.2"}, []string{"fd00::1", "fd00::2"}
+	from := Pick(r, v4, v6)
+	end := func() netip.AddrPort {
+		return netip.AddrPortFrom(Addr(Pick(r, from...)), Pick(r, uint16(53), 54))
+	}
+	zone := uint16(r.IntN(2))
+	return Flow{
+		Protocol: Pick(r, TCP, UDP, SCTP),
+		Original: Tuple{Src: end(), Dst: end(), Zone: zone},
+		Reply:    Tuple{Src: end(), Dst: end(), Zone: zone},
+		Status:   Pick(r, 0, StatusAssured, StatusAssured|StatusDstNAT),
+		Mark:     uint32(r.IntN(4)),
+	}
+}
+
+// DNSChange is a change of a DNS service: one endpoint was replaced.
+func DNSChange() Change {
+	left, vip6 := AddrPorts("10.244.0.6:5353", "10.244.0.7:5353"), AddrPorts("[fd00:244::6]:5353")
+	return Change{
+		NodeAddrs: []netip.Addr{Addr("192.0.2.10"), Addr("192.0.2.11"), Addr("2001:db8::10")},
+		Frontends: []Frontend{
+			{Key: Key("10.96.0.10:53", UDP), Endpoints: left, Untranslated: true},
+			{Key: Key("203.0.113.5:53", UDP), Endpoints: left, Untranslated: true},
+			{Key: Key("0.0.0.0:30053", UDP), Endpoints: left, Untranslated: true},
+			{Key: Key("[::]:30053", UDP), Endpoints: vip6, Untranslated: true},
+			{Key: Key("[fd00:96::10]:53", UDP), Endpoints: vip6, Untranslated: true},
+			// Gone: the service's second port was removed.
+			{Key: Key("10.96.0.10:54", UDP)},
+			// TCP connections to one endpoint are cut; another endpoint is being drained.
+			{Key: Key("10.96.0.10:80", TCP), Endpoints: AddrPorts("10.244.0.6:8080"),
+				Removed: AddrPorts("10.244.0.5:8080")},
+			// Another service has a node port's number on an address of the node. It did not
+			// change.
+			{Key: Key("192.0.2.11:30053", UDP), Removed: []netip.AddrPort{}},
+		},
+	}
+}
+
+// Classify returns the class of a flow for a change. It is written independently of the tested
+// code, and reads the whole change for each flow.
+func Classify(c Change, f *Flow) Class {
+	if f.Zone() != c.Zone {
+		return Unrelated
+	}
+	exact := slices.IndexFunc(c.Frontends, func(cl Frontend) bool {
+		return cl.Key == KeyOf(f.Original.Dst, f.Protocol)
+	})
+	if exact < 0 && slices.Contains(c.NodeAddrs, f.Original.Dst.Addr()) {
+		exact = slices.IndexFunc(c.Frontends, func(cl Frontend) bool {
+			return cl.Key.Addr.IsUnspecified() &&
+				cl.Key.Addr.Is4() == f.Original.Dst.Addr().Is4() &&
+				cl.Key.Port == f.Original.Dst.Port() && cl.Key.Protocol == f.Protocol
+		})
+	}
+	if exact < 0 {
+		return Unrelated
+	}
+	frontend := c.Frontends[exact]
+	switch {
+	case slices.Contains(frontend.Endpoints, f.Reply.Src):
+		return Current
+	case !f.Translated() && frontend.Untranslated:
+		return Untranslated
+	case f.Translated() && (frontend.Removed == nil ||
+		slices.Contains(frontend.Removed, f.Reply.Src)):
+		return Misdirected
+	}
+	return Current
+}
+
+// RandomChange returns a change of frontends that flows of [RandomFlow] go to.
+func RandomChange(r *rand.Rand) Change {
+	c := Change{NodeAddrs: []netip.Addr{Addr("10.0.0.2"), Addr("fd00::2")}, Zone: uint16(r.IntN(2))}
+	for _, a := range []string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "fd00::1", "::"} {
+		for _, port := range []uint16{53, 54} {
+			for _, p := range []Protocol{TCP, UDP, SCTP} {
+				if r.IntN(3) > 0 {
+					continue
+				}
+				own := []netip.AddrPort{AddrPort("10.0.0.1:53"), AddrPort("10.0.0.2:54")}
+				if Addr(a).Is6() {
+					own = AddrPorts("[fd00::1]:53", "[fd00::2]:54")
+				}
+				frontend := Frontend{Key: KeyOf(netip.AddrPortFrom(Addr(a), port), p),
+					Endpoints: own[:r.IntN(3)], Untranslated: r.IntN(2) == 0}
+				if r.IntN(2) == 0 {
+					frontend.Removed = append([]netip.AddrPort{}, own[r.IntN(3):]...)
+				}
+				c.Frontends = append(c.Frontends, frontend)
+			}
+		}
+	}
+	return c
+}
+
+// OK returns what a call returned, which must not have failed: OK(call())(t).
+func OK[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+// ErrOf returns the error of a call.
+func ErrOf[T any](_ T, err error) error { return err }

@@ -1,0 +1,129 @@
+package cttest
+
+//lint:file-ignore ST1001 helpers read like the tests that they serve, which import the package so
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// NewTable returns the table of a fresh namespace.
+func NewTable(tb testing.TB) (*Table, *netnstest.NS) {
+	tb.Helper()
+	netnstest.Require(tb)
+	ns, err := netnstest.NewNS("conntrack")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
+	return OpenTable(tb, ns), ns
+}
+
+// OpenTable opens the table of a namespace.
+func OpenTable(tb testing.TB, ns *netnstest.NS) *Table {
+	tb.Helper()
+	table, err := Open(&Config{NetNS: ns.Fd()})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, table.Close()) })
+	return table
+}
+
+// Create makes flows, whose timeout is ten minutes if they have none.
+func Create(tb testing.TB, table *Table, flows ...Flow) {
+	tb.Helper()
+	for i := range flows {
+		if flows[i].Timeout == 0 {
+			flows[i].Timeout = 10 * time.Minute
+		}
+	}
+	c, err := table.Create(context.Background(), All(flows...))
+	require.NoError(tb, err)
+	require.Equal(tb, CreateResult{Created: len(flows)}, c)
+}
+
+// List returns the flows that a filter lets through.
+func List(tb testing.TB, table *Table, filter Filter) []Flow {
+	tb.Helper()
+	var all []Flow
+	for f, err := range table.Flows(context.Background(), filter) {
+		require.NoError(tb, err)
+		all = append(all, f)
+	}
+	return all
+}
+
+// RandomFlows returns flows that differ in their tuples.
+func RandomFlows(r *rand.Rand, n int) []Flow {
+	seen := map[[2]Tuple]bool{}
+	var flows []Flow
+	for len(flows) < n {
+		f := RandomFlow(r)
+		f.Original.Src = netip.AddrPortFrom(f.Original.Src.Addr(), uint16(1024+len(flows)))
+		f.Reply.Dst = f.Original.Src
+		if r.IntN(3) == 0 {
+			f.Reply.Dst = netip.AddrPortFrom(f.Reply.Dst.Addr().Next(), f.Original.Src.Port())
+		}
+		f.Status &= StatusAssured
+		f.Timeout = 10 * time.Minute
+		if f.Protocol == TCP {
+			f.TCP = TCPEstablished
+		}
+		if seen[[2]Tuple{f.Original, f.Reply}] {
+			continue
+		}
+		seen[[2]Tuple{f.Original, f.Reply}] = true
+		flows = append(flows, f)
+	}
+	return flows
+}
+
+// Run runs a program in the namespace and returns what it prints.
+func Run(tb testing.TB, ns *netnstest.NS, name string, args ...string) string {
+	tb.Helper()
+	return RunInput(tb, ns, "", name, args...)
+}
+
+func RunInput(tb testing.TB, ns *netnstest.NS, input, name string, args ...string) string {
+	tb.Helper()
+	var out []byte
+	err := ns.Do(func() (err error) {
+		cmd := exec.Command(name, args...)
+		cmd.Stdin = strings.NewReader(input)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if out, err = cmd.Output(); err != nil {
+			err = fmt.Errorf("%s: %w: %s", name, err, stderr.String())
+		}
+		return err
+	})
+	require.NoError(tb, err)
+	return string(out)
+}
+
+// WithoutCapabilities runs f on the calling thread without effective capabilities.
+func WithoutCapabilities(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var now [2]unix.CapUserData
+	if err := unix.Capget(&header, &now[0]); err != nil {
+		return err
+	}
+	none := now
+	none[0].Effective, none[1].Effective = 0, 0
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return err
+	}
+	return errors.Join(f(), unix.Capset(&header, &now[0]))
+}

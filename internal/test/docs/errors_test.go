@@ -1,0 +1,265 @@
+package docs_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+var _ = onError
+
+// onError is that of errors.md.
+func onError(ctx context.Context, engine *dataplane.Engine, state servicemodel.State) error {
+	_, err := engine.Apply(ctx, state)
+	var refused *dataplane.OpError
+	switch {
+	case errors.Is(err, dataplane.ErrNoPermission):
+		return fmt.Errorf("run this with CAP_NET_ADMIN: %w", err)
+	case errors.As(err, &refused):
+		log.Print(refused.Op, refused.Object, refused.Errno, refused.ExtAck)
+	}
+	return nil
+}
+
+// exported is an error that a package exports.
+var exported = regexp.MustCompile(`(?m)^(?:var |\t)(Err[A-Z]\w*) += |^type ([A-Z]\w*Error) (\S+)`)
+
+// exportedErrors returns the errors that public packages export, such as "dataplane.ErrConflict",
+// and the directories of their packages.
+func exportedErrors(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if d.Name() == "internal" || d.Name() == "examples" || d.Name() == ".git" {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		src, err := os.ReadFile(path)
+		dir := filepath.Dir(path)
+		for _, m := range exported.FindAllStringSubmatch(string(src), -1) {
+			method := "func (e *" + m[2] + ") Error() string"
+			if m[1] != "" || m[3] == "=" || strings.Contains(string(src), method) {
+				found[filepath.Base(dir)+"."+m[1]+m[2]] = dir
+			}
+		}
+		return err
+	})
+	require.NoError(t, err)
+	return found
+}
+
+// provoked are errors as callers get them; what needs a kernel is provoked by the tests of its
+// package.
+var provoked = map[string]func(t *testing.T) error{
+	"ErrNoPermission":  kernelSays(syscall.EPERM),
+	"ErrConflict":      kernelSays(dataplane.ErrConflict),
+	"OpError":          kernelSays(syscall.ENOBUFS),
+	"PhaseError":       kernelSays(syscall.ENOBUFS),
+	"ErrMissingModule": openingSays(kernelprobe.Release{Major: 6, Minor: 1}),
+	"ErrKernelTooOld":  openingSays(kernelprobe.Release{Major: 4, Minor: 19}),
+	"ErrRefused":       refuses(nil), "FieldError": refuses(nil),
+	"ErrUnsupported": refuses(&dataplane.UnsupportedError{}), "UnsupportedError": refuses(
+		&dataplane.UnsupportedError{}),
+	"ErrCollision": refuses(&dataplane.CollisionError{}), "CollisionError": refuses(
+		&dataplane.CollisionError{}),
+	"ErrUnsettled": leavesFlows, "ErrRunning": runsTwice, "TakenError": takes,
+	"ErrOtherTable": appliesTwice,
+}
+
+// kernelSays applies a state to a kernel that refuses all transactions.
+func kernelSays(err error) func(t *testing.T) error {
+	if errno, ok := err.(syscall.Errno); ok {
+		err = &dataplane.OpError{Op: "add", Object: "element x", Errno: errno}
+	}
+	return func(t *testing.T) error {
+		m := memory.New(nil)
+		m.Fail(memory.CallCommit, 100, err)
+		_, err := dataplane.New(m, nil).Apply(t.Context(), web("a"))
+		return err
+	}
+}
+
+func openingSays(running kernelprobe.Release) func(t *testing.T) error {
+	return func(*testing.T) error {
+		return kernelprobe.Explain(&dataplane.OpError{Index: -1, Errno: syscall.EOPNOTSUPP}, nil,
+			running)
+	}
+}
+
+// refuses gives a strict engine a state that the backend refuses, or an invalid one.
+func refuses(err error) func(t *testing.T) error {
+	return func(t *testing.T) error {
+		m, state := memory.New(nil), web("a")
+		if err == nil {
+			state = state.WithService(&servicemodel.Service{Name: servicemodel.Name{Name: "a"}})
+		} else {
+			m.Refuse(func(*servicemodel.ChangeSet) error { return err })
+		}
+		_, err := dataplane.New(m, &dataplane.Config{Strict: true}).Apply(t.Context(), state)
+		return err
+	}
+}
+
+// staleFlows are flows that cannot be deleted.
+type staleFlows struct{}
+
+func (staleFlows) Changed(servicemodel.State, *servicemodel.ChangeSet) {}
+
+func (staleFlows) Settle(context.Context) (time.Duration, error) { return 0, syscall.ENOBUFS }
+
+// appliesTwice applies a planned change set twice.
+func appliesTwice(t *testing.T) error {
+	engine := dataplane.New(memory.New(nil), nil)
+	preview, err := engine.Plan(t.Context(), web("a"))
+	require.NoError(t, err)
+	text, err := json.Marshal(preview.Changes)
+	require.NoError(t, err)
+	var changes servicemodel.ChangeSet
+	require.NoError(t, json.Unmarshal(text, &changes))
+	_, err = engine.ApplyChanges(t.Context(), &changes)
+	require.NoError(t, err)
+	_, err = engine.ApplyChanges(t.Context(), &changes)
+	return err
+}
+
+func leavesFlows(t *testing.T) error {
+	r, err := dataplane.New(memory.New(nil), &dataplane.Config{Flows: staleFlows{}}).Apply(
+		t.Context(), web("a"))
+	require.NotNil(t, r)
+	return err
+}
+
+func runsTwice(t *testing.T) (err error) {
+	e := dataplane.New(memory.New(nil), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer e.Subscribe(func(context.Context, dataplane.Event) {
+		err = e.Run(ctx, nil)
+		cancel()
+	})()
+	e.Set(web("a"))
+	require.ErrorIs(t, e.Run(ctx, nil), context.Canceled)
+	return err
+}
+
+func takes(t *testing.T) error {
+	parts := dataplane.NewParts(memory.New(nil), nil)
+	_, err := parts.Apply(t.Context(), "a", web("a"))
+	require.NoError(t, err)
+	_, err = parts.Apply(t.Context(), "b", web("b"))
+	require.ErrorIs(t, err, dataplane.ErrRefused)
+	return err
+}
+
+// web is a state with a service in a namespace.
+func web(namespace string) servicemodel.State {
+	return servicemodel.State{}.WithService(&servicemodel.Service{
+		Name:        servicemodel.Name{Namespace: namespace, Name: "web"},
+		Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	})
+}
+
+// matches are what callers look for.
+var matches = map[string]func(error) bool{
+	"ErrNoPermission": func(err error) bool {
+		return errors.Is(err, dataplane.ErrNoPermission) && errors.Is(err, fs.ErrPermission) &&
+			errors.Is(err, conntrack.ErrNoPermission)
+	},
+	"ErrConflict": func(err error) bool {
+		return errors.Is(err, dataplane.ErrConflict) && errors.Is(err, kubeproxy.ErrConflict)
+	},
+	"ErrMissingModule": is(dataplane.ErrMissingModule), "ErrRefused": is(dataplane.ErrRefused),
+	"ErrKernelTooOld": is(dataplane.ErrKernelTooOld), "ErrRunning": is(dataplane.ErrRunning),
+	"ErrUnsupported": is(dataplane.ErrUnsupported), "ErrCollision": is(dataplane.ErrCollision),
+	"ErrOtherTable": is(servicemodel.ErrOtherTable),
+	"ErrUnsettled":  is(dataplane.ErrUnsettled), "OpError": as[*dataplane.OpError],
+	"PhaseError": as[*dataplane.PhaseError], "FieldError": as[*servicemodel.FieldError],
+	"UnsupportedError": as[*dataplane.UnsupportedError], "TakenError": as[*servicemodel.TakenError],
+	"CollisionError": as[*dataplane.CollisionError],
+}
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func as[T error](err error) bool {
+	var target T
+	return errors.As(err, &target)
+}
+
+// Every error that a package exports has a row in errors.md, every row is about an error that there
+// is, and each is provoked: here, or by a test of its package.
+func TestTheTableOfErrors(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/errors.md")
+	require.NoError(t, err)
+	found := exportedErrors(t)
+	rows := map[string]bool{}
+	for _, line := range strings.Split(string(text), "\n") {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		first, _, _ := strings.Cut(line[1:], "|")
+		for _, name := range strings.Split(first, ",") {
+			name = strings.Trim(name, " `")
+			rows[name] = true
+			require.True(t, found[name] != "" || name == "errors.ErrUnsupported", name)
+		}
+	}
+	for name, dir := range found {
+		require.True(t, rows[name], "%s has no row", name)
+		_, id, _ := strings.Cut(name, ".")
+		if provoke := provoked[id]; provoke != nil {
+			synctest.Test(t, func(t *testing.T) {
+				err := provoke(t)
+				require.Error(t, err, name)
+				require.True(t, matches[id](err), "%s: %v", name, err)
+			})
+			continue
+		}
+		require.True(t, testedIn(t, dir, id), "no test of %s provokes it", name)
+	}
+}
+
+// testedIn reports whether a test of a package, or of one below it, names an error.
+func testedIn(t *testing.T, dir, id string) bool {
+	t.Helper()
+	tests, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	require.NoError(t, err)
+	below, err := filepath.Glob(filepath.Join(dir, "*", "*_test.go"))
+	require.NoError(t, err)
+	for _, path := range append(tests, below...) {
+		src, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if regexp.MustCompile(`\b` + id + `\b`).Match(src) {
+			return true
+		}
+	}
+	return false
+}

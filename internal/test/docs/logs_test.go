@@ -1,0 +1,166 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// records notes each record that is logged, as a row of logs.md.
+type records map[string]bool
+
+func (r records) Enabled(context.Context, slog.Level) bool { return true }
+func (r records) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r records) WithGroup(string) slog.Handler            { return r }
+
+func (r records) Handle(_ context.Context, rec slog.Record) error {
+	var keys []string
+	rec.Attrs(func(a slog.Attr) bool {
+		keys = append(keys, "`"+a.Key+"`")
+		return true
+	})
+	if rec.Level == slog.LevelDebug && rec.Message == "applied" {
+		keys = []string{"the same, for an apply that found nothing to do"}
+	}
+	r["| "+strings.ToLower(rec.Level.String())+" | "+rec.Message+" | "+
+		strings.Join(keys, ", ")+" |"] = true
+	return nil
+}
+
+// The table has exactly the lines that an engine logs, except three that need a node or a long
+// time.
+func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
+	t.Parallel()
+	logged := records{}
+	m := memory.New(nil)
+	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(logged)})
+	apply := func(s servicemodel.State) { _, _ = e.Apply(t.Context(), s) }
+	svc := func(name string, port uint16) *servicemodel.Service {
+		return &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: name},
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: port}}}
+	}
+	state := servicemodel.State{}.WithService(svc("web", 80))
+	apply(state)
+	apply(state)
+	apply(state.WithService(svc("wep", 80)).WithService(svc("zero", 0)))
+	m.Kernel().Flush()
+	m.Kernel().AddDrift("a chain of nobody")
+	apply(state)
+	m.Fail(memory.CallCommit, 1, dataplane.ErrConflict)
+	apply(servicemodel.State{})
+	m.Fail(memory.CallCommit, 1, errors.New("no memory"))
+	apply(state)
+	_, err := e.Settle(t.Context())
+	require.NoError(t, err)
+	_, err = e.Switch(t.Context(), memory.New(nil), nil)
+	require.NoError(t, err)
+	_, err = e.Cleanup(t.Context())
+	require.NoError(t, err)
+
+	keeping := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
+		KeepRefused: true})
+	for _, port := range []uint16{80, 0} {
+		_, err = keeping.Apply(t.Context(), state.WithService(svc("web", port)))
+		require.NoError(t, err)
+	}
+
+	lenient := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
+		LeaveOutEndpoints: true, Approve: func(_ context.Context, p *dataplane.Preview) error {
+			if p.Changes.Counts().Removed > 0 {
+				return errors.New("not now")
+			}
+			return nil
+		}})
+	_, err = lenient.Apply(t.Context(), servicemodel.State{}.WithService(svc("web", 80)).
+		WithEndpoints(svc("web", 80).Name, []servicemodel.Endpoint{{}}))
+	require.NoError(t, err)
+	_, err = lenient.Apply(t.Context(), state)
+	require.NoError(t, err)
+	_, err = lenient.Apply(t.Context(), servicemodel.State{})
+	require.ErrorIs(t, err, dataplane.ErrNotApproved)
+
+	p := dataplane.NewParts(m, &dataplane.PartsConfig{Logger: slog.New(logged)})
+	part := servicemodel.State{}.WithService(svc("web", 80))
+	for _, owner := range []string{"default", "other"} { // the second is not the service's
+		_, _ = p.Apply(t.Context(), owner, part)
+	}
+	m.Fail(memory.CallCleanup, 1, errors.New("no memory"))
+	_, err = p.Remove(t.Context(), "default")
+	require.Error(t, err)
+
+	rows := regexp.MustCompile(`(?m)^\| (?:debug|info|warn|error) \|.*$`).FindAllString(
+		document(t), -1)
+	for _, row := range rows {
+		if !strings.Contains(row, "watch failed") && !strings.Contains(row, "somebody undoes") &&
+			!strings.Contains(row, "repair undone") {
+			require.True(t, logged[row], "nothing logs: %s", row)
+		}
+		delete(logged, row)
+	}
+	require.Empty(t, logged, "docs/logs.md does not have these")
+}
+
+func document(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/logs.md")
+	require.NoError(t, err)
+	return string(text)
+}
+
+var (
+	key     = regexp.MustCompile(`(?m)^\t(\w+) += "([^"]+)"$`)
+	keyRow  = regexp.MustCompile("(?m)^\\| (`[a-z`, ]+) \\| ")
+	keySpan = regexp.MustCompile("`([a-z]+)`")
+	// literal is a key that is written out where a record is made.
+	literal = regexp.MustCompile(
+		`(?s)(?:[lL]og(?:ger)?\.\w+\((?:ctx, )?(?:slog\.\w+, )?|x\.debug\(ctx, )"[^"]*", ` +
+			`(?:slog\.\w+\()?"|slog\.(?:Any|Int|Duration|String)\("`)
+)
+
+// All keys are those of internal/logkey, and the document has just those.
+func TestKeysOfLogsAreInTheDocument(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("../../../internal/logkey/logkey.go")
+	require.NoError(t, err)
+	var keys, documented []string
+	for _, m := range key.FindAllStringSubmatch(string(source), -1) {
+		keys = append(keys, m[2])
+	}
+	_, table, _ := strings.Cut(document(t), "\n## Keys\n")
+	for _, row := range keyRow.FindAllStringSubmatch(table, -1) {
+		for _, m := range keySpan.FindAllStringSubmatch(row[1], -1) {
+			documented = append(documented, m[1])
+		}
+	}
+	require.ElementsMatch(t, keys, documented)
+	for _, dir := range []string{"dataplane", "nftables", "iptables", "ipvs", "conntrack",
+		"servicemodel", "internal/rawnl"} {
+		requireNoLiteralKeys(t, "../../../"+dir)
+	}
+}
+
+func requireNoLiteralKeys(t *testing.T, dir string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		require.Empty(t, literal.FindAllString(string(text), -1), "%s: use internal/logkey", path)
+		return err
+	}))
+}

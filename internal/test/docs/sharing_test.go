@@ -1,0 +1,115 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// sharingRows returns the rows of the table of sharing.md that are about a package and a word.
+func sharingRows(t *testing.T, whose, word string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/sharing.md")
+	require.NoError(t, err)
+	var rows []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "| `"+whose+"` |") && strings.Contains(line, word) {
+			rows = append(rows, line)
+		}
+	}
+	require.NotEmpty(t, rows, "%s: %s", whose, word)
+	return strings.Join(rows, "")
+}
+
+// The names and numbers of sharing.md are those of the code.
+func TestSharingSaysWhatIsOurs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ whose, word, want string }{
+		{"nftables", "tables", "`ip " + nftables.DefaultTable + "`"},
+		{"nftables", "bit", fmt.Sprintf("0x%x", servicemodel.DefaultMasqueradeMark)},
+		{"iptables", "chains that begin", "`" + iptables.DefaultPrefix + "-`"},
+		{"ipvs", "tables", "`ip " + ipvs.DefaultTable + "`"},
+		{"dataplane/counters", "tables", "`ip " + counters.DefaultTable + "`"},
+		{"dataplane/livetrace", "table", constant(t, "../../../dataplane/livetrace/tracer_linux.go",
+			"tableName")},
+		{"iptables", "bit", "0x4000"},
+		{"ipvs", "policy rule",
+			"priority " + constant(t, "../../../ipvs/layout.go", "rulePriority")},
+		{"iptables", "rules in", constant(t, "../../../iptables/layout.go", "prioDNAT")},
+		{"iptables", "rules in", constant(t, "../../../iptables/layout.go", "prioSNAT")},
+	} {
+		require.Contains(t, sharingRows(t, c.whose, c.word), c.want)
+	}
+	require.Contains(t, sharingRows(t, "ipvs", "rule of priority"), "0x6b000000")
+	golden := source(t, "../../../ipvs/testdata/01-first.plan")
+	mark := regexp.MustCompile(`& 0xfff00000 == (0x[0-9a-f]{8})`).FindStringSubmatch(golden)
+	require.Contains(t, sharingRows(t, "ipvs", "marks"), mark[1])
+}
+
+// The priorities of hooks in sharing.md are those of the plans that the backends make.
+func TestSharingKnowsTheHooks(t *testing.T) {
+	t.Parallel()
+	for whose, plans := range map[string]string{"nftables": "../../../nftables/testdata/*.nft",
+		"ipvs":               "../../../ipvs/testdata/*.plan",
+		"dataplane/counters": "../../../dataplane/counters/doc.go"} {
+		_, list, _ := strings.Cut(sharingRows(t, whose, "hooks at "), "hooks at ")
+		list, _, _ = strings.Cut(list, "|")
+		list, _, _ = strings.Cut(list, ", while")
+		require.Equal(t, priorities(t, plans), numbers(t, list), whose)
+	}
+}
+
+// priorities returns those of the base chains in some files.
+func priorities(t *testing.T, pattern string) []int {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	var all string
+	for _, f := range files {
+		for _, m := range regexp.MustCompile(`hook [a-z]+ priority (-?\d+)`).FindAllStringSubmatch(
+			source(t, f), -1) {
+			all += " " + m[1]
+		}
+	}
+	return numbers(t, all)
+}
+
+// numbers returns the numbers in a text, sorted, each once.
+func numbers(t *testing.T, text string) (l []int) {
+	t.Helper()
+	for _, s := range regexp.MustCompile(`-?\d+`).FindAllString(text, -1) {
+		n, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		l = append(l, n)
+	}
+	slices.Sort(l)
+	return slices.Compact(l)
+}
+
+// constant returns what a constant is in the source of a file.
+func constant(t *testing.T, file, name string) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)\b` + name + ` += "?([^"\s]+)`).FindStringSubmatch(source(t, file))
+	require.NotNil(t, m, "%s: %s", file, name)
+	return m[1]
+}
+
+func source(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(b)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane"
+)
+
+// handBackAll lets kube-proxy come back where each of kernlb's backends was, in each pair of the
+// named peers: kernlb ends, kube-proxy begins, and what kernlb left is cleaned up.
+func handBackAll(ctx context.Context, names []string, out io.Writer) error {
+	var errs []error
+	for _, from := range names {
+		for _, to := range names {
+			if !strings.HasPrefix(from, "kernlb-") || !strings.HasPrefix(to, "kube-proxy-") {
+				continue
+			}
+			began, cleaned, checks, err := handBack(ctx, from, to)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s to %s: %w", from, to, err))
+				continue
+			}
+			fmt.Fprintf(out, "%s to %s: of %d checks %d differ when kube-proxy has begun, and %d "+
+				"after the cleanup\n", from, to, checks, began, cleaned)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// handBack returns how many checks have another outcome than with kube-proxy alone, when it has
+// begun and after the cleanup.
+func handBack(ctx context.Context, from, to string) (began, cleaned, checks int, err error) {
+	alone, err := newSide(ctx, to, true)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer func() { err = errors.Join(err, alone.close()) }()
+	s, err := newSide(ctx, from, true)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	sc := scenarios(s.cluster)[0]
+	for _, p := range []*side{alone, s} {
+		if _, err := p.peer.sync(sc.change); err != nil {
+			return 0, 0, 0, err
+		}
+	}
+	if err := s.peer.stop(); err != nil {
+		return 0, 0, 0, err
+	}
+	if s.peer, err = startPeer(ctx, to, s.cluster.Node, s.settings(true), os.Stderr); err != nil {
+		return 0, 0, 0, err
+	}
+	if _, err := s.peer.sync(sc.change); err != nil {
+		return 0, 0, 0, err
+	}
+	want := alone.ask(ctx, &sc, sc.checks, moreTries)
+	differ := func() (n int) {
+		for i, got := range s.ask(ctx, &sc, sc.checks, moreTries) {
+			if got.String() != want[i].String() {
+				n++
+			}
+		}
+		return n
+	}
+	began = differ()
+	if err := cleanUp(ctx, from, s.cluster.Node.NS.Fd()); err != nil {
+		return 0, 0, 0, err
+	}
+	return began, differ(), len(sc.checks), nil
+}
+
+// cleanUp removes what a peer of kernlb has left.
+func cleanUp(ctx context.Context, name string, netns int) error {
+	b, err := backend(strings.TrimPrefix(name, "kernlb-"), netns)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	_, err = dataplane.New(b, nil).Cleanup(ctx)
+	return err
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // foreign rules
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// handoverCommand makes the objects of each mode of kube-proxy, on a node that has rules and
+// objects of other programs, and cleans up. Everything must then be as it was before.
+func handoverCommand(ctx context.Context, args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("handover", flag.ContinueOnError)
+	back := fs.Bool("back", false, "from each backend of kernlb to kube-proxy")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	names, err := choosePeers(fs.Args())
+	if err != nil {
+		return err
+	}
+	if *back {
+		return handBackAll(ctx, names, out)
+	}
+	var errs []error
+	for _, name := range names {
+		if !strings.HasPrefix(name, "kube-proxy-") {
+			continue
+		}
+		plan, err := handOver(ctx, name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		fmt.Fprintf(out, "%s: deleted %d rules, %d chains, %d tables, %d virtual servers, %d IP "+
+			"sets, device %q; %d left\n", name, len(plan.Rules), len(plan.Chains),
+			len(plan.Tables), len(plan.VirtualServers), len(plan.Sets), plan.Device, len(plan.Left))
+	}
+	return errors.Join(errs...)
+}
+
+// handOver runs one peer on a node with objects of others, and cleans up after it.
+func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
+	c, err := netnstest.New(ctx, netnstest.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	n := &node{ns: c.Node.NS, ipvs: haveIPVS()}
+	if err := n.makeOthers(ctx); err != nil {
+		return nil, err
+	}
+	before, err := n.objects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := runPeer(ctx, name, c); err != nil {
+		return nil, err
+	}
+	if err := n.serveOthers(ctx); err != nil { // kube-proxy deletes what it does not know
+		return nil, err
+	}
+	plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{NetNS: n.ns.Fd()})
+	if legacy := strings.HasSuffix(name, "-legacy"); legacy != errors.Is(err, kubeproxy.ErrLegacy) {
+		return nil, fmt.Errorf("legacy tables %t: %w", legacy, err)
+	} else if err != nil && !legacy {
+		return nil, err
+	}
+	after, err := n.objects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return plan, firstDifference(before, after)
+}
+
+// runPeer lets a peer make some states, one after the other, and ends it.
+func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
+	p, err := startPeer(ctx, name, c.Node, settings{
+		NodeAddrs: c.NodeAddrs(),
+		ClusterCIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
+			netnstest.Net.ClusterCIDRv6),
+		ServiceCIDRs: prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6),
+	}, os.Stderr)
+	if err != nil {
+		return err
+	}
+	for i, sc := range scenarios(c) {
+		if i%len(layouts) != 0 {
+			continue
+		}
+		if _, err := p.sync(sc.change); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", sc.name, err), p.stop())
+		}
+	}
+	return p.stop()
+}
+
+// firstDifference says which is the first line that is not the same.
+func firstDifference(before, after string) error {
+	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for i := range max(len(a), len(b)) {
+		switch {
+		case i >= len(a):
+			return fmt.Errorf("left, line %d: %q", i+1, b[i])
+		case i >= len(b):
+			return fmt.Errorf("missing, line %d: %q", i+1, a[i])
+		case a[i] != b[i]:
+			return fmt.Errorf("line %d was %q, and is %q", i+1, a[i], b[i])
+		}
+	}
+	return nil
+}
+
+// node is the namespace of a node, with objects of others.
+type node struct {
+	ns   *netnstest.NS
+	ipvs bool
+}
+
+//go:embed testdata/others.rules
+var othersRules string
+
+// othersTable is a table of another program, with names that kube-proxy uses, too.
+const othersTable = `table inet kube-proxy {
+	chain services {
+		type filter hook input priority 10
+	}
+}
+`
+
+// makeOthers makes what is not kube-proxy's.
+func (n *node) makeOthers(ctx context.Context) error {
+	for _, tool := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
+		if _, err := n.run(ctx, othersRules, tool, "--noflush"); err != nil {
+			return err
+		}
+	}
+	if _, err := n.run(ctx, othersTable, "nft", "-f", "-"); err != nil {
+		return err
+	}
+	_, err := n.run(ctx, "create blocked hash:ip,port\nadd blocked 192.0.2.66,tcp:80\n", "ipset",
+		"restore")
+	if err != nil {
+		return err
+	}
+	return n.serveOthers(ctx)
+}
+
+// serveOthers makes a virtual server of another program at an address of the node, unless it
+// exists.
+func (n *node) serveOthers(ctx context.Context) error {
+	if !n.ipvs {
+		return nil
+	}
+	to := netnstest.Net.NodeIPv4 + ":8443"
+	list, err := n.run(ctx, "", "ipvsadm", "-Sn")
+	if err != nil || strings.Contains(list, to) {
+		return err
+	}
+	_, err = n.run(ctx, "", "ipvsadm", "-A", "-t", to, "-s", "rr")
+	return err
+}
+
+// packetCounts are numbers that packets change.
+var packetCounts = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]`)
+
+// objects returns what the tools print of everything that kube-proxy could have made.
+func (n *node) objects(ctx context.Context) (string, error) {
+	commands := [][]string{{"nft", "list", "ruleset"}, {"iptables-nft-save"},
+		{"ip6tables-nft-save"}, {"ipset", "save"}, {"ip", "-o", "link"}, {"ip", "-o", "addr"}}
+	if n.ipvs {
+		commands = append(commands, []string{"ipvsadm", "-Sn"})
+	}
+	var all strings.Builder
+	for _, argv := range commands {
+		text, err := n.run(ctx, "", argv[0], argv[1:]...)
+		if err != nil {
+			return "", err
+		}
+		lines := slices.DeleteFunc(strings.SplitAfter(text, "\n"), func(l string) bool {
+			return strings.HasPrefix(l, "#") // has the time in it
+		})
+		fmt.Fprintf(&all, "%s\n%s", strings.Join(argv, " "),
+			packetCounts.ReplaceAllString(strings.Join(lines, ""), "counted"))
+	}
+	return all.String(), nil
+}
+
+// run runs a tool on the node and returns what it prints.
+func (n *node) run(ctx context.Context, stdin, name string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	err := n.ns.Do(func() error {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+		return cmd.Run()
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, &stderr)
+	}
+	return stdout.String(), nil
+}

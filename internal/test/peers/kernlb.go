@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+)
+
+// kernlb is an engine on one of kernlb's backends, which follows Kubernetes objects.
+type kernlb struct {
+	tracker *kube.Tracker
+	engine  *dataplane.Engine
+}
+
+// backend opens a backend of kernlb by its name. A netns of 0 is the network namespace of the
+// thread.
+func backend(name string, netns int) (dataplane.Backend, error) {
+	switch name {
+	case nftables.Name:
+		return nftables.New(&nftables.Config{NetNS: netns})
+	case iptables.Name:
+		return iptables.New(&iptables.Config{NetNS: netns})
+	}
+	return ipvs.New(&ipvs.Config{NetNS: netns})
+}
+
+func newKernlb(name string) func(context.Context, *settings) (syncer, error) {
+	return func(_ context.Context, s *settings) (syncer, error) {
+		b, err := backend(name, 0)
+		if err != nil {
+			return nil, err
+		}
+		return &kernlb{
+			engine: dataplane.New(b, &dataplane.Config{Strict: true}),
+			tracker: kube.NewTracker(kube.Config{Node: servicemodel.Node{
+				Name: nodeName, Addresses: s.NodeAddrs, ServiceCIDRs: s.ServiceCIDRs,
+				LocalPods: servicemodel.PodDetector{CIDRs: s.ClusterCIDRs},
+			}}),
+		}, nil
+	}
+}
+
+func (k *kernlb) sync(ctx context.Context, c *change) error {
+	var problems []kube.Problem
+	for _, s := range c.Services {
+		problems = append(problems, k.tracker.SetService(s)...)
+	}
+	for _, s := range c.Slices {
+		problems = append(problems, k.tracker.SetEndpointSlice(s)...)
+	}
+	for _, n := range c.GoneServices {
+		k.tracker.DeleteService(servicemodel.Name{Namespace: n.Namespace, Name: n.Name})
+	}
+	for _, n := range c.GoneSlices {
+		k.tracker.DeleteEndpointSlice(servicemodel.Name{Namespace: n.Namespace, Name: n.Name})
+	}
+	_, err := k.engine.Apply(ctx, k.tracker.State())
+	for _, p := range problems {
+		if !p.Warning { // kube-proxy does not tell of what both skip
+			err = errors.Join(err, p)
+		}
+	}
+	return err
+}

@@ -1,0 +1,255 @@
+// Package randstate makes random service states, for tests that compare what kernlb does with what
+// it should do. Everything comes from the given source of randomness, so a seed reproduces a run.
+package randstate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Place is where an endpoint can be: an address of each family, and the node that has it.
+type Place struct {
+	IPv4, IPv6 netip.Addr
+	Node       string // empty: unknown
+	Zone       string
+}
+
+// Config says what random states are made of.
+type Config struct {
+	// Services is how many services there can be.
+	Services int
+	// Places are where endpoints can be.
+	Places []Place
+	// EndpointPorts are the ports that can be listened on, at every place, for every protocol.
+	EndpointPorts []uint16
+	// Node is the node the states are seen from.
+	Node servicemodel.Node
+	// Nodes, if not empty, are nodes of which a change can choose another.
+	Nodes []servicemodel.Node
+	// Weights makes endpoints of different weights.
+	Weights bool
+	// NoAffinity makes no session affinity.
+	NoAffinity bool
+	// Schedulers are those that services ask for; empty asks for none.
+	Schedulers []servicemodel.Scheduler
+}
+
+// Source makes random states.
+type Source struct {
+	c   Config
+	rng *rand.Rand
+}
+
+// New returns a source of states.
+func New(c Config, rng *rand.Rand) *Source { return &Source{c, rng} }
+
+// State returns a state with about half of the services.
+func (g *Source) State() servicemodel.State {
+	s := servicemodel.State{}.WithNode(g.c.Node)
+	for i := range g.c.Services {
+		if g.chance(0.6) {
+			s = g.withService(s, i)
+		}
+		if g.chance(0.7) {
+			s = g.withEndpoints(s, i)
+		}
+	}
+	return s
+}
+
+// Change returns s with one random change: most often of one endpoint.
+func (g *Source) Change(s servicemodel.State) servicemodel.State {
+	i := g.rng.IntN(g.c.Services)
+	n := name(i)
+	switch r := g.rng.IntN(20); {
+	case r < 3:
+		return g.withService(s, i)
+	case r < 5:
+		return s.WithoutService(n)
+	case r < 7:
+		return g.withEndpoints(s, i)
+	case r == 7:
+		return s.WithEndpoints(n, nil)
+	case r == 8 && len(g.c.Nodes) > 0:
+		return s.WithNode(g.c.Nodes[g.rng.IntN(len(g.c.Nodes))])
+	}
+	eps := s.Endpoints(n)
+	switch {
+	case len(eps) == 0 || g.chance(0.3):
+		eps = append(eps, g.endpoint(i))
+	case g.chance(0.4):
+		k := g.rng.IntN(len(eps))
+		eps = slices.Delete(eps, k, k+1)
+	default:
+		eps[g.rng.IntN(len(eps))] = g.endpoint(i)
+	}
+	return s.WithEndpoints(n, unique(eps))
+}
+
+func (g *Source) chance(p float64) bool { return g.rng.Float64() < p }
+
+func pick[T any](g *Source, l ...T) T { return l[g.rng.IntN(len(l))] }
+
+func name(i int) servicemodel.Name {
+	return servicemodel.Name{Namespace: pick2(i, "default", "kube-system"),
+		Name: fmt.Sprintf("svc-%d", i)}
+}
+
+func pick2(i int, a, b string) string {
+	if i%2 == 0 {
+		return a
+	}
+	return b
+}
+
+// VIPv4 and VIPv6 return the addresses that services are given: cluster IPs for the kinds 0,
+// load-balancer IPs for 1, external IPs for 2. A few external IPs are shared by services, so that
+// they collide.
+func VIPv4(kind, i int) netip.Addr {
+	return netip.AddrFrom4([...][4]byte{{10, 96, 0, byte(10 + i)}, {203, 0, 113, byte(10 + i)},
+		{203, 0, 113, byte(200 + i%5)}}[kind])
+}
+
+// VIPv6 is the same for IPv6.
+func VIPv6(kind, i int) netip.Addr {
+	base := [...]string{"fd00:10:96::", "2001:db8:113::1:", "2001:db8:113::2:"}[kind]
+	if kind == 2 {
+		i %= 5
+	}
+	return netip.MustParseAddr(fmt.Sprintf("%s%x", base, 16+i))
+}
+
+func (g *Source) addrs(kind, i int) []netip.Addr {
+	switch g.rng.IntN(4) {
+	case 0:
+		return []netip.Addr{VIPv4(kind, i)}
+	case 1:
+		return []netip.Addr{VIPv6(kind, i)}
+	}
+	return []netip.Addr{VIPv4(kind, i), VIPv6(kind, i)}
+}
+
+var protocols = []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
+
+func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
+	svc := &servicemodel.Service{Name: name(i), ClusterIPs: g.addrs(0, i)}
+	for k := range 1 + g.rng.IntN(3) {
+		p := servicemodel.ServicePort{Name: fmt.Sprintf("p%d", k), Protocol: pick(g, protocols...),
+			Port: uint16(80 + k)}
+		if g.chance(0.5) {
+			p.NodePort = uint16(30000 + 4*i + k)
+		}
+		svc.Ports = append(svc.Ports, p)
+	}
+	if g.chance(0.4) {
+		for _, a := range g.addrs(1, i) {
+			svc.LoadBalancerIPs = append(svc.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a,
+				Proxy: g.rng.IntN(8) == 7})
+		}
+		if g.chance(0.4) {
+			svc.LoadBalancerSourceRanges = g.ranges()
+		}
+	}
+	if g.chance(0.3) {
+		svc.ExternalIPs = g.addrs(2, i)
+	}
+	if g.chance(0.3) {
+		svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		svc.HealthCheckNodePort = uint16(32000 + i)
+	}
+	if g.chance(0.2) {
+		svc.InternalTrafficPolicy = servicemodel.PolicyLocal
+	}
+	if g.chance(0.2) {
+		policy := func() servicemodel.MasqueradePolicy {
+			all := [...]servicemodel.MasqueradePolicy{servicemodel.MasqueradeDefault,
+				servicemodel.MasqueradeAlways, servicemodel.MasqueradeNotPods,
+				servicemodel.MasqueradeHost, servicemodel.MasqueradeNever}
+			return all[g.rng.IntN(len(all))]
+		}
+		svc.Masquerade = servicemodel.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
+			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
+	}
+	if !g.c.NoAffinity && g.chance(0.3) {
+		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
+			Timeout: pick(g, 0, 60*time.Second, 600*time.Second)}
+	}
+	if len(g.c.Schedulers) > 0 {
+		svc.Scheduler = pick(g, g.c.Schedulers...)
+	}
+	return s.WithService(svc)
+}
+
+// ranges returns source ranges that some of the addresses used by the fixture of package netnstest
+// are in.
+func (g *Source) ranges() []netip.Prefix {
+	all := []string{"198.51.100.11/32", "198.51.100.0/24", "10.244.0.0/16", "192.0.2.0/24",
+		"203.0.113.0/25", "2001:db8:51::b/128", "2001:db8:51::/64", "fd00:10:244::/56", "::/0"}
+	var l []netip.Prefix
+	for range 1 + g.rng.IntN(3) {
+		p := netip.MustParsePrefix(pick(g, all...))
+		if !slices.Contains(l, p) {
+			l = append(l, p)
+		}
+	}
+	return l
+}
+
+func (g *Source) withEndpoints(s servicemodel.State, i int) servicemodel.State {
+	var eps []servicemodel.Endpoint
+	for range g.rng.IntN(6) {
+		eps = append(eps, g.endpoint(i))
+	}
+	return s.WithEndpoints(name(i), unique(eps))
+}
+
+// unique keeps the first endpoint of each address.
+func unique(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
+	var l []servicemodel.Endpoint
+	for _, e := range eps {
+		if !slices.ContainsFunc(l, func(o servicemodel.Endpoint) bool { return o.Addr == e.Addr }) {
+			l = append(l, e)
+		}
+	}
+	return l
+}
+
+func (g *Source) endpoint(i int) servicemodel.Endpoint {
+	p := pick(g, g.c.Places...)
+	e := servicemodel.Endpoint{Addr: pick(g, p.IPv4, p.IPv6), Node: p.Node, Zone: p.Zone,
+		Ready: true, Serving: true}
+	for k := range 3 {
+		for _, proto := range protocols {
+			if k == 2 && g.chance(0.2) {
+				continue // it lacks this port
+			}
+			port := g.c.EndpointPorts[(i+k)%len(g.c.EndpointPorts)]
+			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprintf("p%d", k),
+				Protocol: proto, Port: port})
+		}
+	}
+	switch g.rng.IntN(8) {
+	case 0:
+		e.Ready, e.Terminating = false, true
+	case 1:
+		e.Ready, e.Serving = false, false
+	case 2:
+		e.Ready, e.Serving, e.Terminating = false, false, true
+	}
+	e.Quiesced = g.chance(0.1)
+	if g.chance(0.2) && p.Node != "" {
+		e.ForNodes = []string{p.Node}
+	}
+	if g.chance(0.2) && p.Zone != "" {
+		e.ForZones = []string{p.Zone}
+	}
+	if g.c.Weights {
+		e.Weight = uint16(g.rng.IntN(4))
+	}
+	return e
+}

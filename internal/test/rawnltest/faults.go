@@ -1,0 +1,321 @@
+package rawnltest
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// A Fault is one way in which the conversation with the kernel goes wrong.
+type Fault struct {
+	Name string
+	// Errno is the error that the kernel or the socket returns; 0 for faults that damage an answer.
+	Errno syscall.Errno
+	hurt  func(w *wrapped, f Fault, p []byte, sizes []int) (int, error) // a receive
+	send  func(w *wrapped, f Fault, p []byte) error                     // a send
+	call  func(f Fault, do func() error) error                          // a whole request
+	// Dump limits the fault to the answers of dumps. An interrupted dump may be as good as another
+	// one: see Conn.DumpOwn of package rawnl.
+	Dump bool
+}
+
+// Explains reports whether an error says what went wrong: it is the errno, or one of those that
+// stand for it.
+func (f Fault) Explains(err error, others ...error) bool {
+	return f.Errno != 0 && errors.Is(err, f.Errno) ||
+		slices.ContainsFunc(others, func(o error) bool { return errors.Is(err, o) })
+}
+
+// Stall is a receive queue that is empty too early: the kernel had no memory for what comes next.
+var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, hurt: fail}
+
+// Torn is a dump that was interrupted, and lacks most of what should be in it.
+var Torn = Fault{Name: "a dump is torn", hurt: tear, Dump: true}
+
+// named is an errno with its name.
+type named struct {
+	name  string
+	errno syscall.Errno
+}
+
+// The errnos that a kernel says under pressure.
+var pressure = []named{{"ENOBUFS", syscall.ENOBUFS}, {"EINTR", syscall.EINTR},
+	{"EAGAIN", syscall.EAGAIN}, {"EBUSY", syscall.EBUSY}, {"ENOMEM", syscall.ENOMEM},
+	{"ENOSPC", syscall.ENOSPC}}
+
+// Calls returns what can go wrong with a request that is made through other sockets than those of
+// package rawnl, and passes [Faults.Call]. The error of a dump that is interrupted is the caller's.
+func Calls(interrupted error) (all []Fault) {
+	for _, e := range append(pressure, named{"EPERM", syscall.EPERM}) {
+		all = append(all,
+			Fault{Name: "a request is answered with " + e.name, Errno: e.errno,
+				call: func(f Fault, _ func() error) error { return f.Errno }},
+			Fault{Name: "a request succeeds, and the socket says " + e.name, Errno: e.errno,
+				call: func(f Fault, do func() error) error {
+					_ = do()
+					return f.Errno
+				}})
+	}
+	return append(all,
+		Fault{Name: "somebody else has just done the same", call: func(_ Fault,
+			do func() error) error {
+			_ = do()
+			return do()
+		}},
+		Fault{Name: "a dump is interrupted", Dump: true, call: func(_ Fault,
+			do func() error) error {
+			_ = do()
+			return interrupted
+		}})
+}
+
+// Before returns the fault that something happens before a request.
+func Before(name string, happen func()) Fault {
+	return Fault{Name: name, call: func(_ Fault, do func() error) error {
+		happen()
+		return do()
+	}}
+}
+
+// All returns all faults that a program has to survive.
+func All() (all []Fault) {
+	for _, e := range pressure {
+		all = append(all,
+			Fault{Name: "sending fails with " + e.name, Errno: e.errno, send: refuse},
+			Fault{Name: "the kernel answers " + e.name, Errno: e.errno, send: answer})
+		if e.errno != syscall.ENOBUFS && e.errno != syscall.EAGAIN { // see lose and Stall
+			all = append(all, Fault{Name: "receiving fails with " + e.name, Errno: e.errno,
+				hurt: fail})
+		}
+	}
+	return append(all, Stall,
+		Fault{Name: "a request is refused, and the answer lost", send: vanish},
+		Fault{Name: "an answer is lost", Errno: syscall.ENOBUFS, hurt: lose},
+		Fault{Name: "half of an answer is read", hurt: halve},
+		Fault{Name: "less than a header is read", hurt: behead},
+		Fault{Name: "an answer is too long", hurt: overflow},
+		Fault{Name: "a dump is interrupted", hurt: interrupt, Dump: true})
+}
+
+// Faults makes one call of the sockets that it wraps go wrong, and counts what passes them. It may
+// be used by many goroutines.
+type Faults struct {
+	mu    sync.Mutex
+	fault Fault
+	n     int // the call that goes wrong; 0: each, -1: none
+	calls int // that the fault could have hit
+	hits  int
+	count Count
+}
+
+// Count is what passed the sockets.
+type Count struct {
+	Sends, Receives int // calls that succeeded
+	Sent, Received  int // bytes
+}
+
+// NewFaults returns a Faults that hurts nothing until Arm.
+func NewFaults() *Faults { return &Faults{n: -1} }
+
+// Arm makes the n-th call from now on that the fault can hit go wrong, counted from 1, and each
+// one for 0.
+func (f *Faults) Arm(fault Fault, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault, f.n, f.calls, f.hits = fault, n, 0, 0
+}
+
+// Disarm hurts nothing any more, and returns how many calls went wrong since Arm.
+func (f *Faults) Disarm() (hits int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n = -1
+	return f.hits
+}
+
+// Count returns what passed since the last Count.
+func (f *Faults) Count() Count {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.count
+	f.count = Count{}
+	return c
+}
+
+// hit reports whether this call must fail: whether a fault fits it.
+func (f *Faults) hit(fits func(Fault) bool) (Fault, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n < 0 || !fits(f.fault) {
+		return Fault{}, false
+	}
+	f.calls++
+	if f.n != 0 && f.calls != f.n {
+		return Fault{}, false
+	}
+	f.hits++
+	return f.fault, true
+}
+
+// Call makes a request with do, unless it goes wrong. Dump says that it asks for a list.
+func (f *Faults) Call(dump bool, do func() error) error {
+	fault, ok := f.hit(func(f Fault) bool { return f.call != nil && (dump || !f.Dump) })
+	if !ok {
+		return do()
+	}
+	return fault.call(fault, do)
+}
+
+// Wrap returns a socket that goes wrong when the Faults says so.
+func (f *Faults) Wrap(s Socket) Socket { return &wrapped{Socket: s, faults: f} }
+
+// wrapped is a socket that goes wrong.
+type wrapped struct {
+	Socket
+	faults  *Faults
+	answers [][]byte // in place of those of the kernel
+}
+
+// Send sends, unless it goes wrong.
+func (w *wrapped) Send(p []byte) error {
+	if fault, ok := w.faults.hit(func(f Fault) bool { return f.send != nil }); ok {
+		return fault.send(w, fault, p)
+	}
+	err := w.Socket.Send(p)
+	w.count(func(c *Count) { c.Sends, c.Sent = c.Sends+1, c.Sent+len(p) }, err)
+	return err
+}
+
+func (w *wrapped) count(add func(*Count), err error) {
+	if err == nil {
+		w.faults.mu.Lock()
+		defer w.faults.mu.Unlock()
+		add(&w.faults.count)
+	}
+}
+
+// Receive receives, unless it goes wrong.
+func (w *wrapped) Receive(p []byte) (int, error) {
+	sizes := make([]int, 1)
+	if _, err := w.ReceiveMany(p, sizes); err != nil {
+		return 0, err
+	}
+	return sizes[0], nil
+}
+
+// ReceiveMany receives, unless it goes wrong.
+func (w *wrapped) ReceiveMany(p []byte, sizes []int) (int, error) {
+	if len(w.answers) > 0 {
+		sizes[0] = copy(p, w.answers[0])
+		w.answers = w.answers[1:]
+		return 1, nil
+	}
+	fault, ok := w.faults.hit(func(f Fault) bool { return f.hurt != nil && !f.Dump })
+	if ok {
+		return fault.hurt(w, fault, p, sizes)
+	}
+	n, err := w.receive(p, sizes)
+	if err != nil || len(sizes) > 1 || !partOfDump(p) {
+		return n, err
+	}
+	if fault, ok := w.faults.hit(func(f Fault) bool { return f.Dump }); ok {
+		return fault.hurt(w, fault, p, sizes)
+	}
+	return n, nil
+}
+
+// receive is ReceiveMany of the socket, or Receive where that is what is meant: reads of dumps are
+// larger than the part of one answer among many.
+func (w *wrapped) receive(p []byte, sizes []int) (n int, err error) {
+	if len(sizes) == 1 {
+		n = 1
+		sizes[0], err = w.Socket.Receive(p)
+	} else {
+		n, err = w.Socket.ReceiveMany(p, sizes)
+	}
+	w.count(func(c *Count) {
+		c.Receives++
+		for _, size := range sizes[:n] {
+			c.Received += size
+		}
+	}, err)
+	return n, err
+}
+
+// refuse is a send that fails: nothing comes to the kernel.
+func refuse(_ *wrapped, f Fault, _ []byte) error { return f.Errno }
+
+// answer refuses the request as the kernel does: each message of it or, of a transaction, the first
+// one, upon which the kernel undoes all.
+func answer(w *wrapped, f Fault, p []byte) error {
+	request, err := Split(p)
+	if err != nil {
+		return err
+	}
+	const batchBegin = 16 // NFNL_MSG_BATCH_BEGIN
+	if request[0].Type == batchBegin {
+		request = request[1:2]
+	}
+	for _, m := range request {
+		w.answers = append(w.answers, Error(m, f.Errno, "", 0))
+	}
+	return nil
+}
+
+// vanish is a request of which the kernel does nothing, and has no memory to say so.
+func vanish(*wrapped, Fault, []byte) error { return nil }
+
+// fail is a receive that fails. The queue keeps its content.
+func fail(_ *wrapped, f Fault, _ []byte, _ []int) (int, error) { return 0, f.Errno }
+
+// lose takes answers out of the queue, and says that there was no room for them.
+func lose(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
+	if n, err := w.receive(p, sizes); err != nil {
+		return n, err
+	}
+	return 0, f.Errno
+}
+
+// halve cuts an answer in half, within a message: what ends with one cannot be told from all.
+func halve(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
+	n, err := w.receive(p, sizes)
+	sizes[0] = max(sizes[0]/2-5, 1)
+	return n, err
+}
+
+// overflow says that there was more than the buffer holds (MSG_TRUNC).
+func overflow(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
+	n, err := w.receive(p, sizes)
+	sizes[0] = len(p)/len(sizes) + 1
+	return n, err
+}
+
+// behead leaves less of an answer than a header.
+func behead(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
+	n, err := w.receive(p, sizes)
+	sizes[0] = min(sizes[0], headerLen-1)
+	return n, err
+}
+
+// partOfDump reports whether the datagram in p is part of a dump.
+func partOfDump(p []byte) bool { return native.Uint16(p[6:])&flagMulti != 0 }
+
+// tear marks what was received of a dump as interrupted, and takes away all objects but the first.
+func tear(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
+	const noop = 1 // NLMSG_NOOP
+	for at, first := 0, true; at+headerLen <= sizes[0]; first = false {
+		if native.Uint16(p[at+4:]) != typeDone && !first {
+			native.PutUint16(p[at+4:], noop)
+		}
+		at += (int(native.Uint32(p[at:])) + 3) &^ 3
+	}
+	return interrupt(w, f, p, sizes)
+}
+
+// interrupt marks what was received of a dump as interrupted.
+func interrupt(_ *wrapped, _ Fault, p []byte, _ []int) (int, error) {
+	const flagIntr = 0x10 // NLM_F_DUMP_INTR
+	native.PutUint16(p[6:], native.Uint16(p[6:])|flagIntr)
+	return 1, nil
+}

@@ -1,0 +1,134 @@
+// Package rawnltest plays the kernel at the other end of a netlink connection, for tests: a socket
+// whose answers are made by a function, and the messages that the kernel answers with. A real
+// kernel it makes fail: [FailEach] fails each request in turn, [GarbleEach] garbles each object of
+// the answers, and [FailEachOpen] lets each file descriptor be one too many. A [Tap] shows what
+// passes, so that a test can do something between two requests.
+package rawnltest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"syscall"
+)
+
+// headerLen is the length of struct nlmsghdr.
+const headerLen = 16
+
+// native is the byte order of netlink's headers.
+var native = binary.NativeEndian
+
+// Message is a message as the kernel receives it.
+type Message struct {
+	Type, Flags uint16
+	Seq         uint32
+	Body        []byte // after the nlmsghdr
+}
+
+// Split splits a datagram into messages. It stops at the first malformed message, as the kernel
+// does, and says what is wrong with it.
+func Split(datagram []byte) (request []Message, err error) {
+	for len(datagram) > 0 {
+		if len(datagram) < headerLen {
+			return request, fmt.Errorf("%d bytes are too short for a header", len(datagram))
+		}
+		n := int(native.Uint32(datagram))
+		if n < headerLen || n > len(datagram) {
+			return request, fmt.Errorf("a message claims %d bytes, %d are there", n, len(datagram))
+		}
+		request = append(request, Message{
+			Type: native.Uint16(datagram[4:]), Flags: native.Uint16(datagram[6:]),
+			Seq: native.Uint32(datagram[8:]), Body: datagram[headerLen:n:n],
+		})
+		datagram = datagram[min((n+3)&^3, len(datagram)):]
+	}
+	return request, nil
+}
+
+// Kernel is an rawnl.Socket whose kernel is a function from a request to the answers. It is for one
+// goroutine.
+type Kernel struct {
+	// Answer returns the content of the receive queue: datagrams ([]byte), and errors, which the
+	// socket returns instead of a datagram.
+	Answer func(request []Message) []any
+	// Size and Queue are the limits of the socket. Zero means a MiB.
+	Size, Queue int
+
+	Pending []any    // what is in the receive queue
+	Sent    [][]byte // the datagrams that were sent
+	Loaded  []string // the modules that were asked for
+	Closed  bool
+}
+
+// Send gives a datagram to Answer.
+func (k *Kernel) Send(p []byte) error {
+	if size, _ := k.Limits(); len(p) > size {
+		return syscall.EMSGSIZE
+	}
+	p = bytes.Clone(p)
+	k.Sent = append(k.Sent, p)
+	request, err := Split(p)
+	if err != nil {
+		return err
+	}
+	k.Pending = append(k.Pending, k.Answer(request)...)
+	return nil
+}
+
+// Receive takes the next answer out of the queue.
+func (k *Kernel) Receive(p []byte) (int, error) {
+	if len(k.Pending) == 0 {
+		return 0, syscall.EAGAIN
+	}
+	next := k.Pending[0]
+	k.Pending = k.Pending[1:]
+	if err, ok := next.(error); ok {
+		return 0, err
+	}
+	data := next.([]byte)
+	copy(p, data)
+	return len(data), nil
+}
+
+// ReceiveMany takes answers out of the queue, up to the first error.
+func (k *Kernel) ReceiveMany(p []byte, sizes []int) (int, error) {
+	slot := len(p) / len(sizes)
+	for i := range sizes {
+		if i > 0 && len(k.Pending) > 0 {
+			if _, fails := k.Pending[0].(error); fails {
+				return i, nil
+			}
+		}
+		n, err := k.Receive(p[i*slot : (i+1)*slot])
+		if err != nil && i > 0 {
+			return i, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		sizes[i] = n
+	}
+	return len(sizes), nil
+}
+
+// Limits returns Size and Queue.
+func (k *Kernel) Limits() (send, queue int) {
+	const some = 1 << 20
+	send, queue = some, some
+	if k.Size > 0 {
+		send = k.Size
+	}
+	if k.Queue > 0 {
+		queue = k.Queue
+	}
+	return send, queue
+}
+
+// LoadModule notes the name.
+func (k *Kernel) LoadModule(name string) { k.Loaded = append(k.Loaded, name) }
+
+// Close notes that the socket is closed.
+func (k *Kernel) Close() error {
+	k.Closed = true
+	return nil
+}

@@ -1,0 +1,155 @@
+// Package release tests .ci/release, and builds a program from published modules.
+package release
+
+import (
+	"archive/zip"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	root   = "../../.."
+	kernlb = "github.com/kernlb/kernlb"
+)
+
+// published are the directories of the modules that have tags.
+var published = []string{"", "dataplane/metrics", "servicemodel/kube/kubeapi"}
+
+// TestModulesAreFetchedWithoutAClone builds a program outside of the repository. The modules of
+// this tree come from a module proxy of files, all at the version that the nested modules require.
+// Other modules come from the module cache.
+func TestModulesAreFetchedWithoutAClone(t *testing.T) {
+	t.Parallel()
+	if testing.Short() || os.Getenv("KERNLB_TEST_FETCH") == "none" {
+		t.Skip("builds client-go, which takes minutes the first time: make test-all does")
+	}
+	proxy, program := t.TempDir(), t.TempDir()
+	version, sums := required(t, published[1]), ""
+	goMod := "module example.org/program\n\ngo 1.26.0\n"
+	for _, dir := range published {
+		if dir != "" {
+			require.Equal(t, version, required(t, dir), "the version of kernlb in %s", dir)
+		}
+		serve(t, proxy, dir, version)
+		goMod += "\nrequire " + module(dir) + " " + version
+		sums += read(t, filepath.Join(root, dir, "go.sum"))
+	}
+	write(t, filepath.Join(program, "go.mod"), goMod+"\n")
+	write(t, filepath.Join(program, "go.sum"), sums)
+	write(t, filepath.Join(program, "main.go"), `package main
+
+import (
+	"fmt"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
+)
+
+func main() {
+	engine := dataplane.New(memory.New(nil), nil)
+	_, _, _ = nftables.New, kubeapi.New, metrics.New(engine, nil)
+	fmt.Println("built")
+}
+`)
+	cache := strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE"))
+	upstream := strings.TrimSpace(run(t, root, nil, "go", "env", "GOPROXY"))
+	out := run(t, program, []string{
+		"GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download," + upstream,
+		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-mod=mod -modcacherw -trimpath", "GOWORK=off",
+		"GONOSUMDB=" + kernlb, "GOPRIVATE=", "GONOPROXY=none",
+	}, "go", "run", ".")
+	require.Equal(t, "built\n", out)
+}
+
+// required returns the version of kernlb that a nested module requires.
+func required(t *testing.T, dir string) string {
+	t.Helper()
+	line := regexp.MustCompile(`(?m)^\s*(?:require )?` + kernlb + ` (v\S+)$`)
+	found := line.FindStringSubmatch(read(t, filepath.Join(root, dir, "go.mod")))
+	require.NotNil(t, found, "%s requires kernlb", dir)
+	return found[1]
+}
+
+func module(dir string) string { return strings.TrimSuffix(kernlb+"/"+dir, "/") }
+
+// serve writes the files that a module proxy has of the module in dir.
+func serve(t *testing.T, proxy, dir, version string) {
+	t.Helper()
+	at := filepath.Join(proxy, module(dir), "@v", version)
+	info, err := json.Marshal(map[string]string{"Version": version})
+	require.NoError(t, err)
+	write(t, at+".info", string(info))
+	write(t, at+".mod", read(t, filepath.Join(root, dir, "go.mod")))
+	file, err := os.Create(at + ".zip")
+	require.NoError(t, err)
+	archive := zip.NewWriter(file)
+	for _, name := range contents(t, dir) {
+		entry, err := archive.Create(module(dir) + "@" + version + "/" + name)
+		require.NoError(t, err)
+		_, err = io.WriteString(entry, read(t, filepath.Join(root, dir, name)))
+		require.NoError(t, err)
+	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, file.Close())
+}
+
+// contents returns the names of a module's files. Those of modules below it are not among them.
+func contents(t *testing.T, dir string) []string {
+	t.Helper()
+	names := strings.Fields(run(t, filepath.Join(root, dir), nil,
+		"git", "ls-files", "--cached", "--others", "--exclude-standard"))
+	var below, out []string
+	for _, name := range names {
+		if nested, found := strings.CutSuffix(name, "/go.mod"); found {
+			below = append(below, nested+"/")
+		}
+	}
+next:
+	for _, name := range names {
+		for _, nested := range below {
+			if strings.HasPrefix(name, nested) {
+				continue next
+			}
+		}
+		if _, err := os.Stat(filepath.Join(root, dir, name)); err == nil { // not deleted
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
+}
+
+// run runs a command in a directory, with variables beside those of the test.
+func run(t *testing.T, dir string, env []string, command string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), command, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s %s: %s", command, strings.Join(args, " "), stderr.String())
+	return string(out)
+}

@@ -1,0 +1,127 @@
+package vmtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// haltTimeout is how long a guest may take to power off, and a panicking one to
+// reboot.
+const haltTimeout = 30 * time.Second
+
+// deadline ends a context when a phase of the VM's life takes too long. Each phase
+// replaces the one before.
+type deadline struct {
+	cancel context.CancelCauseFunc
+
+	mu    sync.Mutex
+	timer *time.Timer
+}
+
+func (d *deadline) phase(limit time.Duration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	d.timer = time.AfterFunc(limit, func() { d.cancel(err) })
+}
+
+func (d *deadline) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.timer.Stop()
+	d.cancel(nil)
+}
+
+// errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
+var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
+
+// bootAgain is boot with a second try where the first says nothing of the programs, see
+// inconclusive.
+func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Result, error) {
+	result, err := o.boot(ctx, p, initrd)
+	if inconclusive(&result, err) {
+		o.Log.Warn("the emulated machine failed; booting once more", "kernel", p.kernel.Release,
+			"reason", err)
+		result, err = o.boot(ctx, p, initrd)
+	}
+	return result, err
+}
+
+// inconclusive reports whether a machine ended in a way that only the emulation can be to blame
+// for: a kernel that hangs or panics before init, when no program has run; and one that executes a
+// breakpoint of its own while it patches its code, which an emulated machine with two processors
+// does once in a while (text_poke_bp in arch/x86/kernel/alternative.c: the other processor is to
+// find either the breakpoint's handler or the new code).
+func inconclusive(r *Result, err error) bool {
+	switch {
+	case errors.Is(err, errBootTimeout):
+		return true
+	case errors.Is(err, ErrPanic):
+		return r.Boot == 0 || strings.Contains(r.KernelLog, "Oops: int3:")
+	}
+	return false
+}
+
+// boot runs the VM and judges how it went.
+func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	d := &deadline{cancel: cancel}
+	log := &console{onPanic: func() { d.phase(haltTimeout, ErrPanic) }}
+	s := &session{
+		output: o.Output, started: time.Now(),
+		onReady: func() {
+			d.phase(o.Timeout, fmt.Errorf("%w: the programs were not done in %v", ErrTimeout,
+				o.Timeout))
+		},
+		onDone: func() {
+			d.phase(haltTimeout, fmt.Errorf("%w: it did not power off in %v", ErrTimeout,
+				haltTimeout))
+		},
+	}
+	for _, program := range o.Programs {
+		s.names = append(s.names, program.Name)
+	}
+	d.phase(o.BootTimeout, fmt.Errorf("%w in %v", errBootTimeout, o.BootTimeout))
+	m := machine{kernel: p.vmlinuz, initrd: initrd, memoryMiB: o.Memory}
+	err := m.start(ctx, log, s.follow)
+	limit := context.Cause(ctx)
+	d.stop()
+	return Result{
+		Kernel: p.kernel, Programs: s.programs, Boot: s.boot,
+		Duration: time.Since(s.started), KernelLog: log.text(),
+	}, judge(limit, err, log, s)
+}
+
+// judge turns the end of a VM into Run's error. A panic explains everything else,
+// and a limit that was reached explains how QEMU ended.
+func judge(limit, ended error, log *console, s *session) error {
+	switch {
+	case log.sawPanic():
+		return fmt.Errorf("%w:%s", ErrPanic, tail(log.text(), 40))
+	case limit != nil:
+		return fmt.Errorf("run the VM: %w%s", limit, tail(log.text(), 20))
+	case errors.Is(ended, ErrMissing):
+		return ended
+	case ended != nil:
+		return fmt.Errorf("%w: %w%s", ErrNoVerdict, ended, tail(log.text(), 20))
+	case !s.done:
+		return fmt.Errorf("%w: it stopped after %d of %d programs%s",
+			ErrNoVerdict, len(s.programs), len(s.names), tail(log.text(), 20))
+	}
+	var failed []string
+	for _, p := range s.programs {
+		if p.ExitCode != 0 {
+			failed = append(failed, fmt.Sprintf("%s (exit code %d)", p.Name, p.ExitCode))
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%w: %v", ErrTestsFailed, failed)
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/test/vm"
+)
+
+// Exit codes, see the command's documentation.
+const (
+	codePassed = iota
+	codeFailed
+	codeUsage
+	codeVM
+	codeMissing
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// command is main without the process.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c, err := parseFlags(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return codePassed
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return codeUsage
+	}
+	out, err := os.MkdirTemp("", "kernlb-tests-")
+	if err != nil {
+		fmt.Fprintln(stderr, "kerneltest:", err)
+		return codeMissing
+	}
+	defer os.RemoveAll(out)
+	programs, err := build(ctx, c, out)
+	if err != nil {
+		fmt.Fprintln(stderr, "kerneltest:", err)
+		if errors.Is(err, vmtest.ErrMissing) {
+			return codeMissing
+		}
+		return codeUsage
+	}
+	c.options.Programs = programs
+	c.options.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	c.options.Output = stdout
+	// An interrupted build or boot costs a minute at most; tests have their limit.
+	tests := time.Duration(len(programs)) * (c.timeout + 30*time.Second)
+	c.options.Timeout = vmtest.DefaultBootTimeout + tests
+
+	code := codePassed
+	var summary []string
+	for _, k := range c.kernels {
+		lines, kernelCode := runKernel(ctx, c, k, stdout, stderr)
+		summary = append(summary, lines...)
+		code = max(code, kernelCode)
+	}
+	fmt.Fprintln(stdout)
+	for _, line := range summary {
+		fmt.Fprintln(stdout, line)
+	}
+	return code
+}
+
+func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) {
+	programs, err := vmtest.Build(ctx, vmtest.BuildOptions{Packages: c.packages, Out: out})
+	if err == nil && len(programs) == 0 {
+		err = fmt.Errorf("no tests in %q", c.packages)
+	}
+	for i := range programs {
+		programs[i].Args = c.args()
+		maps.Copy(programs[i].Files, c.files)
+	}
+	return programs, err
+}
+
+// runKernel runs everything on one kernel and returns its lines of the summary.
+func runKernel(ctx context.Context, c config, kernel string, stdout, stderr io.Writer) (
+	[]string, int) {
+	o := c.options
+	o.Kernel = kernel
+	fmt.Fprintf(stdout, "=== kernel %s\n", kernel)
+	result, err := vmtest.Run(ctx, o)
+	if err != nil {
+		fmt.Fprintf(stderr, "kerneltest: kernel %s: %v\n", kernel, err)
+	}
+	return summarize(kernel, result, &c, err)
+}
+
+// summarize judges one kernel.
+func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, int) {
+	code := exitCode(err)
+	var lines []string
+	for _, p := range r.Programs {
+		verdict := "ok"
+		notRun := c.notRun(&p.Tests)
+		if p.ExitCode != 0 || notRun != "" {
+			verdict, code = "FAIL", max(code, codeFailed)
+		}
+		text := fmt.Sprintf("%.1fs\t%d passed, %d failed, %d skipped",
+			p.Duration.Seconds(), p.Tests.Passed, p.Tests.Failed, p.Tests.Skipped)
+		lines = append(lines, summaryLine(verdict, kernel, p.Name, text))
+		if notRun != "" {
+			lines = append(lines, "    not run: "+notRun)
+		}
+		for _, name := range p.Tests.FailedNames {
+			lines = append(lines, "    failed: "+name)
+		}
+		for _, name := range p.Tests.SkippedNames {
+			lines = append(lines, "    skipped: "+name)
+		}
+	}
+	switch {
+	case code >= codeUsage:
+		lines = append(lines, summaryLine("FAIL", kernel, "the VM", reason(err)))
+	default:
+		lines = append(lines, summaryLine("vm", kernel, r.Kernel.Release,
+			fmt.Sprintf("boot %.1fs, power-on to power-off %.1fs", r.Boot.Seconds(),
+				r.Duration.Seconds())))
+	}
+	return lines, code
+}
+
+// notRun says what of a package's tests should have run and did not, "" if nothing.
+func (c *config) notRun(t *vmtest.TestCount) string {
+	if c.needed == nil {
+		return ""
+	}
+	if i := slices.IndexFunc(t.SkippedNames, c.needed.MatchString); i >= 0 {
+		return t.SkippedNames[i] + " was skipped"
+	}
+	if !slices.ContainsFunc(t.PassedNames, c.needed.MatchString) {
+		return "no test passed that matches " + c.needed.String()
+	}
+	return ""
+}
+
+func summaryLine(verdict, kernel, what, text string) string {
+	return fmt.Sprintf("%s\t%s\t%s\t%s", verdict, kernel, what, text)
+}
+
+// reason is the shortest true word for an error that was printed in full before.
+func reason(err error) string {
+	for _, e := range []error{vmtest.ErrMissing, vmtest.ErrPanic, vmtest.ErrTimeout,
+		vmtest.ErrNoVerdict, context.Canceled} {
+		if errors.Is(err, e) {
+			return e.Error()
+		}
+	}
+	return err.Error()
+}
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return codePassed
+	case errors.Is(err, vmtest.ErrTestsFailed):
+		return codeFailed
+	case errors.Is(err, vmtest.ErrUnknownKernel):
+		return codeUsage
+	case errors.Is(err, vmtest.ErrMissing):
+		return codeMissing
+	default:
+		return codeVM
+	}
+}

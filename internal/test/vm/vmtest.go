@@ -1,0 +1,229 @@
+package vmtest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"github.com/kernlb/kernlb/internal/test/vm/guest"
+)
+
+// Defaults of [Options].
+const (
+	DefaultMemory      = 2048
+	DefaultBootTimeout = 3 * time.Minute
+	DefaultTimeout     = 15 * time.Minute
+)
+
+// initrdShare is how much of the memory an initramfs may take: it is there twice
+// while it is unpacked, and programs need the rest.
+const initrdShare = 3
+
+// Options say what to run, and on what.
+type Options struct {
+	// Kernel is a series or suite name of [Releases].
+	Kernel string
+	// Programs run one after another in one VM; see [Build] for Go tests.
+	Programs []Program
+	// Init is the program guestinit (its package is cmd/guestinit) as a static executable for
+	// linux/amd64; "" means the file guestinit in the directory of the running program.
+	Init string
+	// Tools are programs of this machine for the guest, by name or path, with the
+	// libraries they need: "ipvsadm", "nft". One that is not there is an error.
+	Tools []string
+	// Memory of the VM in MiB; 0 means [DefaultMemory]. The programs take up twice
+	// their size in it while it boots.
+	Memory int
+	// BootTimeout is for the way from power-on to init; 0 means
+	// [DefaultBootTimeout]. A boot that takes longer is tried once more.
+	BootTimeout time.Duration
+	// Timeout is for the programs together, from init on; 0 means [DefaultTimeout].
+	Timeout time.Duration
+	// Output gets what the programs print, as they print it; nil to drop it.
+	Output io.Writer
+	// Log hears of downloads and other slow work; nil for silence.
+	Log *slog.Logger
+}
+
+// Program is one command for the guest.
+type Program struct {
+	// Name for people, such as an import path.
+	Name string
+	// Path is a static executable on this machine.
+	Path string
+	// Args after the program's name.
+	Args []string
+	// Dir is its directory in the guest and there the working directory; "" means
+	// /root.
+	Dir string
+	// Env are "name=value" pairs. PATH, HOME, TMPDIR, KERNLB_VM=1, and KERNLB_KERNEL
+	// (the series) are set.
+	Env []string
+	// Files are further files or directories: place in the guest to place here.
+	Files map[string]string
+}
+
+// Result is what a run brought.
+type Result struct {
+	// Kernel that was booted.
+	Kernel Kernel
+	// Programs that ran to their end, in order.
+	Programs []ProgramResult
+	// Boot is the time from the start of QEMU to the guest's init.
+	Boot time.Duration
+	// Duration is the time from the start of QEMU to its end.
+	Duration time.Duration
+	// KernelLog is what the kernel wrote to its console, the last 256 KiB.
+	KernelLog string
+}
+
+// ProgramResult is how one program ended.
+type ProgramResult struct {
+	// Name is that of the [Program].
+	Name string
+	// ExitCode, or 128 plus the number of the signal that ended it.
+	ExitCode int
+	// Duration by the guest's clock.
+	Duration time.Duration
+	// Tests are counted in its output.
+	Tests TestCount
+}
+
+// Run boots a kernel and runs programs on it. The error is nil only when each of
+// them ran and ended with 0: it wraps [ErrTestsFailed] when one did not, and another
+// of this package's sentinels, or ctx's cause, when there is no verdict. The Result
+// holds what is known in either case.
+func Run(ctx context.Context, o Options) (Result, error) {
+	r, err := FindRelease(o.Kernel)
+	if err != nil {
+		return Result{}, err
+	}
+	o = o.withDefaults()
+	o.Kernel = r.Name
+	// Say at once what is missing, not after a download.
+	if _, err := findProgram(qemuProgram, qemuPackage); err != nil {
+		return Result{}, err
+	}
+	if o.Init, err = findInit(o.Init); err != nil {
+		return Result{}, err
+	}
+	work, err := os.MkdirTemp("", "kernlb-vm-")
+	if err != nil {
+		return Result{}, fmt.Errorf("prepare the VM: %w", err)
+	}
+	defer os.RemoveAll(work)
+	p, err := o.prepare(ctx, r, work)
+	if err != nil {
+		return Result{}, err
+	}
+	initrd, err := o.writeInitrd(p, r.Modules, work)
+	if err != nil {
+		return Result{}, err
+	}
+	return o.bootAgain(ctx, p, initrd)
+}
+
+func (o Options) withDefaults() Options {
+	o.Memory = cmp.Or(o.Memory, DefaultMemory)
+	o.BootTimeout = cmp.Or(o.BootTimeout, DefaultBootTimeout)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	if o.Output == nil {
+		o.Output = io.Discard
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// findInit returns the path of the init program: the one given, or the one beside this program.
+func findInit(path string) (string, error) {
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find the guest's init program: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(self), "guestinit")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", &MissingError{What: "the guest's init program, built from cmd/guestinit",
+			Err: err}
+	}
+	return path, nil
+}
+
+// writeInitrd joins the base image and an archive with the programs: the kernel
+// unpacks archives that follow one another as one tree.
+func (o Options) writeInitrd(p prepared, modules []string, work string) (string, error) {
+	m := make(image)
+	// The kernel gives init this device as its output.
+	m.put(cpio.CharDev("/dev/console", 0o600, 5, 1))
+	if err := m.file("/init", o.Init, 0o755); err != nil {
+		return "", err
+	}
+	plan, err := o.addPrograms(m)
+	if err != nil {
+		return "", err
+	}
+	plan.Modules = modules
+	data, err := json.Marshal(plan)
+	if err != nil {
+		return "", fmt.Errorf("encode the guest's plan: %w", err)
+	}
+	m.text(guest.PlanPath, string(data))
+	initrd := filepath.Join(work, "initrd")
+	if err := copyFile(p.base, initrd); err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	f, err := os.OpenFile(initrd, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	if err := errors.Join(m.write(f), f.Close()); err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	info, err := os.Stat(initrd)
+	if err != nil {
+		return "", fmt.Errorf("write the initramfs: %w", err)
+	}
+	if size := info.Size() >> 20; size > int64(o.Memory/initrdShare) {
+		return "", fmt.Errorf("an initramfs of %d MiB needs more memory than %d MiB: "+
+			"give the VM at least %d", size, o.Memory, (size+1)*initrdShare)
+	}
+	return initrd, nil
+}
+
+func (o Options) addPrograms(m image) (guest.Plan, error) {
+	var plan guest.Plan
+	for i, p := range o.Programs {
+		dir := cmp.Or(p.Dir, "/root")
+		at := path.Join(dir, path.Base(cmp.Or(p.Name, filepath.ToSlash(p.Path))))
+		if m.has(at) {
+			at = fmt.Sprintf("%s.%d", at, i)
+		}
+		if err := m.file(at, p.Path, 0o755); err != nil {
+			return plan, err
+		}
+		for _, to := range slices.Sorted(maps.Keys(p.Files)) {
+			if err := m.tree(to, p.Files[to]); err != nil {
+				return plan, err
+			}
+		}
+		env := append([]string{"KERNLB_VM=1", "KERNLB_KERNEL=" + o.Kernel}, p.Env...)
+		plan.Programs = append(plan.Programs, guest.Program{Path: at, Args: slices.Clone(p.Args),
+			Dir: dir, Env: env})
+	}
+	return plan, nil
+}
