@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// hurtFlows are flows of UDP clients of which every second one goes to an endpoint that is valid.
+// hurtFlows is the number of flows of UDP clients. Every second flow goes to a valid endpoint.
 const hurtFlows = 600
 
 var hurtService = netip.MustParseAddrPort("10.96.0.10:53")
@@ -28,7 +28,7 @@ func hurtEndpoint(valid bool) netip.AddrPort {
 	return netip.MustParseAddrPort("10.244.1.2:53")
 }
 
-// newFlows are the flows; without the valid ones, if these are there already.
+// newFlows are the flows, with or without the valid ones.
 func newFlows(valid bool) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for i := range hurtFlows {
@@ -46,13 +46,12 @@ func newFlows(valid bool) iter.Seq2[Flow, error] {
 	}
 }
 
-// Whatever call to the kernel goes wrong, and however: a cleaning deletes nothing but what is
-// stale, and says so if something is left, and the next one deletes that.
+// Each call to the kernel fails once, in each way. The cleaning deletes only stale flows, returns
+// an error if some are left, and the next cleaning deletes those.
 func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 	t.Parallel()
-	m, err := NewMatcher(Change{Frontends: []Frontend{{Key: KeyOf(hurtService, UDP),
+	m := matcherOf(t, Change{Frontends: []Frontend{{Key: KeyOf(hurtService, UDP),
 		Endpoints: []netip.AddrPort{hurtEndpoint(true)}}}})
-	require.NoError(t, err)
 	for _, fault := range append(rawnltest.All(), rawnltest.Torn) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
@@ -60,12 +59,10 @@ func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 			judge := OpenTable(t, ns)
 			faults := rawnltest.NewFaults()
 			require.NoError(t, table.Hurt(faults))
-			_, err := judge.Create(t.Context(), newFlows(true))
-			require.NoError(t, err)
+			OK(judge.Create(t.Context(), newFlows(true)))(t)
 			total := 0
 			for n := 1; ; n++ {
-				_, err := judge.Create(t.Context(), newFlows(false))
-				require.NoError(t, err)
+				OK(judge.Create(t.Context(), newFlows(false)))(t)
 				faults.Arm(fault, n)
 				r, err := table.Clean(t.Context(), m, CleanOptions{})
 				hits := faults.Disarm()
@@ -92,7 +89,7 @@ func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 	}
 }
 
-// countFlows counts those with the valid endpoint and the others.
+// countFlows counts the flows with the valid endpoint and the others.
 func countFlows(t *testing.T, table *Table) (valid, stale int) {
 	for f, err := range table.Flows(t.Context(), Filter{}) {
 		require.NoError(t, err)
@@ -105,7 +102,7 @@ func countFlows(t *testing.T, table *Table) (valid, stale int) {
 	return valid, stale
 }
 
-// explained reports whether an error says what went wrong.
+// explained reports whether an error names the fault.
 func explained(err error, fault rawnltest.Fault) bool {
 	return fault.Explains(err, ErrInterrupted, rawnl.ErrAnswersLost, rawnl.ErrMalformed,
 		rawnl.ErrDumpInterrupted)

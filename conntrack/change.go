@@ -6,23 +6,23 @@ import (
 	"net/netip"
 )
 
-// Change is what has to be known of a change of services to tell which flows it left stale. It says
-// how things are after the change; how they were before is in the table.
+// Change describes a change of services, as far as it decides which flows are stale. It describes
+// the services after the change. The table shows how they were before.
 type Change struct {
-	// Frontends are those that changed. Flows to any other destination are never stale.
+	// Frontends are the frontends that changed. Flows to any other destination are never stale.
 	Frontends []Frontend
-	// NodeAddrs are the addresses that take node ports: frontends with an unspecified address are
-	// at these. Leave out loopback unless node ports answer there.
+	// NodeAddrs are the addresses that take node ports: a frontend with an unspecified address is
+	// at each of these. Leave out loopback unless node ports answer there.
 	NodeAddrs []netip.Addr
 	// Zone is the conntrack zone in which services are translated. Flows in other zones are left
-	// alone, even if they look the same.
+	// alone, even if they are the same otherwise.
 	Zone uint16
 }
 
-// FrontendKey is where clients send to.
+// FrontendKey is the address, port and protocol to which clients send.
 type FrontendKey struct {
 	// Addr is the address. 0.0.0.0 and :: stand for each of [Change.NodeAddrs] of that family,
-	// except where another frontend has that very address with the same port and protocol.
+	// except an address at which another frontend has the same port and protocol.
 	Addr     netip.Addr
 	Port     uint16
 	Protocol Protocol
@@ -33,40 +33,40 @@ func (k FrontendKey) String() string {
 	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()
 }
 
-// Frontend is what is true of one frontend after the change. It may be of TCP, UDP or SCTP. To
-// leave the connections of a frontend alone, or to drain them first, leave it out.
+// Frontend describes one frontend after the change. It may be of TCP, UDP or SCTP. Leave a frontend
+// out to leave its connections alone, or to drain them first.
 type Frontend struct {
 	Key FrontendKey
 
-	// Endpoints may keep the flows they have: all that new flows may go to under any policy of the
-	// frontend, and those that get no new flows but are still serving, because they terminate or
-	// are drained. Empty says that no endpoint may: the service has none, or the frontend is no
-	// more.
+	// Endpoints are the endpoints that may keep their flows: those that new flows may go to under
+	// any policy of the frontend, and those that get no new flows but still serve, because they
+	// terminate or drain. If it is empty, no endpoint may keep flows: the service has none, or the
+	// frontend is gone.
 	Endpoints []netip.AddrPort
 
-	// Removed are the endpoints that the change took away. If it is not nil, only flows to these
-	// are stale. If nil, flows to any endpoint not in Endpoints are stale, which also finds what an
-	// interrupted cleaning left behind. An empty list that is not nil protects the frontend against
-	// a node port of the same number.
+	// Removed are the endpoints that the change removed. If it is not nil, only flows to these are
+	// stale. If it is nil, flows to any endpoint not in Endpoints are stale. This also finds flows
+	// that an interrupted cleaning left behind. An empty list that is not nil protects the frontend
+	// against a node port of the same number.
 	Removed []netip.AddrPort
 
-	// Untranslated says that flows which went to the frontend's own address are stale, too. They
-	// began when no rule translated them, and last as long as the client keeps sending. Set it
-	// where the frontend has endpoints; not where it was removed, when such flows belong to
-	// somebody else, and not where the packets are forwarded without translation (IPVS direct
-	// routing and tunnels).
+	// Untranslated says that flows to the frontend's own address are stale, too. They began when no
+	// rule translated them, and last as long as the client keeps sending. Set it if the frontend
+	// has endpoints. Do not set it if the frontend was removed, because such flows then belong to
+	// another program, nor if the packets are forwarded without translation (IPVS direct routing
+	// and tunnels).
 	Untranslated bool
 
 	// Backwards says that flows from the frontend's own address and port are stale, too. Such a
-	// flow begins with a late answer: an untranslated flow is deleted while the answer of whoever
-	// had the address is under way, and the answer makes a flow of its own, of which conntrack then
-	// takes all that the client sends for answers. So set it for another cleaning some time after
-	// one that deleted untranslated flows. It has no effect at the addresses of the node, from
-	// which other flows begin at any port.
+	// flow begins with a late answer: an untranslated flow is deleted while an answer of the
+	// address's former owner is under way. The answer makes a new flow, and conntrack takes all
+	// further packets of the client for replies in it. So set it for another cleaning some time
+	// after one that deleted untranslated flows. It has no effect at the addresses of the node,
+	// because other flows begin there at any port.
 	Backwards bool
 }
 
-// ErrBadChange says that a change cannot be made sense of.
+// ErrBadChange says that a part of a change makes no sense.
 var ErrBadChange = errors.New("bad change")
 
 // Class is how a flow relates to a change.
@@ -74,11 +74,11 @@ type Class uint8
 
 // The classes. Flows of the last three are stale.
 const (
-	Unrelated    Class = iota // it is not to a frontend that changed
-	Current                   // it goes where it may go
-	Misdirected               // it goes to an endpoint that may not have it
-	Untranslated              // it goes to the frontend's own address instead of an endpoint
-	// it comes from the frontend's own address, and catches what is sent there
+	Unrelated    Class = iota // not to a frontend that changed
+	Current                   // to an endpoint that may have it
+	Misdirected               // to an endpoint that may not have it
+	Untranslated              // to the frontend's own address instead of an endpoint
+	// from the frontend's own address: it catches the packets that clients send there
 	Backwards
 )
 

@@ -8,106 +8,112 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/logkey"
-	"github.com/kernlb/kernlb/internal/rcu"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
 const (
-	// emptyWalk is how many flows the kernel copies in the time it takes to walk over an empty
-	// table of 262,144 buckets, and walkShare how many it walks over in the time it takes to copy
-	// one.
+	// emptyWalk is how many flows the kernel copies in the time that a walk over an empty table of
+	// 262,144 buckets takes. walkShare is how many flows it walks over in the time that copying one
+	// takes.
 	emptyWalk = 4000
 	walkShare = 5
-	// narrowFlows is the size of a table that can be walked over in one go without anybody
-	// noticing.
+	// narrowFlows is the size of a table that the kernel can walk in one go without a noticeable
+	// delay.
 	narrowFlows = 100_000
-	// smallTable is the size of a table that is best asked for as a whole, rather than once for
+	// smallTable is the size up to which one request for the whole table is better than one for
 	// each protocol and family.
 	smallTable = 20_000
-	// cleanAttempts bounds the passes over a table that is rebuilt meanwhile.
+	// cleanAttempts bounds the passes over a table that is rebuilt during each of them.
 	cleanAttempts = 3
 )
 
-// Scan says what the kernel is asked for when stale flows are looked for. The flows found are the
-// same.
+// Scan says how precisely the kernel is asked for flows when the table is searched for stale ones.
+// Every Scan finds the same flows.
 //
-// The narrower the question, the less the kernel copies. But it answers in parts of some hundred
-// flows, and until it has found so many it walks on with preemption and softirqs off
-// (ctnetlink_dump_table, up to Linux 6.18 at least): this CPU receives no packets meanwhile. A walk
-// takes 0.1 to 0.4 µs for each flow on the machine, in all namespaces.
+// The narrower the request, the less the kernel copies. But it answers in parts of some hundred
+// flows. Until it has found so many, it walks on with preemption and softirqs off
+// (ctnetlink_dump_table, up to Linux 6.18 at least), and this CPU receives no packets. A walk takes
+// 0.1 to 0.4 µs for each flow on the machine, in all namespaces.
 type Scan uint8
 
-// The questions.
+// The requests.
 const (
-	// ScanAuto is ScanNarrow for up to 100,000 flows in the table where that is less work: each
-	// port is a walk of its own. Otherwise it is ScanAll for up to 20,000 flows, and ScanProtocol
-	// for more.
+	// ScanAuto is ScanNarrow for up to 100,000 flows in the table if that is less work: each port
+	// is a walk of its own. Otherwise it is ScanAll for up to 20,000 flows, and ScanProtocol for
+	// more.
 	ScanAuto Scan = iota
-	// ScanNarrow asks for ports, and addresses of IPv4. It is the fastest, and keeps a CPU busy for
-	// the whole walk.
+	// ScanNarrow asks for ports and IPv4 addresses. It is the fastest, and occupies a CPU for the
+	// whole walk.
 	ScanNarrow
-	// ScanProtocol asks for protocols. It keeps a CPU busy for long only where their flows are
-	// rare.
+	// ScanProtocol asks for protocols. It occupies a CPU for long only if flows of these protocols
+	// are rare.
 	ScanProtocol
-	// ScanAll asks for everything. It is the slowest, and keeps a CPU busy for no more than some
+	// ScanAll asks for everything. It is the slowest, and occupies a CPU for at most some
 	// milliseconds.
 	ScanAll
 )
 
-// CleanOptions say how to clean. The zero value is what most programs want.
+// CleanOptions say how to clean. The zero value is right for most programs.
 type CleanOptions struct {
-	// Scan is what the kernel is asked for in a pass over the table.
+	// Scan says what a pass over the table asks the kernel for.
 	Scan Scan
-	// Index, if not nil, finds stale flows without a pass, as far as it knows the flows. The
-	// outcome is the same.
+	// Index, if not nil, finds stale flows without a pass, as far as it knows the flows. The result
+	// is the same.
 	Index Index
-	// KeepOpen makes TCP connections be deleted without being reset: their ends find out when they
-	// send.
+	// KeepOpen deletes TCP connections without resetting them: their ends find out when they send.
 	KeepOpen bool
+	// Stale, if not nil, is called with each stale flow before the deletion. The deletion may find
+	// that the flow has already ended. Stale must not keep the flow.
+	Stale func(*Flow)
 }
 
-// Index knows where flows go, so that [Table.Clean] need not pass over the table to find those that
-// are stale. Package mirror has one.
+// Index knows the flows of the table, so that [Table.Clean] finds the stale ones without a pass
+// over the table. Package mirror has one.
 type Index interface {
-	// Find calls each with the flows that m may find stale, as the kernel has them now. It finds
-	// all that were there when it was called, of the protocols that it returns; Clean looks for
-	// those of others in a pass, also after Find has found some of them. An error of each ends it
-	// and is returned.
+	// Find calls each with the flows that m may find stale, in their present form. For the
+	// protocols that it returns, it finds all flows that existed when it was called. Clean searches
+	// for flows of other protocols in a pass, even if Find has found some of them. If each returns
+	// an error, Find ends and returns it.
 	Find(ctx context.Context, m *Matcher, each func(*Flow) error) (Found, error)
 }
 
 // Found says what an [Index] found.
 type Found struct {
-	Protocols []Protocol // those of which all flows were found that can be stale
-	Lookups   int        // flows that the kernel was asked for, one by one
+	Protocols []Protocol // for these, all flows that can be stale were found
+	Lookups   int        // single flows that the kernel was asked for
 }
 
 // CleanResult says what a cleaning found and did.
 type CleanResult struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
-	Seen         int // flows the kernel sent
-	Lookups      int // flows that an [Index] asked the kernel for, one by one
-	Misdirected  int // stale flows of each kind
-	Untranslated int // those that were backwards among them
-	Deleted      int // flows deleted, connections reset among them
+	Seen         int // flows that the kernel sent
+	Lookups      int // single flows that an [Index] asked the kernel for
+	Misdirected  int // stale flows to endpoints that may not have them
+	Untranslated int // stale flows of the classes Untranslated and Backwards
+	Deleted      int // flows deleted, including connections that were reset
 	Missing      int // flows that had ended or changed before they could be deleted
 	Reset        int // TCP connections whose ends were reset, see [Table.Cut]
 	Duration     time.Duration
 }
 
-// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table;
-// none if there can be none. Open TCP connections among them are cut, see [Table.Cut]. Call it
-// after the change is in the kernel: before, a client that sends on would get its flow again. It
-// begins by waiting some 10 ms, until no packet is under way that saw the rules of before: its flow
-// might be put into the table behind the back of a pass that had begun.
+// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table.
+// If no flow can be stale, it makes no pass. It cuts open TCP connections among them, see
+// [Table.Cut]. Call it after the change is in the kernel: before, a client that keeps sending would
+// get its flow again. Clean first waits some 10 ms, until no packet is under way that saw the
+// former rules: such a packet could put its flow into the table behind the pass.
 //
-// A flow that was made again with a valid endpoint while Clean was at it is left alone, see
-// [Table.Delete]. Where the table is large and the program runs for long, a [CleanOptions.Index]
-// makes it faster.
+// If a client makes a flow again with a valid endpoint while Clean works, Clean leaves it alone,
+// see [Table.Delete]. If the table is large and the program runs for long, a [CleanOptions.Index]
+// makes Clean faster.
 //
-// Running Clean twice does no harm; an error leaves what it had not reached. Two changes must not
-// overlap: the second may make valid again what the first takes for stale.
+// Running Clean twice does no harm. After an error, the flows that it had not reached are still
+// there. Two changes must not overlap: the second may make flows valid again that are stale for the
+// first.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (CleanResult, error) {
 	start := time.Now()
+	if m == nil {
+		return CleanResult{}, fmt.Errorf("clean up stale flows: %w: no matcher", ErrBadChange)
+	}
 	c := cleaning{table: t, matcher: m, opts: opts}
 	err := c.run(ctx)
 	c.result.Duration = time.Since(start)
@@ -135,7 +141,7 @@ func (c *cleaning) run(ctx context.Context) error {
 	if c.matcher.Empty() {
 		return nil
 	}
-	if err := rcu.Wait(ctx); err != nil {
+	if err := wait.GracePeriod(ctx); err != nil {
 		return err
 	}
 	done, err := c.find(ctx)
@@ -145,7 +151,7 @@ func (c *cleaning) run(ctx context.Context) error {
 	return c.pass(ctx, done)
 }
 
-// find cleans with the help of the index. It returns the protocols that are done.
+// find cleans with the help of the index. It returns the protocols whose flows need no pass.
 func (c *cleaning) find(ctx context.Context) ([]Protocol, error) {
 	if c.opts.Index == nil {
 		return nil, nil
@@ -171,7 +177,7 @@ func (c *cleaning) pass(ctx context.Context, done []Protocol) error {
 	}
 }
 
-// requests chooses what to ask the kernel for.
+// requests returns the requests of a pass.
 func (c *cleaning) requests(ctx context.Context, done []Protocol) ([]dumpRequest, error) {
 	scan := c.opts.Scan
 	narrow := c.matcher.dumps(ScanNarrow, done...)
@@ -185,8 +191,7 @@ func (c *cleaning) requests(ctx context.Context, done []Protocol) ([]dumpRequest
 	return c.matcher.dumps(scan, done...), nil
 }
 
-// chooseScan chooses the question for a table with so many flows, of which the narrow question has
-// so many parts.
+// chooseScan chooses the Scan for a table with so many flows, if ScanNarrow takes so many requests.
 func chooseScan(flows, narrow int) Scan {
 	switch {
 	case flows <= narrowFlows && narrow*(emptyWalk+flows/walkShare) <= emptyWalk+flows:
@@ -202,10 +207,10 @@ func (c *cleaning) wants(f *Flow) bool {
 	return c.matcher.mayBeStale(f)
 }
 
-// take puts the flow on one of the lists if it is stale.
+// take adds a stale flow to one of the lists. It flushes full lists.
 func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if isTombstone(f) {
-		return nil // it is of use, and goes by itself
+		return nil // a tombstone is still needed, and expires by itself
 	}
 	switch c.matcher.Classify(f) {
 	case Misdirected:
@@ -214,6 +219,9 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 		c.result.Untranslated++
 	default:
 		return nil
+	}
+	if c.opts.Stale != nil {
+		c.opts.Stale(f)
 	}
 	if f.Protocol == TCP && f.TCP.Open() && !c.opts.KeepOpen {
 		c.open = append(c.open, *f)
@@ -226,7 +234,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	return c.flush(ctx)
 }
 
-// flush deletes what is on the lists.
+// flush deletes the flows on the lists.
 func (c *cleaning) flush(ctx context.Context) error {
 	stale, open := c.stale, c.open
 	c.stale, c.open = c.stale[:0], c.open[:0]

@@ -3,6 +3,7 @@ package conntrack_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"net/netip"
 	"syscall"
@@ -14,11 +15,11 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// A UDP client with a fixed source port sends on while its service changes. Without cleaning it
-// would stay where it was; with it, no packet after the cleaning goes astray.
+// A UDP client with a fixed source port keeps sending while its service changes. Without a cleaning
+// its flow would not change. After a cleaning, every packet reaches the right endpoint.
 func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []udpCase{
@@ -45,13 +46,13 @@ func TestCleanBringsUDPClientsToTheRightEndpoint(t *testing.T) {
 	}
 }
 
-// udpCase is one change of a service under a client that sends on.
+// udpCase is one change of a service whose client keeps sending.
 type udpCase struct {
 	name         string
 	service      string
 	outside      bool
 	masq         bool
-	before       int // the pod that serves, -1 for none
+	before       int // the pod that serves; -1: none
 	after        int
 	misdirected  int
 	untranslated int
@@ -84,7 +85,7 @@ func (tc udpCase) run(t *testing.T, way way) {
 	cleaner := way.begin(t, OpenTable(t, cluster.Node.NS))
 
 	Rules(t, cluster.Node.NS, rule(tc.before), "")
-	want := netnstest.InternetName
+	want := netnstest.Net.Internet
 	if tc.before >= 0 {
 		want = cluster.Pods[tc.before].Name
 	}
@@ -96,10 +97,9 @@ func (tc udpCase) run(t *testing.T, way way) {
 	if tc.outside && cluster.IsNodeAddr(service.Addr()) {
 		frontend.Addr = AnyAddr(service.Addr())
 	}
-	m, err := NewMatcher(Change{NodeAddrs: cluster.NodeAddrs(), Frontends: []Frontend{{
+	m := matcherOf(t, Change{NodeAddrs: cluster.NodeAddrs(), Frontends: []Frontend{{
 		Key: frontend, Endpoints: []netip.AddrPort{endpoint(tc.after)}, Untranslated: true,
 	}}})
-	require.NoError(t, err)
 	got := cleaner.clean(t, m, CleanOptions{})
 	require.Equal(t, tc.misdirected, got.Misdirected)
 	require.Equal(t, tc.untranslated, got.Untranslated)
@@ -126,8 +126,7 @@ func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	service := AddrPort("10.96.0.10:53")
 	endpoint := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
-	server, err := cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, endpoint)
-	require.NoError(t, err)
+	server := OK(cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, endpoint))(t)
 	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
 		SourcePort: 4000}
 	reject := "ip daddr 10.96.0.10 reject"
@@ -137,9 +136,8 @@ func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	require.Equal(t, netnstest.Answered, probe.Send(context.Background()).Kind)
 	require.NoError(t, server.Close())
 	Rules(t, cluster.Node.NS, "", reject)
-	m, err := NewMatcher(
+	m := matcherOf(t,
 		Change{Frontends: []Frontend{{Key: KeyOf(service, UDP)}}})
-	require.NoError(t, err)
 	hits := server.Hits()
 	got := cleaner.clean(t, m, CleanOptions{})
 	require.Equal(t, 1, got.Deleted)
@@ -159,12 +157,10 @@ func TestCleanCutsTCP(t *testing.T) {
 			table := OpenTable(t, cluster.Node.NS)
 			Rules(t, cluster.Node.NS, DNAT(TCP, service, at, ""), "")
 			conn := connect(t, cluster.Pods[0].NS, netip.AddrPort{}, service, listener)
-			m, err := NewMatcher(Change{Frontends: []Frontend{
+			m := matcherOf(t, Change{Frontends: []Frontend{
 				{Key: KeyOf(service, TCP)},
 			}})
-			require.NoError(t, err)
-			got, err := table.Clean(context.Background(), m, CleanOptions{KeepOpen: keepOpen})
-			require.NoError(t, err)
+			got := cleaned(t, table, m, CleanOptions{KeepOpen: keepOpen})
 			require.Equal(t, 1, got.Misdirected)
 			require.Equal(t, 1, got.Deleted)
 			if keepOpen {
@@ -174,8 +170,7 @@ func TestCleanCutsTCP(t *testing.T) {
 			require.Equal(t, 1, got.Reset)
 			require.ErrorIs(t, waitReset(conn.client), syscall.ECONNRESET)
 			require.ErrorIs(t, waitReset(conn.server), syscall.ECONNRESET)
-			got, err = table.Clean(context.Background(), m, CleanOptions{})
-			require.NoError(t, err)
+			got = cleaned(t, table, m, CleanOptions{})
 			require.Zero(t, got.Deleted, "tombstones are left alone")
 			require.Len(t, List(t, table, Filter{OriginalDst: service.Addr()}), 1)
 		})
@@ -186,16 +181,13 @@ func TestNothingIsDumpedWhenNothingCanBeStale(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	Create(t, table, NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
-	m, err := NewMatcher(Change{})
-	require.NoError(t, err)
-	got, err := table.Clean(context.Background(), m, CleanOptions{})
-	require.NoError(t, err)
+	m := matcherOf(t, Change{})
+	got := cleaned(t, table, m, CleanOptions{})
 	got.Duration = 0
 	require.Equal(t, CleanResult{}, got)
 }
 
-// Of a large table, exactly the flows go that the definition calls stale, whatever the kernel was
-// asked for.
+// Clean deletes exactly the stale flows of a large table, whatever Scan it uses.
 func TestCleanAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	for _, scan := range []Scan{ScanAuto, ScanNarrow, ScanProtocol, ScanAll} {
@@ -231,11 +223,22 @@ func testCleanAgreesWithTheDefinition(t *testing.T, way way, opts CleanOptions) 
 				want = append(want, f)
 			}
 		}
-		m, err := NewMatcher(c)
-		require.NoError(t, err)
+		m := matcherOf(t, c)
 		got := cleaner.clean(t, m, opts)
 		require.Equal(t, stale, got.Deleted, "seed %d: %+v", seed, c)
 		before = List(t, table, Filter{})
 		require.Equal(t, Keys(want), Keys(before), "seed %d: %+v", seed, c)
 	}
+}
+
+func cleaned(tb testing.TB, table *Table, m *Matcher, o CleanOptions) CleanResult {
+	tb.Helper()
+	r := OK(table.Clean(context.Background(), m, o))(tb)
+	return r
+}
+
+func cutAll(tb testing.TB, table *Table, flows iter.Seq2[Flow, error]) CutResult {
+	tb.Helper()
+	r := OK(table.Cut(context.Background(), flows))(tb)
+	return r
 }

@@ -13,53 +13,53 @@ import (
 )
 
 const (
-	// tombstoneTime is how long packets of a connection that was cut are answered with resets.
+	// tombstoneTime is how long the node answers packets of a connection that was cut with resets.
 	tombstoneTime = 30 * time.Second
-	// tombstonePort is where the node pretends that clients sent their packets to. IANA has not
-	// assigned it, so nobody listens; a listener would answer them with a reset, too.
+	// tombstonePort is the port of the node to which tombstones translate packets of clients. IANA
+	// has not assigned it, so no program listens there. A listener would answer with a reset, too.
 	tombstonePort = 4
-	// cutTries bounds how often a connection is cut that goes on meanwhile.
+	// cutTries bounds how often a connection is cut again because it went on.
 	cutTries = 4
 )
 
-// CutResult says what became of connections that were to be cut.
+// CutResult counts what happened to the connections that were to be cut.
 type CutResult struct {
 	Deleted int // flows deleted
-	Missing int // flows that had ended already, or changed into another
-	Reset   int // connections deleted whose client was made to send, and will be reset
+	Missing int // flows that had already ended, or changed into another
+	Reset   int // deleted connections whose client was made to send, and so will be reset
 }
 
-// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are
-// deleted only, see [Table.Delete].
+// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are only
+// deleted, see [Table.Delete].
 //
-// Deleting the flow alone leaves the ends waiting. The client's next packet, if there is one, is
-// tracked as a new connection and translated to an endpoint that knows nothing of it and resets it;
-// but a client that waits for data sends nothing for hours, and its packet is answered by ICMP,
-// which an established connection ignores, if the service has no endpoint left, or by nothing if it
-// is gone, its traffic dropped or nf_conntrack_tcp_loose off. So Cut puts two tombstones where the
-// flow was: flows in state CLOSE that translate what either end sends to the node itself, whose TCP
-// has no such connection and answers with a reset, with the right sequence numbers since it takes
-// them from the packet. Then it makes both ends speak, by segments that TCP must answer with an
-// acknowledgement (see RFC 5961). The kernel takes the reset back along the tombstone, so it comes
-// from where the peer expects it.
+// If only the flow is deleted, the ends may wait for long. The client's next packet makes a new
+// connection to another endpoint, and that endpoint resets it. But a client that waits for data
+// sends nothing for hours. If the service has no endpoint left, the answer to its packet is ICMP,
+// which an established connection ignores. If the service is gone, its traffic is dropped or
+// nf_conntrack_tcp_loose is off, there is no answer. So Cut puts two tombstones in the place of the
+// flow: flows in state CLOSE that translate the packets of either end to the node itself. The
+// node's TCP has no such connection and answers with a reset. It takes the right sequence numbers
+// from the packet. Then Cut makes both ends send, by segments that TCP must answer with an
+// acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so it comes
+// from the address that the peer expects.
 //
-// A packet can be quicker than the tombstones and make a flow again. Usually it leads elsewhere,
-// where nobody knows the connection, and brings the reset. With IPVS, which remembers connections
-// by itself, it leads to the same endpoint, and the connection would go on: then that flow is cut,
-// too.
+// A packet can precede the tombstones and make a flow again. Usually this flow leads to another
+// endpoint, which does not know the connection and resets it. IPVS remembers connections by itself.
+// There the flow leads to the same endpoint, and the connection would go on. Then Cut cuts that
+// flow, too.
 //
-// No healthy connection can be harmed: an end is reset only if its packets run into a tombstone,
-// and one is made only where no flow is. A tombstone lives for 30 seconds, and gives way at once to
-// a new connection with the same ports (a SYN in state CLOSE). It works with every verdict of the
-// service and with every backend and needs no rule; a firewall of the node has to let packets of
-// established connections in, and resets out.
+// Cut cannot harm a healthy connection: an end is reset only if its packets meet a tombstone, and a
+// tombstone is made only if no flow has its tuple. A tombstone lives for 30 seconds. A new
+// connection with the same ports replaces it at once (a SYN in state CLOSE). Cut works whatever the
+// service now does with packets, works with every backend, and needs no rule. A firewall of the
+// node must let packets of established connections in, and resets out.
 //
-// Not reset are connections whose packets are offloaded to hardware or go past conntrack, ends that
-// reach each other without this node once the flow is gone (direct server return), and ends to
+// Cut does not reset connections whose packets are offloaded to hardware or bypass conntrack, ends
+// that reach each other without this node once the flow is gone (direct server return), and ends to
 // which the node has no route.
 //
-// Cut needs CAP_NET_RAW to make the ends speak. Without, it returns [ErrNoPermission] after the
-// flows have been deleted: the ends will be reset when they send within 30 seconds.
+// Cut needs CAP_NET_RAW to make the ends send. Without it, Cut returns [ErrNoPermission] after it
+// has deleted the flows: ends that send within 30 seconds are still reset.
 func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (CutResult, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()
@@ -82,7 +82,7 @@ type cutting struct {
 	unreached error // the first reason why an end could not be made to send
 }
 
-// cut cuts connections, and again those that went on meanwhile.
+// cut cuts connections, and cuts those again that went on meanwhile.
 func (c *cutting) cut(ctx context.Context, batch []Flow) error {
 	targets := make([]target, len(batch))
 	for i := range batch {
@@ -100,15 +100,15 @@ func (c *cutting) cut(ctx context.Context, batch []Flow) error {
 	return nil
 }
 
-// target is a connection that is to be cut.
+// target is a connection to cut.
 type target struct {
 	flow  Flow // as it was
 	now   Flow // as it is in the table
-	again bool // it was deleted before, and is counted
+	again bool // it was already deleted once, and counted
 }
 
-// tombstones are those of one connection: for what its client sends and for what its endpoint
-// sends.
+// tombstones are the two tombstones of a connection: one for the packets of its client and one for
+// those of its endpoint.
 type tombstones struct {
 	flows [2]Flow
 	there [2]bool
@@ -119,8 +119,8 @@ const (
 	endpointSide
 )
 
-// replace puts tombstones in the place of the flows and makes their ends send. It returns those of
-// which a packet made a flow before there was a tombstone for what clients send.
+// replace replaces the flows by tombstones and makes their ends send. It returns the flows that a
+// packet made again before the tombstone for the client's packets existed.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
 	stones := make([]tombstones, len(targets))
 	var b rawnl.Batch
@@ -163,18 +163,18 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 	return survivors, c.finish(ctx, targets, stones, missing)
 }
 
-// part says what a message is about: the deletion of a flow (side -1) or one of its tombstones.
+// part says which message is meant: the deletion of a flow (side -1) or one of its tombstones.
 type part struct{ target, side int }
 
-// finish counts the connections, and makes the ends of those that were deleted send. A flow that
-// was not there any more needs no tombstone: it is taken away again.
+// finish counts the connections, and makes the ends of the deleted ones send. A flow that had
+// already ended needs no tombstones, so finish removes them.
 func (c *cutting) finish(ctx context.Context, targets []target, stones []tombstones,
 	missing []bool) error {
 	var undo rawnl.Batch
 	for i := range stones {
 		s := &stones[i]
 		switch {
-		case targets[i].again: // it is counted
+		case targets[i].again: // already counted
 		case missing[i]:
 			c.result.Missing++
 		default:
@@ -202,9 +202,9 @@ func (c *cutting) finish(ctx context.Context, targets []target, stones []tombsto
 	return err
 }
 
-// remade returns those of the connections that go on: a packet of either end made a flow of them
-// again, to the same endpoint. Of a packet of the endpoint it is backwards, since IPVS translates
-// without telling conntrack which way the connection goes.
+// remade returns those connections that go on: a packet of either end made a flow again, to the
+// same endpoint. A packet of the endpoint makes a backwards flow, because IPVS translates without
+// telling conntrack the direction of the connection.
 func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err error) {
 	found, err := t.lookup(ctx, flows)
 	for i, now := range found {
@@ -216,7 +216,7 @@ func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err erro
 	return on, err
 }
 
-// leadsTo returns where packets with this tuple go that belong to the flow, in either direction.
+// leadsTo returns where the flow sends a packet with this tuple, in either direction.
 func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 	if f.Original.Src == packet.Src && f.Original.Dst == packet.Dst {
 		return f.Reply.Src
@@ -224,7 +224,7 @@ func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 	return f.Original.Src
 }
 
-// tombstones returns those that a connection gets.
+// tombstones returns the tombstones for a connection.
 func (c *cutting) tombstones(f *Flow) (s tombstones) {
 	if node := c.node(f.Original.Src.Addr()); node.IsValid() {
 		s.flows[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
@@ -251,7 +251,7 @@ func isTombstone(f *Flow) bool {
 		f.Reply.Src.Port() == tombstonePort
 }
 
-// tombstone returns a flow that takes to the node what is sent as the tuple says.
+// tombstone returns a flow that sends packets with this tuple to the node.
 func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow {
 	return Flow{
 		Protocol: TCP,
@@ -264,8 +264,8 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow
 	}
 }
 
-// probe makes the end whose packets the tombstone catches send one. The segments look like replies
-// to it. One is enough, but either can fail to get an answer: see synAck and stray.
+// probe makes an end send a packet that meets the tombstone. The two segments pretend to be replies
+// to that end. One answer is enough, but either segment may get none: see synAck and stray.
 func (c *cutting) probe(stone *Flow) bool {
 	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst),
 		stray(stone.Reply.Src, stone.Reply.Dst)} {
@@ -277,7 +277,8 @@ func (c *cutting) probe(stone *Flow) bool {
 	return true
 }
 
-// node returns the node's address towards a peer, invalid if there is no way to it.
+// node returns the node's address towards a peer. It is invalid if the node has no route to the
+// peer.
 func (c *cutting) node(peer netip.Addr) netip.Addr {
 	node, ok := c.nodes[peer]
 	if !ok {
@@ -290,8 +291,8 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	return node
 }
 
-// unreachable reports whether there is no way to an end. Then it cannot be made to send, nor does
-// anything that it sends get an answer.
+// unreachable reports whether the node has no route to an end. Then the end cannot be made to send,
+// and its packets get no answer.
 func unreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }

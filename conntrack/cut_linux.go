@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// ends reaches the ends of connections from the node. Its sockets are made in the namespace when
-// first used.
+// ends sends to the ends of connections from the node. It opens its sockets in the namespace when
+// they are first needed.
 type ends struct {
 	ns      *threadns.NS
 	sockets map[endSocket]int
@@ -20,8 +20,8 @@ type ends struct {
 
 type endSocket struct{ domain, typ int }
 
-// socket returns the socket of a kind. For raw ones the caller writes the IP header: IPPROTO_RAW
-// implies IP_HDRINCL (raw(7)), and IPV6_HDRINCL likewise (inet6_create in net/ipv6/af_inet6.c).
+// socket returns the socket of a kind. With raw sockets the caller writes the IP header:
+// IPPROTO_RAW implies IP_HDRINCL (raw(7)) and IPV6_HDRINCL (inet6_create in net/ipv6/af_inet6.c).
 func (e *ends) socket(kind endSocket) (int, error) {
 	if fd, ok := e.sockets[kind]; ok {
 		return fd, nil
@@ -45,8 +45,8 @@ func (e *ends) socket(kind endSocket) (int, error) {
 	return fd, nil
 }
 
-// source returns the address from which the node would send to the peer. Connecting a UDP socket
-// sends nothing.
+// source returns the address from which the node would send to the peer. It connects a UDP socket,
+// which sends nothing.
 func (e *ends) source(peer netip.Addr) (netip.Addr, error) {
 	fd, err := e.socket(endSocket{domain(peer), unix.SOCK_DGRAM})
 	if err != nil {

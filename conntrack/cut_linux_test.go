@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 // pair is an idle TCP connection through a service.
@@ -22,7 +22,7 @@ type pair struct {
 	client, server *net.TCPConn
 }
 
-// connect opens a connection from a host to a service, which leads to the listener.
+// connect opens a connection from a host to a service that leads to the listener.
 func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
 	listener *net.TCPListener) pair {
 	tb.Helper()
@@ -118,9 +118,9 @@ type cutCase struct {
 	node   bool   // the client is a process of the node
 	v6     bool   // over IPv6
 	masq   bool   // the client is masqueraded
-	left   bool   // another endpoint is left
-	filter string // what the filter chains do with packets to the service, or with all
-	sysctl string // a setting of the node to be 0
+	left   bool   // the service has another endpoint left
+	filter string // what the filter chains do with packets to the service, or with all packets
+	sysctl string // a sysctl of the node that is set to 0
 }
 
 func (tc cutCase) run(t *testing.T) {
@@ -154,9 +154,8 @@ func (tc cutCase) run(t *testing.T) {
 		require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
 	}
 
-	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
+	cut := cutAll(t, table, table.Flows(context.Background(),
 		Filter{OriginalDst: service.Addr()}))
-	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
@@ -164,13 +163,13 @@ func (tc cutCase) run(t *testing.T) {
 	if !tc.left {
 		return
 	}
-	// The client can come back at once, even with the port it had.
+	// The client can connect again at once, even with the same port.
 	again := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
 	doomed.client.Close()
 	require.NoError(t, connect(t, client.NS, again, service, otherListener).talk())
 }
 
-// A cut of a flow that ended, or was made again meanwhile, leaves everything as it is.
+// A cut changes nothing if the flow ended, or was made again meanwhile.
 func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
@@ -181,7 +180,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	table := OpenTable(t, node.NS)
 	Rules(t, node.NS, DNAT(TCP, service, at, "")+DNAT(TCP, other, at, ""), "")
 
-	// Many connections of one endpoint, from one client: only those of one service are cut.
+	// One endpoint has many connections from one client. Only those of one service are cut.
 	var doomed, healthy []pair
 	for range 20 {
 		doomed = append(doomed, connect(t, client.NS, netip.AddrPort{}, service, listener))
@@ -192,9 +191,8 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	ended.Original.Src = AddrPort("10.244.1.1:1")
 	ended.Reply.Dst, ended.ID = ended.Original.Src, 0
 	changed := List(t, table, Filter{OriginalDst: other.Addr()})[0]
-	changed.Reply.Src = AddrPort("10.244.1.9:8080") // as it was before it was made again
-	cut, err := table.Cut(context.Background(), All(append(flows, ended, changed)...))
-	require.NoError(t, err)
+	changed.Reply.Src = AddrPort("10.244.1.9:8080") // before the flow was made again
+	cut := cutAll(t, table, All(append(flows, ended, changed)...))
 	require.Equal(t, CutResult{Deleted: 20, Missing: 2, Reset: 20}, cut)
 	for i := range doomed {
 		require.ErrorIs(t, waitReset(doomed[i].client), syscall.ECONNRESET)
@@ -213,7 +211,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	}
 }
 
-// Linux answers no more than one segment without data in half a second that is out of place.
+// Linux answers at most one segment without data in half a second if the segment is out of place.
 func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
@@ -227,16 +225,15 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	peer := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
 	time.Sleep(250 * time.Millisecond) // until no acknowledgement is due
 	require.NoError(t, table.SendSynAck(service, peer))
-	cut, err := table.Cut(context.Background(), table.Flows(context.Background(),
+	cut := cutAll(t, table, table.Flows(context.Background(),
 		Filter{OriginalDst: service.Addr()}))
-	require.NoError(t, err)
 	require.Equal(t, CutResult{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
 }
 
-// A connection of which a packet made a flow again, before there was a tombstone, is cut if it goes
-// on.
+// A packet makes a connection's flow again before its tombstone exists. Cut finds it and cuts it,
+// too.
 func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -251,15 +248,14 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	buried := open("10.244.1.1:1004", "10.96.0.10:80", "10.244.0.5:8080")
 	ended := open("10.244.1.1:1005", "10.96.0.10:80", "10.244.0.5:8080")
 
-	backwards := reply // as IPVS makes it of what the endpoint sends
+	backwards := reply // the form that IPVS gives a packet of the endpoint
 	backwards.Original, backwards.Reply = reply.Reply, reply.Original
 	closed := buried
 	closed.TCP = TCPClose
 	Create(t, table, again, open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.6:8080"), backwards,
 		closed)
 
-	cut, err := table.CutAgain(t.Context(), []Flow{again, elsewhere, reply, buried, ended})
-	require.NoError(t, err)
+	cut := OK(table.CutAgain(t.Context(), []Flow{again, elsewhere, reply, buried, ended}))(t)
 	require.Equal(t, []Flow{again, reply}, cut.Were)
 	require.Empty(t, cut.Survivors)
 	require.Zero(t, cut.Result.Deleted, "they were counted")
@@ -272,8 +268,7 @@ func TestCutOfUDPDeletes(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	Create(t, table, NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
-	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
-	require.NoError(t, err)
+	cut := cutAll(t, table, table.Flows(context.Background(), Filter{}))
 	require.Equal(t, CutResult{Deleted: 1}, cut)
 	require.Empty(t, List(t, table, Filter{}))
 }
@@ -284,7 +279,6 @@ func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	f := NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", "")
 	f.TCP = TCPEstablished
 	Create(t, table, f)
-	cut, err := table.Cut(context.Background(), table.Flows(context.Background(), Filter{}))
-	require.NoError(t, err)
+	cut := cutAll(t, table, table.Flows(context.Background(), Filter{}))
 	require.Equal(t, CutResult{Deleted: 1}, cut, "nobody can be reset, and that is no failure")
 }

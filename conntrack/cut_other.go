@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// ends reaches the ends of connections. It cannot here.
+// ends is a stub: only Linux can reach the ends of connections.
 type ends struct{ ns *threadns.NS }
 
 func (e *ends) source(netip.Addr) (netip.Addr, error) { return netip.Addr{}, errors.ErrUnsupported }

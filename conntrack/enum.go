@@ -32,7 +32,7 @@ func (p Protocol) String() string {
 	return strconv.Itoa(int(p))
 }
 
-// icmp reports whether tuples of p have an identifier, a type and a code where others have ports.
+// icmp reports whether tuples of p have an identifier, a type and a code instead of ports.
 func (p Protocol) icmp() bool { return p == ICMP || p == ICMPv6 }
 
 // Family is an address family, numbered as netfilter numbers it.
@@ -65,25 +65,25 @@ type Status uint32
 
 // The bits, in the kernel's order.
 const (
-	// IPS_EXPECTED: a helper foresaw it (the data connection of FTP)
-	StatusExpected  Status = 1 << iota
+	// IPS_EXPECTED: a helper expected it (the data connection of FTP)
+	statusExpected  Status = 1 << iota
 	StatusSeenReply        // IPS_SEEN_REPLY: packets went both ways
 	StatusAssured          // IPS_ASSURED: not evicted when the table is full
-	StatusConfirmed        // IPS_CONFIRMED: its first packet has left the machine
+	statusConfirmed        // IPS_CONFIRMED: its first packet has left the machine
 	StatusSrcNAT           // IPS_SRC_NAT: the source is translated
 	StatusDstNAT           // IPS_DST_NAT: the destination is translated
-	StatusSeqAdjust        // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
-	// IPS_SRC_NAT_DONE: whether to translate the source is decided
-	StatusSrcNATDone
-	StatusDstNATDone   // IPS_DST_NAT_DONE: the same for the destination
-	StatusDying        // IPS_DYING: removed from the table
+	statusSeqAdjust        // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
+	// IPS_SRC_NAT_DONE: the source translation is decided
+	statusSrcNATDone
+	statusDstNATDone   // IPS_DST_NAT_DONE: the same for the destination
+	statusDying        // IPS_DYING: removed from the table
 	StatusFixedTimeout // IPS_FIXED_TIMEOUT: traffic does not prolong it
-	StatusTemplate     // IPS_TEMPLATE
-	// IPS_UNTRACKED: obsolete; in the kernel, lost a clash on insertion
-	StatusUntracked
-	StatusHelper    // IPS_HELPER: a helper was attached on request
-	StatusOffload   // IPS_OFFLOAD: in a flow table
-	StatusHWOffload // IPS_HW_OFFLOAD: in the hardware
+	statusTemplate     // IPS_TEMPLATE
+	// IPS_UNTRACKED: obsolete; inside the kernel it means that the flow lost a clash on insertion
+	statusUntracked
+	statusHelper    // IPS_HELPER: a helper was attached on request
+	statusOffload   // IPS_OFFLOAD: in a flow table
+	statusHWOffload // IPS_HW_OFFLOAD: in the hardware
 )
 
 var statusNames = [...]string{
@@ -117,7 +117,7 @@ type TCPState uint8
 
 // The states, in the kernel's order.
 const (
-	TCPNone        TCPState = iota // TCP_CONNTRACK_NONE; also the state of what is not TCP
+	TCPNone        TCPState = iota // TCP_CONNTRACK_NONE; also the state of other protocols
 	TCPSynSent                     // TCP_CONNTRACK_SYN_SENT
 	TCPSynRecv                     // TCP_CONNTRACK_SYN_RECV
 	TCPEstablished                 // TCP_CONNTRACK_ESTABLISHED
@@ -137,8 +137,7 @@ var tcpStateNames = [...]string{
 // String returns the name that conntrack(8) prints, and the number of an unknown state.
 func (s TCPState) String() string { return stateName(tcpStateNames[:], uint8(s)) }
 
-// Open reports whether both ends may still believe in the connection, so that ending it takes a
-// reset.
+// Open reports whether both ends may still believe in the connection. Then only a reset ends it.
 func (s TCPState) Open() bool { return s >= TCPSynRecv && s <= TCPLastAck }
 
 // SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,
@@ -147,15 +146,15 @@ type SCTPState uint8
 
 // The states, in the kernel's order.
 const (
-	SCTPNone            SCTPState = iota // SCTP_CONNTRACK_NONE; also the state of what is not SCTP
-	SCTPClosed                           // SCTP_CONNTRACK_CLOSED
-	SCTPCookieWait                       // SCTP_CONNTRACK_COOKIE_WAIT
-	SCTPCookieEchoed                     // SCTP_CONNTRACK_COOKIE_ECHOED
-	SCTPEstablished                      // SCTP_CONNTRACK_ESTABLISHED
-	SCTPShutdownSent                     // SCTP_CONNTRACK_SHUTDOWN_SENT
-	SCTPShutdownRecd                     // SCTP_CONNTRACK_SHUTDOWN_RECD
-	SCTPShutdownAckSent                  // SCTP_CONNTRACK_SHUTDOWN_ACK_SENT
-	SCTPHeartbeatSent                    // SCTP_CONNTRACK_HEARTBEAT_SENT
+	SCTPNone            SCTPState = iota // SCTP_CONNTRACK_NONE; also the state of other protocols
+	sctpClosed                           // SCTP_CONNTRACK_CLOSED
+	sctpCookieWait                       // SCTP_CONNTRACK_COOKIE_WAIT
+	sctpCookieEchoed                     // SCTP_CONNTRACK_COOKIE_ECHOED
+	sctpEstablished                      // SCTP_CONNTRACK_ESTABLISHED
+	sctpShutdownSent                     // SCTP_CONNTRACK_SHUTDOWN_SENT
+	sctpShutdownRecd                     // SCTP_CONNTRACK_SHUTDOWN_RECD
+	sctpShutdownAckSent                  // SCTP_CONNTRACK_SHUTDOWN_ACK_SENT
+	sctpHeartbeatSent                    // SCTP_CONNTRACK_HEARTBEAT_SENT
 )
 
 var sctpStateNames = [...]string{

@@ -14,8 +14,8 @@ const (
 	FlowNew       EventType = iota // the flow was made
 	FlowUpdated                    // its status, protocol state or mark changed
 	FlowDestroyed                  // it ended or was deleted
-	// EventsLost says that the kernel had more events than the buffer had room for: an unknown
-	// number is missing here. Whoever keeps a picture of the table must list it anew.
+	// EventsLost says that the buffer of the socket was full: an unknown number of events is
+	// missing here. A program that keeps a copy of the table must list it anew.
 	EventsLost
 )
 
@@ -34,11 +34,12 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event %d", uint8(t))
 }
 
-// Event is one thing that happened in the table.
+// Event is one change in the table.
 type Event struct {
 	Type EventType
-	// Flow is as it was then, as far as the kernel says: older kernels leave the status, the
-	// timeout and the protocol state out of events about destroyed flows. It is zero in EventsLost.
+	// Flow is the flow at the time of the event, as far as the kernel reports it: older kernels
+	// leave the status, the timeout and the protocol state out of events about destroyed flows. It
+	// is zero in EventsLost.
 	Flow Flow
 }
 
@@ -61,8 +62,8 @@ func eventGroups(types []EventType) ([]uint32, error) {
 	return groups, nil
 }
 
-// parseEvent parses a message of the multicast groups into e. It returns errUnwanted if wants turns
-// the flow down, see parseFlow.
+// parseEvent parses a message of the multicast groups into e. It returns errUnwanted if wants
+// rejects the flow, see parseFlow.
 func parseEvent(m rawnl.Message, e *Event, wants func(*Flow) bool) error {
 	switch {
 	case m.Subsys != rawnl.SubsysConntrack || m.Type != msgNew && m.Type != msgDelete:

@@ -100,8 +100,7 @@ func FuzzParseEvents(f *testing.F) {
 	})
 }
 
-// The filter is a program of classic BPF for the kernel; what it does there is tested with real
-// events.
+// The filter is a classic BPF program for the kernel. Other tests run it there with real events.
 func TestEventFilter(t *testing.T) {
 	t.Parallel()
 	program, err := eventFilter([]Protocol{UDP, SCTP})

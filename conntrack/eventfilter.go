@@ -2,16 +2,16 @@ package conntrack
 
 import "golang.org/x/net/bpf"
 
-// Sizes of what stands before a value (include/uapi/linux/netlink.h,
+// Sizes of the headers before a value (include/uapi/linux/netlink.h,
 // include/uapi/linux/netfilter/nfnetlink.h).
 const (
 	eventHeaders = 16 + 4 // struct nlmsghdr, struct nfgenmsg
 	attrHeader   = 4      // struct nlattr
 )
 
-// eventFilter returns a program for a socket that lets the events of some protocols pass, and what
-// it cannot make sense of: that is left to whoever reads it. Without protocols there is none: all
-// pass.
+// eventFilter returns a program for a socket. It passes the events of some protocols, and all
+// messages that it cannot decode: the reader decides about those. Without protocols it returns no
+// program, and all events pass.
 func eventFilter(protocols []Protocol) ([]bpf.RawInstruction, error) {
 	if len(protocols) == 0 {
 		return nil, nil
@@ -22,8 +22,8 @@ func eventFilter(protocols []Protocol) ([]bpf.RawInstruction, error) {
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipFalse: 1},
 			bpf.RetConstant{Val: 0xffffffff})
 	}
-	// Each load finds the attribute of type X from offset A on, or in the attribute at A: its
-	// offset, 0 if there is none.
+	// Each load finds the attribute of type X, from offset A on or in the attribute at A. It
+	// returns the attribute's offset, or 0 if there is none.
 	find := bpf.ExtNetlinkAttr
 	for _, attr := range []uint16{attrTupleOrig, attrTupleProto, attrProtoNum} {
 		program = append(program, bpf.LoadConstant{Dst: bpf.RegX, Val: uint32(attr)},

@@ -36,7 +36,7 @@ func ExampleTable_Clean() {
 }
 
 // How many connections does each endpoint of a service have?
-func ExampleCountBy() {
+func ExampleTable_Flows() {
 	table, err := conntrack.Open(nil)
 	if err != nil {
 		log.Fatal(err)
@@ -47,11 +47,12 @@ func ExampleCountBy() {
 		OriginalDst:     netip.MustParseAddr("10.96.0.20"),
 		OriginalDstPort: 443,
 	})
-	counts, err := conntrack.CountBy(flows, func(f *conntrack.Flow) netip.AddrPort {
-		return f.Reply.Src
-	})
-	if err != nil {
-		log.Fatal(err)
+	counts := map[netip.AddrPort]int{}
+	for f, err := range flows {
+		if err != nil {
+			log.Fatal(err)
+		}
+		counts[f.Reply.Src]++
 	}
 	for endpoint, n := range counts {
 		log.Printf("%s has %d", endpoint, n)
@@ -85,7 +86,7 @@ func ExampleMatcher_Classify() {
 	// 10.96.0.10:53 untranslated
 }
 
-// Follow what happens, and know the table: first follow, then list.
+// To know the table and all its changes, first follow it, then list it.
 func ExampleTable_Follow() {
 	table, err := conntrack.Open(nil)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 const (
@@ -14,7 +14,7 @@ const (
 	TombstoneTime = tombstoneTime
 )
 
-// Hurt makes faults of what the table says to the kernel from now on.
+// Hurt injects faults into all further requests of the table.
 func (t *Table) Hurt(f *rawnltest.Faults) error {
 	t.wrap = func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }
 	old := t.conn
@@ -26,7 +26,7 @@ func (t *Table) Hurt(f *rawnltest.Faults) error {
 	return errors.Join(err, old.Close())
 }
 
-// SendSynAck sends what makes a TCP send an acknowledgement.
+// SendSynAck sends a segment that makes a TCP send an acknowledgement.
 func (t *Table) SendSynAck(src, dst netip.AddrPort) error {
 	e := &ends{ns: t.ns}
 	defer e.close()

@@ -6,9 +6,15 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// What the tests outside of the package know of its inside: they share their helpers with the tests
-// of packages that import this one.
+// Unexported names for tests in other packages. These tests share their helpers with the tests of
+// packages that import this one.
 type DumpRequest = dumpRequest
+
+const (
+	StatusConfirmed   = statusConfirmed
+	StatusHWOffload   = statusHWOffload
+	SCTPHeartbeatSent = sctpHeartbeatSent
+)
 
 var (
 	WantAll      = wantAll

@@ -10,42 +10,43 @@ import (
 // Filter says which flows are wanted. Every field that is set must match; the zero Filter matches
 // everything.
 //
-// A filter is always evaluated here, so it is exact on every kernel. What the kernel can evaluate,
-// too, is handed down to it, so that it need not send what is not wanted; a kernel that does not
-// know a part of it ignores that part:
+// This package always evaluates the filter itself, so it is exact on every kernel. It also passes
+// those parts to the kernel that the kernel can evaluate, so that the kernel sends fewer flows. A
+// kernel that does not know a part ignores it:
 //
-//   - the family, on every kernel;
-//   - the mark, since Linux 3.4, and the status, since 5.15;
-//   - the zone, since 6.8;
-//   - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit
-//     cb8aa9a3affb).
+// - the family, on every kernel;
+// - the mark, since Linux 3.4, and the status, since 5.15;
+// - the zone, since 6.8;
+// - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit
+// cb8aa9a3affb).
 //
-// Two things are not handed down because kernels get them wrong and lose flows that are wanted.
-// IPv6 addresses: kernels from 5.8 on compare them the wrong way round
-// (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for a test of equality); 7.2.13 still does,
-// 6.12.117 does not. Both directions at once: without commit ad81d4daf6a3 the reply tuple is
-// compared as far as the original one was to be; so the reply tuple is handed down only if the
-// filter says nothing of the original one.
+// Two things are not passed to the kernel because kernels get them wrong and lose wanted flows.
+// IPv6 addresses: from 5.8 on, kernels invert the comparison (ctnetlink_filter_match_tuple uses
+// ipv6_addr_cmp as a test of equality); 7.2.13 still does, 6.12.117 does not. Both directions at
+// once: without commit ad81d4daf6a3, the kernel compares those fields of the reply tuple that the
+// filter sets in the original one. So the reply tuple is passed only if the filter does not set
+// anything of the original one.
 type Filter struct {
 	// Family limits the flows to one family. Addresses below imply it.
 	Family Family
 	// Protocol is the transport protocol; 0 means any.
 	Protocol Protocol
 
-	// OriginalSrc is the client.
+	// OriginalSrc is the address of the client.
 	OriginalSrc netip.Addr
-	// OriginalDst and OriginalDstPort are where the client sends to: for a service, its frontend.
+	// OriginalDst and OriginalDstPort are the address and port to which the client sends: for a
+	// service, its frontend.
 	OriginalDst     netip.Addr
 	OriginalDstPort uint16
-	// ReplySrc and ReplySrcPort are who answers: for a service, the endpoint.
+	// ReplySrc and ReplySrcPort are the address and port that answer: for a service, the endpoint.
 	ReplySrc     netip.Addr
 	ReplySrcPort uint16
 
-	// Status are bits that must be as they are here, of those in StatusMask; if that is 0, of those
-	// in Status.
+	// Status are the wanted values of the bits in StatusMask. If StatusMask is 0, the bits in
+	// Status must be set.
 	Status, StatusMask Status
-	// Mark is the connection mark, of which the bits in MarkMask count; if that is 0 and Mark is
-	// not, all of them.
+	// Mark is the connection mark. Only the bits in MarkMask count. If MarkMask is 0 and Mark is
+	// not, all bits count.
 	Mark, MarkMask uint32
 	// Zone is the conntrack zone; nil means any.
 	Zone *uint16
@@ -78,8 +79,8 @@ func matchAddr(want netip.Addr, got netip.AddrPort) bool {
 	return !want.IsValid() || want.Unmap() == got.Addr()
 }
 
-// status returns the status bits wanted and which count. No bit is wanted that does not count: the
-// kernel compares without looking.
+// status returns the wanted status bits and the mask of those that count. It clears wanted bits
+// outside of the mask, because the kernel does not.
 func (f Filter) status() (status, mask Status) {
 	if f.StatusMask == 0 {
 		return f.Status, f.Status
@@ -95,7 +96,7 @@ func (f Filter) mark() (mark, mask uint32) {
 	return f.Mark & f.MarkMask, f.MarkMask
 }
 
-// family returns the one family that the filter allows, AnyFamily if it allows both.
+// family returns the one family that the filter allows, or AnyFamily if it allows both.
 func (f Filter) family() (Family, error) {
 	family := f.Family
 	if family != AnyFamily && family != IPv4 && family != IPv6 {
@@ -120,14 +121,13 @@ func (f Filter) family() (Family, error) {
 	return family, nil
 }
 
-// dumpRequest is what the kernel is asked to do about a filter. The zero value asks for the whole
-// table.
+// dumpRequest is the kernel's part of a filter. The zero value asks for the whole table.
 type dumpRequest struct {
 	Family           Family
-	Protocol         Protocol // with everything below it: 0 means that the tuple is not filtered
+	Protocol         Protocol // with the fields below; 0 means that the tuple is not filtered
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
-	Reply            bool // src to dstPort are about the reply tuple, else about the original
+	Reply            bool // src to dstPort concern the reply tuple, otherwise the original tuple
 	Status           Status
 	StatusMask       Status
 	Mark, MarkMask   uint32
@@ -139,8 +139,8 @@ func (d dumpRequest) filtersTuple() bool {
 	return d.Protocol != 0 || d.Src.IsValid() || d.Dst.IsValid()
 }
 
-// dumps returns the requests whose answers hold every flow that the filter wants. They overlap in
-// nothing.
+// dumps returns the requests whose answers hold every flow that the filter wants. No flow is in two
+// of them.
 func (f Filter) dumps() ([]dumpRequest, error) {
 	family, err := f.family()
 	if err != nil {
@@ -165,13 +165,13 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 	if family != AnyFamily || !d.filtersTuple() {
 		return []dumpRequest{d}, nil
 	}
-	// CTA_FILTER needs a family (EOPNOTSUPP without): ask for one after the other.
+	// CTA_FILTER needs a family (EOPNOTSUPP without), so there is one request for each.
 	d4, d6 := d, d
 	d4.Family, d6.Family = IPv4, IPv6
 	return []dumpRequest{d4, d6}, nil
 }
 
-// filterable returns the address as far as the kernel can compare it: an IPv6 address it cannot,
+// filterable returns the address if the kernel can compare it. It cannot compare IPv6 addresses,
 // see [Filter].
 func filterable(a netip.Addr) netip.Addr {
 	if a = a.Unmap(); a.Is4() {
@@ -180,7 +180,7 @@ func filterable(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// compareRequests orders requests that differ in what a [Matcher] sets.
+// compareRequests orders requests by the fields that a [Matcher] sets.
 func compareRequests(a, b dumpRequest) int {
 	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Protocol, b.Protocol),
 		cmp.Compare(a.DstPort, b.DstPort), a.Dst.Compare(b.Dst))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 func TestFilterMatch(t *testing.T) {
@@ -120,7 +120,7 @@ func TestFilterThatContradictsItself(t *testing.T) {
 	}
 }
 
-// The kernel may only drop what the filter would drop, too.
+// The kernel may only leave out flows that the filter would leave out, too.
 func TestDumpRequestsLoseNothing(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Flow is one entry of the conntrack table, as the kernel reported it: a snapshot. What the kernel
-// did not report is zero.
+// Flow is one entry of the conntrack table, as the kernel reported it: a snapshot. Fields that the
+// kernel did not report are zero.
 type Flow struct {
 	Protocol Protocol
-	// Original is what the first packet looked like when it arrived. Reply is what a packet of the
-	// other side looks like when it arrives: translation shows where the two are not each other's
+	// Original is the tuple of the first packet when it arrived. Reply is the tuple of the other
+	// side's packets when they arrive. If the flow is translated, the two are not each other's
 	// inverse. The source of Reply is the endpoint that answers.
 	Original, Reply Tuple
 
 	Status  Status
-	Timeout time.Duration // until the kernel forgets the flow if no packet comes; whole seconds
+	Timeout time.Duration // left until the kernel forgets the flow; whole seconds
 	Mark    uint32        // connection mark
-	// ID tells flows apart: it is a keyed hash of the original tuple and of where in memory the
-	// kernel keeps the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the
-	// same original tuple right after the first was deleted is likely to get the same ID:
+	// ID tells flows apart. It is a keyed hash of the original tuple and of the kernel's memory
+	// address of the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the same
+	// original tuple right after the first was deleted is likely to get the same ID, so
 	// [Table.Delete] does not rely on it alone.
 	ID uint32
 
@@ -31,30 +31,30 @@ type Flow struct {
 
 	// OriginalCount and ReplyCount need the sysctl nf_conntrack_acct, which is off by default.
 	OriginalCount, ReplyCount Count
-	// Start and Stop need the sysctl nf_conntrack_timestamp, which is off by default; Stop is in
-	// destroy events only.
+	// Start and Stop need the sysctl nf_conntrack_timestamp, which is off by default. Only destroy
+	// events have Stop.
 	Start, Stop time.Time
 }
 
 // Tuple is one direction of a flow.
 type Tuple struct {
-	// Src and Dst are where a packet comes from and goes to. For ICMP, both ports are the
-	// identifier; a protocol without ports has 0 there.
+	// Src and Dst are the source and the destination of a packet. For ICMP, both ports are the
+	// identifier. A protocol without ports has port 0.
 	Src, Dst netip.AddrPort
-	// ICMPType and ICMPCode are of ICMP and ICMPv6 only.
+	// ICMPType and ICMPCode are for ICMP and ICMPv6 only.
 	ICMPType, ICMPCode uint8
 	// Zone is the conntrack zone of this direction; 0 is the default zone. Most zones cover both
 	// directions.
 	Zone uint16
 }
 
-// Count is what went in one direction of a flow.
+// Count is the traffic in one direction of a flow.
 type Count struct{ Packets, Bytes uint64 }
 
 // Family returns the family of the flow's addresses.
 func (f *Flow) Family() Family { return familyOf(f.Original.Dst.Addr()) }
 
-// Zone returns the zone of the flow, be it of both directions or of one.
+// Zone returns the zone of the flow, even if it is the zone of one direction only.
 func (f *Flow) Zone() uint16 {
 	if f.Original.Zone != 0 {
 		return f.Original.Zone
@@ -62,8 +62,8 @@ func (f *Flow) Zone() uint16 {
 	return f.Reply.Zone
 }
 
-// Translated reports whether the flow was sent somewhere else than where the client meant it to go:
-// by DNAT, or by IPVS, which does not set [StatusDstNAT].
+// Translated reports whether the flow goes to another destination than the client addressed: by
+// DNAT, or by IPVS, which does not set [StatusDstNAT].
 func (f *Flow) Translated() bool { return f.Reply.Src != f.Original.Dst }
 
 // Masqueraded reports whether the endpoint sees another source than the client's.
@@ -87,7 +87,7 @@ func (f Flow) String() string {
 	for _, bit := range []struct {
 		status Status
 		text   string
-	}{{StatusHWOffload, "HW_OFFLOAD"}, {StatusOffload, "OFFLOAD"}, {StatusAssured, "ASSURED"}} {
+	}{{statusHWOffload, "HW_OFFLOAD"}, {statusOffload, "OFFLOAD"}, {StatusAssured, "ASSURED"}} {
 		if f.Status&bit.status != 0 {
 			fmt.Fprintf(&b, " [%s]", bit.text)
 		}
@@ -110,7 +110,7 @@ func (t Tuple) text(p Protocol) string {
 	case p.icmp():
 		return s + fmt.Sprintf(" type=%d code=%d id=%d", t.ICMPType, t.ICMPCode, t.Src.Port())
 	case t.Src.Port() == 0 && t.Dst.Port() == 0:
-		return s // of a protocol without ports
+		return s // s has no ports
 	}
 	return s + fmt.Sprintf(" sport=%d dport=%d", t.Src.Port(), t.Dst.Port())
 }
@@ -136,7 +136,7 @@ func All(flows ...Flow) iter.Seq2[Flow, error] {
 	}
 }
 
-// Where returns the flows of seq for which keep is true. Errors pass.
+// Where returns the flows of seq for which keep is true. It passes errors on.
 func Where(seq iter.Seq2[Flow, error], keep func(*Flow) bool) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for f, err := range seq {
@@ -148,17 +148,4 @@ func Where(seq iter.Seq2[Flow, error], keep func(*Flow) bool) iter.Seq2[Flow, er
 			}
 		}
 	}
-}
-
-// CountBy counts the flows of seq by a key: the endpoint that answers them, the frontend they were
-// sent to, the client. It stops at the first error and returns it with what was counted so far.
-func CountBy[K comparable](seq iter.Seq2[Flow, error], key func(*Flow) K) (map[K]int, error) {
-	counts := map[K]int{}
-	for f, err := range seq {
-		if err != nil {
-			return counts, err
-		}
-		counts[key(&f)]++
-	}
-	return counts, nil
 }

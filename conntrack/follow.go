@@ -13,46 +13,46 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// FollowOptions say which events are wanted. The zero value wants all.
+// FollowOptions say which events are wanted. The zero value means all.
 type FollowOptions struct {
-	// Types are the types wanted; none means all. EventsLost always comes.
+	// Types are the wanted types; none means all. EventsLost always comes.
 	Types []EventType
-	// Protocols are those of the flows wanted; none means all. The kernel makes events of the
-	// others, too, but drops them at the socket (SO_ATTACH_FILTER): they take no room in the queue
-	// and no time of the process.
+	// Protocols are the wanted protocols of flows; none means all. The kernel makes events of other
+	// protocols, too, but drops them at the socket (SO_ATTACH_FILTER): they take no room in the
+	// queue and no time of the process.
 	Protocols []Protocol
-	// Filter is compared with what events carry, here in the process: the kernel sends them all.
+	// Filter is compared with events in this process: the kernel sends them all.
 	Filter Filter
-	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Memory is taken for
-	// events that wait only, some 1,280 bytes for each. 0 means 4 MiB: 6,000 events. Without
-	// CAP_NET_ADMIN in the initial user namespace it is net.core.rmem_max at most.
+	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
+	// take memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in the
+	// initial user namespace it is net.core.rmem_max at most.
 	Buffer int
 }
 
 const (
 	followBuffer = 4 << 20
-	// eventSize is larger than any event.
+	// eventSize is more than any event needs.
 	eventSize = 8 << 10
-	// eventSpace is less than what the kernel counts for any event that waits.
+	// eventSpace is less than the kernel accounts for any waiting event.
 	eventSpace = 512
 )
 
-// Follower receives events from the moment it was made. What happens before they are read waits in
-// its buffer. Events and Drain are for one goroutine at a time; Close may be called at any time.
+// Follower receives events from the moment of its creation. Events wait in its buffer until they
+// are read. Only one goroutine at a time may use Events or Drain; Close may be called at any time.
 type Follower struct {
 	listener *rawnl.Listener
 	opts     FollowOptions
 	buf      [eventSize]byte
-	event    Event // that Drain gives out
+	event    Event // the event that Drain passes on
 }
 
-// Follow begins to follow the table. To know the table and all that happens to it afterwards, first
-// follow, then list.
+// Follow begins to follow the table. To know the table and all its later changes, first follow,
+// then list.
 //
-// The kernel makes events only for flows that began while somebody on the machine followed: with
-// the sysctl nf_conntrack_events at 2, its default since Linux 5.19, older flows end without one.
-// It needs CAP_NET_ADMIN, and slows the kernel down as long as it goes on: two to four messages for
-// each connection.
+// With the sysctl nf_conntrack_events at 2, its default since Linux 5.19, the kernel makes events
+// only for flows that began while a program on the machine followed. Older flows end without an
+// event. Following needs CAP_NET_ADMIN. While it lasts, it slows the kernel down: two to four
+// messages for each connection.
 func (t *Table) Follow(opts FollowOptions) (*Follower, error) {
 	f, err := t.follow(opts)
 	if err != nil {
@@ -88,11 +88,11 @@ func (t *Table) follow(opts FollowOptions) (*Follower, error) {
 	return f, err
 }
 
-// Close ends the following. Sequences in use end with [ErrClosed].
+// Close closes the follower. Sequences in use end with [ErrClosed].
 func (f *Follower) Close() error { return f.listener.Close() }
 
-// Events returns the events as they come, until ctx ends, which is not an error. An error is the
-// last thing it yields. One sequence can be used after another.
+// Events yields the events as they come, until ctx ends, which is not an error. An error is the
+// last thing that it yields. One sequence can be used after another.
 func (f *Follower) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		err := f.wait(ctx, func(e *Event) error {
@@ -107,7 +107,7 @@ func (f *Follower) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// wait gives out events until ctx ends.
+// wait passes events on until ctx ends.
 func (f *Follower) wait(ctx context.Context, each func(*Event) error) error {
 	if err := f.listener.SetDeadline(time.Time{}); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (f *Follower) wait(ctx context.Context, each func(*Event) error) error {
 	})
 	defer func() {
 		if !stop() {
-			<-done // the deadline is set; the next sequence can take it away
+			<-done // the deadline is set, so the next sequence can clear it
 		}
 	}()
 	for ctx.Err() == nil {
@@ -132,12 +132,11 @@ func (f *Follower) wait(ctx context.Context, each func(*Event) error) error {
 	return nil
 }
 
-// Drain calls each with the events that wait in the queue, and does not wait for more. It is for
-// those who look from time to time: a process whose followers are only drained is not woken up for
-// events. The event is valid until each returns; an error of each ends the draining and is
-// returned.
+// Drain calls each with the events that wait in the queue, and does not wait for more. A process
+// whose followers are only drained now and then does not wake up for every event. The event is
+// valid until each returns. An error of each ends Drain, which returns it.
 func (f *Follower) Drain(each func(*Event) error) error {
-	// More than the queue holds cannot have been there when it began.
+	// All events that waited when Drain began fit into the queue. This bounds the loop.
 	for range max(followBuffer, 2*f.opts.Buffer) / eventSpace {
 		n, err := f.listener.Receive(f.buf[:])
 		if err == rawnl.ErrEmpty {
@@ -150,7 +149,7 @@ func (f *Follower) Drain(each func(*Event) error) error {
 	return nil
 }
 
-// give calls each with the events of one datagram, of which n bytes were received.
+// give calls each with the events of one received datagram of n bytes.
 func (f *Follower) give(n int, err error, each func(*Event) error) error {
 	if err == rawnl.ErrOverflow {
 		f.event = Event{Type: EventsLost}
@@ -171,18 +170,18 @@ func (f *Follower) give(n int, err error, each func(*Event) error) error {
 	})
 }
 
-// wants needs no more of a flow than its protocol and its original tuple.
+// wants decides about a flow by its protocol and its original tuple only.
 func (f *Follower) wants(fl *Flow) bool {
 	return (len(f.opts.Protocols) == 0 || slices.Contains(f.opts.Protocols, fl.Protocol)) &&
 		f.opts.Filter.matchOriginal(fl)
 }
 
-// eventsSetting: 0 is never, 1 always, 2 (since Linux 5.19, and its default) for flows that begin
-// while somebody listens.
+// eventsSetting is the sysctl for events: 0 is never, 1 always, 2 (since Linux 5.19, and its
+// default) only for flows that begin while a program listens.
 const eventsSetting = "nf_conntrack_events"
 
-// CheckEvents returns [ErrNoEvents] unless the kernel makes events where somebody follows. The
-// setting is there once somebody has used conntrack in the namespace.
+// CheckEvents returns [ErrNoEvents] unless the kernel makes events for followers. The sysctl exists
+// once the namespace has used conntrack.
 func (t *Table) CheckEvents() error {
 	return t.ns.Do(func() error {
 		text, err := os.ReadFile(filepath.Join("/proc/sys/net/netfilter", eventsSetting))

@@ -9,20 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
-	follower, err := table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}})
-	require.NoError(t, err)
+	follower := OK(table.Follow(FollowOptions{Filter: Filter{Protocol: UDP}}))(t)
 	udp, tcp := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""),
 		NewFlow(TCP, Client, "10.96.0.10:80", "", "")
 	Create(t, table, tcp, udp)
 	listed := List(t, table, Filter{})
-	_, err = table.Delete(context.Background(), All(listed...))
-	require.NoError(t, err)
+	OK(table.Delete(context.Background(), All(listed...)))(t)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -36,7 +34,7 @@ func TestFollow(t *testing.T) {
 	}
 	require.Equal(t, []string{"new 10.244.0.5:5353", "destroyed 10.244.0.5:5353"}, got)
 
-	// Another sequence goes on where the first ended; closing ends it.
+	// Another sequence continues after the first one. Closing ends it.
 	Create(t, table, udp)
 	got = nil
 	for e, err := range follower.Events(context.Background()) {
@@ -53,8 +51,7 @@ func TestFollow(t *testing.T) {
 func TestFollowSaysWhatItLost(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
-	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096})
-	require.NoError(t, err)
+	follower := OK(table.Follow(FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096}))(t)
 	defer follower.Close()
 	Create(t, table, RandomFlows(rand.New(rand.NewPCG(7, 7)), 1000)...)
 	seen := map[EventType]int{}
@@ -68,7 +65,7 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 	}
 	require.Positive(t, seen[EventsLost])
 	require.Less(t, seen[FlowNew], 1000)
-	_, err = table.Follow(FollowOptions{Types: []EventType{9}})
+	_, err := table.Follow(FollowOptions{Types: []EventType{9}})
 	require.ErrorContains(t, err, "there is no type event 9")
 }
 
@@ -76,14 +73,12 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 func TestFollowSomeProtocols(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
-	follower, err := table.Follow(FollowOptions{Types: []EventType{FlowNew, FlowDestroyed},
-		Protocols: []Protocol{UDP, SCTP}, Buffer: 1 << 20})
-	require.NoError(t, err)
+	follower := OK(table.Follow(FollowOptions{Types: []EventType{FlowNew, FlowDestroyed},
+		Protocols: []Protocol{UDP, SCTP}, Buffer: 1 << 20}))(t)
 	defer follower.Close()
 	flows := RandomFlows(rand.New(rand.NewPCG(40, 40)), 300)
 	Create(t, table, flows...)
-	_, err = table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
-	require.NoError(t, err)
+	OK(table.Delete(context.Background(), table.Flows(context.Background(), Filter{})))(t)
 	want := 0
 	for _, f := range flows {
 		if f.Protocol != TCP {
@@ -91,7 +86,6 @@ func TestFollowSomeProtocols(t *testing.T) {
 		}
 	}
 	require.Less(t, want, 600)
-	got, err := follower.Datagrams()
-	require.NoError(t, err)
+	got := OK(follower.Datagrams())(t)
 	require.Equal(t, want, got, "the others are not in the queue")
 }

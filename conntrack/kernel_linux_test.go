@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 func TestFlowsComeBackAsCreated(t *testing.T) {
@@ -29,12 +29,12 @@ func TestFlowsComeBackAsCreated(t *testing.T) {
 		require.Equal(t, f.Reply.Dst != f.Original.Src, f.Status&StatusSrcNAT != 0, f.String())
 	}
 
-	again, err := table.Create(context.Background(), All(flows...))
-	require.NoError(t, err)
+	again := OK(table.Create(context.Background(), All(flows...)))(t)
 	require.Equal(t, CreateResult{Existing: len(flows)}, again)
 }
 
-// The filters of the kernel and of this package agree, so that what is handed down loses nothing.
+// The filters of the kernel and of this package agree, so a filter in the kernel loses no wanted
+// flow.
 func TestFiltersAgreeWithTheKernel(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -52,7 +52,8 @@ func TestFiltersAgreeWithTheKernel(t *testing.T) {
 	}
 }
 
-// The kernel does filter what the documentation of Filter says, from the stated versions on.
+// The kernel filters by the fields that the documentation of Filter lists, from the stated versions
+// on.
 func TestKernelFilters(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -100,8 +101,8 @@ func TestKernelFilters(t *testing.T) {
 	}
 }
 
-// Why IPv6 addresses are not handed down: kernels from 5.8 on, until they were mended, send all
-// flows but those wanted.
+// This is why IPv6 addresses are not passed to the kernel: from 5.8 on, kernels send all flows
+// except the wanted ones, until they are fixed.
 func TestKernelsAndIPv6Addresses(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -131,12 +132,11 @@ func kernelAtLeast(tb testing.TB, major, minor int) bool {
 	var name unix.Utsname
 	require.NoError(tb, unix.Uname(&name))
 	var haveMajor, haveMinor int
-	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &haveMajor, &haveMinor)
-	require.NoError(tb, err)
+	OK(fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &haveMajor, &haveMinor))(tb)
 	return haveMajor > major || haveMajor == major && haveMinor >= minor
 }
 
-// What conntrack(8) lists, apart from what changes by itself.
+// volatile are the parts of conntrack(8)'s listing that change by themselves.
 var volatile = regexp.MustCompile(`^(\S+ +)\d+ \d+|packets=\d+ bytes=\d+ | use=\d+.*$`)
 
 func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
@@ -193,19 +193,19 @@ func TestListingStops(t *testing.T) {
 	require.ErrorIs(t, last, context.Canceled)
 	require.Less(t, n, 2000)
 
-	_, err := CountBy(table.Flows(context.Background(), Filter{Family: 7}), func(*Flow) int {
-		return 0
-	})
-	require.ErrorIs(t, err, ErrBadFilter)
+	last = nil
+	for _, err := range table.Flows(context.Background(), Filter{Family: 7}) {
+		last = err
+	}
+	require.ErrorIs(t, last, ErrBadFilter)
 }
 
 func TestClosedTable(t *testing.T) {
 	t.Parallel()
 	_, ns := NewTable(t)
-	table, err := Open(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	table := OK(Open(&Config{NetNS: ns.Fd()}))(t)
 	require.NoError(t, table.Close())
-	_, err = table.Delete(context.Background(), All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
+	_, err := table.Delete(context.Background(), All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
 	require.ErrorIs(t, err, ErrClosed)
 }
 
@@ -213,8 +213,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	Create(t, table, RandomFlows(rand.New(rand.NewPCG(6, 6)), 100)...)
-	u, err := table.Usage(context.Background())
-	require.NoError(t, err)
+	u := OK(table.Usage(context.Background()))(t)
 	require.EqualValues(t, 100, u.Count)
 	require.NotZero(t, u.Max)
 	require.EqualValues(t, 100, u.Stats.Inserted)

@@ -8,11 +8,11 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Lookup asks the kernel for single flows. For each of those given it returns the one that has the
-// same original tuple now, nil if there is none. It may be another flow, to another endpoint: then
-// it usually has another ID, see [Flow.ID].
+// Lookup asks the kernel for single flows. For each given flow it returns the flow that has the
+// same original tuple now, or nil if there is none. It may be another flow, to another endpoint.
+// Then it usually has another ID, see [Flow.ID].
 //
-// After an error, what was found so far is returned, and nil means nothing.
+// After an error, Lookup returns the flows found so far, and nil does not mean that a flow is gone.
 func (t *Table) Lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
 	found, err := t.lookup(ctx, flows)
 	if err != nil {
@@ -43,5 +43,4 @@ func (t *Table) lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
 	return found, err
 }
 
-// wantAll wants every flow.
 func wantAll(*Flow) bool { return true }

@@ -15,22 +15,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/conntrack/tuning"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// The settings of the machine can be changed where the machine belongs to the test. Tests that run
-// in parallel wait until this one has put things back.
+// This test changes settings of the machine, if the machine belongs to it. Parallel tests wait
+// until it has restored them.
 func TestTuningOfTheMachine(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("changes nf_conntrack_max of the machine: needs a VM made for tests (KERNLB_VM)")
 	}
-	machine, err := Open(nil)
-	require.NoError(t, err)
+	machine := OK(Open(nil))(t)
 	defer machine.Close()
-	usage, err := machine.Usage(context.Background())
-	require.NoError(t, err)
+	usage := OK(machine.Usage(context.Background()))(t)
 	limit := int(usage.Max)
 	defer func() {
 		p := plan(t, machine, tuning.Config{MaxPerCore: 1, Min: limit, Cores: 1, Lower: true})
@@ -51,15 +49,14 @@ func TestTuningOfTheMachine(t *testing.T) {
 	testFullTable(t)
 }
 
-// plan compares the settings of the machine.
+// plan compares the machine's settings with the wanted ones.
 func plan(t *testing.T, machine *Table, want tuning.Config) tuning.Plan {
 	t.Helper()
-	p, err := tuning.NewPlan(context.Background(), machine, &want)
-	require.NoError(t, err)
+	p := OK(tuning.NewPlan(context.Background(), machine, &want))(t)
 	return p
 }
 
-// testFullTable fills a table that holds a hundred flows.
+// testFullTable fills a table with room for a hundred flows.
 func testFullTable(t *testing.T) {
 	table, _ := NewTable(t)
 	var flows []Flow
@@ -73,8 +70,7 @@ func testFullTable(t *testing.T) {
 	c, err := table.Create(context.Background(), All(flows...))
 	require.ErrorIs(t, err, ErrTableFull)
 	require.Less(t, c.Created, 200)
-	usage, err := table.Usage(context.Background())
-	require.NoError(t, err)
+	usage := OK(table.Usage(context.Background()))(t)
 	require.GreaterOrEqual(t, usage.Fraction(), 1.0)
 
 	d, err := table.Delete(context.Background(), table.Flows(context.Background(), Filter{}))
@@ -82,17 +78,16 @@ func testFullTable(t *testing.T) {
 	require.Positive(t, d.Deleted)
 }
 
-// million asks for a table that takes a minute and half a gigabyte to fill.
+// million enables a test whose table takes a minute and half a gigabyte to fill.
 var million = flag.Bool("million", false, "test with a million flows; needs a VM made for tests")
 
-// In a table of a million flows, the stale ones go and no others, as conntrack(8) counts them. What
-// that takes is printed.
+// A cleaning of a table with a million flows deletes the stale ones and no others, as conntrack(8)
+// counts them. The test prints the cost.
 func TestAMillionFlows(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" || !*million {
 		t.Skip("fills the table of the machine: needs a VM made for tests (KERNLB_VM), -million")
 	}
-	machine, err := Open(nil)
-	require.NoError(t, err)
+	machine := OK(Open(nil))(t)
 	defer machine.Close()
 	p := plan(t, machine, tuning.Config{MaxPerCore: 1 << 20, Min: 1_100_000, Cores: 1})
 	require.NoError(t, p.Apply(machine))
@@ -101,14 +96,12 @@ func TestAMillionFlows(t *testing.T) {
 	const stale = n / services / endpoints
 	table, ns := NewTable(t)
 	start := time.Now()
-	created, err := table.Create(context.Background(), BenchFlows(n))
-	require.NoError(t, err)
+	created := OK(table.Create(context.Background(), BenchFlows(n)))(t)
 	require.Equal(t, n, created.Created)
 	t.Logf("%d flows made in %s", n, time.Since(start))
 	count := func() int {
-		// to list them takes minutes
-		n, err := strconv.Atoi(strings.TrimSpace(Run(t, ns, "conntrack", "-C")))
-		require.NoError(t, err)
+		// a list would take minutes
+		n := OK(strconv.Atoi(strings.TrimSpace(Run(t, ns, "conntrack", "-C"))))(t)
 		return n
 	}
 	require.Equal(t, n, count())
@@ -139,21 +132,20 @@ func TestAMillionFlows(t *testing.T) {
 	require.Equal(t, n-4*stale, count())
 }
 
-// cleanLogged cleans after a frontend changed, and logs what it takes.
+// cleanLogged cleans after a frontend changed, and logs the cost.
 func cleanLogged(t *testing.T, table *Table, f Frontend, opts CleanOptions) CleanResult {
 	t.Helper()
-	m, err := NewMatcher(Change{Frontends: []Frontend{f}})
-	require.NoError(t, err)
+	m := matcherOf(t, Change{Frontends: []Frontend{f}})
 	var use Meter
 	var got CleanResult
-	use.Run(func() { got, err = table.Clean(context.Background(), m, opts) })
-	require.NoError(t, err)
+	use.Run(func() { got = cleaned(t, table, m, opts) })
 	t.Logf("scan %d: %s, %.0f ms of CPU, %.1f MB allocated: %+v", opts.Scan, got.Duration,
 		use.CPU, use.Allocated, got)
 	return got
 }
 
-// Among many flows that look alike, the stale ones go and no others, as conntrack(8) counts them.
+// Among many flows that resemble each other, a cleaning deletes only the stale ones, as
+// conntrack(8) counts them.
 func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("conntrack"); err != nil {
@@ -164,8 +156,7 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	}
 	table, ns := NewTable(t)
 	r := rand.New(rand.NewPCG(30, 30))
-	m, err := NewMatcher(DNSChange())
-	require.NoError(t, err)
+	m := matcherOf(t, DNSChange())
 	stale := 0
 	var flows []Flow
 	for i := range 8000 {
@@ -192,8 +183,7 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	Create(t, table, flows...)
 	count := func() int { return strings.Count(Run(t, ns, "conntrack", "-L"), "\n") }
 	require.Equal(t, len(flows), count())
-	got, err := table.Clean(context.Background(), m, CleanOptions{})
-	require.NoError(t, err)
+	got := cleaned(t, table, m, CleanOptions{})
 	require.Equal(t, stale, got.Deleted)
 	require.Equal(t, len(flows)-stale, count())
 	for f, err := range table.Flows(context.Background(), Filter{}) {

@@ -9,15 +9,15 @@ import (
 	"unsafe"
 )
 
-// Matcher tells stale flows from others, in a time that does not depend on the number of frontends.
-// It holds no kernel resources, does not change, and may be used by many goroutines.
+// Matcher tells stale flows from others. Its time does not depend on the number of frontends. It
+// holds no kernel resources, does not change, and may be used by many goroutines.
 type Matcher struct {
 	frontends map[FrontendKey]*criterion
-	ports     map[portKey]struct{} // of the frontends: most flows are to none of these
+	ports     map[portKey]struct{} // the ports of frontends: most flows are to none of these
 	nodes     map[netip.Addr]struct{}
 	zone      uint16
 
-	backwards bool // there are frontends that want no such flows
+	backwards bool // some frontend has Backwards set
 }
 
 type portKey struct {
@@ -27,17 +27,20 @@ type portKey struct {
 
 type endpoints map[netip.AddrPort]struct{}
 
-// criterion is what makes flows to a frontend stale.
+// criterion says which flows to a frontend are stale.
 type criterion struct {
 	endpoints, removed endpoints
-	anyRemoved         bool // flows to any endpoint that is not among the endpoints are stale
+	anyRemoved         bool // flows to any endpoint other than endpoints are stale
 	untranslated       bool
 	backwards          bool
 }
 
-// NewMatcher returns the matcher for a change, or [ErrBadChange]. It keeps no part of c. Frontends
-// that share a slice of endpoints share the memory that the matcher takes for them.
+// NewMatcher returns the matcher for a change. If parts of the change make no sense, it returns an
+// [ErrBadChange] that names each of them, and a matcher for all other parts. A frontend that is
+// left out has no stale flows. The matcher keeps no part of c. Frontends with the same slice of
+// endpoints share the memory for them.
 func NewMatcher(c Change) (*Matcher, error) {
+	var errs []error
 	m := &Matcher{
 		frontends: make(map[FrontendKey]*criterion, len(c.Frontends)),
 		ports:     map[portKey]struct{}{},
@@ -46,18 +49,19 @@ func NewMatcher(c Change) (*Matcher, error) {
 	}
 	for i, a := range c.NodeAddrs {
 		if !a.IsValid() || a.IsUnspecified() {
-			return nil, fmt.Errorf("%w: NodeAddrs[%d]: %s is not the address of a node",
-				ErrBadChange, i, a)
+			errs = append(errs, fmt.Errorf("%w: NodeAddrs[%d]: %s is not the address of a node",
+				ErrBadChange, i, a))
+			continue
 		}
 		m.nodes[plainAddr(a)] = struct{}{}
 	}
 	sets := setMaker{}
 	for i := range c.Frontends {
 		if err := m.add(&c.Frontends[i], sets); err != nil {
-			return nil, fmt.Errorf("%w: Frontends[%d]: %w", ErrBadChange, i, err)
+			errs = append(errs, fmt.Errorf("%w: Frontends[%d]: %w", ErrBadChange, i, err))
 		}
 	}
-	return m, nil
+	return m, errors.Join(errs...)
 }
 
 func (m *Matcher) add(f *Frontend, sets setMaker) error {
@@ -90,7 +94,7 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 	return nil
 }
 
-// setMaker makes sets of endpoints, one for each slice it is given.
+// setMaker makes sets of endpoints, one for each different slice.
 type setMaker map[sliceKey]endpoints
 
 type sliceKey struct {
@@ -116,10 +120,11 @@ func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 	return set, nil
 }
 
-// plainAddr returns a as the kernel has it: an IPv4 address is not IPv6, and no address has a zone.
+// plainAddr returns a in the kernel's form: an IPv4 address is not mapped into IPv6, and no address
+// has a zone.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Empty reports whether no flow can be stale: then there is no reason to look at the table.
+// Empty reports whether no flow can be stale. Then there is no reason to search the table.
 func (m *Matcher) Empty() bool {
 	for _, c := range m.frontends {
 		if c.finds() {
@@ -134,8 +139,8 @@ func (c *criterion) finds() bool {
 	return c.anyRemoved || len(c.removed) > 0 || c.untranslated || c.backwards
 }
 
-// Classify returns the class of a flow. Only addresses, ports, protocol and zone count: IPVS does
-// not set [StatusDstNAT], and who answers is in the reply tuple whether the client's address was
+// Classify returns the class of a flow. Only addresses, ports, protocol and zone count. IPVS does
+// not set [StatusDstNAT], and the reply tuple has the endpoint whether the client's address was
 // replaced or not.
 func (m *Matcher) Classify(f *Flow) Class {
 	c := m.criterion(f)
@@ -163,12 +168,12 @@ func (s endpoints) has(e netip.AddrPort) bool {
 	return ok
 }
 
-// mayBeStale reports whether the flow is to or from a frontend that changed. It needs the protocol
-// and the original tuple only.
+// mayBeStale reports whether the flow is to or from a frontend that changed. It reads only the
+// protocol and the original tuple.
 func (m *Matcher) mayBeStale(f *Flow) bool { return m.criterion(f) != nil || m.fromFrontend(f) }
 
-// criterion returns what holds where the flow was sent to, nil if that is no frontend that changed.
-// It needs the protocol and the original tuple only.
+// criterion returns the criterion for the flow's destination, or nil if that is not a changed
+// frontend. It reads only the protocol and the original tuple.
 func (m *Matcher) criterion(f *Flow) *criterion {
 	dst := f.Original.Dst
 	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; !ok {
@@ -183,8 +188,8 @@ func (m *Matcher) criterion(f *Flow) *criterion {
 	return m.frontends[FrontendKey{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
 }
 
-// fromFrontend reports whether the flow comes from a frontend that wants no flows from there. It
-// needs the protocol and the original tuple only.
+// fromFrontend reports whether the flow comes from a frontend with [Frontend.Backwards]. It reads
+// only the protocol and the original tuple.
 func (m *Matcher) fromFrontend(f *Flow) bool {
 	if !m.backwards {
 		return false
@@ -203,13 +208,13 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale, apart from those of
-// the protocols given. They overlap in nothing.
+// dumps returns the requests whose answers hold every flow that may be stale, except those of the
+// given protocols. No flow is in two of them.
 func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	if scan == ScanNarrow && m.backwards {
-		scan = ScanProtocol // the kernel compares one end with one port
+		scan = ScanProtocol // the kernel compares only one of the ports
 	}
-	// requests without address, and the one address of their frontends
+	// requests without an address, and the one address of their frontends
 	found := map[dumpRequest]netip.Addr{}
 	for f, c := range m.frontends {
 		if !c.finds() || slices.Contains(except, f.Protocol) {
@@ -219,7 +224,7 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 		if scan != ScanAll {
 			d.Family, d.Protocol = familyOf(f.Addr), f.Protocol
 		}
-		// the kernel compares ports of TCP and UDP only
+		// the kernel compares only the ports of TCP and UDP
 		if scan == ScanNarrow && f.Protocol != SCTP {
 			d.DstPort = f.Port
 		}
@@ -240,8 +245,8 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	return requests
 }
 
-// Destinations returns the addresses, ports and protocols to which flows can have been sent that
-// are stale, sorted. In place of an unspecified address there are those of the node.
+// Destinations returns the addresses, ports and protocols to which stale flows may have been sent,
+// sorted. It replaces an unspecified address by those of the node.
 func (m *Matcher) Destinations() []FrontendKey {
 	var all []FrontendKey
 	for key, c := range m.frontends {
@@ -262,8 +267,8 @@ func (m *Matcher) Destinations() []FrontendKey {
 	return all
 }
 
-// Sources returns the addresses, ports and protocols from which flows can have been sent that are
-// stale, sorted: the frontends with [Frontend.Backwards].
+// Sources returns the addresses, ports and protocols from which stale flows may have been sent,
+// sorted: the frontends with [Frontend.Backwards].
 func (m *Matcher) Sources() []FrontendKey {
 	var all []FrontendKey
 	for key, c := range m.frontends {

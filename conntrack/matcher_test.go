@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// classified are flows and what they are after the change dns.
+// classified are flows and their classes after the change dns.
 var classified = []struct {
 	name string
 	flow Flow
@@ -82,22 +82,20 @@ func inZone(zone uint16) Flow {
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	m, err := NewMatcher(DNSChange())
-	require.NoError(t, err)
+	m := matcherOf(t, DNSChange())
 	for _, tc := range classified {
 		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
 	}
 }
 
-// A late answer made a flow of its own, in which the client's packets pass for answers.
+// A late answer made a new flow, and the client's packets count as its replies.
 func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
 	c := DNSChange()
 	for i := range c.Frontends {
 		c.Frontends[i].Backwards = c.Frontends[i].Untranslated
 	}
-	m, err := NewMatcher(c)
-	require.NoError(t, err)
+	m := matcherOf(t, c)
 	for _, tc := range []struct {
 		name string
 		flow Flow
@@ -128,8 +126,7 @@ func TestMatcherOfAZone(t *testing.T) {
 	t.Parallel()
 	c := DNSChange()
 	c.Zone = 9
-	m, err := NewMatcher(c)
-	require.NoError(t, err)
+	m := matcherOf(t, c)
 	f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 	require.Equal(t, Unrelated, m.Classify(&f))
 	f.Original.Zone = 9
@@ -188,9 +185,12 @@ func TestChangesThatMakeNoSense(t *testing.T) {
 		{"10.96.0.10:53/udp: Removed: 10.0.0.1:0 is not an endpoint",
 			Change{Frontends: []Frontend{{Key: vip, Removed: AddrPorts("10.0.0.1:0")}}}},
 	} {
-		_, err := NewMatcher(tc.change)
+		good := Key("10.96.0.77:53", UDP)
+		tc.change.Frontends = append(tc.change.Frontends, Frontend{Key: good})
+		m, err := NewMatcher(tc.change)
 		require.ErrorIs(t, err, ErrBadChange)
 		require.ErrorContains(t, err, tc.want)
+		require.Contains(t, m.Destinations(), good, "the rest is looked for")
 	}
 }
 
@@ -198,8 +198,7 @@ func TestMatcherDumps(t *testing.T) {
 	t.Parallel()
 	v4 := func(d DumpRequest) DumpRequest { d.Family = IPv4; return d }
 	v6 := func(d DumpRequest) DumpRequest { d.Family = IPv6; return d }
-	m, err := NewMatcher(DNSChange())
-	require.NoError(t, err)
+	m := matcherOf(t, DNSChange())
 	require.Equal(t, []DumpRequest{
 		v4(DumpRequest{Protocol: TCP, DstPort: 80, Dst: Addr("10.96.0.10")}),
 		v4(DumpRequest{Protocol: UDP, DstPort: 53}), // two addresses
@@ -215,16 +214,15 @@ func TestMatcherDumps(t *testing.T) {
 	require.Equal(t, []DumpRequest{{}}, m.Dumps(ScanAll))
 }
 
-// The requests of a matcher bring every flow that it finds stale, once, and its classes are those
-// of one that knows no maps.
+// The requests of a matcher find every stale flow exactly once. Its classes are those of a plain
+// implementation without maps.
 func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range 300 {
 		c := RandomChange(r)
-		m, err := NewMatcher(c)
-		require.NoError(t, err)
+		m := matcherOf(t, c)
 		for range 100 {
 			f := RandomFlow(r)
 			want := Classify(c, &f)
@@ -243,4 +241,11 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 			}
 		}
 	}
+}
+
+// matcherOf returns the matcher of a valid change.
+func matcherOf(tb testing.TB, c Change) *Matcher {
+	tb.Helper()
+	m := OK(NewMatcher(c))(tb)
+	return m
 }

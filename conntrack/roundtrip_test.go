@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// What is written can be read, up to what only the kernel knows.
+// A flow that was written can be read, except for fields that only the kernel knows.
 func TestCreateRoundTrip(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -34,7 +34,7 @@ func TestCreateRoundTrip(t *testing.T) {
 		var got Flow
 		require.NoError(t, ParseFlow(b.Bytes()[20:], &got, WantAll), "seed %d", seed)
 		want := f
-		// translation is asked for, not stated
+		// the request asks for the translation and does not contain its result
 		want.Reply.Src, want.Reply.Dst = f.Original.Dst, f.Original.Src
 		if f.Status != 0 {
 			want.Status |= StatusConfirmed

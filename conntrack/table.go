@@ -11,11 +11,12 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// Config says where to look for flows. A nil *Config is the zero Config.
+// Config selects the network namespace of a table. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
-	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only during [Open]. Zero and empty
-	// mean that of the calling thread; any other needs CAP_SYS_ADMIN.
+	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
+	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
+	// during [Open]. Zero and empty mean the namespace of the calling thread. Any other needs
+	// CAP_SYS_ADMIN.
 	NetNS     int
 	NetNSPath string
 	// Logger gets a debug record for each request. Nil means silence.
@@ -28,10 +29,10 @@ type Table struct {
 	ns   *threadns.NS
 	conn *rawnl.Conn // for requests; each dump has a connection of its own
 	log  *slog.Logger
-	wrap func(rawnl.Socket) rawnl.Socket // what tests put around sockets; nil: nothing
+	wrap func(rawnl.Socket) rawnl.Socket // tests wrap sockets with it; may be nil
 }
 
-// Open opens the conntrack table of a network namespace. Reading and changing it needs
+// Open opens the conntrack table of a network namespace. Reading and changing the table needs
 // CAP_NET_ADMIN in the user namespace that owns it.
 func Open(cfg *Config) (*Table, error) {
 	if cfg == nil {
@@ -54,11 +55,11 @@ func Open(cfg *Config) (*Table, error) {
 	return t, nil
 }
 
-// Close ends the use of the table. Iterations in progress go on to their end.
+// Close closes the table. Iterations in progress continue to their end.
 func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.Close()) }
 
-// Do runs fn on a thread that is in the network namespace of the table: sockets that fn opens
-// belong to that, and so do the files below /proc/sys/net (net_ctl_header_lookup in
+// Do runs fn on a thread in the network namespace of the table. Sockets that fn opens belong to
+// this namespace, and so do the files below /proc/sys/net (net_ctl_header_lookup in
 // net/sysctl_net.c).
 func (t *Table) Do(fn func() error) error { return t.ns.Do(fn) }
 
@@ -71,22 +72,21 @@ func (t *Table) dial() (conn *rawnl.Conn, err error) {
 	return conn, err
 }
 
-// errStop ends a dump whose reader has seen enough.
+// errStop ends a dump if the reader needs no more.
 var errStop = errors.New("stop")
 
-// Flows returns the flows that the filter wants, as a dump of the table brings them. At no time are
-// more than a few hundred of them in memory. An error is the last thing the sequence yields:
-// [ErrBadFilter] and [ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly
-// after some.
+// Flows yields the flows that the filter wants, from a dump of the table. It keeps at most a few
+// hundred flows in memory. An error is the last thing that the sequence yields: [ErrBadFilter] and
+// [ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly after some.
 //
-// A dump is not a snapshot: flows that come and go meanwhile may be in it or not, and a flow may
-// occur twice if its neighbour in the table went away between two parts of the dump. Changing the
-// size of the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does not
-// say so.
+// A dump is not a snapshot. It may or may not contain flows that begin or end meanwhile. A flow may
+// occur twice if its neighbour in the table ended between two parts of the dump. Changing the size
+// of the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does not
+// report it.
 //
-// What the kernel filters costs no more than a walk over its table, but that walk runs with
-// softirqs off on one CPU until it has found some 100 flows that are wanted: 0.1 to 0.4 s for a
-// million that are not.
+// Flows that the kernel filters out cost only the walk over its table. But that walk runs with
+// softirqs off on one CPU until it has found some 100 wanted flows: 0.1 to 0.4 s for a million
+// unwanted ones.
 func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		if err := t.dump(ctx, filter, yield); err != nil && !errors.Is(err, errStop) {
@@ -95,7 +95,7 @@ func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error]
 	}
 }
 
-// dump yields the flows that the filter wants. It returns errStop if yield did not want more.
+// dump yields the flows that the filter wants. It returns errStop if yield returned false.
 func (t *Table) dump(ctx context.Context, filter Filter, yield func(Flow, error) bool) error {
 	requests, err := filter.dumps()
 	if err != nil {
@@ -109,8 +109,8 @@ func (t *Table) dump(ctx context.Context, filter Filter, yield func(Flow, error)
 	})
 }
 
-// scan calls each with the flows that the requests bring and that wants does not turn down; wants
-// sees no more than the protocol and the original tuple. The flow is valid until each returns.
+// scan calls each with the flows that the requests return and wants accepts. wants sees only the
+// protocol and the original tuple. The flow is valid until each returns.
 func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Flow) bool,
 	each func(*Flow) error) error {
 	conn, err := t.dial()

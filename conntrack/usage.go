@@ -8,20 +8,20 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Usage is how full the table is, and what came of that.
+// Usage says how full the table is, and counts the consequences.
 type Usage struct {
 	// Count is the number of flows in this network namespace.
 	Count uint32 `json:"count"`
-	// Max is nf_conntrack_max: one number for the machine, which every namespace may reach for
-	// itself. 0 means no limit, and before Linux 4.18 that it is not known.
+	// Max is nf_conntrack_max: one number for the machine, which applies to each namespace
+	// separately. 0 means no limit or, before Linux 4.18, that the limit is not known.
 	Max uint32 `json:"max"`
 	// Stats are counters since the namespace was made.
 	Stats Stats `json:"stats"`
 }
 
-// Fraction is Count in relation to Max: the figure to alert on. From about 0.95 on, the kernel
-// begins to evict flows that are not [StatusAssured], and at 1 new connections are dropped. It is 0
-// without a limit.
+// Fraction is Count divided by Max: the figure to alert on. From about 0.95 on, the kernel begins
+// to evict flows that are not [StatusAssured]. At 1 it drops new connections. Without a limit,
+// Fraction is 0.
 func (u Usage) Fraction() float64 {
 	if u.Max == 0 {
 		return 0
@@ -29,24 +29,24 @@ func (u Usage) Fraction() float64 {
 	return float64(u.Count) / float64(u.Max)
 }
 
-// Stats are events counted on all CPUs. On each CPU the kernel counts them in 32 bits and lets them
-// wrap.
+// Stats are events counted on all CPUs. The kernel counts them in 32 bits on each CPU, and the
+// counters wrap around.
 type Stats struct {
-	Found    uint64 `json:"found"`    // found: lookups that hit although none was expected
+	Found    uint64 `json:"found"`    // found: lookups that hit unexpectedly
 	Invalid  uint64 `json:"invalid"`  // invalid: packets that could not be tracked
 	Inserted uint64 `json:"inserted"` // insert: flows put into the table by ctnetlink
-	// insert_failed: flows not put into the table, as another had taken their tuple
+	// insert_failed: flows not put into the table, because another flow had taken their tuple
 	InsertFailed uint64 `json:"insertFailed"`
-	// Dropped: packets lost because the table was full, or because of a clash that could not be
-	// resolved. Alert when it grows.
+	// Dropped counts packets lost because the table was full, or because of a clash that could not
+	// be resolved. Alert when it grows.
 	Dropped uint64 `json:"dropped"` // drop
-	// EarlyDropped: flows evicted to make room. It grows some time before Dropped does.
+	// EarlyDropped counts flows evicted to make room. It grows some time before Dropped does.
 	EarlyDropped uint64 `json:"earlyDropped"` // early_drop
 	Errors       uint64 `json:"errors"`       // error: ICMP errors that could not be tracked
-	// search_restart: lookups begun again since the table changed
+	// search_restart: lookups begun again because the table changed
 	SearchRestarts  uint64 `json:"searchRestarts"`
 	ClashesResolved uint64 `json:"clashesResolved"` // clash_resolve, since Linux 5.6
-	// chaintoolong, since Linux 5.15: flows not inserted since their hash bucket was full
+	// chaintoolong, since Linux 5.15: flows not inserted because their hash bucket was full
 	ChainsTooLong uint64 `json:"chainsTooLong"`
 }
 

@@ -7,17 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/mirror"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// way is a way to clean. The outcome must be the same.
+// way is a way to clean. All ways must have the same result.
 type way struct {
 	name      string
 	mirrored  bool
 	protocols []Protocol
-	late      bool // the mirror begins when there are flows, and finds them in a list
-	mixed     bool // there are frontends of protocols that the mirror does not note
+	late      bool // the mirror begins after the flows, and lists them
+	mixed     bool // some frontends have protocols that the mirror does not note
 }
 
 var ways = []way{
@@ -34,7 +34,7 @@ type wayCleaner struct {
 	index *mirror.Mirror
 }
 
-// begin is to be called before there are flows.
+// begin must be called before there are flows.
 func (w way) begin(t *testing.T, table *Table) *wayCleaner {
 	t.Helper()
 	c := &wayCleaner{way: w, table: table}
@@ -52,8 +52,7 @@ func (c *wayCleaner) clean(t *testing.T, m *Matcher, opts CleanOptions) CleanRes
 	if c.mirrored {
 		opts.Index = c.index
 	}
-	got, err := c.table.Clean(context.Background(), m, opts)
-	require.NoError(t, err)
+	got := OK(c.table.Clean(context.Background(), m, opts))(t)
 	if c.mirrored && (!c.mixed || len(c.protocols) == 3) {
 		require.Zero(t, got.Dumps, "the mirror knows")
 	}
@@ -63,8 +62,7 @@ func (c *wayCleaner) clean(t *testing.T, m *Matcher, opts CleanOptions) CleanRes
 // startMirror returns a mirror that knows all flows, and runs until the test ends.
 func startMirror(t testing.TB, table *Table, cfg *mirror.Config) *mirror.Mirror {
 	t.Helper()
-	x, err := mirror.New(table, cfg)
-	require.NoError(t, err)
+	x := OK(mirror.New(table, cfg))(t)
 	RunMirror(t, table, x)
 	WaitFor(t, func() bool { return x.Stats().Synced })
 	return x

@@ -1,7 +1,7 @@
 package conntrack
 
 // Messages of ctnetlink (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h,
-// as is everything else here).
+// like everything else here).
 const (
 	msgNew         uint8 = 0 // IPCTNL_MSG_CT_NEW
 	msgGet         uint8 = 1 // IPCTNL_MSG_CT_GET
@@ -83,7 +83,7 @@ const (
 )
 
 // Attributes of a filter (enum ctattr_filter), and the bits of its flags. The bits are part of the
-// interface although they stand in a header of the kernel's own (net/netfilter/nf_internals.h).
+// interface although a header of the kernel's own defines them (net/netfilter/nf_internals.h).
 const (
 	attrFilterOrig  uint16 = 1 // CTA_FILTER_ORIG_FLAGS
 	attrFilterReply uint16 = 2 // CTA_FILTER_REPLY_FLAGS

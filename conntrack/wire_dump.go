@@ -26,12 +26,12 @@ func appendDump(b *rawnl.Batch, d dumpRequest) {
 	}
 	flags := appendTupleFilter(b, typ, d)
 	filter := b.Nest(attrFilter)
-	b.NativeU32(flagsType, flags) // alone here in not being in network byte order
+	b.NativeU32(flagsType, flags) // the only number here that is not in network byte order
 	b.End(filter)
 }
 
-// appendTupleFilter appends the tuple to compare with and returns the flags that say what of it
-// counts.
+// appendTupleFilter appends the tuple to compare with. It returns the flags that say which fields
+// of it count.
 func appendTupleFilter(b *rawnl.Batch, typ uint16, d dumpRequest) (flags uint32) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)

@@ -9,13 +9,13 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// errUnwanted says that a flow was not parsed to its end.
+// errUnwanted says that parsing a flow ended early.
 var errUnwanted = errors.New("unwanted")
 
-// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f. What f held
-// before is gone. As soon as Protocol and Original are known, which the kernel writes first, wants
-// decides whether the rest is of interest; if it is not, errUnwanted is returned. That is most of
-// the cost of looking for few flows among many.
+// parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f, and
+// overwrites all of f. The kernel writes Protocol and Original first. As soon as they are known,
+// wants decides about the flow. If wants rejects it, parseFlow returns errUnwanted. This saves most
+// of the cost of a search for few flows among many.
 func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	*f = Flow{}
 	p := flowParser{f: f}
@@ -46,11 +46,11 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
 	return nil
 }
 
-// flowParser parses what comes after the original tuple.
+// flowParser parses the attributes after the original tuple.
 type flowParser struct {
 	f     *Flow
-	reply Protocol // of the reply tuple
-	zone  uint16   // of both directions, 0 if each has its own
+	reply Protocol // the protocol in the reply tuple
+	zone  uint16   // the zone of both directions, 0 if each has its own
 }
 
 // parse parses one attribute.
@@ -81,10 +81,10 @@ func (p *flowParser) parse(it *rawnl.AttrIter) (err error) {
 	return err
 }
 
-// appendDelete appends a request to delete f and nothing else. The kernel looks the flow up by its
-// reply tuple, which names the endpoint: a flow that the same client made again meanwhile, to
-// another endpoint, has another one. The ID then tells it from a flow that the endpoint began
-// itself, whose original tuple is this reply tuple.
+// appendDelete appends a request to delete f and no other flow. The kernel finds the flow by its
+// reply tuple, which names the endpoint: if the same client has meanwhile made a flow to another
+// endpoint, that flow has another reply tuple. The ID distinguishes f from a flow that the endpoint
+// itself began, whose original tuple is this reply tuple.
 func appendDelete(b *rawnl.Batch, f *Flow) {
 	b.Message(rawnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0,
 		rawnl.Object{Verb: "delete", Kind: "flow"})
@@ -105,11 +105,12 @@ func appendGet(b *rawnl.Batch, f *Flow) {
 	appendZone(b, f)
 }
 
-// appendCreate appends a request to create f, refused if there is one with either of its tuples.
+// appendCreate appends a request to create f. The kernel refuses it if a flow has either of its
+// tuples.
 //
-// Translation cannot be had by writing the reply tuple: the kernel would show it but not do it. It
-// has to be given the inverse of the original tuple, and told how to translate (CTA_NAT_DST,
-// CTA_NAT_SRC), from which it makes the reply tuple itself.
+// Writing the reply tuple does not translate packets: the kernel would show it but not do it. The
+// request must contain the inverse of the original tuple and the translation (CTA_NAT_DST,
+// CTA_NAT_SRC). The kernel then makes the reply tuple itself.
 func appendCreate(b *rawnl.Batch, f *Flow) {
 	b.Message(rawnl.SubsysConntrack, msgNew, rawnl.FlagCreate|rawnl.FlagExcl, uint8(f.Family()), 0,
 		rawnl.Object{Verb: "create", Kind: "flow"})
@@ -120,10 +121,10 @@ func appendCreate(b *rawnl.Batch, f *Flow) {
 		ICMPType: f.Reply.ICMPType, ICMPCode: f.Reply.ICMPCode,
 	}
 	appendTuple(b, attrTupleReply, f.Protocol, inverse, !zoned && f.Reply.Zone != 0)
-	// The other bits are the kernel's own. It refuses a status that lacks those that are set
-	// already.
+	// Only the kernel sets the other bits. It refuses a status that lacks bits that are already
+	// set.
 	if status := f.Status & (StatusSeenReply | StatusAssured | StatusFixedTimeout); status != 0 {
-		b.U32(attrStatus, uint32(status|StatusConfirmed))
+		b.U32(attrStatus, uint32(status|statusConfirmed))
 	}
 	b.U32(attrTimeout, uint32(f.Timeout/time.Second))
 	if f.Mark != 0 {
@@ -139,7 +140,7 @@ func appendCreate(b *rawnl.Batch, f *Flow) {
 	appendProtoInfo(b, f)
 }
 
-// appendZone appends the zone, if it is one and the same for both directions. Else it is in the
+// appendZone appends the zone if it is the same for both directions. Otherwise the zones are in the
 // tuples.
 func appendZone(b *rawnl.Batch, f *Flow) {
 	if f.Original.Zone != 0 && f.Original.Zone == f.Reply.Zone {

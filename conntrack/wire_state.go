@@ -9,13 +9,13 @@ import (
 // Flags of one direction of a TCP connection (IP_CT_TCP_FLAG_*,
 // include/uapi/linux/netfilter/nf_conntrack_tcp.h).
 const (
-	tcpFlagCloseInit byte = 0x04 // once it is closed, a SYN may begin a new connection
+	tcpFlagCloseInit byte = 0x04 // after it is closed, a SYN may begin a new connection
 	tcpFlagLiberal   byte = 0x08 // sequence numbers are not checked
 )
 
-// appendProtoInfo appends the state of f. Whoever makes a flow does not know its sequence numbers,
-// so they must not be checked. Those of SCTP, its tags, cannot be left out (sctp_nlattr_to): it
-// begins without a state.
+// appendProtoInfo appends the state of f. A program that makes a flow does not know its sequence
+// numbers, so the kernel must not check them. The tags of SCTP cannot be left out (sctp_nlattr_to),
+// so an SCTP flow begins without a state.
 func appendProtoInfo(b *rawnl.Batch, f *Flow) {
 	if f.Protocol != TCP {
 		return
@@ -24,7 +24,7 @@ func appendProtoInfo(b *rawnl.Batch, f *Flow) {
 	if f.TCP >= TCPFinWait && f.TCP <= TCPClose {
 		flags |= tcpFlagCloseInit
 	}
-	wire := [2]byte{flags, flags} // struct nf_ct_tcp_flags: the flags and which of them are meant
+	wire := [2]byte{flags, flags} // struct nf_ct_tcp_flags: the flags and their mask
 	info := b.Nest(attrProtoInfo)
 	tcp := b.Nest(attrProtoInfoTCP)
 	b.U8(attrTCPState, uint8(f.TCP))

@@ -39,8 +39,8 @@ func (s *Stats) counter(typ uint16) *uint64 {
 	return nil
 }
 
-// parseEntries parses the answer to IPCTNL_MSG_CT_GET_STATS. The maximum is there since Linux 4.19,
-// else 0.
+// parseEntries parses the answer to IPCTNL_MSG_CT_GET_STATS. Before Linux 4.19 it has no maximum,
+// and limit is 0.
 func parseEntries(attrs []byte) (entries, limit uint32, err error) {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {

@@ -17,7 +17,7 @@ import (
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// translated is a flow of UDP, from 10.0.0.1:4000 to 10.96.0.10:53, which 10.244.0.5:5353 answers.
+// translated is a UDP flow from 10.0.0.1:4000 to 10.96.0.10:53 that 10.244.0.5:5353 answers.
 func translated() Flow {
 	return Flow{
 		Protocol: UDP,
@@ -145,8 +145,8 @@ func TestCreateIsWhatConntrackSends(t *testing.T) {
 		&b)
 }
 
-// As above, for the tuple; conntrack -D finds by the original tuple and sends more than the kernel
-// reads.
+// As above, for the tuple. conntrack -D names the flow by its original tuple and sends more than
+// the kernel reads.
 func TestDeleteNamesReplyTupleAndID(t *testing.T) {
 	t.Parallel()
 	f := translated()

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone is not
-// part of it, see appendZone.
+// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone of a
+// whole flow is not part of it, see appendZone.
 func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)
@@ -36,7 +36,7 @@ func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	b.End(tuple)
 }
 
-// appendAddrs appends those of the two addresses that are valid.
+// appendAddrs appends the valid ones of the two addresses.
 func appendAddrs(b *rawnl.Batch, src, dst netip.Addr) {
 	for _, a := range [2]struct {
 		addr   netip.Addr

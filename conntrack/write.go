@@ -11,24 +11,23 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// batchFlows is how many flows are changed with one system call.
+// batchFlows is how many flows one system call changes.
 const batchFlows = 512
 
-// DeleteResult says what became of flows that were to be deleted.
+// DeleteResult counts what happened to the flows that were to be deleted.
 type DeleteResult struct {
-	Deleted int // they are no more
-	Missing int // they had gone already, or changed into another flow
+	Deleted int // flows deleted
+	Missing int // flows that had already ended, or changed into another
 }
 
 // Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
 // it deletes.
 //
-// A flow that is not what it was when it was listed survives: the kernel finds it by its reply
-// tuple, so one that was made again with another endpoint is left alone, and by its ID. See
-// [Flow.ID] for the limit of that: a flow made again to the same endpoint may be taken for the old
-// one.
+// A flow that has changed since it was listed survives. The kernel finds it by its reply tuple, so
+// a flow that was made again to another endpoint is left alone, and by its ID. [Flow.ID] describes
+// the limit: a flow that was made again to the same endpoint may count as the old one.
 //
-// After an error, which may come from the sequence, what was deleted so far is counted.
+// After an error, which may come from the sequence, the result counts the deletions so far.
 func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (DeleteResult, error) {
 	var total DeleteResult
 	err := inBatches(flows, func(batch []Flow) error {
@@ -45,7 +44,7 @@ func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (Delet
 	return total, nil
 }
 
-// deleteBatch deletes the flows and returns how many were not there.
+// deleteBatch deletes the flows and returns how many no longer existed.
 func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing int, err error) {
 	var b rawnl.Batch
 	for i := range flows {
@@ -60,18 +59,18 @@ func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing int, err
 	return missing, err
 }
 
-// CreateResult says what became of flows that were to be created.
+// CreateResult counts what happened to the flows that were to be created.
 type CreateResult struct {
-	Created  int // they are there
-	Existing int // there was a flow with one of their tuples
+	Created  int // flows created
+	Existing int // flows refused because one of their tuples was in use
 }
 
-// Create puts flows into the table, as a program does that carries connections from one machine to
-// another. Of a flow it takes the tuples, the timeout, the mark, the TCP state and the bits
-// seen-reply, assured and fixed-timeout. Where the reply tuple is not the inverse of the original
-// one, the kernel will translate. TCP windows are not checked for such flows.
+// Create puts flows into the table, for a program that moves connections from one machine to
+// another. It uses the tuples, the timeout, the mark, the TCP state and the bits seen-reply,
+// assured and fixed-timeout of a flow. If the reply tuple is not the inverse of the original one,
+// the kernel will translate. TCP windows are not checked for such flows.
 //
-// It returns [ErrTableFull] when no more fit.
+// It returns [ErrTableFull] when no more flows fit.
 func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (CreateResult, error) {
 	var total CreateResult
 	err := inBatches(flows, func(batch []Flow) error {
@@ -123,7 +122,7 @@ func checkFlow(f *Flow) error {
 	return nil
 }
 
-// inBatches calls do with the flows, batchFlows at a time. The slice is used again.
+// inBatches calls do with the flows, batchFlows at a time. It reuses the slice.
 func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 	batch := make([]Flow, 0, batchFlows)
 	for f, err := range flows {
@@ -146,8 +145,8 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 	return do(batch)
 }
 
-// send sends the requests of b, one for each flow. It tells which of them failed with the errno
-// expected; any other failure is an error.
+// send sends the requests of b, one for each flow. It returns which of them failed with the errno
+// expected. Any other failure is an error.
 func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno, flows []Flow) (
 	[]bool, error) {
 	failed := make([]bool, len(flows))
@@ -164,13 +163,13 @@ func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno
 	return failed, nil
 }
 
-// sendAll sends the requests of b and returns the kernel's refusals apart from other errors.
+// sendAll sends the requests of b. It returns the kernel's refusals separately from other errors.
 func (t *Table) sendAll(ctx context.Context, b *rawnl.Batch) (rawnl.OpErrors, error) {
 	_, err := t.conn.SendAll(ctx, b)
 	return refusals(err)
 }
 
-// refusals tells the kernel's refusals of single requests from other errors.
+// refusals separates the kernel's refusals of single requests from other errors.
 func refusals(err error) (rawnl.OpErrors, error) {
 	switch e := err.(type) {
 	case *rawnl.OpError:

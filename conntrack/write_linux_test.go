@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
@@ -25,13 +25,11 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 			others = append(others, f)
 		}
 	}
-	d, err := table.Delete(context.Background(), All(doomed...))
-	require.NoError(t, err)
+	d := OK(table.Delete(context.Background(), All(doomed...)))(t)
 	require.Equal(t, DeleteResult{Deleted: len(doomed)}, d)
 	require.Equal(t, Keys(others), Keys(List(t, table, Filter{})))
 
-	d, err = table.Delete(context.Background(), All(append(doomed[:10], others[:5]...)...))
-	require.NoError(t, err)
+	d = OK(table.Delete(context.Background(), All(append(doomed[:10], others[:5]...)...)))(t)
 	require.Equal(t, DeleteResult{Deleted: 5, Missing: 10}, d)
 }
 
@@ -39,9 +37,8 @@ func TestDeleteWhileListing(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	Create(t, table, RandomFlows(rand.New(rand.NewPCG(11, 11)), 3000)...)
-	d, err := table.Delete(context.Background(), table.Flows(context.Background(),
-		Filter{Protocol: UDP}))
-	require.NoError(t, err)
+	d := OK(table.Delete(context.Background(), table.Flows(context.Background(),
+		Filter{Protocol: UDP})))(t)
 	require.Positive(t, d.Deleted)
 	for _, f := range List(t, table, Filter{}) {
 		require.NotEqual(t, UDP, f.Protocol)
@@ -61,8 +58,8 @@ func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 	require.Equal(t, DeleteResult{Deleted: 1}, d, "what came before the error is done")
 }
 
-// A flow that the same client made again, to an endpoint that may have it, is not the flow that was
-// listed.
+// The same client has made a flow again, to an endpoint that may have it. This flow is not the one
+// that was listed.
 func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -101,7 +98,7 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 			require.Len(t, alive, 1, tc.name)
 			continue
 		}
-		// The ID tells the two apart only if the kernel did not use the memory of the first again.
+		// The ID tells the two apart only if the kernel did not reuse the memory of the first.
 		require.Equal(t, 1, d.Deleted+len(alive), tc.name)
 		t.Logf("%s: %d deleted; the ID was used again if 1", tc.name, d.Deleted)
 	}
@@ -114,7 +111,7 @@ func TestZonesAreNotConfused(t *testing.T) {
 	for _, zones := range [][2]uint16{{0, 0}, {3, 3}, {4, 0}, {0, 5}} {
 		f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 		f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
-		// A direction without a zone of its own must differ from others in the default zone.
+		// A direction without a zone of its own must differ from other flows in the default zone.
 		if zones[0] != zones[1] {
 			f.Original.Src = AddrPort("10.0.0.1:500" + string('0'+rune(zones[0])))
 			f.Reply.Dst = f.Original.Src
@@ -126,8 +123,7 @@ func TestZonesAreNotConfused(t *testing.T) {
 	for i := range flows {
 		listed := List(t, table, Filter{Zone: new(flows[i].Zone())})
 		require.Len(t, listed, 1)
-		d, err := table.Delete(context.Background(), All(listed...))
-		require.NoError(t, err)
+		d := OK(table.Delete(context.Background(), All(listed...)))(t)
 		require.Equal(t, DeleteResult{Deleted: 1}, d, "%s", flows[i])
 		require.Len(t, List(t, table, Filter{}), 3-i)
 	}

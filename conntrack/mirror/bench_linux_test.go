@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -12,54 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	ct "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// BenchmarkMirrorClean is BenchmarkClean with the help of a mirror, and for one flow in place of
-// all that went to an endpoint.
-func BenchmarkMirrorClean(b *testing.B) {
-	table, own := BenchTable(b)
-	start := time.Now()
-	x := startMirror(b, table, nil)
-	listed := time.Since(start)
-	frontend := Key("10.96.0.4:53", ct.UDP)
-	stale := ct.Filter{Protocol: ct.UDP, ReplySrc: Addr("10.244.4.4")}
-	var all []ct.Flow
-	for f, err := range table.Flows(context.Background(), stale) {
-		require.NoError(b, err)
-		all = append(all, f)
-	}
-	m, err := ct.NewMatcher(
-		ct.Change{Frontends: []ct.Frontend{{Key: frontend, Removed: AddrPorts("10.244.4.4:5353")}}})
-	require.NoError(b, err)
-	for _, n := range []int{len(all), 1, 0} {
-		_, err := table.Delete(context.Background(), table.Flows(context.Background(), stale))
-		require.NoError(b, err)
-		_, err = table.Create(context.Background(), ct.All(all[:n]...))
-		require.NoError(b, err)
-		b.Run(fmt.Sprintf("%d stale", n), func(b *testing.B) {
-			var use Meter
-			opts := ct.CleanOptions{Index: x}
-			for b.Loop() {
-				var got ct.CleanResult
-				use.Run(func() { got, err = table.Clean(b.Context(), m, opts) })
-				b.StopTimer()
-				require.NoError(b, err)
-				require.Equal(b, n, got.Deleted)
-				require.Zero(b, got.Dumps)
-				_, err = table.Create(context.Background(), ct.All(all[:n]...))
-				require.NoError(b, err)
-				b.StartTimer()
-			}
-			use.Report(b)
-			b.ReportMetric(float64(listed.Milliseconds()), "ms-to-begin")
-			b.ReportMetric(float64(own), "flows-in-table")
-			b.ReportMetric(float64(x.Stats().Flows), "flows-noted")
-		})
-	}
-}
-
-// What a mirror takes for a flow, and how long for its coming and going.
+// The memory of a mirror for a flow, and the time for adding and removing it.
 func BenchmarkMirrorIndex(b *testing.B) {
 	const n = 1_000_000
 	for _, c := range []struct {
@@ -110,8 +65,8 @@ func BenchmarkMirrorIndex(b *testing.B) {
 	}
 }
 
-// indexed returns a UDP flow to 10.96.0.0 and so on; to an endpoint, or to nobody's if that is
-// negative.
+// indexed returns a UDP flow to 10.96.0.0 and so on. It goes to an endpoint, or is not translated
+// if endpoint is negative.
 func indexed(i int, a, b, c byte, endpoint int) ct.Flow {
 	f := ct.Flow{Protocol: ct.UDP, ID: uint32(i) * 0x9e3779b1}
 	f.Original.Src = netip.AddrPortFrom(
@@ -138,8 +93,8 @@ func over6(f ct.Flow) ct.Flow {
 	return f
 }
 
-// What a mirror costs where flows are made by packets: 200,000 datagrams over loopback, each of a
-// flow of its own.
+// The cost of a mirror while packets make flows: 200,000 datagrams over loopback, each of a flow of
+// its own.
 func BenchmarkNewFlows(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -161,9 +116,7 @@ func BenchmarkNewFlows(b *testing.B) {
 				stop := func() {}
 				var x *Mirror
 				if c.config != nil {
-					var err error
-					x, err = New(table, c.config)
-					require.NoError(b, err)
+					x = OK(New(table, c.config))(b)
 					stop = RunMirror(b, table, x)
 					waitSynced(b, x)
 				}
@@ -176,8 +129,7 @@ func BenchmarkNewFlows(b *testing.B) {
 						noted, losses = x.Stats().Flows, x.Stats().Losses
 					}
 				})
-				u, err := table.Usage(context.Background())
-				require.NoError(b, err)
+				u := OK(table.Usage(context.Background()))(b)
 				require.GreaterOrEqual(b, int(u.Count), n)
 				stop()
 			}
@@ -197,7 +149,7 @@ func sendEach(n, from int) error {
 	}
 	defer unix.Close(fd)
 	sink := &unix.SockaddrInet4{Port: 5353}
-	if err := unix.Bind(fd, sink); err != nil { // it takes them itself, and drops what does not fit
+	if err := unix.Bind(fd, sink); err != nil { // drops what it has no room for
 		return err
 	}
 	for i := from; i < from+n; i++ {

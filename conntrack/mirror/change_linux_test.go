@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	ct "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 // fakeEvents is a queue of events and errors.
@@ -68,8 +68,8 @@ func TestMirrorEndsIfEventsCannotBeRead(t *testing.T) {
 	require.Equal(t, Stats{Lists: 2, Losses: 1}, x.Stats())
 }
 
-// Flows come and go while a mirror begins, loses events and is asked to clean. At any time, it
-// deletes what a pass would have.
+// Flows come and go while a mirror begins, loses events and has to clean. At any time, it must
+// delete the flows that a pass would have deleted.
 func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -79,7 +79,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		buffer  int
-		restart int // the mirror begins anew once in so many rounds
+		restart int // the mirror begins anew once in this many rounds
 	}{{"with room for all events", 4 << 20, 4}, {"with losses", 48 << 10, 1000}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -103,8 +103,7 @@ func TestMirrorAgreesWithTheDefinitionUnderChange(t *testing.T) {
 				want := slices.DeleteFunc(slices.Clone(before), func(f ct.Flow) bool {
 					return Classify(c, &f).Stale()
 				})
-				m, err := ct.NewMatcher(c)
-				require.NoError(t, err)
+				m := OK(ct.NewMatcher(c))(t)
 				got := mustClean(t, table, x, m)
 				require.Equal(t, Keys(want), Keys(List(t, table, ct.Filter{})), "seed %d: %+v",
 					seed, c)
@@ -132,13 +131,11 @@ func churn(t *testing.T, r *rand.Rand, table *ct.Table) {
 			flows[i].Reply.Dst = flows[i].Original.Src
 		}
 		// as far as they are not there
-		_, err := table.Create(context.Background(), ct.All(flows...))
-		require.NoError(t, err)
+		OK(table.Create(context.Background(), ct.All(flows...)))(t)
 		gone := ct.Where(table.Flows(context.Background(), ct.Filter{}), func(*ct.Flow) bool {
 			return r.IntN(3) == 0
 		})
-		_, err = table.Delete(context.Background(), gone)
-		require.NoError(t, err)
+		OK(table.Delete(context.Background(), gone))(t)
 	}
 	time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
 }

@@ -1,5 +1,5 @@
-// Package mirror cleans large conntrack tables quickly: a [Mirror] knows beforehand where flows go,
-// and finds those that are stale without a pass over the table.
+// Package mirror cleans large conntrack tables quickly. A [Mirror] knows in advance where flows go,
+// and finds the stale ones without a pass over the table.
 //
 //	index, err := mirror.New(table, nil)
 //	…
@@ -7,6 +7,6 @@
 //	…
 //	result, err := table.Clean(ctx, matcher, conntrack.CleanOptions{Index: index})
 //
-// Among a million flows, it deletes 250 in 18 ms, most of which are the wait for packets under way,
-// where a pass takes 460 to 950 ms.
+// Among a million flows, it deletes 250 in 18 ms, where a pass takes 460 to 950 ms. Most of the 18
+// ms is the wait for packets that the kernel is working on.
 package mirror

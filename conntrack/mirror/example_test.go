@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack/mirror"
 )
 
-// A program that runs for long cleans up without passes over the table.
+// A long-running program cleans up without passes over the table.
 func Example() {
 	clean := func(ctx context.Context, table *conntrack.Table,
 		changes <-chan conntrack.Change) error {

@@ -37,8 +37,8 @@ func (e *end[A]) unpack() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(b), e.port)
 }
 
-// path is what flows have in common that were sent to one place and are answered from one: a
-// frontend and an endpoint, or twice the same if nothing translates them.
+// path identifies flows that were sent to one place and are answered from one: a frontend and an
+// endpoint, or twice the same address if nothing translates them.
 type path[A addrBytes] struct {
 	dst, endpoint end[A]
 	zones         [2]uint16 // of the original direction, and of the reply
@@ -52,15 +52,15 @@ func packPath[A addrBytes](f *conntrack.Flow) path[A] {
 	}
 }
 
-// first returns the path with which the list of paths to the same place begins: of flows that
-// nothing translates, in the default zone.
+// first returns the path at the head of the list of paths to the same place: that of untranslated
+// flows in the default zone.
 func (p path[A]) first() path[A] {
 	p.endpoint, p.zones = p.dst, [2]uint16{}
 	return p
 }
 
-// flow returns what is known of a flow on the path: all but its client, and whoever masquerades
-// that.
+// flow returns the known part of a flow on the path: everything but its client, and the address
+// that masquerades the client.
 func (p *path[A]) flow() conntrack.Flow {
 	return conntrack.Flow{
 		Protocol: p.protocol,
@@ -185,8 +185,9 @@ func (x *familyIndex[A]) dropPath(at uint32) {
 	}
 }
 
-// flow returns what is known of the flow with a number: who masquerades its client is not. It is
-// false if the number is of no flow any more, and may be of another one than before.
+// flow returns the known part of the flow with a number. It lacks the address that masquerades the
+// client. ok is false if no flow has the number any more. The number may belong to another flow
+// than before.
 func (x *familyIndex[A]) flow(i uint32) (conntrack.Flow, bool) {
 	item := x.flows.at(i)
 	if item.path == 0 {
@@ -198,7 +199,7 @@ func (x *familyIndex[A]) flow(i uint32) (conntrack.Flow, bool) {
 	return f, true
 }
 
-// to yields the numbers of the flows to a place whose path is stale.
+// to yields the numbers of the flows to a place on stale paths.
 func (x *familyIndex[A]) to(place conntrack.FrontendKey, stale func(*conntrack.Flow) bool,
 	yield func(uint32)) {
 	dst := packEnd[A](netip.AddrPortFrom(place.Addr, place.Port))
@@ -214,8 +215,8 @@ func (x *familyIndex[A]) to(place conntrack.FrontendKey, stale func(*conntrack.F
 	}
 }
 
-// from yields the numbers of the flows from one of the ports that nothing translates and that are
-// stale. It passes over all flows, which takes some nanoseconds for each.
+// from yields the numbers of the untranslated stale flows from one of the ports. It examines all
+// flows, which takes some nanoseconds for each.
 func (x *familyIndex[A]) from(ports *portSet, stale func(*conntrack.Flow) bool,
 	yield func(uint32)) {
 	for i := uint32(1); i <= x.flows.used; i++ {

@@ -1,8 +1,8 @@
 package mirror
 
 // hashTable keeps many small items and finds them by hash. An item has a number, which stays the
-// same; 0 is no number. It adds no pointers for the collector to scan, never moves items, and takes
-// four to eight bytes for each beside the item and a link.
+// same; 0 is no number. The table adds no pointers for the collector to scan, and never moves
+// items. Beside the item and a link, it needs four to eight bytes for each.
 type hashTable[T any] struct {
 	hash    func(*T) uint32
 	chunks  []*[hashChunk]hashSlot[T]
@@ -28,7 +28,8 @@ func (t *hashTable[T]) slot(i uint32) *hashSlot[T] { return &t.chunks[i/hashChun
 // at returns the item with a number.
 func (t *hashTable[T]) at(i uint32) *T { return &t.slot(i).item }
 
-// find returns the number of the first item with the hash that is the one, 0 if there is none.
+// find returns the number of the first item with the hash for which isIt returns true, 0 if there
+// is none.
 func (t *hashTable[T]) find(hash uint32, isIt func(*T) bool) uint32 {
 	if len(t.buckets) == 0 {
 		return 0

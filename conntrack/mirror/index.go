@@ -2,9 +2,9 @@ package mirror
 
 import "github.com/kernlb/kernlb/conntrack"
 
-// index notes which flows there are and finds those that can be stale. It knows no more of a flow
-// than its original tuple, its ID and who answers. What it notes may be gone; what is there, it
-// must have noted.
+// index notes the flows of a table and finds those that may be stale. Of a flow it knows only the
+// original tuple, the ID and the endpoint that answers. A noted flow may have ended, but every
+// existing flow must be noted.
 type index struct {
 	v4     familyIndex[[4]byte]
 	v6     familyIndex[[16]byte]
@@ -15,8 +15,8 @@ func newIndex() *index {
 	return &index{v4: newFamilyIndex[[4]byte](), v6: newFamilyIndex[[16]byte]()}
 }
 
-// suspect is a flow that can be stale: its number in the index of its family, and its ID, which
-// tells whether the number is still its own.
+// suspect is a flow that may be stale: its number in the index of its family, and its ID, which
+// shows whether the number still belongs to this flow.
 type suspect struct {
 	number uint32
 	id     uint32
@@ -48,7 +48,7 @@ func (x *index) has(f *conntrack.Flow) bool {
 	return x.v6.findFlow(f) != 0
 }
 
-// flow returns what is known of a suspect, false if it is forgotten.
+// flow returns the known part of a suspect, false if it is forgotten.
 func (x *index) flow(s suspect) (f conntrack.Flow, ok bool) {
 	if s.family == conntrack.IPv4 {
 		f, ok = x.v4.flow(s.number)

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	ct "github.com/kernlb/kernlb/conntrack"
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// knows returns all that an index notes, through what Clean uses.
+// knows returns all flows that an index notes, through the methods that Clean uses.
 func (x *index) knows() []ct.Flow {
 	var all []ct.Flow
 	for i := uint32(1); i <= max(x.v4.flows.used, x.v6.flows.used); i++ {
@@ -55,7 +55,8 @@ func TestIndexFollowsEvents(t *testing.T) {
 	require.EqualValues(t, 6, x.events)
 	require.Zero(t, x.v4.paths.n+x.v6.paths.n)
 
-	// Twice is once; the end of another flow with the same tuple ends nothing.
+	// Adding a flow twice equals adding it once. The end of another flow with the same tuple ends
+	// nothing.
 	for range 2 {
 		x.apply(&ct.Event{Type: ct.FlowNew, Flow: udp})
 	}
@@ -65,7 +66,7 @@ func TestIndexFollowsEvents(t *testing.T) {
 	require.Equal(t, 1, x.len())
 }
 
-// An index says of each flow what a plain list says, and brings each that is stale.
+// An index agrees with a plain list about each flow, and finds each stale one.
 func TestIndexAgreesWithAList(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -98,7 +99,7 @@ func TestIndexAgreesWithAList(t *testing.T) {
 	require.Empty(t, x.knows())
 }
 
-// flowToNote returns a flow whose ID others have, too.
+// flowToNote returns a flow whose ID other flows have, too.
 func flowToNote(r *rand.Rand) ct.Flow {
 	f := RandomFlow(r)
 	f.Reply.Dst = f.Original.Src
@@ -112,15 +113,14 @@ func flowToNote(r *rand.Rand) ct.Flow {
 	return f
 }
 
-// requireSuspects makes a change, and compares what of the model is stale with the suspects.
+// requireSuspects makes a change, and compares the stale flows of the model with the suspects.
 func requireSuspects(t *testing.T, r *rand.Rand, model []ct.Flow, x *index, seed uint64) {
 	t.Helper()
 	c := RandomChange(r)
 	for i := range c.Frontends {
 		c.Frontends[i].Backwards = r.IntN(2) == 0
 	}
-	m, err := ct.NewMatcher(c)
-	require.NoError(t, err)
+	m := OK(ct.NewMatcher(c))(t)
 	covers := func(p ct.Protocol) bool { return p != ct.SCTP }
 	var want, got []string
 	for _, f := range model {
@@ -150,9 +150,8 @@ func note(f *ct.Flow) string {
 	return g.String()
 }
 
-// While the table is listed, flows come and go. Events come in their order, but late, the list
-// comes in parts that the kernel made some time before. In the end, no flow that is there is
-// missing.
+// While the table is listed, flows come and go. Events come in order, but late. The list comes in
+// parts that the kernel made some time before. In the end, the index has every existing flow.
 func TestIndexMissesNothingWhileTheTableIsListed(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

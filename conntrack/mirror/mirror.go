@@ -13,40 +13,39 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Config says what a mirror notes. A nil *Config is the zero Config, which is what most programs
-// want.
+// Config selects the flows of a mirror. A nil *Config is the zero Config, which most programs want.
 type Config struct {
-	// Protocols are those whose flows are noted, of TCP, UDP and SCTP; none means UDP alone. Each
-	// flow that is noted costs memory, and the process time when it comes and goes. Stale flows of
-	// other protocols are found by a pass over the table.
+	// Protocols are the protocols whose flows are noted: TCP, UDP, SCTP; none means UDP alone. Each
+	// noted flow costs memory, and process time when it comes and goes. A pass over the table finds
+	// stale flows of other protocols.
 	Protocols []conntrack.Protocol
 	// Buffer is the size in bytes of the queue in the kernel, see [conntrack.FollowOptions]. 0
 	// means 32 MiB: 50,000 events.
 	Buffer int
-	// Logger gets a debug record for what the mirror does by itself. Nil means silence.
+	// Logger gets a debug record for each step that the mirror makes by itself. Nil means silence.
 	Logger *slog.Logger
 }
 
-// Mirror notes where the flows of a [conntrack.Table] go: it is the [conntrack.Index] of one.
-// Cleaning with it takes a time that depends on how many flows are stale. A pass has the kernel
-// walk over all flows of the machine, in all namespaces, 0.1 to 0.4 µs for each, for the most part
-// with softirqs off.
+// Mirror notes where the flows of a [conntrack.Table] go. It is a [conntrack.Index] of the table.
+// With a mirror, the time of cleaning depends on the number of stale flows. Without it, the kernel
+// walks over all flows of the machine, in all namespaces, which takes 0.1 to 0.4 µs for each,
+// mostly with softirqs off.
 //
-// It is for programs that run for long and whose tables are large. To note a flow takes 33 bytes
-// over IPv4 and 45 over IPv6, if many go the same way, and up to 80 and 120 if each goes its own.
-// It keeps the memory that it needed most. While somebody listens, the kernel makes a message for
-// each flow that begins or ends, of whatever protocol, which takes it one or two µs; to note it
-// takes another four or five.
+// It is for long-running programs with large tables. A noted flow needs 33 bytes over IPv4 and 45
+// over IPv6 if many flows go the same way, and up to 80 and 120 if each goes its own. The mirror
+// keeps the most memory that it ever needed. While any program listens, the kernel makes a message
+// for each flow that begins or ends, of any protocol, which costs one or two µs; noting the flow
+// costs another four or five.
 //
-// What is noted is no more than a hint: each flow is looked up in the kernel and classified by what
-// that says. And unless all flows are known to be noted, because [Mirror.Run] is not running, has
-// just begun, or has lost events, there is a pass over the table. The outcome is the same.
+// The notes are only a hint: Clean looks up each flow in the kernel and classifies it by the
+// kernel's answer. It makes a pass over the table unless all flows are known to be noted. They are
+// not while [Mirror.Run] does not run, has just begun, or has lost events. The outcome is the same.
 //
-// What a mirror cannot see is that somebody keeps the kernel from making events of new flows, by
+// A mirror cannot see that another program keeps the kernel from making events of new flows, by
 // rules (iptables' CT --ctevents, nft's ct event set) or by setting nf_conntrack_events to 0 and
 // back within a minute. Such flows are not cleaned up.
 //
-// Its methods may be called by many goroutines.
+// Many goroutines may call its methods.
 type Mirror struct {
 	table     *conntrack.Table
 	protocols []conntrack.Protocol
@@ -59,14 +58,13 @@ type Mirror struct {
 	events follower // nil: Run is not running
 	index  *index
 	synced bool  // every flow that is there is noted, as soon as the events in the queue are
-	broken error // why it can be so no more, until there is another list
+	broken error // why the index is useless until the next list
 	stats  Stats
 }
 
 var _ conntrack.Index = (*Mirror)(nil)
 
-// follower is what a mirror needs of a [conntrack.Follower]. The tests put another one in its
-// place.
+// follower is the part of [conntrack.Follower] that a mirror needs. Tests replace it.
 type follower interface {
 	Drain(each func(*conntrack.Event) error) error
 	Close() error
@@ -81,13 +79,13 @@ type times struct {
 
 const (
 	defaultBuffer = 32 << 20
-	// lookups is how many flows the kernel is asked for at once. Meanwhile, no events are worked
-	// in.
+	// lookups is how many flows the mirror looks up at once. During a lookup, it works on no
+	// events.
 	lookups = 512
 )
 
-// New returns a mirror of a table, which stays the caller's to close, after [Mirror.Run] has
-// returned.
+// New returns a mirror of a table. The caller still owns the table, and closes it after
+// [Mirror.Run] has returned.
 func New(t *conntrack.Table, cfg *Config) (*Mirror, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -111,15 +109,18 @@ func New(t *conntrack.Table, cfg *Config) (*Mirror, error) {
 	} else if x.buffer == 0 {
 		x.buffer = defaultBuffer
 	}
+	if t == nil {
+		return nil, errors.New("mirror the conntrack table: no table")
+	}
 	return x, nil
 }
 
 // Stats say how a mirror fares.
 type Stats struct {
-	// Synced is whether cleaning can do without a pass over the table.
+	// Synced says whether cleaning needs no pass over the table.
 	Synced bool
-	// Flows are noted. Some may be no more: those that were there before anybody listened end
-	// without an event.
+	// Flows is the number of noted flows. Some may have ended: a flow that is older than the
+	// listener may end without an event.
 	Flows  int
 	Events uint64 // events read since the last list
 	Lists  int    // how often the table was listed: once, and again after each loss
@@ -138,9 +139,9 @@ func (x *Mirror) Stats() Stats {
 	return s
 }
 
-// Find calls each with the flows of the protocols noted that m may find stale, as the kernel has
-// them now. Where not all flows are known, or answers of the kernel were lost, it returns no
-// protocols: a pass over the table finds the rest.
+// Find calls each with the flows of the noted protocols that m may find stale, in the kernel's
+// present form. If not all flows are known, or answers of the kernel were lost, it returns no
+// protocols: a pass over the table then finds the rest.
 func (x *Mirror) Find(ctx context.Context, m *conntrack.Matcher,
 	each func(*conntrack.Flow) error) (found conntrack.Found, err error) {
 	index, suspects := x.suspects(m)
@@ -166,9 +167,9 @@ func (x *Mirror) Find(ctx context.Context, m *conntrack.Matcher,
 
 func (x *Mirror) covers(p conntrack.Protocol) bool { return slices.Contains(x.protocols, p) }
 
-// suspects returns the flows of the protocols covered that can be stale, in the index that they are
-// of. It is nil if not all flows are known. Those that were made before the call are: their events
-// are in the queue.
+// suspects returns the flows of the covered protocols that may be stale, and their index. The index
+// is nil if not all flows are known. Flows that were made before the call are known, because their
+// events are in the queue.
 func (x *Mirror) suspects(m *conntrack.Matcher) (*index, []suspect) {
 	err := x.table.CheckEvents()
 	x.mu.Lock()
@@ -182,9 +183,9 @@ func (x *Mirror) suspects(m *conntrack.Matcher) (*index, []suspect) {
 	return x.index, x.index.suspects(m, x.covers)
 }
 
-// ask returns those of some suspects that the kernel has, and how many it was asked for. No events
-// are worked in meanwhile: a flow that the kernel does not have is forgotten, and it must not be
-// one that was made just now.
+// ask returns the suspects that the kernel has, and how many it asked for. It works on no events
+// meanwhile. It forgets a flow that the kernel does not have, and that must not be a flow that an
+// event has just added.
 func (x *Mirror) ask(ctx context.Context, index *index, some []suspect) (found []*conntrack.Flow,
 	asked int, err error) {
 	x.mu.Lock()
@@ -203,7 +204,8 @@ func (x *Mirror) ask(ctx context.Context, index *index, some []suspect) (found [
 		if f == nil || f.ID != flows[i].ID {
 			index.remove(&flows[i])
 		}
-		// One with another ID may be a suspect itself, or be where it may be.
+		// A flow with another ID may be stale, too. If the index has it, it may be a suspect of its
+		// own.
 		if f != nil && (f.ID == flows[i].ID || !index.has(f)) {
 			found = append(found, f)
 		}
@@ -211,7 +213,7 @@ func (x *Mirror) ask(ctx context.Context, index *index, some []suspect) (found [
 	return found, len(flows), err
 }
 
-// drain works in the events that have come. The lock is held.
+// drain works on the waiting events. The lock is held.
 func (x *Mirror) drain() error {
 	err := x.events.Drain(func(e *conntrack.Event) error {
 		if e.Type == conntrack.EventsLost {
@@ -227,8 +229,8 @@ func (x *Mirror) drain() error {
 	return err
 }
 
-// lose notes that the index does not count any more, and why. Run learns of it when it looks for
-// events. The lock is held.
+// lose notes that the index is useless, and why. Run learns of it when it reads events. The lock is
+// held.
 func (x *Mirror) lose(err error) { x.synced, x.broken = false, err }
 
 // debug logs what a mirror does by itself.

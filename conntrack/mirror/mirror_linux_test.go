@@ -11,17 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	. "github.com/kernlb/kernlb/internal/test/cttest"
 
 	ct "github.com/kernlb/kernlb/conntrack"
 )
 
-// mirrorOf returns a mirror that does nothing by itself soon, unless the times are set.
+// mirrorOf returns a mirror that does nothing by itself for long, unless a test sets its times.
 func mirrorOf(t *testing.T, table *ct.Table, cfg *Config) *Mirror {
 	t.Helper()
-	x, err := New(table, cfg)
-	require.NoError(t, err)
+	x := OK(New(table, cfg))(t)
 	x.times = times{read: time.Hour, check: time.Hour, pause: 10 * time.Millisecond}
 	return x
 }
@@ -29,20 +28,18 @@ func mirrorOf(t *testing.T, table *ct.Table, cfg *Config) *Mirror {
 // allBut returns a matcher that finds the flows to all endpoints but one stale.
 func allBut(t *testing.T, f string, p ct.Protocol, endpoint string) *ct.Matcher {
 	t.Helper()
-	m, err := ct.NewMatcher(ct.Change{Frontends: []ct.Frontend{
+	m := OK(ct.NewMatcher(ct.Change{Frontends: []ct.Frontend{
 		{Key: Key(f, p), Endpoints: AddrPorts(endpoint), Untranslated: true},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	return m
 }
 
-// foundByMirror is what cleaning one flow comes to without a pass.
+// foundByMirror is the result of cleaning one flow without a pass.
 var foundByMirror = ct.CleanResult{Lookups: 1, Misdirected: 1, Deleted: 1}
 
 func mustClean(t *testing.T, table *ct.Table, x *Mirror, m *ct.Matcher) ct.CleanResult {
 	t.Helper()
-	got, err := table.Clean(context.Background(), m, ct.CleanOptions{Index: x, KeepOpen: true})
-	require.NoError(t, err)
+	got := OK(table.Clean(context.Background(), m, ct.CleanOptions{Index: x, KeepOpen: true}))(t)
 	got.Duration = 0
 	return got
 }
@@ -67,7 +64,7 @@ func TestMirrorNotesPackets(t *testing.T) {
 	require.Equal(t, Stats{Synced: true, Flows: 1, Events: 1, Lists: 1}, x.Stats())
 }
 
-// Clean works in what is in the queue before it looks, though nobody has read it.
+// Clean works on the events in the queue before it searches, even if Run has not read them.
 func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -88,9 +85,8 @@ func TestMirrorCleansWhatWasMadeJustNow(t *testing.T) {
 	again.Reply.Src = right.Reply.Src
 	Create(t, table, again)
 	require.Equal(t, ct.CleanResult{}, mustClean(t, table, x, m))
-	_, err := table.Delete(context.Background(), table.Flows(context.Background(),
-		ct.Filter{OriginalDst: Addr("10.96.0.10")}))
-	require.NoError(t, err)
+	OK(table.Delete(context.Background(), table.Flows(context.Background(),
+		ct.Filter{OriginalDst: Addr("10.96.0.10")})))(t)
 	Create(t, table, stale)
 	require.Equal(t, foundByMirror, mustClean(t, table, x, m))
 	require.Empty(t, List(t, table, ct.Filter{}))
@@ -115,15 +111,14 @@ func TestMirrorLeavesOtherProtocolsToAPass(t *testing.T) {
 		{ct.SCTP, ct.CleanResult{Dumps: 1, Seen: 1, Misdirected: 1, Deleted: 1}},
 	} {
 		m := allBut(t, "10.96.0.10:53", tc.protocol, "10.244.0.6:53")
-		got, err := table.Clean(context.Background(), m, ct.CleanOptions{Index: x,
-			Scan: ct.ScanProtocol, KeepOpen: true})
-		require.NoError(t, err)
+		got := OK(table.Clean(context.Background(), m, ct.CleanOptions{Index: x,
+			Scan: ct.ScanProtocol, KeepOpen: true}))(t)
 		got.Duration = 0
 		require.Equal(t, tc.want, got, tc.protocol)
 	}
 }
 
-// A flow that a late answer began comes from the frontend.
+// A flow that a late answer began has the frontend as its source.
 func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -134,11 +129,10 @@ func TestMirrorFindsFlowsThatAreBackwards(t *testing.T) {
 	port := NewFlow(ct.UDP, "10.96.0.10:54", "10.0.0.1:4000", "", "")
 	over6 := NewFlow(ct.UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", "")
 	Create(t, table, backwards, masqueraded, translated, port, over6)
-	m, err := ct.NewMatcher(ct.Change{Frontends: []ct.Frontend{
+	m := OK(ct.NewMatcher(ct.Change{Frontends: []ct.Frontend{
 		{Key: Key("10.96.0.10:53", ct.UDP), Untranslated: true, Backwards: true},
 		{Key: Key("[fd00:96::10]:53", ct.UDP), Untranslated: true, Backwards: true},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	require.Equal(t, ct.CleanResult{Lookups: 3, Untranslated: 2, Deleted: 2},
 		mustClean(t, table, x, m), "the masqueraded one is looked up, too")
 	require.Equal(t, Keys([]ct.Flow{masqueraded, translated, port}),
@@ -166,11 +160,10 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 		zone    uint16
 		deleted int
 	}{{9, 6}, {0, 2}, {8, 4}} {
-		m, err := ct.NewMatcher(ct.Change{Zone: tc.zone, Frontends: []ct.Frontend{
+		m := OK(ct.NewMatcher(ct.Change{Zone: tc.zone, Frontends: []ct.Frontend{
 			{Key: Key("10.96.0.10:53", ct.UDP)},
 			{Key: Key("[fd00:96::10]:53", ct.UDP)},
-		}})
-		require.NoError(t, err)
+		}}))(t)
 		want := ct.CleanResult{Lookups: tc.deleted, Misdirected: tc.deleted,
 			Deleted: tc.deleted}
 		require.Equal(t, want, mustClean(t, table, x, m))
@@ -178,8 +171,7 @@ func TestMirrorFindsFlowsOfAZone(t *testing.T) {
 	require.Empty(t, List(t, table, ct.Filter{}))
 }
 
-// When the queue overflows, a pass does what the mirror cannot, and then the mirror lists the table
-// again.
+// When the queue overflows, a pass replaces the mirror, and then the mirror lists the table again.
 func TestMirrorRecoversFromLosses(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -255,8 +247,8 @@ func TestMirrorWithoutEvents(t *testing.T) {
 	require.ErrorIs(t, x.Run(ctx), ct.ErrNoEvents)
 }
 
-// Flows that were there before anybody listened may end without an event. They are forgotten when
-// the kernel does not have them, and when they are many.
+// Flows that are older than the listener may end without an event. The mirror forgets them when a
+// lookup does not find them, and when there are many.
 func TestMirrorForgetsTheDead(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -296,8 +288,8 @@ func TestConfig(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, &Config{Protocols: []ct.Protocol{ct.UDP, ct.ICMP}})
 	require.ErrorContains(t, err, "Protocols: icmp is not tcp, udp or sctp")
-	_, err = New(nil, &Config{Buffer: -1})
-	require.ErrorContains(t, err, "Buffer: -1 bytes")
+	require.ErrorContains(t, ErrOf(New(nil, &Config{Buffer: -1})), "Buffer: -1 bytes")
+	require.ErrorContains(t, ErrOf(New(nil, nil)), "no table")
 }
 
 func TestMirrorWithoutPermission(t *testing.T) {
@@ -326,8 +318,7 @@ func TestMirrorWithoutPermission(t *testing.T) {
 // startMirror returns a mirror that knows all flows, and runs until the test ends.
 func startMirror(tb testing.TB, table *ct.Table, cfg *Config) *Mirror {
 	tb.Helper()
-	x, err := New(table, cfg)
-	require.NoError(tb, err)
+	x := OK(New(table, cfg))(tb)
 	RunMirror(tb, table, x)
 	waitSynced(tb, x)
 	return x

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rcu"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
 // Why a mirror lists the table again.
@@ -20,22 +20,21 @@ var (
 )
 
 const (
-	// pauseShare is how many times as long as it took to list the table a mirror waits before it
-	// lists it again.
+	// pauseShare is the pause between two lists of the table, as a multiple of the time of the last
+	// list.
 	pauseShare = 10
-	// deadFlows is how many flows that are no more a mirror may note, beside a quarter of those
-	// that are.
+	// deadFlows is how many ended flows a mirror may note, beside a quarter of the living ones.
 	deadFlows = 10_000
 )
 
 // Run notes flows until ctx ends, which is not an error. Run it in a goroutine of its own, once at
-// a time; what it holds, it gives back when it returns. It needs CAP_NET_ADMIN and returns
-// [conntrack.ErrNoEvents] where there are none. Whether it runs or not, cleaning works.
+// a time. When it returns, it frees its memory. It needs CAP_NET_ADMIN and returns
+// [conntrack.ErrNoEvents] if the kernel makes no events. Cleaning works whether it runs or not.
 //
-// It lists the table once, and again after the kernel had more events than the queue had room for:
-// not at once, but at the earliest after a second, and after ten times as long as the last list
-// took. It looks for events twenty times a second. Events of other protocols do not reach the
-// process, see [conntrack.FollowOptions].
+// It lists the table once, and again after the kernel had more events than the queue had room for.
+// It then waits at least a second, and ten times as long as the last list took. It reads events
+// twenty times a second. Events of other protocols do not reach the process, see
+// [conntrack.FollowOptions].
 func (x *Mirror) Run(ctx context.Context) error {
 	if err := x.run(ctx); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("mirror the conntrack table: %w", err)
@@ -66,8 +65,8 @@ func (x *Mirror) run(ctx context.Context) error {
 	}
 }
 
-// checkEvents is CheckEvents of the table, where nobody may have asked for conntrack before: a
-// request loads its module.
+// checkEvents is CheckEvents of the table after a request, because the first request loads
+// conntrack's module.
 func (x *Mirror) checkEvents(ctx context.Context) error {
 	if _, err := x.table.Usage(ctx); err != nil {
 		return err
@@ -111,8 +110,8 @@ func (x *Mirror) end() {
 	x.events, x.index, x.synced, x.broken = nil, nil, false, nil
 }
 
-// keepUp lists the table and works in events until that makes no sense any more. It returns how
-// long it took to list the table.
+// keepUp lists the table and works on events until the index is useless. It returns how long the
+// list took.
 func (x *Mirror) keepUp(ctx context.Context) (listing time.Duration, err error) {
 	index, err := x.reset(ctx)
 	if err != nil {
@@ -154,15 +153,15 @@ func (x *Mirror) keepUp(ctx context.Context) (listing time.Duration, err error) 
 	}
 }
 
-// reset empties the queue and makes an index for what happens from now on. Only when the queue was
-// empty does the kernel fill it again after a loss (netlink_overrun and netlink_rcv_wake in
+// reset empties the queue and makes an index for the events from now on. After a loss, the kernel
+// fills the queue again only when it was empty (netlink_overrun and netlink_rcv_wake in
 // net/netlink/af_netlink.c).
 //
-// It begins with a wait: with nf_conntrack_events at 2, flows make no events that were made before
-// there was a listener. Those whose first packet is under way would be neither in the list nor in
-// an event.
+// It first waits a grace period. With nf_conntrack_events at 2, flows that are older than the
+// listener make no events. A flow whose first packet is under way would be neither in the list nor
+// in an event.
 func (x *Mirror) reset(ctx context.Context) (*index, error) {
-	if err := rcu.Wait(ctx); err != nil {
+	if err := wait.GracePeriod(ctx); err != nil {
 		return nil, err
 	}
 	x.mu.Lock()
@@ -181,9 +180,9 @@ func (x *Mirror) reset(ctx context.Context) (*index, error) {
 	return nil, ctx.Err()
 }
 
-// list notes the flows that are in the table. Meanwhile events are worked in: what is made is noted
-// at least once, by the list or by its event. A flow that ends between the kernel's listing it and
-// its being noted here is noted for too long, which does no harm.
+// list notes the flows in the table. It works on events meanwhile, so every new flow is noted at
+// least once, by the list or by its event. If a flow ends between the kernel's listing and its
+// noting here, it is noted for too long, which does no harm.
 func (x *Mirror) list(ctx context.Context, index *index) error {
 	note := func(f *conntrack.Flow) error {
 		x.mu.Lock()
@@ -235,8 +234,7 @@ func (x *Mirror) read() error {
 	return x.drain()
 }
 
-// check finds out whether there are still events, and whether the index is mostly about what is
-// there.
+// check finds out whether there are still events, and whether most noted flows still exist.
 func (x *Mirror) check(ctx context.Context) error {
 	if err := x.table.CheckEvents(); err != nil {
 		return err

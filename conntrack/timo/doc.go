@@ -1,4 +1,4 @@
 // Package timo turns flows into those of github.com/ti-mo/conntrack, which other programs know, and
-// back: [To] and [From]. Who does not import it does not depend on that library, which is for Linux
-// only; so is this package.
+// back: call [To] and [From]. Only programs that import this package depend on that library. Both
+// are for Linux only.
 package timo

@@ -11,9 +11,9 @@ import (
 	ct "github.com/ti-mo/conntrack"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/timo"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -59,17 +59,14 @@ func TestListingIsTheirDump(t *testing.T) {
 	seed := rand.Uint64()
 	flows := oddFlows(rand.New(rand.NewPCG(seed, 62)))
 	cttest.Create(t, table, flows...)
-	conn, err := ct.Dial(&netlink.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	conn := cttest.OK(ct.Dial(&netlink.Config{NetNS: ns.Fd()}))(t)
 	defer conn.Close()
 
-	dump, err := conn.Dump(nil)
-	require.NoError(t, err)
+	dump := cttest.OK(conn.Dump(nil))(t)
 	require.Len(t, dump, len(flows))
 	theirs := map[uint32]conntrack.Flow{}
 	for _, f := range dump {
-		theirs[f.ID], err = timo.From(f)
-		require.NoError(t, err)
+		theirs[f.ID] = cttest.OK(timo.From(f))(t)
 	}
 	ours := map[uint32]conntrack.Flow{}
 	for _, f := range cttest.List(t, table, conntrack.Filter{}) {
@@ -88,14 +85,11 @@ func TestStatsAreTheirs(t *testing.T) {
 	table, ns := cttest.NewTable(t)
 	flows := cttest.RandomFlows(rand.New(rand.NewPCG(63, 63)), 100)
 	cttest.Create(t, table, flows...)
-	conn, err := ct.Dial(&netlink.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	conn := cttest.OK(ct.Dial(&netlink.Config{NetNS: ns.Fd()}))(t)
 	defer conn.Close()
 
-	got, err := table.Usage(context.Background())
-	require.NoError(t, err)
-	cpus, err := conn.Stats()
-	require.NoError(t, err)
+	got := cttest.OK(table.Usage(context.Background()))(t)
+	cpus := cttest.OK(conn.Stats())(t)
 	var want conntrack.Stats
 	for _, s := range cpus {
 		want.Found += uint64(s.Found)

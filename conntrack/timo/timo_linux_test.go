@@ -10,8 +10,8 @@ import (
 	ct "github.com/ti-mo/conntrack"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/internal/cttest"
 	"github.com/kernlb/kernlb/conntrack/timo"
+	"github.com/kernlb/kernlb/internal/test/cttest"
 )
 
 // randomFlow returns a flow as a kernel can report it.
@@ -48,8 +48,7 @@ func TestRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 60))
 	for range 5000 {
 		want := randomFlow(r)
-		got, err := timo.From(timo.To(want))
-		require.NoError(t, err)
+		got := cttest.OK(timo.From(timo.To(want)))(t)
 		require.Equal(t, want, got, "seed %d", seed)
 	}
 }
@@ -76,8 +75,7 @@ func TestRoundTripOfTheirs(t *testing.T) {
 			full.ProtoInfo.SCTP = &ct.ProtoInfoSCTP{State: state.State, VTagOriginal: 1,
 				VTagReply: 2}
 		}
-		f, err := timo.From(full)
-		require.NoError(t, err)
+		f := cttest.OK(timo.From(full))(t)
 		require.Equal(t, want, timo.To(f), "seed %d", seed)
 	}
 }
@@ -108,7 +106,6 @@ func TestFromRefusesWhatIsNoFlow(t *testing.T) {
 	} {
 		bad := good
 		spoil(&bad)
-		_, err := timo.From(bad)
-		require.ErrorIs(t, err, timo.ErrNoFlow, name)
+		require.ErrorIs(t, cttest.ErrOf(timo.From(bad)), timo.ErrNoFlow, name)
 	}
 }

@@ -8,22 +8,25 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/refusal"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
-// ErrGlobalSetting: the setting belongs to the machine and can be changed from the initial network
-// namespace only, by a process that may. It was left as it is.
+// ErrGlobalSetting: the setting belongs to the machine. Only a privileged process in the initial
+// network namespace can change it. It was left as it is.
 var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be changed from here")
 
-// NewPlan compares the settings of the kernel, as they are in the network namespace of the table,
-// with those wanted. Nothing is changed. Settings that belong to the machine are planned in any
-// namespace; whether they can be written shows when they are. It returns [ErrBadConfig], or
-// [conntrack.ErrMissingModule] if the kernel lacks a setting that is wanted.
+// NewPlan compares the wanted settings with those of the kernel in the network namespace of the
+// table. It changes nothing. It plans settings of the machine in any namespace; Apply finds out
+// whether they can be written. NewPlan returns [ErrBadConfig], or [conntrack.ErrMissingModule] if
+// the kernel lacks a wanted setting.
 func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error) {
+	if t == nil {
+		return nil, errors.New("plan the conntrack tuning: no conntrack table")
+	}
 	if want == nil {
 		want = &Config{}
 	}
-	// The settings are there once conntrack is, and a request loads its module.
+	// The settings exist once conntrack is loaded, and a request loads its module.
 	if _, err := t.Usage(ctx); err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: %w", err)
 	}
@@ -38,10 +41,14 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 	return p, nil
 }
 
-// Apply writes the settings of the plan that change, in the network namespace of the table. One
-// that cannot be written does not stop the others: the error joins what went wrong,
-// [ErrGlobalSetting] and [conntrack.ErrNoPermission] among it.
+// Apply writes the settings of the plan that change, in the network namespace of the table. A
+// setting that cannot be written does not stop the others. The error joins all failures, among them
+// [ErrGlobalSetting] and [conntrack.ErrNoPermission]. In a container with a read-only /proc/sys,
+// the error is the latter.
 func (p Plan) Apply(t *conntrack.Table) error {
+	if t == nil {
+		return errors.New("apply the conntrack tuning: no conntrack table")
+	}
 	var errs []error
 	for _, s := range p {
 		if !s.Changes() {
@@ -58,12 +65,13 @@ func (p Plan) Apply(t *conntrack.Table) error {
 	return nil
 }
 
-// explain says why a setting could not be written. In other namespaces than the initial one,
-// files of the machine's settings are read-only or, in older kernels, not there.
+// explain says why a setting could not be written. Outside the initial namespace, files of the
+// machine's settings are read-only or, in older kernels, missing.
 func explain(name string, err error) error {
-	if slices.Contains(global, name) && (errors.Is(err, fs.ErrPermission) ||
+	err = kernelerr.Permission(err)
+	if slices.Contains(global, name) && (errors.Is(err, conntrack.ErrNoPermission) ||
 		errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("%w: %w", ErrGlobalSetting, err)
 	}
-	return refusal.Permission(err)
+	return err
 }

@@ -1,5 +1,5 @@
-// Package tuning sets the limits and timeouts of connection tracking, with the meaning that
-// kube-proxy gives them.
+// Package tuning sets the limits and timeouts of connection tracking. They have the same meaning as
+// in kube-proxy.
 //
 //	want := tuning.KubeProxy()
 //	plan, err := tuning.NewPlan(ctx, table, &want)

@@ -13,13 +13,13 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// sysctlDir has the settings of the network namespace of the calling thread.
+// sysctlDir has the settings of the calling thread's network namespace.
 const sysctlDir = "/proc/sys/net/netfilter"
 
-// cpuList has the CPUs of the machine, which a process may be allowed fewer of.
+// cpuList has the CPUs of the machine. A process may be allowed fewer.
 const cpuList = "/sys/devices/system/cpu/present"
 
-// readSettings reads those settings that the kernel has.
+// readSettings reads the settings that the kernel has.
 func readSettings(t *conntrack.Table) (map[string]uint64, error) {
 	now := map[string]uint64{}
 	err := t.Do(func() error {
@@ -49,7 +49,7 @@ func writeSetting(t *conntrack.Table, name string, value uint64) error {
 	})
 }
 
-// cores returns the number of CPUs of the machine, and those of the process if that cannot be told.
+// cores returns the number of CPUs of the machine, or those of the process if that is unknown.
 func cores() int {
 	text, err := os.ReadFile(cpuList)
 	if err != nil {

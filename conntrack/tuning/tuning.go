@@ -12,23 +12,23 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// Config are the limits and timeouts wanted, with the meaning kube-proxy gives them. The zero value
-// wants nothing. A nil *Config is the zero Config. Times are whole seconds, as the kernel has them.
+// Config has the wanted limits and timeouts, with the same meaning as in kube-proxy. The zero value
+// wants nothing. A nil *Config is the zero Config. Times are whole seconds, as in the kernel.
 type Config struct {
-	// MaxPerCore is how many flows the table should hold for each CPU, at least Min in all and at
-	// most 1,048,576: more is for those who set the maximum themselves. 0 leaves the maximum as it
-	// is, and the hash table.
+	// MaxPerCore is the number of flows per CPU that the table should hold, at least Min in all and
+	// at most 1,048,576. A higher maximum must be set by other means. 0 changes neither the maximum
+	// nor the hash table.
 	MaxPerCore int
 	// Min is the least maximum.
 	Min int
 	// Cores is the number of CPUs; 0 means those of the machine.
 	Cores int
 
-	// TCPEstablished is how long an idle TCP connection is remembered, TCPCloseWait one that its
-	// server closed and its client did not. 0 leaves them as they are.
+	// TCPEstablished is how long an idle TCP connection is remembered. TCPCloseWait is how long one
+	// that its server closed and its client did not. 0 leaves them as they are.
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
-	// UDP is how long a flow is remembered after a packet, UDPStream the same once packets went
+	// UDP is how long a flow is remembered after a packet. UDPStream is the same after packets went
 	// both ways for more than two seconds. 0 leaves them as they are.
 	UDP       time.Duration
 	UDPStream time.Duration
@@ -36,24 +36,24 @@ type Config struct {
 	// invalid ones. False leaves it as it is.
 	TCPBeLiberal bool
 
-	// Lower allows to lower what is above the value wanted. Without it only the kernel's own
-	// defaults are lowered, as that is what nobody raised.
+	// Lower allows lowering values that are above the wanted ones. Without it, only values that are
+	// still the kernel's defaults are lowered.
 	Lower bool
 }
 
-// KubeProxy returns what kube-proxy wants without configuration.
+// KubeProxy returns the configuration that kube-proxy uses by default.
 func KubeProxy() Config {
 	return Config{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour,
 		TCPCloseWait: time.Hour}
 }
 
-// maxConntrackMax is kube-proxy's limit to what it computes.
+// maxConntrackMax is kube-proxy's limit for the maximum that it computes.
 const maxConntrackMax = 1 << 20
 
-// hashFactor is how many flows kube-proxy wants for each bucket of the hash table at most.
+// hashFactor is the greatest number of flows per bucket of the hash table that kube-proxy allows.
 const hashFactor = 4
 
-// ErrBadConfig says that a configuration is not possible.
+// ErrBadConfig says that a configuration is invalid.
 var ErrBadConfig = errors.New("bad conntrack tuning")
 
 // Names of the settings, below /proc/sys/net/netfilter.
@@ -67,8 +67,8 @@ const (
 	settingUDPStream      = "nf_conntrack_udp_timeout_stream"
 )
 
-// settings are all of them, in the order in which they are set: a maximum is of use when the hash
-// table is.
+// settings are all settings in the order in which they are set. The hash table comes first, because
+// a larger maximum is of no use without it.
 var settings = []string{
 	settingBuckets, settingMax, settingTCPEstablished, settingTCPCloseWait, settingTCPBeLiberal,
 	settingUDP, settingUDPStream,
@@ -78,9 +78,9 @@ var settings = []string{
 // write them.
 var global = []string{settingBuckets, settingMax}
 
-// kernelDefaults are the values with which the kernel starts
-// (net/netfilter/nf_conntrack_proto_tcp.c, nf_conntrack_proto_udp.c; the second for UDP streams is
-// that of kernels before 4.20). The maximum has none: it follows the memory of the machine.
+// kernelDefaults are the initial values of the kernel (net/netfilter/nf_conntrack_proto_tcp.c,
+// nf_conntrack_proto_udp.c; the second value for UDP streams is that of kernels before 4.20). The
+// maximum has none, because it depends on the memory of the machine.
 var kernelDefaults = map[string][]uint64{
 	settingTCPEstablished: {432000},
 	settingTCPCloseWait:   {60},
@@ -93,12 +93,12 @@ type Setting struct {
 	Name string // below /proc/sys/net/netfilter
 	Old  uint64
 	New  uint64 // equal to Old if nothing is to be done
-	// Note says why the value stays although another was wanted; empty if it changes, or is as
-	// wanted.
+	// Note says why the value stays although another was wanted. It is empty if the value changes,
+	// or is the wanted one.
 	Note string
 }
 
-// Changes reports whether the setting is to be written.
+// Changes reports whether the setting must be written.
 func (s Setting) Changes() bool { return s.Old != s.New }
 
 // String returns "nf_conntrack_max: 65536 -> 131072", or the value and why it stays.
@@ -112,8 +112,8 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s: %d", s.Name, s.Old)
 }
 
-// Plan is what a [Config] comes down to on one machine: the settings it is about, in the order in
-// which they are written.
+// Plan has the settings that a [Config] means on one machine, in the order in which they are
+// written.
 type Plan []Setting
 
 // Empty reports whether there is nothing to write.
@@ -128,8 +128,8 @@ func (p Plan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// plan compares the configuration with the settings of a kernel. Settings that the kernel does not
-// have are an error if they are wanted.
+// plan compares the configuration with the settings of a kernel. A wanted setting that the kernel
+// does not have is an error.
 func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 	want, err := c.want(cmp.Or(c.Cores, cores))
 	if err != nil {
@@ -151,7 +151,7 @@ func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 	return p, nil
 }
 
-// want returns the values of the settings that the configuration is about.
+// want returns the wanted values of the settings.
 func (c Config) want(cores int) (map[string]uint64, error) {
 	want := map[string]uint64{}
 	for _, n := range []struct {
@@ -163,7 +163,7 @@ func (c Config) want(cores int) (map[string]uint64, error) {
 		}
 	}
 	if c.MaxPerCore > 0 {
-		// As kube-proxy does: the limit is tested first, and the least maximum may exceed it.
+		// As in kube-proxy, the limit comes first, and the least maximum may exceed it.
 		limit := min(uint64(c.MaxPerCore)*uint64(cores), maxConntrackMax)
 		want[settingMax] = max(limit, uint64(c.Min))
 		want[settingBuckets] = want[settingMax] / hashFactor

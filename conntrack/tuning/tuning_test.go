@@ -20,7 +20,7 @@ func fresh(limit uint64) map[string]uint64 {
 	}
 }
 
-// plans are configurations, and what they come down to where the settings are as they are now.
+// plans are configurations, present settings, and the resulting plans.
 var plans = []struct {
 	name   string
 	config Config

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,7 +25,7 @@ func NewIndex(t *servicemodel.Table, nodeAddrs []netip.Addr) *Index {
 	return x
 }
 
-// Frontend returns the frontend that a flow was sent to, nil if there is none.
+// Frontend returns the frontend that a flow was sent to, or nil if there is none.
 func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 	if f.Zone() != x.zone {
 		return nil
@@ -33,13 +33,13 @@ func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 	dst := f.Original.Dst
 	key := servicemodel.FrontendKey{Addr: dst.Addr(), Protocol: servicemodel.Protocol(f.Protocol),
 		Port: dst.Port()}
-	if found := shared.Of(x.services).Frontend(key); found != nil {
+	if found := nocopy.Of(x.services).Frontend(key); found != nil {
 		return found
 	}
 	if _, ok := x.node[dst.Addr()]; !ok {
 		return nil
 	}
-	return shared.Of(x.services).Frontend(anywhere(key))
+	return nocopy.Of(x.services).Frontend(anywhere(key))
 }
 
 // Serves reports whether the frontend still has the endpoint that answers the flow.

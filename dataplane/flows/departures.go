@@ -7,19 +7,20 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// departures are the endpoints that a frontend sends nothing new to, and that may keep the flows
-// they have, for some time or as long as they serve.
+// departures are the endpoints that get no new flows of a frontend. They may keep the flows they
+// have, for some time or as long as they serve.
 type departures map[netip.AddrPort]departure
 
 type departure struct {
 	service servicemodel.PortName
-	// at is when the flows are to be deleted; zero: no such time was set.
+	// at is when the flows are to be deleted. It is zero if they have no deadline.
 	at time.Time
-	// lingers: they are to be deleted when the endpoint does not serve any more.
+	// lingers says that the flows are to be deleted when the endpoint no longer serves.
 	lingers bool
 }
 
@@ -54,7 +55,7 @@ func (l lingering) of(s servicemodel.State, n servicemodel.PortName) map[netip.A
 	return found
 }
 
-// mover works one change into a keeper.
+// mover applies one change to a keeper.
 type mover struct {
 	*Keeper
 	change    *servicemodel.ChangeSet
@@ -63,17 +64,17 @@ type mover struct {
 	lingering lingering
 }
 
-// poolsKey are the pools of a frontend, before and after.
+// poolsKey holds the pools of a frontend before and after the change.
 type poolsKey struct{ old, new [2]*servicemodel.Pool }
 
 // comparison says what happened to the endpoints of a frontend.
 type comparison struct {
-	left   []netip.AddrPort // they were among its endpoints, and are not
-	first  bool             // it had none, and has some
-	joined bool             // some are among them that were not
+	left   []netip.AddrPort // endpoints before the change, not after
+	first  bool             // the frontend had no endpoint and has some now
+	joined bool             // some endpoints are new
 }
 
-// moveAll works in every frontend that the change touches.
+// moveAll handles every frontend that the change touches.
 func (m *mover) moveAll() {
 	for _, f := range m.change.Frontends {
 		if f.New != nil {
@@ -85,9 +86,9 @@ func (m *mover) moveAll() {
 	for i := range m.change.Pools {
 		p := &m.change.Pools[i]
 		if p.Old == nil || p.New == nil {
-			continue // its frontends begin or end to use it: they changed
+			continue // its frontends begin or stop using the pool, so they are in the list above
 		}
-		for _, f := range shared.Of(m.change.New).FrontendsOf(p.New.ID.Service) {
+		for _, f := range nocopy.Of(m.change.New).FrontendsOf(p.New.ID.Service) {
 			if f.Key.Family() == p.New.ID.Family && m.concerned(f.Key, p) {
 				m.move(f.Key)
 			}
@@ -95,13 +96,14 @@ func (m *mover) moveAll() {
 	}
 }
 
-// concerned reports whether the change of a pool matters to a frontend: whether an endpoint left
-// it, or one came back.
-func (m *mover) concerned(key servicemodel.FrontendKey, p *servicemodel.PoolChange) bool {
+// concerned reports whether the change of a pool matters to a frontend: an endpoint left, or one
+// came back.
+func (m *mover) concerned(key servicemodel.FrontendKey,
+	p *servicemodel.Change[servicemodel.Pool]) bool {
 	if len(m.departed[key]) > 0 {
 		return true
 	}
-	for s := range p.Slots() {
+	for s := range p.New.SlotsSince(p.Old) {
 		if s.Old.Endpoint.IsValid() && s.Old.Endpoint != s.New.Endpoint {
 			return true
 		}
@@ -109,9 +111,9 @@ func (m *mover) concerned(key servicemodel.FrontendKey, p *servicemodel.PoolChan
 	return false
 }
 
-// move works in one frontend. It may be called more than once for it.
+// move handles one frontend. It may be called more than once for the same frontend.
 func (m *mover) move(key servicemodel.FrontendKey) {
-	old, new := shared.Of(m.change.Old).Frontend(key), shared.Of(m.change.New).Frontend(key)
+	old, new := nocopy.Of(m.change.Old).Frontend(key), nocopy.Of(m.change.New).Frontend(key)
 	c := m.compare(old, new)
 	if c.joined && len(m.departed[key]) > 0 {
 		for _, e := range endpointsOf(pools(m.change.New, new)) {
@@ -131,8 +133,8 @@ func (m *mover) move(key servicemodel.FrontendKey) {
 	}
 }
 
-// compare returns what happened to the endpoints of a frontend, which is the same for all with the
-// same pools.
+// compare says what happened to the endpoints of a frontend. Frontends with the same pools share
+// the answer.
 func (m *mover) compare(old, new *servicemodel.Frontend) comparison {
 	key := poolsKey{pools(m.change.Old, old), pools(m.change.New, new)}
 	if c, ok := m.compared[key]; ok {
@@ -157,30 +159,30 @@ func (m *mover) compare(old, new *servicemodel.Frontend) comparison {
 	return c
 }
 
-// leave decides about the flows of an endpoint that a frontend sends nothing new to.
+// leave decides about the flows of an endpoint that gets no new flows of a frontend.
 func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort,
 	lingers bool) {
 	udp := key.Protocol == servicemodel.UDP
 	if udp && !lingers {
-		m.find(key).all = true
+		m.search(key, n).all = true
 		return
 	}
 	d := departure{service: n, lingers: udp}
 	switch p := m.policy(n.Name); p.Mode {
 	case servicemodel.CutConnections:
-		m.delete(key, e)
+		m.delete(key, n, e)
 		return
 	case servicemodel.DrainConnections:
 		d.at = m.now.Add(p.Drain)
 	default:
 		if !udp {
-			return // it goes on, and nobody needs to remember it
+			return // the connection goes on, and needs no deadline
 		}
 	}
 	m.depart(key, e, d)
 }
 
-// depart notes a departure, unless it is known.
+// depart notes a departure. A departure that is already known keeps its deadline.
 func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d departure) {
 	if k.departed[key] == nil {
 		k.departed[key] = departures{}
@@ -190,10 +192,20 @@ func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d depart
 	}
 }
 
-// delete makes the flows of a departed endpoint due. All UDP flows that are not where they belong
-// are; of the connections, just its own: others may have been left alone.
-func (k *Keeper) delete(key servicemodel.FrontendKey, e netip.AddrPort) {
+// search is find, and notes the service port that has or had the frontend.
+func (k *Keeper) search(key servicemodel.FrontendKey, n servicemodel.PortName) *search {
 	s := k.find(key)
+	if s.service == (servicemodel.PortName{}) {
+		s.service = n
+	}
+	return s
+}
+
+// delete makes the flows of a departed endpoint due. For UDP, every flow of the frontend that goes
+// to a wrong endpoint becomes due. For connections, only those of this endpoint do, because
+// policies may have left others alone.
+func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort) {
+	s := k.search(key, n)
 	if key.Protocol == servicemodel.UDP {
 		s.all = true
 		return
@@ -201,34 +213,35 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, e netip.AddrPort) {
 	s.gone = append(s.gone, e)
 }
 
-// evict ends the stay of endpoints that linger: their frontend is gone. Connections are drained to
-// the end.
+// evict deletes the flows of lingering endpoints of a frontend that is gone. Draining connections
+// keep their deadline.
 func (m *mover) evict(key servicemodel.FrontendKey) {
 	for e, d := range m.departed[key] {
 		if d.lingers {
 			delete(m.departed[key], e)
-			m.delete(key, e)
+			m.delete(key, d.service, e)
 		}
 	}
 }
 
-// review ends the stay of endpoints that do not serve any more.
+// review deletes the flows of lingering endpoints that no longer serve.
 func (m *mover) review() {
 	for key, list := range m.departed {
 		for e, d := range list {
 			if d.lingers && !m.lingering.of(m.state, d.service)[e] {
 				delete(list, e)
-				m.delete(key, e)
+				m.delete(key, d.service, e)
 			}
 		}
 	}
 }
 
-// checkAll makes a new keeper look at everything: a program that was stopped between a commit and
-// the cleaning after it cannot know what it missed. What it looks for is stale beyond doubt: flows
-// of our frontends that go to endpoints which these do not have.
+// checkAll makes a new keeper check every UDP frontend, and every frontend whose connections are
+// cut. The program before may have stopped between a commit and the cleaning after it. The check
+// finds only flows that are certainly stale: a frontend of ours received them, and their endpoint
+// is not one of that frontend.
 func (m *mover) checkAll() {
-	for f := range shared.Of(m.change.New).Frontends() {
+	for f := range nocopy.Of(m.change.New).Frontends() {
 		switch mode := m.policy(f.Service.Name).Mode; {
 		case f.Key.Protocol == servicemodel.UDP:
 			m.find(f.Key).all = true
@@ -243,8 +256,7 @@ func (m *mover) checkAll() {
 	}
 }
 
-// keepLingering lets those endpoints of a frontend keep their flows that had begun to terminate
-// before the keeper began.
+// keepLingering keeps the flows of endpoints that began to terminate before this keeper began.
 func (m *mover) keepLingering(f *servicemodel.Frontend) {
 	all := m.lingering.of(m.state, f.Service)
 	if len(all) == 0 {
@@ -258,8 +270,8 @@ func (m *mover) keepLingering(f *servicemodel.Frontend) {
 	}
 }
 
-// findDeparted looks once for connections to endpoints that departed before the keeper began. They
-// are drained from now on.
+// findDeparted searches once for connections to endpoints that departed before the keeper began.
+// From now on these connections drain.
 func (k *Keeper) findDeparted(ctx context.Context) error {
 	if len(k.unknown) == 0 {
 		return nil
@@ -277,7 +289,7 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 				return err
 			}
 			own := index.Frontend(&f)
-			// Where a connection was cut, flows with fixed timeouts answer what its ends still
+			// After a cut, flows with fixed timeouts answer the packets that the two ends still
 			// send.
 			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 ||
 				index.Serves(own, &f) {
@@ -293,23 +305,25 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 	return nil
 }
 
-// nodePortsMoved makes the UDP flows of all node ports due if they answer at other addresses now.
+// nodePortsMoved makes the UDP flows of all node ports due if node ports answer at other addresses
+// now.
 func (m *mover) nodePortsMoved() {
 	r := m.change.Rules
 	if r == nil || len(r.Old.NodePorts) == 0 || slices.Equal(r.Old.NodePorts, r.New.NodePorts) {
 		return
 	}
 	m.former = append(m.former, r.Old.NodePorts...)
-	for f := range shared.Of(m.change.New).Frontends() {
+	for f := range nocopy.Of(m.change.New).Frontends() {
 		if f.Key.NodePort() && f.Key.Protocol == servicemodel.UDP {
 			m.find(f.Key).all = true
 		}
 	}
 }
 
-// expire makes due whose time has come, and returns how long until the next; 0 if there is none.
+// expire makes everything due whose time has come. It returns how long until the next time, 0 if
+// there is none.
 func (k *Keeper) expire(now time.Time) (next time.Duration) {
-	// come reports whether a time has come, and notes when it will.
+	// come reports whether a time has come. If not, it notes how long until then.
 	come := func(t time.Time) bool {
 		wait := t.Sub(now)
 		if wait > 0 && (next == 0 || wait < next) {
@@ -321,7 +335,9 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 		for e, d := range list {
 			if !d.at.IsZero() && come(d.at) {
 				delete(list, e)
-				k.delete(key, e)
+				k.said = append(k.said, dataplane.EndpointDrained{Service: d.service,
+					Frontend: key, Endpoint: e, Deadline: true})
+				k.delete(key, d.service, e)
 			}
 		}
 		if len(list) == 0 {

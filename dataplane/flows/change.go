@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,7 +18,7 @@ func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.
 	}
 	for i, v := range [...]servicemodel.Verdict{f.Internal, f.External} {
 		if id, ok := f.Pool(v); ok {
-			p[i] = shared.Of(t).Pool(id)
+			p[i] = nocopy.Of(t).Pool(id)
 		}
 	}
 	if p[1] == p[0] {
@@ -27,8 +27,8 @@ func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.
 	return p
 }
 
-// endpointsOf returns the endpoints of pools. Which of a frontend's pools a flow was sent to cannot
-// be told any more.
+// endpointsOf returns the endpoints of both pools. Nothing tells any more to which pool of a
+// frontend a flow was sent.
 func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, pool := range p {
@@ -43,7 +43,7 @@ func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
 	return all
 }
 
-// change returns the change that makes the flows stale that are due.
+// change returns the change that deletes the stale flows of the frontends that are due.
 func (k *Keeper) change() (conntrack.Change, error) {
 	c := changeMaker{Keeper: k, endpoints: map[[2]*servicemodel.Pool][]netip.AddrPort{}}
 	if err := c.lookUpNode(); err != nil {
@@ -61,21 +61,21 @@ func (k *Keeper) change() (conntrack.Change, error) {
 // changeMaker makes the change of one pass.
 type changeMaker struct {
 	*Keeper
-	// one slice for all frontends that share it
+	// Frontends with the same pools share a slice.
 	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort
 	node      []netip.Addr // the addresses that take node ports
-	former    []netip.Addr // those that do not any more
-	// all addresses of the node, if a frontend is looked at again
+	former    []netip.Addr // addresses that no longer take node ports
+	// own are all addresses of the node. They are read only if a frontend is fresh or an echo.
 	own  []netip.Addr
 	list []conntrack.Frontend
 }
 
-// lookUpNode finds the addresses of the node, as far as they matter.
+// lookUpNode finds those addresses of the node that this pass needs.
 func (c *changeMaker) lookUpNode() (err error) {
 	nodePorts, again := false, false
 	for key, s := range c.due {
-		nodePorts = nodePorts || key.NodePort() || shared.Of(c.services).Frontend(key) == nil &&
-			shared.Of(c.services).Frontend(anywhere(key)) != nil
+		nodePorts = nodePorts || key.NodePort() || nocopy.Of(c.services).Frontend(key) == nil &&
+			nocopy.Of(c.services).Frontend(anywhere(key)) != nil
 		again = again || s.fresh || s.echo
 	}
 	if again {
@@ -114,18 +114,18 @@ func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
 	return key
 }
 
-// at returns a key's likeness at an address of the node.
+// at returns the key with the address a.
 func at(key servicemodel.FrontendKey, a netip.Addr) servicemodel.FrontendKey {
 	key.Addr = a
 	return key
 }
 
-// answering returns the frontend that answers where key is: at an address of the node, it may be a
-// node port.
+// answering returns the frontend that answers at key. At an address of the node this may be a node
+// port.
 func (c *changeMaker) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
-	f := shared.Of(c.services).Frontend(key)
+	f := nocopy.Of(c.services).Frontend(key)
 	if f == nil && slices.Contains(c.node, key.Addr) {
-		f = shared.Of(c.services).Frontend(anywhere(key))
+		f = nocopy.Of(c.services).Frontend(anywhere(key))
 	}
 	return f
 }
@@ -146,7 +146,6 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 	return list, translated
 }
 
-// add adds a frontend that is due.
 func (c *changeMaker) add(key servicemodel.FrontendKey, s *search) {
 	may, translated := c.endpointsOf(c.answering(key))
 	may = append(slices.Clip(may), slices.SortedFunc(maps.Keys(c.departed[key]),
@@ -160,19 +159,19 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, s *search) {
 	c.list = append(c.list, f)
 }
 
-// protect adds, beside a node port, the addresses of the node where its number means something
-// else: a frontend of its own, an address that takes no node ports any more, or loopback, where it
-// depends on the backend whether they answer.
+// protect adds, beside a node port, the addresses of the node at which the number of the port means
+// something else: an address with a frontend of its own, an address that no longer takes node
+// ports, or loopback, because not every backend answers there. Each address is added once.
 func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	own := c.list[len(c.list)-1]
-	other := func(a netip.Addr) (servicemodel.FrontendKey, bool) {
-		k := at(key, a)
+	other := func(a netip.Addr) (k servicemodel.FrontendKey, fe *servicemodel.Frontend, ok bool) {
+		k = at(key, a)
 		_, due := c.due[k]
-		return k, !due && a.Is4() == key.Addr.Is4()
+		return k, nocopy.Of(c.services).Frontend(k), !due && a.Is4() == key.Addr.Is4()
 	}
 	for _, a := range c.node {
-		if k, ok := other(a); ok && shared.Of(c.services).Frontend(k) != nil {
-			may, _ := c.endpointsOf(shared.Of(c.services).Frontend(k))
+		if k, fe, ok := other(a); ok && fe != nil {
+			may, _ := c.endpointsOf(fe)
 			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k), Endpoints: may,
 				Removed: []netip.AddrPort{}})
 		}
@@ -180,20 +179,21 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	if key.Protocol != servicemodel.UDP {
 		return
 	}
-	for _, a := range c.former {
-		if k, ok := other(a); ok && shared.Of(c.services).Frontend(k) == nil {
-			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k)})
-		}
-	}
-	if key.Addr.Is4() && c.services.Rules().LocalhostNodePorts {
+	loopback := key.Addr.Is4() && c.services.Rules().LocalhostNodePorts
+	if _, fe, ok := other(localhost); loopback && ok && fe == nil {
 		own.Key.Addr, own.Untranslated = localhost, false
 		c.list = append(c.list, own)
+	}
+	for _, a := range c.former {
+		if k, fe, ok := other(a); ok && fe == nil && !(loopback && a == localhost) {
+			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k)})
+		}
 	}
 }
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// flowKey returns a key in the words of conntrack.
+// flowKey converts a key to conntrack's type.
 func flowKey(key servicemodel.FrontendKey) conntrack.FrontendKey {
 	return conntrack.FrontendKey{Addr: key.Addr, Port: key.Port,
 		Protocol: conntrack.Protocol(key.Protocol)}

@@ -2,15 +2,20 @@ package flows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/logkey"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -26,7 +31,7 @@ var _ Table = (*conntrack.Table)(nil)
 
 // Config says what to do with flows. A nil *Config is the zero Config.
 type Config struct {
-	// Connections is the policy of services that have none of their own. The zero value leaves
+	// Connections is the policy for services without a policy of their own. The zero value leaves
 	// connections alone.
 	Connections servicemodel.ConnectionPolicy
 	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
@@ -52,38 +57,48 @@ type Keeper struct {
 
 	begun    bool
 	services *servicemodel.Table // what the kernel holds
-	state    servicemodel.State  // of which that is the meaning
-	// the state before: it knows the policies of services that are gone
+	state    servicemodel.State  // the state that services was made from
+	// before is the previous state: it has the policies of services that are gone.
 	before servicemodel.State
 
 	departed map[servicemodel.FrontendKey]departures
 	due      map[servicemodel.FrontendKey]*search
-	// when to look again for flows that late answers made
+	// echoes are the times at which frontends are searched again for flows that late answers made.
 	echoes map[servicemodel.FrontendKey][]time.Time
-	// unknown are the protocols of which it is not known which connections were to be drained
-	// before the keeper began.
+	// unknown are the protocols whose draining connections from before the keeper began were not
+	// searched for yet.
 	unknown []servicemodel.Protocol
-	// former are ranges in which node ports used to answer, to be looked at in the next pass.
+	// said are the events that Settle tells when it returns.
+	said []dataplane.Event
+	// former are ranges that used to take node ports. The next pass includes them.
 	former []netip.Prefix
 }
 
 // search is what the next pass looks for among the flows of a frontend.
 type search struct {
-	// all: every endpoint that may not have them. Otherwise only those that are gone.
+	// all: search for flows to any endpoint that the frontend does not have. Otherwise only for
+	// flows to the endpoints in gone.
 	all  bool
 	gone []netip.AddrPort
-	// fresh: the frontend has its first endpoints; somebody may have answered at its address before
-	// it was there. echo: it is looked at again. Both look also for flows that late answers made.
+	// fresh: the frontend has its first endpoints, and another program may have answered at its
+	// address before. echo: the frontend is searched again. Both also search for flows that late
+	// answers made.
 	fresh, echo bool
+	// service is the port that has or had the frontend.
+	service servicemodel.PortName
 }
 
-// echoTimes say when to look again, since a late answer can undo the deletion of an untranslated
-// flow ([conntrack.Frontend.Backwards]): soon, and, if there were such flows, once more when no
-// answer is under way any more.
+// echoTimes say when to search again, because a late answer can undo the deletion of an
+// untranslated flow ([conntrack.Frontend.Backwards]): soon, and, if the pass found such flows, once
+// more when no answer is under way any more.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
-// New returns a keeper of a table. Closing the table stays with the caller.
+// New returns a keeper of a table. The caller closes the table. It is an error if there is no
+// table, or if [Config.Connections] is not valid.
 func New(t Table, cfg *Config) (*Keeper, error) {
+	if none, ok := t.(*conntrack.Table); t == nil || ok && none == nil {
+		return nil, errors.New("keep flows: no conntrack table")
+	}
 	k := &Keeper{
 		table: t, log: slog.New(slog.DiscardHandler),
 		departed: map[servicemodel.FrontendKey]departures{},
@@ -102,15 +117,15 @@ func New(t Table, cfg *Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Totals returns what all cleanings together found and did.
+// Totals returns the sum of the results of all cleanings.
 func (k *Keeper) Totals() conntrack.CleanResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.totals
 }
 
-// Changed notes what a change can have left stale. It looks at what changed only, except the first
-// time.
+// Changed notes which flows a change can have made stale. Except for the first call, it reads only
+// the objects that changed.
 func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,48 +148,94 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	m.nodePortsMoved()
 }
 
-// Settle cleans up what is due, in one pass over the table; without anything due it does not look
-// at it. It returns how long until something becomes due: connections that are drained, or a second
-// look. After an error, what was due stays due.
+// Settle cleans up everything that is due in one pass over the table. If nothing is due, it does
+// not read the table. It returns how long until something becomes due: connections that drain, or a
+// second search. After an error, what was due stays due, except for frontends that the matcher
+// refused ([conntrack.ErrBadChange]). Another try cannot help these, and they do not delay the
+// others.
+//
+// It tells [dataplane.FlowsCleaned] and [dataplane.EndpointDrained].
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
+	next, said, err := k.settle(ctx)
+	for _, ev := range said {
+		dataplane.Emit(ctx, ev)
+	}
+	return next, err
+}
+
+// settle is Settle, and returns the events to tell.
+func (k *Keeper) settle(ctx context.Context) (next time.Duration, said []dataplane.Event,
+	err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	defer func() { said, k.said = k.said, nil }()
 	if err := k.findDeparted(ctx); err != nil {
-		return 0, fmt.Errorf("find the connections to be drained: %w", err)
+		return 0, nil, fmt.Errorf("find the connections to be drained: %w", err)
 	}
 	next = k.expire(time.Now())
 	if len(k.due) == 0 {
-		return next, nil
+		return next, nil, nil
 	}
-	if err := k.clean(ctx); err != nil {
-		return next, fmt.Errorf("clean up the flows of %d frontends: %w", len(k.due), err)
+	due := len(k.due)
+	bad, err := k.clean(ctx)
+	if err == nil {
+		clear(k.due)
+		k.former = nil
+		if next = k.expire(time.Now()); len(k.due) > 0 {
+			next = time.Millisecond // time passed meanwhile
+		}
 	}
-	clear(k.due)
-	k.former = nil
-	if next = k.expire(time.Now()); len(k.due) > 0 {
-		next = time.Millisecond // time went by
+	if err := errors.Join(err, bad); err != nil {
+		return next, nil, fmt.Errorf("clean up the flows of %d frontends: %w", due, err)
 	}
-	return next, nil
+	return next, nil, nil
 }
 
-// clean deletes the flows that are due.
-func (k *Keeper) clean(ctx context.Context) error {
+// clean deletes the flows that are due. bad lists the parts of the change that the matcher left
+// out.
+func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 	change, err := k.change()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	matcher, err := conntrack.NewMatcher(change)
-	if err != nil {
-		return err
+	matcher, bad := conntrack.NewMatcher(change)
+	options, found := k.cfg.Clean, map[servicemodel.PortName]int{}
+	options.Stale = func(f *conntrack.Flow) {
+		found[k.serviceOf(f)]++
+		if k.cfg.Clean.Stale != nil {
+			k.cfg.Clean.Stale(f)
+		}
 	}
-	cleaned, err := k.table.Clean(ctx, matcher, k.cfg.Clean)
+	cleaned, err := k.table.Clean(ctx, matcher, options)
 	k.add(ctx, cleaned)
+	for _, n := range slices.SortedFunc(maps.Keys(found), servicemodel.PortName.Compare) {
+		k.said = append(k.said, dataplane.FlowsCleaned{Service: n, Flows: found[n]})
+	}
 	k.listen(change, cleaned.Untranslated > 0)
-	return err
+	return bad, err
 }
 
-// listen makes the keeper look again at the frontends of a pass, if that found untranslated flows
-// or a frontend is new.
+// serviceOf returns the service port that a stale flow was sent to. If a late answer made the flow,
+// it returns the service port that the flow comes from.
+func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
+	for _, at := range [...]netip.AddrPort{f.Original.Dst, f.Original.Src} {
+		key := servicemodel.FrontendKey{Addr: at.Addr(), Port: at.Port(),
+			Protocol: servicemodel.Protocol(f.Protocol)}
+		node := key
+		if node.Addr = netip.IPv4Unspecified(); !at.Addr().Is4() {
+			node.Addr = netip.IPv6Unspecified()
+		}
+		for _, key := range [...]servicemodel.FrontendKey{key, node} {
+			if s := k.due[key]; s != nil {
+				return s.service
+			}
+		}
+	}
+	return servicemodel.PortName{}
+}
+
+// listen schedules another search at the frontends of a pass, if the pass found untranslated flows
+// or if a frontend is new.
 func (k *Keeper) listen(c conntrack.Change, found bool) {
 	now := time.Now()
 	for _, f := range c.Frontends {
@@ -217,17 +278,20 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	}
 }
 
-// find returns what the next pass looks for at a frontend, to be added to.
+// find returns the search that the next pass makes for a frontend. The caller adds to it.
 func (k *Keeper) find(key servicemodel.FrontendKey) *search {
 	s := k.due[key]
 	if s == nil {
 		s = &search{}
 		k.due[key] = s
 	}
+	if f := nocopy.Of(k.services).Frontend(key); f != nil {
+		s.service = f.Service
+	}
 	return s
 }
 
-// policy returns the policy of a service, which may be gone since the last change.
+// policy returns the policy of a service, also if the last change removed the service.
 func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
 	svc := k.state.Service(n)
 	if svc == nil {
@@ -239,8 +303,8 @@ func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
 	return svc.Connections
 }
 
-// Draining returns how many endpoints are given nothing new and keep the flows that they have, for
-// some time or as long as they serve, see [servicemodel.ConnectionPolicy].
+// Draining returns how many endpoints get no new flows and keep the flows that they have, for some
+// time or as long as they serve, see [servicemodel.ConnectionPolicy].
 func (k *Keeper) Draining() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// listed is a table of flows that is read until an error.
+// listed is a table of flows. Reading it yields the flows and then an error.
 type listed struct {
 	flows []conntrack.Flow
 	err   error
@@ -60,6 +60,5 @@ func TestCountersOfFlows(t *testing.T) {
 	require.True(t, r.OnlyConnections)
 
 	broken := errors.New("broken")
-	_, err := flows.Counters{Table: listed{err: broken}}.Read(t.Context())
-	require.ErrorIs(t, err, broken)
+	require.ErrorIs(t, errOf(flows.Counters{Table: listed{err: broken}}.Read(t.Context())), broken)
 }

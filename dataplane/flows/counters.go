@@ -2,6 +2,7 @@ package flows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -10,21 +11,27 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Counters are what conntrack has of services: how many flows there are, and how many packets and
-// bytes these have had, which the kernel counts if the sysctl nf_conntrack_acct is on. Unlike other
-// counters, what they say of a frontend becomes less when a flow ends.
+// Counters reads counters of services from the conntrack table: the number of flows, and their
+// packets and bytes. The kernel counts packets and bytes only if the sysctl nf_conntrack_acct is
+// on. Unlike other counters, those of a frontend go down when a flow ends.
 type Counters struct {
-	// Table is asked for its flows, as *conntrack.Table is.
-	Table interface {
-		Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
-	}
+	// Table is read through its method Flows. A *conntrack.Table is one.
+	Table lister
+}
+
+// lister lists flows.
+type lister interface {
+	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
 
 var _ counters.Source = Counters{}
 
-// Read reads the whole table, which takes about a second of CPU for a million flows. If no flow has
-// counted packets, the reading has connections only.
+// Read reads the whole table. This takes about a second of CPU for a million flows. If no flow has
+// counted packets, the reading contains only connections.
 func (c Counters) Read(ctx context.Context) (*counters.Reading, error) {
+	if c.Table == nil {
+		return nil, errors.New("flows: count: no conntrack table")
+	}
 	r := &counters.Reading{Pairs: map[counters.Pair]counters.Values{}, OnlyConnections: true}
 	for f, err := range c.Table.Flows(ctx, conntrack.Filter{}) {
 		if err != nil {

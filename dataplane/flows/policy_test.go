@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,7 +29,7 @@ func own(p sm.ConnectionPolicy) func(*sm.Service) {
 	return func(s *sm.Service) { s.Connections = p }
 }
 
-// at is what is left some time after a change.
+// at are the flows that are left some time after a change.
 type at struct {
 	after time.Duration
 	left  []string
@@ -42,7 +42,7 @@ func TestConnectionsToEndpointsThatGoAreSubjectToThePolicy(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		all, own sm.ConnectionPolicy
-		first    []sm.Endpoint // what becomes of endpoint 1
+		first    []sm.Endpoint // endpoint 1 after the change
 		then     []at
 	}{
 		{"left alone by default", sm.ConnectionPolicy{}, sm.ConnectionPolicy{}, gone,
@@ -133,14 +133,12 @@ func TestOneDrainsWhileAnotherIsDone(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		w.apply(t, serving(service(), endpoints(3)))
 		time.Sleep(4 * time.Second)
-		next, err := w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		next := ok(w.engine.Settle(t.Context()))(t)
 		require.Equal(t, 6*time.Second, next)
 		require.Equal(t, []string{tcp2, "tcp 10.96.0.10:80 > 10.244.0.9:8080"}, w.list(),
 			"and connections of which nothing is known stay")
 		time.Sleep(next)
-		_, err = w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		ok(w.engine.Settle(t.Context()))(t)
 		require.Equal(t, []string{"tcp 10.96.0.10:80 > 10.244.0.9:8080"}, w.list())
 	})
 }
@@ -156,8 +154,7 @@ func TestAServiceThatGoesTakesItsConnectionsAlong(t *testing.T) {
 		require.Equal(t, []string{tcp1, node1}, w.list(),
 			"its own policy counts although it is gone")
 		time.Sleep(r.Settle)
-		_, err := w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		ok(w.engine.Settle(t.Context()))(t)
 		require.Empty(t, w.list())
 	})
 }
@@ -184,8 +181,8 @@ func TestAnEndpointThatTerminatesIsWatchedUntilItDoesNotServe(t *testing.T) {
 	}
 }
 
-// After a restart, connections that were to be cut are found, and those that were to be drained get
-// their time once more.
+// After a restart, the keeper finds connections that were to be cut. Those that were draining get
+// their full time again.
 func TestPoliciesAfterARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,8 +198,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 		require.Equal(t, 10*time.Second, r.Settle)
 		require.Equal(t, []string{tcp1, tcp2, node1}, w.list())
 		time.Sleep(r.Settle)
-		_, err := w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		ok(w.engine.Settle(t.Context()))(t)
 		require.Equal(t, []string{tcp2}, w.list())
 
 		w.put(tcp1, node1)

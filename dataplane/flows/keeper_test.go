@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// Flows that merely look alike: whatever changes about the service, they stay.
+// Flows that only resemble stale ones: they stay, whatever changes about the service.
 var lookAlikes = []string{
 	"udp 10.96.0.10:54 > 10.244.0.1:5353",        // another port
 	"udp 10.96.0.99:53 > 10.244.0.1:5353",        // another service
@@ -44,7 +44,7 @@ var changes = []change{
 			"udp 192.0.2.10:30053 > 10.244.0.1:5353",
 			"udp [fd00:10:96::10]:53 > [fd00:244::1]:5353",
 			"udp [2001:db8:2::10]:30053 > [fd00:244::1]:5353",
-			"udp 10.96.0.10:53", // from before the service
+			"udp 10.96.0.10:53", // from before the service existed
 		},
 		stay: []string{
 			"udp 10.96.0.10:53 > 10.244.0.2:5353", "udp 192.0.2.10:30053 > 10.244.0.2:5353",
@@ -222,8 +222,8 @@ func (c *change) run(t *testing.T, mode string) {
 	require.Equal(t, dumps, w.dumps, "it is done")
 }
 
-// An untranslated flow is deleted while an answer is under way. The answer makes a flow of its own,
-// in which all that the client sends passes for answers.
+// An untranslated flow is deleted while an answer is under way. The answer makes a new flow, and
+// all packets of the client then count as its replies.
 func TestLateAnswersAreLookedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,11 +242,10 @@ func TestLateAnswersAreLookedFor(t *testing.T) {
 		require.Empty(t, w.list())
 		w.flows = []conntrack.Flow{backwards("10.96.0.10:53"), backwards("192.0.2.11:53"),
 			backwards("10.96.0.10:54"), backwards("10.244.0.1:5353")}
-		// the node may ask from its own address
+		// the node may send requests from its own address
 		kept := []conntrack.Flow{w.flows[1], w.flows[2], w.flows[3]}
 		time.Sleep(r.Settle)
-		_, err := w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		ok(w.engine.Settle(t.Context()))(t)
 		require.Equal(t, kept, w.flows)
 
 		w.flows = []conntrack.Flow{backwards("203.0.113.5:53")}
@@ -258,7 +257,7 @@ func TestLateAnswersAreLookedFor(t *testing.T) {
 	})
 }
 
-// One after the other: what is left undone by no change, and by no other either.
+// The changes come one after the other: none of them leaves work behind, nor does the sequence.
 func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})
@@ -294,7 +293,7 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 		w.apply(t, next)
 		require.Zero(t, w.dumps, name)
 	}
-	// Without UDP there is no reason to look at all, not even at first.
+	// Without UDP the keeper has no reason to read the table, not even at first.
 	tcp := func(s *sm.Service) { s.Ports = s.Ports[1:] }
 	w = newWorld(t, flows.Config{})
 	for _, hosts := range [][]int{{1, 2}, {2, 3}, {}, {4}} {
@@ -306,8 +305,8 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 	require.Zero(t, w.dumps)
 }
 
-// Before the service, nobody tracked what was sent to its address. A late answer to that begins a
-// flow. It makes no difference whether the service comes with its endpoints or before them.
+// Before the service, no flow tracked packets to its address. A late answer to such a packet begins
+// a flow. It makes no difference whether the service comes with its endpoints or before them.
 func TestLateAnswersAreLookedForWhereAServiceIsNew(t *testing.T) {
 	t.Parallel()
 	for _, before := range []sm.State{sm.State{}.WithNode(node), serving(service(), endpoints())} {
@@ -328,15 +327,14 @@ func TestLateAnswersAreLookedForWhereAServiceIsNew(t *testing.T) {
 			require.Equal(t, 100*time.Millisecond, r.Settle, "it may be too early")
 			w.flows = []conntrack.Flow{backwards}
 			time.Sleep(r.Settle)
-			_, err := w.engine.Settle(t.Context())
-			require.NoError(t, err)
+			ok(w.engine.Settle(t.Context()))(t)
 			require.Empty(t, w.flows)
 			require.Equal(t, 2, w.dumps-dumps)
 		})
 	}
 }
 
-// restartAt makes the world one that has long applied s.
+// restartAt gives the world a new keeper that applied s long ago.
 func (w *world) restartAt(t *testing.T, s sm.State) {
 	t.Helper()
 	w.restart(t)
@@ -378,16 +376,15 @@ func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 		_, err = w.engine.Apply(t.Context(), serving(service(), endpoints(1, 3)))
 		require.ErrorIs(t, err, dataplane.ErrUnsettled)
 		w.fail(nil)
-		_, err = w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		ok(w.engine.Settle(t.Context()))(t)
 		require.Equal(t, []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
 			"udp 192.0.2.10:30053 > 10.244.0.1:5353"}, w.list(),
 			"what became right again stays")
 	}
 }
 
-// A program is stopped between the commit and the cleaning. The next one adopts what is there;
-// nothing differs.
+// A program is stopped between the commit and the cleaning. The next program adopts the kernel's
+// state and finds no difference.
 func TestANewProgramFindsWhatTheLastOneMissed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})
@@ -397,9 +394,8 @@ func TestANewProgramFindsWhatTheLastOneMissed(t *testing.T) {
 		"udp 10.96.0.10:53 > 10.244.0.3:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080")
 	w.put(lookAlikes...)
 	after := serving(service(), each(endpoints(3), terminating), endpoints(2))
-	_, err := dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(
-		t.Context(), after)
-	require.NoError(t, err)
+	ok(dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(
+		t.Context(), after))(t)
 
 	w.restart(t)
 	w.dumps = 0
@@ -421,10 +417,10 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	w := newWorld(t, flows.Config{})
 	w.restartAt(t, serving(service(), endpoints(1)))
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353")
-	// Somebody takes the whole service away, and the apply that follows is of a state without it.
-	_, err := dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(t.Context(),
-		sm.State{}.WithNode(node))
-	require.NoError(t, err)
+	// Another program removes the whole service, and the apply that follows is of a state without
+	// it.
+	ok(dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(t.Context(),
+		sm.State{}.WithNode(node)))(t)
 	w.engine.Resync()
 	require.True(t, w.apply(t, sm.State{}.WithNode(node)).Changes.Empty())
 	require.Empty(t, w.list())
@@ -437,4 +433,28 @@ func TestBadPoliciesAreRefused(t *testing.T) {
 	var field *sm.FieldError
 	require.ErrorAs(t, err, &field)
 	require.True(t, errors.As(err, &field) && field.Field == "drain")
+}
+
+func TestAKeeperNeedsATable(t *testing.T) {
+	t.Parallel()
+	for _, none := range []flows.Table{nil, (*conntrack.Table)(nil)} {
+		require.EqualError(t, errOf(flows.New(none, nil)), "keep flows: no conntrack table")
+	}
+	_, err := flows.Counters{}.Read(t.Context())
+	require.EqualError(t, err, "flows: count: no conntrack table")
+}
+
+// An address that the matcher refuses is reported once, and does not delay any service.
+func TestWhatTheMatcherRefusesHoldsBackNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	w.apply(t, serving(service(), endpoints(1)))
+	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353")
+	w.addrs = append(w.addrs, netip.IPv4Unspecified())
+	n := node
+	n.NodePortAddresses = sm.NodePortAddresses{}
+	_, err := w.engine.Apply(t.Context(), serving(service(), endpoints(2)).WithNode(n))
+	require.ErrorIs(t, err, conntrack.ErrBadChange)
+	require.Empty(t, w.list())
+	ok(w.engine.Settle(t.Context()))(t)
 }

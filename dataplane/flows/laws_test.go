@@ -1,6 +1,7 @@
 package flows_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -10,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// However services change: flows that a change made stale are gone after it, and flows that are
-// right stay. A keeper made anew also finds what was wrong before, and no keeper touches what is
-// not wrong.
+// However services change: after a change, the flows that it made stale are gone, and the right
+// ones stay. A new keeper also finds the flows that were wrong before, and no keeper touches the
+// others.
 func TestNoStaleFlowIsLeftAndNoOtherIsTouched(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -53,7 +54,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 		anew.apply(t, s)
 		left, leftAnew := set(runs.list()), set(anew.list())
 		for f := range set(before) {
-			if !serves(s, parse(f).Reply.Src) { // else it lingers
+			if !serves(s, parse(f).Reply.Src) { // otherwise the endpoint lingers
 				requireLaws(t, was, is, f, left[f], leftAnew[f])
 			}
 		}
@@ -61,7 +62,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// requireLaws looks at what a keeper that ran all along and a new one left of a flow.
+// requireLaws checks what became of a flow, with a keeper that ran all along and with a new one.
 func requireLaws(t *testing.T, was, is *sm.Table, f string, left, leftAnew bool) {
 	t.Helper()
 	stale, wrong := madeStale(was, is, parse(f)), misplaced(is, parse(f))
@@ -98,7 +99,7 @@ func serves(s sm.State, e netip.AddrPort) bool {
 	return false
 }
 
-// gone reports whether nobody answers where a flow was sent to.
+// gone reports whether the frontend that a flow was sent to no longer exists.
 func gone(is *sm.Table, f conntrack.Flow) bool { return f.Translated() && frontendAt(is, f) == nil }
 
 func lawConfig() randstate.Config {
@@ -114,19 +115,18 @@ func lawConfig() randstate.Config {
 
 func resolve(t *testing.T, s sm.State) *sm.Table {
 	t.Helper()
-	table, err := sm.Resolve(nil, s)
-	require.NoError(t, err)
+	table := ok(sm.Resolve(nil, s))(t)
 	return table
 }
 
-// randomFlow is a flow that the table may have made, or one that looks like it.
+// randomFlow is a flow that the table may have made, or one that resembles it.
 func randomFlow(rng *rand.Rand, t *sm.Table) string {
 	all := slices.Collect(t.Frontends())
 	if len(all) == 0 {
 		return "udp 203.0.113.99:53"
 	}
 	f := all[rng.IntN(len(all))]
-	to := f.Key.AddrPort()
+	to := netip.AddrPortFrom(f.Key.Addr, f.Key.Port)
 	if f.Key.NodePort() {
 		to = netip.AddrPortFrom(addrs("192.0.2.10", "2001:db8:2::10")[f.Key.Family()/6], f.Key.Port)
 	}
@@ -155,7 +155,7 @@ func endpointsAt(t *sm.Table, f *sm.Frontend) (l []netip.AddrPort) {
 	return l
 }
 
-// frontendAt returns who answers at an address, the plain way.
+// frontendAt finds the frontend that answers at an address, by a plain search.
 func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 	key := sm.FrontendKey{Addr: f.Original.Dst.Addr(), Protocol: sm.Protocol(f.Protocol),
 		Port: f.Original.Dst.Port()}
@@ -174,7 +174,7 @@ func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 	return t.Frontend(key)
 }
 
-// misplaced tells stale flows by what is there now.
+// misplaced reports whether a flow is stale by the present table alone.
 func misplaced(is *sm.Table, f conntrack.Flow) bool {
 	now := frontendAt(is, f)
 	if now == nil || f.Protocol != conntrack.UDP {
@@ -184,8 +184,8 @@ func misplaced(is *sm.Table, f conntrack.Flow) bool {
 	return !slices.Contains(eps, f.Reply.Src) && (f.Translated() || len(eps) > 0)
 }
 
-// madeStale tells flows that were right before the change, or had no better place to go, and are
-// not right after it.
+// madeStale reports whether the change made a flow stale: before it, the flow was right or had no
+// better place to go.
 func madeStale(was, is *sm.Table, f conntrack.Flow) bool {
 	if f.Protocol != conntrack.UDP {
 		return false
@@ -195,4 +195,75 @@ func madeStale(was, is *sm.Table, f conntrack.Flow) bool {
 		return slices.Contains(before, f.Reply.Src) && !slices.Contains(now, f.Reply.Src)
 	}
 	return len(before) == 0 && len(now) > 0
+}
+
+// However services share the addresses of the node and loopback, the matcher takes the change, and
+// stale flows of every service are deleted.
+func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 7))
+	c := lawConfig()
+	places := addrs("127.0.0.1", "192.0.2.10", "192.0.2.11", "2001:db8:2::10")
+	for _, all := range []bool{true, false} {
+		n := node
+		n.LocalhostNodePorts, n.NodePortAddresses.Primary = true, !all
+		c.Nodes = append(c.Nodes, n)
+	}
+	c.Node = c.Nodes[2]
+	published := func(s sm.State) sm.State {
+		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "published"},
+			HostIPs: []netip.Addr{places[rng.IntN(len(places))]}}
+		for port := range uint16(16) { // the numbers of the node ports of randstate
+			svc.Ports = append(svc.Ports, sm.ServicePort{Name: fmt.Sprintf("p%d", port),
+				Protocol: sm.UDP, Port: 30000 + port})
+		}
+		eps := endpoints(1 + rng.IntN(2))
+		for i := range eps {
+			eps[i].Ports = nil
+			for _, p := range svc.Ports {
+				eps[i].Ports = append(eps[i].Ports,
+					sm.EndpointPort{Name: p.Name, Protocol: sm.UDP, Port: 5353})
+			}
+		}
+		return s.WithService(svc).WithEndpoints(svc.Name, eps)
+	}
+	for range 10 {
+		g, w := randstate.New(c, rng), newWorld(t, flows.Config{})
+		w.addrs = append(w.addrs, places[0])
+		s := g.State()
+		for range 20 {
+			s = g.Change(s)
+			if rng.IntN(2) == 0 {
+				s = published(s)
+			}
+			w.apply(t, s)
+		}
+	}
+}
+
+// A UDP node port also answers at loopback, and a service has a frontend with the same port at
+// 127.0.0.1.
+func TestANodePortBesideAPortOfLocalhost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	n := node
+	n.LocalhostNodePorts, n.NodePortAddresses = true, sm.NodePortAddresses{}
+	local := service(func(s *sm.Service) {
+		s.Name.Name, s.ClusterIPs, s.ExternalIPs = "local", nil, nil
+		s.HostIPs = addrs("127.0.0.1")
+		s.Ports = []sm.ServicePort{{Name: "dns", Protocol: sm.UDP, Port: 30053}}
+	})
+	state := func(nodePort, localhost int) sm.State {
+		return serving(service(), endpoints(nodePort)).WithNode(n).WithService(local).
+			WithEndpoints(local.Name, endpoints(localhost))
+	}
+	w.apply(t, state(1, 2))
+	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 127.0.0.1:30053 > 10.244.0.2:5353")
+	w.apply(t, state(3, 2))
+	require.Equal(t, []string{"udp 127.0.0.1:30053 > 10.244.0.2:5353"}, w.list())
+	w.put("udp 10.96.0.10:53 > 10.244.0.3:5353")
+	w.apply(t, state(4, 5))
+	require.Empty(t, w.list(), "both are due")
 }

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program gives its engine a keeper. Connections to endpoints that go have half a minute; what is
-// left then is reset.
+// A program gives its engine a keeper. Connections to endpoints that leave have half a minute.
+// Those that are left then are reset.
 func Example() {
 	ctx := context.Background()
 	run := func(backend dataplane.Backend, state sm.State) error {
@@ -30,7 +30,7 @@ func Example() {
 		}
 		engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 		engine.Set(state)
-		return engine.Run(ctx, nil) // deletes, drains and cuts when it is time
+		return engine.Run(ctx, nil) // deletes, drains and cuts in time
 	}
 	_ = run
 }

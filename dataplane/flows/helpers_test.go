@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -31,7 +31,7 @@ type fakeTable struct {
 	err   error
 }
 
-func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.CleanOptions) (
+func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
 	c conntrack.CleanResult, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,6 +54,7 @@ func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, _ conntrack.C
 			kept = append(kept, f.flows[i])
 			continue
 		}
+		o.Stale(&f.flows[i])
 		c.Deleted++
 	}
 	f.flows = kept
@@ -117,7 +118,7 @@ func parse(s string) (f conntrack.Flow) {
 	return f
 }
 
-// text is the other way round.
+// text is the inverse of put.
 func text(f conntrack.Flow) string {
 	s := fmt.Sprintf("%s %s", f.Protocol, f.Original.Dst)
 	if f.Translated() {
@@ -165,19 +166,16 @@ func (w *world) restart(t *testing.T) {
 
 func (w *world) apply(t *testing.T, s sm.State) *dataplane.Result {
 	t.Helper()
-	r, err := w.engine.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(w.engine.Apply(t.Context(), s))(t)
 	return r
 }
 
-// settle does all that is left to time.
+// settle does all work that waits for its time.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
 	for next := time.Duration(1); next > 0; {
 		time.Sleep(next)
-		var err error
-		next, err = w.engine.Settle(t.Context())
-		require.NoError(t, err)
+		next = ok(w.engine.Settle(t.Context()))(t)
 	}
 }
 
@@ -238,3 +236,15 @@ var node = sm.Node{Name: "n1", Addresses: addrs("192.0.2.10", "2001:db8:2::10"),
 func serving(svc *sm.Service, eps ...[]sm.Endpoint) sm.State {
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, slices.Concat(eps...))
 }
+
+// ok returns what a call returned, which must not have failed: ok(call())(t).
+func ok[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
