@@ -2,7 +2,6 @@ package servicemodel
 
 import (
 	"iter"
-	"net/netip"
 	"slices"
 )
 
@@ -65,7 +64,8 @@ func compareClaims(a, b *Frontend) int {
 
 func comparePools(a, b *Pool) int { return a.ID.Compare(b.ID) }
 
-// filter returns the elements of list that keep holds for: list itself if that is all of them.
+// filter returns the elements of list for which keep holds. If that is all of them, it returns list
+// itself.
 func filter[T any](list []T, keep func(T) bool) []T {
 	for i, x := range list {
 		if keep(x) {
@@ -80,30 +80,4 @@ func filter[T any](list []T, keep func(T) bool) []T {
 		return kept
 	}
 	return list
-}
-
-// union returns the addresses that either of two sorted lists has, sorted. It may return one of
-// them itself.
-func union(a, b []netip.Addr) []netip.Addr {
-	if len(a) == 0 {
-		return b
-	}
-	missing := 0
-	for i := range align(a, b, netip.Addr.Compare) {
-		if i < 0 {
-			missing++
-		}
-	}
-	if missing == 0 {
-		return a
-	}
-	all := make([]netip.Addr, 0, len(a)+missing)
-	for i, j := range align(a, b, netip.Addr.Compare) {
-		if i >= 0 {
-			all = append(all, a[i])
-		} else {
-			all = append(all, b[j])
-		}
-	}
-	return all
 }

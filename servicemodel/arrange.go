@@ -1,16 +1,15 @@
 package servicemodel
 
 import (
-	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// arrange returns the pool that want describes, its slots sorted, with every endpoint that like
-// also has standing where like has it, as far as there is such a slot. The others fill the holes:
-// first those that stood beyond the end, then new ones in order. So no slot changes that need not.
-// It returns like itself if nothing differs.
+// arrange returns the pool want with its slots reordered to match like. want's slots must be
+// sorted. An endpoint that like has, too, keeps its slot in like, if want has that many slots. The
+// other endpoints fill the holes: first those whose slot lies beyond the end, then new ones in
+// order. So as few slots as possible change. arrange returns like itself if nothing differs.
 func arrange(like, want *Pool) *Pool {
 	if like == nil {
 		return want
@@ -20,10 +19,12 @@ func arrange(like, want *Pool) *Pool {
 	var waiting []Slot
 	j := -1
 	for i, s := range like.Slots {
-		// Mostly it is the one after the last.
+		// Usually the next slot is the right one.
 		if j++; j >= len(want.Slots) || want.Slots[j].Endpoint != s.Endpoint {
 			var found bool
-			if j, found = slices.BinarySearchFunc(want.Slots, s.Endpoint, compareSlot); !found {
+			if j, found = slices.BinarySearchFunc(want.Slots, s, func(a, b Slot) int {
+				return a.Endpoint.Compare(b.Endpoint)
+			}); !found {
 				continue
 			}
 		}
@@ -55,17 +56,15 @@ func arrange(like, want *Pool) *Pool {
 	return &p
 }
 
-func compareSlot(s Slot, a netip.AddrPort) int { return s.Endpoint.Compare(a) }
-
-// Arrange returns t with the slots of its pools rearranged: an endpoint that the table like has in
-// the same pool gets the slot that it has there. A table that was resolved from scratch then
-// differs in few slots from one that was read back from the kernel.
+// Arrange returns t with the slots of its pools reordered: an endpoint that like has in the same
+// pool gets the slot that it has there. A table that was resolved from scratch then differs in few
+// slots from one that was read back from the kernel.
 func (t *Table) Arrange(like *Table) *Table {
 	if t == nil || like == nil {
 		return t
 	}
 	arranged := *t
-	for c := range persist.Diff(like.pools, t.pools, (*Pool).Equal) {
+	for c := range pmap.Diff(like.pools, t.pools, (*Pool).Equal) {
 		if !c.InOld || !c.InNew {
 			continue
 		}
@@ -76,7 +75,37 @@ func (t *Table) Arrange(like *Table) *Table {
 	return &arranged
 }
 
-// arrangeSlots is [arrange] for a pool whose slots are in any order.
+// AssumedIn returns held with those pools of the table added that frontends of held balance over
+// and that held lacks. A kernel may have no place for such a pool, so a table that was read from it
+// lacks the pool. AssumedIn returns held itself if no pool is missing.
+func (v tableView) AssumedIn(held *Table) *Table {
+	if held == nil {
+		return nil
+	}
+	pools, found := held.pools, false
+	for c := range pmap.Diff(held.pools, v.t.pools, always[*Pool]) {
+		if !c.InOld && held.balancesOver(c.Key) {
+			pools, found = pools.Set(c.Key, c.New), true
+		}
+	}
+	if !found {
+		return held
+	}
+	assumed := *held
+	assumed.pools = pools
+	return &assumed
+}
+
+// balancesOver reports whether a frontend refers to the pool. The table may lack the pool.
+func (t *Table) balancesOver(id PoolID) bool {
+	return slices.ContainsFunc(t.frontendsOf(id.Service), func(f *Frontend) bool {
+		internal, in := f.Pool(f.Internal)
+		external, ex := f.Pool(f.External)
+		return in && internal == id || ex && external == id
+	})
+}
+
+// arrangeSlots is [arrange] for a pool whose slots are not sorted.
 func arrangeSlots(like, p *Pool) *Pool {
 	want := *p
 	want.Slots = slices.SortedFunc(slices.Values(want.Slots), func(a, b Slot) int {

@@ -8,102 +8,104 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kernlb/kernlb/internal/spell"
+	"github.com/kernlb/kernlb/internal/suggest"
 )
 
-// Cause is why packets are rejected or dropped. Its String names it in words.
+// Cause is the reason why packets are rejected or dropped. Its String returns it in words.
 type Cause struct {
-	Kind CauseKind `json:"kind"`
+	// Kind is empty if packets are balanced or left alone. A frontend that lacks endpoints has the
+	// first of these kinds that applies:
+	//
+	//	no-endpoints  the service has no endpoints
+	//	no-family     none of the frontend's family
+	//	no-port       none with a port of its name and protocol
+	//	not-ready     none ready, nor serving while it terminates
+	//	not-local     the traffic policy is Local, and none is on this node
+	//	unknown       no endpoint; the table does not say why
+	//
+	// Other packets have one of these:
+	//
+	//	source        the source is in none of the ranges that may connect
+	//	other-port    the destination is a cluster IP with other ports
+	//	no-service    no service has this address of the service CIDR
+	Kind string `json:"kind"`
 
-	// At is the frontend, or the destination that no frontend has.
+	// At is the key of the frontend, or the packet's destination if there is no frontend.
 	At FrontendKey `json:"at,omitzero"`
-	// Service is the service port of the frontend. Of CauseOtherPort, only its Name is set: the
+	// Service is the service port of the frontend. For other-port only its Name is set: the
 	// service that has the address.
 	Service PortName `json:"service,omitzero"`
 	// Policy is the traffic policy that is Local ("internalTrafficPolicy" or
-	// "externalTrafficPolicy"), and Node the name of the node, of CauseNotLocal. The node is empty
-	// if it is not known or has no name.
+	// "externalTrafficPolicy"), and Node is the name of the node. Both are set for not-local
+	// only. Node is empty if the node's name is not known or empty.
 	Policy string `json:"policy,omitzero"`
 	Node   string `json:"node,omitzero"`
-	// Source is the address that may not connect, of CauseSource.
+	// Source is the source address that may not connect. Only the kind source has it.
 	Source netip.Addr `json:"source,omitzero"`
 
-	// Endpoints is how many endpoints the service has that the cause is about: all of them; of
-	// CauseNotReady, those with the right family and port; of CauseNotLocal, those that could be
-	// used on other nodes. Of CauseUnknown it is 0.
+	// Endpoints is the number of endpoints of the service that the cause concerns. no-family
+	// counts all of them, no-port those of the right family, not-ready those that also have
+	// the right port, and not-local those that other nodes could use. It is 0 for unknown.
 	Endpoints int `json:"endpoints,omitzero"`
-	// Quiesced is how many of them are quiesced, of CauseNotReady.
+	// Quiesced is the number of these endpoints that are quiesced. Only the kind not-ready has it.
 	Quiesced int `json:"quiesced,omitzero"`
-	// Unplaced is how many of them name no node, of CauseNotLocal.
+	// Unplaced is the number of these endpoints that name no node. Only the kind not-local has it.
 	Unplaced int `json:"unplaced,omitzero"`
-	// Others is what there is instead, sorted: of CauseNoEndpoints, services of similar names that
-	// have endpoints and do not exist; of CauseNoPort, the ports that the endpoints have, such as
-	// "http/tcp"; of CauseOtherPort, the ports that the address has, such as "80/tcp"; of
-	// CauseSource, the ranges that may connect.
+	// Others is a sorted list of what exists instead. no-endpoints: names that have endpoints
+	// but no service, if they resemble the service's name. no-port: the ports of the endpoints,
+	// such as "http/tcp". other-port: the ports of the address, such as "80/tcp". source:
+	// the ranges that may connect.
 	Others []string `json:"others,omitempty"`
 }
 
-// CauseKind tells causes apart.
-type CauseKind uint8
-
-// The kinds of causes. The first ones are of frontends that lack endpoints, in the order in which
-// they are looked for.
+// The kinds of causes. [Table.Cause] checks those that concern frontends without endpoints in this
+// order.
 const (
-	NoCause          CauseKind = iota // packets are balanced, or left alone
-	CauseNoEndpoints                  // the service has no endpoints
-	CauseNoFamily                     // none of the frontend's family
-	CauseNoPort                       // none with a port of its name and protocol
-	CauseNotReady                     // none ready, or serving while it terminates; or quiesced
-	CauseNotLocal                     // the traffic policy is Local, and none is on this node
-	CauseUnknown                      // no endpoint; the table does not say why
-
-	CauseSource    // the source is in none of the ranges that may connect
-	CauseOtherPort // the destination is a cluster IP that has other ports
-	CauseNoService // the destination is in the range of cluster IPs, and no service has it
+	noCause          = ""
+	causeNoEndpoints = "no-endpoints"
+	causeNoFamily    = "no-family"
+	causeNoPort      = "no-port"
+	causeNotReady    = "not-ready"
+	causeNotLocal    = "not-local"
+	causeUnknown     = "unknown"
+	causeSource      = "source"
+	causeOtherPort   = "other-port"
+	causeNoService   = "no-service"
 )
 
-// String returns the name of the kind, such as "not-ready".
-func (k CauseKind) String() string {
-	names := [...]string{"none", "no-endpoints", "no-family", "no-port", "not-ready", "not-local",
-		"unknown", "source", "other-port", "no-service"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return "cause " + uitoa(uint16(k))
-}
-
-// String returns the cause in words, such as "2 endpoints, none ready". It is empty for NoCause.
+// String returns the cause in words, such as "2 endpoints, none ready". It is empty if the cause
+// has no kind.
 func (c Cause) String() string {
 	switch c.Kind {
-	case NoCause:
+	case noCause:
 		return ""
-	case CauseNoEndpoints:
+	case causeNoEndpoints:
 		s := "the service has no endpoints"
 		if len(c.Others) > 0 {
 			s += "; endpoints exist under " + strings.Join(c.Others, ", ")
 		}
 		return s
-	case CauseNoFamily:
+	case causeNoFamily:
 		return fmt.Sprintf("no endpoint of family %v; %s of the other", c.At.Family(),
 			isOrAre(c.Endpoints))
-	case CauseNoPort:
+	case causeNoPort:
 		return fmt.Sprintf("%s, none has a port %s: they have %s", endpointsText(c.Endpoints),
 			named(c.Service), orNone(strings.Join(c.Others, ", ")))
-	case CauseNotReady:
+	case causeNotReady:
 		s := endpointsText(c.Endpoints) + ", none ready"
 		if c.Quiesced > 0 {
 			s += fmt.Sprintf(" and not quiesced (%d of them quiesced)", c.Quiesced)
 		}
 		return s
-	case CauseNotLocal:
+	case causeNotLocal:
 		return c.notLocal()
-	case CauseSource:
+	case causeSource:
 		return fmt.Sprintf("%v may not connect, only %s", c.Source, orNone(strings.Join(c.Others,
 			", ")))
-	case CauseOtherPort:
+	case causeOtherPort:
 		return fmt.Sprintf("%v is %v, which has %s, not %s", c.At.Addr, c.Service.Name,
 			portsText(c.Others), numbered(c.At))
-	case CauseNoService:
+	case causeNoService:
 		return fmt.Sprintf("no service has the address %v of the service CIDR", c.At.Addr)
 	}
 	return "no endpoint can be used"
@@ -129,7 +131,6 @@ func (c Cause) notLocal() string {
 	return s
 }
 
-// endpointsText is "1 endpoint" or "3 endpoints".
 func endpointsText(n int) string {
 	if n == 1 {
 		return "1 endpoint"
@@ -137,7 +138,6 @@ func endpointsText(n int) string {
 	return fmt.Sprintf("%d endpoints", n)
 }
 
-// isOrAre is "1 endpoint is" or "3 endpoints are".
 func isOrAre(n int) string {
 	if n == 1 {
 		return "1 endpoint is"
@@ -145,7 +145,7 @@ func isOrAre(n int) string {
 	return endpointsText(n) + " are"
 }
 
-// named is "named http/tcp", or "without a name for tcp".
+// named returns "named http/tcp", or "without a name for tcp".
 func named(n PortName) string {
 	if n.Port == "" {
 		return "without a name for " + n.Protocol.String()
@@ -153,7 +153,7 @@ func named(n PortName) string {
 	return "named " + n.Port + "/" + n.Protocol.String()
 }
 
-// numbered is "8080/tcp", or the protocol alone where it has no ports.
+// numbered returns "8080/tcp", or only the protocol if the protocol has no ports.
 func numbered(k FrontendKey) string {
 	if !k.Protocol.Valid() {
 		return k.Protocol.String()
@@ -161,7 +161,7 @@ func numbered(k FrontendKey) string {
 	return uitoa(k.Port) + "/" + k.Protocol.String()
 }
 
-// portsText is "port 80/tcp", "ports 80/tcp and 443/tcp", or "no ports".
+// portsText returns "port 80/tcp", "ports 80/tcp and 443/tcp", or "no ports".
 func portsText(ports []string) string {
 	switch n := len(ports); n {
 	case 0:
@@ -173,19 +173,20 @@ func portsText(ports []string) string {
 	}
 }
 
-// Cause says why a frontend of t rejects or drops packets, from anywhere or from outside, by the
-// state that t was resolved from. It is NoCause if f balances all of them. f may also be what a
-// kernel holds where t is wanted; it is CauseUnknown if the state gives no reason for it. A table
-// that was not resolved, but read from a kernel, knows no more than its verdicts and pools tell.
+// Cause returns the reason why a frontend of t rejects or drops packets, according to the state
+// that t was resolved from. Packets from inside and from outside count alike. It is of no kind if f
+// balances all of them. f may also be a frontend that the kernel holds while t is wanted. The cause
+// is unknown if the state gives no reason. If t was read from a kernel, only its verdicts and
+// pools are known.
 //
-// The cost is that of the service, and once for each table that of all services, if one has no
-// endpoints.
+// The cost depends on the service. If a service has no endpoints, the first call for a table also
+// walks all services.
 func (t *Table) Cause(f *Frontend) Cause {
 	if t.remembers() {
 		return t.memory.explain(f)
 	}
 	c := f.cause()
-	if c.Kind == CauseNotLocal {
+	if c.Kind == causeNotLocal {
 		if everywhere, _ := t.PoolsOf(f); everywhere != nil {
 			c.Endpoints = len(everywhere.Slots)
 		}
@@ -193,74 +194,75 @@ func (t *Table) Cause(f *Frontend) Cause {
 	return c
 }
 
-// explain is [Table.Cause] for the table of the memory.
+// explain is [Table.Cause] for a table that remembers its state.
 func (m *memory) explain(f *Frontend) Cause {
 	c := f.cause()
-	if c.Kind == NoCause {
+	if c.Kind == noCause {
 		return c
 	}
 	n := tally(Select(m.state, f.Service, f.Key.Family()))
-	unknown := Cause{Kind: CauseUnknown, At: f.Key, Service: f.Service}
-	if m.state.port(f.Service) == nil || (c.Kind == CauseNotLocal) != (n.usable > 0) ||
-		c.Kind == CauseNotLocal && n.local > 0 {
+	unknown := Cause{Kind: causeUnknown, At: f.Key, Service: f.Service}
+	if m.state.port(f.Service) == nil || (c.Kind == causeNotLocal) != (n.usable > 0) ||
+		c.Kind == causeNotLocal && n.local > 0 {
 		return unknown
 	}
 	switch {
 	case n.usable > 0:
 		c.Node, c.Endpoints, c.Unplaced = m.state.viewpoint().Name, n.usable, n.unplaced
 	case n.all == 0:
-		c.Kind, c.Others = CauseNoEndpoints, m.misnamed(f.Service.Name)
+		c.Kind, c.Others = causeNoEndpoints, m.misnamed(f.Service.Name)
 	case n.family == 0:
-		c.Kind, c.Endpoints = CauseNoFamily, n.all
+		c.Kind, c.Endpoints = causeNoFamily, n.all
 	case n.port == 0:
-		c.Kind, c.Endpoints = CauseNoPort, n.family
+		c.Kind, c.Endpoints = causeNoPort, n.family
 		c.Others = m.portsOf(f.Service.Name, f.Key.Family())
 	default:
-		c.Kind, c.Endpoints, c.Quiesced = CauseNotReady, n.port, n.quiesced
+		c.Kind, c.Endpoints, c.Quiesced = causeNotReady, n.port, n.quiesced
 	}
 	return c
 }
 
-// tallied counts the endpoints of a selection that come so far.
+// tallied counts endpoints of a selection by the last condition that they meet: all endpoints,
+// those of the right family, of these those with the port, and so on.
 type tallied struct{ all, family, port, quiesced, usable, unplaced, local int }
 
 func tally(sel []Selection) (n tallied) {
 	n.all = len(sel)
 	for i := range sel {
-		if sel[i].Cluster == OtherFamily {
+		if sel[i].Cluster == otherFamily {
 			continue
 		}
 		n.family++
-		if sel[i].Cluster == OtherPort {
+		if sel[i].Cluster == otherPort {
 			continue
 		}
 		n.port++
 		switch sel[i].Cluster {
-		case TakesNoNew:
+		case takesNoNew:
 			n.quiesced++
 			continue
-		case Repeated, Unready:
+		case repeated, unready:
 			continue
 		}
 		n.usable++
 		if sel[i].Endpoint.Node == "" {
 			n.unplaced++
 		}
-		if sel[i].Local == Included {
+		if sel[i].Local == included {
 			n.local++
 		}
 	}
 	return n
 }
 
-// cause is what f alone says of why it rejects or drops.
+// cause derives from f alone why it rejects or drops packets.
 func (f *Frontend) cause() Cause {
 	c := Cause{At: f.Key, Service: f.Service}
 	switch {
 	case f.Internal == Reject || f.External == Reject:
-		c.Kind = CauseUnknown
+		c.Kind = causeUnknown
 	case f.Internal == Drop || f.External == Drop:
-		c.Kind, c.Policy = CauseNotLocal, "externalTrafficPolicy"
+		c.Kind, c.Policy = causeNotLocal, "externalTrafficPolicy"
 		if f.Kind == ClusterIP {
 			c.Policy = "internalTrafficPolicy"
 		}
@@ -283,13 +285,13 @@ func (m *memory) portsOf(n Name, f Family) []string {
 	return slices.Compact(all)
 }
 
-// homeless are the names that have endpoints and are no services.
+// homeless holds the names that have endpoints but no service.
 type homeless struct {
 	once  sync.Once
 	names []Name
 }
 
-// misnamed returns the homeless that may stand for n: names of the same namespace that are similar,
+// misnamed returns the homeless names that may stand for n: similar names in the same namespace,
 // and the same name in other namespaces.
 func (m *memory) misnamed(n Name) []string {
 	m.homeless.once.Do(func() {
@@ -308,7 +310,7 @@ func (m *memory) misnamed(n Name) []string {
 			all = append(all, o.String())
 		}
 	}
-	if meant, ok := spell.Nearest(n.Name, slices.Values(near)); ok {
+	if meant, ok := suggest.Nearest(n.Name, slices.Values(near)); ok {
 		all = append(all, Name{n.Namespace, meant}.String())
 	}
 	slices.Sort(all)

@@ -7,51 +7,40 @@ import (
 )
 
 // ChangeSet is the difference between two tables: a value that can be printed, counted and applied.
-// Its size depends on what differs, never on how much exists. Every list is in the order of its
-// keys.
+// Its size depends on the difference, never on the size of the tables. Every list is sorted by key.
 type ChangeSet struct {
 	// Old and New are the tables compared.
 	Old, New *Table
 
 	// Rules is set if the node-wide rules differ.
-	Rules *RulesChange
+	Rules *Change[Rules]
 
-	Frontends  []FrontendChange
-	Pools      []PoolChange
+	Frontends  []Change[Frontend]
+	Pools      []Change[Pool]
 	ClusterIPs []AddrChange
 	Hairpins   []AddrChange
-	Health     []HealthChange
+	// Health lists changes of the program's answers to health checks. No kernel holds them: see
+	// [ChangeSet.Empty].
+	Health []Change[HealthCheck]
 
-	// from and to are the fingerprints of Old and New of a change set that was read from JSON.
+	// from and to are the fingerprints of Old and New, if the change set was read from JSON.
 	from, to string
 }
 
-// RulesChange is a change of the node-wide rules.
-type RulesChange struct {
-	Old Rules `json:"old"`
-	New Rules `json:"new"`
+// Change is an object added (Old nil), removed (New nil) or changed.
+type Change[T any] struct {
+	Old *T `json:"old,omitempty"`
+	New *T `json:"new,omitempty"`
 }
 
-// FrontendChange is a frontend added (Old nil), removed (New nil) or changed.
-type FrontendChange struct {
-	Old *Frontend `json:"old,omitempty"`
-	New *Frontend `json:"new,omitempty"`
-}
-
-// PoolChange is a pool added (Old nil), removed (New nil) or changed.
-type PoolChange struct {
-	Old *Pool `json:"old,omitempty"`
-	New *Pool `json:"new,omitempty"`
-}
-
-// Slots yields the slots that differ, by index, of a pool that is in both tables. Of an added or
-// removed pool, whose slots all come or go, it yields none.
-func (c PoolChange) Slots() iter.Seq[SlotChange] {
+// SlotsSince yields the slots of p that differ from those of old, by index. If either pool is nil
+// it yields none, because all slots come or go.
+func (p *Pool) SlotsSince(old *Pool) iter.Seq[SlotChange] {
 	return func(yield func(SlotChange) bool) {
-		if c.Old == nil || c.New == nil || c.Old == c.New {
+		if old == nil || p == nil || old == p {
 			return
 		}
-		a, b := c.Old.Slots, c.New.Slots
+		a, b := old.Slots, p.Slots
 		for i := range max(len(a), len(b)) {
 			s := SlotChange{Index: i}
 			if i < len(a) {
@@ -81,12 +70,6 @@ type AddrChange struct {
 	Added bool       `json:"added"`
 }
 
-// HealthChange is a health check node port added (Old nil), removed (New nil) or changed.
-type HealthChange struct {
-	Old *HealthCheck `json:"old,omitempty"`
-	New *HealthCheck `json:"new,omitempty"`
-}
-
 // Counts are the number of objects a change set adds, changes and removes. See [ChangeSet.Counts]
 // for what counts as an object.
 type Counts struct {
@@ -100,16 +83,17 @@ func (c Counts) String() string {
 	return fmt.Sprintf("%d added, %d changed, %d removed", c.Added, c.Changed, c.Removed)
 }
 
-// Empty reports whether nothing differs.
+// Empty reports whether a kernel that holds Old already holds New ([Table.Equal]). The change set
+// may still change health checks: the program answers them, and the kernel at most lets them pass.
 func (c *ChangeSet) Empty() bool {
 	return c.Rules == nil && len(c.Frontends) == 0 && len(c.Pools) == 0 &&
-		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0 && len(c.Health) == 0
+		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0
 }
 
-// Counts counts frontends, and endpoints (slots) of pools that are neither added nor removed: those
-// that were filled, emptied, or given another endpoint or weight. A pool whose scheduler or
-// forwarding changed is one more changed object. What follows from these, or concerns the whole
-// node (rules, cluster IPs, hairpins, health checks), is not counted.
+// Counts counts frontends, and those slots that were filled, emptied, or given another endpoint or
+// weight. It skips the slots of pools that were added or removed. A pool whose scheduler or
+// forwarding changed is one more changed object. Counts ignores consequences of these changes, and
+// changes that concern the whole node (rules, cluster IPs, hairpins, health checks).
 func (c *ChangeSet) Counts() Counts {
 	var n Counts
 	for _, f := range c.Frontends {
@@ -122,17 +106,11 @@ func (c *ChangeSet) Counts() Counts {
 		if p.Old.Scheduler != p.New.Scheduler || p.Old.Forwarding != p.New.Forwarding {
 			n.Changed++
 		}
-		for s := range p.Slots() {
+		for s := range p.New.SlotsSince(p.Old) {
 			n.count(s.Old.Endpoint.IsValid(), s.New.Endpoint.IsValid())
 		}
 	}
 	return n
-}
-
-// Plus returns the sums of n and o.
-func (n Counts) Plus(o Counts) Counts {
-	return Counts{Added: n.Added + o.Added, Changed: n.Changed + o.Changed, Removed: n.Removed +
-		o.Removed}
 }
 
 func (n *Counts) count(was, is bool) {

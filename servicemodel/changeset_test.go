@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,7 +26,7 @@ func dnsService() *sm.Service {
 	})
 }
 
-// fullService is the web service with all that a service can have.
+// fullService is the web service with every field set.
 func fullService() *sm.Service {
 	return webService(everywhere, externalLocal, func(s *sm.Service) {
 		s.SessionAffinity.ClientIP = true
@@ -45,7 +46,7 @@ func otherNode() sm.Node {
 
 //revive:disable:line-length-limit a line of a change set cannot be wrapped
 
-// changesAsText are changes of states, and what is printed of them.
+// changesAsText are changes of states, and how they are printed.
 var changesAsText = []struct {
 	name          string
 	before, after sm.State
@@ -161,9 +162,20 @@ func TestAChangeSetNamesItsTables(t *testing.T) {
 	}
 }
 
-func TestCountsAddUp(t *testing.T) {
+func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {
 	t.Parallel()
-	a, b := sm.Counts{Added: 1, Changed: 20, Removed: 300}, sm.Counts{Added: 4, Changed: 50,
-		Removed: 600}
-	require.Equal(t, sm.Counts{Added: 5, Changed: 70, Removed: 900}, a.Plus(b))
+	with := func(port uint16) *sm.Table {
+		return tableOf(t, thisNode, webService(func(s *sm.Service) {
+			externalLocal(s)
+			s.HealthCheckNodePort = port
+		}), endpoint("10.64.0.1", here))
+	}
+	read, err := sm.NewTable(nocopy.Of(with(32000)).Contents())
+	require.NoError(t, err)
+	for _, other := range []*sm.Table{with(32001), with(0), read} {
+		require.True(t, with(32000).Equal(other))
+		c := sm.Diff(other, with(32000))
+		require.True(t, c.Empty())
+		require.Len(t, c.Health, 1)
+	}
 }

@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -8,8 +9,8 @@ import (
 )
 
 // String returns the change set as text, one line for each change: "+" added, "~" changed, "-"
-// removed. If New was resolved from a state, a line says why its frontend rejects or drops. The
-// same change set always gives the same text; an empty one gives none.
+// removed. If New was resolved from a state, the line of a frontend that rejects or drops says why.
+// The same change set always gives the same text. An empty one gives none.
 func (c *ChangeSet) String() string {
 	var b strings.Builder
 	if c.Rules != nil {
@@ -17,21 +18,50 @@ func (c *ChangeSet) String() string {
 			"rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))
 	}
 	for _, f := range c.Frontends {
-		f.text(&b, c.New)
+		why := ""
+		if f.New != nil && c.New.remembers() {
+			if cause := c.New.Cause(f.New); cause.Kind != "" {
+				why = "; because " + cause.String()
+			}
+		}
+		changeText(&b, "frontend", f, (*Frontend).String, why, func(old, new *Frontend) {
+			line(&b, '~', "frontend "+new.title()+": "+strings.Join(
+				changedFields(old.fields(), new.fields()), "; ")+why)
+		})
 	}
 	for _, p := range c.Pools {
-		p.text(&b)
+		changeText(&b, "pool", p, (*Pool).String, "", func(old, new *Pool) {
+			title := "pool " + new.ID.String() + ": "
+			if changed := changedFields(old.fields(), new.fields()); len(changed) > 0 {
+				line(&b, '~', title+strings.Join(changed, "; "))
+			}
+			for s := range new.SlotsSince(old) {
+				line(&b, '~', fmt.Sprintf("%sslot %d: %v -> %v", title, s.Index, s.Old, s.New))
+			}
+		})
 	}
-	for _, a := range c.ClusterIPs {
-		line(&b, sign(!a.Added, a.Added), "cluster-ip "+a.Addr.String())
-	}
-	for _, a := range c.Hairpins {
-		line(&b, sign(!a.Added, a.Added), "hairpin "+a.Addr.String())
-	}
+	addrsText(&b, "cluster-ip ", c.ClusterIPs)
+	addrsText(&b, "hairpin ", c.Hairpins)
 	for _, h := range c.Health {
-		h.text(&b)
+		changeText(&b, "health-check", h, (*HealthCheck).text, "", func(old, new *HealthCheck) {
+			line(&b, '~', "health-check "+old.text()+" -> "+new.text())
+		})
 	}
 	return b.String()
+}
+
+// changeText writes a line for an object that was added, and why, or removed. For an object that
+// differs it calls changed.
+func changeText[T any](b *strings.Builder, kind string, c Change[T], text func(*T) string,
+	why string, changed func(old, new *T)) {
+	switch {
+	case c.Old == nil:
+		line(b, '+', kind+" "+text(c.New)+why)
+	case c.New == nil:
+		line(b, '-', kind+" "+text(c.Old))
+	default:
+		changed(c.Old, c.New)
+	}
 }
 
 func line(b *strings.Builder, sign byte, text string) {
@@ -41,68 +71,14 @@ func line(b *strings.Builder, sign byte, text string) {
 	b.WriteByte('\n')
 }
 
-func sign(was, is bool) byte {
-	switch {
-	case !was:
-		return '+'
-	case !is:
-		return '-'
-	}
-	return '~'
-}
-
-// text writes the change. If t, the new table, was resolved, it says why the frontend rejects or
-// drops.
-func (c FrontendChange) text(b *strings.Builder, t *Table) {
-	why := ""
-	if c.New != nil && t.remembers() {
-		if cause := t.Cause(c.New); cause.Kind != NoCause {
-			why = "; because " + cause.String()
+func addrsText(b *strings.Builder, kind string, changes []AddrChange) {
+	for _, a := range changes {
+		sign := byte('-')
+		if a.Added {
+			sign = '+'
 		}
+		line(b, sign, kind+a.Addr.String())
 	}
-	switch {
-	case c.Old == nil:
-		line(b, '+', "frontend "+c.New.String()+why)
-	case c.New == nil:
-		line(b, '-', "frontend "+c.Old.String())
-	default:
-		line(b, '~', "frontend "+c.New.title()+": "+strings.Join(
-			changedFields(c.Old.fields(), c.New.fields()), "; ")+why)
-	}
-}
-
-func (c PoolChange) text(b *strings.Builder) {
-	switch {
-	case c.Old == nil:
-		line(b, '+', "pool "+c.New.String())
-	case c.New == nil:
-		line(b, '-', "pool "+c.Old.String())
-	default:
-		title := "pool " + c.New.ID.String() + ": "
-		if changed := changedFields(c.Old.fields(), c.New.fields()); len(changed) > 0 {
-			line(b, '~', title+strings.Join(changed, "; "))
-		}
-		for s := range c.Slots() {
-			line(b, '~', title+s.String())
-		}
-	}
-}
-
-func (c HealthChange) text(b *strings.Builder) {
-	switch {
-	case c.Old == nil:
-		line(b, '+', "health-check "+c.New.String())
-	case c.New == nil:
-		line(b, '-', "health-check "+c.Old.String())
-	default:
-		line(b, '~', "health-check "+c.Old.String()+" -> "+c.New.String())
-	}
-}
-
-// String returns "slot 2: 10.0.1.7:8080 -> 10.0.2.9:8080"; a slot that was or became empty is
-// "none".
-func (c SlotChange) String() string {
-	return fmt.Sprintf("slot %d: %v -> %v", c.Index, c.Old, c.New)
 }
 
 // String returns "10.0.1.7:8080", "10.0.1.7:8080 weight 3", or "none".
@@ -116,9 +92,9 @@ func (s Slot) String() string {
 	return s.Endpoint.String()
 }
 
-// String returns "default/web port 32000: local endpoints 2 IPv4, 1 IPv6", without the families in
-// which the service does not exist.
-func (h HealthCheck) String() string {
+// text returns "default/web port 32000: local endpoints 2 IPv4, 1 IPv6". It leaves out families
+// in which the service does not exist.
+func (h *HealthCheck) text() string {
 	var counts []string
 	if h.IPv4 != NotServed {
 		counts = append(counts, fmt.Sprintf("%d IPv4", h.IPv4))
@@ -158,7 +134,7 @@ func (f *Frontend) verdicts() string {
 func (p *Pool) String() string {
 	s := p.ID.String()
 	for _, field := range p.fields() {
-		if field.value != "default" && field.value != ForwardNAT.String() {
+		if field.value != "default" && field.value != "nat" {
 			s += " " + field.name + " " + field.value
 		}
 	}
@@ -173,7 +149,6 @@ func (p *Pool) String() string {
 	return s
 }
 
-// field is one field of an object as text.
 type field struct{ name, value string }
 
 // changedFields returns the fields that differ, as "name: old -> new". Both lists have the same
@@ -208,11 +183,8 @@ func (f *Frontend) fields() []field {
 }
 
 func (p *Pool) fields() []field {
-	scheduler := string(p.Scheduler)
-	if p.Scheduler == SchedulerDefault {
-		scheduler = "default"
-	}
-	return []field{{"scheduler", scheduler}, {"forwarding", p.Forwarding.String()}}
+	return []field{{"scheduler", cmp.Or(string(p.Scheduler), "default")},
+		{"forwarding", cmp.Or(string(p.Forwarding), "nat")}}
 }
 
 func (r Rules) fields() []field {

@@ -66,7 +66,7 @@ func TestAPoolExistsWhileAWinnerUsesIt(t *testing.T) {
 	require.Empty(t, taken.FrontendsOf(port("b")))
 	require.Empty(t, sm.Diff(only, taken).Hairpins, "the endpoint is the same")
 
-	// A change of the loser while it loses shows when it takes over.
+	// The loser changes while it loses. The change shows when it takes over.
 	grown := s.WithService(a).WithEndpoints(b.Name, []sm.Endpoint{endpoint("10.64.0.1", here),
 		endpoint("10.64.0.2")})
 	waiting := mustResolve(t, taken, grown)

@@ -6,30 +6,31 @@ import (
 	"time"
 )
 
-// ConnectionPolicy says what becomes of the connections that an endpoint has when it is taken away
-// from a service: because it is gone, is no longer ready, or is not to be used by this node any
-// more. It is about connections of TCP and SCTP, and about flows of UDP while the endpoint
-// terminates but still serves. UDP flows to an endpoint that does not serve are never left to it.
+// ConnectionPolicy says what happens to the connections of an endpoint that a service loses. A
+// service loses an endpoint that is deleted, is no longer ready, or may no longer be used by this
+// node. The policy covers TCP and SCTP connections, and UDP flows while the endpoint terminates but
+// still serves. UDP flows to an endpoint that does not serve are never left there.
 //
-// The policy is not part of a table and no backend sees it: conntrack/flows carries it out.
+// The policy is not part of a table, and no backend sees it. Package dataplane/flows carries it
+// out.
 type ConnectionPolicy struct {
 	Mode ConnectionMode
-	// Drain is how long connections may go on before they are cut. It counts with DrainConnections
-	// only, and is at least a second.
+	// Drain is how long connections may go on before they are cut, at least one second. Only
+	// DrainConnections uses it.
 	Drain time.Duration
 }
 
-// ConnectionMode is what a [ConnectionPolicy] does.
+// ConnectionMode says how a [ConnectionPolicy] treats connections.
 type ConnectionMode uint8
 
 const (
-	// ConnectionsDefault does what the program does for all services. The default.
+	// ConnectionsDefault is the default: the program's policy for all services applies.
 	ConnectionsDefault ConnectionMode = iota
-	// LeaveConnections lets connections go on until an end closes them. It is what kube-proxy does.
+	// LeaveConnections lets connections go on until a peer closes them, as kube-proxy does.
 	LeaveConnections
-	// DrainConnections lets them go on for some time, and then cuts them.
+	// DrainConnections lets them go on for the time Drain, and then cuts them.
 	DrainConnections
-	// CutConnections cuts them at once, so that clients connect again at once.
+	// CutConnections cuts them at once, so that clients reconnect at once.
 	CutConnections
 )
 
@@ -48,8 +49,7 @@ func (p ConnectionPolicy) String() string {
 	return "policy " + uitoa(uint16(p.Mode))
 }
 
-// ParseConnectionPolicy returns the policy that s says: "leave", "cut", or how long connections are
-// drained, such as "30s" or "drain 30s".
+// ParseConnectionPolicy parses "leave", "cut", or a drain time such as "30s" or "drain 30s".
 func ParseConnectionPolicy(s string) (ConnectionPolicy, error) {
 	switch s {
 	case "leave":
@@ -65,7 +65,7 @@ func ParseConnectionPolicy(s string) (ConnectionPolicy, error) {
 	return p, nil
 }
 
-// Validate returns what is wrong with the policy, as a [*FieldError]; nil if nothing is.
+// Validate returns the first problem of the policy as a [*FieldError], or nil.
 func (p ConnectionPolicy) Validate() error {
 	if e := p.problem(); e != nil {
 		return e

@@ -25,8 +25,7 @@ func TestConnectionPoliciesReadWell(t *testing.T) {
 		"connection policy: drain: 0s: must be at least 1s")
 }
 
-// What becomes of connections is nobody's business but that of who looks after them: the table
-// stays the same.
+// A connection policy does not change the table. Only package flows acts on it.
 func TestConnectionPoliciesStayOutOfTheTable(t *testing.T) {
 	t.Parallel()
 	svc := webService(func(s *sm.Service) { s.Connections.Mode = sm.CutConnections })

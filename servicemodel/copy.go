@@ -2,11 +2,11 @@ package servicemodel
 
 import "slices"
 
-// States, tables and change sets share what they have in common, so nobody else may hold it. What
-// is given to them is copied on the way in, and what they hand out is copied on the way out. This
-// file says how; inside the package the shared values are read as they are.
+// States, tables and change sets share their common contents with each other, never with a caller.
+// Values are copied when a caller passes them in and when a caller gets them. This file holds the
+// copying. Inside the package, shared values are read without a copy.
 
-// clone returns a copy of s that shares nothing that can be changed.
+// clone returns a deep copy of s.
 func (s *Service) clone() *Service {
 	own := *s
 	own.Ports = slices.Clone(s.Ports)
@@ -18,7 +18,7 @@ func (s *Service) clone() *Service {
 	return &own
 }
 
-// cloneEndpoints returns a copy of eps. Every list in it is apart from all others.
+// cloneEndpoints returns a deep copy of eps: no two of its lists share memory.
 func cloneEndpoints(eps []Endpoint) []Endpoint {
 	own := slices.Clone(eps)
 	n := 0
@@ -38,9 +38,9 @@ func cloneEndpoints(eps []Endpoint) []Endpoint {
 	return own
 }
 
-// compactEndpoints returns a copy of eps that takes little memory: the endpoints of a service
-// mostly have the same ports and hints, and those that follow one another share them. like are
-// endpoints that a state has already.
+// compactEndpoints returns a copy of eps that needs little memory. Most endpoints of a service have
+// the same ports and hints, and neighbours in the list share them. like are the endpoints that a
+// state already has.
 func compactEndpoints(eps, like []Endpoint) []Endpoint {
 	own := slices.Clone(eps)
 	var last Endpoint
@@ -65,7 +65,7 @@ func cloneUnless[T comparable](list, known []T) []T {
 	return slices.Clone(list)
 }
 
-// clone returns a copy of n that shares nothing that can be changed.
+// clone returns a deep copy of n.
 func (n Node) clone() *Node {
 	n.Addresses = slices.Clone(n.Addresses)
 	n.NodePortAddresses.CIDRs = slices.Clone(n.NodePortAddresses.CIDRs)
@@ -74,7 +74,7 @@ func (n Node) clone() *Node {
 	return &n
 }
 
-// clone returns a copy of r that shares nothing that can be changed.
+// clone returns a deep copy of r.
 func (r Rules) clone() Rules {
 	r.LocalPods.CIDRs = slices.Clone(r.LocalPods.CIDRs)
 	r.NodePorts = slices.Clone(r.NodePorts)
@@ -82,7 +82,7 @@ func (r Rules) clone() Rules {
 	return r
 }
 
-// clone returns a copy of f that shares nothing that can be changed; nil if f is.
+// clone returns a deep copy of f, nil if f is nil.
 func (f *Frontend) clone() *Frontend {
 	if f == nil {
 		return nil
@@ -92,7 +92,7 @@ func (f *Frontend) clone() *Frontend {
 	return &own
 }
 
-// clone returns a copy of p that shares nothing that can be changed; nil if p is.
+// clone returns a deep copy of p, nil if p is nil.
 func (p *Pool) clone() *Pool {
 	if p == nil {
 		return nil
@@ -102,67 +102,43 @@ func (p *Pool) clone() *Pool {
 	return &own
 }
 
-// detach replaces the frontends and pools that c shares with tables by copies. They lie together,
-// since a change set is dropped as a whole.
+// detach replaces the objects that c shares with tables by copies. The copies of one kind lie in
+// one array, because a change set is dropped as a whole.
 func (c *ChangeSet) detach() {
-	c.detachFrontends()
-	c.detachPools()
-}
-
-func (c *ChangeSet) detachFrontends() {
+	detach(c.Frontends, func(f *Frontend) { f.Sources = slices.Clone(f.Sources) })
 	n := 0
-	for _, f := range c.Frontends {
-		n += count(f.Old) + count(f.New)
-	}
-	frontends := make([]Frontend, 0, n)
-	own := func(f *Frontend) *Frontend {
-		if f == nil {
-			return nil
-		}
-		frontends = append(frontends, *f)
-		copied := &frontends[len(frontends)-1]
-		copied.Sources = slices.Clone(f.Sources)
-		return copied
-	}
-	for i, f := range c.Frontends {
-		c.Frontends[i] = FrontendChange{own(f.Old), own(f.New)}
-	}
-}
-
-func (c *ChangeSet) detachPools() {
-	n, m := 0, 0
 	for _, p := range c.Pools {
-		n, m = n+count(p.Old)+count(p.New), m+p.Old.len()+p.New.len()
-	}
-	pools, slots := make([]Pool, 0, n), make([]Slot, 0, m)
-	own := func(p *Pool) *Pool {
-		if p == nil {
-			return nil
+		for _, pool := range [...]*Pool{p.Old, p.New} {
+			if pool != nil {
+				n += len(pool.Slots)
+			}
 		}
+	}
+	slots := make([]Slot, 0, n)
+	detach(c.Pools, func(p *Pool) {
 		from := len(slots)
 		slots = append(slots, p.Slots...)
-		pools = append(pools, *p)
-		copied := &pools[len(pools)-1]
-		copied.Slots = slots[from:len(slots):len(slots)]
-		return copied
-	}
-	for i, p := range c.Pools {
-		c.Pools[i] = PoolChange{own(p.Old), own(p.New)}
-	}
+		p.Slots = slots[from:len(slots):len(slots)]
+	})
+	detach(c.Health, func(*HealthCheck) {})
 }
 
-// count returns 1, or 0 if p is nil.
-func count[T any](p *T) int {
-	if p == nil {
-		return 0
+// detach copies the objects of changes. own replaces what a copy still shares with its original.
+func detach[T any](changes []Change[T], own func(*T)) {
+	n := 0
+	for _, c := range changes {
+		if n++; c.Old != nil && c.New != nil {
+			n++
+		}
 	}
-	return 1
-}
-
-// len returns the number of slots; 0 if p is nil.
-func (p *Pool) len() int {
-	if p == nil {
-		return 0
+	all := make([]T, 0, n)
+	for i := range changes {
+		for _, x := range [...]**T{&changes[i].Old, &changes[i].New} {
+			if *x != nil {
+				all = append(all, **x)
+				*x = &all[len(all)-1]
+				own(*x)
+			}
+		}
 	}
-	return len(p.Slots)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -62,7 +63,7 @@ func scrambleScalar(v reflect.Value) {
 	}
 }
 
-// stateParts is all that a state hands out.
+// stateParts holds everything that a caller can get from a state.
 type stateParts struct {
 	Node      sm.Node
 	Services  []*sm.Service
@@ -126,7 +127,7 @@ func TestAnUpdateInPlaceIsAnUpdate(t *testing.T) {
 	require.Equal(t, thisNode, s.Node())
 }
 
-// tableParts is all that a table hands out.
+// tableParts holds everything that a caller can get from a table.
 type tableParts struct {
 	Contents sm.Contents
 	Of       [][]*sm.Frontend
@@ -159,14 +160,15 @@ func TestTablesCannotBeChangedFromOutside(t *testing.T) {
 		want, wantOther := tablePartsOf(table), tablePartsOf(other)
 
 		got, c, part := tablePartsOf(table), sm.Diff(table, other), sm.Diff(table, other)
-		part = part.From(table)
+		part = nocopy.Of(table).Changes(part)
 		applied := table.Apply(c)
 		read, err := sm.NewTable(got.Contents)
 		require.NoError(t, err)
 		wantRead := tablePartsOf(read)
 		var decided []sm.Decision
 		for _, f := range want.Contents.Frontends {
-			decided = append(decided, table.Decide(sm.Packet{Dst: f.Key.AddrPort(),
+			decided = append(decided, table.Decide(sm.Packet{
+				Dst: netip.AddrPortFrom(f.Key.Addr, f.Key.Port),
 				Src: netip.MustParseAddrPort("10.64.0.3:4000"), Protocol: f.Key.Protocol}, nil))
 		}
 		for _, v := range []any{&got, c, part, &decided} {

@@ -3,115 +3,116 @@ package servicemodel
 import (
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Diff returns the changes that lead from old to new. Equal tables give an empty change set. Diff
-// skips what the tables share, so it costs as much as they differ.
+// Diff returns the changes that lead from old to new. They are empty ([ChangeSet.Empty]) exactly if
+// the tables are equal. Diff skips contents that the tables share, so its cost depends on the
+// difference.
 func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
 	a, b := old.orEmpty(), new.orEmpty()
 	if !a.rules.Equal(b.rules) {
-		c.Rules = &RulesChange{Old: a.rules.clone(), New: b.rules.clone()}
+		c.Rules = changeOf(a.rules, b.rules)
 	}
-	if a.frontends.Len() == 0 {
-		c.Frontends = make([]FrontendChange, 0, b.frontends.Len())
-		c.Pools = make([]PoolChange, 0, b.pools.Len())
-	}
-	for d := range persist.Diff(a.frontends, b.frontends, (*Frontend).Equal) {
-		c.Frontends = append(c.Frontends, FrontendChange{Old: d.Old, New: d.New})
-	}
-	for d := range persist.Diff(a.pools, b.pools, (*Pool).Equal) {
-		c.Pools = append(c.Pools, PoolChange{Old: d.Old, New: d.New})
-	}
+	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal)
+	c.Pools = changes(a.pools, b.pools, (*Pool).Equal)
+	c.Health = changes(a.health, b.health, sameHealth)
 	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
 	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
-	for d := range persist.Diff(a.health, b.health, same[HealthCheck]) {
-		h := HealthChange{}
-		if d.InOld {
-			h.Old = &d.Old
-		}
-		if d.InNew {
-			h.New = &d.New
-		}
-		c.Health = append(c.Health, h)
-	}
 	c.detach()
 	return c
 }
 
-func diffAddrs(a, b addrCounts) (changes []AddrChange) {
-	if a.Len() == 0 {
-		changes = make([]AddrChange, 0, b.Len())
-	}
-	for d := range persist.Diff(a, b, always[int]) {
-		changes = append(changes, AddrChange{Addr: d.Key, Added: d.InNew})
-	}
-	return changes
+func changeOf(old, new Rules) *Change[Rules] {
+	old, new = old.clone(), new.clone()
+	return &Change[Rules]{&old, &new}
 }
 
-// same compares two values of a key; always takes any two values for the same.
-func same[V comparable](a, b V) bool { return a == b }
-func always[V any](V, V) bool        { return true }
+func changes[K pmap.Key[K], T any, O pmap.Hasher[K]](a, b pmap.Map[K, *T, O],
+	same func(a, b *T) bool) (list []Change[T]) {
+	if a.Len() == 0 {
+		list = make([]Change[T], 0, b.Len())
+	}
+	for d := range pmap.Diff(a, b, same) {
+		list = append(list, Change[T]{d.Old, d.New})
+	}
+	return list
+}
 
-// Equal reports whether t and o have the same rules, frontends, pools (slots in the same order),
-// cluster IPs, hairpins and health checks.
+func diffAddrs(a, b addrCounts) (list []AddrChange) {
+	if a.Len() == 0 {
+		list = make([]AddrChange, 0, b.Len())
+	}
+	for d := range pmap.Diff(a, b, func(int, int) bool { return true }) {
+		list = append(list, AddrChange{Addr: d.Key, Added: d.InNew})
+	}
+	return list
+}
+
+func sameHealth(a, b *HealthCheck) bool { return *a == *b }
+
+// always treats any two values of one key as equal.
+func always[V any](V, V) bool { return true }
+
+// Equal reports whether t and o mean the same to a kernel: they have the same rules, frontends,
+// pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts do not
+// count, because a table that was read from a kernel lacks them.
 func (t *Table) Equal(o *Table) bool {
 	a, b := t.orEmpty(), o.orEmpty()
 	return a.rules.Equal(b.rules) && equalMaps(a.frontends, b.frontends, (*Frontend).Equal) &&
 		equalMaps(a.pools, b.pools, (*Pool).Equal) && equalMaps(a.clusterIPs, b.clusterIPs,
 		always[int]) &&
-		equalMaps(a.hairpins, b.hairpins, always[int]) &&
-		equalMaps(a.health, b.health, same[HealthCheck])
+		equalMaps(a.hairpins, b.hairpins, always[int])
 }
 
-func equalMaps[K, V any, O persist.Ordering[K]](a, b persist.Map[K, V, O],
+func equalMaps[K pmap.Key[K], V any, O pmap.Hasher[K]](a, b pmap.Map[K, V, O],
 	same func(V, V) bool) bool {
 	if a.Len() != b.Len() {
 		return false
 	}
-	for range persist.Diff(a, b, same) {
+	for range pmap.Diff(a, b, same) {
 		return false
 	}
 	return true
 }
 
 // Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives
-// a table equal to b. The result knows nothing of the state b was resolved from, nor of conflicts.
+// a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
-	n.memory, n.losers = nil, persist.Map[claimKey, *Frontend, claimOrder]{}
+	n.memory, n.losers = nil, pmap.Map[claimKey, *Frontend, claimHash]{}
 	if c.Rules != nil {
 		n.rules = c.Rules.New.clone()
 	}
 	for _, f := range c.Frontends {
 		if f.Old != nil {
 			n.disown(f.Old)
-			n.frontends = n.frontends.Delete(f.Old.Key)
 		}
 		if f.New != nil {
-			own := f.New.clone()
-			n.own(own)
-			n.frontends = n.frontends.Set(own.Key, own)
+			n.own(f.New.clone())
 		}
 	}
-	for _, p := range c.Pools {
-		if p.New == nil {
-			n.pools = n.pools.Delete(p.Old.ID)
-		} else {
-			n.pools = n.pools.Set(p.New.ID, p.New.clone())
-		}
-	}
+	n.pools = applied(n.pools, c.Pools, poolKey, (*Pool).clone)
+	n.health = applied(n.health, c.Health, healthKey, func(h *HealthCheck) *HealthCheck {
+		own := *h
+		return &own
+	})
 	n.clusterIPs = applyAddrs(n.clusterIPs, c.ClusterIPs)
 	n.hairpins = applyAddrs(n.hairpins, c.Hairpins)
-	for _, h := range c.Health {
-		if h.New == nil {
-			n.health = n.health.Delete(h.Old.Service)
+	return &n
+}
+
+func applied[K pmap.Key[K], T any, O pmap.Hasher[K]](to pmap.Map[K, *T, O], changes []Change[T],
+	key func(*T) K, clone func(*T) *T) pmap.Map[K, *T, O] {
+	for _, c := range changes {
+		if c.New == nil {
+			to = to.Delete(key(c.Old))
 		} else {
-			n.health = n.health.Set(h.New.Service, *h.New)
+			to = to.Set(key(c.New), clone(c.New))
 		}
 	}
-	return &n
+	return to
 }
 
 func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
@@ -125,11 +126,11 @@ func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
 	return set
 }
 
-// own enters f in the list of its service port's frontends, and disown takes it out.
+// own adds f to the frontends and to those of its service port. disown removes it.
 func (t *Table) own(f *Frontend) {
-	list := t.frontendsOf(f.Service)
+	t.frontends = t.frontends.Set(f.Key, f)
+	list := slices.Clone(t.frontendsOf(f.Service))
 	i, found := slices.BinarySearchFunc(list, f, compareClaims)
-	list = slices.Clone(list)
 	if found {
 		list[i] = f
 	} else {
@@ -139,6 +140,7 @@ func (t *Table) own(f *Frontend) {
 }
 
 func (t *Table) disown(f *Frontend) {
+	t.frontends = t.frontends.Delete(f.Key)
 	list := t.frontendsOf(f.Service)
 	i, found := slices.BinarySearchFunc(list, f, compareClaims)
 	switch {

@@ -113,7 +113,7 @@ func ExampleTable_Trace() {
 		Dst: netip.MustParseAddrPort("10.96.0.10:8080"), Protocol: servicemodel.TCP}, nil))
 	// Output:
 	// 10.64.9.9 -> 10.96.0.10:8080/tcp
-	//   source       10.64.9.9 counts as outside: nothing says which packets come from pods
+	//   source       10.64.9.9 counts as outside: the node names no network of pods (Node.LocalPods)
 	//   destination  10.96.0.10 is default/shop, which has port 80/tcp, not 8080/tcp
 	//   outcome      rejected: 10.96.0.10 is default/shop, which has port 80/tcp, not 8080/tcp
 }

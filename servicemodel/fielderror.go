@@ -3,8 +3,8 @@ package servicemodel
 // FieldError is a problem with one field of one object. [State.Validate] joins them with
 // errors.Join; find them with errors.As.
 type FieldError struct {
-	// Service is the service whose definition or endpoints State.Validate found it in. It is zero
-	// if it is the node, and in errors of other origin.
+	// Service is the service in whose definition or endpoints State.Validate found the problem. It
+	// is zero for problems of the node, and in errors from elsewhere.
 	Service Name
 	Object  string // what it is about, such as "service default/web" or "node"
 	Field   string // the path of the field, such as "ports[1].nodePort"

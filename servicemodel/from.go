@@ -1,49 +1,45 @@
 package servicemodel
 
-import "net/netip"
+import "github.com/kernlb/kernlb/servicemodel/internal/pmap"
 
-// From returns the part of Diff(old, c.New) that is about the objects that c changes, at a cost
-// that depends on the size of c. An engine uses it to check only what is new in another attempt to
-// change the table old.
-func (c *ChangeSet) From(old *Table) *ChangeSet {
-	a, b := old.orEmpty(), c.New.orEmpty()
-	part := &ChangeSet{Old: old, New: c.New}
+// Changes returns the part of Diff(t, c.New) that concerns the objects that c changes, where t is
+// the table. The cost depends on the size of c. When an engine retries a change of the table, it
+// checks only the new part.
+func (v tableView) Changes(c *ChangeSet) *ChangeSet {
+	a, b := v.t, c.New.orEmpty()
+	part := &ChangeSet{Old: a, New: c.New}
 	if c.Rules != nil && !a.rules.Equal(b.rules) {
-		part.Rules = &RulesChange{Old: a.rules.clone(), New: b.rules.clone()}
+		part.Rules = changeOf(a.rules, b.rules)
 	}
-	for _, f := range c.Frontends {
-		key := either(f.Old, f.New).Key
-		was, is := a.frontend(key), b.frontend(key)
-		if differ(was, is, (*Frontend).Equal) {
-			part.Frontends = append(part.Frontends, FrontendChange{Old: was, New: is})
-		}
-	}
-	for _, p := range c.Pools {
-		id := either(p.Old, p.New).ID
-		was, is := a.pool(id), b.pool(id)
-		if differ(was, is, (*Pool).Equal) {
-			part.Pools = append(part.Pools, PoolChange{Old: was, New: is})
-		}
-	}
-	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.HasClusterIP, b.HasClusterIP)
-	part.Hairpins = addrsFrom(c.Hairpins, a.HasHairpin, b.HasHairpin)
-	for _, h := range c.Health {
-		name := either(h.Old, h.New).Service
-		was, is := a.healthCheck(name), b.healthCheck(name)
-		if differ(was, is, func(a, b *HealthCheck) bool { return *a == *b }) {
-			part.Health = append(part.Health, HealthChange{Old: was, New: is})
-		}
-	}
+	part.Frontends = changesFrom(c.Frontends, frontendKey, a.frontends, b.frontends,
+		(*Frontend).Equal)
+	part.Pools = changesFrom(c.Pools, poolKey, a.pools, b.pools, (*Pool).Equal)
+	part.Health = changesFrom(c.Health, healthKey, a.health, b.health, sameHealth)
+	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.clusterIPs, b.clusterIPs)
+	part.Hairpins = addrsFrom(c.Hairpins, a.hairpins, b.hairpins)
 	part.detach()
 	return part
 }
 
-// differ reports whether an object came, went or changed.
-func differ[T any](was, is *T, equal func(a, b *T) bool) bool {
-	return was != is && (was == nil || is == nil || !equal(was, is))
+// The keys of objects in a table.
+func frontendKey(f *Frontend) FrontendKey { return f.Key }
+func poolKey(p *Pool) PoolID              { return p.ID }
+func healthKey(h *HealthCheck) Name       { return h.Service }
+
+// changesFrom returns how the objects named in changes differ between was and is.
+func changesFrom[K pmap.Key[K], T any, O pmap.Hasher[K]](changes []Change[T], key func(*T) K,
+	was, is pmap.Map[K, *T, O], same func(a, b *T) bool) (part []Change[T]) {
+	for _, c := range changes {
+		k := key(either(c.Old, c.New))
+		old, _ := was.Get(k)
+		now, _ := is.Get(k)
+		if old != now && (old == nil || now == nil || !same(old, now)) {
+			part = append(part, Change[T]{old, now})
+		}
+	}
+	return part
 }
 
-// either returns the one of two that is not nil.
 func either[T any](old, new *T) *T {
 	if old != nil {
 		return old
@@ -52,19 +48,12 @@ func either[T any](old, new *T) *T {
 }
 
 // addrsFrom returns how the addresses named in changes differ between was and is.
-func addrsFrom(changes []AddrChange, was, is func(netip.Addr) bool) (part []AddrChange) {
+func addrsFrom(changes []AddrChange, was, is addrCounts) (part []AddrChange) {
 	for _, c := range changes {
-		if now := is(c.Addr); now != was(c.Addr) {
+		_, old := was.Get(c.Addr)
+		if _, now := is.Get(c.Addr); now != old {
 			part = append(part, AddrChange{Addr: c.Addr, Added: now})
 		}
 	}
 	return part
-}
-
-// healthCheck returns the health check of a service, nil if there is none.
-func (t *Table) healthCheck(n Name) *HealthCheck {
-	if h, ok := t.health.Get(n); ok {
-		return &h
-	}
-	return nil
 }

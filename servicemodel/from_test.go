@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,31 +19,30 @@ func TestAChangeSetFromAnotherTableIsPartOfTheWhole(t *testing.T) {
 		a, b, x := mustResolve(t, nil, s), mustResolve(t, nil, r.edit(r.edit(s))),
 			mustResolve(t, nil, r.edit(r.edit(s)))
 		c := sm.Diff(a, b)
-		require.Equal(t, c.String(), c.From(a).String())
-		require.True(t, c.From(b).Empty())
-		require.Equal(t, onlyOf(c, sm.Diff(x, b)).String(), c.From(x).String())
-		require.Same(t, x, c.From(x).Old)
-		require.Same(t, b, c.From(x).New)
-		require.Equal(t, sm.Diff(nil, b).String(), sm.Diff(nil, b).From(nil).String())
+		require.Equal(t, c.String(), nocopy.Of(a).Changes(c).String())
+		require.True(t, nocopy.Of(b).Changes(c).Empty())
+		require.Equal(t, onlyOf(c, sm.Diff(x, b)).String(), nocopy.Of(x).Changes(c).String())
+		require.Same(t, x, nocopy.Of(x).Changes(c).Old)
+		require.Same(t, b, nocopy.Of(x).Changes(c).New)
+		all := sm.Diff(nil, b)
+		require.Equal(t, all.String(), nocopy.Of(all.Old).Changes(all).String())
 	}
 }
 
-// onlyOf returns what of the change set whole is about the objects that c is about.
+// onlyOf returns the part of the change set whole that concerns the objects of c.
 func onlyOf(c, whole *sm.ChangeSet) *sm.ChangeSet {
 	part := *whole
 	if c.Rules == nil {
 		part.Rules = nil
 	}
-	part.Frontends = both(c.Frontends, whole.Frontends, func(f sm.FrontendChange) sm.FrontendKey {
-		return one(f.Old, f.New).Key
-	})
-	part.Pools = both(c.Pools, whole.Pools, func(p sm.PoolChange) sm.PoolID {
-		return one(p.Old, p.New).ID
-	})
+	part.Frontends = both(c.Frontends, whole.Frontends,
+		func(f sm.Change[sm.Frontend]) sm.FrontendKey { return one(f.Old, f.New).Key })
+	part.Pools = both(c.Pools, whole.Pools,
+		func(p sm.Change[sm.Pool]) sm.PoolID { return one(p.Old, p.New).ID })
 	address := func(a sm.AddrChange) netip.Addr { return a.Addr }
 	part.ClusterIPs = both(c.ClusterIPs, whole.ClusterIPs, address)
 	part.Hairpins = both(c.Hairpins, whole.Hairpins, address)
-	part.Health = both(c.Health, whole.Health, func(h sm.HealthChange) sm.Name {
+	part.Health = both(c.Health, whole.Health, func(h sm.Change[sm.HealthCheck]) sm.Name {
 		return one(h.Old, h.New).Service
 	})
 	return &part

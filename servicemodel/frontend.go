@@ -22,20 +22,21 @@ func (k FrontendKey) Family() Family { return FamilyOf(k.Addr) }
 // NodePort reports whether k stands for any address of the node.
 func (k FrontendKey) NodePort() bool { return k.Addr.IsUnspecified() }
 
-// AddrPort returns the address and port of k.
-func (k FrontendKey) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port) }
-
 // String returns "10.0.0.1:80/tcp", and "*4:30080/tcp" or "*6:30080/tcp" for a node port.
 func (k FrontendKey) String() string {
 	p := "/" + k.Protocol.String()
 	if !k.NodePort() {
-		return k.AddrPort().String() + p
+		return netip.AddrPortFrom(k.Addr, k.Port).String() + p
 	}
-	star := "*4:"
-	if k.Family() == IPv6 {
-		star = "*6:"
+	return star(k.Family()) + uitoa(k.Port) + p
+}
+
+// star is the text of any address of the node.
+func star(f Family) string {
+	if f == IPv6 {
+		return "*6:"
 	}
-	return star + uitoa(k.Port) + p
+	return "*4:"
 }
 
 // Compare orders keys by family, address, port and protocol; node ports come first in their family.
@@ -46,12 +47,12 @@ func (k FrontendKey) Compare(o FrontendKey) int {
 	return cmp.Or(cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
 }
 
-// Kind says which field of a service a frontend comes from. It decides nothing but
-// who wins when two services claim one key: the lower kind.
+// Kind says which field of a service a frontend comes from. It matters only if two services claim
+// the same key: the lower kind wins.
 type Kind uint8
 
-// The kinds, in the order in which they win a collision: nobody takes a cluster
-// IP away by naming it as an external IP (CVE-2020-8554).
+// The kinds, in the order in which they win a collision. An external IP loses to a cluster IP, so
+// no service can take over another one's cluster IP (CVE-2020-8554).
 const (
 	ClusterIP Kind = iota
 	LoadBalancer
@@ -62,17 +63,9 @@ const (
 
 // String returns "cluster-ip", "load-balancer", "external-ip", "node-port" or "host-ip".
 func (k Kind) String() string {
-	switch k {
-	case ClusterIP:
-		return "cluster-ip"
-	case LoadBalancer:
-		return "load-balancer"
-	case ExternalIP:
-		return "external-ip"
-	case NodePort:
-		return "node-port"
-	case HostIP:
-		return "host-ip"
+	if names := [...]string{"cluster-ip", "load-balancer", "external-ip", "node-port",
+		"host-ip"}; int(k) < len(names) {
+		return names[k]
 	}
 	return "kind " + uitoa(uint16(k))
 }
@@ -80,40 +73,34 @@ func (k Kind) String() string {
 // Verdict is what happens to a new connection.
 type Verdict uint8
 
-// The verdicts. Balance verdicts name the pool by its scope.
+// The verdicts. The last two name the pool.
 const (
 	// Reject answers with ICMP port unreachable: the service has no endpoint anywhere.
 	Reject Verdict = iota
-	// Drop is silent: the service has endpoints, but none that this traffic may use here.
+	// Drop discards packets without an answer: the service has endpoints, but this traffic may use
+	// none of them here.
 	Drop
-	// BalanceCluster balances over the pool of [ScopeCluster].
+	// BalanceCluster balances over endpoints anywhere.
 	BalanceCluster
-	// BalanceLocal balances over the pool of [ScopeLocal].
+	// BalanceLocal balances over endpoints on this node: the pool with [PoolID.Local].
 	BalanceLocal
 )
 
 // String returns "reject", "drop", "cluster" or "local".
 func (v Verdict) String() string {
-	switch v {
-	case Reject:
-		return "reject"
-	case Drop:
-		return "drop"
-	case BalanceCluster:
-		return "cluster"
-	case BalanceLocal:
-		return "local"
+	if names := [...]string{"reject", "drop", "cluster", "local"}; int(v) < len(names) {
+		return names[v]
 	}
 	return "verdict " + uitoa(uint16(v))
 }
 
-// Balances reports whether v sends to a pool.
+// Balances reports whether v sends packets to a pool.
 func (v Verdict) Balances() bool { return v == BalanceCluster || v == BalanceLocal }
 
 // Origins is a set of the places a packet can come from.
 type Origins uint8
 
-// A packet comes from exactly one of these. Without a pod detector, pods count as outside.
+// A packet comes from exactly one of these. If the node cannot tell pods, pods count as outside.
 const (
 	FromPods    Origins = 1 << iota // its source is a pod, as [Rules.LocalPods] says
 	FromHost                        // its source is an address of the node (and not a pod)
@@ -143,8 +130,8 @@ func (o Origins) String() string {
 	return s
 }
 
-// Frontend is one place where the node answers for a service, and everything that was
-// decided about it. Frontends are immutable.
+// Frontend is one place where the node answers for a service, with all decisions about it.
+// Frontends are immutable.
 type Frontend struct {
 	Key     FrontendKey `json:"key"`
 	Service PortName    `json:"service"`
@@ -155,25 +142,26 @@ type Frontend struct {
 	Internal Verdict `json:"internal"`
 	External Verdict `json:"external"`
 
-	// Masquerade are the origins whose source address is replaced by the node's.
-	// (Hairpin connections always are, see [Table.Hairpins].)
+	// Masquerade is the set of origins whose source address the node replaces with its own. Hairpin
+	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
 
 	// Affinity is how long a client stays with its endpoint after its last new
 	// connection, in whole seconds; zero means no affinity.
 	Affinity time.Duration `json:"-"`
 
-	// Sources are the only ranges that may connect, at any verdict; others are silently dropped.
-	// Sorted, without ranges inside other ranges. Nil means no restriction.
+	// Sources are the only ranges that may connect, whatever the verdict. Packets from elsewhere
+	// are dropped silently. The list is sorted and no range lies inside another. Nil means no
+	// restriction.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 }
 
-// Pool returns the identity of the pool that v, a verdict of f, balances over, and false if it does
-// not balance.
+// Pool returns the identity of the pool that verdict v of f balances over, and false if v does not
+// balance.
 func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
 	id := PoolID{Service: f.Service, Family: f.Key.Family()}
 	if v == BalanceLocal {
-		id.Scope = ScopeLocal
+		id.Local = true
 	}
 	return id, v.Balances()
 }
@@ -186,48 +174,46 @@ func (f *Frontend) Equal(o *Frontend) bool {
 		slices.Equal(f.Sources, o.Sources)
 }
 
-// Scope says which of a service port's endpoints a pool holds.
-type Scope uint8
-
-// A service port has at most one pool of each scope and family.
-const (
-	ScopeCluster Scope = iota // those that may be used from anywhere
-	ScopeLocal                // those on this node
-)
-
-// String returns "cluster" or "local".
-func (s Scope) String() string {
-	if s == ScopeLocal {
-		return "local"
-	}
-	return "cluster"
-}
-
 // PoolID is the identity of a pool.
 type PoolID struct {
 	Service PortName `json:"service"`
 	Family  Family   `json:"family"`
-	Scope   Scope    `json:"scope"`
+	// Local says that the pool holds only endpoints on this node. Otherwise it holds endpoints on
+	// all nodes.
+	Local bool `json:"local,omitzero"`
 }
 
-// String returns "namespace/name:port/tcp IPv4 cluster".
+// String returns "namespace/name:port/tcp IPv4 cluster", or "… local".
 func (id PoolID) String() string {
+	verdict := BalanceCluster
+	if id.Local {
+		verdict = BalanceLocal
+	}
 	return id.Service.String() + "/" + id.Service.Protocol.String() + " " + id.Family.String() +
-		" " + id.Scope.String()
+		" " + verdict.String()
 }
 
-// Compare orders pools by service port, family and scope.
+// Compare orders pools by service port and family, the local pool second.
 func (id PoolID) Compare(o PoolID) int {
 	if c := id.Service.Compare(o.Service); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(id.Family, o.Family), cmp.Compare(id.Scope, o.Scope))
+	switch {
+	case id.Family != o.Family:
+		return cmp.Compare(id.Family, o.Family)
+	case id.Local == o.Local:
+		return 0
+	case id.Local:
+		return 1
+	}
+	return -1
 }
 
-// Pool is a list of endpoints and how to choose among them. Pools are immutable and never empty.
+// Pool is a list of endpoints and a way to choose among them. Pools are immutable and never empty.
 //
-// The position of an endpoint in the list is its slot. Slots mean nothing but are kept: [Resolve]
-// leaves an endpoint where the previous table had it, so that a change touches few slots.
+// The position of an endpoint in the list is its slot. Slots have no meaning, but [Resolve] keeps
+// them: an endpoint stays in the slot that it has in the previous table, so that a change touches
+// few slots.
 type Pool struct {
 	ID         PoolID     `json:"id"`
 	Scheduler  Scheduler  `json:"scheduler,omitzero"`

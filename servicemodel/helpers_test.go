@@ -92,8 +92,8 @@ func tableOf(t testing.TB, n sm.Node, svc *sm.Service, eps ...sm.Endpoint) *sm.T
 
 // endpointsOf returns the endpoints of a pool of default/web, in the order of slots; nil if there
 // is no such pool.
-func endpointsOf(t *sm.Table, f sm.Family, s sm.Scope) []string {
-	p := t.Pool(sm.PoolID{Service: webHTTP, Family: f, Scope: s})
+func endpointsOf(t *sm.Table, f sm.Family, local bool) []string {
+	p := t.Pool(sm.PoolID{Service: webHTTP, Family: f, Local: local})
 	if p == nil {
 		return nil
 	}

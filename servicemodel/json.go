@@ -2,19 +2,19 @@ package servicemodel
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"time"
 )
 
-// The names of fields in JSON are those of Go, beginning in lower case; docs/json.md lists them. An
-// unknown field is an error: it is misspelt, or means something that would be lost.
+// JSON uses the names of the Go fields, with a lower-case first letter; docs/json.md lists them. An
+// unknown field is an error: either it is misspelt, or ignoring it would lose a setting.
 
 // unmarshalStrictly reads one JSON value, and refuses fields that into does not have.
 func unmarshalStrictly(data []byte, into any) error {
@@ -64,7 +64,6 @@ func (f *Frontend) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// stateJSON is a state.
 type stateJSON struct {
 	Node      Node                `json:"node"`
 	Services  []*Service          `json:"services,omitempty"`
@@ -84,8 +83,8 @@ func (s State) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON. It is an error if a service occurs twice. Whether
-// the state is valid is not asked: see [State.Validate].
+// UnmarshalJSON is the inverse of MarshalJSON. A service that occurs twice is an error.
+// UnmarshalJSON does not validate the state: see [State.Validate].
 func (s *State) UnmarshalJSON(data []byte) error {
 	var j stateJSON
 	if err := unmarshalStrictly(data, &j); err != nil {
@@ -105,49 +104,37 @@ func (s *State) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// tableJSON is a table.
 type tableJSON struct {
-	Rules        Rules         `json:"rules"`
-	Frontends    []*Frontend   `json:"frontends,omitempty"`
-	Pools        []*Pool       `json:"pools,omitempty"`
-	ClusterIPs   []netip.Addr  `json:"clusterIPs,omitempty"`
-	Hairpins     []netip.Addr  `json:"hairpins,omitempty"`
+	Contents
 	HealthChecks []HealthCheck `json:"healthChecks,omitempty"`
 }
 
-func (t *Table) json() tableJSON {
-	return tableJSON{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
-		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
-		Hairpins: slices.Collect(t.Hairpins()), HealthChecks: slices.Collect(t.HealthChecks())}
+// MarshalJSON returns all that the table holds, each kind of objects in the order of their keys.
+func (t *Table) MarshalJSON() ([]byte, error) {
+	return json.Marshal(tableJSON{tableView{t}.Contents(), slices.Collect(t.HealthChecks())})
 }
 
-// MarshalJSON returns all that the table holds, each kind of objects in the order of their keys.
-func (t *Table) MarshalJSON() ([]byte, error) { return json.Marshal(t.json()) }
-
-// UnmarshalJSON is the inverse of MarshalJSON. The table knows of no conflicts.
+// UnmarshalJSON is the inverse of MarshalJSON. The table has no conflicts.
 func (t *Table) UnmarshalJSON(data []byte) error {
 	var j tableJSON
 	if err := unmarshalStrictly(data, &j); err != nil {
 		return fmt.Errorf("table: %w", err)
 	}
-	read, err := NewTable(Contents{Rules: j.Rules, Frontends: j.Frontends, Pools: j.Pools,
-		ClusterIPs: j.ClusterIPs, Hairpins: j.Hairpins})
+	read, err := NewTable(j.Contents)
 	if err != nil {
 		return err
 	}
 	for _, h := range j.HealthChecks {
-		read.health = read.health.Set(h.Service, h)
+		read.health = read.health.Set(h.Service, &h)
 	}
 	*t = *read
 	return nil
 }
 
-// Fingerprint returns a hash of what the kernel holds of the table: of everything but the health
-// checks. Tables that are equal have equal ones. It costs as much as writing the table down.
-func (t *Table) Fingerprint() (string, error) {
-	j := t.json()
-	j.HealthChecks = nil
-	text, err := json.Marshal(j)
+// fingerprint returns a hash of the table without its health checks. Equal tables ([Table.Equal])
+// have equal fingerprints. It costs as much as encoding the table.
+func (t *Table) fingerprint() (string, error) {
+	text, err := json.Marshal(tableView{t}.Contents())
 	if err != nil {
 		return "", fmt.Errorf("fingerprint of a table: %w", err)
 	}
@@ -155,28 +142,27 @@ func (t *Table) Fingerprint() (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// changeSetJSON is a change set.
 type changeSetJSON struct {
-	From       string           `json:"from"` // the fingerprint of the table that it begins from
-	To         string           `json:"to"`   // and of the one that it leads to
-	Rules      *RulesChange     `json:"rules,omitempty"`
-	Frontends  []FrontendChange `json:"frontends,omitempty"`
-	Pools      []PoolChange     `json:"pools,omitempty"`
-	ClusterIPs []AddrChange     `json:"clusterIPs,omitempty"`
-	Hairpins   []AddrChange     `json:"hairpins,omitempty"`
-	Health     []HealthChange   `json:"healthChecks,omitempty"`
+	From       string                `json:"from"` // the fingerprint of the table before the change
+	To         string                `json:"to"`   // and of the table after it
+	Rules      *Change[Rules]        `json:"rules,omitempty"`
+	Frontends  []Change[Frontend]    `json:"frontends,omitempty"`
+	Pools      []Change[Pool]        `json:"pools,omitempty"`
+	ClusterIPs []AddrChange          `json:"clusterIPs,omitempty"`
+	Hairpins   []AddrChange          `json:"hairpins,omitempty"`
+	Health     []Change[HealthCheck] `json:"healthChecks,omitempty"`
 }
 
-// MarshalJSON returns the changes, with the fingerprints of the tables instead of the tables. It
-// costs as much as writing both tables down.
+// MarshalJSON returns the changes, and instead of the tables their fingerprints. It costs as much
+// as encoding both tables.
 func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 	from, to := c.from, c.to
 	if from == "" {
 		var err error
-		if from, err = c.Old.Fingerprint(); err != nil {
+		if from, err = c.Old.fingerprint(); err != nil {
 			return nil, err
 		}
-		if to, err = c.New.Fingerprint(); err != nil {
+		if to, err = c.New.fingerprint(); err != nil {
 			return nil, err
 		}
 	}
@@ -184,8 +170,8 @@ func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 		Pools: c.Pools, ClusterIPs: c.ClusterIPs, Hairpins: c.Hairpins, Health: c.Health})
 }
 
-// UnmarshalJSON reads a change set that was written by MarshalJSON. It has no tables:
-// [ChangeSet.On] gives it those.
+// UnmarshalJSON reads the output of MarshalJSON. The result has no tables: [ChangeSet.On] adds
+// them.
 func (c *ChangeSet) UnmarshalJSON(data []byte) error {
 	var j changeSetJSON
 	if err := unmarshalStrictly(data, &j); err != nil {
@@ -200,42 +186,36 @@ func (c *ChangeSet) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// whole returns an error if a change is about nothing, or about two objects.
+// whole returns an error if a change has neither an old nor a new object, or if the two have
+// different keys.
 func (c *ChangeSet) whole() error {
-	for i, f := range c.Frontends {
-		if !ofOne(f.Old, f.New, func(f *Frontend) FrontendKey { return f.Key }) {
-			return fmt.Errorf("frontends[%d]: old and new are not of one frontend", i)
-		}
+	if c.Rules != nil && (c.Rules.Old == nil || c.Rules.New == nil) {
+		return errors.New("rules: old or new is missing")
 	}
-	for i, p := range c.Pools {
-		if !ofOne(p.Old, p.New, func(p *Pool) PoolID { return p.ID }) {
-			return fmt.Errorf("pools[%d]: old and new are not of one pool", i)
-		}
-	}
-	for i, h := range c.Health {
-		if !ofOne(h.Old, h.New, func(h *HealthCheck) Name { return h.Service }) {
-			return fmt.Errorf("healthChecks[%d]: old and new are not of one service", i)
+	return cmp.Or(whole("frontends", "frontend", c.Frontends, frontendKey),
+		whole("pools", "pool", c.Pools, poolKey),
+		whole("healthChecks", "service", c.Health, healthKey))
+}
+
+func whole[T any, K comparable](list, object string, changes []Change[T], key func(*T) K) error {
+	for i, c := range changes {
+		if c.Old == nil && c.New == nil ||
+			c.Old != nil && c.New != nil && key(c.Old) != key(c.New) {
+			return fmt.Errorf("%s[%d]: old and new are not of one %s", list, i, object)
 		}
 	}
 	return nil
 }
 
-// ofOne reports whether a change is about one object.
-func ofOne[T any, K comparable](old, new *T, key func(*T) K) bool {
-	if old == nil || new == nil {
-		return old != new
-	}
-	return key(old) == key(new)
-}
-
-// ErrOtherTable says that a change set begins from another table than the one it is to change.
+// ErrOtherTable says that a change set does not begin from the table given to [ChangeSet.On].
 var ErrOtherTable = errors.New("the change set begins from another table")
 
-// On returns the change set of a table that a change set that was read from JSON makes of it. It is
-// [ErrOtherTable] if the table is not the one that the change set begins from, but for health
-// checks, which no kernel holds; and an error if the changes do not lead where they should.
+// On returns the change set with its tables, if it was read from JSON and begins from t. It returns
+// [ErrOtherTable] if t is not the table that the change set begins from. Health checks do not count
+// here, because no kernel holds them. It returns another error if the changes do not lead to the
+// recorded fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
-	from, err := t.Fingerprint()
+	from, err := t.fingerprint()
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +223,7 @@ func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 		return nil, fmt.Errorf("%w: that of fingerprint %s, not %s", ErrOtherTable, c.from, from)
 	}
 	changed := t.Apply(c)
-	to, err := changed.Fingerprint()
+	to, err := changed.fingerprint()
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/golden"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -46,8 +46,9 @@ func TestJSONIsReadBack(t *testing.T) {
 		require.Equal(t, c.Counts(), on.Counts())
 
 		for f := range table.Frontends() {
-			p := sm.Packet{Src: netip.MustParseAddrPort("192.0.2.1:40000"), Dst: f.Key.AddrPort(),
-				Protocol: f.Key.Protocol, InInterface: "eth0"}
+			p := sm.Packet{Src: netip.MustParseAddrPort("192.0.2.1:40000"),
+				Dst: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol,
+				InInterface: "eth0"}
 			require.Equal(t, p, requireReadBack(t, p))
 			d := table.Decide(p, nil)
 			require.Equal(t, d, requireReadBack(t, d))
@@ -95,7 +96,7 @@ func TestWrongJSONIsAnError(t *testing.T) {
 	}
 }
 
-// TestJSONIsTheRecordedOne keeps the names of fields: programs and people have learnt them.
+// TestJSONIsTheRecordedOne keeps the names of fields, because programs and people rely on them.
 func TestJSONIsTheRecordedOne(t *testing.T) {
 	t.Parallel()
 	state := stateOf(thisNode, webService(externalLocal, func(s *sm.Service) {
@@ -103,13 +104,11 @@ func TestJSONIsTheRecordedOne(t *testing.T) {
 		s.HealthCheckNodePort = 32000
 	}), endpoint("10.64.0.1", here), endpoint("10.64.0.2", notReady))
 	table := mustResolve(t, nil, state)
-	key, err := sm.ParseFrontendKey("10.96.0.1:80/tcp")
-	require.NoError(t, err)
 	values := map[string]any{
 		"state": state, "table": table,
 		"changes": sm.Diff(table, tableOf(t, thisNode, webService(), endpoint("10.64.0.3"))),
 		"decision": table.Decide(sm.Packet{Src: netip.MustParseAddrPort("10.64.0.9:40000"),
-			Dst: key.AddrPort(), Protocol: sm.TCP}, nil),
+			Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: sm.TCP}, nil),
 	}
 	for name, v := range values {
 		text, err := json.MarshalIndent(v, "", "  ")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -30,7 +30,7 @@ func TestResolvingStepByStepGivesTheSameAsFromScratch(t *testing.T) {
 	}
 }
 
-// requireSame compares two tables, but for the order of slots, in all that can be seen of them.
+// requireSame compares all visible contents of two tables, except the order of slots.
 func requireSame(t *testing.T, want, got *sm.Table) {
 	t.Helper()
 	require.Empty(t, sm.Diff(got, want.Arrange(got)).String())
@@ -46,7 +46,7 @@ func TestResolvingManyChangesAtOnceGivesTheSameAsFromScratch(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
 	node := sm.Node{Name: "n1", Zone: "z1"}
-	// more services than are moved one by one, with room for collisions
+	// more services than Resolve moves one by one, with room for collisions
 	many := func(rounds int, s sm.State) sm.State {
 		for i := range rounds {
 			n := sm.Name{Namespace: "a", Name: "m" + string(rune('a'+i%20)) +
@@ -105,7 +105,7 @@ func TestEveryTableIsConsistent(t *testing.T) {
 	}
 }
 
-// wantHairpins works out the hairpins the simple way.
+// wantHairpins computes the hairpins in the simple way.
 func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 	var all []netip.Addr
 	for p := range table.Pools() {
@@ -214,10 +214,10 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 			slots := 0
 			for _, c := range changes {
 				require.Equal(t, id, c.New.ID)
-				slots += len(slices.Collect(c.Slots()))
+				slots += len(slices.Collect(c.New.SlotsSince(c.Old)))
 			}
-			// What came fills what left; where the pool shrinks, a slot goes and its endpoint fills
-			// a hole.
+			// New endpoints fill the slots of removed ones. If the pool shrinks, a slot goes and
+			// its endpoint fills a hole.
 			require.LessOrEqual(t, slots, max(fresh, 2*gone-fresh))
 			eps, table = next, resolved
 		}
@@ -244,13 +244,13 @@ func TestAChangeOfOneServiceSharesAllOthers(t *testing.T) {
 	require.Equal(t, sm.Counts{Changed: 1}, c.Counts())
 	require.Len(t, c.Hairpins, 2)
 	require.Equal(t, len(slices.Collect(table.Pools())), len(slices.Collect(next.Pools())))
-	for p := range shared.Of(next).Pools() {
+	for p := range nocopy.Of(next).Pools() {
 		if p.ID.Service.Name != name {
-			require.Same(t, shared.Of(table).Pool(p.ID), p)
+			require.Same(t, nocopy.Of(table).Pool(p.ID), p)
 		}
 	}
-	for f := range shared.Of(next).Frontends() {
-		require.Same(t, shared.Of(table).Frontend(f.Key), f)
+	for f := range nocopy.Of(next).Frontends() {
+		require.Same(t, nocopy.Of(table).Frontend(f.Key), f)
 	}
 }
 
@@ -267,9 +267,9 @@ func TestAChangeOfZoneSharesWhatItDoesNotConcern(t *testing.T) {
 	require.Equal(t,
 		"~ pool default/web:http/tcp IPv4 cluster: slot 0: 10.64.0.1:8080 -> 10.64.0.2:8080\n",
 		sm.Diff(table, next).String())
-	for p := range shared.Of(next).Pools() {
+	for p := range nocopy.Of(next).Pools() {
 		if p.ID.Service != webHTTP {
-			require.Same(t, shared.Of(table).Pool(p.ID), p)
+			require.Same(t, nocopy.Of(table).Pool(p.ID), p)
 		}
 	}
 }
@@ -341,7 +341,7 @@ func TestArrangeKeepsWhatTheOtherHas(t *testing.T) {
 	require.Same(t, table, table.Arrange(nil))
 	require.Nil(t, (*sm.Table)(nil).Arrange(found))
 
-	// What was arranged is remembered by the next resolution.
+	// The next resolution keeps the slots of an arranged table.
 	s := stateOf(thisNode, webService(), uniqueEndpoints(newSource(t), 5)...)
 	next := mustResolve(t, mustResolve(t, nil, s).Arrange(found),
 		s.WithEndpoints(web, append(s.Endpoints(web), endpoint("10.65.0.1"))))

@@ -1,59 +1,58 @@
 package servicemodel
 
-import "errors"
-
-// MasqueradePolicy says whose source address is replaced by the node's, so that endpoints answer to
-// the node. A connection of an endpoint to itself always is masqueraded, and so is one of the node
-// itself to a loopback address.
-type MasqueradePolicy uint8
-
-const (
-	// MasqueradeDefault does what kube-proxy does. At cluster IPs it is MasqueradeNotPods if the
-	// node can tell pods, else MasqueradeNever; [Node.MasqueradeAll] makes it MasqueradeAlways. At
-	// all other addresses it is MasqueradeAlways, and with external traffic policy Local
-	// MasqueradeHost. The default.
-	MasqueradeDefault MasqueradePolicy = iota
-	// MasqueradeAlways replaces the source address of everybody.
-	MasqueradeAlways
-	// MasqueradeNotPods replaces that of everybody but pods ([Node.LocalPods]).
-	MasqueradeNotPods
-	// MasqueradeHost replaces that of the node itself only.
-	MasqueradeHost
-	// MasqueradeNever replaces none. What endpoints answer must come back through this node some
-	// other way: because they are on it, or by routing.
-	MasqueradeNever
+import (
+	"errors"
+	"slices"
 )
 
-// masqueradePolicies are the names of the policies.
-var masqueradePolicies = [...]string{
-	MasqueradeDefault: "default",
-	MasqueradeAlways:  "always",
-	MasqueradeNotPods: "not-pods",
-	MasqueradeHost:    "host",
-	MasqueradeNever:   "never",
+// MasqueradePolicy says which packets get the node's address as their source, so that endpoints
+// answer to the node. Two connections are always masqueraded: that of an endpoint to itself, and
+// that of the node itself to a loopback address.
+type MasqueradePolicy string
+
+const (
+	// MasqueradeDefault is the default and does what kube-proxy does. At cluster IPs it is
+	// MasqueradeNotPods if the node can tell pods, else MasqueradeNever; [Node.MasqueradeAll] makes
+	// it MasqueradeAlways. At all other addresses it is MasqueradeAlways, or MasqueradeHost with
+	// external traffic policy Local.
+	MasqueradeDefault MasqueradePolicy = ""
+	// MasqueradeAlways masquerades all clients.
+	MasqueradeAlways MasqueradePolicy = "always"
+	// MasqueradeNotPods masquerades all clients except pods ([Node.LocalPods]).
+	MasqueradeNotPods MasqueradePolicy = "not-pods"
+	// MasqueradeHost masquerades only the node itself.
+	MasqueradeHost MasqueradePolicy = "host"
+	// MasqueradeNever masquerades no client. The endpoints' answers must come back through this
+	// node some other way: by routing, or because the endpoints are on it.
+	MasqueradeNever MasqueradePolicy = "never"
+)
+
+// UnmarshalText also takes "default" for [MasqueradeDefault].
+func (p *MasqueradePolicy) UnmarshalText(text []byte) error {
+	*p = MasqueradePolicy(wordOr(text, "default"))
+	return nil
 }
 
-// String returns "default", "always", "not-pods", "host" or "never".
-func (p MasqueradePolicy) String() string {
-	if int(p) < len(masqueradePolicies) {
-		return masqueradePolicies[p]
-	}
-	return "masquerade policy " + uitoa(uint16(p))
-}
+// masqueradePolicies are the policies without the default.
+var masqueradePolicies = []MasqueradePolicy{MasqueradeAlways, MasqueradeNotPods, MasqueradeHost,
+	MasqueradeNever}
 
-// ParseMasqueradePolicy is the inverse of [MasqueradePolicy.String].
+// ParseMasqueradePolicy parses "default", "always", "not-pods", "host" or "never".
 func ParseMasqueradePolicy(s string) (MasqueradePolicy, error) {
-	for p, name := range masqueradePolicies {
-		if s == name {
-			return MasqueradePolicy(p), nil
-		}
+	switch p := MasqueradePolicy(s); {
+	case s == "default":
+		return MasqueradeDefault, nil
+	case slices.Contains(masqueradePolicies, p):
+		return p, nil
 	}
-	return 0, errors.New("must be default, always, not-pods, host or never")
+	return "", errors.New("must be default, always, not-pods, host or never")
 }
 
-// origins returns whom p masquerades, where usual is the default.
-func (p MasqueradePolicy) origins(usual Origins) Origins {
-	switch p {
+// origins returns the origins that are masqueraded at addresses of kind k. usual is the answer for
+// the default.
+func (m *Masquerade) origins(k Kind, usual Origins) Origins {
+	switch [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
+		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}[k] {
 	case MasqueradeAlways:
 		return FromAnywhere
 	case MasqueradeNotPods:
@@ -77,9 +76,3 @@ type Masquerade struct {
 
 // MasqueradeAt returns the same policy for all kinds of addresses.
 func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p, p} }
-
-// of returns the policy of a kind.
-func (m *Masquerade) of(k Kind) MasqueradePolicy {
-	return [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
-		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}[k]
-}

@@ -18,7 +18,7 @@ const (
 	SCTP Protocol = 132 // IPPROTO_SCTP
 )
 
-// String returns "tcp", "udp" or "sctp", and a number for anything else.
+// String returns "tcp", "udp" or "sctp", and a number for other values.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -56,15 +56,20 @@ func (n Name) Compare(o Name) int {
 
 // PortName is the identity of one port of a service. Two ports of a service may
 // share their number if their protocols differ, and share their name only in
-// different services.
+// different services. The text of a valid name ([PortName.String]) has at most 191 bytes.
 type PortName struct {
 	Name     Name     `json:"name"`
 	Port     string   `json:"port,omitzero"` // its name; empty for the only port of a service
 	Protocol Protocol `json:"protocol,omitzero"`
 }
 
-// String returns "namespace/name:port", or "namespace/name" where the port has no name,
-// as kube-proxy writes it.
+// maxPortName is the maximum length of [PortName.String] in bytes. Backends keep this text in the
+// kernel, in comments of at most 256 bytes. Kubernetes allows 63 bytes each for namespace, name and
+// port.
+const maxPortName = 63 + 1 + 63 + 1 + 63
+
+// String returns "namespace/name:port", or "namespace/name" if the port has no name, as kube-proxy
+// does.
 func (n PortName) String() string {
 	if n.Port == "" {
 		return n.Name.String()

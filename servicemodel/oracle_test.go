@@ -56,7 +56,7 @@ func sourcesRestricted(s *sm.Service) {
 	s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
 }
 
-// decisions are packets to the web service, and what becomes of them.
+// decisions are packets to the web service, and their outcomes.
 var decisions = []struct {
 	name      string
 	service   func(*sm.Service)

@@ -5,48 +5,46 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// The orderings of the maps that states and tables are made of.
+// The hashers of the keys of states and tables.
 type (
-	nameOrder   struct{}
-	portOrder   struct{}
-	keyOrder    struct{}
-	claimOrder  struct{}
-	poolIDOrder struct{}
-	addrOrder   struct{}
+	nameHash  struct{}
+	portHash  struct{}
+	keyHash   struct{}
+	claimHash struct{}
+	poolHash  struct{}
+	addrHash  struct{}
 )
 
-func (nameOrder) Compare(a, b Name) int { return a.Compare(b) }
-func (nameOrder) Hash(n Name) uint64 {
-	return persist.MixString(persist.MixString(0, n.Namespace), n.Name)
+func (nameHash) Hash(n Name) uint64 {
+	return pmap.MixString(pmap.MixString(0, n.Namespace), n.Name)
 }
 
-func (portOrder) Compare(a, b PortName) int { return a.Compare(b) }
-func (portOrder) Hash(n PortName) uint64 {
-	return persist.Mix(persist.MixString(nameOrder{}.Hash(n.Name), n.Port), uint64(n.Protocol))
+func (portHash) Hash(n PortName) uint64 {
+	return pmap.Mix(pmap.MixString(nameHash{}.Hash(n.Name), n.Port), uint64(n.Protocol))
 }
 
-func (keyOrder) Compare(a, b FrontendKey) int { return a.Compare(b) }
-func (keyOrder) Hash(k FrontendKey) uint64 {
-	return persist.Mix(addrOrder{}.Hash(k.Addr), uint64(k.Port)<<8|uint64(k.Protocol))
+func (keyHash) Hash(k FrontendKey) uint64 {
+	return pmap.Mix(addrHash{}.Hash(k.Addr), uint64(k.Port)<<8|uint64(k.Protocol))
 }
 
-func (claimOrder) Compare(a, b claimKey) int { return a.compare(b) }
-func (claimOrder) Hash(k claimKey) uint64 {
-	return persist.Mix(keyOrder{}.Hash(k.key), portOrder{}.Hash(k.service)^uint64(k.kind))
+func (claimHash) Hash(k claimKey) uint64 {
+	return pmap.Mix(keyHash{}.Hash(k.key), portHash{}.Hash(k.service)^uint64(k.kind))
 }
 
-func (poolIDOrder) Compare(a, b PoolID) int { return a.Compare(b) }
-func (poolIDOrder) Hash(id PoolID) uint64 {
-	return persist.Mix(portOrder{}.Hash(id.Service), uint64(id.Family)<<8|uint64(id.Scope))
+func (poolHash) Hash(id PoolID) uint64 {
+	bits := uint64(id.Family) << 8
+	if id.Local {
+		bits |= 1
+	}
+	return pmap.Mix(portHash{}.Hash(id.Service), bits)
 }
 
-func (addrOrder) Compare(a, b netip.Addr) int { return a.Compare(b) }
-func (addrOrder) Hash(a netip.Addr) uint64 {
+func (addrHash) Hash(a netip.Addr) uint64 {
 	b := a.As16()
-	return persist.Mix(persist.Mix(0, binary.BigEndian.Uint64(b[:8])),
+	return pmap.Mix(pmap.Mix(0, binary.BigEndian.Uint64(b[:8])),
 		binary.BigEndian.Uint64(b[8:]))
 }
 
@@ -59,14 +57,14 @@ type claimKey struct {
 
 func claimOf(f *Frontend) claimKey { return claimKey{key: f.Key, kind: f.Kind, service: f.Service} }
 
-func (k claimKey) compare(o claimKey) int {
+func (k claimKey) Compare(o claimKey) int {
 	if c := k.key.Compare(o.key); c != 0 {
 		return c
 	}
 	return cmp.Or(cmp.Compare(k.kind, o.kind), k.service.Compare(o.service))
 }
 
-// beats reports whether f wins over o where both claim one key.
+// beats reports whether f wins over o if both claim one key.
 func (f *Frontend) beats(o *Frontend) bool {
 	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Service.Compare(o.Service)) < 0
 }

@@ -5,20 +5,20 @@ import (
 	"iter"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// A part of a table is what one owner holds of it: the frontends and pools of all services in one
-// namespace. The owner is the namespace ([Name.Namespace]), which backends keep in the kernel with
-// each frontend, so that parts need no record of their own. Programs that share a table, such as
+// A part of a table is everything that one owner has in it: the frontends and pools of all services
+// in one namespace. The owner is the namespace ([Name.Namespace]). Backends keep it in the kernel
+// with each frontend, so parts need no record of their own. Programs that share a table, such as
 // the many processes of a CNI plugin, each replace their own part and leave the others alone.
 
-// TakenError says that a part claims an address and port that another owner holds. Owners do not
-// take frontends from one another, whatever their kinds: who came first keeps it. A node port, and
-// the same number at one address of the node, are different frontends.
+// TakenError says that a part claims an address and port that another owner holds. Whatever the
+// kinds, the first owner keeps a frontend. A node port and the same number at one address of the
+// node are different frontends.
 type TakenError struct {
 	Key FrontendKey
-	// Holder has the frontend, and Claimant, of another namespace, asks for it.
+	// Holder has the frontend. Claimant, in another namespace, asks for it.
 	Holder, Claimant PortName
 }
 
@@ -29,8 +29,8 @@ func (e *TakenError) Error() string {
 }
 
 // Owners returns the owners of frontends, sorted. It costs O(log n) for each of them.
-func (t *Table) Owners() iter.Seq[string] {
-	owned := t.orEmpty().owned
+func (v tableView) Owners() iter.Seq[string] {
+	owned := v.t.owned
 	return func(yield func(string) bool) {
 		next := firstOf("")
 		for {
@@ -47,7 +47,8 @@ func (t *Table) Owners() iter.Seq[string] {
 	}
 }
 
-// firstOf sorts before all service ports of a namespace, and after those of the namespaces before.
+// firstOf returns a key that sorts before all service ports of a namespace, and after those of the
+// preceding namespaces.
 func firstOf(namespace string) PortName { return PortName{Name: Name{Namespace: namespace}} }
 
 // frontendsIn returns the frontends of a namespace, and poolsIn its pools.
@@ -76,22 +77,21 @@ func (t *Table) poolsIn(namespace string) iter.Seq[*Pool] {
 	}
 }
 
-// Part returns what an owner holds of t, as a table of its own with the rules of t. Its hairpins
-// are those of t that are endpoints of the owner.
-func (t *Table) Part(owner string) *Table {
-	t = t.orEmpty()
+// Part returns the part of the table t that an owner holds, as a table of its own with the rules of
+// t. Its hairpins are those hairpins of t that are endpoints of the owner.
+func (v tableView) Part(owner string) *Table {
+	t := v.t
 	part := &Table{rules: t.rules}
 	for f := range t.frontendsIn(owner) {
-		part.frontends = part.frontends.Set(f.Key, f)
 		part.own(f)
-		if f.Kind == ClusterIP && t.HasClusterIP(f.Key.Addr) {
+		if f.Kind == ClusterIP && v.HasClusterIP(f.Key.Addr) {
 			part.clusterIPs = part.clusterIPs.Set(f.Key.Addr, 1)
 		}
 	}
 	for p := range t.poolsIn(owner) {
 		part.pools = part.pools.Set(p.ID, p)
 		for _, s := range p.Slots {
-			if t.HasHairpin(s.Endpoint.Addr()) {
+			if v.HasHairpin(s.Endpoint.Addr()) {
 				part.hairpins = part.hairpins.Set(s.Endpoint.Addr(), 1)
 			}
 		}
@@ -99,23 +99,24 @@ func (t *Table) Part(owner string) *Table {
 	return part
 }
 
-// WithPart returns t with what the owner holds replaced by part, a table of services in the
-// namespace of that name, such as [Resolve] makes of the owner's state; nil holds nothing. What
-// others hold stays as it is, and so do addresses that others need, too. The result has the rules
-// of t, or those of part if t has none, as a table that nobody has written to. Endpoints that stay
-// keep their slots. It knows no health checks and no conflicts: those of the part are in part.
+// WithPart returns the table t with the owner's part replaced by part. part is a table of services
+// in the owner's namespace, such as [Resolve] makes of the owner's state; nil is an empty part. The
+// parts of other owners stay as they are, and so do addresses that they also need. Endpoints that
+// stay keep their slots. The result has the rules of t, or those of part if t has none because no
+// program has written to it yet. The result has no health checks and no conflicts: part keeps its
+// own.
 //
-// If others hold frontends of the part, it returns no table, and a *[TakenError] for each of them,
-// joined.
+// If other owners hold frontends of part, WithPart returns no table, but a *[TakenError] for each
+// such frontend, joined.
 //
-// It costs O(log n) for each object of the owner. Where endpoints go that may be hairpins of
-// others, it looks at the pools of others, too.
-func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
+// It costs O(log n) for each object of the owner. If endpoints go that may be hairpins of other
+// owners, it also walks the pools of the others.
+func (v tableView) WithPart(owner string, part *Table) (*Table, error) {
+	t := v.t
 	if err := t.taken(owner, part); err != nil {
 		return nil, err
 	}
-	like := t.orEmpty()
-	next := t.WithoutParts(owner)
+	next := v.WithoutParts(owner)
 	if part == nil {
 		return next, nil
 	}
@@ -123,21 +124,20 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 		next.rules = part.rules
 	}
 	for f := range values(part.orEmpty().frontends.All()) {
-		if old := like.frontend(f.Key); old != nil && old.Equal(f) {
+		if old := t.frontend(f.Key); old != nil && old.Equal(f) {
 			f = old
 		}
-		next.frontends = next.frontends.Set(f.Key, f)
 		next.own(f)
 	}
 	for p := range values(part.orEmpty().pools.All()) {
-		next.pools = next.pools.Set(p.ID, arrangeSlots(like.pool(p.ID), p))
+		next.pools = next.pools.Set(p.ID, arrangeSlots(t.pool(p.ID), p))
 	}
 	next.clusterIPs = added(next.clusterIPs, part.ClusterIPs())
 	next.hairpins = added(next.hairpins, part.Hairpins())
 	return next, nil
 }
 
-// taken returns what others hold of the frontends of a part.
+// taken returns a *[TakenError] for each frontend of the part that another owner holds, joined.
 func (t *Table) taken(owner string, part *Table) error {
 	var errs []error
 	for f := range values(part.orEmpty().frontends.All()) {
@@ -156,11 +156,11 @@ func added(set addrCounts, addrs iter.Seq[netip.Addr]) addrCounts {
 	return set
 }
 
-// WithoutParts returns t without what the owners hold, at the cost of [Table.WithPart].
-func (t *Table) WithoutParts(owners ...string) *Table {
-	next := *t.orEmpty()
-	next.memory, next.losers = nil, persist.Map[claimKey, *Frontend, claimOrder]{}
-	next.health = persist.Map[Name, HealthCheck, nameOrder]{}
+// WithoutParts returns the table without the parts of the owners. It costs as much as WithPart.
+func (v tableView) WithoutParts(owners ...string) *Table {
+	next := *v.t
+	next.memory, next.losers = nil, pmap.Map[claimKey, *Frontend, claimHash]{}
+	next.health = pmap.Map[Name, *HealthCheck, nameHash]{}
 	var clusterIPs []netip.Addr
 	hairpins := map[netip.Addr]bool{}
 	for _, owner := range owners {
@@ -174,14 +174,14 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 		for p := range next.poolsIn(owner) {
 			next.pools = next.pools.Delete(p.ID)
 			for _, s := range p.Slots {
-				if next.HasHairpin(s.Endpoint.Addr()) {
+				if v.HasHairpin(s.Endpoint.Addr()) {
 					hairpins[s.Endpoint.Addr()] = true
 				}
 			}
 		}
 	}
 	for _, a := range clusterIPs {
-		if !next.answersAt(a) {
+		if !(tableView{&next}).answersAt(a) {
 			next.clusterIPs = next.clusterIPs.Delete(a)
 		}
 	}
@@ -190,8 +190,8 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 }
 
 // answersAt reports whether an address is the cluster IP of a frontend.
-func (t *Table) answersAt(a netip.Addr) bool {
-	for k, f := range t.frontends.From(FrontendKey{Addr: a}) {
+func (v tableView) answersAt(a netip.Addr) bool {
+	for k, f := range v.t.frontends.From(FrontendKey{Addr: a}) {
 		if k.Addr != a {
 			return false
 		}
@@ -202,7 +202,7 @@ func (t *Table) answersAt(a netip.Addr) bool {
 	return false
 }
 
-// forget takes those addresses out of the hairpins that are no longer endpoints.
+// forget removes from t's hairpins those of the given addresses that are no longer endpoints.
 func (t *Table) forget(hairpins map[netip.Addr]bool) {
 	if len(hairpins) == 0 {
 		return
@@ -220,9 +220,10 @@ func (t *Table) forget(hairpins map[netip.Addr]bool) {
 	}
 }
 
-// WithPart returns s with the services and endpoints in the namespace of an owner replaced by those
-// of part, which must be in that namespace. The node is that of s.
-func (s State) WithPart(owner string, part State) State {
+// WithPart returns the state s with the services and endpoints in the owner's namespace replaced by
+// those of part. All of part must be in that namespace. The node is that of s.
+func (v stateView) WithPart(owner string, part State) State {
+	s := v.s
 	first := Name{Namespace: owner}
 	for n := range s.services.From(first) {
 		if n.Namespace != owner {
@@ -245,36 +246,33 @@ func (s State) WithPart(owner string, part State) State {
 	return s
 }
 
-// ValidatePart reports what makes s no state of a part: an owner that is no namespace, and services
-// and endpoints in other namespaces, joined, each a *[FieldError]. It does not look at what else
-// may be wrong with them: see [State.Validate].
-func (s State) ValidatePart(owner string) error {
+// ValidatePart reports why the state cannot be that of a part: the owner is no valid namespace, or
+// services or endpoints are in other namespaces. The error joins a *[FieldError] for each problem.
+// For all other problems see [State.Validate].
+func (v stateView) ValidatePart(owner string) error {
 	p := problems{object: func() string { return "part " + quote(owner) }}
-	if reason := checkText(owner); owner == "" {
-		p.add("owner", nil, "required")
-	} else if reason != "" {
-		p.add("owner", quote(owner), reason)
-	}
+	p.checkText("owner", owner, true)
 	check := func(object string, n Name) {
 		if n.Namespace != owner {
 			p.service, p.object = n, func() string { return object + n.String() }
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}
-	for n := range s.services.All() {
+	for n := range v.s.services.All() {
 		check("service ", n)
 	}
-	for n := range s.endpoints.All() {
+	for n := range v.s.endpoints.All() {
 		check("endpoints ", n)
 	}
 	return errors.Join(p.found...)
 }
 
-// Adopt returns n with the settings of the node-wide rules that an instance holds, as a part sees
-// its node: rules belong to the instance, not to a part. What n leaves at its zero value is
-// adopted; what n sets must mean what the rules say. Otherwise the error joins a *[FieldError] for
-// each setting that differs.
-func (n Node) Adopt(r Rules) (Node, error) {
+// Adopt returns the state's node with the settings of an instance's node-wide rules. A part must
+// use these settings, because the rules belong to the instance. Settings that the node leaves at
+// their zero value are adopted. The others must agree with the rules; otherwise the error joins a
+// *[FieldError] for each setting that differs.
+func (v stateView) Adopt(r Rules) (Node, error) {
+	n := v.s.Node()
 	own, held := n.rules().fields(), r.fields()
 	p := problems{object: func() string { return "node" }}
 	for i, setting := range []struct {

@@ -1,6 +1,7 @@
 package servicemodel_test
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"testing"
@@ -24,7 +25,7 @@ func TestMasqueradePolicies(t *testing.T) {
 		{sm.MasqueradeHost, local, local, local},
 		{sm.MasqueradeNever, 0, 0, 0},
 	} {
-		parsed, err := sm.ParseMasqueradePolicy(tt.policy.String())
+		parsed, err := sm.ParseMasqueradePolicy(cmp.Or(string(tt.policy), "default"))
 		require.NoError(t, err)
 		require.Equal(t, tt.policy, parsed)
 		for _, edit := range []func(*sm.Service){func(*sm.Service) {}, externalLocal} {
@@ -47,12 +48,13 @@ func TestMasqueradePolicies(t *testing.T) {
 	}
 	_, err := sm.ParseMasqueradePolicy("sometimes")
 	require.EqualError(t, err, "must be default, always, not-pods, host or never")
-	bad := webService(func(s *sm.Service) { s.Masquerade.HostIPs = 9 })
+	bad := webService(func(s *sm.Service) { s.Masquerade.HostIPs = "9" })
 	require.ErrorContains(t, sm.State{}.WithService(bad).Validate(),
-		"service default/web: masquerade.hostIPs: 9: unknown masquerade policy")
+		"service default/web: masquerade.hostIPs: \"9\": must be always, not-pods, host or "+
+			"never, or empty for the default")
 }
 
-// Whoever comes in by the link of an endpoint is masqueraded where the node says so.
+// If the node says so, a client that comes in by the link of an endpoint is masqueraded.
 func TestNeighboursAreMasqueraded(t *testing.T) {
 	t.Parallel()
 	svc := webService(func(s *sm.Service) {
@@ -73,8 +75,8 @@ func TestNeighboursAreMasqueraded(t *testing.T) {
 	}
 }
 
-// Ports that are published at loopback addresses answer to the node itself, where the node allows
-// it, and are masqueraded whatever the policy says.
+// Ports published at loopback addresses answer to the node itself, if the node allows it. These
+// connections are masqueraded whatever the policy says.
 func TestPublishedAtLoopback(t *testing.T) {
 	t.Parallel()
 	svc := webService(externalLocal, func(s *sm.Service) {
@@ -109,7 +111,7 @@ func TestAQuiescedEndpointTakesNothingNew(t *testing.T) {
 	t.Parallel()
 	table := tableOf(t, thisNode, webService(),
 		endpoint("10.64.0.1", here, zones("z1")), endpoint("10.64.0.2", quiesced))
-	require.Equal(t, []string{"10.64.0.1"}, endpointsOf(table, sm.IPv4, sm.ScopeCluster))
+	require.Equal(t, []string{"10.64.0.1"}, endpointsOf(table, sm.IPv4, false))
 
 	only := tableOf(t, thisNode, webService(externalLocal, func(s *sm.Service) {
 		s.HealthCheckNodePort = 32000

@@ -68,7 +68,10 @@ func (r source) service(n sm.Name) *sm.Service {
 		Forwarding:            pick(r, sm.ForwardNAT, sm.ForwardNAT, sm.ForwardDirect),
 	}
 	if r.chance(30) {
-		policy := func() sm.MasqueradePolicy { return sm.MasqueradePolicy(r.IntN(5)) }
+		policy := func() sm.MasqueradePolicy {
+			return pick(r, sm.MasqueradeDefault, sm.MasqueradeAlways,
+				sm.MasqueradeNotPods, sm.MasqueradeHost, sm.MasqueradeNever)
+		}
 		s.Masquerade = sm.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
 			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
 	}
@@ -84,8 +87,8 @@ func (r source) service(n sm.Name) *sm.Service {
 	}
 	s.ExternalIPs = some(r, 2, func() netip.Addr { return r.addr(r.family(), 96, 12) })
 	s.LoadBalancerIPs = some(r, 2, func() sm.LoadBalancerIP {
-		return sm.LoadBalancerIP{Addr: r.addr(r.family(), 96, 12), Mode: pick(r, sm.LoadBalancerVIP,
-			sm.LoadBalancerVIP, sm.LoadBalancerProxy)}
+		return sm.LoadBalancerIP{Addr: r.addr(r.family(), 96, 12),
+			Proxy: pick(r, false, false, true)}
 	})
 	if r.chance(40) {
 		s.LoadBalancerSourceRanges = some(r, 3, func() netip.Prefix {

@@ -9,22 +9,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// reference decides about packets straight from a state, packet by packet, the way the behaviour of
-// kube-proxy is written down, without tables, pools or anything remembered. It shares no code with
-// the package.
+// reference decides about packets directly from a state, packet by packet, following the written
+// behaviour of kube-proxy. It has no tables, no pools and no memory, and shares no code with the
+// package.
 type reference struct {
 	state sm.State
 	node  sm.Node
 	local sm.Locality
-	// isHairpin is the one thing taken from the table: hairpins go by address over all services,
-	// and are tested on their own.
+	// isHairpin is the only input from the table: hairpins go by address over all services, and
+	// have tests of their own.
 	isHairpin func(netip.Addr) bool
 }
 
-// hit is a service port that a packet is for, and by which of its addresses.
+// hit is a service port that a packet is for, and the kind of address that it was reached by.
 type hit struct {
 	svc  *sm.Service
 	port sm.ServicePort
@@ -58,7 +59,7 @@ func (r reference) decide(p sm.Packet) string {
 	return r.balanced(p, use, masquerade)
 }
 
-// unserved is what becomes of a packet for no service port.
+// unserved returns the outcome for a packet that is for no service port.
 func (r reference) unserved(p sm.Packet) string {
 	dst := p.Dst.Addr()
 	isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs,
@@ -77,7 +78,8 @@ func (r reference) unserved(p sm.Packet) string {
 	return "untouched"
 }
 
-// policy says whether a packet may reach endpoints on this node only, and is masqueraded.
+// policy returns whether a packet may reach only endpoints on this node, and whether it is
+// masqueraded.
 func (r reference) policy(h hit, p sm.Packet) (useLocal, masquerade bool) {
 	pod := r.fromPod(p)
 	host := !pod && r.local.Local(p.Src.Addr())
@@ -112,7 +114,7 @@ func (h hit) masquerade() sm.MasqueradePolicy {
 		sm.ExternalIP: m.ExternalIPs, sm.HostIP: m.HostIPs, sm.NodePort: m.NodePorts}[h.kind]
 }
 
-// loopback reports whether a packet of the node may come from a loopback address, so that it is
+// loopback reports whether a packet of the node may come from a loopback address. Such a packet is
 // masqueraded whatever the policy says.
 func (r reference) loopback(h hit, host bool) bool {
 	return host && r.localhost() && h.family == sm.IPv4 &&
@@ -197,7 +199,7 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 	return best, found
 }
 
-// kindsAt are the kinds of addresses of a service that the destination of a packet is.
+// kindsAt returns the kinds of the service's addresses that equal the packet's destination.
 func (r reference) kindsAt(svc *sm.Service, p sm.Packet) (kinds []sm.Kind) {
 	dst := p.Dst.Addr()
 	if slices.Contains(svc.ClusterIPs, dst) {
@@ -220,7 +222,8 @@ func (r reference) takesLoopback(p sm.Packet) bool {
 	return p.FromThisNode && r.localhost() && p.Dst.Addr().Is4()
 }
 
-// localhost reports whether loopback addresses can answer at all: where node ports may.
+// localhost reports whether loopback addresses can answer at all. They can if node ports may answer
+// there.
 func (r reference) localhost() bool {
 	any, covered := false, false
 	for _, c := range r.node.NodePortAddresses.CIDRs {
@@ -258,7 +261,7 @@ func (r reference) primary(f sm.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// answersNodePorts is kernlb's own rule for services without cluster IPs.
+// answersNodePorts implements kernlb's own rule for services without cluster IPs.
 func (r reference) answersNodePorts(svc *sm.Service, f sm.Family) bool {
 	if len(svc.ClusterIPs) > 0 {
 		return true
@@ -294,7 +297,7 @@ func (r reference) allowed(svc *sm.Service, src netip.Addr, f sm.Family) bool {
 	return !restricted || self && slices.Contains(svc.LoadBalancerIPs, sm.LoadBalancerIP{Addr: src})
 }
 
-// endpoints is section 1.6 of the behaviour, step by step.
+// endpoints implements section 1.6 of the behaviour, step by step.
 func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrPort]sm.Endpoint,
 	hasAny bool) {
 	all := map[netip.AddrPort]sm.Endpoint{}
@@ -325,7 +328,7 @@ func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrP
 	return cluster, local, len(where(all, ready))+len(where(all, fallback)) > 0
 }
 
-// topology returns which of the ready endpoints the hints leave.
+// topology returns a filter for the ready endpoints that the hints allow.
 func (r reference) topology(ready map[netip.AddrPort]sm.Endpoint) func(sm.Endpoint) bool {
 	for _, hint := range []struct {
 		of   func(sm.Endpoint) []string
@@ -355,7 +358,7 @@ func where(all map[netip.AddrPort]sm.Endpoint,
 	return kept
 }
 
-// packet returns a packet that has a good chance to meet something of the state.
+// packet returns a packet that probably meets an object of the state.
 func (r source) packet(s sm.State, here sm.Locality) sm.Packet {
 	f := r.family()
 	p := sm.Packet{
@@ -391,14 +394,15 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 		s := r.state()
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
 		table := mustResolve(t, nil, s)
-		ref := reference{state: s, node: s.Node(), local: here, isHairpin: table.HasHairpin}
+		ref := reference{state: s, node: s.Node(), local: here,
+			isHairpin: nocopy.Of(table).HasHairpin}
 		for range 60 {
 			p := r.packet(s, here)
 			if sm.FamilyOf(p.Src.Addr()) != sm.FamilyOf(p.Dst.Addr()) {
 				continue
 			}
 			d := table.Decide(p, here)
-			got := d.Outcome.String()
+			got := string(d.Outcome)
 			if d.Outcome == sm.Balanced {
 				var list []string
 				for _, c := range d.Candidates {
@@ -408,10 +412,10 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 				got += " " + strings.Join(list, " ")
 			}
 			require.Equal(t, ref.decide(p), got, "%+v, decided: %v", p, d)
-			outcomes[d.Outcome.String()]++
+			outcomes[string(d.Outcome)]++
 		}
 	}
 	for _, o := range []sm.Outcome{sm.Untouched, sm.Balanced, sm.Rejected, sm.Dropped} {
-		require.Positive(t, outcomes[o.String()], "the packets must see %v", o)
+		require.Positive(t, outcomes[string(o)], "the packets must see %v", o)
 	}
 }

@@ -3,23 +3,22 @@ package servicemodel
 import (
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// memory is what a table remembers of how it was resolved, so that the next one costs only what
+// memory is a table's record of its resolution. With it the next resolution costs only what
 // changed.
 type memory struct {
 	state      State
 	view       view
 	footprints footprints
-	homeless   homeless // found when a cause is asked for
+	homeless   homeless // filled when a cause is asked for
 }
 
-// Resolve decides what the state means on its node. prev, which may be nil, is a table resolved
-// before: what did not change since is shared with it, and the cost is that of what did. The result
-// is the same for the same state, apart from the order of slots, which prev influences. It returns
-// an error, and no table, if what changed is invalid: every problem joined in one error, each a
-// *[FieldError].
+// Resolve decides what the state means on its node. prev is an earlier table, or nil. The result
+// shares unchanged contents with prev, and the cost depends on the changes. The same state always
+// gives the same result, except for the order of slots, which prev influences. If the changes are
+// invalid, Resolve returns no table and an error that joins a *[FieldError] for every problem.
 func Resolve(prev *Table, s State) (*Table, error) {
 	old := &memory{}
 	if prev.remembers() {
@@ -44,7 +43,7 @@ func Resolve(prev *Table, s State) (*Table, error) {
 	if old.state.node != s.node {
 		t.rules = s.viewpoint().rules()
 		if v := s.viewpoint().view(); v != old.view {
-			// Every service is looked at anew, and so are those that are gone.
+			// Resolve every service again, also those that are gone.
 			gone := filter(edits, func(e edit) bool { return e.service == nil })
 			edits = append(gone, filter(s.editsSince(State{}), func(e edit) bool {
 				return e.service != nil
@@ -58,11 +57,11 @@ func Resolve(prev *Table, s State) (*Table, error) {
 	return &t, nil
 }
 
-// bulkThreshold is how many services must differ before making all maps anew can be cheaper than
-// editing them.
+// bulkThreshold is the number of changed services from which rebuilding all maps can be cheaper
+// than editing them.
 const bulkThreshold = 64
 
-// remembers reports whether t, which may be nil, knows the state it was resolved from.
+// remembers reports whether t knows the state that it was resolved from. t may be nil.
 func (t *Table) remembers() bool { return t != nil && t.memory != nil }
 
-type footprints = persist.Map[Name, footprint, nameOrder]
+type footprints = pmap.Map[Name, footprint, nameHash]

@@ -4,12 +4,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// rebuild resolves every service and makes all maps anew, in time little more than linear. What
-// equals its counterpart in prev, which may be nil, is shared with it, entry by entry. The result
-// is the one that moving there service by service would give. edits are all that there is in s.
+// rebuild resolves every service and rebuilds all maps, in almost linear time. It shares entries
+// with prev, which may be nil, if they are equal there. The result is the same as moving prev to s
+// service by service. edits must list all services of s.
 func rebuild(prev *Table, s State, edits []edit) *Table {
 	b := bulk{resolver: resolver{view: s.viewpoint().view()}, prev: prev, t: &Table{}}
 	b.t.rules = s.viewpoint().rules()
@@ -39,17 +39,16 @@ func rebuild(prev *Table, s State, edits []edit) *Table {
 type bulk struct {
 	resolver
 	prev *Table
-	t    *Table // no part of the bulk, which would live as long
+	t    *Table // a pointer, so that the table does not keep the bulk alive
 	lost map[*Frontend]bool
 
-	owned                persist.Builder[PortName, []*Frontend, portOrder]
-	pools                persist.Builder[PoolID, *Pool, poolIDOrder]
-	health               persist.Builder[Name, HealthCheck, nameOrder]
-	footprints           persist.Builder[Name, footprint, nameOrder]
+	owned                pmap.Builder[PortName, []*Frontend, portHash]
+	pools                pmap.Builder[PoolID, *Pool, poolHash]
+	health               pmap.Builder[Name, *HealthCheck, nameHash]
+	footprints           pmap.Builder[Name, footprint, nameHash]
 	clusterIPs, hairpins []netip.Addr
 }
 
-// oldClaims returns the claims of a service in prev.
 func (b *bulk) oldClaims(n Name) []*Frontend {
 	if !b.prev.remembers() {
 		return nil
@@ -58,10 +57,10 @@ func (b *bulk) oldClaims(n Name) []*Frontend {
 	return old.claims
 }
 
-// settleClaims finds out who wins where.
+// settleClaims decides which claim of each key wins.
 func (b *bulk) settleClaims(resolved []resolution) {
 	type entry struct {
-		key FrontendKey // beside the pointer, for sorting's sake
+		key FrontendKey // a copy, so that sorting need not follow the pointer
 		f   *Frontend
 	}
 	n := 0
@@ -78,10 +77,10 @@ func (b *bulk) settleClaims(resolved []resolution) {
 		if c := x.key.Compare(y.key); c != 0 {
 			return c
 		}
-		return claimOf(x.f).compare(claimOf(y.f))
+		return claimOf(x.f).Compare(claimOf(y.f))
 	})
-	var won persist.Builder[FrontendKey, *Frontend, keyOrder]
-	var lost persist.Builder[claimKey, *Frontend, claimOrder]
+	var won pmap.Builder[FrontendKey, *Frontend, keyHash]
+	var lost pmap.Builder[claimKey, *Frontend, claimHash]
 	b.lost = make(map[*Frontend]bool)
 	for _, e := range all {
 		if !won.Append(e.key, e.f) {
@@ -92,7 +91,7 @@ func (b *bulk) settleClaims(resolved []resolution) {
 	b.t.frontends, b.t.losers = won.Map(), lost.Map()
 }
 
-// add enters what depends on which claims of the service won.
+// add adds the pools, addresses and lists that depend on which claims of the service won.
 func (b *bulk) add(n Name, res *resolution) {
 	won := filter(res.claims, func(f *Frontend) bool { return !b.lost[f] })
 	for port, own := range byPort(won) {
@@ -105,7 +104,7 @@ func (b *bulk) add(n Name, res *resolution) {
 	b.clusterIPs = append(b.clusterIPs, res.clusterIPs...)
 	b.hairpins = append(b.hairpins, hairpins...)
 	if res.health != nil {
-		b.health.Append(n, *res.health)
+		b.health.Append(n, res.health)
 	}
 	b.footprints.Append(n, footprint{claims: res.claims, clusterIPs: res.clusterIPs,
 		hairpins: hairpins})

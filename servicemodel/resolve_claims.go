@@ -1,105 +1,65 @@
 package servicemodel
 
 import (
+	"cmp"
 	"net/netip"
-	"slices"
-	"time"
 )
 
 // decider decides about the frontends of one service port in one family.
 type decider struct {
-	svc      *Service
-	port     *ServicePort
-	family   Family
-	view     *view
-	name     PortName
-	affinity time.Duration
-	// cluster and local are the verdicts under the traffic policies of these names.
+	svc     *Service
+	service PortName
+	family  Family
+	view    *view
+	// cluster and local are the verdicts under traffic policy Cluster and Local.
 	cluster, local Verdict
+	sources        []netip.Prefix // that may use load balancer IPs
 }
 
-// claims appends the frontends that the port wants.
-func (d *decider) claims(to []Frontend, nodePort bool) []Frontend {
-	for _, a := range d.svc.ClusterIPs {
-		if FamilyOf(a) == d.family {
-			to = append(to, d.internal(a))
-		}
+// frontend decides about an address and port.
+//
+// At a cluster IP only the internal policy counts, wherever a packet comes from. At other addresses
+// clients outside the cluster keep their source address under policy Local, and reach local
+// endpoints only. Pods and the node itself reach all endpoints, because replies to them come back
+// to this node anyway.
+func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
+	f := Frontend{
+		Key:     FrontendKey{Addr: a, Protocol: d.service.Protocol, Port: port},
+		Service: d.service, Kind: k, Internal: d.cluster, External: d.cluster,
 	}
-	first := len(to)
-	for _, lb := range d.svc.LoadBalancerIPs {
-		if FamilyOf(lb.Addr) == d.family && lb.Mode == LoadBalancerVIP {
-			to = append(to, d.external(LoadBalancer, lb.Addr, d.port.Port))
-		}
-	}
-	if len(to) > first && len(d.svc.LoadBalancerSourceRanges) > 0 {
-		sources := d.sources()
-		for i := first; i < len(to); i++ {
-			to[i].Sources = sources
-		}
-	}
-	to = d.each(to, ExternalIP, d.svc.ExternalIPs)
-	to = d.each(to, HostIP, d.svc.HostIPs)
-	if nodePort && d.port.NodePort != 0 {
-		to = append(to, d.external(NodePort, unspecified(d.family), d.port.NodePort))
-	}
-	return to
-}
-
-// each appends the frontends at addresses for clients outside the cluster.
-func (d *decider) each(to []Frontend, k Kind, addrs []netip.Addr) []Frontend {
-	for _, a := range addrs {
-		if FamilyOf(a) == d.family && (!a.IsLoopback() || d.view.localhost) {
-			to = append(to, d.external(k, a, d.port.Port))
-		}
-	}
-	return to
-}
-
-// internal decides about a cluster IP: only the internal policy counts, wherever a packet comes
-// from.
-func (d *decider) internal(a netip.Addr) Frontend {
-	f := d.frontend(ClusterIP, a, d.port.Port)
-	f.Internal, f.External = d.cluster, d.cluster
-	if d.svc.InternalTrafficPolicy == PolicyLocal {
-		f.Internal, f.External = d.local, d.local
+	if affinity := d.svc.SessionAffinity; affinity.ClientIP {
+		f.Affinity = cmp.Or(affinity.Timeout, defaultAffinityTimeout)
 	}
 	switch {
-	case d.view.masqueradeAll:
-		f.Masquerade = FromAnywhere
-	case *d.view.detectsPods.of(d.family):
-		f.Masquerade = FromHost | FromOutside
-	}
-	f.Masquerade = d.svc.Masquerade.of(ClusterIP).origins(f.Masquerade)
-	return f
-}
-
-// external decides about an address that clients outside the cluster use. Under policy Local they
-// keep their source address and get local endpoints only; pods and the node itself, whose replies
-// come back to this node anyway, get all of them.
-func (d *decider) external(k Kind, a netip.Addr, port uint16) Frontend {
-	f := d.frontend(k, a, port)
-	f.Internal, f.External, f.Masquerade = d.cluster, d.cluster, FromAnywhere
-	if d.svc.ExternalTrafficPolicy == PolicyLocal {
+	case k == ClusterIP:
+		if d.svc.InternalTrafficPolicy == PolicyLocal {
+			f.Internal, f.External = d.local, d.local
+		}
+		switch {
+		case d.view.masqueradeAll:
+			f.Masquerade = FromAnywhere
+		case *d.view.detectsPods.of(d.family):
+			f.Masquerade = FromHost | FromOutside
+		}
+	case d.svc.ExternalTrafficPolicy == PolicyLocal:
 		f.External, f.Masquerade = d.local, FromHost
+	default:
+		f.Masquerade = FromAnywhere
 	}
-	f.Masquerade = d.svc.Masquerade.of(k).origins(f.Masquerade)
+	f.Masquerade = d.svc.Masquerade.origins(k, f.Masquerade)
 	if d.view.localhost && (a.IsLoopback() || k == NodePort && d.family == IPv4) {
-		f.Masquerade |= FromHost // nobody could answer to a loopback address
+		f.Masquerade |= FromHost // no endpoint could answer to a loopback address
+	}
+	if k == LoadBalancer {
+		f.Sources = d.sources
 	}
 	return f
 }
 
-func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
-	return Frontend{
-		Key:     FrontendKey{Addr: a, Protocol: d.port.Protocol, Port: port},
-		Service: d.name, Kind: k, Affinity: d.affinity,
-	}
-}
-
-// sources returns who may use the load balancer's addresses of the family; nil if anybody may.
-// Where the node itself may, so may these addresses: what the node sends to an address it also
-// holds has that address as its source.
-func (d *decider) sources() []netip.Prefix {
+// allowed returns the ranges that may use the load balancer's addresses of the family, or nil for
+// no restriction. If the node itself may, these addresses may, too: the node's packets to an
+// address that it also holds have that address as their source.
+func (d *decider) allowed() []netip.Prefix {
 	var allowed []netip.Prefix
 	self := false
 	node := *d.view.primary.of(d.family)
@@ -115,22 +75,10 @@ func (d *decider) sources() []netip.Prefix {
 	}
 	if self {
 		for _, lb := range d.svc.LoadBalancerIPs {
-			if FamilyOf(lb.Addr) == d.family && lb.Mode == LoadBalancerVIP {
+			if FamilyOf(lb.Addr) == d.family && !lb.Proxy {
 				allowed = append(allowed, netip.PrefixFrom(lb.Addr, lb.Addr.BitLen()))
 			}
 		}
 	}
 	return canonical(allowed)
-}
-
-// sortClaims sorts the claims of one service port by key. Where the port claims a key twice, say as
-// load balancer IP and as external IP, the lower kind stays.
-func sortClaims(claims []Frontend) []Frontend {
-	slices.SortFunc(claims, func(a, b Frontend) int {
-		if c := a.Key.Compare(b.Key); c != 0 {
-			return c
-		}
-		return int(a.Kind) - int(b.Kind)
-	})
-	return slices.CompactFunc(claims, func(a, b Frontend) bool { return a.Key == b.Key })
 }

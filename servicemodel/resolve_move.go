@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// footprint is what one service has put into a table, apart from what can be found there by its
-// name.
+// footprint is what one service has put into a table, without the objects that can be found there
+// by the service's name.
 type footprint struct {
 	claims     []*Frontend // won or lost; sorted by service port and key
 	clusterIPs []netip.Addr
@@ -18,64 +18,146 @@ func (f footprint) equal(o footprint) bool {
 		slices.Equal(f.hairpins, o.hairpins)
 }
 
-// mover leads from one table to the next, one service after the other.
+// mover turns one table into the next, one service after the other.
 type mover struct {
 	resolver
 	state      State
-	t          *Table // the table being made; no part of the mover, which would live as long
+	t          *Table // a pointer, so that the new table does not keep the mover alive
 	footprints footprints
-	disturbed  []Name // services of which a claim changed, or began to win or to lose
+	disturbed  []Name // services with a claim that changed, began to win, or began to lose
 }
 
-// job is a service to be moved.
+// job is a service to be moved to the new table.
 type job struct {
 	name   Name
 	exists bool
 	res    resolution
 	old    footprint
-	had    bool // a footprint
+	had    bool // whether old exists
 }
 
-// move makes the edits. First all claims are moved, so that it is settled who wins where; then the
-// pools and sets that depend on that, also of services that were not edited but won or lost a
-// claim.
+// move makes the edits. First it moves all claims, which decides who wins each key. Then it updates
+// the pools and sets that depend on the winners. This includes services that were not edited but
+// won or lost a claim.
 func (m *mover) move(edits []edit) {
 	jobs := make([]job, 0, len(edits))
-	for _, e := range edits {
-		j, concerned := m.job(e.name, e.service, e.endpoints)
-		if !concerned {
-			continue
+	add := func(n Name, svc *Service, eps []Endpoint) {
+		j := job{name: n, exists: svc != nil}
+		if j.old, j.had = m.footprints.Get(n); j.had || j.exists {
+			j.res = m.resolve(svc, eps, j.old.claims)
+			jobs = append(jobs, j)
 		}
-		m.moveClaims(j.old.claims, j.res.claims)
-		jobs = append(jobs, j)
+	}
+	for _, e := range edits {
+		add(e.name, e.service, e.endpoints)
+	}
+	for i := range jobs {
+		if old, now := jobs[i].old.claims, jobs[i].res.claims; !slices.Equal(old, now) {
+			m.moveClaims(old, now)
+		}
 	}
 	slices.SortFunc(m.disturbed, Name.Compare)
 	m.disturbed = slices.Compact(m.disturbed)
-	edited := len(jobs)
 	for _, n := range m.disturbed {
-		if _, found := slices.BinarySearchFunc(jobs[:edited], n, func(j job, n Name) int {
-			return j.name.Compare(n)
-		}); found {
-			continue
+		if _, edited := slices.BinarySearchFunc(edits, n, func(e edit, n Name) int {
+			return e.name.Compare(n)
+		}); !edited {
+			add(n, m.state.serviceOf(n), m.state.endpointsOf(n))
 		}
-		j, _ := m.job(n, m.state.serviceOf(n), m.state.endpointsOf(n))
-		jobs = append(jobs, j)
 	}
 	for i := range jobs {
 		m.settle(&jobs[i])
 	}
 }
 
-// job returns what is to be done about a service, and false if it neither exists nor did so before.
-func (m *mover) job(n Name, svc *Service, eps []Endpoint) (j job, concerned bool) {
-	j.name, j.exists = n, svc != nil
-	j.old, j.had = m.footprints.Get(n)
-	j.res = m.resolve(svc, eps, j.old.claims)
-	return j, j.had || j.exists
+// settle updates everything except the claims to the service's new meaning.
+func (m *mover) settle(j *job) {
+	t := m.t
+	won := filter(j.res.claims, func(f *Frontend) bool {
+		winner, _ := t.frontends.Get(f.Key)
+		return winner == f
+	})
+	if _, disturbed := slices.BinarySearchFunc(m.disturbed, j.name, Name.Compare); disturbed {
+		for port := range byPort(j.old.claims) {
+			t.owned = t.owned.Delete(port)
+		}
+		for port, claims := range byPort(won) {
+			t.owned = t.owned.Set(port, claims)
+		}
+	}
+
+	var old []*Pool
+	for id, p := range t.pools.From(PoolID{Service: PortName{Name: j.name}}) {
+		if id.Service.Name != j.name {
+			break
+		}
+		old = append(old, p)
+	}
+	used, hairpins := usedPools(j.res.pools, won)
+	for i, k := range align(old, used, comparePools) {
+		switch {
+		case i < 0:
+			t.pools = t.pools.Set(used[k].ID, used[k])
+		case k < 0:
+			t.pools = t.pools.Delete(old[i].ID)
+		default:
+			if p := arrange(old[i], used[k]); p != old[i] {
+				t.pools = t.pools.Set(p.ID, p)
+			}
+		}
+	}
+	t.clusterIPs = recount(t.clusterIPs, j.old.clusterIPs, j.res.clusterIPs)
+	t.hairpins = recount(t.hairpins, j.old.hairpins, hairpins)
+
+	switch h, had := t.health.Get(j.name); {
+	case j.res.health == nil && had:
+		t.health = t.health.Delete(j.name)
+	case j.res.health != nil && (!had || *h != *j.res.health):
+		t.health = t.health.Set(j.name, j.res.health)
+	}
+	now := footprint{claims: j.res.claims, clusterIPs: j.res.clusterIPs, hairpins: hairpins}
+	switch {
+	case !j.exists:
+		m.footprints = m.footprints.Delete(j.name)
+	case !j.had || !now.equal(j.old):
+		m.footprints = m.footprints.Set(j.name, now)
+	}
 }
 
-// moveClaims replaces a service's claims. A claim that stays the same is the same pointer in both
-// lists.
+// usedPools returns the pools that a frontend of the service balances over, and the sorted hairpins
+// in them. Both lists are sorted by service port.
+func usedPools(drafts []poolDraft, frontends []*Frontend) (used []*Pool, hairpins []netip.Addr) {
+	merged := false
+	for i := range drafts {
+		d, id := &drafts[i], drafts[i].pool.ID
+		for len(frontends) > 0 && frontends[0].Service.Compare(id.Service) < 0 {
+			frontends = frontends[1:]
+		}
+		for _, f := range frontends {
+			if f.Service != id.Service {
+				break
+			}
+			if f.Key.Family() != id.Family || !f.balancesOver(id.Local) {
+				continue
+			}
+			used = append(used, d.pool)
+			switch {
+			case len(hairpins) == 0:
+				hairpins = d.hairpins
+			case !slices.Equal(hairpins, d.hairpins):
+				hairpins, merged = append(slices.Clip(hairpins), d.hairpins...), true
+			}
+			break
+		}
+	}
+	if merged {
+		slices.SortFunc(hairpins, netip.Addr.Compare)
+		hairpins = slices.Compact(hairpins)
+	}
+	return used, hairpins
+}
+
+// moveClaims replaces a service's claims. An unchanged claim is the same pointer in both lists.
 func (m *mover) moveClaims(old, claims []*Frontend) {
 	for i, j := range align(old, claims, compareClaims) {
 		switch {
@@ -93,7 +175,7 @@ func (m *mover) moveClaims(old, claims []*Frontend) {
 	}
 }
 
-// claim enters f. The lowest claim of a key is the frontend, the others are the losers.
+// claim adds f. The lowest claim of a key is the frontend, the others are the losers.
 func (m *mover) claim(f *Frontend) {
 	m.disturb(f)
 	holder, taken := m.t.frontends.Get(f.Key)
@@ -138,89 +220,3 @@ func (m *mover) reclaim(f *Frontend) {
 }
 
 func (m *mover) disturb(f *Frontend) { m.disturbed = append(m.disturbed, f.Service.Name) }
-
-// settle brings everything but claims in line with what the service means now.
-func (m *mover) settle(j *job) {
-	if _, found := slices.BinarySearchFunc(m.disturbed, j.name, Name.Compare); found {
-		m.settleOwned(j)
-	}
-	now := footprint{claims: j.res.claims, clusterIPs: j.res.clusterIPs, hairpins: m.settlePools(j)}
-	m.t.clusterIPs = recount(m.t.clusterIPs, j.old.clusterIPs, now.clusterIPs)
-	m.t.hairpins = recount(m.t.hairpins, j.old.hairpins, now.hairpins)
-
-	h, had := m.t.health.Get(j.name)
-	switch {
-	case j.res.health == nil && had:
-		m.t.health = m.t.health.Delete(j.name)
-	case j.res.health != nil && h != *j.res.health:
-		m.t.health = m.t.health.Set(j.name, *j.res.health)
-	}
-	switch {
-	case !j.exists:
-		m.footprints = m.footprints.Delete(j.name)
-	case !j.had || !now.equal(j.old):
-		m.footprints = m.footprints.Set(j.name, now)
-	}
-}
-
-// settleOwned brings the lists of each service port's frontends in line with who won.
-func (m *mover) settleOwned(j *job) {
-	for port := range byPort(j.old.claims) {
-		m.t.owned = m.t.owned.Delete(port)
-	}
-	for port, claims := range byPort(j.res.claims) {
-		if won := filter(claims, m.wins); len(won) > 0 {
-			m.t.owned = m.t.owned.Set(port, won)
-		}
-	}
-}
-
-// wins reports whether the claim f is the frontend of its key.
-func (m *mover) wins(f *Frontend) bool { return m.t.frontend(f.Key) == f }
-
-// settlePools brings the service's pools in line with the claims it won. It returns their hairpins.
-func (m *mover) settlePools(j *job) (hairpins []netip.Addr) {
-	var old []*Pool
-	for id, p := range m.t.pools.From(PoolID{Service: PortName{Name: j.name}}) {
-		if id.Service.Name != j.name {
-			break
-		}
-		old = append(old, p)
-	}
-	used, hairpins := usedPools(j.res.pools, filter(j.res.claims, m.wins))
-	for i, k := range align(old, used, comparePools) {
-		switch {
-		case i < 0:
-			m.t.pools = m.t.pools.Set(used[k].ID, used[k])
-		case k < 0:
-			m.t.pools = m.t.pools.Delete(old[i].ID)
-		default:
-			if p := arrange(old[i], used[k]); p != old[i] {
-				m.t.pools = m.t.pools.Set(p.ID, p)
-			}
-		}
-	}
-	return hairpins
-}
-
-// usedPools returns, of the pools a service could have, those that a frontend of it balances over,
-// and the hairpins in them. Both lists are sorted by service port.
-func usedPools(drafts []poolDraft, frontends []*Frontend) (used []*Pool, hairpins []netip.Addr) {
-	for i := range drafts {
-		d, id := &drafts[i], drafts[i].pool.ID
-		for len(frontends) > 0 && frontends[0].Service.Compare(id.Service) < 0 {
-			frontends = frontends[1:]
-		}
-		for _, f := range frontends {
-			if f.Service != id.Service {
-				break
-			}
-			if f.Key.Family() == id.Family && f.balancesOver(id.Scope) {
-				used = append(used, d.pool)
-				hairpins = union(hairpins, d.hairpins)
-				break
-			}
-		}
-	}
-	return used, hairpins
-}

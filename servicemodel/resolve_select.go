@@ -10,15 +10,15 @@ import (
 type candidate struct {
 	addr           netip.AddrPort
 	endpoint       *Endpoint
-	cluster, local bool // what it was chosen for
+	cluster, local bool // what it is chosen for
 }
 
-// usability orders endpoints by how much they want traffic.
+// usability orders endpoints: the higher, the more they are preferred.
 type usability int
 
 const (
 	unusable    usability = iota
-	terminating           // still serves, for want of better
+	terminating           // still serves; used if nothing better exists
 	ready
 )
 
@@ -35,8 +35,8 @@ func usabilityOf(e *Endpoint) usability {
 }
 
 // candidates returns the endpoints of family f that have a port for p, sorted, each address and
-// port once. If several endpoints claim one, the most usable does, then one that is not
-// terminating, then the first in the list. The result is valid until the next call.
+// port once. If several endpoints have the same address and port, the most usable one counts, then
+// one that is not terminating, then the first in the list. The result is valid until the next call.
 func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
 	found := slices.Grow(r.found[:0], len(eps))
 	for i := range eps {
@@ -69,8 +69,8 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 	return unique
 }
 
-// preferred reports whether a stands for an address rather than b, which comes before it in the
-// list.
+// preferred reports whether a, rather than b, counts for an address that both have. b must come
+// before a in the list.
 func preferred(a, b *Endpoint) bool {
 	if c := cmp.Compare(usabilityOf(a), usabilityOf(b)); c != 0 {
 		return c > 0
@@ -80,8 +80,8 @@ func preferred(a, b *Endpoint) bool {
 
 // choose marks the candidates that this node may use: for traffic to the whole cluster, and for
 // traffic that must stay on the node. It reports whether there are any of each. The two fall back
-// to terminating endpoints apart from each other; topology counts for the first only, and only
-// among ready endpoints (KEP-1669, KEP-2433, KEP-3015).
+// to terminating endpoints independently. Topology hints affect only the former, and only ready
+// endpoints (KEP-1669, KEP-2433, KEP-3015).
 func (v *view) choose(cs []candidate) (anyCluster, anyLocal bool) {
 	hints := v.hintsOf(cs)
 	best, bestLocal := unusable, unusable
@@ -98,13 +98,15 @@ func (v *view) choose(cs []candidate) (anyCluster, anyLocal bool) {
 		if u == unusable {
 			continue
 		}
-		c.cluster = u == best && (u != ready || v.hinted(hints, c.endpoint))
+		c.cluster = u == best && (u != ready || hints == noHints ||
+			hints == nodeHints && slices.Contains(c.endpoint.ForNodes, v.name) ||
+			hints == zoneHints && slices.Contains(c.endpoint.ForZones, v.zone))
 		c.local = u == bestLocal && v.local(c.endpoint)
 	}
 	return best != unusable, bestLocal != unusable
 }
 
-// hints says which topology hints a service port heeds.
+// hints says which topology hints a service port follows.
 type hints int
 
 const (
@@ -113,9 +115,9 @@ const (
 	zoneHints
 )
 
-// hintsOf returns the hints to heed: those that every ready endpoint has and that name this node
-// (or its zone) at least once. The node's own come first. One endpoint without hints switches that
-// kind of hint off.
+// hintsOf returns the kind of hints to follow. Every ready endpoint must have hints of this kind,
+// and at least one must name this node (or its zone). Hints for nodes precede hints for zones. One
+// ready endpoint without hints switches that kind off.
 func (v *view) hintsOf(cs []candidate) hints {
 	nodes, zones := v.name != "", v.zone != ""
 	sameNode, sameZone := false, false
@@ -139,15 +141,4 @@ func (v *view) hintsOf(cs []candidate) hints {
 		return zoneHints
 	}
 	return noHints
-}
-
-// hinted reports whether the hints let this node use e.
-func (v *view) hinted(h hints, e *Endpoint) bool {
-	switch h {
-	case nodeHints:
-		return slices.Contains(e.ForNodes, v.name)
-	case zoneHints:
-		return slices.Contains(e.ForZones, v.zone)
-	}
-	return true
 }

@@ -10,7 +10,7 @@ import (
 
 const addrA, addrB, addrC = "10.64.0.1", "10.64.0.2", "10.64.0.3"
 
-// selections are endpoints, and those that a node chooses, of the cluster and of its own.
+// selections are endpoints, and those that a node chooses from the cluster and from its own.
 var selections = []struct {
 	name           string
 	endpoints      []sm.Endpoint
@@ -114,8 +114,8 @@ func TestEndpointsChosenForANode(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			table := tableOf(t, thisNode, webService(externalLocal), tt.endpoints...)
-			require.Equal(t, tt.cluster, endpointsOf(table, sm.IPv4, sm.ScopeCluster), "cluster")
-			require.Equal(t, tt.local, endpointsOf(table, sm.IPv4, sm.ScopeLocal), "local")
+			require.Equal(t, tt.cluster, endpointsOf(table, sm.IPv4, false), "cluster")
+			require.Equal(t, tt.local, endpointsOf(table, sm.IPv4, true), "local")
 		})
 	}
 }
@@ -126,8 +126,8 @@ func TestANodeWithoutNameOrZoneHeedsNoHintsAndHasNoLocalEndpoints(t *testing.T) 
 		endpoint("10.64.0.1", anywhere, zones(""), nodes("")), endpoint("10.64.0.2", zones("z1"),
 			nodes("n")))
 	require.Equal(t, []string{"10.64.0.1", "10.64.0.2"},
-		endpointsOf(table, sm.IPv4, sm.ScopeCluster))
-	require.Nil(t, endpointsOf(table, sm.IPv4, sm.ScopeLocal))
+		endpointsOf(table, sm.IPv4, false))
+	require.Nil(t, endpointsOf(table, sm.IPv4, true))
 }
 
 func TestEndpointsServeThePortOfTheirNameAndProtocol(t *testing.T) {

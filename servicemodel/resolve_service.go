@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"time"
 )
 
-// resolver resolves one service after the other. It holds the view and space to work in.
+// resolver resolves one service after the other. It holds the node's view, and buffers.
 type resolver struct {
 	view   view
 	found  []candidate
@@ -15,30 +14,37 @@ type resolver struct {
 	addrs  []netip.Addr
 }
 
-// resolution is what one service means on the node, before it is known which of its claims win.
+// resolution is the meaning of one service on the node, before it is known which of its claims win.
 type resolution struct {
 	claims     []*Frontend // sorted by service port and key, each key once
-	pools      []poolDraft // those that claims balance over, sorted by identity
+	pools      []poolDraft // those that the claims balance over, sorted by identity
 	clusterIPs []netip.Addr
 	health     *HealthCheck
 }
 
-// poolDraft is a pool whose slots are sorted rather than where they were before.
+// poolDraft is a pool with sorted slots: they do not have their previous positions yet.
 type poolDraft struct {
 	pool     *Pool
 	hairpins []netip.Addr // sorted
 }
 
-// resolve decides what the service means; nil means nothing. old are the claims it had; those that
-// stay the same are used again.
-func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) resolution {
+// resolve decides what the service means. A nil service means nothing. old are the service's
+// previous claims; the result reuses those that stay the same.
+func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res resolution) {
 	if svc == nil {
-		return resolution{}
+		return res
 	}
 	r.claims = r.claims[:0]
-	res := resolution{health: r.health(svc, eps)}
-	nodePorts := nodePortFamilies(svc, eps)
-	ports := sortedPorts(svc.Ports)
+	if svc.HealthCheckNodePort != 0 && svc.ExternalTrafficPolicy == PolicyLocal {
+		res.health = r.health(svc, eps)
+	}
+	nodePorts := perFamily[bool]{true, true}
+	if len(svc.ClusterIPs) == 0 { // otherwise exists limits them
+		nodePorts = nodePortFamilies(svc, eps)
+	}
+	ports := inOrder(svc.Ports, func(a, b ServicePort) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol))
+	})
 	for i := range ports {
 		for _, f := range families {
 			if svc.exists(f) {
@@ -47,49 +53,72 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) resolu
 		}
 	}
 	if len(ports) > 0 {
-		res.clusterIPs = sortedAddrs(svc.ClusterIPs)
+		res.clusterIPs = inOrder(svc.ClusterIPs, netip.Addr.Compare)
 	}
 	res.claims = keepClaims(old, r.claims)
 	return res
 }
 
-// resolvePort adds what port p means in family f.
+// resolvePort adds the frontends and pools of port p in family f.
 func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f Family,
 	eps []Endpoint, nodePort bool) {
 	candidates := r.candidates(p, f, eps)
 	anyCluster, anyLocal := r.view.choose(candidates)
-	cluster, local := Reject, Reject
+	d := decider{svc: svc, family: f, view: &r.view, cluster: Reject, local: Reject,
+		service: PortName{Name: svc.Name, Port: p.Name, Protocol: p.Protocol}}
 	if anyCluster {
-		cluster, local = BalanceCluster, Drop
+		d.cluster, d.local = BalanceCluster, Drop
 	}
 	if anyLocal {
-		local = BalanceLocal
+		d.local = BalanceLocal
 	}
-	d := decider{
-		svc: svc, port: p, family: f, view: &r.view, name: PortName{Name: svc.Name, Port: p.Name,
-			Protocol: p.Protocol},
-		cluster: cluster, local: local, affinity: svc.SessionAffinity.duration(),
+	if len(svc.LoadBalancerSourceRanges) > 0 && len(svc.LoadBalancerIPs) > 0 {
+		d.sources = d.allowed()
 	}
-	first := len(r.claims)
-	r.claims = d.claims(r.claims, nodePort)
-	r.claims = append(r.claims[:first], sortClaims(r.claims[first:])...)
 
-	var balances [2]bool
-	for i := first; i < len(r.claims); i++ {
-		c := &r.claims[i]
-		balances[ScopeCluster] = balances[ScopeCluster] || c.balancesOver(ScopeCluster)
-		balances[ScopeLocal] = balances[ScopeLocal] || c.balancesOver(ScopeLocal)
+	first := len(r.claims)
+	claim := func(k Kind, a netip.Addr, port uint16) {
+		if FamilyOf(a) == f && (!a.IsLoopback() || r.view.localhost) {
+			r.claims = append(r.claims, d.frontend(k, a, port))
+		}
 	}
-	for _, scope := range [...]Scope{ScopeCluster, ScopeLocal} {
-		if balances[scope] {
-			id := PoolID{Service: d.name, Family: f, Scope: scope}
+	for _, a := range svc.ClusterIPs {
+		claim(ClusterIP, a, p.Port)
+	}
+	for _, lb := range svc.LoadBalancerIPs {
+		if !lb.Proxy {
+			claim(LoadBalancer, lb.Addr, p.Port)
+		}
+	}
+	for _, a := range svc.ExternalIPs {
+		claim(ExternalIP, a, p.Port)
+	}
+	for _, a := range svc.HostIPs {
+		claim(HostIP, a, p.Port)
+	}
+	if nodePort && p.NodePort != 0 {
+		claim(NodePort, unspecified(f), p.NodePort)
+	}
+
+	// If the port claims a key twice, for example as load balancer IP and as external IP, the lower
+	// kind stays.
+	claims := r.claims[first:]
+	slices.SortFunc(claims, func(a, b Frontend) int {
+		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Kind, b.Kind))
+	})
+	claims = slices.CompactFunc(claims, func(a, b Frontend) bool { return a.Key == b.Key })
+	r.claims = r.claims[:first+len(claims)]
+
+	for _, local := range [...]bool{false, true} {
+		if slices.ContainsFunc(claims, func(c Frontend) bool { return c.balancesOver(local) }) {
+			id := PoolID{Service: d.service, Family: f, Local: local}
 			res.pools = append(res.pools, r.draft(svc, id, candidates))
 		}
 	}
 }
 
-// keepClaims returns the claims as the table holds them: where an old one is equal, that one, and
-// if all are, the old list.
+// keepClaims returns the claims with equal old ones in place of new ones. If all are equal, it
+// returns the old list.
 func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
 	if len(claims) == 0 {
 		return nil
@@ -119,20 +148,20 @@ func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
 	return list
 }
 
-// balancesOver reports whether a verdict of f is to balance over the pool of scope s.
-func (f *Frontend) balancesOver(s Scope) bool {
+// balancesOver reports whether a verdict of f balances over the local pool, or over the cluster
+// pool if local is false.
+func (f *Frontend) balancesOver(local bool) bool {
 	v := BalanceCluster
-	if s == ScopeLocal {
+	if local {
 		v = BalanceLocal
 	}
 	return f.Internal == v || f.External == v
 }
 
-// draft makes the pool of the candidates chosen for a scope.
 func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDraft {
 	chosen, hairpins := 0, 0
 	count := func(c *candidate) (in, hairpin bool) {
-		in = c.cluster && id.Scope == ScopeCluster || c.local && id.Scope == ScopeLocal
+		in = c.cluster && !id.Local || c.local && id.Local
 		return in, in && (c.endpoint.Node == "" || r.view.local(c.endpoint))
 	}
 	for i := range candidates {
@@ -160,36 +189,31 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 			d.hairpins = append(d.hairpins, c.addr.Addr())
 		}
 	}
-	reduceWeights(d.pool.Slots)
-	return d
-}
 
-// reduceWeights divides the weights by their greatest common divisor: backends that draw lots need
-// one for each unit of weight.
-func reduceWeights(slots []Slot) {
-	divisor := uint16(0)
-	for i := range slots {
+	// Backends that choose at random need one element for each unit of weight, so the weights are
+	// divided by their greatest common divisor.
+	slots, divisor := d.pool.Slots, uint16(0)
+	for i := 0; i < len(slots) && divisor != 1; i++ {
 		for a := slots[i].Weight; a != 0; {
 			divisor, a = a, divisor%a
 		}
-		if divisor == 1 {
-			return
+	}
+	if divisor > 1 {
+		for i := range slots {
+			slots[i].Weight /= divisor
 		}
 	}
-	for i := range slots {
-		slots[i].Weight /= divisor
-	}
+	return d
 }
 
-// health returns what the health check node port of svc answers in each family: how many addresses
-// on this node are ready, over all ports. Nil if it does not ask.
+// health returns the answers of the service's health check node port in each family: the number of
+// ready addresses on this node, over all ports.
 func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
-	if svc.HealthCheckNodePort == 0 || svc.ExternalTrafficPolicy != PolicyLocal {
-		return nil
-	}
 	addrs := r.addrs[:0]
 	for i := range eps {
-		if e := &eps[i]; usabilityOf(e) == ready && r.view.local(e) && svc.servedBy(e) {
+		e := &eps[i]
+		serves := func(p ServicePort) bool { return e.portFor(&p) != nil }
+		if usabilityOf(e) == ready && r.view.local(e) && slices.ContainsFunc(svc.Ports, serves) {
 			addrs = append(addrs, e.Addr)
 		}
 	}
@@ -212,37 +236,18 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	return h
 }
 
-// servedBy reports whether e has a port for any port of s.
-func (s *Service) servedBy(e *Endpoint) bool {
-	for i := range s.Ports {
-		for j := range e.Ports {
-			if s.Ports[i].Name == e.Ports[j].Name && s.Ports[i].Protocol == e.Ports[j].Protocol {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// exists reports whether s answers in family f at all: with cluster IPs, only in their families.
+// exists reports whether s answers in family f at all. A service with cluster IPs answers only in
+// their families.
 func (s *Service) exists(f Family) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool {
 		return FamilyOf(a) == f
 	})
 }
 
-// nodePortFamilies returns the families in which the node ports of svc answer: those of its cluster
-// IPs. Without cluster IPs they are those of its other addresses and of its endpoints; if it has
-// none of these either, both.
-func nodePortFamilies(svc *Service, eps []Endpoint) perFamily[bool] {
-	var in perFamily[bool]
-	if len(svc.ClusterIPs) > 0 {
-		return perFamily[bool]{true, true} // limited by exists
-	}
-	for _, a := range svc.ExternalIPs {
-		*in.of(FamilyOf(a)) = true
-	}
-	for _, a := range svc.HostIPs {
+// nodePortFamilies returns the families in which the node ports of a service without cluster IPs
+// answer: those of its other addresses and of its endpoints; without any of these, both.
+func nodePortFamilies(svc *Service, eps []Endpoint) (in perFamily[bool]) {
+	for _, a := range slices.Concat(svc.ExternalIPs, svc.HostIPs) {
 		*in.of(FamilyOf(a)) = true
 	}
 	for _, a := range svc.LoadBalancerIPs {
@@ -257,30 +262,12 @@ func nodePortFamilies(svc *Service, eps []Endpoint) perFamily[bool] {
 	return in
 }
 
-// duration returns how long a client is remembered; zero if it is not.
-func (a SessionAffinity) duration() time.Duration {
-	switch {
-	case !a.ClientIP:
-		return 0
-	case a.Timeout == 0:
-		return DefaultAffinityTimeout
+// inOrder returns the sorted list. If it is sorted already, that is the list itself.
+func inOrder[T any](list []T, compare func(a, b T) int) []T {
+	if slices.IsSortedFunc(list, compare) {
+		return list
 	}
-	return a.Timeout
-}
-
-func sortedPorts(ports []ServicePort) []ServicePort {
-	order := func(a, b ServicePort) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol))
-	}
-	if !slices.IsSortedFunc(ports, order) {
-		ports = slices.SortedFunc(slices.Values(ports), order)
-	}
-	return ports
-}
-
-func sortedAddrs(addrs []netip.Addr) []netip.Addr {
-	if !slices.IsSortedFunc(addrs, netip.Addr.Compare) {
-		addrs = slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)
-	}
-	return addrs
+	list = slices.Clone(list)
+	slices.SortFunc(list, compare)
+	return list
 }

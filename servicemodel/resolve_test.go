@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -21,7 +22,7 @@ var (
 	externalAddrs = []string{"203.0.113.1:80", "198.51.100.1:80", "0.0.0.0:30080"}
 )
 
-// verdicts are those for pods and the host, and for clients outside.
+// verdicts are the verdict for pods and the host, and that for clients outside.
 type verdicts struct{ internal, external sm.Verdict }
 
 func sameVerdict(v sm.Verdict) verdicts { return verdicts{v, v} }
@@ -33,7 +34,7 @@ func bothLocal(s *sm.Service) {
 
 var remotePlain = endpoint("10.64.0.2")
 
-// verdictCases are policies and endpoints, and the verdicts that follow from them.
+// verdictCases are policies and endpoints, and the resulting verdicts.
 var verdictCases = []struct {
 	name                     string
 	policy                   func(*sm.Service)
@@ -187,7 +188,7 @@ func TestSourceRanges(t *testing.T) {
 				s.ClusterIPs = append(s.ClusterIPs, ip("fd96::1"))
 				s.LoadBalancerIPs = append(s.LoadBalancerIPs,
 					sm.LoadBalancerIP{Addr: ip("2001:db8:1::1")},
-					sm.LoadBalancerIP{Addr: ip("203.0.113.9"), Mode: sm.LoadBalancerProxy})
+					sm.LoadBalancerIP{Addr: ip("203.0.113.9"), Proxy: true})
 				s.LoadBalancerSourceRanges = prefixes(tt.ranges...)
 			}))
 			require.Equal(t, prefixes(tt.v4...), frontendAt(t, table, "203.0.113.1:80", sm.TCP).
@@ -207,7 +208,7 @@ func TestLoadBalancerIPsOfModeProxyAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	table := tableOf(t, thisNode, webService(func(s *sm.Service) {
 		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: ip("203.0.113.1")},
-			{Addr: ip("203.0.113.2"), Mode: sm.LoadBalancerProxy}}
+			{Addr: ip("203.0.113.2"), Proxy: true}}
 	}), endpoint("10.64.0.1"))
 	require.Equal(t, []string{
 		"*4:30080/tcp default/web:http node-port -> cluster; masquerade all",
@@ -337,8 +338,8 @@ func TestHairpinsAreTheEndpointsThatMaySendThroughThisNode(t *testing.T) {
 		endpoint("10.64.0.4", here, notReady))
 	table := mustResolve(t, nil, s)
 	require.Equal(t, []string{"10.64.0.1", "10.64.0.2"}, texts(table.Hairpins()))
-	require.True(t, table.HasHairpin(ip("10.64.0.2")))
-	require.False(t, table.HasHairpin(ip("10.64.0.3")))
+	require.True(t, nocopy.Of(table).HasHairpin(ip("10.64.0.2")))
+	require.False(t, nocopy.Of(table).HasHairpin(ip("10.64.0.3")))
 
 	other := webService(named("other"), func(s *sm.Service) {
 		s.ClusterIPs, s.Ports[0].NodePort = addrs("10.96.0.2"), 0
@@ -366,8 +367,8 @@ func TestClusterIPsAreThoseOfServicesWithPorts(t *testing.T) {
 	next := mustResolve(t, table, s.WithoutService(web))
 	require.Equal(t, []string{"10.96.0.1", "fd96::1"}, texts(next.ClusterIPs()),
 		"still that of its twin")
-	require.True(t, next.HasClusterIP(ip("fd96::1")))
-	require.False(t, next.HasClusterIP(ip("10.96.0.9")))
+	require.True(t, nocopy.Of(next).HasClusterIP(ip("fd96::1")))
+	require.False(t, nocopy.Of(next).HasClusterIP(ip("10.96.0.9")))
 }
 
 func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Rules are the decisions that hold for the whole node rather than for one frontend. They change
+// Rules are the decisions that hold for the whole node and not for one frontend. They change
 // rarely.
 type Rules struct {
 	// MasqueradeMark is the bit of the packet mark that asks for masquerading. Never zero.
 	MasqueradeMark uint32 `json:"masqueradeMark"`
 	// LocalPods says which packets come from pods ([FromPods]). Its CIDRs are sorted, not nested.
 	LocalPods PodDetector `json:"localPods,omitzero"`
-	// NodePorts are, by family, the ranges in which addresses of the node take node ports; the
-	// address must also be one of the node's, and not loopback but for LocalhostNodePorts. An
-	// unrestricted family has the whole family (/0) as its only range; a family in which node ports
-	// answer nowhere has none.
+	// NodePorts are, by family, the ranges whose addresses answer node ports. The address must also
+	// belong to the node, and must not be loopback except with LocalhostNodePorts. A family without
+	// restriction has its whole range (/0) as the only one. A family in which no address answers
+	// node ports has no range.
 	NodePorts []netip.Prefix `json:"nodePorts,omitempty"`
 	// ServiceCIDRs are ranges in which addresses without a service are dropped. Sorted, not nested.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
-	// LocalhostNodePorts is [Node.LocalhostNodePorts]: IPv4 loopback addresses in NodePorts take
-	// node ports from the node itself.
+	// LocalhostNodePorts is [Node.LocalhostNodePorts]: the IPv4 loopback addresses in NodePorts
+	// answer node ports to the node itself.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`

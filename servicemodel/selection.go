@@ -8,59 +8,34 @@ import (
 // Selection says what became of an endpoint on its way into the pools of a service port.
 type Selection struct {
 	Endpoint Endpoint
-	// Target is where it is reached. Its port is 0 if the endpoint has none for the service port.
+	// Target is the address and port of the endpoint for the service port. The port is 0 if the
+	// endpoint has none for it.
 	Target netip.AddrPort
-	// Cluster and Local say what keeps it out of the pools of [ScopeCluster] and [ScopeLocal].
-	Cluster, Local Exclusion
+	// Cluster and Local say why the endpoint is not in the pool of all endpoints, and not in the
+	// pool of those on this node, such as "is not ready". They are empty if it is in the pool.
+	Cluster, Local string
+	// Foreign says that the endpoint does not count at all: its address is of the other family, or
+	// another entry with the same address and port counts instead.
+	Foreign bool
 }
 
-// Exclusion is what keeps an endpoint out of a pool.
-type Exclusion uint8
-
-// The exclusions, in the order in which they are looked for.
+// The reasons why an endpoint is not in a pool, in the order in which they are checked.
 const (
-	Included       Exclusion = iota // nothing: it is in the pool
-	OtherFamily                     // its address is of the other family
-	OtherPort                       // it has no port of the service port's name and protocol
-	Repeated                        // another entry of its address and port counts
-	TakesNoNew                      // it is quiesced
-	Unready                         // it is not ready, and does not serve while it terminates
-	NotHere                         // it is not on this node ([ScopeLocal] only)
-	LastResort                      // it is terminating, and others are ready
-	HintedAwayNode                  // topology hints want it for other nodes
-	HintedAwayZone                  // topology hints want it for other zones
+	included       = ""
+	otherFamily    = "is of the other family"
+	otherPort      = "has no such port"
+	repeated       = "is listed again"
+	takesNoNew     = "is quiesced"
+	unready        = "is not ready" // and does not serve while it terminates
+	notHere        = "is not on this node"
+	lastResort     = "is terminating, others are ready"
+	hintedAwayNode = "is hinted for other nodes"
+	hintedAwayZone = "is hinted for other zones"
 )
 
-// String returns what is said of such an endpoint, such as "is not ready".
-func (x Exclusion) String() string {
-	switch x {
-	case Included:
-		return "is used"
-	case OtherFamily:
-		return "is of the other family"
-	case OtherPort:
-		return "has no such port"
-	case Repeated:
-		return "is listed again"
-	case TakesNoNew:
-		return "is quiesced"
-	case Unready:
-		return "is not ready"
-	case NotHere:
-		return "is not on this node"
-	case LastResort:
-		return "is terminating, others are ready"
-	case HintedAwayNode:
-		return "is hinted for other nodes"
-	case HintedAwayZone:
-		return "is hinted for other zones"
-	}
-	return "exclusion " + uitoa(uint16(x))
-}
-
 // Select says what becomes of each endpoint of a service port in one family, in the order of the
-// state. [Resolve] fills pools with those that are included. It returns none if the state does not
-// have the service port.
+// state. [Resolve] fills pools with the included endpoints. The result is empty if the state does
+// not have the service port.
 func Select(s State, port PortName, f Family) []Selection {
 	p := s.port(port)
 	if p == nil {
@@ -83,65 +58,66 @@ func Select(s State, port PortName, f Family) []Selection {
 	for i := range eps {
 		c, isCandidate := chosen[&eps[i]]
 		all[i] = Selection{Endpoint: own[i], Target: netip.AddrPortFrom(eps[i].Addr, 0)}
-		out := Included
+		out := included
 		switch target := eps[i].portFor(p); {
 		case FamilyOf(eps[i].Addr) != f:
-			out = OtherFamily
+			out = otherFamily
 		case target == nil:
-			out = OtherPort
+			out = otherPort
 		default:
 			all[i].Target = netip.AddrPortFrom(eps[i].Addr, target.Port)
 			if !isCandidate {
-				out = Repeated
+				out = repeated
 			}
 		}
 		all[i].Cluster, all[i].Local = out, out
-		if out == Included {
+		all[i].Foreign = out == otherFamily || out == repeated
+		if out == included {
 			all[i].Cluster, all[i].Local = e.cluster(c), e.local(c)
 		}
 	}
 	return all
 }
 
-// excluder says why a candidate was not chosen.
+// excluder finds out why a candidate was not chosen.
 type excluder struct {
 	view  *view
 	hints hints
 	best  usability
 }
 
-func (x *excluder) cluster(c candidate) Exclusion {
+func (x *excluder) cluster(c candidate) string {
 	switch u := usabilityOf(c.endpoint); {
 	case c.cluster:
-		return Included
+		return included
 	case u == unusable:
 		return idle(c.endpoint)
 	case u != x.best:
-		return LastResort
+		return lastResort
 	case x.hints == nodeHints:
-		return HintedAwayNode
+		return hintedAwayNode
 	}
-	return HintedAwayZone
+	return hintedAwayZone
 }
 
-func (x *excluder) local(c candidate) Exclusion {
+func (x *excluder) local(c candidate) string {
 	switch {
 	case c.local:
-		return Included
+		return included
 	case usabilityOf(c.endpoint) == unusable:
 		return idle(c.endpoint)
 	case !x.view.local(c.endpoint):
-		return NotHere
+		return notHere
 	}
-	return LastResort
+	return lastResort
 }
 
-// idle says why an endpoint is unusable.
-func idle(e *Endpoint) Exclusion {
+// idle returns why an endpoint is unusable.
+func idle(e *Endpoint) string {
 	if e.Quiesced {
-		return TakesNoNew
+		return takesNoNew
 	}
-	return Unready
+	return unready
 }
 
 // port returns the service port of that name, nil if the state has none.

@@ -10,23 +10,23 @@ import (
 
 // Service is a desired service: what a program asks the kernel to balance.
 //
-// The fields carry the meaning of the Kubernetes fields of the same name; kernlb itself knows
-// nothing of Kubernetes.
+// The fields mean the same as the Kubernetes fields of the same name. kernlb itself does not know
+// Kubernetes.
 type Service struct {
 	// Name identifies the service.
 	Name Name `json:"name"`
 
-	// Ports are the ports the service answers on, at every address of it.
+	// Ports are the ports that the service answers on, at each of its addresses.
 	Ports []ServicePort `json:"ports,omitempty"`
 
-	// ClusterIPs are the addresses inside the cluster, at most one per family.
-	// An endpoint of a family is used only by addresses of the same family.
+	// ClusterIPs are the addresses inside the cluster, at most one per family. Endpoints serve only
+	// addresses of their own family.
 	//
-	// They decide in which families the service exists: with cluster IPs of one family only, its
-	// other addresses and node ports of the other family are left alone, as in Kubernetes. A
-	// service without cluster IPs, which Kubernetes does not have, exists in both; its node ports
-	// then answer in the families of its endpoints and of its other addresses, and in both if it
-	// has none of these.
+	// Cluster IPs decide in which families the service exists. If all are of one family, the node
+	// does not balance the service's addresses and node ports of the other family, as in
+	// Kubernetes. A service without cluster IPs, which Kubernetes does not have, exists in both
+	// families. Its node ports then answer in the families of its endpoints and other addresses, or
+	// in both if it has none.
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 
 	// ExternalIPs are further addresses that reach the service from outside.
@@ -36,53 +36,54 @@ type Service struct {
 	// traffic to.
 	LoadBalancerIPs []LoadBalancerIP `json:"loadBalancerIPs,omitempty"`
 
-	// HostIPs are addresses of the node itself at which the ports are published, as by a hostPort
-	// with a hostIP. To clients they are what ExternalIPs are. IPv4 loopback addresses are allowed:
-	// they answer to the node itself, and only where [Node.LocalhostNodePorts] is set. ::1 is not:
-	// Linux routes no packet from ::1 to another interface than loopback, and has no sysctl for it.
+	// HostIPs are addresses of the node itself at which the ports are published, like a hostPort
+	// with a hostIP. For clients they work like ExternalIPs. IPv4 loopback addresses are allowed:
+	// they answer only to the node itself, and only if [Node.LocalhostNodePorts] is set. ::1 is not
+	// allowed, because Linux routes no packet from ::1 to an interface other than loopback and has
+	// no sysctl for it.
 	//
-	// A port that is published at all addresses of the node is a node port.
+	// To publish a port at all addresses of the node, use a node port.
 	HostIPs []netip.Addr `json:"hostIPs,omitempty"`
 
-	// LoadBalancerSourceRanges restricts who may use LoadBalancerIPs. It counts for each family
-	// apart: no range of a family, or one that is the whole family (/0), leaves that
-	// family unrestricted. It never restricts the other addresses or node ports.
+	// LoadBalancerSourceRanges restricts the clients of LoadBalancerIPs, each family independently.
+	// A family is unrestricted if it has no range here, or its whole range (/0). The ranges never
+	// restrict the other addresses or node ports.
 	LoadBalancerSourceRanges []netip.Prefix `json:"loadBalancerSourceRanges,omitempty"`
 
-	// SessionAffinity keeps a client on the endpoint it was first given.
+	// SessionAffinity keeps a client on its first endpoint.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitzero"`
 
 	// InternalTrafficPolicy says which endpoints may serve ClusterIPs.
 	InternalTrafficPolicy TrafficPolicy `json:"internalTrafficPolicy,omitzero"`
 
 	// ExternalTrafficPolicy says which endpoints may serve all other addresses and node ports for
-	// clients outside the cluster. With Local their source address is kept.
+	// clients outside the cluster. Under Local, the clients keep their source address.
 	ExternalTrafficPolicy TrafficPolicy `json:"externalTrafficPolicy,omitzero"`
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
-	// whether this node has local endpoints ([Table.HealthChecks]). It counts only with
-	// ExternalTrafficPolicy Local; then it must not be a node port of the service too.
+	// whether this node has local endpoints ([Table.HealthChecks]). It has an effect only with
+	// ExternalTrafficPolicy Local. It then must not equal a node port of the service.
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
-	// Masquerade says whose source address endpoints do not see. The zero value does what
-	// kube-proxy does.
+	// Masquerade says which clients' source address is hidden from endpoints. The zero value does
+	// what kube-proxy does.
 	Masquerade Masquerade `json:"masquerade,omitzero"`
 
-	// Scheduler says how to choose among endpoints. The zero value lets the backend choose
-	// its default: random for nftables and iptables, round robin for IPVS.
+	// Scheduler says how to choose among endpoints. The zero value is the backend's default: random
+	// for nftables and iptables, weighted round robin for IPVS.
 	Scheduler Scheduler `json:"scheduler,omitzero"`
 
 	// Forwarding says how packets reach an endpoint. The zero value is NAT.
 	Forwarding Forwarding `json:"forwarding,omitzero"`
 
-	// Connections says what becomes of connections to endpoints that are taken away.
+	// Connections says what happens to the connections of endpoints that the service loses.
 	Connections ConnectionPolicy `json:"connections,omitzero"`
 }
 
 // ServicePort is one port of a [Service].
 type ServicePort struct {
-	// Name tells the ports of a service apart and selects the endpoints' port.
-	// It may be empty if the service has one port only.
+	// Name tells the ports of a service apart, and selects the endpoints' port. It may be empty if
+	// the service has only one port.
 	Name string `json:"name,omitzero"`
 	// Protocol is TCP, UDP or SCTP.
 	Protocol Protocol `json:"protocol"`
@@ -95,60 +96,64 @@ type ServicePort struct {
 // LoadBalancerIP is an address of a load balancer.
 type LoadBalancerIP struct {
 	Addr netip.Addr `json:"addr"`
-	// Mode says whether packets arrive with Addr as their destination.
-	Mode LoadBalancerIPMode `json:"mode,omitzero"`
+	// Proxy says that the load balancer rewrites the destination of packets (ipMode Proxy of
+	// KEP-1860), so the node does not balance the address. Otherwise packets arrive with Addr as
+	// their destination, and the node balances them.
+	Proxy bool `json:"proxy,omitzero"`
 }
-
-// LoadBalancerIPMode says how a load balancer delivers traffic (KEP-1860).
-type LoadBalancerIPMode uint8
-
-const (
-	// LoadBalancerVIP keeps the load balancer's address as destination, so the node balances it.
-	// The default.
-	LoadBalancerVIP LoadBalancerIPMode = iota
-	// LoadBalancerProxy rewrites the destination, so the node leaves the address alone.
-	LoadBalancerProxy
-)
 
 // TrafficPolicy says which endpoints a node may use for a service.
-type TrafficPolicy uint8
+type TrafficPolicy string
 
 const (
-	// PolicyCluster uses endpoints anywhere in the cluster. The default.
-	PolicyCluster TrafficPolicy = iota
+	// PolicyCluster is the default: endpoints anywhere in the cluster.
+	PolicyCluster TrafficPolicy = ""
 	// PolicyLocal uses endpoints on this node only.
-	PolicyLocal
+	PolicyLocal TrafficPolicy = "Local"
 )
 
-// String returns "Cluster" or "Local".
-func (p TrafficPolicy) String() string {
-	if p == PolicyLocal {
-		return "Local"
-	}
-	return "Cluster"
+// UnmarshalText also takes "Cluster" for [PolicyCluster], as Kubernetes writes it.
+func (p *TrafficPolicy) UnmarshalText(text []byte) error {
+	*p = TrafficPolicy(wordOr(text, "Cluster"))
+	return nil
 }
 
-// SessionAffinity keeps a client, told apart by its address, on one endpoint.
+// wordOr returns the text, or "" if it is the word for the default.
+func wordOr(text []byte, byDefault string) string {
+	if string(text) == byDefault {
+		return ""
+	}
+	return string(text)
+}
+
+// SessionAffinity keeps a client, identified by its address, on one endpoint.
 type SessionAffinity struct {
 	// ClientIP switches affinity on.
 	ClientIP bool
-	// Timeout is how long after a client's last new connection it is remembered. Zero means
-	// [DefaultAffinityTimeout]. At least a second, at most [MaxAffinityTimeout], in whole seconds.
+	// Timeout is how long a client is remembered after its last new connection, in whole seconds:
+	// at least one, at most a day. Zero means three hours.
 	Timeout time.Duration
 }
 
-// Bounds of [SessionAffinity.Timeout], those of the Kubernetes API
-// (DefaultClientIPServiceAffinitySeconds, MaxClientIPServiceAffinitySeconds in k8s.io/api/core/v1).
+// Default and maximum of [SessionAffinity.Timeout], those of Kubernetes
+// (DefaultClientIPServiceAffinitySeconds, MaxClientIPServiceAffinitySeconds).
 const (
-	DefaultAffinityTimeout = 10800 * time.Second
-	MaxAffinityTimeout     = 86400 * time.Second
+	defaultAffinityTimeout = 10800 * time.Second
+	maxAffinityTimeout     = 86400 * time.Second
 )
 
-// Scheduler names a way of choosing an endpoint, in the words of IPVS
-// (include/net/ip_vs.h; ipvsadm(8)), plus "random". A backend refuses those it cannot do.
+// Scheduler is a way of choosing an endpoint, named as in IPVS (include/net/ip_vs.h; ipvsadm(8)),
+// or "random". A backend refuses schedulers that it lacks.
+//
+// The schedulers that hash the client, [SourceHash] and [Maglev], take two options, in this order:
+// "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT,
+// IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h). With port they also
+// hash the client's port, so that the connections of one client are spread. With fallback they use
+// another endpoint if the chosen one takes no new connections, for example while it drains.
+// Otherwise these clients are refused.
 type Scheduler string
 
-// The schedulers. All but random are those of the Linux IPVS modules ip_vs_*.
+// The schedulers. All except random are those of the Linux IPVS modules ip_vs_*.
 const (
 	SchedulerDefault Scheduler = ""       // the backend's default
 	Random           Scheduler = "random" // uniformly at random, by weight
@@ -167,22 +172,17 @@ const (
 	Overflow         Scheduler = "ovf"
 )
 
-// schedulers are those of IPVS that take no options, and hashing those that do.
+// schedulers are the IPVS schedulers that have no options, and hashing those that do.
 var (
 	schedulers = []Scheduler{RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC, LocalityLCR,
 		DestHash, ShortestDelay, NeverQueue, Failover, Overflow}
 	hashing = []Scheduler{SourceHash, Maglev}
 )
 
-// Options of the schedulers that hash the client, [SourceHash] and [Maglev], to be appended in this
-// order: SourceHash + HashPort is "sh+port" (IP_VS_SVC_F_SCHED_SH_PORT,
-// IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h).
+// Options of [SourceHash] and [Maglev], see [Scheduler].
 const (
-	// HashPort hashes the client's port, too: its connections are spread.
-	HashPort Scheduler = "+port"
-	// HashFallback takes another endpoint where the chosen one gets no new connections, as one that
-	// is drained. Without it these clients are refused.
-	HashFallback Scheduler = "+fallback"
+	hashPort     = "+port"
+	hashFallback = "+fallback"
 )
 
 // ParseScheduler returns the scheduler of a name, such as "wrr" or "mh+port".
@@ -194,8 +194,8 @@ func ParseScheduler(s string) (Scheduler, error) {
 		"+port, +fallback or both", list(schedulers, ", "), list(hashing, " or "))
 }
 
-// list returns the names of schedulers as text.
-func list(l []Scheduler, separator string) string {
+// list joins words with a separator.
+func list[T ~string](l []T, separator string) string {
 	var b strings.Builder
 	for i, s := range l {
 		if i > 0 {
@@ -206,45 +206,41 @@ func list(l []Scheduler, separator string) string {
 	return b.String()
 }
 
-// Split returns the scheduler without options, and which it has.
+// Split returns the scheduler without options, and whether it has each option.
 func (s Scheduler) Split() (name Scheduler, port, fallback bool) {
-	rest, fallback := strings.CutSuffix(string(s), string(HashFallback))
-	rest, port = strings.CutSuffix(rest, string(HashPort))
+	rest, fallback := strings.CutSuffix(string(s), hashFallback)
+	rest, port = strings.CutSuffix(rest, hashPort)
 	return Scheduler(rest), port, fallback
 }
 
 // Forwarding says how a packet is handed to its endpoint (IP_VS_CONN_F_FWD_MASK in
 // include/uapi/linux/ip_vs.h).
-type Forwarding uint8
+type Forwarding string
 
 const (
-	// ForwardNAT rewrites the destination (and, where needed, the source). The default, and
-	// the only one outside IPVS.
-	ForwardNAT Forwarding = iota
+	// ForwardNAT is the default, and the only way outside IPVS. It rewrites the destination and, if
+	// needed, the source.
+	ForwardNAT Forwarding = ""
 	// ForwardDirect sends the packet unchanged to the endpoint's link-layer address (direct
 	// routing).
-	ForwardDirect
+	ForwardDirect Forwarding = "direct"
 	// ForwardTunnel sends the packet unchanged inside an IP-in-IP tunnel.
-	ForwardTunnel
+	ForwardTunnel Forwarding = "tunnel"
 )
 
-// ParseForwarding is the inverse of [Forwarding.String].
-func ParseForwarding(s string) (Forwarding, error) {
-	for _, f := range []Forwarding{ForwardNAT, ForwardDirect, ForwardTunnel} {
-		if s == f.String() {
-			return f, nil
-		}
-	}
-	return 0, errors.New("must be nat, direct or tunnel")
+// UnmarshalText also takes "nat" for [ForwardNAT].
+func (f *Forwarding) UnmarshalText(text []byte) error {
+	*f = Forwarding(wordOr(text, "nat"))
+	return nil
 }
 
-// String returns "nat", "direct" or "tunnel".
-func (f Forwarding) String() string {
-	switch f {
-	case ForwardDirect:
-		return "direct"
-	case ForwardTunnel:
-		return "tunnel"
+// ParseForwarding returns the forwarding of a name: "nat", "direct" or "tunnel".
+func ParseForwarding(s string) (Forwarding, error) {
+	switch s {
+	case "nat":
+		return ForwardNAT, nil
+	case string(ForwardDirect), string(ForwardTunnel):
+		return Forwarding(s), nil
 	}
-	return "nat"
+	return "", errors.New("must be nat, direct or tunnel")
 }

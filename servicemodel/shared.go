@@ -2,36 +2,52 @@ package servicemodel
 
 import (
 	"iter"
+	"net/netip"
+	"slices"
 
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 )
 
-// Shared reads a table without copying what it reads. It is for the packages of this module that
-// look at every frontend and pool, as the backends do several times.
-type Shared struct{ t *Table }
+// tableView reads a table without copying its objects, for packages of this module that walk all
+// frontends and pools. It also has the methods that only engines and backends need.
+type tableView struct{ t *Table }
 
-// Shared returns t with methods that hand out its own objects, which other tables share: they must
-// not be modified. Only packages of this module have the key; everybody else uses the methods of
+// Shared returns t with methods that return t's own objects. Other tables share them, so they must
+// not be modified. Only packages of this module have the key. Everybody else uses the methods of
 // Table, which return copies.
-func (t *Table) Shared(shared.Key) Shared { return Shared{t.orEmpty()} }
+func (t *Table) Shared(nocopy.Key) tableView { return tableView{t.orEmpty()} }
 
 // Frontends is [Table.Frontends] without copies.
-func (s Shared) Frontends() iter.Seq[*Frontend] { return values(s.t.frontends.All()) }
+func (s tableView) Frontends() iter.Seq[*Frontend] { return values(s.t.frontends.All()) }
 
 // Frontend is [Table.Frontend] without a copy.
-func (s Shared) Frontend(k FrontendKey) *Frontend { return s.t.frontend(k) }
+func (s tableView) Frontend(k FrontendKey) *Frontend { return s.t.frontend(k) }
 
 // FrontendsOf is [Table.FrontendsOf] without copies.
-func (s Shared) FrontendsOf(n PortName) []*Frontend { return s.t.frontendsOf(n) }
+func (s tableView) FrontendsOf(n PortName) []*Frontend { return s.t.frontendsOf(n) }
 
 // Pools is [Table.Pools] without copies.
-func (s Shared) Pools() iter.Seq[*Pool] { return values(s.t.pools.All()) }
+func (s tableView) Pools() iter.Seq[*Pool] { return values(s.t.pools.All()) }
 
 // Pool is [Table.Pool] without a copy.
-func (s Shared) Pool(id PoolID) *Pool { return s.t.pool(id) }
+func (s tableView) Pool(id PoolID) *Pool { return s.t.pool(id) }
+
+// IdleScheduler returns the scheduler of the service of a frontend without endpoints. Such a
+// frontend has no pool, which would record the scheduler. With it a backend that lacks the
+// scheduler refuses the service before endpoints come. The result is also [SchedulerDefault] if the
+// table was not resolved from a state.
+func (s tableView) IdleScheduler(f *Frontend) Scheduler {
+	if f.Internal.Balances() || f.External.Balances() || !s.t.remembers() {
+		return SchedulerDefault
+	}
+	if svc := s.t.memory.state.serviceOf(f.Service.Name); svc != nil {
+		return svc.Scheduler
+	}
+	return SchedulerDefault
+}
 
 // PoolsOf is [Table.PoolsOf] without copies.
-func (s Shared) PoolsOf(f *Frontend) (internal, external *Pool) {
+func (s tableView) PoolsOf(f *Frontend) (internal, external *Pool) {
 	internal = s.poolOf(f, f.Internal)
 	if f.External != f.Internal {
 		external = s.poolOf(f, f.External)
@@ -39,22 +55,42 @@ func (s Shared) PoolsOf(f *Frontend) (internal, external *Pool) {
 	return internal, external
 }
 
-func (s Shared) poolOf(f *Frontend, v Verdict) *Pool {
+func (s tableView) poolOf(f *Frontend, v Verdict) *Pool {
 	if id, ok := f.Pool(v); ok {
 		return s.t.pool(id)
 	}
 	return nil
 }
 
-// SharedState reads a state without copying what it reads, as [Shared] does a table.
-type SharedState struct{ s State }
+// Contents returns the contents for which [NewTable] makes an equal table: those that a kernel
+// holds.
+func (s tableView) Contents() Contents {
+	return Contents{Rules: s.t.Rules(), Frontends: slices.Collect(s.t.Frontends()),
+		Pools: slices.Collect(s.t.Pools()), ClusterIPs: slices.Collect(s.t.ClusterIPs()),
+		Hairpins: slices.Collect(s.t.Hairpins())}
+}
 
-// Shared returns s with methods that hand out its own objects, which other states share: they must
+// HasClusterIP reports whether a is one of [Table.ClusterIPs].
+func (s tableView) HasClusterIP(a netip.Addr) bool {
+	_, ok := s.t.clusterIPs.Get(a)
+	return ok
+}
+
+// HasHairpin reports whether a is one of [Table.Hairpins].
+func (s tableView) HasHairpin(a netip.Addr) bool {
+	_, ok := s.t.hairpins.Get(a)
+	return ok
+}
+
+// stateView reads a state without copying its objects, as [tableView] does with a table.
+type stateView struct{ s State }
+
+// Shared returns s with methods that return s's own objects. Other states share them, so they must
 // not be modified. As with [Table.Shared], only packages of this module have the key.
-func (s State) Shared(shared.Key) SharedState { return SharedState{s} }
+func (s State) Shared(nocopy.Key) stateView { return stateView{s} }
 
 // Services is [State.Services] without copies.
-func (s SharedState) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
+func (s stateView) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
 
 // Endpoints is [State.Endpoints] without a copy.
-func (s SharedState) Endpoints(n Name) []Endpoint { return s.s.endpointsOf(n) }
+func (s stateView) Endpoints(n Name) []Endpoint { return s.s.endpointsOf(n) }

@@ -2,81 +2,130 @@ package servicemodel
 
 import "net/netip"
 
-// Split divides a change set that is too large to be written at once. The first part changes the
-// rules of the node and adds half of the new service ports, with their addresses. The rest begins
-// where the first part ends, and leads to c.New. Each part leaves only whole service ports. Both
-// are nil if c adds fewer than two service ports.
-func (c *ChangeSet) Split() (first, rest *ChangeSet) {
-	half := c.halfOfNew()
+// Split divides a change set that leads to the table and is too large to be written at once. The
+// first part changes the
+// node's rules and half of the service ports. It prefers new service ports, then changed ones, then
+// those that go. A frontend that moves from one service port to another belongs to the latter. The
+// rest begins where the first part ends, and leads to c.New. In no table on the way does a frontend
+// lack the pool that it balances over. Both results are nil if fewer than two service ports differ.
+func (v tableView) Split(c *ChangeSet) (first, rest *ChangeSet) {
+	half := c.half()
 	if half == nil {
 		return nil, nil
 	}
 	first = &ChangeSet{Old: c.Old, Rules: c.Rules}
 	answers, endpoints := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	losing := map[PortName]bool{} // service ports with frontends that move to others later
 	for _, f := range c.Frontends {
-		if f.New != nil && half[f.New.Service] {
+		switch {
+		case half[either(f.New, f.Old).Service]:
 			first.Frontends = append(first.Frontends, f)
-			answers[f.New.Key.Addr] = true
+			if f.New != nil {
+				answers[f.New.Key.Addr] = true
+			}
+		case f.Old != nil:
+			losing[f.Old.Service] = true
 		}
 	}
 	for _, p := range c.Pools {
-		if p.New == nil || !half[p.New.ID.Service] {
+		service := either(p.New, p.Old).ID.Service
+		if !half[service] || p.New == nil && losing[service] {
 			continue
 		}
 		first.Pools = append(first.Pools, p)
-		for _, s := range p.New.Slots {
-			endpoints[s.Endpoint.Addr()] = true
+		if p.New != nil {
+			for _, s := range p.New.Slots {
+				endpoints[s.Endpoint.Addr()] = true
+			}
 		}
 	}
-	first.ClusterIPs = addedAmong(c.ClusterIPs, answers)
-	first.Hairpins = addedAmong(c.Hairpins, endpoints)
+	between := c.Old.Apply(first)
+	first.ClusterIPs = among(c.ClusterIPs, answers, func(a netip.Addr) bool {
+		return !tableView{between}.answersAt(a)
+	})
+	used := between.endpointsAmong(c.Hairpins)
+	first.Hairpins = among(c.Hairpins, endpoints, func(a netip.Addr) bool { return !used[a] })
+	if first.Empty() {
+		return nil, nil
+	}
 	first.New = c.Old.Apply(first)
 	return first, Diff(first.New, c.New)
 }
 
-// halfOfNew returns half of the service ports that c only adds to, in the order of their frontends;
-// nil if there are not two of them.
-func (c *ChangeSet) halfOfNew() map[PortName]bool {
-	only := map[PortName]bool{}
+// half returns half of the service ports that differ, in the order in which they change; nil if
+// there are fewer than two.
+func (c *ChangeSet) half() map[PortName]bool {
+	type change struct{ added, removed, other bool }
+	changes := map[PortName]*change{}
 	var order []PortName
-	note := func(n PortName, added bool) {
-		was, known := only[n]
-		if !known {
+	of := func(n PortName) *change {
+		if changes[n] == nil {
+			changes[n] = &change{}
 			order = append(order, n)
 		}
-		only[n] = added && (was || !known)
+		return changes[n]
+	}
+	note := func(n PortName, was, is bool) {
+		s := of(n)
+		s.added, s.removed = s.added || !was, s.removed || !is
+		s.other = s.other || was && is
 	}
 	for _, f := range c.Frontends {
-		if f.New != nil {
-			note(f.New.Service, f.Old == nil)
-		}
+		note(either(f.New, f.Old).Service, f.Old != nil, f.New != nil)
 	}
 	for _, p := range c.Pools {
-		note(either(p.Old, p.New).ID.Service, p.Old == nil)
+		note(either(p.New, p.Old).ID.Service, p.Old != nil, p.New != nil)
 	}
-	var added []PortName
-	for _, n := range order {
-		if only[n] {
-			added = append(added, n)
-		}
-	}
-	if len(added) < 2 {
+	if len(order) < 2 {
 		return nil
 	}
+	var sorted [3][]PortName
+	for _, n := range order {
+		s := changes[n]
+		switch {
+		case !s.removed && !s.other:
+			sorted[0] = append(sorted[0], n)
+		case s.removed && !s.added && !s.other:
+			sorted[2] = append(sorted[2], n)
+		default:
+			sorted[1] = append(sorted[1], n)
+		}
+	}
 	half := map[PortName]bool{}
-	for _, n := range added[:len(added)/2] {
-		half[n] = true
+	for _, l := range sorted {
+		for _, n := range l {
+			if len(half) < len(order)/2 {
+				half[n] = true
+			}
+		}
 	}
 	return half
 }
 
-// addedAmong returns the changes of a list that add one of the given addresses.
-func addedAmong(l []AddrChange, others map[netip.Addr]bool) []AddrChange {
+// among returns those changes of a list that add a given address, or remove an address for which
+// goes holds.
+func among(l []AddrChange, added map[netip.Addr]bool, goes func(netip.Addr) bool) []AddrChange {
 	var some []AddrChange
 	for _, a := range l {
-		if a.Added && others[a.Addr] {
+		if a.Added && added[a.Addr] || !a.Added && goes(a.Addr) {
 			some = append(some, a)
 		}
 	}
 	return some
+}
+
+// endpointsAmong returns the addresses of a list that are endpoints.
+func (t *Table) endpointsAmong(l []AddrChange) map[netip.Addr]bool {
+	listed, used := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, a := range l {
+		listed[a.Addr] = true
+	}
+	for _, p := range t.pools.All() {
+		for _, s := range p.Slots {
+			if a := s.Endpoint.Addr(); listed[a] {
+				used[a] = true
+			}
+		}
+	}
+	return used
 }

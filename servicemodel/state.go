@@ -5,24 +5,24 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// State is what a program wants: services, their endpoints, and the node they are seen from. It is
-// an immutable value; the With methods return a new one that shares all the rest, at a cost that
-// does not grow with the number of services. Setting what is already there returns the state
-// itself. The zero value is an empty state on the zero [Node].
+// State is what a program wants: services, their endpoints, and the node that balances them. It is
+// an immutable value. The With methods return a new state that shares everything else; their cost
+// does not grow with the number of services. Setting a value that is already there returns the
+// state itself. The zero value is an empty state on the zero [Node].
 //
-// What is given to a state is copied, and so is what is got from it: it can be modified afterwards
-// without effect on any state. To change a service, modify the copy and set it:
+// A state copies its inputs and outputs: modifying them later affects no state. To change a
+// service, modify the copy and set it:
 //
 //	svc := state.Service(name)
 //	svc.Scheduler = servicemodel.RoundRobin
 //	state = state.WithService(svc)
 type State struct {
 	node      *Node // nil stands for the zero Node
-	services  persist.Map[Name, *Service, nameOrder]
-	endpoints persist.Map[Name, []Endpoint, nameOrder]
+	services  pmap.Map[Name, *Service, nameHash]
+	endpoints pmap.Map[Name, []Endpoint, nameHash]
 }
 
 // WithNode returns s seen from node n.
@@ -33,7 +33,7 @@ func (s State) WithNode(n Node) State {
 	return s
 }
 
-// WithService returns s with the service set; a service of that name is replaced. A nil service
+// WithService returns s with the service set. It replaces a service of that name. A nil service
 // changes nothing.
 func (s State) WithService(svc *Service) State {
 	if svc == nil {
@@ -51,8 +51,8 @@ func (s State) WithoutService(n Name) State {
 	return s
 }
 
-// WithEndpoints returns s with the endpoints of a service set, all of them. The service need not
-// exist yet. An empty list removes them.
+// WithEndpoints returns s with eps as all endpoints of a service. The service need not exist yet.
+// An empty list removes the endpoints.
 func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	old, _ := s.endpoints.Get(n)
 	switch {
@@ -64,10 +64,10 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	return s
 }
 
-// Node returns the node the state is seen from.
+// Node returns the node of the state.
 func (s State) Node() Node { return *s.viewpoint().clone() }
 
-// viewpoint returns the state's own node, which nobody else may hold.
+// viewpoint returns the state's own node, which must not leave the package.
 func (s State) viewpoint() *Node {
 	if s.node == nil {
 		return &Node{}
@@ -86,7 +86,7 @@ func (s State) Service(n Name) *Service {
 // Endpoints returns the endpoints of a service.
 func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.endpointsOf(n)) }
 
-// serviceOf and endpointsOf return the state's own values, which nobody else may hold.
+// serviceOf and endpointsOf return the state's own values, which must not leave the package.
 func (s State) serviceOf(n Name) *Service {
 	svc, _ := s.services.Get(n)
 	return svc
@@ -105,51 +105,67 @@ func (s State) Services() iter.Seq[*Service] {
 // Len returns the number of services.
 func (s State) Len() int { return s.services.Len() }
 
-// Same reports whether s and o are one and the same state, which costs nothing to find out. States
-// that are not the same may still mean the same.
+// Same reports whether s and o are the same state, in constant time. States that are not the same
+// may still have equal contents.
 func (s State) Same(o State) bool {
 	return s.node == o.node && s.services.Same(o.services) && s.endpoints.Same(o.endpoints)
+}
+
+// Since compares s with an older one. It returns how many services came, went or changed
+// their definition, how many services have other endpoints, and by how many the number of endpoints
+// grew. The cost depends on the difference. Compared with the zero State, it counts everything. It
+// ignores the node.
+func (s State) Since(old State) (services, endpoints, growth int) {
+	for range pmap.Diff(old.services, s.services, (*Service).equal) {
+		services++
+	}
+	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
+		endpoints++
+		growth += len(c.New) - len(c.Old)
+	}
+	return services, endpoints, growth
 }
 
 // edit is a service whose definition or endpoints differ between two states.
 type edit struct {
 	name      Name
 	service   *Service   // nil if the service does not exist
-	endpoints []Endpoint // those it has now
+	redefined bool       // the definition differs, not only the endpoints
+	endpoints []Endpoint // its endpoints in the newer state
 }
 
-// editsSince returns what differs from old to s, in the order of names. What both share is not
-// looked at.
+// editsSince returns the differences from old to s, in the order of names. It skips shared
+// contents.
 func (s State) editsSince(old State) []edit {
 	capacity := 1
 	if old.services.Len() == 0 {
 		capacity = s.services.Len()
 	}
 	services := make([]edit, 0, capacity)
-	for c := range persist.Diff(old.services, s.services, (*Service).equal) {
-		services = append(services, edit{name: c.Key, service: c.New})
+	for c := range pmap.Diff(old.services, s.services, (*Service).equal) {
+		services = append(services, edit{name: c.Key, service: c.New, redefined: true})
 	}
 	endpoints := make([]edit, 0, capacity)
-	for c := range persist.Diff(old.endpoints, s.endpoints, equalEndpoints) {
+	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
 		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
 	}
 	edits := make([]edit, 0, max(len(services), len(endpoints)))
 	for i, j := range align(services, endpoints, func(a, b edit) int {
 		return a.name.Compare(b.name)
 	}) {
-		switch {
-		case i < 0:
-			e := endpoints[j]
+		var e edit
+		if i >= 0 {
+			e = services[i]
+		} else {
+			e = endpoints[j]
 			e.service = s.serviceOf(e.name)
-			edits = append(edits, e)
-		case j < 0:
-			e := services[i]
-			e.endpoints = s.endpointsOf(e.name)
-			edits = append(edits, e)
-		default:
-			edits = append(edits, edit{name: services[i].name, service: services[i].service,
-				endpoints: endpoints[j].endpoints})
 		}
+		if j >= 0 {
+			e.endpoints = endpoints[j].endpoints
+		} else {
+			e.endpoints = s.endpointsOf(e.name)
+		}
+		edits = append(edits, e)
 	}
 	return edits
 }

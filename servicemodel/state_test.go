@@ -186,9 +186,9 @@ func TestKeysAreOrderedByAllOfTheirParts(t *testing.T) {
 	}
 	requireOrder(t, names, sm.PortName.Compare)
 	ids := []sm.PoolID{
-		{Service: names[0], Family: sm.IPv6, Scope: sm.ScopeLocal},
+		{Service: names[0], Family: sm.IPv6, Local: true},
 		{Service: names[1], Family: sm.IPv4},
-		{Service: names[1], Family: sm.IPv4, Scope: sm.ScopeLocal},
+		{Service: names[1], Family: sm.IPv4, Local: true},
 		{Service: names[1], Family: sm.IPv6},
 	}
 	requireOrder(t, ids, sm.PoolID.Compare)
@@ -211,15 +211,10 @@ func TestWords(t *testing.T) {
 		{sm.TCP.String(), "tcp"}, {sm.UDP.String(), "udp"}, {sm.SCTP.String(), "sctp"},
 		{sm.Protocol(1).String(), "protocol 1"},
 		{sm.IPv4.String(), "IPv4"}, {sm.IPv6.String(), "IPv6"},
-		{sm.PolicyLocal.String(), "Local"}, {sm.PolicyCluster.String(), "Cluster"},
-		{sm.ForwardNAT.String(), "nat"}, {sm.ForwardDirect.String(), "direct"},
-		{sm.ForwardTunnel.String(), "tunnel"},
 		{sm.Kind(9).String(), "kind 9"}, {sm.Verdict(9).String(), "verdict 9"},
-		{sm.Outcome(9).String(), "outcome 9"},
 		{sm.Drop.String(), "drop"}, {sm.BalanceLocal.String(), "local"},
-		{sm.ScopeLocal.String(), "local"},
 		{sm.LoadBalancer.String(), "load-balancer"}, {sm.ExternalIP.String(), "external-ip"},
-		{sm.HostIP.String(), "host-ip"}, {sm.MasqueradePolicy(9).String(), "masquerade policy 9"},
+		{sm.HostIP.String(), "host-ip"},
 		{sm.FromAnywhere.String(), "all"}, {sm.Origins(0).String(), "none"},
 		{(sm.FromPods | sm.FromOutside).String(), "pods,outside"},
 		{sm.FrontendKey{Addr: ip("::"), Protocol: sm.UDP, Port: 30053}.String(), "*6:30053/udp"},
@@ -234,4 +229,21 @@ func TestWords(t *testing.T) {
 	for _, tt := range tests {
 		require.Equal(t, tt.want, tt.got)
 	}
+}
+
+func TestSinceCountsWhatDiffers(t *testing.T) {
+	t.Parallel()
+	web, db := sm.Name{Name: "web"}, sm.Name{Name: "db"}
+	a := sm.State{}.WithService(&sm.Service{Name: web}).
+		WithEndpoints(web, []sm.Endpoint{{Weight: 1}, {Weight: 2}}).
+		WithService(&sm.Service{Name: db})
+	since := func(s, old sm.State) [3]int {
+		services, endpoints, growth := s.Since(old)
+		return [...]int{services, endpoints, growth}
+	}
+	require.Equal(t, [...]int{2, 1, 2}, since(a, sm.State{}))
+	b := a.WithoutService(web).WithEndpoints(db, []sm.Endpoint{{Weight: 1}})
+	require.Equal(t, [...]int{1, 2, -1}, since(b, a))
+	require.Zero(t, since(b, b))
+	require.Zero(t, since(a.WithNode(sm.Node{Name: "n1"}), a))
 }

@@ -6,28 +6,27 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/persist"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Table says what services mean on one node: frontends, pools, and what goes with them. Tables are
-// immutable and share what they have in common; what a table hands out is a copy. [Resolve] makes
-// them from a state, [NewTable] from what a backend found in the kernel. The nil *Table is an empty
-// table.
+// Table says what services mean on one node: frontends, pools, and sets that depend on them. Tables
+// are immutable and share common contents; methods return copies. [Resolve] makes tables from a
+// state, [NewTable] from a backend's reading of the kernel. The nil *Table is an empty table.
 type Table struct {
 	rules      Rules
-	frontends  persist.Map[FrontendKey, *Frontend, keyOrder]
-	owned      persist.Map[PortName, []*Frontend, portOrder] // the frontends of each service port
-	pools      persist.Map[PoolID, *Pool, poolIDOrder]
+	frontends  pmap.Map[FrontendKey, *Frontend, keyHash]
+	owned      pmap.Map[PortName, []*Frontend, portHash] // the frontends of each service port
+	pools      pmap.Map[PoolID, *Pool, poolHash]
 	clusterIPs addrCounts
 	hairpins   addrCounts
-	health     persist.Map[Name, HealthCheck, nameOrder]
-	// claims that are no frontend because another won
-	losers persist.Map[claimKey, *Frontend, claimOrder]
+	health     pmap.Map[Name, *HealthCheck, nameHash]
+	// claims that are not frontends because another claim won
+	losers pmap.Map[claimKey, *Frontend, claimHash]
 
 	memory *memory // nil unless made by Resolve
 }
 
-// orEmpty returns what t stands for: nil is an empty table.
+// orEmpty returns t, or an empty table if t is nil.
 func (t *Table) orEmpty() *Table {
 	if t == nil {
 		return &Table{}
@@ -35,17 +34,17 @@ func (t *Table) orEmpty() *Table {
 	return t
 }
 
-// Contents are the parts of a table, as a backend reads them back.
+// Contents are the contents of a table, as a backend reads them from the kernel.
 type Contents struct {
-	Rules      Rules
-	Frontends  []*Frontend
-	Pools      []*Pool
-	ClusterIPs []netip.Addr
-	Hairpins   []netip.Addr
+	Rules      Rules        `json:"rules"`
+	Frontends  []*Frontend  `json:"frontends,omitempty"`
+	Pools      []*Pool      `json:"pools,omitempty"`
+	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
+	Hairpins   []netip.Addr `json:"hairpins,omitempty"`
 }
 
-// NewTable returns the table with a copy of the given contents, in any order. It is an error if a
-// key or an identity occurs twice.
+// NewTable returns a table with a copy of the contents, which may be in any order. It is an error
+// if a key or an identity occurs twice.
 func NewTable(c Contents) (*Table, error) {
 	t := &Table{rules: c.Rules.clone(), clusterIPs: addrSet(c.ClusterIPs),
 		hairpins: addrSet(c.Hairpins)}
@@ -56,39 +55,26 @@ func NewTable(c Contents) (*Table, error) {
 	for i, f := range c.Frontends {
 		all[i] = f.clone()
 	}
-	var frontends persist.Builder[FrontendKey, *Frontend, keyOrder]
-	for _, f := range sorted(all, func(a, b *Frontend) int {
+	var frontends pmap.Builder[FrontendKey, *Frontend, keyHash]
+	for _, f := range inOrder(all, func(a, b *Frontend) int {
 		return a.Key.Compare(b.Key)
 	}) {
 		if !frontends.Append(f.Key, f) {
 			return nil, fmt.Errorf("new table: frontend %v occurs twice", f.Key)
 		}
 	}
-	var pools persist.Builder[PoolID, *Pool, poolIDOrder]
-	for _, p := range sorted(c.Pools, comparePools) {
+	var pools pmap.Builder[PoolID, *Pool, poolHash]
+	for _, p := range inOrder(c.Pools, comparePools) {
 		if !pools.Append(p.ID, p.clone()) {
 			return nil, fmt.Errorf("new table: pool %v occurs twice", p.ID)
 		}
 	}
-	var owned persist.Builder[PortName, []*Frontend, portOrder]
-	for port, own := range byPort(sorted(all, compareClaims)) {
+	var owned pmap.Builder[PortName, []*Frontend, portHash]
+	for port, own := range byPort(inOrder(all, compareClaims)) {
 		owned.Append(port, own)
 	}
 	t.frontends, t.pools, t.owned = frontends.Map(), pools.Map(), owned.Map()
 	return t, nil
-}
-
-// Contents returns what [NewTable] makes the table of: what a kernel holds of it.
-func (t *Table) Contents() Contents {
-	return Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
-		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
-		Hairpins: slices.Collect(t.Hairpins())}
-}
-
-func sorted[T any](list []T, compare func(a, b T) int) []T {
-	list = slices.Clone(list)
-	slices.SortFunc(list, compare)
-	return list
 }
 
 // Rules returns the table's node-wide rules.
@@ -105,7 +91,7 @@ func (t *Table) Frontends() iter.Seq[*Frontend] {
 // Frontend returns the frontend with the given key, nil if there is none.
 func (t *Table) Frontend(k FrontendKey) *Frontend { return t.frontend(k).clone() }
 
-// frontend and pool return the table's own values, which nobody else may hold.
+// frontend and pool return the table's own values, which must not leave the package.
 func (t *Table) frontend(k FrontendKey) *Frontend {
 	if t == nil {
 		return nil
@@ -130,11 +116,11 @@ func (t *Table) pool(id PoolID) *Pool {
 	return p
 }
 
-// PoolsOf returns the pools that a frontend balances over: that of internal traffic, and that of
-// external traffic if it is another. Where traffic is not balanced, or the table does not have the
-// pool, it is nil.
+// PoolsOf returns the pools that a frontend balances over: internal for internal traffic, and
+// external for external traffic if that pool is another one. A result is nil if that traffic is not
+// balanced, or the table lacks the pool.
 func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
-	internal, external = Shared{t}.PoolsOf(f)
+	internal, external = tableView{t}.PoolsOf(f)
 	return internal.clone(), external.clone()
 }
 
@@ -155,33 +141,29 @@ func (t *Table) frontendsOf(n PortName) []*Frontend {
 	return own
 }
 
-// ClusterIPs returns the cluster IPs of all services, sorted: the addresses whose other ports are
-// rejected.
+// ClusterIPs returns the sorted cluster IPs of all services. Packets to other ports of these
+// addresses are rejected.
 func (t *Table) ClusterIPs() iter.Seq[netip.Addr] { return keys(t.orEmpty().clusterIPs.All()) }
 
-// HasClusterIP reports whether a is one of [Table.ClusterIPs].
-func (t *Table) HasClusterIP(a netip.Addr) bool {
-	_, ok := t.orEmpty().clusterIPs.Get(a)
-	return ok
-}
-
-// Hairpins returns, sorted, the addresses of endpoints that may send to a service and be given
-// themselves: those on this node and those of which the node is not known. Such a connection must
-// be masqueraded, or its reply never comes back through the node.
+// Hairpins returns, sorted, the addresses of endpoints that may connect to a service and be chosen
+// as its endpoint: those on this node and those whose node is not known. Such a connection must be
+// masqueraded, because otherwise its reply does not come back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
 
-// HasHairpin reports whether a is one of [Table.Hairpins].
-func (t *Table) HasHairpin(a netip.Addr) bool {
-	_, ok := t.orEmpty().hairpins.Get(a)
-	return ok
+// HealthChecks returns, by service name, the answers to health checks of external load balancers.
+// The program gives these answers, not the kernel.
+func (t *Table) HealthChecks() iter.Seq[HealthCheck] {
+	return func(yield func(HealthCheck) bool) {
+		for _, h := range t.orEmpty().health.All() {
+			if !yield(*h) {
+				return
+			}
+		}
+	}
 }
 
-// HealthChecks returns, by service name, what external load balancers ask for. They are answered by
-// the program, not by the kernel.
-func (t *Table) HealthChecks() iter.Seq[HealthCheck] { return values(t.orEmpty().health.All()) }
-
-// Conflicts returns the claims that lost to another service, in the order of their keys. A table
-// that does not come from [Resolve] knows of none.
+// Conflicts returns the claims that lost to another service, in the order of their keys. Only
+// tables from [Resolve] have conflicts.
 func (t *Table) Conflicts() iter.Seq[Conflict] {
 	t = t.orEmpty()
 	return func(yield func(Conflict) bool) {
@@ -194,13 +176,13 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 	}
 }
 
-// HealthCheck is the state of one health check node port. Each family answers for itself, as a load
-// balancer that asks over IPv4 sends IPv4.
+// HealthCheck is the state of one health check node port. The families answer independently,
+// because a load balancer that asks over IPv4 sends IPv4 traffic.
 type HealthCheck struct {
 	Service Name   `json:"service"`
 	Port    uint16 `json:"port"`
-	// IPv4 and IPv6 count the addresses of ready endpoints on this node, [NotServed] in a family in
-	// which the service does not exist: nobody answers there.
+	// IPv4 and IPv6 count the addresses of ready endpoints on this node. The count is [NotServed]
+	// in a family in which the service does not exist: nothing answers there.
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
 }

@@ -7,12 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // contentsOf returns the parts of a table, shuffled.
 func contentsOf(r source, t *sm.Table) sm.Contents {
-	c := t.Contents()
+	c := nocopy.Of(t).Contents()
 	r.Shuffle(len(c.Frontends), func(i, j int) {
 		c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i]
 	})
@@ -29,14 +30,13 @@ func TestATableReadBackEqualsTheOneWritten(t *testing.T) {
 		found, err := sm.NewTable(contentsOf(r, table))
 		require.NoError(t, err)
 		c := sm.Diff(found, table)
-		c.Health = nil // not in the kernel
-		require.Empty(t, c.String())
+		require.True(t, c.Empty(), c.String())
 		for f := range table.Frontends() {
 			require.Equal(t, table.FrontendsOf(f.Service), found.FrontendsOf(f.Service))
 		}
 		require.Empty(t, slices.Collect(found.Conflicts()))
 
-		// Resolving from a table that remembers nothing starts from scratch, but keeps its slots.
+		// Resolving from a table without memory starts from scratch, but keeps the table's slots.
 		s := r.state()
 		again := mustResolve(t, found, s)
 		requireSame(t, mustResolve(t, nil, s), again)
@@ -82,8 +82,8 @@ func TestTheNilTableIsEmpty(t *testing.T) {
 	require.Empty(t, slices.Collect(none.Hairpins()))
 	require.Empty(t, slices.Collect(none.HealthChecks()))
 	require.Empty(t, slices.Collect(none.Conflicts()))
-	require.False(t, none.HasClusterIP(ip("10.96.0.1")))
-	require.False(t, none.HasHairpin(ip("10.96.0.1")))
+	require.False(t, nocopy.Of(none).HasClusterIP(ip("10.96.0.1")))
+	require.False(t, nocopy.Of(none).HasHairpin(ip("10.96.0.1")))
 	require.Equal(t, sm.Untouched, none.Decide(sm.Packet{}, nil).Outcome)
 }
 
@@ -104,4 +104,27 @@ func TestIterationOverATableStopsWhenAsked(t *testing.T) {
 	}
 	require.Equal(t, 1, n)
 	require.Equal(t, 55, table.Len())
+}
+
+func TestPoolsThatATableLacksAreAssumed(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	for range 50 {
+		table, other := mustResolve(t, nil, r.state()), mustResolve(t, nil, r.state())
+		c := contentsOf(r, table)
+		lacks := c
+		lacks.Pools = c.Pools[:len(c.Pools)/2]
+		read, err := sm.NewTable(lacks)
+		require.NoError(t, err)
+		require.True(t, nocopy.Of(table).AssumedIn(read).Equal(table))
+		require.Len(t, slices.Collect(read.Pools()), len(lacks.Pools), "the table itself stays")
+		require.Same(t, table, nocopy.Of(other).AssumedIn(table), "nothing is missing")
+		require.Same(t, read, nocopy.Of((*sm.Table)(nil)).AssumedIn(read))
+
+		lacks.Frontends = nil // so no frontend lacks a pool
+		read, err = sm.NewTable(lacks)
+		require.NoError(t, err)
+		require.Same(t, read, nocopy.Of(table).AssumedIn(read))
+	}
+	require.Nil(t, nocopy.Of(mustResolve(t, nil, r.state())).AssumedIn((*sm.Table)(nil)))
 }

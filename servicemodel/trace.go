@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Trace says in words, step by step, what a table does to a packet.
+// Trace explains in words, step by step, what a table does to a packet.
 type Trace struct {
 	Packet   Packet
 	Decision Decision
@@ -16,36 +16,25 @@ type Trace struct {
 
 // Step is one step of a [Trace].
 type Step struct {
-	Kind StepKind
+	// Kind is the subject of the step, such as "destination". The last step is the "outcome".
+	Kind string
 	Text string
 }
 
-// StepKind says what a step is about.
-type StepKind uint8
-
-// The kinds of steps, in their order.
+// The kinds of steps, in their order. An engine adds "refused" after the conflicts, for refused
+// services that would claim the destination.
 const (
-	StepSource      StepKind = iota // where the packet is taken to come from
-	StepDestination                 // the frontend that it meets, or what it nearly meets
-	StepConflict                    // another service that claims the frontend, and lost
-	StepSources                     // who may connect
-	StepPolicy                      // which traffic policy counts
-	StepEndpoints                   // how many of the endpoints are used
-	StepExcluded                    // an endpoint that is not, and why
-	StepAffinity                    // whether a client stays with its endpoint
-	StepMasquerade                  // whether the endpoint sees an address of the node
-	StepOutcome                     // what happens
+	stepSource      = "source"      // the origin that the packet is attributed to
+	stepDestination = "destination" // the frontend that it meets, or nearly meets
+	stepConflict    = "conflict"    // another service that claims the frontend, and lost
+	stepSources     = "sources"     // who may connect
+	stepPolicy      = "policy"      // which traffic policy counts
+	stepEndpoints   = "endpoints"   // how many of the endpoints are used
+	stepExcluded    = "excluded"    // an endpoint that is not used, and why
+	stepAffinity    = "affinity"    // whether a client stays with its endpoint
+	stepMasquerade  = "masquerade"  // whether the endpoint sees an address of the node
+	stepOutcome     = "outcome"     // what happens
 )
-
-// String returns the kind as text, such as "destination".
-func (k StepKind) String() string {
-	names := [...]string{"source", "destination", "conflict", "sources", "policy", "endpoints",
-		"excluded", "affinity", "masquerade", "outcome"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return "step " + uitoa(uint16(k))
-}
 
 // String returns the packet and a line for each step.
 func (t Trace) String() string {
@@ -57,34 +46,32 @@ func (t Trace) String() string {
 	return b.String()
 }
 
-// Trace decides about a packet as [Table.Decide] does, and says how it came to that. Which
-// endpoints were left out, and why, is known to tables that were resolved; one that was read from a
-// kernel has only those that are used. What the kernel remembers of the client by session affinity
-// is no part of a table.
+// Trace decides about a packet like [Table.Decide], and explains the decision. Only resolved tables
+// know which endpoints are unused, and why. A table that was read from a kernel has only the used
+// ones. What the kernel remembers about the client for session affinity is not part of a table.
 //
-// It costs O(log n), and O(n) where no frontend is met: then it looks for what is like it.
+// It costs O(log n), or O(n) if the packet meets no frontend: then it searches for similar ones.
 func (t *Table) Trace(p Packet, here Locality) Trace {
 	t = t.orEmpty()
 	r := tracer{Trace: Trace{Packet: p, Decision: t.Decide(p, here)}, t: t, here: here}
-	r.step(StepSource, "%s", r.source())
+	r.step(stepSource, "%s", r.source())
 	if f := r.Decision.Frontend; f != nil {
 		r.atFrontend(f)
 	} else {
 		r.nearMisses()
 	}
-	r.step(StepOutcome, "%s", r.outcome())
+	r.step(stepOutcome, "%s", r.outcome())
 	return r.Trace
 }
 
-// tracer makes a trace.
 type tracer struct {
 	Trace
 	t    *Table
 	here Locality
 }
 
-func (r *tracer) step(k StepKind, format string, args ...any) {
-	r.Steps = append(r.Steps, Step{k, fmt.Sprintf(format, args...)})
+func (r *tracer) step(kind, format string, args ...any) {
+	r.Steps = append(r.Steps, Step{kind, fmt.Sprintf(format, args...)})
 }
 
 // source says where the packet comes from.
@@ -104,10 +91,10 @@ func (r *tracer) source() string {
 	if pods.detects(FamilyOf(src)) {
 		return src.String() + " is outside: no pod, and no address of this node"
 	}
-	return src.String() + " counts as outside: nothing says which packets come from pods"
+	return src.String() + " counts as outside: the node names no network of pods (Node.LocalPods)"
 }
 
-// kindText is what a frontend of a kind is, with an article.
+// kindText describes a kind of frontend, with an article.
 func kindText(k Kind) string {
 	switch k {
 	case ClusterIP:
@@ -123,34 +110,34 @@ func kindText(k Kind) string {
 }
 
 func (r *tracer) atFrontend(f *Frontend) {
-	r.step(StepDestination, "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
+	r.step(stepDestination, "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
 	for k, lost := range r.t.losers.From(claimKey{key: f.Key}) {
 		if k.key != f.Key {
 			break
 		}
-		r.step(StepConflict, "%v claims it too, as %s, and does not get it", lost.Service,
+		r.step(stepConflict, "%v claims it too, as %s, and does not get it", lost.Service,
 			kindText(lost.Kind))
 	}
 	if f.Sources != nil {
-		r.step(StepSources, "only %s may connect", orNone(prefixesText(f.Sources)))
-		if r.Decision.Cause.Kind == CauseSource {
+		r.step(stepSources, "only %s may connect", orNone(prefixesText(f.Sources)))
+		if r.Decision.Cause.Kind == causeSource {
 			return
 		}
 	}
 	verdict := r.Decision.verdict()
-	r.step(StepPolicy, "%s", r.policy(f, verdict))
+	r.step(stepPolicy, "%s", r.policy(f, verdict))
 	r.endpoints(f, verdict)
 	if r.Decision.Outcome != Balanced {
 		return
 	}
 	if f.Affinity > 0 {
-		r.step(StepAffinity, "the client stays with the endpoint that it is given, until it has "+
+		r.step(stepAffinity, "the client stays with the endpoint that it is given, until it has "+
 			"made no connection for %v", f.Affinity)
 	}
-	r.step(StepMasquerade, "%s", r.masquerade(f))
+	r.step(stepMasquerade, "%s", r.masquerade(f))
 }
 
-// policy says which traffic policy counts, and what it means.
+// policy says which traffic policy counts, and its meaning.
 func (r *tracer) policy(f *Frontend, v Verdict) string {
 	local := v == BalanceLocal || v == Drop
 	name := "externalTrafficPolicy"
@@ -168,7 +155,7 @@ func (r *tracer) policy(f *Frontend, v Verdict) string {
 	return name + " is Cluster: endpoints anywhere"
 }
 
-// isLocal reports whether the state says that the traffic policy of f is Local.
+// isLocal reports whether the traffic policy of f is Local according to the state.
 func (t *Table) isLocal(f *Frontend) bool {
 	if !t.remembers() {
 		return false
@@ -187,23 +174,23 @@ func (t *Table) isLocal(f *Frontend) bool {
 func (r *tracer) endpoints(f *Frontend, v Verdict) {
 	used := len(r.Decision.Candidates)
 	if !r.t.remembers() {
-		r.step(StepEndpoints, "%s used", isOrAre(used))
+		r.step(stepEndpoints, "%s used", isOrAre(used))
 		return
 	}
 	all := Select(r.t.memory.state, f.Service, f.Key.Family())
-	r.step(StepEndpoints, "%d of %s used", used, isOrAre(len(all)))
+	r.step(stepEndpoints, "%d of %s used", used, isOrAre(len(all)))
 	for _, s := range all {
 		out := s.Cluster
 		if v == BalanceLocal || v == Drop {
 			out = s.Local
 		}
-		if out != Included {
-			r.step(StepExcluded, "%s %v", s.name(), out)
+		if out != included {
+			r.step(stepExcluded, "%s %v", s.name(), out)
 		}
 	}
 }
 
-// name is where the endpoint is reached, or its address where it has no port.
+// name returns the endpoint's target, or only its address if it has no port.
 func (s *Selection) name() string {
 	name := s.Endpoint.Addr.String()
 	if s.Target.Port() != 0 {
@@ -228,14 +215,14 @@ func (r *tracer) masquerade(f *Frontend) string {
 	return fmt.Sprintf("the endpoint sees %v", src)
 }
 
-// outcome says what happens, and why not something else.
+// outcome says what happens, and why.
 func (r *tracer) outcome() string {
 	d := &r.Decision
 	if d.Outcome != Balanced {
-		if d.Cause.Kind == NoCause {
-			return d.Outcome.String() + ": " + d.Reason
+		if d.Cause.Kind == noCause {
+			return string(d.Outcome) + ": " + d.Reason
 		}
-		return d.Outcome.String() + ": " + d.Cause.String()
+		return string(d.Outcome) + ": " + d.Cause.String()
 	}
 	total := 0
 	for _, c := range d.Candidates {
@@ -245,19 +232,19 @@ func (r *tracer) outcome() string {
 	for _, c := range d.Candidates {
 		shares = append(shares, fmt.Sprintf("%v (%d of %d)", c.Endpoint, c.Weight, total))
 	}
-	return d.Outcome.String() + " over " + strings.Join(shares, ", ")
+	return string(d.Outcome) + " over " + strings.Join(shares, ", ")
 }
 
-// nearMisses says what is like the destination.
+// nearMisses adds steps about frontends that resemble the destination.
 func (r *tracer) nearMisses() {
 	p, before := &r.Packet, len(r.Steps)
 	dst := p.Dst.Addr()
 	if c := r.t.otherPort(*p); len(c.Others) > 0 {
-		r.step(StepDestination, "%v", c)
+		r.step(stepDestination, "%v", c)
 	}
 	node := FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol, Port: p.Dst.Port()}
 	if f := r.t.frontend(node); f != nil && p.Protocol.Valid() {
-		r.step(StepDestination, "%s is a node port of %v, but %s", numbered(node), f.Service,
+		r.step(stepDestination, "%s is a node port of %v, but %s", numbered(node), f.Service,
 			r.notNodePort(dst))
 	}
 	r.nearServices(dst)
@@ -266,17 +253,17 @@ func (r *tracer) nearMisses() {
 			continue
 		}
 		if slices.ContainsFunc(pool.Slots, func(s Slot) bool { return s.Endpoint == p.Dst }) {
-			r.step(StepDestination, "%v is an endpoint of %v, and reached without the service",
+			r.step(stepDestination, "%v is an endpoint of %v, and reached without the service",
 				p.key(), id.Service)
 			break
 		}
 	}
 	if len(r.Steps) == before {
-		r.step(StepDestination, "no service has %v", dst)
+		r.step(stepDestination, "no service has %v", dst)
 	}
 }
 
-// notNodePort says why an address of the packet takes no node ports.
+// notNodePort says why an address of the node answers no node ports.
 func (r *tracer) notNodePort(dst netip.Addr) string {
 	switch {
 	case !r.here.Local(dst):
@@ -288,27 +275,27 @@ func (r *tracer) notNodePort(dst netip.Addr) string {
 		orNone(prefixesText(r.t.rules.NodePorts)))
 }
 
-// nearServices names services of the state that have an address and do not answer there.
+// nearServices names services of the state that have the address but do not answer there.
 func (r *tracer) nearServices(dst netip.Addr) {
 	if !r.t.remembers() || len(slices.Collect(r.t.frontendsAt(dst))) > 0 {
 		return
 	}
 	for n, svc := range r.t.memory.state.services.All() {
 		proxied := func(l LoadBalancerIP) bool {
-			return l.Addr == dst && l.Mode == LoadBalancerProxy
+			return l.Addr == dst && l.Proxy
 		}
 		has := func(l LoadBalancerIP) bool { return l.Addr == dst }
 		switch {
 		case slices.ContainsFunc(svc.LoadBalancerIPs, proxied):
-			r.step(StepDestination, "%v is a load balancer IP of %v, which the load balancer "+
+			r.step(stepDestination, "%v is a load balancer IP of %v, which the load balancer "+
 				"replaces (ipMode Proxy)", dst, n)
 		case !slices.Contains(svc.ExternalIPs, dst) && !slices.Contains(svc.ClusterIPs, dst) &&
 			!slices.ContainsFunc(svc.LoadBalancerIPs, has):
 		case !svc.exists(FamilyOf(dst)):
-			r.step(StepDestination, "%v is an address of %v, which has no cluster IP of family %v",
+			r.step(stepDestination, "%v is an address of %v, which has no cluster IP of family %v",
 				dst, n, FamilyOf(dst))
 		default:
-			r.step(StepDestination, "%v is an address of %v, which has no ports", dst, n)
+			r.step(stepDestination, "%v is an address of %v, which has no ports", dst, n)
 		}
 	}
 }

@@ -6,17 +6,16 @@ import (
 	"net/netip"
 )
 
-// Validate checks the whole state and returns every problem joined in one error, each a
-// *[FieldError]; nil if there is none. Services that claim the same address and port are no problem
-// here; see [Table.Conflicts].
+// Validate checks the whole state. It joins all problems in one error, each a *[FieldError], or
+// returns nil. Services that claim the same address and port are no problem here; see
+// [Table.Conflicts].
 //
-// What may be written more than one way is normalised rather than refused: host bits of ranges are
-// ignored, and of endpoints that name one address and port twice one is used. IPv4-mapped IPv6
-// addresses are refused: they are never seen on the wire, so whoever writes one means something
-// else.
+// Some inputs are normalised and not refused: the host bits of ranges are ignored, and if endpoints
+// have the same address and port, one of them is used. IPv4-mapped IPv6 addresses are refused: they
+// never occur on the wire, so they are probably a mistake.
 func (s State) Validate() error { return validate(s, s.editsSince(State{}), true) }
 
-// validate checks the services in edits and, if asked to, the node.
+// validate checks the edits and, if asked to, the node.
 func validate(s State, edits []edit, node bool) error {
 	var p problems
 	if node {
@@ -24,17 +23,24 @@ func validate(s State, edits []edit, node bool) error {
 	}
 	for i := range edits {
 		e := &edits[i]
-		if e.service != nil {
+		if e.redefined && e.service != nil {
 			p.checkService(e.service)
 		}
-		p.checkEndpoints(e.name, e.endpoints, e.service == nil)
+		if len(e.endpoints) == 0 {
+			continue
+		}
+		p.service, p.object = e.name, func() string { return "endpoints " + e.name.String() }
+		if e.service == nil {
+			p.checkName(e.name)
+		}
+		p.checkEndpoints(e.endpoints, true)
 	}
 	return errors.Join(p.found...)
 }
 
 // problems collects what is wrong with one object after the other.
 type problems struct {
-	service Name          // the service being checked; zero if it is the node
+	service Name          // the service being checked; zero for the node
 	object  func() string // the name of the object being checked
 	found   []error
 }
@@ -49,8 +55,12 @@ func (p *problems) add(field string, value any, reason string) {
 	})
 }
 
-// path returns the path of a field in an element of a list.
+// path returns the path of a field in an element of a list. A negative index is that of an object
+// outside a list.
 func path(list string, i int, field string) string {
+	if i < 0 {
+		return field
+	}
 	s := fmt.Sprintf("%s[%d]", list, i)
 	if field != "" {
 		s += "." + field
@@ -63,7 +73,16 @@ const maxName = 253
 
 // checkText checks a name. Names become comments in the kernel, next to "/" and ":", and within
 // quotes.
-func checkText(s string) (reason string) {
+func (p *problems) checkText(field, text string, required bool) {
+	if text == "" && required {
+		p.add(field, nil, "required")
+	}
+	if reason := textProblem(text); reason != "" {
+		p.add(field, quote(text), reason)
+	}
+}
+
+func textProblem(s string) string {
 	if len(s) > maxName {
 		return fmt.Sprintf("longer than %d bytes", maxName)
 	}
@@ -79,17 +98,13 @@ func (p *problems) checkName(n Name) {
 	for _, part := range [...]struct {
 		field, text string
 	}{{"name.namespace", n.Namespace}, {"name.name", n.Name}} {
-		if part.text == "" {
-			p.add(part.field, nil, "required")
-		} else if reason := checkText(part.text); reason != "" {
-			p.add(part.field, quote(part.text), reason)
-		}
+		p.checkText(part.field, part.text, true)
 	}
 }
 
 func quote(s string) string { return fmt.Sprintf("%q", s) }
 
-// addrKind says which special addresses a field takes.
+// addrKind says which special addresses a field allows.
 type addrKind int
 
 const (
@@ -98,41 +113,36 @@ const (
 	ofHost                     // also link-local ones, and IPv4 loopback
 )
 
-// checkAddr returns what is wrong with an address.
-func checkAddr(a netip.Addr, kind addrKind) (reason string) {
+// checkAddr checks the address in a field of an element of a list.
+func (p *problems) checkAddr(list string, i int, field string, a netip.Addr, kind addrKind) {
+	reason := ""
 	switch {
 	case !a.IsValid():
-		return "required"
+		p.add(path(list, i, field), nil, "required")
 	case a.Zone() != "":
-		return "must not have a zone"
+		reason = "must not have a zone"
 	case a.Is4In6():
-		return "is an IPv4-mapped IPv6 address; give the IPv4 address"
+		reason = "is an IPv4-mapped IPv6 address; give the IPv4 address"
 	case a.IsUnspecified():
-		return "must not be the unspecified address"
+		reason = "must not be the unspecified address"
 	case kind == ofHost && a.IsLoopback() && a.Is4():
 	case kind == ofHost && a.IsLoopback():
-		return "must not be ::1: the kernel cannot route from there to endpoints"
+		reason = "must not be ::1: the kernel cannot route from there to endpoints"
 	case a.IsLoopback():
-		return "must not be a loopback address"
+		reason = "must not be a loopback address"
 	case a.IsMulticast():
-		return "must not be a multicast address"
-	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "must not be the broadcast address"
+		reason = "must not be a multicast address"
+	case a == broadcast:
+		reason = "must not be the broadcast address"
 	case kind == routable && a.IsLinkLocalUnicast():
-		return "must not be a link-local address"
+		reason = "must not be a link-local address"
 	}
-	return ""
+	if reason != "" {
+		p.add(path(list, i, field), a, reason)
+	}
 }
 
-func (p *problems) checkAddr(field string, i int, sub string, a netip.Addr, kind addrKind) {
-	if reason := checkAddr(a, kind); reason != "" {
-		var value any
-		if a.IsValid() {
-			value = a
-		}
-		p.add(path(field, i, sub), value, reason)
-	}
-}
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 func (p *problems) checkRanges(field string, ranges []netip.Prefix) {
 	for i, r := range ranges {
@@ -146,8 +156,8 @@ func (p *problems) checkRanges(field string, ranges []netip.Prefix) {
 	}
 }
 
-// repeats yields the index of each element whose key an earlier one has too, and the index of the
-// first such.
+// repeats yields the index of each element whose key occurs earlier, and the index of the first
+// element with that key.
 func repeats[K comparable](n int, key func(int) (k K, counts bool)) func(yield func(i,
 	first int) bool) {
 	return func(yield func(i, first int) bool) {

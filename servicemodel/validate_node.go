@@ -5,7 +5,6 @@ import (
 	"slices"
 )
 
-// checkNode checks the node.
 func (p *problems) checkNode(n *Node) {
 	p.service, p.object = Name{}, func() string { return "node" }
 	for i, a := range n.Addresses {
@@ -22,7 +21,7 @@ func (p *problems) checkNode(n *Node) {
 	}
 }
 
-// maxInterface is the length of the longest interface name (IFNAMSIZ in include/uapi/linux/if.h,
+// maxInterface is the maximum length of an interface name (IFNAMSIZ in include/uapi/linux/if.h,
 // less the final zero).
 const maxInterface = 15
 
@@ -33,8 +32,8 @@ func (p *problems) checkPodDetector(d PodDetector) {
 	}{{"localPods.bridge", d.Bridge}, {"localPods.interfacePrefix", d.InterfacePrefix}} {
 		if len(name.text) > maxInterface {
 			p.add(name.field, quote(name.text), fmt.Sprintf("longer than %d bytes", maxInterface))
-		} else if reason := checkText(name.text); reason != "" {
-			p.add(name.field, quote(name.text), reason)
+		} else {
+			p.checkText(name.field, name.text, false)
 		}
 	}
 	given := []bool{len(d.CIDRs) > 0, d.Bridge != "", d.InterfacePrefix != ""}

@@ -1,12 +1,27 @@
 package servicemodel
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 )
 
-// checkService checks a service.
+// Validate checks the service alone, as [State.Validate] does.
+func (s *Service) Validate() error {
+	var p problems
+	p.checkService(s)
+	return errors.Join(p.found...)
+}
+
+// Validate checks the endpoint alone, as [State.Validate] does. Its fields are named "addr",
+// "ports[0].port" and so on. The errors name no service.
+func (e *Endpoint) Validate() error {
+	p := problems{object: func() string { return "endpoint " + e.Addr.String() }}
+	p.checkEndpoints([]Endpoint{*e}, false)
+	return errors.Join(p.found...)
+}
+
 func (p *problems) checkService(s *Service) {
 	p.service, p.object = s.Name, func() string { return "service " + s.Name.String() }
 	p.checkName(s.Name)
@@ -20,28 +35,30 @@ func (p *problems) checkService(s *Service) {
 	}
 	for i, lb := range s.LoadBalancerIPs {
 		p.checkAddr("loadBalancerIPs", i, "addr", lb.Addr, anyUnicast)
-		if lb.Mode > LoadBalancerProxy {
-			p.add(path("loadBalancerIPs", i, "mode"), uint8(lb.Mode),
-				"unknown load balancer IP mode")
-		}
 	}
 	p.checkRanges("loadBalancerSourceRanges", s.LoadBalancerSourceRanges)
 	p.checkAffinity(s.SessionAffinity)
-	if s.InternalTrafficPolicy > PolicyLocal {
-		p.add("internalTrafficPolicy", uint8(s.InternalTrafficPolicy), "unknown traffic policy")
-	}
-	if s.ExternalTrafficPolicy > PolicyLocal {
-		p.add("externalTrafficPolicy", uint8(s.ExternalTrafficPolicy), "unknown traffic policy")
-	}
+	checkWord(p, "internalTrafficPolicy", s.InternalTrafficPolicy, PolicyLocal)
+	checkWord(p, "externalTrafficPolicy", s.ExternalTrafficPolicy, PolicyLocal)
 	p.checkMasquerade(&s.Masquerade)
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
 	}
-	if s.Forwarding > ForwardTunnel {
-		p.add("forwarding", uint8(s.Forwarding), "unknown forwarding method")
-	}
+	checkWord(p, "forwarding", s.Forwarding, ForwardDirect, ForwardTunnel)
 	if e := s.Connections.problem(); e != nil {
 		p.add("connections."+e.Field, e.Value, e.Reason)
+	}
+}
+
+// checkWord checks a field whose value must be empty, which means its default, or one of the words.
+func checkWord[T ~string](p *problems, field string, value T, words ...T) {
+	if value != "" && !slices.Contains(words, value) {
+		last := len(words) - 1
+		all := string(words[last])
+		if last > 0 {
+			all = list(words[:last], ", ") + " or " + all
+		}
+		p.add(field, quote(string(value)), "must be "+all+", or empty for the default")
 	}
 }
 
@@ -53,9 +70,7 @@ func (p *problems) checkMasquerade(m *Masquerade) {
 		{"clusterIPs", m.ClusterIPs}, {"loadBalancerIPs", m.LoadBalancerIPs},
 		{"externalIPs", m.ExternalIPs}, {"hostIPs", m.HostIPs}, {"nodePorts", m.NodePorts},
 	} {
-		if f.policy > MasqueradeNever {
-			p.add("masquerade."+f.field, uint8(f.policy), "unknown masquerade policy")
-		}
+		checkWord(p, "masquerade."+f.field, f.policy, masqueradePolicies...)
 	}
 }
 
@@ -64,8 +79,11 @@ func (p *problems) checkPorts(s *Service) {
 		port := &s.Ports[i]
 		if port.Name == "" && len(s.Ports) > 1 {
 			p.add(path("ports", i, "name"), nil, "required if there is more than one port")
-		} else if reason := checkText(port.Name); reason != "" {
+		} else if reason := textProblem(port.Name); reason != "" {
 			p.add(path("ports", i, "name"), quote(port.Name), reason)
+		} else if n := len(PortName{Name: s.Name, Port: port.Name}.String()); n > maxPortName {
+			p.add(path("ports", i, "name"), quote(port.Name), fmt.Sprintf("with the service's "+
+				"namespace and name it has %d bytes, and may have %d", n, maxPortName))
 		}
 		if !port.Protocol.Valid() {
 			p.add(path("ports", i, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
@@ -79,27 +97,26 @@ func (p *problems) checkPorts(s *Service) {
 				fmt.Sprintf("is also the node port of ports[%d]", i))
 		}
 	}
-	type number struct {
-		protocol Protocol
-		port     uint16
-	}
 	for i, first := range repeats(len(s.Ports), func(i int) (string, bool) {
 		return s.Ports[i].Name, s.Ports[i].Name != ""
 	}) {
 		p.add(path("ports", i, "name"), quote(s.Ports[i].Name),
 			fmt.Sprintf("is also the name of ports[%d]", first))
 	}
-	for i, first := range repeats(len(s.Ports), func(i int) (number, bool) {
-		return number{s.Ports[i].Protocol, s.Ports[i].Port}, s.Ports[i].Port != 0
-	}) {
-		p.add(path("ports", i, "port"), s.Ports[i].Port,
-			fmt.Sprintf("is also the port of ports[%d], with the same protocol", first))
-	}
-	for i, first := range repeats(len(s.Ports), func(i int) (number, bool) {
-		return number{s.Ports[i].Protocol, s.Ports[i].NodePort}, s.Ports[i].NodePort != 0
-	}) {
-		reason := fmt.Sprintf("is also the node port of ports[%d], with the same protocol", first)
-		p.add(path("ports", i, "nodePort"), s.Ports[i].NodePort, reason)
+	for _, number := range [...]struct {
+		field, name string
+		of          func(*ServicePort) uint16
+	}{
+		{"port", "port", func(p *ServicePort) uint16 { return p.Port }},
+		{"nodePort", "node port", func(p *ServicePort) uint16 { return p.NodePort }},
+	} {
+		for i, first := range repeats(len(s.Ports), func(i int) (EndpointPort, bool) {
+			n := number.of(&s.Ports[i])
+			return EndpointPort{Protocol: s.Ports[i].Protocol, Port: n}, n != 0
+		}) {
+			p.add(path("ports", i, number.field), number.of(&s.Ports[i]), fmt.Sprintf(
+				"is also the %s of ports[%d], with the same protocol", number.name, first))
+		}
 	}
 }
 
@@ -118,15 +135,15 @@ func (p *problems) checkClusterIPs(s *Service) {
 func (p *problems) checkAffinity(a SessionAffinity) {
 	switch d := a.Timeout; {
 	case !a.ClientIP || d == 0:
-	case d < time.Second || d > MaxAffinityTimeout:
+	case d < time.Second || d > maxAffinityTimeout:
 		p.add("sessionAffinity.timeout", d, fmt.Sprintf("must be between 1s and %v",
-			MaxAffinityTimeout))
+			maxAffinityTimeout))
 	case d%time.Second != 0:
 		p.add("sessionAffinity.timeout", d, "must be whole seconds")
 	}
 }
 
-// known reports whether s is one of the schedulers that have a name here.
+// known reports whether s is a scheduler of this package.
 func (s Scheduler) known() bool {
 	name, port, fallback := s.Split()
 	if port || fallback {
@@ -136,47 +153,39 @@ func (s Scheduler) known() bool {
 		slices.Contains(hashing, s)
 }
 
-// checkEndpoints checks a service's endpoints, and the name if nobody else does.
-func (p *problems) checkEndpoints(name Name, eps []Endpoint, checkName bool) {
-	p.service, p.object = name, func() string { return "endpoints " + name.String() }
-	if checkName && len(eps) > 0 {
-		p.checkName(name)
-	}
+// checkEndpoints checks endpoints, in a list or one alone.
+func (p *problems) checkEndpoints(eps []Endpoint, listed bool) {
 	var checked []EndpointPort
 	for i := range eps {
-		e := &eps[i]
-		p.checkAddr("endpoints", i, "addr", e.Addr, routable)
-		if len(e.Ports) == 0 || len(e.Ports) == len(checked) && &e.Ports[0] == &checked[0] {
+		ports := eps[i].Ports
+		at := i
+		if !listed {
+			at = -1
+		}
+		p.checkAddr("endpoints", at, "addr", eps[i].Addr, routable)
+		if len(ports) == 0 || len(ports) == len(checked) && &ports[0] == &checked[0] {
 			continue // endpoints that share their ports share their problems
 		}
-		checked = e.Ports
-		p.checkEndpointPorts(i, e.Ports)
-	}
-}
-
-// checkEndpointPorts checks the ports of endpoint e.
-func (p *problems) checkEndpointPorts(e int, ports []EndpointPort) {
-	field := func(i int, name string) string { return path(path("endpoints", e, "ports"), i, name) }
-	for i := range ports {
-		port := &ports[i]
-		if reason := checkText(port.Name); reason != "" {
-			p.add(field(i, "name"), quote(port.Name), reason)
+		checked = ports
+		field := func(j int, name string) string {
+			return path("endpoints", at, path("ports", j, name))
 		}
-		if !port.Protocol.Valid() {
-			p.add(field(i, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
+		for j, port := range ports {
+			if reason := textProblem(port.Name); reason != "" {
+				p.add(field(j, "name"), quote(port.Name), reason)
+			}
+			if !port.Protocol.Valid() {
+				p.add(field(j, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
+			}
+			if port.Port == 0 {
+				p.add(field(j, "port"), 0, "must not be zero")
+			}
 		}
-		if port.Port == 0 {
-			p.add(field(i, "port"), 0, "must not be zero")
+		for j, first := range repeats(len(ports), func(j int) (EndpointPort, bool) {
+			return EndpointPort{Name: ports[j].Name, Protocol: ports[j].Protocol}, true
+		}) {
+			p.add(field(j, "name"), quote(ports[j].Name),
+				fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
 		}
-	}
-	type identity struct {
-		name     string
-		protocol Protocol
-	}
-	for i, first := range repeats(len(ports), func(i int) (identity, bool) {
-		return identity{ports[i].Name, ports[i].Protocol}, true
-	}) {
-		p.add(field(i, "name"), quote(ports[i].Name),
-			fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
 	}
 }

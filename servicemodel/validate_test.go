@@ -11,20 +11,30 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
+// maxPortName is the longest text of a port's name.
+const maxPortName = 191
+
 func ports(list ...sm.ServicePort) func(*sm.Service) {
 	return func(s *sm.Service) { s.Ports = list }
 }
 
 var longName = strings.Repeat("a", 254)
 
-// invalidServices are services, and what is wrong with them.
+// invalidServices are services and their problems.
 var invalidServices = []struct {
 	name string
 	edit func(*sm.Service)
 	want []string
 }{
 	{"nothing wrong", func(*sm.Service) {}, nil},
-	{"a name at its longest", func(s *sm.Service) { s.Name.Name = longName[1:] }, nil},
+	{"a name at its longest", func(s *sm.Service) {
+		s.Name.Name = longName[:maxPortName-len("default/:http")]
+	}, nil},
+	{"a name too long for its port", func(s *sm.Service) {
+		s.Name.Name = longName[:maxPortName-len("default/:http")+1]
+	}, []string{"service default/" + longName[:maxPortName-len("default/:http")+1] +
+		`: ports[0].name: "http": with the service's namespace and name it has 192 bytes, and ` +
+		"may have 191"}},
 	{"no namespace", func(s *sm.Service) {
 		s.Name.Namespace = ""
 	}, []string{"service /web: name.namespace: required"}},
@@ -35,7 +45,8 @@ var invalidServices = []struct {
 		func(s *sm.Service) {
 			s.Name.Name = longName
 		}, []string{"service default/" + longName + `: name.name: "` + longName +
-			`": longer than 253 bytes`}},
+			`": longer than 253 bytes`, "service default/" + longName + `: ports[0].name: ` +
+			`"http": with the service's namespace and name it has 267 bytes, and may have 191`}},
 	{"characters that names must not have",
 		func(s *sm.Service) {
 			s.Name = sm.Name{Namespace: "a b", Name: "c/d"}
@@ -104,13 +115,12 @@ var invalidServices = []struct {
 	}, nil},
 	{"external and load balancer IPs of the wrong kind", func(s *sm.Service) {
 		s.ExternalIPs = addrs("169.254.0.1", "fe80::1", "::1")
-		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Mode: 7}}
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{{}}
 	}, []string{
 		"service default/web: externalIPs[0]: 169.254.0.1: must not be a link-local address",
 		"service default/web: externalIPs[1]: fe80::1: must not be a link-local address",
 		"service default/web: externalIPs[2]: ::1: must not be a loopback address",
 		"service default/web: loadBalancerIPs[0].addr: required",
-		"service default/web: loadBalancerIPs[0].mode: 7: unknown load balancer IP mode",
 	}},
 	{"source ranges", func(s *sm.Service) {
 		s.LoadBalancerSourceRanges = append(prefixes("10.0.0.1/8", "::ffff:0:0/96"),
@@ -138,13 +148,16 @@ var invalidServices = []struct {
 		s.SessionAffinity.Timeout = -1
 	}, nil},
 	{"unknown words", func(s *sm.Service) {
-		s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = 2, 3,
-			"fast", 4
+		s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = "near",
+			"Cluster", "fast", "nat"
 	}, []string{
-		"service default/web: internalTrafficPolicy: 2: unknown traffic policy",
-		"service default/web: externalTrafficPolicy: 3: unknown traffic policy",
+		"service default/web: internalTrafficPolicy: \"near\": must be Local, or empty for " +
+			"the default",
+		"service default/web: externalTrafficPolicy: \"Cluster\": must be Local, or empty " +
+			"for the default",
 		`service default/web: scheduler: "fast": unknown scheduler`,
-		"service default/web: forwarding: 4: unknown forwarding method",
+		"service default/web: forwarding: \"nat\": must be direct or tunnel, or empty for the " +
+			"default",
 	}},
 	{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
 		[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
@@ -274,4 +287,21 @@ func TestProblemsNameTheServiceThatTheyAreAbout(t *testing.T) {
 		about = append(about, field.Service)
 	}
 	require.Equal(t, []sm.Name{{}, other, web}, about)
+}
+
+func TestServicesAndEndpointsAreValidatedAlone(t *testing.T) {
+	t.Parallel()
+	for _, tt := range invalidServices {
+		requireProblems(t, tt.want, webService(tt.edit).Validate())
+	}
+	good := endpoint("10.244.1.1")
+	require.NoError(t, good.Validate())
+	bad := sm.Endpoint{Addr: ip("127.0.0.1"), Ports: []sm.EndpointPort{{Name: "a b",
+		Protocol: sm.TCP}}}
+	requireProblems(t, []string{
+		"endpoint 127.0.0.1: addr: 127.0.0.1: must not be a loopback address",
+		`endpoint 127.0.0.1: ports[0].name: "a b": only printable ASCII without spaces, "/", ":" ` +
+			"and quotes is allowed",
+		"endpoint 127.0.0.1: ports[0].port: 0: must not be zero",
+	}, bad.Validate())
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// view is what of a [Node] the resolution of a single service depends on. Services are resolved
-// anew only when it changes.
+// view is the part of a [Node] that the resolution of a single service depends on. When it changes,
+// every service is resolved again.
 type view struct {
 	name, zone    string
 	primary       perFamily[netip.Addr]
@@ -37,7 +37,7 @@ func (n *Node) view() view {
 	return v
 }
 
-// primary returns the first address of each family; invalid where there is none.
+// primary returns the first address of each family. It is invalid if there is none.
 func (n *Node) primary() (p perFamily[netip.Addr]) {
 	for _, a := range n.Addresses {
 		if first := p.of(FamilyOf(a)); !first.IsValid() {
@@ -47,8 +47,8 @@ func (n *Node) primary() (p perFamily[netip.Addr]) {
 	return p
 }
 
-// detects reports whether d can tell pods of family f from others: an interface serves both
-// families, ranges serve their own.
+// detects reports whether d can tell pods of family f. An interface serves both families, a range
+// its own.
 func (d PodDetector) detects(f Family) bool {
 	return d.Bridge != "" || d.InterfacePrefix != "" || slices.ContainsFunc(d.CIDRs, ofFamily(f))
 }
@@ -56,7 +56,8 @@ func (d PodDetector) detects(f Family) bool {
 // local reports whether e runs on this node.
 func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
 
-// loopback reports whether something may answer at IPv4 loopback addresses: where node ports do.
+// loopback reports whether IPv4 loopback addresses may answer at all. They may if node ports may
+// answer there.
 func (n *Node) loopback() bool {
 	return n.LocalhostNodePorts && slices.ContainsFunc(n.nodePorts(), loopback4.Overlaps)
 }
@@ -81,8 +82,8 @@ func (n *Node) rules() Rules {
 	return r
 }
 
-// nodePorts returns the ranges of [Rules.NodePorts]. Primary without an address of a family opens
-// nothing there, where kube-proxy would open everything.
+// nodePorts returns the ranges of [Rules.NodePorts]. If Primary is set and a family has no address,
+// nothing answers there; kube-proxy would answer at all addresses.
 func (n *Node) nodePorts() []netip.Prefix {
 	var open []netip.Prefix
 	primary := n.primary()
@@ -135,7 +136,7 @@ func canonical(ranges []netip.Prefix) []netip.Prefix {
 		sorted[i] = p.Masked()
 	}
 	slices.SortFunc(sorted, netip.Prefix.Compare)
-	// A range sorts right after those that contain it, the widest first.
+	// A range sorts directly after the ranges that contain it, the widest first.
 	kept := sorted[:1]
 	for _, p := range sorted[1:] {
 		if last := kept[len(kept)-1]; !last.Contains(p.Addr()) {

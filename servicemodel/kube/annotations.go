@@ -7,17 +7,18 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/spell"
+	"github.com/kernlb/kernlb/internal/suggest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// annotation is one that counts: the part of its name behind the prefix, and what it sets in T.
+// annotation is an annotation that has a meaning: the part of its name behind the prefix, and the
+// function that sets its value in T.
 type annotation[T any] struct {
 	name string
 	set  func(to *T, value string) error
 }
 
-// serviceAnnotations are those of a Service, in the order in which they are reported.
+// serviceAnnotations are the annotations of a Service. Problems are reported in this order.
 var serviceAnnotations = []annotation[servicemodel.Service]{
 	{"connections", func(s *servicemodel.Service, value string) (err error) {
 		s.Connections, err = servicemodel.ParseConnectionPolicy(value)
@@ -52,7 +53,7 @@ var sliceAnnotations = []annotation[slice]{
 	}},
 }
 
-// annotate takes into v, which may be nil, what the annotations of its object say.
+// annotate sets in v the values of the annotations of its object. A nil v is ignored.
 func annotate[T any](v *T, known []annotation[T], values map[string]string, prefix string,
 	r *report) {
 	if v == nil || prefix == "" {
@@ -76,7 +77,7 @@ func annotate[T any](v *T, known []annotation[T], values map[string]string, pref
 			continue
 		}
 		hint := ""
-		if meant, ok := spell.Nearest(name, slices.Values(names)); ok {
+		if meant, ok := suggest.Nearest(name, slices.Values(names)); ok {
 			hint = "; did you mean " + prefix + "/" + meant + "?"
 		}
 		r.warn("metadata.annotations["+shorten(key, maxShown)+"]", values[key],

@@ -37,7 +37,7 @@ func sliceOf(i, version int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// BenchmarkOneSlice is the cost of one changed EndpointSlice, from object to state.
+// BenchmarkOneSlice measures one changed EndpointSlice, from object to state.
 func BenchmarkOneSlice(b *testing.B) {
 	for _, services := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) {
@@ -56,8 +56,7 @@ func BenchmarkOneSlice(b *testing.B) {
 	}
 }
 
-// BenchmarkResync is the cost of being told again of 10,000 services and their slices that did not
-// change.
+// BenchmarkResync measures setting 10,000 services and their slices again, unchanged.
 func BenchmarkResync(b *testing.B) {
 	const services = 10_000
 	tracker := filled(services)
@@ -78,7 +77,7 @@ func BenchmarkResync(b *testing.B) {
 	}
 }
 
-// BenchmarkFill is the cost of 10,000 services and slices from nothing, with that of making the
+// BenchmarkFill measures 10,000 services and slices from nothing, including the making of the
 // objects.
 func BenchmarkFill(b *testing.B) {
 	b.ReportAllocs()

@@ -1,9 +1,9 @@
 // Package kube turns Kubernetes objects into the model of package servicemodel: Services,
 // EndpointSlices, the older Endpoints, Nodes and ServiceCIDRs.
 //
-// A [Tracker] is told of objects as they come and go, in any order and from any goroutine, and
-// yields a [servicemodel.State] when asked. It keeps what it translated, so that a change costs the
-// service it is about:
+// A program tells a [Tracker] of objects as they come and go, in any order and from any goroutine.
+// On request, the tracker returns a [servicemodel.State]. It keeps the translated objects, so that
+// a change costs only the work for its service:
 //
 //	Service, EndpointSlice, …  ──Set, Delete──►  Tracker  ──State──►  servicemodel.State
 //
@@ -14,31 +14,30 @@
 // Package kubeapi watches an API server for these objects, and package manifest reads them from
 // files.
 //
-// What it makes of the objects is what kube-proxy makes of them (version 1.36), field by field.
-// Which of the endpoints are used, and where the service answers, is decided later, by
-// [servicemodel.Resolve].
+// The tracker translates the objects as kube-proxy 1.36 does, field by field.
+// [servicemodel.Resolve] decides later which endpoints are used and where a service answers.
 //
 // # Objects that are ignored
 //
 // Services with the label service.kubernetes.io/service-proxy-name belong to another proxy.
-// Services of type ExternalName, or whose spec.clusterIP is None or empty, are not proxied.
-// EndpointSlices and Endpoints with the label service.kubernetes.io/headless are of no use, nor are
-// EndpointSlices of address type FQDN, nor those without the label kubernetes.io/service-name. Node
-// objects count only if they are the node's own.
+// Services of type ExternalName, or whose spec.clusterIP is None or empty, are not proxied. Ignored
+// are also EndpointSlices and Endpoints with the label service.kubernetes.io/headless,
+// EndpointSlices of address type FQDN, and those without the label kubernetes.io/service-name. A
+// Node object counts only if it is the node's own.
 //
 // # Objects that are wrong
 //
-// An object that is invalid keeps out of the state, whole, and spoils no other: no part of it is
-// used, and no earlier version of it either. So the state depends on what the objects are now and
-// not on their history, and a program that was restarted arrives at the same one. Each thing wrong
-// is a [Problem] that names the object and the field, of severity [Error]. What kube-proxy skips,
-// the tracker skips too: that is a [Problem] of severity [Warning], and the rest of the object is
-// used. See [Config.Strict] for objects that no API server has validated. What is right, but of no
-// use to any service, [Tracker.Unmatched] tells.
+// An invalid object stays out of the state as a whole, and does not affect other objects. The
+// tracker uses no part of it and no earlier version of it. So the state depends only on the present
+// objects and not on their history, and a restarted program arrives at the same state. Each fault
+// is a [Problem] of severity [Error] that names the object and the field. If kube-proxy skips a
+// value, the tracker skips it, too: this is a [Problem] of severity [Warning], and the rest of the
+// object is used. See [Config.Strict] for objects that no API server has validated.
+// [Tracker.Unmatched] returns valid objects that are of no use to any service.
 //
 // # Annotations
 //
-// With [Config.Annotations], such as "kernlb.io", annotations of a Service say what Kubernetes has
+// With [Config.Annotations], such as "kernlb.io", annotations of a Service set what Kubernetes has
 // no field for:
 //
 //	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
@@ -51,19 +50,19 @@
 //
 //	kernlb.io/weight        the weight of each of its endpoints; 0: they take no new connections
 //
-// Another name behind the prefix is a warning.
+// Any other name behind the prefix is a warning.
 //
 // # Services with several EndpointSlices
 //
 // The endpoints of all slices are united. One address may occur several times with different port
-// numbers: those are different endpoints. What is the same in address, port name, protocol and port
-// number is one endpoint, and if the slices disagree about its condition, one that is not
+// numbers: those are different endpoints. Entries with the same address, port name, protocol and
+// port number are one endpoint. If the slices disagree about its condition, an entry that is not
 // terminating wins over one that is, then a ready one, then one that serves, then the first in the
 // order of the slices' names. The order in which the slices were set does not matter.
 //
 // Endpoints objects (core/v1) are used for services of which no valid EndpointSlice is known.
-// Kubernetes mirrors Endpoints that people write by hand to EndpointSlices, so where both exist
-// they say the same, and the slices, which say more, win.
+// Kubernetes mirrors Endpoints that people write by hand to EndpointSlices. So if both exist, they
+// say the same, and the slices, which say more, win.
 //
 // # Where it differs from kube-proxy
 //

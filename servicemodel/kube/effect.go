@@ -8,11 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kernlb/kernlb/internal/spell"
+	"github.com/kernlb/kernlb/internal/suggest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// warnNoEffect reports what a Service may say, but nobody heeds where there is no cluster.
+// warnNoEffect reports fields of a Service that are allowed but have no effect without a cluster.
 func (r *report) warnNoEffect(s *corev1.Service) {
 	spec := &s.Spec
 	balanced := func(in corev1.LoadBalancerIngress) bool {
@@ -41,25 +41,26 @@ func (r *report) warnNoEffect(s *corev1.Service) {
 	}
 }
 
-// Unmatched returns warnings about EndpointSlices and Endpoints that are of no use to any Service
-// known now: their service is not known, or it has neither their ports nor their address family.
-// They are in the order of the objects' kinds and names. While objects are still coming in, that is
-// nothing to worry about. The cost is that of looking at all of them.
+// Unmatched returns warnings about EndpointSlices and Endpoints that are of no use to any known
+// Service: their service is not known, or it has neither their ports nor their address family. They
+// are in the order of the objects' kinds and names. Such warnings are normal while objects are
+// still coming in. Each call examines all objects.
 func (t *Tracker) Unmatched() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []Problem
+	guess := t.guesser()
 	for _, owner := range slices.SortedFunc(maps.Keys(t.backends), servicemodel.Name.Compare) {
 		b := t.backends[owner]
 		for _, name := range slices.Sorted(maps.Keys(b.slices)) {
 			key := objectKey{kindEndpointSlice, servicemodel.Name{Namespace: owner.Namespace,
 				Name: name}}
 			all = append(all, t.unmatched(key, "metadata.labels[kubernetes.io/service-name]",
-				b.slices[name])...)
+				b.slices[name], guess)...)
 		}
 		if b.legacy != nil && len(b.slices) == 0 {
 			all = append(all, t.unmatched(objectKey{kindEndpoints, owner}, "metadata.name",
-				b.legacy)...)
+				b.legacy, guess)...)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Problem) int {
@@ -68,24 +69,41 @@ func (t *Tracker) Unmatched() []Problem {
 	return all
 }
 
-// unmatched says what of s, an object that names its service in a field, finds no counterpart.
-func (t *Tracker) unmatched(key objectKey, field string, s *slice) []Problem {
+// maxGuesses limits the number of unknown services for which [Tracker.Unmatched] searches similar
+// names, because each search compares the name with all services.
+const maxGuesses = 16
+
+// guesser returns a function that names the service that was probably meant.
+func (t *Tracker) guesser() func(servicemodel.Name) string {
+	guesses := map[servicemodel.Name]string{}
+	return func(meant servicemodel.Name) string {
+		if _, ok := guesses[meant]; !ok && len(guesses) < maxGuesses {
+			names := func(yield func(string) bool) {
+				for _, n := range slices.SortedFunc(maps.Keys(t.services),
+					servicemodel.Name.Compare) {
+					if n.Namespace == meant.Namespace && !yield(n.Name) {
+						return
+					}
+				}
+			}
+			guesses[meant] = ""
+			if n, ok := suggest.Nearest(meant.Name, names); ok {
+				guesses[meant] = "; did you mean " + n + "?"
+			}
+		}
+		return guesses[meant]
+	}
+}
+
+// unmatched reports that s, or a part of it, has no counterpart. field is the field of the object
+// that names the service.
+func (t *Tracker) unmatched(key objectKey, field string, s *slice,
+	guess func(servicemodel.Name) string) []Problem {
 	r := newReport(key, false)
 	service, known := t.services[s.service]
 	switch {
 	case !known:
-		hint := ""
-		names := func(yield func(string) bool) {
-			for _, n := range slices.SortedFunc(maps.Keys(t.services), servicemodel.Name.Compare) {
-				if n.Namespace == s.service.Namespace && !yield(n.Name) {
-					return
-				}
-			}
-		}
-		if n, ok := spell.Nearest(s.service.Name, names); ok {
-			hint = "; did you mean " + n + "?"
-		}
-		r.warn(field, s.service.Name, "there is no Service %v%s", s.service, hint)
+		r.warn(field, s.service.Name, "there is no Service %v%s", s.service, guess(s.service))
 	case service == nil: // not proxied, or invalid
 	default:
 		r.unmatchedPorts(service, s)
@@ -95,31 +113,30 @@ func (t *Tracker) unmatched(key objectKey, field string, s *slice) []Problem {
 			}
 		}
 	}
-	return r.problems
+	return r.all()
 }
 
-// unmatchedPorts reports the ports of s that are of no port of the service.
+// unmatchedPorts reports the ports of s that match no port of the service.
 func (r *report) unmatchedPorts(service *servicemodel.Service, s *slice) {
-	seen := map[servicemodel.EndpointPort]bool{}
+	known := map[string]bool{} // of the service, and those reported
+	var names []string
+	for _, p := range service.Ports {
+		name := portText(p.Name, p.Protocol)
+		known[name], names = true, append(names, name)
+	}
+	has := shorten(strings.Join(names, ", "), 4*maxShown)
 	for _, p := range s.ports {
-		same := func(o servicemodel.ServicePort) bool {
-			return o.Name == p.Name && o.Protocol == p.Protocol
-		}
-		if slices.ContainsFunc(service.Ports, same) || seen[p] {
+		name := portText(p.Name, p.Protocol)
+		if known[name] {
 			continue
 		}
-		seen[p] = true
-		var has []string
-		for _, o := range service.Ports {
-			has = append(has, portText(o.Name, o.Protocol))
-		}
-		r.warn("ports", portText(p.Name, p.Protocol),
-			"Service %v has no port of that name and protocol, it has %s", s.service,
-			shorten(strings.Join(has, ", "), 4*maxShown))
+		known[name] = true
+		r.warn("ports", name, "Service %v has no port of that name and protocol, it has %s",
+			s.service, has)
 	}
 }
 
-// portText is how a port is selected, such as "http/tcp".
+// portText is the text of a port's name and protocol, such as "http/tcp".
 func portText(name string, p servicemodel.Protocol) string {
 	if name == "" {
 		name = `""`

@@ -12,8 +12,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// translateEndpoints returns what e means, nil if it is of no use or invalid. Each subset is the
-// product of its addresses and its ports; those not ready serve nobody.
+// translateEndpoints translates e; it returns nil if e is ignored or invalid. Each subset is the
+// product of its addresses and its ports. Addresses that are not ready become endpoints that do not
+// serve.
 func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 	if _, ok := e.Labels[corev1.IsHeadlessService]; ok {
 		return nil

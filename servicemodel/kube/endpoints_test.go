@@ -64,7 +64,7 @@ func withDNS(e *servicemodel.Endpoint) {
 		Protocol: servicemodel.UDP, Port: 53})
 }
 
-// endpointsCases are Endpoints of a service, and the endpoints that they give.
+// endpointsCases are Endpoints of a service, and the endpoints that result from them.
 var endpointsCases = []struct {
 	name  string
 	given *corev1.Endpoints

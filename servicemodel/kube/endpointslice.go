@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// slice is what an EndpointSlice says of a service.
+// slice is the translation of an EndpointSlice.
 type slice struct {
 	service   servicemodel.Name
 	families  []servicemodel.Family       // of its addresses
@@ -21,7 +21,7 @@ type slice struct {
 	triggered time.Time // when its last change was triggered; zero: it is not known
 }
 
-// translateSlice returns what s means, nil if it is of no use or invalid.
+// translateSlice translates s; it returns nil if s is ignored or invalid.
 func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 	if _, ok := s.Labels[corev1.IsHeadlessService]; ok {
 		return nil
@@ -97,8 +97,8 @@ func slicePorts(ports []discoveryv1.EndpointPort, r *report) []servicemodel.Endp
 	return out
 }
 
-// sliceAddr returns the address of endpoint i. Only the first counts: the API gives the others no
-// meaning.
+// sliceAddr returns the address of endpoint i. Only the first address counts: the API gives the
+// others no meaning.
 func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report) (netip.Addr,
 	bool) {
 	if len(addresses) == 0 {

@@ -13,7 +13,7 @@ import (
 
 type endpoints = []servicemodel.Endpoint
 
-// oneEndpoint is the endpoint of webSlice, changed.
+// oneEndpoint returns the endpoint of webSlice after a change.
 func oneEndpoint(change func(*servicemodel.Endpoint)) endpoints {
 	e := webEndpoint("10.1.0.1")
 	change(&e)
@@ -29,7 +29,7 @@ func conditions(ready, serving, terminating *bool) func(*discoveryv1.EndpointSli
 
 func sameEndpoint(*servicemodel.Endpoint) {}
 
-// sliceCases are EndpointSlices with one endpoint, and what becomes of it.
+// sliceCases are EndpointSlices with one endpoint, and the endpoint that results.
 var sliceCases = []struct {
 	name     string
 	given    func(*discoveryv1.EndpointSlice)
@@ -209,7 +209,7 @@ func TestEndpointSlice(t *testing.T) {
 	}
 }
 
-// invalidSlices are EndpointSlices that are refused, and why.
+// invalidSlices are EndpointSlices that are refused, and the reasons.
 var invalidSlices = []struct {
 	name  string
 	given func(*discoveryv1.EndpointSlice)
@@ -272,7 +272,7 @@ func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 			tt.given(slice)
 			problems := tracker.SetEndpointSlice(slice)
 			require.Len(t, problems, 1)
-			require.Equal(t, kube.Error, problems[0].Severity)
+			require.False(t, problems[0].Warning)
 			require.Contains(t, problems[0].Error(), tt.want)
 			if slice.Name == "web-1" {
 				other := endpoints{webEndpoint("10.1.0.3")}
@@ -335,7 +335,8 @@ func notReady(address string) servicemodel.Endpoint {
 	return e
 }
 
-// slicesOfOneService are EndpointSlices of one service, and the endpoints that they give together.
+// slicesOfOneService are EndpointSlices of one service, and the endpoints that result from all of
+// them.
 var slicesOfOneService = []struct {
 	name  string
 	given slices

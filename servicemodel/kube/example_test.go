@@ -11,7 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// A tracker is told of objects in any order; what is not proxied is left out.
+// A program tells a tracker of objects in any order. The tracker leaves out services that are not
+// proxied.
 func ExampleTracker() {
 	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
 
@@ -44,7 +45,7 @@ func ExampleTracker() {
 	// Output: default/web [10.96.0.10] 2 endpoints
 }
 
-// An invalid object is left out and reported; the others are not spoiled.
+// The tracker leaves out and reports an invalid object. Other objects are not affected.
 func ExampleTracker_Problems() {
 	tracker := kube.NewTracker(kube.Config{})
 	for name, port := range map[string]int32{"web": 80, "broken": 0} {
@@ -57,7 +58,7 @@ func ExampleTracker_Problems() {
 		})
 	}
 	for _, p := range tracker.Problems() {
-		fmt.Println(p.Severity, "in", p)
+		fmt.Println(p.Severity(), "in", p)
 	}
 	fmt.Println(tracker.State().Len(), "service")
 	// Output:

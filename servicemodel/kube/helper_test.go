@@ -65,7 +65,7 @@ func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// webEndpoint is what webSlice means for one address.
+// webEndpoint is the endpoint that webSlice has for one address.
 func webEndpoint(address string) servicemodel.Endpoint {
 	return servicemodel.Endpoint{
 		Addr: netip.MustParseAddr(address), Ports: httpOn(8080), Ready: true, Serving: true,
@@ -96,7 +96,7 @@ func prefixes(list ...string) []netip.Prefix {
 func texts(problems []kube.Problem) []string {
 	var out []string
 	for _, p := range problems {
-		out = append(out, p.Severity.String()+": "+p.Error())
+		out = append(out, p.Severity()+": "+p.Error())
 	}
 	return out
 }
@@ -117,7 +117,7 @@ func contentsOf(s servicemodel.State) contents {
 	return c
 }
 
-// requireNoProblems fails if an object was found wanting.
+// requireNoProblems fails if an object has a problem.
 func requireNoProblems(t *testing.T, problems []kube.Problem) {
 	t.Helper()
 	require.Empty(t, texts(problems))

@@ -8,15 +8,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// backends are the endpoints of one service, as the objects about it tell. There is at least one
+// backends has the endpoints of one service, from all objects about it. There is at least one
 // object.
 type backends struct {
 	slices map[string]*slice // by the name of the EndpointSlice
 	legacy *slice            // from Endpoints, nil if there are none
 }
 
-// merged returns the endpoints of all slices, those of Endpoints if there is no slice. The result
-// depends on the objects alone.
+// merged returns the endpoints of all slices, or those of Endpoints if there is no slice. The
+// result depends on the objects alone.
 func (b *backends) merged() []servicemodel.Endpoint {
 	if b == nil {
 		return nil
@@ -35,15 +35,14 @@ func (b *backends) merged() []servicemodel.Endpoint {
 	return withoutDuplicates(all)
 }
 
-// target is what tells the endpoints of a service port apart: name and protocol are those of the
-// service port.
+// target identifies an endpoint of a service port. name and protocol are those of the service port.
 type target struct {
 	addr netip.Addr
 	port servicemodel.EndpointPort
 }
 
-// withoutDuplicates returns eps with each target in one endpoint only: the one that [better]
-// prefers, the first among equals. It does not modify eps, and returns eps itself if no address
+// withoutDuplicates returns eps with each target in one endpoint only: the endpoint that [better]
+// prefers, or the first among equals. It does not modify eps, and returns eps itself if no address
 // occurs twice.
 func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 	addrs := make(map[netip.Addr]struct{}, len(eps))
@@ -75,7 +74,7 @@ func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 	return out
 }
 
-// better reports whether a tells more of an endpoint that traffic may use than b does.
+// better reports whether a is a better endpoint for traffic than b.
 func better(a, b *servicemodel.Endpoint) bool {
 	if a.Terminating != b.Terminating {
 		return !a.Terminating

@@ -65,8 +65,8 @@ func translateServiceCIDR(c *networkingv1.ServiceCIDR, r *report) []netip.Prefix
 	return out
 }
 
-// view returns the node as the program described it, completed with what Kubernetes knows. What the
-// program says wins.
+// view returns the program's description of the node. Kubernetes fills in only what the program
+// left empty.
 func (t *Tracker) view() servicemodel.Node {
 	n := t.config.Node
 	if n.Zone == "" {

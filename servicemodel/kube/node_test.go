@@ -29,8 +29,8 @@ func ourNode() *corev1.Node {
 }
 
 var (
-	// knownNode is what ourNode says, nodeSelf what the program says at least, and nodeOwn what it
-	// says itself.
+	// knownNode is the node that ourNode describes. nodeSelf is the least that a program gives, and
+	// nodeOwn a full description by the program.
 	knownNode = servicemodel.Node{Name: "node-a", Zone: "zone-1",
 		Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}
 	nodeSelf = servicemodel.Node{Name: "node-a"}
@@ -47,7 +47,7 @@ func nodeWith(change func(*servicemodel.Node)) servicemodel.Node {
 
 func nodeAsItIs(*corev1.Node) {}
 
-// nodeCases are Nodes, and the node that the state is about then.
+// nodeCases are Nodes, and the node in the resulting state.
 var nodeCases = []struct {
 	name     string
 	config   kube.Config

@@ -21,8 +21,8 @@ const (
 	kindServiceCIDR   = "ServiceCIDR"
 )
 
-// set takes the newest version of an object. It translates the object, keeps and returns its
-// problems, and puts what the object means: the zero T if the object cannot be used.
+// set works on the newest version of an object. It translates the object, keeps and returns its
+// problems, and puts the translation: the zero T if the object cannot be used.
 func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T)) []Problem {
 	r := newReport(k, t.config.Strict)
 	meaning := translate(r)
@@ -35,7 +35,7 @@ func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T))
 	return t.conclude(k, r)
 }
 
-// forget notes that an object is gone: it puts the zero T.
+// forget works on the deletion of an object: it puts the zero T.
 func forget[T any](t *Tracker, k objectKey, put func(T)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,8 +88,8 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice(n))
 }
 
-// DeleteEndpointSlice says that an EndpointSlice is gone. The name is its own, not that of its
-// service.
+// DeleteEndpointSlice tells the tracker that an EndpointSlice is gone. The name is its own, not
+// that of its service.
 func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
 	forget(t, objectKey{kindEndpointSlice, n}, t.putSlice(n))
 }
@@ -114,7 +114,7 @@ func (t *Tracker) putSlice(n servicemodel.Name) func(*slice) {
 	}
 }
 
-// SetEndpoints takes an Endpoints object. It counts while its service has no valid EndpointSlice.
+// SetEndpoints sets an Endpoints object. It counts while its service has no valid EndpointSlice.
 func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	n := servicemodel.Name{Namespace: e.Namespace, Name: e.Name}
 	translate := func(r *report) *slice {
@@ -127,7 +127,7 @@ func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints(n))
 }
 
-// DeleteEndpoints says that an Endpoints object is gone.
+// DeleteEndpoints tells the tracker that an Endpoints object is gone.
 func (t *Tracker) DeleteEndpoints(n servicemodel.Name) {
 	forget(t, objectKey{kindEndpoints, n}, t.putEndpoints(n))
 }
@@ -140,7 +140,7 @@ func (t *Tracker) putEndpoints(n servicemodel.Name) func(*slice) {
 	}
 }
 
-// backendsOf returns the backends of a service, to be changed.
+// backendsOf returns the backends of a service for the caller to change.
 func (t *Tracker) backendsOf(service servicemodel.Name) *backends {
 	t.dirty[service] = struct{}{}
 	b := t.backends[service]
@@ -151,7 +151,7 @@ func (t *Tracker) backendsOf(service servicemodel.Name) *backends {
 	return b
 }
 
-// tidy forgets the backends of a service if nothing is left of them.
+// tidy forgets the backends of a service if no object about it is left.
 func (t *Tracker) tidy(service servicemodel.Name, b *backends) {
 	t.dirty[service] = struct{}{}
 	if len(b.slices) == 0 && b.legacy == nil {
@@ -159,7 +159,7 @@ func (t *Tracker) tidy(service servicemodel.Name, b *backends) {
 	}
 }
 
-// SetNode takes a Node. Those of other nodes are ignored.
+// SetNode sets a Node. Objects of other nodes are ignored.
 func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 	if n.Name == "" || n.Name != t.config.Node.Name {
 		return nil
@@ -173,8 +173,9 @@ func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 	})
 }
 
-// DeleteNode says that a Node is gone, which changes nothing: while the program runs, so does the
-// node, and the object's return would disturb as much as its loss. Kube-proxy does the same.
+// DeleteNode tells the tracker that a Node is gone. This changes nothing: while the program runs,
+// so does the node, and the object's return would disturb as much as its loss. Kube-proxy does the
+// same.
 func (t *Tracker) DeleteNode(string) {}
 
 // SetServiceCIDR takes a ServiceCIDR.
@@ -183,7 +184,7 @@ func (t *Tracker) SetServiceCIDR(c *networkingv1.ServiceCIDR) []Problem {
 	return set(t, cidrKey(c.Name), translate, t.putServiceCIDR(c.Name))
 }
 
-// DeleteServiceCIDR says that a ServiceCIDR is gone.
+// DeleteServiceCIDR tells the tracker that a ServiceCIDR is gone.
 func (t *Tracker) DeleteServiceCIDR(name string) {
 	forget(t, cidrKey(name), t.putServiceCIDR(name))
 }

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Errors of the parsers. The value is reported with the field, so they do not repeat it.
+// Errors of the parsers. They do not repeat the value, because the problem names it with the field.
 var (
 	errAddr   = errors.New("not an IP address")
 	errPrefix = errors.New("not an IP range such as 10.0.0.0/8")
 )
 
-// parseAddr reads an IP address as Kubernetes has always read them (ParseIPSloppy in
-// k8s.io/utils/net, which is net.ParseIP of Go before 1.17): leading zeros are allowed and mean
-// nothing, also in IPv4, where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6
-// (::ffff:10.0.0.1) is an IPv4 address. A zone is an error.
+// parseAddr parses an IP address as Kubernetes has always done (ParseIPSloppy in k8s.io/utils/net,
+// which is net.ParseIP of Go before 1.17). Leading zeros are allowed and ignored, also in IPv4,
+// where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6 (::ffff:10.0.0.1) is an
+// IPv4 address. A zone is an error.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -28,7 +28,8 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// parsePrefix reads an IP range in CIDR notation, its address as parseAddr does, and masks it.
+// parsePrefix parses an IP range in CIDR notation and masks it. It parses the address as parseAddr
+// does.
 func parsePrefix(s string) (netip.Prefix, error) {
 	addr, length, ok := strings.Cut(s, "/")
 	if !ok {
@@ -54,7 +55,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// stripZeros removes the leading zeros of every group of digits of an address, but for the last
+// stripZeros removes the leading zeros of every group of digits of an address, but keeps the last
 // digit.
 func stripZeros(s string) string {
 	var b strings.Builder
@@ -73,7 +74,7 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// parseUsable reads an address that packets can be sent to.
+// parseUsable parses an address to which packets can be sent.
 func parseUsable(s string) (netip.Addr, error) {
 	a, err := parseAddr(s)
 	switch {
@@ -91,8 +92,8 @@ func parseUsable(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseRoutable reads the address of an endpoint or an external IP, which may not be link-local
-// either (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
+// parseRoutable parses the address of an endpoint or an external IP. A link-local address is an
+// error, too (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
 func parseRoutable(s string) (netip.Addr, error) {
 	a, err := parseUsable(s)
 	if err == nil && a.IsLinkLocalUnicast() {

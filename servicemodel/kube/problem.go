@@ -3,7 +3,6 @@ package kube
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -13,33 +12,46 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Severity says what became of an object with a problem.
-type Severity uint8
+// Problem is a fault in one field of one object. Its Object is the kind and the name, such as
+// "Service default/web", its Field the path in the object, such as "spec.ports[1].nodePort".
+//
+// Values are shortened, and quoted if they hold unprintable characters, so that a terminal can show
+// any Problem.
+type Problem struct {
+	// Warning says that the field, or a useless object, was skipped, and the rest is used.
+	// Otherwise the object is invalid and stays out of the state.
+	Warning bool
+	// File, Line and Document say where package manifest found it. The first line and document are
+	// 1. Document is 0 if the problem is about the whole file.
+	File           string
+	Line, Document int
+	*servicemodel.FieldError
+}
 
-const (
-	// Error says that the object is invalid and keeps out of the state.
-	Error Severity = iota
-	// Warning says that the field, or an object of no use, was skipped. The rest is used.
-	Warning
-)
-
-// String returns "error" or "warning".
-func (s Severity) String() string {
-	if s == Warning {
+// Severity returns "error" or "warning".
+func (p Problem) Severity() string {
+	if p.Warning {
 		return "warning"
 	}
 	return "error"
 }
 
-// Problem is something wrong with one field of one object. Its Object is the kind and the name,
-// such as "Service default/web", its Field the path in the object, such as
-// "spec.ports[1].nodePort".
-//
-// Values are shortened, and quoted where they hold unprintable characters, so that a Problem can be
-// printed on a terminal whatever the object holds.
-type Problem struct {
-	Severity Severity
-	*servicemodel.FieldError
+// Error returns "web.yaml:14: document 2: Service default/web: spec.ports[1].port: 0: reason".
+// Problems of objects that are in no file begin with the object.
+func (p Problem) Error() string {
+	var parts []string
+	if p.File != "" {
+		parts = append(parts, p.File+":"+strconv.Itoa(p.Line))
+	}
+	if p.Document > 0 {
+		parts = append(parts, "document "+strconv.Itoa(p.Document))
+	}
+	for _, s := range []string{p.Object, p.Field, p.Value, p.Reason} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	return strings.Join(parts, ": ")
 }
 
 // Unwrap returns the [servicemodel.FieldError], for errors.As.
@@ -64,19 +76,32 @@ func (k objectKey) String() string {
 	return s + shorten(k.name.Name, validation.DNS1123SubdomainMaxLength)
 }
 
+// maxProblems limits the reported problems of one object. Otherwise a large object full of faults
+// would fill memory with them.
+const maxProblems = 100
+
 // report collects the problems of one object.
 type report struct {
 	object   string
 	strict   bool
-	problems []Problem
+	problems []Problem           // at most maxProblems
+	more     int                 // problems beyond those
+	wrong    map[string]struct{} // the fields with an error
 }
 
 func newReport(k objectKey, strict bool) *report {
-	return &report{object: k.String(), strict: strict}
+	return &report{object: k.String(), strict: strict, wrong: map[string]struct{}{}}
 }
 
-func (r *report) add(s Severity, field, value, format string, args ...any) {
-	r.problems = append(r.problems, Problem{s, &servicemodel.FieldError{
+func (r *report) add(warning bool, field, value, format string, args ...any) {
+	if !warning {
+		r.wrong[field] = struct{}{}
+	}
+	if len(r.problems) == maxProblems {
+		r.more++
+		return
+	}
+	r.problems = append(r.problems, Problem{Warning: warning, FieldError: &servicemodel.FieldError{
 		Object: r.object, Field: field, Value: shorten(value, maxShown),
 		Reason: fmt.Sprintf(format, args...),
 	}})
@@ -84,32 +109,42 @@ func (r *report) add(s Severity, field, value, format string, args ...any) {
 
 // invalid reports what makes the object invalid.
 func (r *report) invalid(field, value, format string, args ...any) {
-	r.add(Error, field, value, format, args...)
+	r.add(false, field, value, format, args...)
 }
 
 // warn reports what is skipped and may be.
 func (r *report) warn(field, value, format string, args ...any) {
-	r.add(Warning, field, value, format, args...)
+	r.add(true, field, value, format, args...)
 }
 
-// skip reports what is skipped although the API server would have refused it.
+// skip reports a value that the tracker skips although an API server would have refused it.
 func (r *report) skip(field, value, format string, args ...any) {
-	if r.strict {
-		r.add(Error, field, value, format, args...)
-		return
-	}
-	r.add(Warning, field, value, format, args...)
+	r.add(!r.strict, field, value, format, args...)
 }
 
 // failed reports whether the object is invalid.
-func (r *report) failed() bool {
-	return slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Severity == Error })
+func (r *report) failed() bool { return len(r.wrong) > 0 }
+
+// mentions reports whether an error about a field was reported.
+func (r *report) mentions(field string) bool {
+	_, ok := r.wrong[field]
+	return ok
+}
+
+// all returns the problems. If there are too many, the last one gives the number of the others. It
+// is an error if the object is invalid, because an error may be among those that are left out.
+func (r *report) all() []Problem {
+	if r.more == 0 {
+		return r.problems
+	}
+	return append(r.problems, Problem{Warning: !r.failed(), FieldError: &servicemodel.FieldError{
+		Object: r.object, Reason: fmt.Sprintf("%d more problems", r.more)}})
 }
 
 // maxShown is how many bytes of a value a problem shows.
 const maxShown = 64
 
-// shorten cuts s at a length and quotes it where it is not plain text.
+// shorten cuts s at a length and quotes it if it is not plain text.
 func shorten(s string, most int) string {
 	tail := ""
 	if len(s) > most {

@@ -19,7 +19,7 @@ import (
 // (LabelServiceProxyName in k8s.io/kubernetes/pkg/proxy/apis).
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// translateService returns what s means, nil if it is not proxied or invalid.
+// translateService translates s; it returns nil if s is not proxied or invalid.
 func translateService(s *corev1.Service, r *report) *servicemodel.Service {
 	if ofOtherProxy(s) {
 		return nil
@@ -76,8 +76,8 @@ func isProxied(s *corev1.Service, r *report) bool {
 	return s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
-// checkName reports a name that the API server would not accept. ok is its check of the name, which
-// differs by kind.
+// checkName reports a name that the API server would not accept. ok is the API server's check of
+// the name, which depends on the kind.
 func checkName(r *report, namespace, name string, ok func(string) []string) {
 	check := func(field, value string, ok func(string) []string) {
 		switch problems := ok(value); {
@@ -128,7 +128,7 @@ func servicePorts(ports []corev1.ServicePort, r *report) []servicemodel.ServiceP
 	return out
 }
 
-// claim makes i the first to use key, or returns who was before.
+// claim notes that i uses key. If another one used it first, ok is false and first is that one.
 func claim[K comparable](m map[K]int, key K, i int) (first int, ok bool) {
 	if first, ok := m[key]; ok {
 		return first, false
@@ -137,7 +137,7 @@ func claim[K comparable](m map[K]int, key K, i int) (first int, ok bool) {
 	return i, true
 }
 
-// parseProtocol reads a protocol name. Empty means TCP, as the API server would have filled in.
+// parseProtocol parses a protocol name. Empty means TCP, the default of API servers.
 func parseProtocol(p corev1.Protocol, field string, r *report) servicemodel.Protocol {
 	switch p {
 	case corev1.ProtocolTCP, "":
@@ -176,14 +176,14 @@ func sessionAffinity(spec *corev1.ServiceSpec, r *report) servicemodel.SessionAf
 	default:
 		r.invalid("spec.sessionAffinity", string(spec.SessionAffinity), "must be ClientIP or None")
 	}
-	timeout := servicemodel.DefaultAffinityTimeout
+	timeout := time.Duration(corev1.DefaultClientIPServiceAffinitySeconds) * time.Second
 	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil &&
 		c.ClientIP.TimeoutSeconds != nil {
 		timeout = time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
-		if timeout < time.Second || timeout > servicemodel.MaxAffinityTimeout {
+		if timeout < time.Second || timeout > 24*time.Hour {
 			r.invalid("spec.sessionAffinityConfig.clientIP.timeoutSeconds",
 				itoa(*c.ClientIP.TimeoutSeconds),
-				"must be between 1 and %d", int(servicemodel.MaxAffinityTimeout/time.Second))
+				"must be between 1 and 86400")
 		}
 	}
 	return servicemodel.SessionAffinity{ClientIP: true, Timeout: timeout}
@@ -196,8 +196,8 @@ func internalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPol
 	return parsePolicy(string(*spec.InternalTrafficPolicy), "spec.internalTrafficPolicy", r)
 }
 
-// externalPolicy returns the external traffic policy where it counts: kube-proxy disregards it for
-// a service of type ClusterIP without external IPs, though such a service may have load balancer
+// externalPolicy returns the external traffic policy if it has an effect. Kube-proxy ignores it for
+// a service of type ClusterIP without external IPs, although such a service may have load balancer
 // IPs and node ports left over.
 func externalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPolicy {
 	if spec.ExternalTrafficPolicy == "" {
@@ -225,8 +225,8 @@ func parsePolicy(s, field string, r *report) servicemodel.TrafficPolicy {
 	return servicemodel.PolicyCluster
 }
 
-// healthCheckNodePort returns the port where it counts: under external traffic policy Local of a
-// load balancer.
+// healthCheckNodePort returns the port if it has an effect: for a load balancer with external
+// traffic policy Local.
 func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServicePort,
 	r *report) uint16 {
 	if !checkPort(spec.HealthCheckNodePort, 0, "spec.healthCheckNodePort", r) {
@@ -251,8 +251,8 @@ func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServiceP
 	return port
 }
 
-// clusterIPs returns the cluster IP of each of the service's families. Without families, the object
-// comes from an API server that knew one only, that of spec.clusterIP.
+// clusterIPs returns the cluster IP of each of the service's families. An object without families
+// comes from an API server that knew only one family, that of spec.clusterIP.
 func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 	if len(spec.IPFamilies) == 0 {
 		a, err := parseUsable(spec.ClusterIP)
@@ -314,8 +314,9 @@ func externalIPs(spec *corev1.ServiceSpec, cluster []netip.Addr, r *report) []ne
 	return out
 }
 
-// loadBalancerIPs reads what the cloud wrote into the status. It never makes a service invalid
-// unless strict, since whoever wrote the service did not write that.
+// loadBalancerIPs reads the addresses that the cloud wrote into the status. A bad address makes the
+// service invalid only if the tracker is strict, because the author of the service did not write
+// it.
 func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 	r *report) []servicemodel.LoadBalancerIP {
 	var out []servicemodel.LoadBalancerIP
@@ -335,23 +336,20 @@ func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 		case !hasFamily(a, cluster, field, r):
 			continue
 		}
-		mode := servicemodel.LoadBalancerVIP
-		if in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
-			mode = servicemodel.LoadBalancerProxy
-		}
+		proxy := in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP
 		same := func(o servicemodel.LoadBalancerIP) bool { return o.Addr == a }
 		switch j := slices.IndexFunc(out, same); {
 		case j < 0:
-			out = append(out, servicemodel.LoadBalancerIP{Addr: a, Mode: mode})
-		case mode == servicemodel.LoadBalancerVIP: // one entry that wants it balanced is enough
-			out[j].Mode = mode
+			out = append(out, servicemodel.LoadBalancerIP{Addr: a, Proxy: proxy})
+		case !proxy: // one entry that wants it balanced is enough
+			out[j].Proxy = false
 		}
 	}
 	return out
 }
 
-// hasFamily reports whether the service has a cluster IP of a's family. In a family without one, it
-// does not exist.
+// hasFamily reports whether the service has a cluster IP of a's family. The service does not exist
+// in other families.
 func hasFamily(a netip.Addr, cluster []netip.Addr, field string, r *report) bool {
 	family := servicemodel.FamilyOf(a)
 	if slices.ContainsFunc(cluster, ofFamily(family)) {

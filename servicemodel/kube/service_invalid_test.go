@@ -24,7 +24,7 @@ func onTwoPorts(change func(first, second *corev1.ServicePort)) func(*corev1.Ser
 	}
 }
 
-// invalidServices are Services that are refused, and why.
+// invalidServices are Services that are refused, and the reasons.
 var invalidServices = []struct {
 	name  string
 	given func(*corev1.Service)
@@ -165,7 +165,7 @@ func TestInvalidServiceKeepsOut(t *testing.T) {
 					"error: Service default/web: "+want)
 			}
 			for _, p := range problems {
-				require.Equal(t, kube.Error, p.Severity)
+				require.False(t, p.Warning)
 			}
 			require.Nil(t, tracker.State().Service(web), "neither this version nor the one before")
 

@@ -12,8 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// serviceCase is one thing that a Service may say: what it changes in webService, and what in
-// webModel.
+// serviceCase is one setting of a Service: its change to webService, and its change to webModel.
 type serviceCase struct {
 	name     string
 	given    func(*corev1.Service)
@@ -63,7 +62,7 @@ func TestServiceAnnotations(t *testing.T) {
 		[]serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
 	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
 		{"all of them", all, func(s *servicemodel.Service) {
-			s.Scheduler, s.Forwarding = servicemodel.Maglev+servicemodel.HashPort,
+			s.Scheduler, s.Forwarding = servicemodel.Maglev+"+port",
 				servicemodel.ForwardDirect
 			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
 				Drain: 30 * time.Second}
@@ -205,9 +204,9 @@ func TestServiceAddresses(t *testing.T) {
 	ingress := func(list ...corev1.LoadBalancerIngress) func(*corev1.Service) {
 		return func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = list }
 	}
-	vip := func(ip string, mode servicemodel.LoadBalancerIPMode) func(*servicemodel.Service) {
+	vip := func(ip string, proxy bool) func(*servicemodel.Service) {
 		return func(s *servicemodel.Service) {
-			s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: addrs(ip)[0], Mode: mode}}
+			s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: addrs(ip)[0], Proxy: proxy}}
 		}
 	}
 	external := func(list ...string) func(*corev1.Service) {
@@ -244,34 +243,34 @@ func TestServiceAddresses(t *testing.T) {
 					"the service has no IPv6 cluster IP"}},
 
 		{"a load balancer", ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9"}),
-			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
+			vip("192.0.2.9", false), nil},
 		{"a load balancer counts whatever the type", func(s *corev1.Service) {
 			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9"})(s)
 			s.Spec.Type = corev1.ServiceTypeNodePort
-		}, vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
+		}, vip("192.0.2.9", false), nil},
 		{"a load balancer with a host name only",
 			ingress(corev1.LoadBalancerIngress{Hostname: "lb.example.com"}), unchanged, nil},
 		{"mode VIP",
 			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9",
 				IPMode: ptr(corev1.LoadBalancerIPModeVIP)}),
-			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
+			vip("192.0.2.9", false), nil},
 		{"mode Proxy",
 			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9",
 				IPMode: ptr(corev1.LoadBalancerIPModeProxy)}),
-			vip("192.0.2.9", servicemodel.LoadBalancerProxy), nil},
+			vip("192.0.2.9", true), nil},
 		{"a mode of tomorrow is left alone like Proxy",
 			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9",
 				IPMode: ptr(corev1.LoadBalancerIPMode("Teleport"))}),
-			vip("192.0.2.9", servicemodel.LoadBalancerProxy), nil},
+			vip("192.0.2.9", true), nil},
 		{"an address in both modes is balanced", ingress(
 			corev1.LoadBalancerIngress{IP: "192.0.2.9",
 				IPMode: ptr(corev1.LoadBalancerIPModeProxy)}, corev1.LoadBalancerIngress{
 				IP: "192.0.2.9"},
-		), vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
+		), vip("192.0.2.9", false), nil},
 		{"ingress ports mean nothing",
 			ingress(corev1.LoadBalancerIngress{IP: "192.0.2.9", Ports: []corev1.PortStatus{
 				{Port: 1}}}),
-			vip("192.0.2.9", servicemodel.LoadBalancerVIP), nil},
+			vip("192.0.2.9", false), nil},
 		{"a load balancer address that is none", ingress(corev1.LoadBalancerIngress{IP: "x"}),
 			unchanged,
 			[]string{

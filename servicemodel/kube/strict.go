@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Strict trackers also refuse what kube-proxy takes and an API server would not: the files
-// strict*.go follow ValidateServiceCreate, ValidateLoadBalancerStatus and ValidateEndpointsCreate
-// of k8s.io/kubernetes/pkg/apis/core/validation and ValidateEndpointSliceCreate of
-// k8s.io/kubernetes/pkg/apis/discovery/validation, version 1.36. What an API server fills in may be
-// missing. What it knows of other objects (addresses, ranges of node ports) is not asked.
-// internal/peers/validation holds both against each other.
+// A strict tracker also refuses objects that kube-proxy accepts and an API server would refuse. The
+// files strict*.go follow ValidateServiceCreate, ValidateLoadBalancerStatus and
+// ValidateEndpointsCreate of k8s.io/kubernetes/pkg/apis/core/validation and
+// ValidateEndpointSliceCreate of k8s.io/kubernetes/pkg/apis/discovery/validation, version 1.36.
+// Fields that an API server fills in may be missing. Checks against other objects (addresses,
+// ranges of node ports) are left out. internal/test/peers/validation compares both.
 
-// refuse reports errors of the validation library, of each field one and only where nothing is
-// said yet.
+// refuse reports errors of the validation library: one for each field, unless a problem of the
+// field has been reported already.
 func (r *report) refuse(errs field.ErrorList) {
 	for _, e := range errs {
 		if r.mentions(e.Field) {
@@ -40,21 +40,11 @@ func (r *report) refuse(errs field.ErrorList) {
 	}
 }
 
-// must reports a field whose value the messages of a check find wrong.
+// must reports a field if a check of its value returned messages.
 func (r *report) must(at, value string, messages []string) {
 	if len(messages) > 0 && !r.mentions(at) {
 		r.invalid(at, value, "%s", messages[0])
 	}
-}
-
-// mentions reports whether an error about a field was reported.
-func (r *report) mentions(at string) bool {
-	for _, p := range r.problems {
-		if p.Severity == Error && p.Field == at {
-			return true
-		}
-	}
-	return false
 }
 
 // refuseMeta checks the metadata of an object in a namespace.
@@ -65,13 +55,13 @@ func (r *report) refuseMeta(m *metav1.ObjectMeta, name func(string, bool) []stri
 	r.refuse(apivalidation.ValidateObjectMeta(m, true, name, field.NewPath("metadata")))
 }
 
-// refuseAddress checks that an address is written as API servers of 1.36 want it, without leading
-// zeros and not as an IPv4-mapped one (StrictIPCIDRValidation).
+// refuseAddress checks that an address is written as API servers of 1.36 demand, without leading
+// zeros and not as an IPv4-mapped address (StrictIPCIDRValidation).
 func (r *report) refuseAddress(at, value string) {
 	r.refuse(validation.IsValidIPForLegacyField(asPath(at), value, true, nil))
 }
 
-// refuseRoutable does so for an address that must be fit for endpoints.
+// refuseRoutable is refuseAddress for an address that must also be fit for endpoints.
 func (r *report) refuseRoutable(at, value string) {
 	r.refuseAddress(at, value)
 	if _, err := parseRoutable(value); err != nil {
@@ -82,7 +72,7 @@ func (r *report) refuseRoutable(at, value string) {
 // asPath makes a path of its text.
 func asPath(at string) *field.Path { return field.NewPath(at) }
 
-// refuseHostAndNode checks the names that go with the address of an endpoint.
+// refuseHostAndNode checks the host and node names beside the address of an endpoint.
 func (r *report) refuseHostAndNode(at string, host, node *string) {
 	if host != nil && *host != "" {
 		r.must(at+"hostname", *host, validation.IsDNS1123Label(*host))

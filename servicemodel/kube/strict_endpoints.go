@@ -21,7 +21,7 @@ const (
 	maxTopology   = 16
 )
 
-// refuseSlice reports what an API server would refuse of an EndpointSlice.
+// refuseSlice reports faults for which an API server would refuse an EndpointSlice.
 func (r *report) refuseSlice(s *discoveryv1.EndpointSlice) {
 	r.refuseMeta(&s.ObjectMeta, apivalidation.NameIsDNSSubdomain)
 	r.atMost("ports", len(s.Ports), maxSlicePorts)
@@ -82,8 +82,8 @@ func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.Addres
 	r.refuseHints(nodes, at+"hints.forNodes", validation.IsDNS1123Subdomain)
 }
 
-// refuseEndpointAddress checks one of the addresses of an endpoint. Only the first counts, but all
-// must be right.
+// refuseEndpointAddress checks one address of an endpoint. Only the first address counts, but all
+// must be valid.
 func (r *report) refuseEndpointAddress(a string, kind discoveryv1.AddressType, at string) {
 	switch kind {
 	case discoveryv1.AddressTypeFQDN:
@@ -117,7 +117,7 @@ func (r *report) refuseHints(names []string, at string, ok func(string) []string
 	}
 }
 
-// refuseEndpoints reports what an API server would refuse of an Endpoints object.
+// refuseEndpoints reports faults for which an API server would refuse an Endpoints object.
 func (r *report) refuseEndpoints(e *corev1.Endpoints) {
 	r.refuseMeta(&e.ObjectMeta, apivalidation.NameIsDNSSubdomain)
 	for i := range e.Subsets {

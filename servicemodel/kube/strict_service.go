@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// refuseService reports what an API server would refuse of a Service.
+// refuseService reports faults for which an API server would refuse a Service.
 func (r *report) refuseService(s *corev1.Service) {
 	r.refuseMeta(&s.ObjectMeta, apivalidation.NameIsDNSLabel)
 	r.refuseType(s)
@@ -27,7 +27,7 @@ func (r *report) refuseService(s *corev1.Service) {
 	r.refuseTopology(s)
 }
 
-// refuseType checks what goes with the types that have no cluster IP, or must have one.
+// refuseType checks the fields of types that have no cluster IP, or must have one.
 func (r *report) refuseType(s *corev1.Service) {
 	spec := &s.Spec
 	headless := spec.ClusterIP == corev1.ClusterIPNone
@@ -75,7 +75,7 @@ func (r *report) refuseServicePorts(spec *corev1.ServiceSpec) {
 	}
 }
 
-// refuseFamilies checks cluster IPs and families against each other, and how they are written.
+// refuseFamilies checks cluster IPs and families against each other, and their notation.
 func (r *report) refuseFamilies(spec *corev1.ServiceSpec) {
 	if spec.Type == corev1.ServiceTypeExternalName {
 		return
@@ -120,7 +120,7 @@ func externallyAccessible(spec *corev1.ServiceSpec) bool {
 	return false
 }
 
-// refuseTraffic checks the traffic policies and what goes with them.
+// refuseTraffic checks the traffic policies and the fields that depend on them.
 func (r *report) refuseTraffic(spec *corev1.ServiceSpec) {
 	if spec.ExternalTrafficPolicy != "" && !externallyAccessible(spec) {
 		r.must("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), []string{
@@ -141,7 +141,7 @@ func (r *report) refuseTraffic(spec *corev1.ServiceSpec) {
 	}
 }
 
-// refuseLoadBalancer checks what only load balancers may have.
+// refuseLoadBalancer checks the fields that only load balancers may have.
 func (r *report) refuseLoadBalancer(s *corev1.Service) {
 	spec, ingress := &s.Spec, s.Status.LoadBalancer.Ingress
 	for i, source := range spec.LoadBalancerSourceRanges {

@@ -10,45 +10,46 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config says what a [Tracker] cannot learn from Kubernetes.
+// Config has the settings that a [Tracker] cannot learn from Kubernetes.
 type Config struct {
-	// Node is the node as the program describes it. Its name selects the Node object; without a
-	// name none counts. What is empty is filled in from that object: Zone from the label
+	// Node is the program's description of the node. Its name selects the Node object; without a
+	// name, no Node object counts. Empty fields are filled in from that object: Zone from the label
 	// topology.kubernetes.io/zone, Addresses from status.addresses, first the internal, then the
-	// external ones, each in their order. To ServiceCIDRs, those of the ServiceCIDR objects are
-	// added.
+	// external addresses, each in their order. The CIDRs of the ServiceCIDR objects are added to
+	// ServiceCIDRs.
 	Node servicemodel.Node
 
-	// NodeCIDRs tells local pods by the pod CIDRs of the Node object, in place of Node.LocalPods
-	// (detectLocalMode NodeCIDR of kube-proxy). Until the object is known, or if it has none, no
-	// pod is told by its address.
+	// NodeCIDRs recognises local pods by the pod CIDRs of the Node object instead of Node.LocalPods
+	// (detectLocalMode NodeCIDR of kube-proxy). Until the object is known, or if it has no pod
+	// CIDRs, no pod is recognised by its address.
 	NodeCIDRs bool
 
-	// Annotations is the prefix of the annotations of Services that say what Kubernetes has no
-	// field for; see the package documentation. Empty, the default, means that annotations mean
-	// nothing. A service that asks for what the backend cannot do is refused: an engine leaves it
-	// out, or refuses the whole state if it is strict.
+	// Annotations is the prefix of annotations of Services for settings that Kubernetes has no
+	// field for; see the package documentation. Empty, the default, means that annotations have no
+	// effect. If a service asks for a setting that the backend does not have, an engine leaves the
+	// service out, or refuses the whole state if the engine is strict.
 	Annotations string
 
-	// Strict is for objects that no API server has validated, such as those in files: what an API
-	// server of Kubernetes 1.36 would have refused of a Service, EndpointSlice or Endpoints object
-	// is then an error too, whether kube-proxy skips it (an external IP that is not an address) or
-	// heeds it (a node port of a service of type ClusterIP). What of a Service has no effect where
-	// there is no cluster, such as spec.loadBalancerIP, is a warning.
+	// Strict is for objects that no API server has validated, such as those in files. If an API
+	// server of Kubernetes 1.36 would refuse a Service, EndpointSlice or Endpoints object, that is
+	// then an error, whether kube-proxy skips the fault (an external IP that is not an address) or
+	// obeys it (a node port of a service of type ClusterIP). Fields of a Service that have no
+	// effect without a cluster, such as spec.loadBalancerIP, are warnings.
 	Strict bool
 
-	// Triggers notes when changes were triggered, for [Tracker.Triggers]: a program that sets it
-	// takes them from there, or they become ever more.
+	// Triggers collects the times at which changes were triggered, for [Tracker.Triggers]. A
+	// program that sets it must call that method, because otherwise their number grows without
+	// limit.
 	Triggers bool
 }
 
-// Tracker follows Kubernetes objects and yields the state they describe. Its methods may be called
-// from several goroutines, those about one object from one at a time, in the order of its versions.
-// A tracker does not keep the objects it is given, though it shares their strings.
+// Tracker follows Kubernetes objects and returns the state that they describe. Several goroutines
+// may call its methods. Calls about one object must come from one goroutine at a time, in the order
+// of the object's versions. A tracker does not keep the objects, but it shares their strings.
 //
-// Each Set method takes the newest version of an object and returns what is wrong with it, which
-// [Tracker.Problems] returns too for as long as the object is there. Each Delete method is told
-// that an object is gone; one that is not known is no problem.
+// Each Set method gets the newest version of an object and returns its problems; [Tracker.Problems]
+// returns them, too, as long as the object exists. Each Delete method says that an object is gone.
+// To delete an unknown object is no problem.
 type Tracker struct {
 	config Config
 
@@ -61,13 +62,14 @@ type Tracker struct {
 	problems     map[objectKey][]Problem
 	triggers     triggers
 
-	// state is the state last asked for, dirty what may have changed since.
+	// state is the last state that was returned. dirty are the services that may have changed
+	// since.
 	state     servicemodel.State
 	dirty     map[servicemodel.Name]struct{}
 	dirtyNode bool
 }
 
-// NewTracker returns a tracker that knows of no object.
+// NewTracker returns a tracker that knows no object.
 func NewTracker(c Config) *Tracker {
 	return &Tracker{
 		config:       c,
@@ -83,10 +85,10 @@ func NewTracker(c Config) *Tracker {
 	}
 }
 
-// State returns the state that the objects known now describe. It is valid:
-// [servicemodel.State.Validate] finds nothing, as long as the node it was configured with is valid.
-// If nothing that matters changed since the last call, it is the same state. The cost is that of
-// the services whose objects were set or deleted since.
+// State returns the state that the known objects describe. If the configured node is valid, so is
+// the state: [servicemodel.State.Validate] finds nothing. If nothing relevant changed since the
+// last call, it is the same state. The cost is that of the services whose objects were set or
+// deleted since.
 func (t *Tracker) State() servicemodel.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,8 +104,8 @@ func (t *Tracker) State() servicemodel.State {
 	return t.state
 }
 
-// refresh brings one service and its endpoints in s up to date. Endpoints of services that are
-// not proxied stay out. Those of services that are not known are in the state: they may tell why a
+// refresh brings one service and its endpoints in s up to date. Endpoints of services that are not
+// proxied stay out. Endpoints of unknown services are in the state, because they may explain why a
 // service of a similar name has none.
 func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemodel.State {
 	service, known := t.services[n]
@@ -119,8 +121,8 @@ func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemode
 	return s.WithService(service).WithEndpoints(n, t.backends[n].merged())
 }
 
-// Problems returns all that is wrong with the objects known now, in the order of their kinds and
-// names, and for each object in the order of its fields' checks.
+// Problems returns all problems of the known objects, in the order of their kinds and names, and
+// for each object in the order of its fields' checks.
 func (t *Tracker) Problems() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,10 +135,11 @@ func (t *Tracker) Problems() []Problem {
 
 // conclude keeps and returns the problems of an object.
 func (t *Tracker) conclude(k objectKey, r *report) []Problem {
-	if len(r.problems) == 0 {
+	all := r.all()
+	if len(all) == 0 {
 		delete(t.problems, k)
 		return nil
 	}
-	t.problems[k] = r.problems
-	return slices.Clone(r.problems)
+	t.problems[k] = all
+	return slices.Clone(all)
 }

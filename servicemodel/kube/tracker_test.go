@@ -118,7 +118,7 @@ func TestProblemsAreOrdered(t *testing.T) {
 	require.Equal(t, append(append(want[:1:1], want[5:7]...), want[7]), texts(tracker.Problems()))
 }
 
-// world is a small set of objects that change at random, and what of them there is now.
+// world is a small set of objects that changes at random.
 type world struct {
 	rng      *rand.Rand
 	services map[string]*corev1.Service
@@ -138,7 +138,7 @@ func newWorld(rng *rand.Rand) *world {
 
 func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
 
-// address returns one of few addresses, so that they repeat; now and then none at all.
+// address returns one of few addresses, so that they repeat; now and then it returns none.
 func (w *world) address() string {
 	if w.rng.IntN(60) == 0 {
 		return w.pick("x", "127.0.0.1", "fd00::1")
@@ -219,7 +219,7 @@ func (w *world) change(t *kube.Tracker) {
 	}
 }
 
-// replay tells a tracker of all there is, in random order.
+// replay sets all objects in a tracker, in random order.
 func (w *world) replay(t *kube.Tracker) {
 	var steps []func()
 	for _, s := range w.services {

@@ -11,21 +11,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// triggers are when changes of EndpointSlices were triggered.
+// triggers has the times at which changes of EndpointSlices were triggered.
 type triggers struct {
-	began time.Time // of the tracker: what is older was there before
-	// waiting are those that no state has yet, by the slice. One that changes twice counts from the
-	// first change.
+	began time.Time // when the tracker was made; older changes do not count
+	// waiting has the times that no state contains yet, by slice. If a slice changes twice, its
+	// first change counts.
 	waiting map[servicemodel.Name]time.Time
 	given   []time.Time // those that a state has
 }
 
-// Triggers returns when the changes were triggered that states have which [Tracker.State] returned
-// since the last call, one for each EndpointSlice that changed, as the annotation
-// endpoints.kubernetes.io/last-change-trigger-time says: the time of the change of a pod or Service
-// that made the control plane write it. It returns none unless [Config.Triggers] is set. The time
-// from then until the kernel holds the state is the latency of network programming, an objective of
-// Kubernetes; package dataplane/metrics measures it.
+// Triggers returns the times of the changes that came with the states which [Tracker.State]
+// returned since the last call, one for each EndpointSlice that changed. The time is that of the
+// annotation endpoints.kubernetes.io/last-change-trigger-time: when a pod or Service changed, upon
+// which the control plane wrote the slice. Triggers returns none unless [Config.Triggers] is set.
+// The time from then until the kernel holds the state is the latency of network programming, an
+// objective of Kubernetes; package dataplane/metrics measures it.
 func (t *Tracker) Triggers() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,8 +34,8 @@ func (t *Tracker) Triggers() []time.Time {
 	return given
 }
 
-// note notes that a slice came in the place of another one, of which either may be nil. What is
-// deleted tells of no trigger, nor does what was there before the tracker.
+// note notes that a slice replaces another one; either may be nil. A deleted slice has no trigger,
+// and changes before the tracker was made do not count.
 func (t *triggers) note(n servicemodel.Name, old, new *slice) {
 	if new == nil {
 		delete(t.waiting, n)
@@ -49,13 +49,14 @@ func (t *triggers) note(n servicemodel.Name, old, new *slice) {
 	}
 }
 
-// give notes that a state has all that is waiting.
+// give notes that a state contains all waiting changes.
 func (t *triggers) give() {
 	t.given = slices.AppendSeq(t.given, maps.Values(t.waiting))
 	clear(t.waiting)
 }
 
-// triggeredAt returns when the last change of a slice was triggered; zero if it does not say so.
+// triggeredAt returns when the last change of a slice was triggered; zero if the slice does not say
+// so.
 func triggeredAt(s *discoveryv1.EndpointSlice) time.Time {
 	text := s.Annotations[corev1.EndpointsLastChangeTriggerTime]
 	if text == "" {

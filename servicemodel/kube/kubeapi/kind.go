@@ -30,6 +30,8 @@ type kind struct {
 	name    string
 	example runtime.Object
 	source  cache.ListerWatcher
+	// optional says that a state can be made without.
+	optional bool
 	// set and remove tell the tracker.
 	set    func(any) []kube.Problem
 	remove func(servicemodel.Name)
@@ -41,14 +43,14 @@ type kind struct {
 	since time.Time
 }
 
-// lister is what the typed clients have in common.
+// lister is the interface that the typed clients have in common.
 type lister[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// listWatch lists and watches what the selectors select; an empty one selects all. It calls works
-// when a watch has begun.
+// listWatch lists and watches the objects that match the selectors; an empty selector matches all.
+// It calls works when a watch has begun.
 func listWatch[L runtime.Object](
 	client kubernetes.Interface, from lister[L], labels, fields string, works func(),
 ) cache.ListerWatcher {
@@ -118,7 +120,7 @@ func (s *Source) nodes(client kubernetes.Interface) *kind {
 }
 
 func (s *Source) serviceCIDRs(client kubernetes.Interface) *kind {
-	k := &kind{name: "ServiceCIDR", example: &networkingv1.ServiceCIDR{}}
+	k := &kind{name: "ServiceCIDR", example: &networkingv1.ServiceCIDR{}, optional: true}
 	k.set = func(o any) []kube.Problem {
 		return s.tracker.SetServiceCIDR(o.(*networkingv1.ServiceCIDR))
 	}
@@ -162,7 +164,7 @@ func (s *Source) start(k *kind) (err error) {
 	return err
 }
 
-// slim takes from an object what no state depends on and what takes the most memory.
+// slim removes from an object the large parts on which no state depends.
 func slim(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
@@ -175,13 +177,14 @@ func slim(o any) (any, error) {
 
 func (s *Source) set(k *kind, o any) {
 	for _, p := range k.set(o) {
-		s.log.Warn("object with a problem", logkey.Severity, p.Severity.String(),
+		s.log.Warn("object with a problem", logkey.Severity, p.Severity(),
 			logkey.Problem, p.Error())
 	}
 	s.touch()
 }
 
-// remove is told of an object that is gone, or of its name only, if the watch missed the deletion.
+// remove works on the deletion of an object. If the watch missed the deletion, o has only the
+// object's name.
 func (s *Source) remove(k *kind, o any) {
 	if name, err := cache.DeletionHandlingObjectToName(o); err == nil {
 		k.remove(servicemodel.Name(name))
@@ -200,8 +203,8 @@ func (s *Source) works(k *kind) {
 	}
 }
 
-// failed notes why a kind cannot be listed or watched. Watches end and expire in normal operation:
-// that is no failure.
+// failed notes why a kind cannot be listed or watched. The end and the expiry of a watch are normal
+// and no failure.
 func (s *Source) failed(ctx context.Context, k *kind, err error) {
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) ||
 		apierrors.IsGone(err) {

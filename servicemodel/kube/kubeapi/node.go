@@ -12,12 +12,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// nodeGate opens when the Node object says all that the first state needs of it.
+// nodeGate opens when the Node object has everything that the first state needs.
 type nodeGate struct {
 	name             string
-	addresses, cidrs bool          // what the object must say
-	seen             chan struct{} // has an element once it has said that
-	eligible         atomic.Bool   // what the object says of new connections
+	addresses, cidrs bool          // whether the object must have them
+	seen             chan struct{} // has an element once the object has them
+	eligible         atomic.Bool   // whether the node may get new connections
 }
 
 func newNodeGate(c *kube.Config) *nodeGate {
@@ -31,7 +31,7 @@ func newNodeGate(c *kube.Config) *nodeGate {
 // toBeDeleted is the taint that the cluster autoscaler puts on a node that it will delete.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// see looks at the object. It is called by one goroutine.
+// see examines the object. One goroutine calls it.
 func (g *nodeGate) see(n *corev1.Node) {
 	g.eligible.Store(n.DeletionTimestamp.IsZero() &&
 		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
@@ -47,7 +47,7 @@ func (g *nodeGate) see(n *corev1.Node) {
 }
 
 // wait waits until the gate is open or ctx is done, which is no error. After the timeout it returns
-// ErrNoNode; pod CIDRs are given ten times as long, as kube-proxy does.
+// ErrNoNode. For pod CIDRs it waits ten times as long, as kube-proxy does.
 func (g *nodeGate) wait(ctx context.Context, timeout time.Duration) error {
 	if !g.addresses && !g.cidrs {
 		return nil

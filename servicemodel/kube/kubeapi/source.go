@@ -18,21 +18,21 @@ import (
 
 // Config tunes a [Source]. A nil *Config is the zero Config.
 type Config struct {
-	// Tracker says what Kubernetes does not: the node's name, which selects the Node object, and
-	// how local pods are told. Without a name no Node is watched.
+	// Tracker has the settings that Kubernetes does not have: the node's name, which selects the
+	// Node object, and how local pods are recognised. Without a name, no Node is watched.
 	Tracker kube.Config
 
 	// NodeTimeout is how long the first state waits for the Node object to have addresses, unless
 	// Tracker has them; after that, the state comes without. If Tracker.NodeCIDRs is set, the
-	// object must have pod CIDRs, and Run fails with [ErrNoNode] if it has none ten times as long.
-	// Zero means 30 s, as in kube-proxy.
+	// object must have pod CIDRs: if it has none after ten times as long, Run fails with
+	// [ErrNoNode]. Zero means 30 s, as in kube-proxy.
 	NodeTimeout time.Duration
 
-	// Resync is how often every object that is known is looked at again. That changes nothing if
-	// nothing was lost. Zero means never; kube-proxy's default (configSyncPeriod) is 15 minutes.
+	// Resync is how often the source works on every known object again. This changes nothing unless
+	// an event was lost. Zero means never; kube-proxy's default (configSyncPeriod) is 15 minutes.
 	Resync time.Duration
 
-	// Logger gets a record when a kind cannot be listed or watched, when that works again, and for
+	// Logger gets a record when a kind cannot be listed or watched, when this works again, and for
 	// each object with a problem. Nil means silence.
 	Logger *slog.Logger
 }
@@ -40,8 +40,8 @@ type Config struct {
 // ErrNoNode says that the Node object, or its pod CIDRs, did not come in time.
 var ErrNoNode = errors.New("node not known")
 
-// Source follows the objects of a Kubernetes API server. It must be made by [New]. Its methods may
-// be called by several goroutines; Run may be called once.
+// Source follows the objects of a Kubernetes API server. It must be made by [New]. Several
+// goroutines may call its methods; Run may be called once.
 type Source struct {
 	cfg     Config
 	log     *slog.Logger
@@ -56,8 +56,8 @@ type Source struct {
 	synced  bool
 }
 
-// New returns a source that reads from the client. It asks the server whether it has ServiceCIDRs;
-// nothing else is asked before [Source.Run].
+// New returns a source that reads from the client. It asks the server whether it has ServiceCIDRs.
+// All other requests come from [Source.Run].
 func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	if client == nil {
 		return nil, errors.New("kubeapi: client: nil")
@@ -94,10 +94,10 @@ func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	return s, nil
 }
 
-// Run watches, and calls set with a state once everything is known, and then whenever something
-// changed, from the caller's goroutine. While set works, changes collapse into one, so set should
-// return at once, as Engine.Set does. Run returns nil when ctx is done, after its goroutines have
-// ended, and [ErrNoNode] as [Config.NodeTimeout] says.
+// Run watches the objects. It calls set, on the caller's goroutine, with a state once everything is
+// known, and then whenever something changed. While set works, changes collapse into one, so set
+// should return at once, as Engine.Set does. Run returns nil when ctx is done, after its goroutines
+// have ended, and [ErrNoNode] as described at [Config.NodeTimeout].
 func (s *Source) Run(ctx context.Context, set func(servicemodel.State)) error {
 	s.mu.Lock()
 	started := s.started
@@ -127,14 +127,26 @@ func (s *Source) Run(ctx context.Context, set func(servicemodel.State)) error {
 	}
 }
 
+// optionalTimeout is how long the first state waits for optional objects.
+const optionalTimeout = 2 * time.Second
+
 // sync waits until everything is known, or ctx is done.
 func (s *Source) sync(ctx context.Context) error {
-	var synced []cache.DoneChecker
+	var needed, optional []cache.DoneChecker
 	for _, k := range s.kinds {
-		synced = append(synced, k.handlers.HasSyncedChecker())
+		if k.optional {
+			optional = append(optional, k.handlers.HasSyncedChecker())
+		} else {
+			needed = append(needed, k.handlers.HasSyncedChecker())
+		}
 	}
-	if !cache.WaitFor(ctx, "", synced...) {
+	if !cache.WaitFor(ctx, "", needed...) {
 		return nil
+	}
+	soon, cancel := context.WithTimeout(ctx, optionalTimeout)
+	defer cancel()
+	if !cache.WaitFor(soon, "", optional...) && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "goes on without ServiceCIDRs until they are listed")
 	}
 	if err := s.node.wait(ctx, s.cfg.NodeTimeout); err != nil {
 		if s.cfg.Tracker.NodeCIDRs {
@@ -152,18 +164,18 @@ func (s *Source) sync(ctx context.Context) error {
 func (s *Source) touch() {
 	select {
 	case s.changed <- struct{}{}:
-	default: // Run has not taken the last change yet, and will see this one with it
+	default: // Run has not received the last change yet, and will handle both at once
 	}
 }
 
-// State returns the state that the objects known now describe. Before [Status.Synced] it is a part.
+// State returns the state that the known objects describe. Before [Status.Synced] it is incomplete.
 func (s *Source) State() servicemodel.State { return s.tracker.State() }
 
-// Problems returns what is wrong with the objects known now, see [kube.Tracker.Problems].
+// Problems returns the problems of the known objects, see [kube.Tracker.Problems].
 func (s *Source) Problems() []kube.Problem { return s.tracker.Problems() }
 
-// Triggers returns when the changes were triggered that the newest states have, if [Config.Tracker]
-// says that it is to be noted; see [kube.Tracker.Triggers].
+// Triggers returns the times of the changes in the newest states, if [Config.Tracker] asks for
+// them; see [kube.Tracker.Triggers].
 func (s *Source) Triggers() []time.Time { return s.tracker.Triggers() }
 
 // NodeEligible reports whether load balancers may send new connections to this node, as kube-proxy
@@ -173,20 +185,21 @@ func (s *Source) NodeEligible() bool { return s.node.eligible.Load() }
 
 // Status says how a source is doing.
 type Status struct {
-	// Synced says that everything was listed, and that states are being made.
+	// Synced says that everything was listed, with or without ServiceCIDRs, and that states are
+	// being made.
 	Synced bool
 	// Kinds has one element for each kind that is watched, in a fixed order.
 	Kinds []KindStatus
 }
 
-// KindStatus says how the watch of one kind is doing.
+// KindStatus describes the watch of one kind.
 type KindStatus struct {
 	// Kind is its name, such as "Service".
 	Kind string
 	// Listed says that all objects were listed once.
 	Listed bool
-	// Err is why listing or watching failed last; nil while it is watched. What is known stays
-	// known meanwhile. If the server answered, it wraps a *StatusError of
+	// Err is the last failure of listing or watching; nil while the watch works. Known objects stay
+	// known meanwhile. If the server answered, Err wraps a *StatusError of
 	// k8s.io/apimachinery/pkg/api/errors.
 	Err error
 	// Since is when Err came first.

@@ -3,9 +3,12 @@ package kubeapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,7 +73,7 @@ func server(objects ...runtime.Object) *fake.Clientset {
 	return c
 }
 
-// following is a source that runs, and the states it made.
+// following is a running source with the states that it made.
 type following struct {
 	*Source
 	mu     sync.Mutex
@@ -95,14 +98,14 @@ func follow(t *testing.T, client *fake.Clientset, cfg *Config) *following {
 	return f
 }
 
-// end stops the source, which must not have failed.
+// end stops the source and requires that it has not failed.
 func (f *following) end(t *testing.T) {
 	t.Helper()
 	f.stop()
 	require.NoError(t, <-f.done)
 }
 
-// made returns how many states came, and the last one.
+// made returns the number of states that came, and the last one.
 func (f *following) made() (int, servicemodel.State) {
 	synctest.Wait()
 	f.mu.Lock()
@@ -232,7 +235,7 @@ func TestABrokenWatchKeepsWhatIsKnown(t *testing.T) {
 		require.True(t, st.Synced)
 		require.True(t, apierrors.IsForbidden(st.Kinds[1].Err), "%v", st.Kinds[1].Err)
 
-		// What was deleted meanwhile is seen by the list that comes before the next watch.
+		// The list before the next watch shows that objects were deleted meanwhile.
 		require.NoError(t, client.Tracker().Delete(
 			discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), "default", "web-1"))
 		mu.Lock()
@@ -268,6 +271,35 @@ func TestTheSelectorsAreThoseOfKubeProxy(t *testing.T) {
 	})
 }
 
+// An account without permission to list ServiceCIDRs gets states without them, and with them once
+// it has permission.
+func TestStatesComeWithoutServiceCIDRs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := server(service("web", "10.96.0.10"), slice("web", "10.244.1.1"),
+			&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+				Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
+		var allowed atomic.Bool
+		client.PrependReactor("list", "servicecidrs",
+			func(clienttesting.Action) (bool, runtime.Object, error) {
+				return !allowed.Load(), nil,
+					apierrors.NewForbidden(networkingv1.Resource("servicecidrs"), "", nil)
+			})
+		var log strings.Builder
+		f := follow(t, client, &Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(optionalTimeout + time.Second)
+		f.requireEndpoints(t, web, 1)
+		require.True(t, f.Status().Synced)
+		require.True(t, apierrors.IsForbidden(f.Status().Kinds[2].Err))
+		allowed.Store(true)
+		time.Sleep(time.Hour)
+		_, s := f.made()
+		require.Len(t, s.Node().ServiceCIDRs, 1)
+		f.end(t)
+		require.Contains(t, log.String(), "goes on without ServiceCIDRs")
+	})
+}
+
 func TestServiceCIDRsAreWatchedWhereTheServerHasThem(t *testing.T) {
 	t.Parallel()
 	s, err := New(fake.NewClientset(), nil)
@@ -296,7 +328,7 @@ func TestTheNodeIsWaitedFor(t *testing.T) {
 	named := servicemodel.Node{Name: "n1"}
 	for name, test := range map[string]struct {
 		cfg    kube.Config
-		before *corev1.Node // what the server has at first
+		before *corev1.Node // the object that the server has at first
 		after  time.Duration
 		err    error
 	}{

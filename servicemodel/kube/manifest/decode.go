@@ -17,18 +17,23 @@ type fieldProblem struct {
 	field, given, reason string
 }
 
-// decoder fills the Go types of the Kubernetes API, by their json tags, and collects what does not
-// fit.
+// decoder fills the Go types of the Kubernetes API by their json tags, and collects values that do
+// not fit.
 type decoder struct {
 	names    map[reflect.Type]map[string][]int // the index of each field, by its name in JSON
-	problems []fieldProblem
+	problems []fieldProblem                    // at most maxProblems
+	more     int                               // problems beyond those
 }
 
-// decode fills *into, which is a struct, from v.
-func (d *decoder) decode(v *value, into any) []fieldProblem {
-	d.problems = nil
+// maxProblems is how many problems of one object are reported.
+const maxProblems = 100
+
+// decode fills *into, which is a struct, from v. It returns problems of values that do not fit, and
+// how many more there are.
+func (d *decoder) decode(v *value, into any) (problems []fieldProblem, more int) {
+	d.problems, d.more = nil, 0
 	d.fill(v, reflect.ValueOf(into).Elem(), "")
-	return d.problems
+	return d.problems, d.more
 }
 
 func (d *decoder) wrong(v *value, path, format string, args ...any) {
@@ -36,10 +41,18 @@ func (d *decoder) wrong(v *value, path, format string, args ...any) {
 	if v.kind == listValue || v.kind == objectValue || v.kind == nullValue {
 		given = ""
 	}
-	d.problems = append(d.problems, fieldProblem{v.line, path, given, fmt.Sprintf(format, args...)})
+	d.add(fieldProblem{v.line, path, given, fmt.Sprintf(format, args...)})
 }
 
-// fill sets dst from v. Null leaves it as it is, as in JSON.
+func (d *decoder) add(p fieldProblem) {
+	if len(d.problems) == maxProblems {
+		d.more++
+		return
+	}
+	d.problems = append(d.problems, p)
+}
+
+// fill sets dst from v. As in JSON, null changes nothing.
 func (d *decoder) fill(v *value, dst reflect.Value, path string) {
 	if v.kind == nullValue {
 		return
@@ -64,14 +77,14 @@ func (d *decoder) fill(v *value, dst reflect.Value, path string) {
 	}
 }
 
-// kindOf is the kind of value that a field of each kind is set from.
+// kindOf has, for each kind of Go field, the kind of value that sets it.
 var kindOf = map[reflect.Kind]kind{
 	reflect.Struct: objectValue, reflect.Map: objectValue, reflect.Slice: listValue,
 	reflect.String: textValue, reflect.Bool: boolValue,
 	reflect.Int32: numberValue, reflect.Int64: numberValue,
 }
 
-// set sets dst from v, which is of the kind for it.
+// set sets dst from v, whose kind fits.
 func (d *decoder) set(v *value, dst reflect.Value, path string) {
 	switch dst.Kind() {
 	case reflect.Struct:
@@ -92,7 +105,7 @@ func (d *decoder) set(v *value, dst reflect.Value, path string) {
 	}
 }
 
-// want reports whether v is of kind k, or else what it is instead.
+// want reports whether v is of kind k. If it is not, want adds a problem.
 func (d *decoder) want(v *value, k kind, path string) bool {
 	if v.kind == k {
 		return true
@@ -127,8 +140,7 @@ func (d *decoder) object(v *value, dst reflect.Value, path string) {
 					hint = ", did you mean " + name + "?"
 				}
 			}
-			d.problems = append(d.problems, fieldProblem{m.value.line, at, "",
-				"unknown field" + hint})
+			d.add(fieldProblem{m.value.line, at, "", "unknown field" + hint})
 			continue
 		}
 		d.fill(m.value, dst.FieldByIndex(index), at)
@@ -145,8 +157,8 @@ func (d *decoder) entries(v *value, dst reflect.Value, path string) {
 	}
 }
 
-// unmarshal fills a type that reads JSON itself. All of them are scalars in JSON, but for those
-// that nobody here reads.
+// unmarshal fills a type that has its own JSON decoder. In JSON, all these types are scalars,
+// except some that the tracker never reads.
 func (d *decoder) unmarshal(v *value, u json.Unmarshaler, path string) {
 	switch u.(type) {
 	case *metav1.FieldsV1, *resource.Quantity:
@@ -165,8 +177,8 @@ func (d *decoder) unmarshal(v *value, u json.Unmarshaler, path string) {
 	}
 }
 
-// fields returns the fields of a struct by their names in JSON, those of embedded structs among
-// them.
+// fields returns the fields of a struct, including those of embedded structs, by their names in
+// JSON.
 func (d *decoder) fields(t reflect.Type) map[string][]int {
 	if names, ok := d.names[t]; ok {
 		return names

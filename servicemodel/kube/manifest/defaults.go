@@ -8,12 +8,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An API server completes the objects it is given (SetDefaults in
+// An API server fills in fields of new objects (SetDefaults in
 // k8s.io/kubernetes/pkg/apis/…/v1/defaults.go, and the cluster IP fields in
-// pkg/registry/core/service). Done here is what makes a difference: most fields mean the default
-// anyway where they are empty, to the tracker as to kube-proxy.
+// pkg/registry/core/service). These functions fill in only fields that matter: for most fields, the
+// tracker and kube-proxy treat an empty value as the default.
 
-// defaultNamespace is that of objects that name none.
+// defaultNamespace sets the namespace of an object that names none.
 func defaultNamespace(m *metav1.ObjectMeta) {
 	if m.Namespace == "" {
 		m.Namespace = metav1.NamespaceDefault
@@ -41,7 +41,7 @@ func defaultService(s *corev1.Service) {
 	}
 }
 
-// defaultSlice gives ports without a name the empty one.
+// defaultSlice gives ports without a name the empty name.
 func defaultSlice(s *discoveryv1.EndpointSlice) {
 	defaultNamespace(&s.ObjectMeta)
 	for i := range s.Ports {

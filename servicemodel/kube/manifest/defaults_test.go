@@ -3,13 +3,14 @@ package manifest_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What an API server would have filled in is what the state holds.
+// The state has the values that an API server would have filled in.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr
@@ -45,7 +46,7 @@ func TestDefaults(t *testing.T) {
 			"{clusterIP: 10.96.0.10, sessionAffinity: ClientIP, ports: [{port: 80}]}",
 			with(func(s *servicemodel.Service) {
 				s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
-					Timeout: servicemodel.DefaultAffinityTimeout}
+					Timeout: 3 * time.Hour}
 			})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

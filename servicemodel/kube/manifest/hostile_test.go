@@ -15,7 +15,7 @@ var (
 		strings.Repeat("]}", 20)
 )
 
-// billionLaughs is a text in which each alias stands for ten of the one before.
+// billionLaughs is a text in which each alias stands for ten of the previous one.
 func billionLaughs() string {
 	text, previous := "a0: &a0 ha\n", "a0"
 	for name := range strings.SplitSeq("b c d e f g h i j k l m", " ") {
@@ -26,7 +26,8 @@ func billionLaughs() string {
 	return text
 }
 
-// hostileTexts are texts that are made to take time or memory, and what is said of them.
+// hostileTexts are texts that are made to cost time or memory, and the problems that the loader
+// reports.
 var hostileTexts = []struct{ name, text, want string }{
 	{"a billion laughs", billionLaughs(),
 		"aliases make the document more than 1 MiB longer than it is"},
@@ -92,7 +93,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// A file that was cut off anywhere gives a problem, or at most the objects that were whole.
+// A file that is cut off at any place yields a problem, or at most the objects that were whole.
 func TestTruncation(t *testing.T) {
 	t.Parallel()
 	for i := 1; i < len(serviceJSON); i++ {
@@ -142,7 +143,7 @@ func FuzzLoad(f *testing.F) {
 		for _, p := range result.Problems {
 			require.Positive(t, p.Line)
 			require.NotEmpty(t, p.Reason)
-			// A value that is missing at the very end stands on the line after it.
+			// A value that is missing at the very end is reported on the line after it.
 			require.LessOrEqual(t, p.Line, 2+strings.Count(breaks.Replace(text), "\n"))
 		}
 	})

@@ -17,11 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/kernlb/kernlb/internal/spell"
+	"github.com/kernlb/kernlb/internal/suggest"
+	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// versions are the API versions of the kinds that are taken.
+// versions are the API versions of the kinds that the loader reads.
 var versions = map[string]string{
 	"Service":       "v1",
 	"Endpoints":     "v1",
@@ -30,7 +31,7 @@ var versions = map[string]string{
 	"ServiceCIDR":   "networking.k8s.io/v1",
 }
 
-// kindsOf returns the kinds that Kubernetes has in the API versions of those that are taken.
+// kindsOf returns all kinds of Kubernetes in the API versions of the kinds that the loader reads.
 var kindsOf = sync.OnceValue(func() map[string][]string {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme,
@@ -50,8 +51,9 @@ var kindsOf = sync.OnceValue(func() map[string][]string {
 	return kinds
 })
 
-// mistaken says which field of an object that would be skipped cannot be meant, and why: its kind
-// is none that its API version has, or one that is taken stands in another group of Kubernetes.
+// mistaken returns the field of an object to be skipped that is probably a mistake, and why: its
+// API version has no such kind, or the kind is one that the loader reads, but in another group of
+// Kubernetes.
 func mistaken(apiVersion, kind string) (field, reason string) {
 	want, ours := versions[kind]
 	if ours && ofKubernetes(group(apiVersion)) {
@@ -61,9 +63,9 @@ func mistaken(apiVersion, kind string) (field, reason string) {
 	if ours || slices.Contains(known, kind) {
 		return "", ""
 	}
-	meant, near := spell.Nearest(kind, ofGroup(group(apiVersion)))
+	meant, near := suggest.Nearest(kind, ofGroup(group(apiVersion)))
 	if !near && has {
-		meant, near = spell.Nearest(kind, slices.Values(known))
+		meant, near = suggest.Nearest(kind, slices.Values(known))
 	}
 	switch {
 	case near:
@@ -74,7 +76,7 @@ func mistaken(apiVersion, kind string) (field, reason string) {
 	return "", ""
 }
 
-// ofGroup yields the kinds that are taken of a group, sorted, and their lists.
+// ofGroup yields the kinds of a group that the loader reads, sorted, and their lists.
 func ofGroup(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, k := range slices.Sorted(maps.Keys(versions)) {
@@ -85,13 +87,13 @@ func ofGroup(name string) iter.Seq[string] {
 	}
 }
 
-// ofKubernetes reports whether a group is one of Kubernetes itself, whose names have no dot or end
-// in k8s.io.
+// ofKubernetes reports whether a group belongs to Kubernetes itself: its name has no dot or ends in
+// k8s.io.
 func ofKubernetes(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// value takes what a document holds: an object or a list of them.
+// value loads the content of a document: an object or a list of objects.
 func (l *Loader) value(at place, v *value, depth int) {
 	if v.kind != objectValue {
 		l.problem(at, v.line, "", "", v.text, "is "+v.kind.String()+", must be a Kubernetes object")
@@ -105,7 +107,7 @@ func (l *Loader) value(at place, v *value, depth int) {
 		}
 	}
 	of, isList := strings.CutSuffix(kind, "List")
-	ours := of == "" || versions[of] != "" // others may be lists in name only
+	ours := of == "" || versions[of] != "" // other kinds may be lists in name only
 	if items := v.get("items"); isList && items != nil && (ours || items.kind == listValue) {
 		l.list(at, v, apiVersion, of, depth)
 		return
@@ -113,11 +115,11 @@ func (l *Loader) value(at place, v *value, depth int) {
 	l.object(at, v, apiVersion, kind)
 }
 
-// maxListDepth is how deep lists may be in one another.
+// maxListDepth is how deep lists may nest.
 const maxListDepth = 8
 
-// list takes the items of a list. Those of a ServiceList and its like, whose kind is given, need
-// not say what they are.
+// list loads the items of a list. In a ServiceList and its like, kind is given, and the items need
+// not have kind and apiVersion.
 func (l *Loader) list(at place, v *value, apiVersion, kind string, depth int) {
 	items := v.get("items")
 	switch {
@@ -141,8 +143,9 @@ func (l *Loader) list(at place, v *value, apiVersion, kind string, depth int) {
 	}
 }
 
-// object takes one object, if it is of a kind that is taken.
+// object loads one object, if the loader reads its kind.
 func (l *Loader) object(at place, v *value, apiVersion, kind string) {
+	l.objectsSeen++
 	want, known := versions[kind]
 	if !known || group(apiVersion) != group(want) {
 		if field, reason := mistaken(apiVersion, kind); reason != "" {
@@ -180,28 +183,32 @@ type found struct {
 	name  string
 }
 
-// take decodes an object, completes it, and gives it to the tracker.
+// take decodes an object, fills in its defaults, and gives it to the tracker.
 func take[T any](l *Loader, f found, complete func(*T), set func(*T) []kube.Problem) {
 	object := new(T)
-	if problems := l.decoder.decode(f.value, object); len(problems) > 0 {
+	if problems, more := l.decoder.decode(f.value, object); len(problems) > 0 {
 		for _, p := range problems {
 			l.problem(f.place, p.line, f.name, p.field, p.given, p.reason)
+		}
+		if more > 0 {
+			l.problem(f.place, f.value.line, f.name, "", "", fmt.Sprintf("%d more problems", more))
 		}
 		return
 	}
 	if before, ok := l.seen[f.name]; ok {
-		l.add(f.place, f.value.line, kube.Warning, f.name, "", "",
-			fmt.Sprintf("was given before, at %s:%d; this one counts", before.file, before.line))
+		l.add(spot{f.place, f.value.line}.warning(f.name, fmt.Sprintf(
+			"was given before, at %s:%d; this one counts", before.file, before.line)))
 	}
 	l.seen[f.name] = spot{f.place, f.value.line}
 	l.result.Objects++
 	complete(object)
 	for _, p := range set(object) {
-		l.add(f.place, f.value.lineOf(p.Field), p.Severity, p.Object, p.Field, p.Value, p.Reason)
+		l.add(spot{f.place, f.value.lineOf(p.Field)}.problem(p))
 	}
 }
 
-// objectName returns the kind and name of v, such as "Service default/web", as far as it has them.
+// objectName returns the kind and name of v, such as "Service default/web". It leaves out missing
+// parts.
 func objectName(v *value, kind string) string {
 	if kind == "" {
 		return ""
@@ -229,17 +236,18 @@ func group(apiVersion string) string {
 	return g
 }
 
-func (l *Loader) add(at place, line int, severity kube.Severity, object, field, value,
-	reason string) {
-	l.result.Problems = append(l.result.Problems, Problem{
-		File: at.file, Line: line, Document: at.document, Severity: severity,
-		Object: object, Field: field, Value: value, Reason: reason,
-	})
+func (l *Loader) add(p kube.Problem) { l.result.Problems = append(l.result.Problems, p) }
+
+// problem reports an error in a value that is not decoded yet and may be anything.
+func (l *Loader) problem(at place, line int, object, field, value, reason string) {
+	l.add(spot{at, line}.problem(kube.Problem{FieldError: &servicemodel.FieldError{
+		Object: object, Field: field, Value: show(value), Reason: reason}}))
 }
 
-// problem reports an error in what was not decoded yet, whose value may be anything.
-func (l *Loader) problem(at place, line int, object, field, value, reason string) {
-	l.add(at, line, kube.Error, object, field, show(value), reason)
+// warning returns a warning about a whole object.
+func (s spot) warning(object, reason string) kube.Problem {
+	return s.problem(kube.Problem{Warning: true,
+		FieldError: &servicemodel.FieldError{Object: object, Reason: reason}})
 }
 
 // unreadable reports a document that could not be parsed.

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
@@ -23,7 +24,7 @@ const (
 	MaxYAML = 16 << 20  // of one YAML document
 )
 
-// Objects takes what a [Loader] reads. A [kube.Tracker] does.
+// Objects receives the objects that a [Loader] reads. A [kube.Tracker] is an Objects.
 type Objects interface {
 	SetService(*corev1.Service) []kube.Problem
 	SetEndpoints(*corev1.Endpoints) []kube.Problem
@@ -35,14 +36,20 @@ type Objects interface {
 
 // Loader reads manifests into a tracker.
 type Loader struct {
+	// AllowEmpty allows files without objects: empty ones, comments, lists without items. By
+	// default each such file is an error, because its writer may have failed after the beginning.
+	AllowEmpty bool
+
 	objects Objects
 	decoder decoder
 	seen    map[string]spot // where each object was given last
 	maxSize int64
 	result  Result
+
+	objectsSeen int // whatever became of them
 }
 
-// NewLoader returns a loader that gives what it reads to t. A tracker should be strict (see
+// NewLoader returns a loader that gives the objects to t. A tracker should be strict (see
 // [kube.Config]).
 func NewLoader(t Objects) *Loader {
 	return &Loader{
@@ -57,8 +64,8 @@ func NewLoader(t Objects) *Loader {
 // Result returns what was read so far.
 func (l *Loader) Result() Result { return l.result }
 
-// ReadFile reads the file of that name. What is wrong in it becomes part of the [Result]; the error
-// says that it cannot be read at all.
+// ReadFile reads the named file. Problems in it become part of the [Result]. ReadFile returns an
+// error only if it cannot read the file at all.
 func (l *Loader) ReadFile(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -68,21 +75,18 @@ func (l *Loader) ReadFile(name string) error {
 	return l.Read(name, f)
 }
 
-// Read reads r to its end, as ReadFile does. The name stands for it in problems.
+// Read reads r to its end, as ReadFile does. In problems, r is called name.
 func (l *Loader) Read(name string, r io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(r, l.maxSize+1))
 	if err != nil {
 		return fmt.Errorf("reading manifest %s: %w", name, err)
 	}
 	if p, ok := l.notText(data); !ok {
-		p.File, p.Severity = name, kube.Error
+		p.File = name
 		l.result.Problems = append(l.result.Problems, p)
 		return nil
 	}
-	if len(bytes.TrimSpace(bytes.TrimPrefix(data, []byte(byteOrderMark)))) == 0 {
-		l.problem(place{file: name}, 1, "", "", "", "the file is empty")
-		return nil
-	}
+	objects, problems := l.objectsSeen, len(l.result.Problems)
 	for i, d := range split(data) {
 		at := place{name, i + 1}
 		values, err := parse(d)
@@ -96,23 +100,22 @@ func (l *Loader) Read(name string, r io.Reader) error {
 			}
 		}
 	}
+	if l.objectsSeen == objects && len(l.result.Problems) == problems && !l.AllowEmpty {
+		l.problem(place{file: name}, 1, "", "", "", "the file holds no object")
+	}
 	return nil
 }
 
-// Unmatched returns the warnings of [kube.Tracker.Unmatched], about objects that were read. It is
-// for when all files were.
-func (l *Loader) Unmatched() []Problem { return located(l.objects.Unmatched(), l.seen) }
+// Unmatched returns the warnings of [kube.Tracker.Unmatched] about objects that were read. Call it
+// after all files were read.
+func (l *Loader) Unmatched() []kube.Problem { return located(l.objects.Unmatched(), l.seen) }
 
-// located says where the objects of problems are, by their names.
-func located(problems []kube.Problem, at map[string]spot) []Problem {
-	var out []Problem
-	for _, p := range problems {
-		s := at[p.Object]
-		out = append(out, Problem{File: s.file, Line: s.line, Document: s.document,
-			Severity: p.Severity, Object: p.Object, Field: p.Field, Value: p.Value,
-			Reason: p.Reason})
+// located adds to problems where their objects are, by the objects' names.
+func located(problems []kube.Problem, at map[string]spot) []kube.Problem {
+	for i := range problems {
+		problems[i] = at[problems[i].Object].problem(problems[i])
 	}
-	return out
+	return problems
 }
 
 // place is where a value was found.
@@ -127,23 +130,27 @@ type spot struct {
 	line int
 }
 
-// notText says why data is not the text of a manifest.
-func (l *Loader) notText(data []byte) (Problem, bool) {
-	lineAt := func(i int) int { return 1 + bytes.Count(data[:i], []byte("\n")) }
-	if int64(len(data)) > l.maxSize {
-		return Problem{Line: lineAt(len(data)), Reason: fmt.Sprintf("larger than %d bytes",
-			l.maxSize)}, false
-	}
-	if i := bytes.IndexByte(data, 0); i >= 0 {
-		return Problem{Line: lineAt(i), Reason: "not text: it contains a NUL byte"}, false
-	}
-	if i := firstInvalid(data); i >= 0 {
-		return Problem{Line: lineAt(i), Reason: "not text: it is not valid UTF-8"}, false
-	}
-	return Problem{}, true
+// problem returns p with its place.
+func (s spot) problem(p kube.Problem) kube.Problem {
+	p.File, p.Line, p.Document = s.file, s.line, s.document
+	return p
 }
 
-// firstInvalid returns where data stops being UTF-8, -1 if it does not.
+// notText returns a problem if data cannot be the text of a manifest.
+func (l *Loader) notText(data []byte) (kube.Problem, bool) {
+	at, reason := 0, ""
+	if int64(len(data)) > l.maxSize {
+		at, reason = len(data), fmt.Sprintf("larger than %d bytes", l.maxSize)
+	} else if i := bytes.IndexByte(data, 0); i >= 0 {
+		at, reason = i, "not text: it contains a NUL byte"
+	} else if i := firstInvalid(data); i >= 0 {
+		at, reason = i, "not text: it is not valid UTF-8"
+	}
+	return kube.Problem{Line: 1 + bytes.Count(data[:at], []byte("\n")),
+		FieldError: &servicemodel.FieldError{Reason: reason}}, reason == ""
+}
+
+// firstInvalid returns the offset of the first byte of data that is not UTF-8, -1 if there is none.
 func firstInvalid(data []byte) int {
 	if utf8.Valid(data) { // many times faster
 		return -1
@@ -159,7 +166,7 @@ func firstInvalid(data []byte) int {
 	return -1
 }
 
-// parse reads the values of a document: one of YAML, any number of JSON.
+// parse parses the values of a document: one in YAML, any number in JSON.
 func parse(d document) ([]*value, error) {
 	text := bytes.TrimSpace(d.text)
 	isJSON := len(text) > 0 && (text[0] == '{' || text[0] == '[')
@@ -168,7 +175,7 @@ func parse(d document) ([]*value, error) {
 		if err == nil {
 			return values, nil
 		}
-		// Flow style YAML looks alike, but for the quote that begins each name.
+		// YAML in flow style looks like JSON, except for the quote that begins each name.
 		if rest := bytes.TrimSpace(text[1:]); len(rest) == 0 || rest[0] == '"' || rest[0] == '{' {
 			return nil, err
 		}

@@ -11,47 +11,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// Problem is something wrong in a manifest.
-type Problem struct {
-	File     string // as it was given to [Loader.Read]
-	Line     int    // from 1; of the field, or of what should hold it
-	Document int    // from 1; empty documents do not count; 0 if it is about the whole file
-	Severity kube.Severity
-
-	Object string // such as "Service default/web"; empty if the document holds no object
-	Field  string // its path in the object; empty if it is about the whole object
-	Value  string // the offending value
-	Reason string
-}
-
-// Error returns "web.yaml:14: document 2: Service default/web: spec.ports[1].port: 0: reason".
-func (p Problem) Error() string {
-	var b strings.Builder
-	b.WriteString(p.File + ":" + strconv.Itoa(p.Line))
-	if p.Document > 0 {
-		b.WriteString(": document " + strconv.Itoa(p.Document))
-	}
-	for _, s := range []string{p.Object, p.Field, p.Value, p.Reason} {
-		if s != "" {
-			b.WriteString(": " + s)
-		}
-	}
-	return b.String()
-}
-
 // Result is what was read.
 type Result struct {
 	Objects  int            // objects the tracker was given
 	Skipped  map[string]int // objects of other kinds, by kind, such as "apps/v1 Deployment"
-	Problems []Problem      // in the order of the files
+	Problems []kube.Problem // in the order of the files
 }
 
-// Err returns the problems of severity error, joined; nil if there is none. What was read is then
-// not what was meant and should not be used at all.
+// Err returns the problems that are no warnings, joined; nil if there is none. If there are errors,
+// the objects may not be what their author meant, and should not be used.
 func (r Result) Err() error {
 	var errs []error
 	for _, p := range r.Problems {
-		if p.Severity == kube.Error {
+		if !p.Warning {
 			errs = append(errs, p)
 		}
 	}
@@ -59,9 +31,9 @@ func (r Result) Err() error {
 }
 
 // Warnings returns the other problems.
-func (r Result) Warnings() []Problem {
-	return slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool {
-		return p.Severity == kube.Error
+func (r Result) Warnings() []kube.Problem {
+	return slices.DeleteFunc(slices.Clone(r.Problems), func(p kube.Problem) bool {
+		return !p.Warning
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/servicemodel/kube"
+	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 // replace edits a manifest that holds the text.
@@ -23,8 +24,8 @@ func ports(list string) string {
 	return replace(service, "  - name: http\n    port: 80\n", list)
 }
 
-// inDocument is a problem in a line of a document, at is one in the first document, inWeb and
-// inSlice are those of its service and of its EndpointSlice.
+// inDocument is the text of a problem in a line of a document. at is that in the first document;
+// inWeb and inSlice are those of its service and its EndpointSlice.
 func inDocument(document, line int, text string) string {
 	return fmt.Sprintf("m.yaml:%d: document %d: %s", line, document, text)
 }
@@ -36,7 +37,7 @@ func inSlice(line int, text string) string {
 	return at(line, "EndpointSlice default/web-1: "+text)
 }
 
-// problems are manifests with mistakes, and what is said of them.
+// problems are manifests with mistakes, and the problems that the loader reports.
 var problems = []struct {
 	name, text string
 	want       []string
@@ -143,8 +144,12 @@ var problems = []struct {
 	{"a misspelt group", replace(slice, "discovery", "dicovery"),
 		[]string{inSlice(1, "apiVersion: dicovery.k8s.io/v1: has no kind EndpointSlice, must be "+
 			"discovery.k8s.io/v1")}},
-	{"an empty file", "", []string{"m.yaml:1: the file is empty"}},
-	{"a file of white space", "\ufeff \n\n", []string{"m.yaml:1: the file is empty"}},
+	{"an empty file", "", []string{noObject}},
+	{"a file of white space", "\ufeff \n\n", []string{noObject}},
+	{"a file of comments", "# later\n---\n", []string{noObject}},
+	{"null in JSON", "null", []string{noObject}},
+	{"a list without items", "{apiVersion: v1, kind: List, items: []}", []string{noObject}},
+	{"a list of nothing", "{apiVersion: v1, kind: ServiceList, items: null}", []string{noObject}},
 	{"what an API server would refuse", replace(service, "  - name: http\n", "  - name: http\n"+
 		"    nodePort: 30080\n"), []string{inWeb(9, "spec.ports[0].nodePort: 30080: may only be "+
 		"given where spec.type is NodePort or LoadBalancer")}},
@@ -168,6 +173,50 @@ var problems = []struct {
 			inDocument(2, 11, "Service default/web: spec.ports[0].port: 0: must be between 1 and "+
 				"65535"),
 		}},
+}
+
+const noObject = "m.yaml:1: the file holds no object"
+
+// With AllowEmpty, a file without objects is accepted, and a set forgets the file's earlier
+// objects.
+func TestFilesWithoutObjectsAreTakenIfAllowed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range problems {
+		if tt.want[0] != noObject {
+			continue
+		}
+		set := manifest.NewSet(kube.Config{Strict: true})
+		put := func(text string) error {
+			result, err := set.Put("m.yaml", strings.NewReader(text))
+			require.NoError(t, err)
+			return result.Err()
+		}
+		require.NoError(t, put(service))
+		require.EqualError(t, put(tt.text), noObject, tt.name)
+		require.Equal(t, 1, set.Tracker().State().Len(), tt.name)
+		set.AllowEmpty = true
+		require.NoError(t, put(tt.text), tt.name)
+		require.Zero(t, set.Tracker().State().Len(), tt.name)
+	}
+}
+
+// Of an object full of faults, a hundred problems are reported, and how many more there are.
+func TestProblemsOfAnObjectAreBounded(t *testing.T) {
+	t.Parallel()
+	const wrong = 1000
+	endpoints := func(address string) string {
+		return `{"apiVersion":"v1","kind":"Endpoints","metadata":{"name":"web"},"subsets":[{` +
+			`"ports":[{"port":80}],"addresses":[` + strings.Repeat(address+",", wrong-1) + address +
+			`]}]}`
+	}
+	for _, text := range []string{endpoints(`{"ip":"x"}`), endpoints(`{"pi":"10.0.0.1"}`)} {
+		tracker, result := load(t, text)
+		require.Len(t, result.Problems, 101)
+		require.Equal(t, at(1, "Endpoints default/web: 900 more problems"),
+			result.Problems[100].Error())
+		require.False(t, result.Problems[100].Warning)
+		require.Empty(t, tracker.State().Endpoints(web))
+	}
 }
 
 func TestProblems(t *testing.T) {
@@ -226,7 +275,7 @@ func TestUnreadableText(t *testing.T) {
 			tracker, result := load(t, tt.text)
 			require.Len(t, result.Problems, 1)
 			require.Contains(t, result.Problems[0].Error(), tt.want)
-			require.Equal(t, kube.Error, result.Problems[0].Severity)
+			require.False(t, result.Problems[0].Warning)
 			require.Zero(t, tracker.State().Len())
 		})
 	}

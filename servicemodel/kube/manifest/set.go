@@ -3,6 +3,8 @@ package manifest
 //lint:file-ignore SA1019 Endpoints are deprecated, yet people have manifests with them
 
 import (
+	"cmp"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -17,13 +19,15 @@ import (
 )
 
 // Set holds the objects of several manifests and keeps a tracker equal to them while they change.
-// An object that is in several files counts as the last of them has it, in the order of their
-// names.
+// If several files have an object, the last file in the order of their names counts.
 type Set struct {
+	// AllowEmpty is that of [Loader].
+	AllowEmpty bool
+
 	tracker *kube.Tracker
 	config  kube.Config
 	files   map[string]file
-	current map[key]string // the file whose object the tracker has
+	holders map[key][]string // the files that have the object, sorted: the last one counts
 }
 
 // file is what a file holds, and where.
@@ -38,22 +42,30 @@ type key struct {
 	name servicemodel.Name
 }
 
+// String returns "Service default/web" or "Node n1".
+func (k key) String() string {
+	if k.name.Namespace == "" {
+		return k.kind + " " + k.name.Name
+	}
+	return k.kind + " " + k.name.String()
+}
+
 // object is what a file says of a key.
 type object struct {
 	set, remove func(*kube.Tracker)
 }
 
-// NewSet returns an empty set with a tracker that it makes from the configuration, which should be
-// strict.
+// NewSet returns an empty set with a tracker that it makes from the configuration. The
+// configuration should be strict.
 func NewSet(c kube.Config) *Set {
 	return &Set{tracker: kube.NewTracker(c), config: c, files: map[string]file{},
-		current: map[key]string{}}
+		holders: map[key][]string{}}
 }
 
-// Tracker returns the tracker. Only the set may change it.
+// Tracker returns the tracker, which only the set may change.
 func (s *Set) Tracker() *kube.Tracker { return s.tracker }
 
-// PutFile reads the file of that name, as Put does.
+// PutFile reads the named file, as Put does.
 func (s *Set) PutFile(name string) (Result, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -63,33 +75,73 @@ func (s *Set) PutFile(name string) (Result, error) {
 	return s.Put(name, f)
 }
 
-// Put takes what a file holds now, in place of what it held before. If something is wrong in it
-// ([Result.Err]), or if it cannot be read, what it held before stays.
+// Put replaces the objects of a file. If something in it is wrong ([Result.Err]), or if it cannot
+// be read, the file's earlier objects stay. An object that another file has, too, is a warning.
 func (s *Set) Put(name string, r io.Reader) (Result, error) {
 	objects := recorder{Tracker: kube.NewTracker(s.config), objects: map[key]object{}}
 	l := NewLoader(objects)
+	l.AllowEmpty = s.AllowEmpty
 	if err := l.Read(name, r); err != nil {
 		return Result{}, err
 	}
 	if result := l.Result(); result.Err() != nil {
 		return result, nil
 	}
-	keys := maps.Clone(objects.objects)
-	maps.Copy(keys, s.files[name].objects)
-	s.files[name] = file{objects.objects, l.seen}
-	s.update(keys, name)
-	return l.Result(), nil
+	s.replace(name, file{objects.objects, l.seen})
+	result := l.Result()
+	result.Problems = append(result.Problems, s.doubles(name)...)
+	return result, nil
+}
+
+// doubles returns a warning for each object of a file that another file has, too.
+func (s *Set) doubles(name string) (l []kube.Problem) {
+	own := s.files[name]
+	for k := range own.objects {
+		at, all := own.seen[k.String()], s.holders[k]
+		for _, other := range all {
+			if other == name {
+				continue
+			}
+			there := s.files[other].seen[k.String()]
+			l = append(l, at.warning(k.String(), fmt.Sprintf(
+				"is in %s:%d, too; that of %s counts", other, there.line, all[len(all)-1])))
+		}
+	}
+	slices.SortStableFunc(l, func(a, b kube.Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Reason, b.Reason))
+	})
+	return l
+}
+
+// Doubles returns a warning for each object that a file has in vain, because that of a later one
+// counts, in the order of the files' names.
+func (s *Set) Doubles() (l []kube.Problem) {
+	for _, name := range s.Files() {
+		own := s.files[name]
+		for k := range own.objects {
+			all := s.holders[k]
+			if last := all[len(all)-1]; last != name {
+				at := own.seen[k.String()]
+				l = append(l, at.warning(k.String(), fmt.Sprintf(
+					"does not count: it is in %s:%d, too", last,
+					s.files[last].seen[k.String()].line)))
+			}
+		}
+	}
+	slices.SortFunc(l, func(a, b kube.Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	return l
 }
 
 // Remove forgets a file and what it held.
 func (s *Set) Remove(name string) {
-	before := s.files[name].objects
+	s.replace(name, file{})
 	delete(s.files, name)
-	s.update(before, name)
 }
 
-// Unmatched returns the warnings of [kube.Tracker.Unmatched], about the objects of all files.
-func (s *Set) Unmatched() []Problem {
+// Unmatched returns the warnings of [kube.Tracker.Unmatched] about the objects of all files.
+func (s *Set) Unmatched() []kube.Problem {
 	all := map[string]spot{}
 	for _, name := range s.Files() {
 		maps.Copy(all, s.files[name].seen)
@@ -97,38 +149,54 @@ func (s *Set) Unmatched() []Problem {
 	return located(s.tracker.Unmatched(), all)
 }
 
-// Locate returns the file and the line where the service begins that counts, and false if no file
-// has it. It is for problems that are found later, when the service is applied.
+// Locate returns the file that counts for a service and the line where the service begins, and
+// false if no file has it. It is for problems that appear later, when the service is applied.
 func (s *Set) Locate(n servicemodel.Name) (file string, line int, ok bool) {
-	file, ok = s.current[key{"Service", n}]
-	return file, s.files[file].seen["Service "+n.String()].line, ok
+	files := s.holders[key{"Service", n}]
+	if len(files) == 0 {
+		return "", 0, false
+	}
+	file = files[len(files)-1]
+	return file, s.files[file].seen["Service "+n.String()].line, true
 }
 
 // Files returns the names of the files, sorted.
 func (s *Set) Files() []string { return slices.Sorted(maps.Keys(s.files)) }
 
-// update brings the tracker up to date with the objects of those keys, about which the file called
-// changed says something else than before.
-func (s *Set) update(keys map[key]object, changed string) {
-	for k, was := range keys {
-		last, found := "", false
-		for name, f := range s.files {
-			if _, ok := f.objects[k]; ok && (!found || name > last) {
-				last, found = name, true
-			}
+// replace replaces the objects of a file, and tells the tracker the objects that count now.
+func (s *Set) replace(name string, now file) {
+	before := s.files[name].objects
+	s.files[name] = now
+	for k, was := range before {
+		if _, stays := now.objects[k]; stays {
+			continue
 		}
-		switch {
-		case !found:
-			delete(s.current, k)
+		l := s.holders[k]
+		i, _ := slices.BinarySearch(l, name)
+		switch l = slices.Delete(l, i, i+1); {
+		case len(l) == 0:
+			delete(s.holders, k)
 			was.remove(s.tracker)
-		case s.current[k] != last || last == changed:
-			s.current[k] = last
-			s.files[last].objects[k].set(s.tracker)
+			continue
+		case i == len(l): // the file before it counts again
+			s.files[l[i-1]].objects[k].set(s.tracker)
+		}
+		s.holders[k] = l
+	}
+	for k, is := range now.objects {
+		l := s.holders[k]
+		i, has := slices.BinarySearch(l, name)
+		if !has {
+			l = slices.Insert(l, i, name)
+			s.holders[k] = l
+		}
+		if i == len(l)-1 {
+			is.set(s.tracker)
 		}
 	}
 }
 
-// recorder notes the objects that a loader gives to its tracker.
+// recorder records the objects that a loader gives to its tracker.
 type recorder struct {
 	*kube.Tracker
 	objects map[key]object

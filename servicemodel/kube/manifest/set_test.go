@@ -47,7 +47,7 @@ func TestSetFollowsFiles(t *testing.T) {
 	require.Equal(t, []string{"a"}, s.Files())
 }
 
-// An object that two files have is that of the last file, whichever was read last.
+// If two files have an object, the last file counts, in any order of reading.
 func TestSetTakesTheLastFile(t *testing.T) {
 	t.Parallel()
 	s := NewSet(kube.Config{Strict: true})
@@ -56,6 +56,14 @@ func TestSetTakesTheLastFile(t *testing.T) {
 	require.Equal(t, map[string]string{"web": "10.96.0.2"}, addresses(s))
 	putService(t, s, "c", "web", "10.96.0.3")
 	require.Equal(t, map[string]string{"web": "10.96.0.3"}, addresses(s))
+	r, err := s.Put("a", strings.NewReader("\n{apiVersion: v1, kind: Service, "+
+		"metadata: {name: web}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}"))
+	require.NoError(t, err)
+	require.Len(t, r.Warnings(), 2)
+	require.EqualError(t, r.Warnings()[1],
+		"a:2: document 1: Service default/web: is in c:1, too; that of c counts")
+	require.Equal(t, "a:2: document 1: Service default/web: does not count: it is in c:1, too",
+		s.Doubles()[0].Error())
 	file, line, ok := s.Locate(servicemodel.Name{Namespace: "default", Name: "web"})
 	require.True(t, ok)
 	require.Equal(t, "c:1", fmt.Sprintf("%s:%d", file, line))
@@ -67,7 +75,7 @@ func TestSetTakesTheLastFile(t *testing.T) {
 	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.9"}, addresses(s))
 }
 
-// What a service of another file makes of a slice is judged when all files are there.
+// Whether a slice matches a service of another file is judged when all files are there.
 func TestSetTellsWhatIsUnmatched(t *testing.T) {
 	t.Parallel()
 	s := NewSet(kube.Config{Strict: true})

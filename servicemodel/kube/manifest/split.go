@@ -11,8 +11,8 @@ type document struct {
 // byteOrderMark is what some editors put in front of UTF-8.
 const byteOrderMark = "\ufeff"
 
-// split cuts a file into its documents at the marker lines of YAML, "---" and "...", which can
-// neither occur in JSON nor inside a YAML value. Documents that hold nothing are left out.
+// split cuts a file into its documents at the marker lines of YAML, "---" and "...". Neither JSON
+// nor the inside of a YAML value can contain such a line. Empty documents are left out.
 func split(data []byte) []document {
 	data = bytes.TrimPrefix(data, []byte(byteOrderMark))
 	var docs []document

@@ -1,6 +1,9 @@
 package manifest
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // kind is the kind of a value, those of JSON.
 type kind uint8
@@ -14,19 +17,19 @@ const (
 	objectValue
 )
 
-// String returns the kind as a person would say it.
+// String returns the kind in words for people.
 func (k kind) String() string {
 	return [...]string{"nothing", "true or false", "a number", "text", "a list", "an object"}[k]
 }
 
-// value is a node of a parsed document, whatever its syntax was. YAML aliases share values.
+// value is a node of a parsed document, in either syntax. YAML aliases share values.
 type value struct {
 	kind    kind
 	line    int      // of the file
 	text    string   // of a scalar, as in JSON; of text, without quotes
 	items   []*value // of a list
 	members []member // of an object, in their order
-	size    int      // bytes it would take, with aliases written out; at most sizeCap
+	size    int      // in bytes, with aliases written out; at most sizeCap
 }
 
 // member is a named value of an object.
@@ -38,12 +41,12 @@ type member struct {
 // Limits that keep hostile documents cheap.
 const (
 	maxDepth   = 1000    // of nesting
-	maxAliased = 1 << 20 // what aliases may add to the size of a document
+	maxAliased = 1 << 20 // limit for what aliases add to the size of a document
 	sizeCap    = 1 << 40
-	nodeSize   = 16 // what a value counts beside its text
+	nodeSize   = 16 // size of a value without its text
 )
 
-// syntaxError is what makes a document unreadable.
+// syntaxError is the reason why a document cannot be read.
 type syntaxError struct {
 	line   int
 	reason string
@@ -55,7 +58,7 @@ func syntaxErrorf(line int, format string, args ...any) *syntaxError {
 	return &syntaxError{line, fmt.Sprintf(format, args...)}
 }
 
-// get returns the member of that name, nil if there is none.
+// get returns the named member, nil if there is none.
 func (v *value) get(name string) *value {
 	if v == nil {
 		return nil
@@ -68,7 +71,7 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// textOf returns the text of the member of that name, empty if there is none or it is not text.
+// textOf returns the text of the named member, empty if there is none or it is not text.
 func (v *value) textOf(name string) string {
 	if m := v.get(name); m != nil && m.kind == textValue {
 		return m.text
@@ -77,7 +80,7 @@ func (v *value) textOf(name string) string {
 }
 
 // lineOf returns the line of the field at path, such as "spec.ports[1].port", or of the innermost
-// that exists.
+// enclosing value that exists.
 func (v *value) lineOf(path string) int {
 	at := v
 	for path != "" {
@@ -115,15 +118,13 @@ func (v *value) lineOf(path string) int {
 	return at.line
 }
 
-// index returns the item with that number of a list, or the member with that name of an object.
+// index returns an item of a list by its number, or a member of an object by its name.
 func (v *value) index(key string) *value {
 	if v.kind == objectValue {
 		return v.get(key)
 	}
-	for i := range v.items {
-		if fmt.Sprint(i) == key {
-			return v.items[i]
-		}
+	if i, err := strconv.Atoi(key); err == nil && 0 <= i && i < len(v.items) {
+		return v.items[i]
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	yaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// parseYAML reads a YAML document; nil if it is empty. Aliases are not written out, so that its
-// cost is that of its text.
+// parseYAML parses a YAML document; nil if it is empty. It does not write out aliases, so its cost
+// is that of its text.
 func parseYAML(d document) (*value, error) {
 	if len(d.text) > MaxYAML {
 		return nil,
@@ -128,11 +128,10 @@ func (p *yamlParser) object(v *value, n *yaml.Node, depth int) error {
 	return nil
 }
 
-// plainInt is an integer that YAML and JSON write alike.
+// plainInt matches integers that YAML and JSON write alike.
 var plainInt = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 
-// scalar reads a value that is not made of others, by the types of YAML 1.2, with the number
-// notations of 1.1.
+// scalar parses a single value by the types of YAML 1.2, with the number notations of 1.1.
 func scalar(v *value, n *yaml.Node) error {
 	v.text = n.Value
 	switch tag := n.ShortTag(); tag {
@@ -167,7 +166,7 @@ func scalar(v *value, n *yaml.Node) error {
 
 var yamlMessage = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// explainYAML gives an error of the parser the line of the file.
+// explainYAML replaces the line in an error of the parser by the line of the file.
 func explainYAML(err error, first int) error {
 	text, line := err.Error(), first
 	if m := yamlMessage.FindStringSubmatch(text); m != nil {

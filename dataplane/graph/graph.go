@@ -1,36 +1,37 @@
 package graph
 
-// Graph is boxes in columns, and arrows between them. It is made by [Services] and [Hooks], and
-// written by its methods.
+// Graph is boxes in columns, with arrows between them. [Services] and [Hooks] make graphs, and the
+// methods write them.
 type Graph struct {
 	title  string
 	groups []*group // by column and row
 	edges  []edge
 	boxes  int
-	// ways says that boxes of a group come one after the other, as the chains of a hook do, and
-	// that titles are those of groups, not of columns.
+	// ways says that the boxes of a group follow each other, like the chains of a hook, and that
+	// titles belong to groups and not to columns.
 	ways bool
 }
 
-// group is boxes one below the other.
+// group holds boxes one below the other.
 type group struct {
 	title       string
 	column, row int
 	boxes       []*box
-	titleY      int // of the SVG
+	x, width    int // of the column, in the SVG
+	titleY      int
 }
 
-// look is what a box is.
+// look is the kind of a box.
 type look uint8
 
 const (
 	plain   look = iota
 	refuses      // connections end here
 	foreign      // of another program
-	aside        // the kernel's own, or what is left out
+	aside        // the kernel's own, or left out
 )
 
-// looks are their names.
+// looks are the names of looks.
 var looks = [...]string{"plain", "refuses", "foreign", "aside"}
 
 // box is a box with lines of text.
@@ -40,13 +41,18 @@ type box struct {
 	lines  []string
 	look   look
 
-	x, y, width, height int // of the SVG
+	entries int // the number of arrows from other columns
+
+	x, y, width, height int // in the SVG
+	entry               int // where arrows from other columns begin to be straight
 }
 
 // edge is an arrow with a text.
 type edge struct {
 	from, to *box
 	text     string
+
+	y int // of its end, in the SVG
 }
 
 func (g *Graph) group(column, row int, title string) *group {
@@ -64,5 +70,8 @@ func (g *Graph) add(to *group, l look, lines ...string) *box {
 }
 
 func (g *Graph) connect(from, to *box, text string) {
-	g.edges = append(g.edges, edge{from, to, text})
+	g.edges = append(g.edges, edge{from: from, to: to, text: text})
+	if from.column != to.column {
+		to.entries++
+	}
 }

@@ -13,8 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/graph"
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	sm "github.com/kernlb/kernlb/servicemodel"
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -59,27 +60,27 @@ func table(t testing.TB) *sm.Table {
 }
 
 // chains are those of kernlb and of two others.
-func chains() []graph.Chain {
-	c := func(family, table, name string, h graph.Hook, prio int32,
-		drops ...graph.Rule) graph.Chain {
-		return graph.Chain{Family: family, Table: table, Name: name, Type: "filter", Hook: h,
+func chains() []hooks.Chain {
+	c := func(family, table, name string, h hooks.Hook, prio int32,
+		drops ...hooks.Rule) hooks.Chain {
+		return hooks.Chain{Family: family, Table: table, Name: name, Type: "filter", Hook: h,
 			Priority: prio, Drops: drops}
 	}
-	drop := graph.Rule{Chain: "web", Handle: 7, Text: "tcp dport 8080 drop", Comment: "no web"}
-	policy := c("ip", "filter", "FORWARD", graph.Forward, 0)
+	drop := hooks.Rule{Chain: "web", Handle: 7, Text: "tcp dport 8080 drop", Comment: "no web"}
+	policy := c("ip", "filter", "FORWARD", hooks.Forward, 0)
 	policy.DropsByDefault = true
-	return []graph.Chain{
-		c("ip", "kernlb", "nat-prerouting", graph.Prerouting, -100),
-		c("inet", "fw", "raw", graph.Prerouting, -300),
-		c("ip", "kernlb", "nat-output", graph.Output, -100),
-		c("ip", "kernlb", "filter-forward", graph.Forward, 0),
-		c("ip6", "filter", "INPUT", graph.Input, 0),
-		c("inet", "fw", "out", graph.Postrouting, 10, drop, drop, drop, drop, drop),
+	return []hooks.Chain{
+		c("ip", "kernlb", "nat-prerouting", hooks.Prerouting, -100),
+		c("inet", "fw", "raw", hooks.Prerouting, -300),
+		c("ip", "kernlb", "nat-output", hooks.Output, -100),
+		c("ip", "kernlb", "filter-forward", hooks.Forward, 0),
+		c("ip6", "filter", "INPUT", hooks.Input, 0),
+		c("inet", "fw", "out", hooks.Postrouting, 10, drop, drop, drop, drop, drop),
 		policy,
 	}
 }
 
-func ours(c *graph.Chain) bool { return c.Table == "kernlb" }
+func ours(c *hooks.Chain) bool { return c.Table == "kernlb" }
 
 func TestDrawingsAreGolden(t *testing.T) {
 	t.Parallel()
@@ -100,7 +101,7 @@ func TestDrawingsAreGolden(t *testing.T) {
 	}
 }
 
-// Only what is to be kept is drawn, and an empty table is an empty drawing.
+// Only the frontends for which keep is true are drawn. An empty table gives an empty drawing.
 func TestOnlyWhatIsKeptIsDrawn(t *testing.T) {
 	t.Parallel()
 	web := graph.Services(table(t), func(f *sm.Frontend) bool {
@@ -112,6 +113,17 @@ func TestOnlyWhatIsKeptIsDrawn(t *testing.T) {
 		wellFormed(t, g.SVG())
 		require.Contains(t, g.Mermaid(), "flowchart")
 	}
+}
+
+// A column has its title even if the first service leads nowhere.
+func TestColumnsHaveTitles(t *testing.T) {
+	t.Parallel()
+	texts := wellFormed(t, graph.Services(table(t), nil).SVG())
+	for _, title := range []string{"service", "frontend", "pool", "endpoint"} {
+		require.Contains(t, texts, title)
+	}
+	none := graph.Services(table(t), func(f *sm.Frontend) bool { return f.Internal == sm.Reject })
+	require.NotContains(t, wellFormed(t, none.SVG()), "endpoint", "a column without boxes")
 }
 
 func wellFormed(t *testing.T, svg string) (texts []string) {
@@ -136,12 +148,12 @@ func wellFormed(t *testing.T, svg string) (texts []string) {
 	}
 }
 
-// Names of others stay text in each language.
+// Foreign names stay text in each language.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
 	const evil = "\"]; <script>alert(1)</script> \\\" end %% & | `x` \x00"
-	g := graph.Hooks([]graph.Chain{{Family: "ip", Table: evil, Name: evil, Type: evil,
-		Drops: []graph.Rule{{Chain: evil, Text: evil, Comment: evil}}}}, sm.IPv4, ours)
+	g := graph.Hooks([]hooks.Chain{{Family: "ip", Table: evil, Name: evil, Type: evil,
+		Drops: []hooks.Rule{{Chain: evil, Text: evil, Comment: evil}}}}, sm.IPv4, ours)
 	texts := wellFormed(t, g.SVG())
 	require.Contains(t, strings.Join(texts, ""), "<script>alert(1)</script>")
 	for line := range strings.Lines(g.Mermaid()) {
@@ -159,15 +171,15 @@ func TestNothingIsInjected(t *testing.T) {
 
 func TestTextsOfHooksAndRules(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "postrouting", graph.Postrouting.String())
-	require.Equal(t, "hook 5", graph.Hook(5).String())
+	require.Equal(t, "postrouting", hooks.Postrouting.String())
+	require.Equal(t, "hook 5", hooks.Hook(5).String())
 	require.Equal(t, "inet fw out", chains()[5].String())
 	require.Equal(t, `web, handle 7: tcp dport 8080 drop ("no web")`, chains()[5].Drops[0].String())
 	require.True(t, chains()[5].Sees(sm.IPv6))
 	require.False(t, chains()[0].Sees(sm.IPv6))
 }
 
-// Boxes never lie upon one another.
+// Boxes never overlap.
 func TestBoxesAreApart(t *testing.T) {
 	t.Parallel()
 	for _, svg := range []string{graph.Services(table(t), all).SVG(),
@@ -192,7 +204,7 @@ func TestBoxesAreApart(t *testing.T) {
 	}
 }
 
-// 1,000 services are drawn in a moment.
+// 1,000 services are drawn quickly.
 func BenchmarkSVG(b *testing.B) {
 	st := sm.State{}
 	for i := range 1000 {

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"encoding/xml"
 	"fmt"
 	"slices"
@@ -10,26 +11,28 @@ import (
 
 // Sizes in pixels. Texts are monospaced, so that their width is known without a font.
 const (
-	charWidth  = 7.3 // of 12 px; fonts have 7.2 or less
+	charWidth  = 7.3 // for a font of 12 px; fonts have 7.2 or less
 	lineHeight = 16
 	padding    = 10
 	below      = 14 // from one box to the next
 	head       = 22 // for the titles of groups
 	margin     = 16
+	bends      = 36 // for the bends of the arrows to a column
+	tip        = 16 // from the text of an arrow to its end
 )
 
 // svgStyle has the colours for light and dark.
 const svgStyle = `text{font:12px ui-monospace,"DejaVu Sans Mono",Menlo,monospace;fill:#1c2024}
-.head,.on{fill:#5b6570}.on{font-size:11px;stroke:#fff;stroke-width:4px;paint-order:stroke}
+.head,.on{fill:#5b6570}.on{font-size:11px}
 rect{fill:#f4f6f8;stroke:#8a94a0}path{fill:none;stroke:#8a94a0}marker path{fill:#8a94a0}
 .refuses rect{stroke:#b3201c;stroke-width:2}.foreign rect{stroke-dasharray:4 3}
 .aside rect{fill:none;stroke:#d9dee4}.back{fill:#fff;stroke:none}
-@media(prefers-color-scheme:dark){text{fill:#e6e9ec}.head,.on{fill:#a2acb6}.on{stroke:#14171a}
+@media(prefers-color-scheme:dark){text{fill:#e6e9ec}.head,.on{fill:#a2acb6}
 rect{fill:#1d2226;stroke:#69747f}path{stroke:#69747f}marker path{fill:#69747f}
 .refuses rect{stroke:#ff8a80}.aside rect{fill:none;stroke:#333b43}.back{fill:#14171a}}`
 
-// SVG returns the graph as a picture that needs neither scripts nor fonts nor anything else, in
-// light or dark as who looks at it prefers.
+// SVG returns the graph as a picture without scripts, fonts or other files. It is light or dark, as
+// the reader's browser prefers.
 func (g *Graph) SVG() string {
 	width, height := g.place()
 	var b strings.Builder
@@ -40,27 +43,24 @@ func (g *Graph) SVG() string {
 		`markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>` +
 		"\n")
 	fmt.Fprintf(&b, `<rect class="back" width="%d" height="%d"/>`+"\n", width, height)
-	for _, e := range g.edges {
+	edges := g.ends()
+	for _, e := range edges {
 		fmt.Fprintf(&b, `<path marker-end="url(#arrow)" d="%s"/>`+"\n", g.path(e))
 	}
 	for _, n := range g.groups {
-		if n.title != "" && len(n.boxes) > 0 {
-			fmt.Fprintf(&b, `<text class="head" x="%d" y="%d">%s</text>`+"\n", n.boxes[0].x,
+		if n.title != "" && n.width > 0 {
+			fmt.Fprintf(&b, `<text class="head" x="%d" y="%d">%s</text>`+"\n", n.x,
 				n.titleY, xmlText(n.title))
 		}
 		for _, x := range n.boxes {
 			x.svg(&b)
 		}
 	}
-	led := map[*box]int{} // texts at a box: one above the arrows, the others below
-	for _, e := range g.edges {
-		if e.text == "" {
-			continue
+	for _, e := range edges {
+		if e.text != "" {
+			fmt.Fprintf(&b, `<text class="on" text-anchor="end" x="%d" y="%d">%s</text>`+"\n",
+				e.to.x-tip-4, e.y+4, xmlText(e.text))
 		}
-		y := e.to.y + e.to.height/2 - 4 + 16*led[e.to]
-		led[e.to]++
-		fmt.Fprintf(&b, `<text class="on" text-anchor="end" x="%d" y="%d">%s</text>`+"\n",
-			e.to.x-12, y, xmlText(e.text))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -69,29 +69,52 @@ func (g *Graph) SVG() string {
 func (x *box) svg(b *strings.Builder) {
 	fmt.Fprintf(b, `<g class="%s"><rect x="%d" y="%d" width="%d" height="%d" rx="4"/>`,
 		looks[x.look], x.x, x.y, x.width, x.height)
+	top := x.y + (x.height-len(x.lines)*lineHeight)/2
 	for i, l := range x.lines {
-		fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`, x.x+padding,
-			x.y+padding+i*lineHeight+11, xmlText(l))
+		fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`, x.x+padding, top+i*lineHeight+13,
+			xmlText(l))
 	}
 	b.WriteString("</g>\n")
 }
 
-// path is the way of an arrow: down within a group, else to the right.
-func (g *Graph) path(e edge) string {
-	x1, y1 := e.from.x+e.from.width, e.from.y+e.from.height/2
-	x2, y2 := e.to.x, e.to.y+e.to.height/2
-	switch {
-	case e.from.x == e.to.x:
-		x := e.from.x + min(e.from.width, e.to.width)/2
-		return fmt.Sprintf("M%d %dV%d", x, e.from.y+e.from.height, e.to.y)
-	case g.ways:
-		return fmt.Sprintf("M%d %dH%dV%dH%d", x1, y1, x2-20, y2, x2)
+// ends returns the arrows, from top to bottom, after it gave each its own end. So arrows that come
+// to a box never meet, and their texts have room.
+func (g *Graph) ends() []edge {
+	edges := slices.SortedStableFunc(slices.Values(g.edges), func(a, b edge) int {
+		return cmp.Compare(a.from.y, b.from.y)
+	})
+	entered := map[*box]int{}
+	for i := range edges {
+		e := &edges[i]
+		e.y = e.to.y + e.to.height/2 + (2*entered[e.to]-e.to.entries+1)*lineHeight/2
+		entered[e.to]++
 	}
-	middle := (x1 + x2) / 2
-	return fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x1, y1, middle, y1, middle, y2, x2, y2)
+	return edges
 }
 
-// place gives each box its place and size, and returns the size of the picture.
+// path returns the line of an arrow: down within a group, else to the right. Arrows to a column
+// cross each other only to the left of all texts. From there they go straight, and leave out their
+// text.
+func (g *Graph) path(e edge) string {
+	x1, y1 := e.from.x+e.from.width, e.from.y+e.from.height/2
+	if e.from.x == e.to.x {
+		x := e.from.x + min(e.from.width, e.to.width)/2
+		return fmt.Sprintf("M%d %dV%d", x, e.from.y+e.from.height, e.to.y)
+	}
+	end := fmt.Sprintf("H%d", e.to.x)
+	if e.text != "" {
+		text := e.to.x - tip - 8 - textWidth(e.text)
+		end = fmt.Sprintf("H%dM%d %dH%d", text, e.to.x-tip, e.y, e.to.x)
+	}
+	if g.ways {
+		return fmt.Sprintf("M%d %dH%dV%d%s", x1, y1, e.to.entry-10, e.y, end)
+	}
+	middle := (x1 + e.to.entry) / 2
+	return fmt.Sprintf("M%d %dC%d %d %d %d %d %d%s", x1, y1, middle, y1, middle, e.y, e.to.entry,
+		e.y, end)
+}
+
+// place sets the position and size of each box, and returns the size of the picture.
 func (g *Graph) place() (width, height int) {
 	columns := 0
 	for _, n := range g.groups {
@@ -104,22 +127,26 @@ func (g *Graph) place() (width, height int) {
 			widest[n.column] = max(widest[n.column], b.width)
 		}
 	}
-	at, x := make([]int, columns), margin
+	at, straight, x := make([]int, columns), g.straight(columns), margin
 	for i, w := range widest {
+		if i > 0 {
+			x += bends + straight[i]
+		}
 		if at[i] = x; w > 0 {
-			width = x + w + margin
-			x += w + g.gap(i+1)
+			x += w
+			width = x + margin
 		}
 	}
 	for _, n := range g.groups {
+		n.x, n.width = at[n.column], widest[n.column]
 		for _, b := range n.boxes {
-			b.x, b.width = at[n.column], widest[n.column]
+			b.x, b.width, b.entry = n.x, n.width, n.x-straight[n.column]
 		}
 	}
 	return max(width, 2*margin), g.stackAll() + margin
 }
 
-// stackAll places the groups of each row beside one another, below the row before, and returns the
+// stackAll places the groups of each row side by side, below the previous row, and returns the
 // bottom.
 func (g *Graph) stackAll() (bottom int) {
 	var rows [][]*group
@@ -156,7 +183,7 @@ func (g *Graph) stackAll() (bottom int) {
 	return bottom
 }
 
-// height is that of the boxes of the group, one below the other.
+// height returns the height of the group's boxes, one below the other.
 func (n *group) height() int {
 	h := -below
 	for _, b := range n.boxes {
@@ -165,29 +192,31 @@ func (n *group) height() int {
 	return max(h, 0)
 }
 
-// gap is the space before a column, in which the texts of arrows are.
-func (g *Graph) gap(column int) int {
-	longest := 0
+// straight returns, for each column, the width of the space before it in which arrows go straight.
+// It holds their texts.
+func (g *Graph) straight(columns int) []int {
+	widths := slices.Repeat([]int{8}, columns)
 	for _, e := range g.edges {
-		if e.to.column == column {
-			longest = max(longest, utf8.RuneCountInString(e.text))
+		if e.text != "" {
+			widths[e.to.column] = max(widths[e.to.column], 8+textWidth(e.text)+tip)
 		}
 	}
-	return 44 + int(float64(longest)*charWidth)
+	return widths
 }
 
-// size gives the box its size.
 func (x *box) size() {
-	longest := 0
+	x.width = 0
 	for _, l := range x.lines {
-		longest = max(longest, utf8.RuneCountInString(l))
+		x.width = max(x.width, textWidth(l)+2*padding)
 	}
-	x.width = int(float64(longest)*charWidth) + 2*padding
-	x.height = len(x.lines)*lineHeight + 2*padding - 4
+	x.height = max(len(x.lines), x.entries)*lineHeight + 2*padding - 4
 }
+
+// textWidth returns an upper bound of the width of a text.
+func textWidth(s string) int { return int(float64(utf8.RuneCountInString(s)) * charWidth) }
 
 func xmlText(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder takes all
+	_ = xml.EscapeText(&b, []byte(s)) // a Builder never fails
 	return b.String()
 }

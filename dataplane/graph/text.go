@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// Mermaid returns the graph as a flowchart of Mermaid (https://mermaid.js.org), which GitHub and
-// others draw where it stands in a document.
+// Mermaid returns the graph as a flowchart of Mermaid (https://mermaid.js.org). GitHub and other
+// sites draw it inside documents.
 func (g *Graph) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart LR\n")
@@ -42,7 +42,7 @@ func (g *Graph) Mermaid() string {
 	return b.String()
 }
 
-// mermaidText writes what could mean something to Mermaid or HTML as the number of the character.
+// mermaidText replaces characters with a meaning in Mermaid or HTML by their numbers.
 func mermaidText(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -89,7 +89,7 @@ func (g *Graph) DOT() string {
 var dotLooks = [...]string{"", ", color=\"#b3201c\", penwidth=2", ", style=dashed",
 	", color=gray"}
 
-// dotText is a quoted string of lines: only quotes and backslashes mean something in it.
+// dotText returns the lines as a quoted string, in which only quotes and backslashes need escapes.
 func dotText(lines ...string) string {
 	escaped := make([]string, len(lines))
 	for i, l := range lines {

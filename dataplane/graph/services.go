@@ -10,25 +10,33 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// maxEndpoints is how many endpoints of a pool are drawn.
+// maxEndpoints is the number of endpoints drawn per pool.
 const maxEndpoints = 12
 
-// Services draws the frontends of a table that are to be kept, with all that they lead to. Where a
-// frontend rejects or drops, the cause is in the box ([servicemodel.Table.Cause]). Of a pool of
-// many endpoints, the first twelve are drawn, and how many there are besides.
+// Services draws the frontends of a table for which keep returns true, with everything that they
+// lead to. A nil keep draws all. The box of a frontend that rejects or drops has the cause
+// ([servicemodel.Table.Cause]). Of a large pool only the first twelve endpoints are drawn, and the
+// number of the others. If there are more than 30 service ports, each namespace is one row of
+// numbers, which names up to three of the service ports that reject or drop.
 func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {
 	s := services{Graph: &Graph{title: "Services"}, t: t,
 		ports: map[servicemodel.PortName]*box{}, pools: map[servicemodel.PoolID]*box{},
 		endpoints: map[endpoint]*box{}}
 	var all []*servicemodel.Frontend
 	for f := range t.Frontends() {
-		if keep(f) {
+		if keep == nil || keep(f) {
 			all = append(all, f)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *servicemodel.Frontend) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Kind, b.Kind))
 	})
+	if len(chunks(all, portOf)) > maxPorts {
+		for row, l := range chunks(all, namespaceOf) {
+			s.namespace(row, l)
+		}
+		return s.Graph
+	}
 	for _, f := range all {
 		s.frontend(f)
 	}
@@ -75,7 +83,7 @@ func (s *services) frontend(f *servicemodel.Frontend) {
 	s.verdict(b, f, f.External, "from outside")
 }
 
-// row begins the row of a service port. The first one has the titles.
+// row begins the row of a service port. The first row has the titles.
 func (s *services) row(n int) {
 	for i, title := range []string{"service", "frontend", "pool", "endpoint"} {
 		if n > 0 {
@@ -85,7 +93,15 @@ func (s *services) row(n int) {
 	}
 }
 
-// verdict draws where a frontend leads to.
+// poolTexts and endTexts say what verdicts mean.
+var (
+	poolTexts = map[servicemodel.Verdict]string{servicemodel.BalanceCluster: "all endpoints",
+		servicemodel.BalanceLocal: "endpoints on this node"}
+	endTexts = map[servicemodel.Verdict]string{servicemodel.Reject: "rejected",
+		servicemodel.Drop: "dropped"}
+)
+
+// verdict draws the target of a frontend.
 func (s *services) verdict(from *box, f *servicemodel.Frontend, v servicemodel.Verdict,
 	text string) {
 	id, balances := f.Pool(v)
@@ -93,29 +109,25 @@ func (s *services) verdict(from *box, f *servicemodel.Frontend, v servicemodel.V
 		s.connect(from, s.pool(pool), text)
 		return
 	}
-	end := "rejected"
-	if v == servicemodel.Drop {
-		end = "dropped"
-	}
-	s.connect(from, s.add(s.columns[2], refuses,
-		append([]string{end}, wrap(s.t.Cause(f).String(), 36)...)...), text)
+	lines := append([]string{cmp.Or(endTexts[v], "no pool")}, wrap(s.t.Cause(f).String(), 36)...)
+	s.connect(from, s.add(s.columns[2], refuses, lines...), text)
 }
 
-// pool draws a pool once.
+// pool draws a pool, unless it is already drawn.
 func (s *services) pool(p *servicemodel.Pool) *box {
 	if b := s.pools[p.ID]; b != nil {
 		return b
 	}
-	what := "all endpoints"
-	if p.ID.Scope == servicemodel.ScopeLocal {
-		what = "endpoints on this node"
+	what := servicemodel.BalanceCluster
+	if p.ID.Local {
+		what = servicemodel.BalanceLocal
 	}
-	lines := []string{what, p.ID.Family.String()}
+	lines := []string{poolTexts[what], p.ID.Family.String()}
 	if p.Scheduler != servicemodel.SchedulerDefault {
 		lines = append(lines, "scheduler "+string(p.Scheduler))
 	}
 	if p.Forwarding != servicemodel.ForwardNAT {
-		lines = append(lines, "forwarding "+p.Forwarding.String())
+		lines = append(lines, "forwarding "+string(p.Forwarding))
 	}
 	b := s.add(s.columns[2], plain, lines...)
 	s.pools[p.ID] = b
@@ -148,7 +160,7 @@ func (s *services) endpoint(a netip.AddrPort, p servicemodel.Protocol) *box {
 	return s.endpoints[key]
 }
 
-// share is a part such as "33.3 %".
+// share returns a fraction as text, such as "33.3 %".
 func share(part, of int) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*float64(part)/float64(of)), ".0") + " %"
 }
